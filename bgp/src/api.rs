@@ -1,0 +1,433 @@
+//! What goes into a [`Speaker`](crate::Speaker) and what comes out: the contract with the embedder.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+use tortie_config::Cidr;
+
+use crate::attr::Attributes;
+use crate::types::{Family, RouterId};
+
+/// A configured peer; chosen by the embedder, never reused for another peer while the speaker lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PeerId(pub u32);
+
+/// One TCP connection; chosen by the embedder, never reused while the speaker lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConnId(pub u64);
+
+/// An opaque mark that the embedder puts on an input and finds again on what follows from it (a change id).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct Tag(pub u64);
+
+/// What concerns all peers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GlobalConfig {
+    /// The local AS (RFC 6793: four octets), not 0.
+    pub asn: u32,
+    /// The BGP identifier (RFC 6286), not 0.
+    pub router_id: RouterId,
+    /// Restart time that is advertised with RFC 4724, in whole seconds (at most 4095).
+    pub restart_time: Duration,
+    /// This start is a restart whose forwarding state was kept: R bit set, and F bit for the families named.
+    /// `None`: a first start, R bit clear.
+    pub restarting: Option<Vec<Family>>,
+}
+
+/// Who dials first; both ends of a session accept at any time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Dial {
+    /// At once.
+    #[default]
+    Now,
+    /// After this delay, and only when no session came up until then.
+    After(Duration),
+    /// Never.
+    Passive,
+}
+
+/// How the next hop of announced routes is chosen (RFC 4271 5.1.3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum NextHopMode {
+    /// Self, except on reflected routes, which keep theirs.
+    #[default]
+    Auto,
+    /// Always the local address.
+    Own,
+    /// Keep what was received, also towards eBGP peers.
+    Keep,
+}
+
+/// One peer. A change of a field moves only the sessions of this peer, and resets them only where the OPEN or the
+/// transport would differ.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PeerConfig {
+    /// Address and port to dial; incoming connections are matched by address.
+    pub remote: SocketAddr,
+    /// Local address to dial from and to announce as next hop; `None`: the connection's own.
+    pub local: Option<IpAddr>,
+    /// The peer's AS.
+    pub asn: u32,
+    /// Another local AS towards this peer, else the global one.
+    pub local_asn: Option<u32>,
+    /// Families to offer; a session carries those that both ends offer.
+    pub families: Vec<Family>,
+    /// Who dials first.
+    pub dial: Dial,
+    /// Hold time to propose; 0 or at least 3 s (RFC 4271 4.2).
+    pub hold_time: Duration,
+    /// Keepalive interval; `None`: a third of the negotiated hold time.
+    pub keepalive: Option<Duration>,
+    /// Next hop rule.
+    pub next_hop: NextHopMode,
+    /// Own next hop of the other family (dual stack over one session); `None`: see RFC 4760 and RFC 8950 rules.
+    pub local_v4: Option<IpAddr>,
+    /// See `local_v4`.
+    pub local_v6: Option<IpAddr>,
+    /// We reflect for this peer (RFC 4456) with this cluster id.
+    pub reflector_client: Option<u32>,
+    /// How often the own AS may stand in a received path (allowas-in).
+    pub allow_own_as: u8,
+    /// Offer graceful restart (RFC 4724) with this restart time; `None`: the global one.
+    pub restart_time: Option<Duration>,
+    /// Offer extended messages (RFC 8654).
+    pub extended_messages: bool,
+    /// Most prefixes accepted in a family; more ends the session with Cease 1 (RFC 4486).
+    pub max_prefixes: Option<u32>,
+    /// Distinguishes peers for policy; two peers with equal class and equal session parameters share an update group.
+    pub policy_class: u64,
+    /// Text of the peer's name, for reports only.
+    pub name: Arc<str>,
+}
+
+/// A route that this speaker originates.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Origination {
+    /// Communities (RFC 1997) to attach.
+    pub communities: Vec<u32>,
+    /// Large communities (RFC 8092) to attach.
+    pub large_communities: Vec<[u32; 3]>,
+    /// Opaque to the speaker, handed to [`Policy::export`] (what kind of local route this is).
+    pub kind: u32,
+    /// Mark for what follows.
+    pub tag: Tag,
+}
+
+/// What the embedder knows of a next hop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NextHopState {
+    /// Reachable; the metric is the IGP step of the decision (RFC 4271 9.1.2.2 e).
+    Reachable {
+        /// Lower is better.
+        metric: u32,
+        /// On a connected network.
+        on_link: bool,
+    },
+    /// No route to it: paths through it are unusable.
+    Unreachable,
+}
+
+/// How a session is to be reset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reset {
+    /// Cease 4 and dial again.
+    Hard,
+    /// Ask the peer for its routes again (RFC 2918).
+    SoftIn,
+    /// Send all routes again.
+    SoftOut,
+}
+
+/// An event from outside.
+#[derive(Debug)]
+pub enum Input<'a> {
+    /// Nothing but time has passed: timers and queued work run.
+    Tick,
+    /// The global configuration; a changed AS or router id resets the sessions whose OPEN it changes.
+    Global(GlobalConfig),
+    /// A new or changed peer.
+    Peer(PeerId, Box<PeerConfig>),
+    /// The peer is gone: Cease 3 (de-configured).
+    RemovePeer(PeerId),
+    /// Decide anew with this policy; routes are re-evaluated in slices, sessions stay.
+    Policy(PolicyHandle),
+    /// Local routes that come (`Some`) and go (`None`).
+    Local(&'a [(Cidr, Option<Origination>)]),
+    /// All local routes of the start have been given: End-of-RIB may be sent after them. Nothing is sent before.
+    LocalReady,
+    /// A tracked next hop changed.
+    NextHop(IpAddr, NextHopState),
+    /// The answer to [`Event::Dial`].
+    Dialled {
+        /// The peer that was dialled.
+        peer: PeerId,
+        /// The new connection.
+        conn: ConnId,
+        /// Our end.
+        local: SocketAddr,
+        /// Their end.
+        remote: SocketAddr,
+    },
+    /// The other answer to [`Event::Dial`].
+    DialFailed {
+        /// The peer that was dialled.
+        peer: PeerId,
+        /// In words, shown to people.
+        error: String,
+    },
+    /// A connection came in.
+    Accepted {
+        /// The new connection.
+        conn: ConnId,
+        /// Our end.
+        local: SocketAddr,
+        /// Their end.
+        remote: SocketAddr,
+    },
+    /// Bytes were read; never more than [`Speaker::read_room`](crate::Speaker::read_room).
+    Data(ConnId, &'a [u8]),
+    /// The connection ended from outside (end of file, reset, write error).
+    Closed(ConnId, String),
+    /// Somebody asks for a reset.
+    Reset(PeerId, Reset),
+    /// The process stops. `graceful`: close TCP without NOTIFICATION so that helpers keep our routes (RFC 4724);
+    /// else Cease 2 with the text (RFC 9003).
+    Shutdown {
+        /// Keep our routes at helpers.
+        graceful: bool,
+        /// Shutdown communication, at most 255 octets.
+        text: String,
+    },
+}
+
+/// What the embedder has to do or may want to know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// Dial this peer; answer with [`Input::Dialled`] or [`Input::DialFailed`].
+    Dial(PeerId),
+    /// Bytes wait for this connection: call [`Speaker::poll_transmit`](crate::Speaker::poll_transmit) when it can be written.
+    WantWrite(ConnId),
+    /// Close once everything from `poll_transmit` is written; the connection is unknown from now on.
+    Close(ConnId),
+    /// A peer changed its state.
+    State {
+        /// Which.
+        peer: PeerId,
+        /// Before.
+        from: State,
+        /// Now.
+        to: State,
+        /// Why, when a session or an attempt ended.
+        down: Option<Down>,
+    },
+    /// Resolve this next hop and follow it: [`Input::NextHop`] at once and at each change.
+    TrackNextHop(IpAddr),
+    /// No path uses it any more.
+    UntrackNextHop(IpAddr),
+    /// The set of changed best paths is no longer empty: [`Speaker::take_best`](crate::Speaker::take_best).
+    BestChanged,
+    /// What an UPDATE batch of one peer did, for the record.
+    Learned {
+        /// From whom.
+        peer: PeerId,
+        /// Prefixes announced or replaced.
+        announced: u32,
+        /// Prefixes withdrawn.
+        withdrawn: u32,
+        /// Announcements refused by import policy or loop checks.
+        rejected: u32,
+        /// UPDATEs that were treated as withdrawals (RFC 7606).
+        malformed: u32,
+    },
+    /// Every peer that is up sent End-of-RIB, or the deferral time ended: routes kept over the restart that were not
+    /// learned again can be swept (RFC 4724 4.1).
+    RestartDone,
+}
+
+/// RFC 4271 8.2.2.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum State {
+    /// Refuses connections, tries none.
+    Idle,
+    /// Dials.
+    Connect,
+    /// Waits to dial again, listens.
+    Active,
+    /// OPEN sent.
+    OpenSent,
+    /// OPEN accepted, waits for KEEPALIVE.
+    OpenConfirm,
+    /// Up.
+    Established,
+}
+
+impl State {
+    /// The name as RFC 4271 writes it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Idle => "Idle",
+            Self::Connect => "Connect",
+            Self::Active => "Active",
+            Self::OpenSent => "OpenSent",
+            Self::OpenConfirm => "OpenConfirm",
+            Self::Established => "Established",
+        }
+    }
+}
+
+/// Why a session or an attempt ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Down {
+    /// Stable, for metrics and machines.
+    pub code: DownCode,
+    /// For people; sanitised.
+    pub text: String,
+    /// NOTIFICATION code and subcode, when one was sent or received.
+    pub notification: Option<(u8, u8)>,
+    /// Routes are kept as stale (RFC 4724 helper).
+    pub helper: bool,
+}
+
+/// The kinds of [`Down`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum DownCode {
+    /// The TCP connect failed.
+    ConnectFailed,
+    /// Hold timer (RFC 4271 6.5) expired.
+    HoldTimer,
+    /// Nothing could be sent for too long (RFC 9687).
+    SendHoldTimer,
+    /// We sent a NOTIFICATION.
+    NotificationSent,
+    /// The peer sent a NOTIFICATION.
+    NotificationReceived,
+    /// TCP closed without NOTIFICATION.
+    TcpClosed,
+    /// Somebody asked for it.
+    Admin,
+    /// The configuration changed.
+    Config,
+    /// Lost a connection collision (RFC 4271 6.8).
+    Collision,
+}
+
+impl DownCode {
+    /// Stable text for metrics and JSON.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::ConnectFailed => "connect_failed",
+            Self::HoldTimer => "hold_timer",
+            Self::SendHoldTimer => "send_hold_timer",
+            Self::NotificationSent => "notification_sent",
+            Self::NotificationReceived => "notification_received",
+            Self::TcpClosed => "tcp_closed",
+            Self::Admin => "admin",
+            Self::Config => "config",
+            Self::Collision => "collision",
+        }
+    }
+}
+
+/// A changed best path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BestChange {
+    /// The prefix.
+    pub prefix: Cidr,
+    /// The learned best path, or `None` when none is usable or the best is a local route.
+    pub best: Option<Best>,
+    /// The mark of the newest input that changed it.
+    pub tag: Tag,
+}
+
+/// The learned best path(s) of a prefix.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Best {
+    /// Next hops of the best path and of those that tie with it (ECMP), sorted, without duplicates.
+    pub next_hops: SmallVec<[IpAddr; 2]>,
+    /// Who sent the best path.
+    pub peer: PeerId,
+    /// It was learned by eBGP.
+    pub ebgp: bool,
+    /// Kept from a peer that restarts (RFC 4724).
+    pub stale: bool,
+}
+
+/// How the outside decides about routes. Pure: equal questions get equal answers until [`Input::Policy`] brings another.
+pub trait Policy: Send + Sync {
+    /// Whether a received route is used.
+    fn import(&self, from: &PeerView<'_>, prefix: Cidr, attributes: &Attributes) -> Import;
+    /// Whether a best path is announced to peers of this class, and with what added.
+    fn export(&self, to: &PeerView<'_>, route: &RouteView<'_>) -> Export;
+}
+
+/// A shared [`Policy`].
+#[derive(Clone)]
+pub struct PolicyHandle(pub Arc<dyn Policy>);
+
+impl std::fmt::Debug for PolicyHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("PolicyHandle")
+    }
+}
+
+/// What a policy sees of a peer. On export only the fields that make the update group are meaningful:
+/// `ebgp`, `asn` and `class`.
+#[derive(Debug, Clone, Copy)]
+pub struct PeerView<'a> {
+    /// The peer; on export the first of its group.
+    pub id: PeerId,
+    /// Its name, for reasons shown to people.
+    pub name: &'a str,
+    /// Another AS than ours.
+    pub ebgp: bool,
+    /// Its AS.
+    pub asn: u32,
+    /// [`PeerConfig::policy_class`].
+    pub class: u64,
+}
+
+/// What a policy sees of a route.
+#[derive(Debug, Clone, Copy)]
+pub struct RouteView<'a> {
+    /// The prefix.
+    pub prefix: Cidr,
+    /// Its attributes.
+    pub attributes: &'a Attributes,
+    /// [`Origination::kind`] of a local route, `None` for a learned one.
+    pub local: Option<u32>,
+}
+
+/// The answer of [`Policy::import`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Import {
+    /// Use it.
+    Accept,
+    /// Keep it as filtered, with a stable reason.
+    Reject(&'static str),
+}
+
+/// The answer of [`Policy::export`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Export {
+    /// Announce it.
+    pub accept: bool,
+    /// The gate that decided, stable: the same word in metrics and explanations.
+    pub gate: &'static str,
+    /// Communities to add.
+    pub communities: SmallVec<[u32; 2]>,
+    /// Large communities to add.
+    pub large_communities: SmallVec<[[u32; 3]; 1]>,
+}
+
+/// The answer of [`Speaker::poll_transmit`](crate::Speaker::poll_transmit).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transmit {
+    /// Bytes were appended and more wait.
+    More,
+    /// Bytes were appended or not; nothing waits now.
+    Done,
+}

@@ -1,0 +1,8 @@
+//! A BGP-4 speaker as a library: it opens no socket, asks no clock, starts no thread and keeps no global.
+//!
+//! The embedder feeds [`Input`]s with the current time into `Speaker::handle`, asks `Speaker::poll_event` what to
+//! do, `Speaker::poll_transmit` which bytes to write, and `Speaker::poll_timeout` when to call again.
+
+mod types;
+
+pub use types::{Family, RouterId};

@@ -1,0 +1,77 @@
+//! Small types that every part of the speaker uses.
+
+use std::fmt;
+use std::net::Ipv4Addr;
+
+/// A BGP identifier: four octets, not 0 (RFC 6286), written as a dotted quad.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RouterId(pub u32);
+
+impl fmt::Display for RouterId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&Ipv4Addr::from(self.0), f)
+    }
+}
+
+impl fmt::Debug for RouterId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// An address family that this speaker carries (RFC 4760).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Family {
+    /// AFI 1, SAFI 1.
+    Ipv4Unicast,
+    /// AFI 2, SAFI 1.
+    Ipv6Unicast,
+}
+
+impl Family {
+    /// Both, in AFI order.
+    pub const ALL: [Self; 2] = [Self::Ipv4Unicast, Self::Ipv6Unicast];
+
+    /// The family of AFI and SAFI, if this speaker carries it.
+    #[must_use]
+    pub fn from_codes(afi: u16, safi: u8) -> Option<Self> {
+        match (afi, safi) {
+            (1, 1) => Some(Self::Ipv4Unicast),
+            (2, 1) => Some(Self::Ipv6Unicast),
+            _ => None,
+        }
+    }
+
+    /// AFI.
+    #[must_use]
+    pub fn afi(self) -> u16 {
+        match self {
+            Self::Ipv4Unicast => 1,
+            Self::Ipv6Unicast => 2,
+        }
+    }
+
+    /// SAFI.
+    #[must_use]
+    pub fn safi(self) -> u8 {
+        1
+    }
+
+    /// Index into per-family arrays: 0 or 1.
+    #[must_use]
+    pub fn index(self) -> usize {
+        match self {
+            Self::Ipv4Unicast => 0,
+            Self::Ipv6Unicast => 1,
+        }
+    }
+
+    /// `ipv4` or `ipv6`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ipv4Unicast => "ipv4",
+            Self::Ipv6Unicast => "ipv6",
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! The nouns of Calico's etcd v1 data model: no I/O, no runtime, no clock.
+//!
+//! [`Cidr`] is a canonical prefix (host bits zero), the only prefix type outside of the wire.
+
+mod cidr;
+
+pub use cidr::{Cidr, CidrError};

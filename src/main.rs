@@ -1,0 +1,3 @@
+//! Arguments and wiring only.
+
+fn main() {}

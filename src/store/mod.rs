@@ -1,0 +1,184 @@
+//! The store of the data model: one trait, two real stores with one meaning.
+//!
+//! What it does: list at one revision, watch from a revision, compare-and-set transactions over several keys, leases.
+//! What it does not: it knows no resource (values are bytes), keeps no model, decides nothing.
+//!
+//! ```text
+//!  sqlite.rs | etcd.rs  --Store-->  feed.rs: snapshot, then deltas; reconnects, relists, says when it is away  --> agent
+//! ```
+
+use std::time::Duration;
+
+/// A store revision: grows with every committed transaction, never 0 for a written key.
+pub type Revision = u64;
+
+/// A lease of the store; keys that carry it vanish when it ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct LeaseId(pub i64);
+
+/// One key with its value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyValue {
+    /// The full key, such as `/calico/v1/Ready`.
+    pub key: String,
+    /// The value as stored.
+    pub value: Vec<u8>,
+    /// Revision of the last write of this key.
+    pub mod_revision: Revision,
+    /// Revision of the write that created this key.
+    pub create_revision: Revision,
+}
+
+/// All keys of some prefixes at one revision.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Snapshot {
+    /// The revision at which this was read.
+    pub revision: Revision,
+    /// Identity of the store (etcd: cluster id; SQLite: random at creation): another value is another store.
+    pub store_id: String,
+    /// In key order.
+    pub entries: Vec<KeyValue>,
+}
+
+/// One change of one key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// Written.
+    Put(KeyValue),
+    /// Gone: deleted, or its lease ended.
+    Delete {
+        /// The full key.
+        key: String,
+    },
+}
+
+/// The changes of one committed transaction that lie in the watched prefixes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Delta {
+    /// The revision of the transaction.
+    pub revision: Revision,
+    /// In the order of the transaction.
+    pub changes: Vec<Change>,
+}
+
+/// A condition of a transaction.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Compare {
+    /// The key does not exist.
+    Absent(String),
+    /// The key exists.
+    Present(String),
+    /// The key's last write was this revision.
+    ModRevision(String, Revision),
+    /// The key exists with this value.
+    Value(String, Vec<u8>),
+}
+
+/// A write of a transaction.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Op {
+    /// Write one key.
+    Put {
+        /// The full key.
+        key: String,
+        /// The value.
+        value: Vec<u8>,
+        /// The lease that the key lives with.
+        lease: Option<LeaseId>,
+    },
+    /// Delete one key; no error when absent.
+    Delete {
+        /// The full key.
+        key: String,
+    },
+    /// Delete all keys with this prefix.
+    DeletePrefix {
+        /// The prefix.
+        prefix: String,
+    },
+}
+
+/// All or nothing: when every condition holds, every write happens at one revision.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Txn {
+    /// Conditions.
+    pub compare: Vec<Compare>,
+    /// Writes, at most [`MAX_TXN_OPS`]; no key twice.
+    pub ops: Vec<Op>,
+}
+
+/// etcd's default limit of operations in a transaction; both stores refuse more.
+pub const MAX_TXN_OPS: usize = 128;
+
+/// What became of a transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// Done, at this revision.
+    Committed(Revision),
+    /// A condition did not hold; nothing was written.
+    Conflict,
+}
+
+/// What a watch brings.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WatchEvent {
+    /// A transaction touched a watched prefix.
+    Delta(Delta),
+    /// Nothing in the watched prefixes changed up to this revision (proof of freshness).
+    Progress(Revision),
+    /// The history from the asked revision is gone: list again. The watch is over.
+    Compacted {
+        /// The oldest revision that can be watched from.
+        oldest: Revision,
+    },
+}
+
+/// A running watch. Dropping it ends it.
+#[async_trait::async_trait]
+pub trait Watch: Send {
+    /// Waits for the next event. Cancel-safe.
+    ///
+    /// # Errors
+    /// When the store is away; the watch is over then.
+    async fn next(&mut self) -> Result<WatchEvent, StoreError>;
+}
+
+/// A store. Cheap to clone behind an `Arc`; all methods may run at once.
+#[async_trait::async_trait]
+pub trait Store: Send + Sync {
+    /// Reads one key.
+    async fn get(&self, key: &str) -> Result<Option<KeyValue>, StoreError>;
+    /// Reads all keys with any of these prefixes, at one revision.
+    async fn list(&self, prefixes: &[String]) -> Result<Snapshot, StoreError>;
+    /// Watches these prefixes for changes after `after` (a revision that [`Store::list`] gave).
+    async fn watch(&self, prefixes: &[String], after: Revision) -> Result<Box<dyn Watch>, StoreError>;
+    /// Runs one transaction.
+    async fn commit(&self, txn: Txn) -> Result<Outcome, StoreError>;
+    /// Makes a lease that lives for `ttl` after the last [`Store::keep_alive`].
+    async fn grant(&self, ttl: Duration) -> Result<LeaseId, StoreError>;
+    /// Renews a lease; `false` when it had ended.
+    async fn keep_alive(&self, lease: LeaseId) -> Result<bool, StoreError>;
+    /// Ends a lease and deletes its keys.
+    async fn revoke(&self, lease: LeaseId) -> Result<(), StoreError>;
+    /// Forgets history below `revision`.
+    async fn compact(&self, revision: Revision) -> Result<(), StoreError>;
+    /// For people: `sqlite:/path` or `etcd 3 members`; never a secret.
+    fn describe(&self) -> String;
+}
+
+/// Why the store did not do it.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum StoreError {
+    /// Not reachable now; try again later.
+    #[error("the store is away: {0}")]
+    Away(String),
+    /// The call can never succeed as it is (too many operations, a value too large, a key twice).
+    #[error("refused: {0}")]
+    Refused(String),
+    /// No right to do this.
+    #[error("the store denies access: {0}")]
+    Denied(String),
+    /// The store itself is unusable (newer schema, damaged file, network file system).
+    #[error("{0}")]
+    Unusable(String),
+}
