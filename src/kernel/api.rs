@@ -1,0 +1,133 @@
+//! What goes to the kernel thread and what comes back.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use tortie_config::Cidr;
+
+use crate::routing::{ChangeId, Resolved, RoutingView, TunnelIntent};
+
+/// What the agent may do to the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Write what is wanted.
+    Program,
+    /// Read, compute, report drift; write nothing.
+    Observe,
+    /// Neither read nor write: every next hop counts as reachable.
+    Off,
+}
+
+/// Numbers that mark what is ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Marks {
+    /// `rtm_protocol` and nexthop protocol of all own objects (default 179).
+    pub protocol: u8,
+    /// Route metric (default 1790).
+    pub metric: u32,
+    /// First nexthop id (default 0x5400_0000).
+    pub nexthop_base: u32,
+}
+
+/// What the kernel should hold besides learned routes. The latest wins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KernelIntent {
+    /// Grows with every intent.
+    pub generation: u64,
+    /// The change that brought it.
+    pub change: ChangeId,
+    /// Blackholes of own blocks.
+    pub blackholes: BTreeMap<Cidr, ChangeId>,
+    /// The tunnel; `None`: none of ours (an existing `tunl0` is left alone).
+    pub tunnel: Option<TunnelIntent>,
+    /// What `routing::kernel_route` reads.
+    pub view: Arc<RoutingView>,
+}
+
+/// A learned route as the speaker decided it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LearnedChange {
+    /// The prefix.
+    pub prefix: Cidr,
+    /// BGP next hops, sorted; empty: the prefix is gone.
+    pub next_hops: SmallVec<[IpAddr; 2]>,
+    /// The change that brought it.
+    pub change: ChangeId,
+}
+
+/// To the kernel thread.
+#[derive(Debug)]
+pub enum ToKernel {
+    /// The wanted state, as a whole.
+    Intent(Arc<KernelIntent>),
+    /// Learned routes, at most 1,024; answered by [`KernelFact::Learned`] when acknowledged. The speaker sends the next
+    /// batch after that, so dirty prefixes coalesce while the kernel is busy.
+    Learned(Vec<LearnedChange>),
+    /// Follow this next hop: [`KernelFact::NextHop`] at once and at each change.
+    Track(IpAddr),
+    /// Follow it no more.
+    Untrack(IpAddr),
+    /// Own learned routes that were found at start and not wanted since are deleted now.
+    SweepStale,
+    /// Notifications of the watch thread (a coalesced set of them).
+    Watched(super::WatchBatch),
+    /// A question, answered by the closure (status, `route list`, `diff`).
+    Query(Box<dyn FnOnce(&super::KernelView<'_>) + Send>),
+    /// End the thread; the kernel stays as it is.
+    Stop,
+}
+
+/// From the kernel thread.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum KernelFact {
+    /// The first dump is done; these own learned routes were found and are kept as stale.
+    Started {
+        /// Own IPv4 routes found.
+        routes_v4: usize,
+        /// Own IPv6 routes found.
+        routes_v6: usize,
+    },
+    /// The intent of this generation is in the kernel, but for what failed.
+    Applied {
+        /// Which.
+        generation: u64,
+        /// Its change.
+        change: ChangeId,
+        /// Blackholes that the kernel refused, with the reason.
+        failed: Vec<(Cidr, String)>,
+    },
+    /// A batch of learned routes was handled.
+    Learned {
+        /// How many prefixes.
+        prefixes: usize,
+        /// Routes written.
+        written: usize,
+        /// Routes deleted.
+        deleted: usize,
+        /// What failed, with the reason.
+        failed: Vec<(Cidr, String)>,
+        /// For the single-prefix history: the last prefixes of the batch with what became of them (bounded).
+        sample: Vec<(Cidr, ChangeId, &'static str)>,
+        /// From the hand-over of the batch to the acknowledgement, in microseconds.
+        micros: u64,
+    },
+    /// A tracked next hop; `None`: unreachable.
+    NextHop(IpAddr, Option<Resolved>),
+    /// Stale routes were swept: how many were deleted.
+    Swept(usize),
+    /// Somebody else changed or removed own objects; they were repaired (or, when observing, only counted).
+    Repaired {
+        /// How many.
+        objects: usize,
+        /// In words, of the first.
+        first: String,
+    },
+    /// Notifications were lost; everything was dumped and compared again.
+    Overrun,
+    /// The tunnel device: `None` = right, else what is wrong and stays wrong.
+    Tunnel(Option<String>),
+    /// Something the thread cannot repair by itself; it goes on.
+    Trouble(String),
+}

@@ -1,0 +1,315 @@
+//! What routing concludes from the model: the contract with the speaker, the kernel room and the agent.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tortie_config::Cidr;
+
+/// A change on its way from a store revision (or an UPDATE) to the kernel's acknowledgement; unique while the agent
+/// runs, 0 = none. Written `c-7f31`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct ChangeId(pub u64);
+
+impl std::fmt::Display for ChangeId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "c-{:x}", self.0)
+    }
+}
+
+/// Everything that the model wants of this host's routing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RoutingIntent {
+    /// The local AS.
+    pub asn: u32,
+    /// The BGP identifier, as a number.
+    pub router_id: u32,
+    /// Where to listen for BGP when no flag says so: the node's addresses and port.
+    pub listen: Vec<SocketAddr>,
+    /// The peers, by stable name: `Mesh_192_0_2_15`, `Global_192_0_2_1`, `Node_192_0_2_1_port_1790`.
+    pub peers: BTreeMap<String, PeerIntent>,
+    /// What this host announces from itself.
+    pub originated: BTreeMap<Cidr, Originated>,
+    /// Own blocks that need a blackhole (every own block but /32 and /128), in the kernel before they are announced.
+    pub blackholes: BTreeSet<Cidr>,
+    /// The tunnel, when an enabled IPv4 pool has IPIP.
+    pub tunnel: Option<TunnelIntent>,
+    /// What decisions about single routes read.
+    pub view: Arc<RoutingView>,
+    /// Things worth saying in `status`: no errors, but surprises (a host without address, a hint at `own_only`).
+    pub notes: Vec<Note>,
+}
+
+/// A remark for `status`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Note {
+    /// Stable, such as `node-without-address`.
+    pub code: &'static str,
+    /// The key or object concerned.
+    pub subject: String,
+    /// In words, with the next step.
+    pub text: String,
+}
+
+/// Where a peer comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum PeerKind {
+    /// Another host of the node-to-node mesh.
+    Mesh,
+    /// Configured for all hosts.
+    Global,
+    /// Configured for this host.
+    Node,
+}
+
+impl PeerKind {
+    /// `mesh`, `global` or `node`: the `type` label of metrics.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Mesh => "mesh",
+            Self::Global => "global",
+            Self::Node => "node",
+        }
+    }
+}
+
+/// A wanted session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PeerIntent {
+    /// Mesh, global or node.
+    pub kind: PeerKind,
+    /// The node's name where the peer is a host, else its address.
+    pub name: String,
+    /// Why this peer is wanted, for people: the key and what it says.
+    pub reason: String,
+    /// Where it listens.
+    pub remote: SocketAddr,
+    /// Address to dial from and next hop of the transport family; `None`: the kernel chooses.
+    pub local: Option<IpAddr>,
+    /// The node's own addresses, next hops of announced routes per family.
+    pub local_v4: Option<IpAddr>,
+    /// See `local_v4`.
+    pub local_v6: Option<IpAddr>,
+    /// The peer's AS.
+    pub asn: u32,
+    /// `local_as_num`.
+    pub local_asn: Option<u32>,
+    /// Carry IPv4 unicast.
+    pub ipv4: bool,
+    /// Carry IPv6 unicast.
+    pub ipv6: bool,
+    /// Dial at once, after a delay, or (`None`) never.
+    pub dial_after: Option<Duration>,
+    /// `hold_time`, else the default of 90 s.
+    pub hold_time: Duration,
+    /// `keepalive_time`, else a third of the hold time.
+    pub keepalive_time: Option<Duration>,
+    /// `restart_time`, else the default of 120 s.
+    pub restart_time: Duration,
+    /// The peer is a reflector client of ours, with this cluster id (RFC 4456).
+    pub reflector_client: Option<u32>,
+    /// `next_hop_mode` or `keep_next_hop`.
+    pub next_hop: NextHopRule,
+    /// `num_allow_local_as`.
+    pub allow_local_as: u8,
+    /// `ttl_security`: greatest distance in hops (RFC 5082).
+    pub ttl_security: Option<u8>,
+    /// `max_prefixes`.
+    pub max_prefixes: Option<u32>,
+    /// `extended_messages`.
+    pub extended_messages: bool,
+    /// TCP MD5 secret (RFC 2385), as text or as a file below `/etc/tortie/secrets`.
+    pub password: Option<Password>,
+    /// What export and import decisions read of this peer.
+    pub policy: PeerPolicy,
+}
+
+/// Where the next hop of announced routes comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum NextHopRule {
+    /// Self, except on reflected routes.
+    #[default]
+    Auto,
+    /// Always self.
+    Own,
+    /// What was received.
+    Keep,
+}
+
+/// A TCP MD5 secret; never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Password {
+    /// As given in the store.
+    Text(String),
+    /// To be read from this file by the one who opens the socket.
+    File(std::path::PathBuf),
+}
+
+impl std::fmt::Debug for Password {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Text(_) => f.write_str("Text(***)"),
+            Self::File(path) => write!(f, "File({})", path.display()),
+        }
+    }
+}
+
+/// What decisions about routes to and from a peer depend on. Peers with an equal value share their update group.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PeerPolicy {
+    /// Announce nothing but what this host originates.
+    pub own_only: bool,
+    /// Accept routes inside pools (`import_pools`, default true).
+    pub import_pools: bool,
+    /// Names of filters, in order (empty until filters exist in the store).
+    pub filters: Vec<String>,
+}
+
+impl Default for PeerPolicy {
+    fn default() -> Self {
+        Self { own_only: false, import_pools: true, filters: Vec::new() }
+    }
+}
+
+/// A route that this host originates.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Originated {
+    /// What it is.
+    pub kind: OriginKind,
+    /// The key it comes from.
+    pub key: String,
+    /// The store revision that made it so, 0 when unknown.
+    pub revision: u64,
+}
+
+/// Kinds of originated routes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum OriginKind {
+    /// A block with a confirmed (or state-less) affinity, whose value names this host.
+    OwnBlock,
+    /// A workload address outside of the own blocks.
+    Borrowed,
+    /// The outside address of a 1:1 NAT mapping.
+    Floating,
+}
+
+/// The wanted `tunl0`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TunnelIntent {
+    /// `IpInIpTunnelAddr`; `None` while none is assigned: the device is up without an address.
+    pub addr: Option<Ipv4Addr>,
+    /// `IpInIpMtu`, else `None`: 1440, or the link's MTU minus 20 where that is smaller.
+    pub mtu: Option<u32>,
+}
+
+/// How a pool is tunnelled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum IpipMode {
+    /// Always.
+    Always,
+    /// Only when the BGP next hop is outside of the node's own network.
+    CrossSubnet,
+}
+
+/// A pool as routing sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PoolView {
+    /// The prefix.
+    pub cidr: Cidr,
+    /// IPIP mode, for IPv4 pools with `ipip` set.
+    pub ipip: Option<IpipMode>,
+    /// Disabled pools are still exported.
+    pub disabled: bool,
+}
+
+/// One element of `prefix_advertisements`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Advertisement {
+    /// Equal to or inside of this prefix.
+    pub cidr: Cidr,
+    /// Standard communities to add.
+    pub communities: Vec<u32>,
+    /// Large communities to add.
+    pub large_communities: Vec<[u32; 3]>,
+}
+
+/// What decisions about single routes read; immutable, replaced as a whole.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RoutingView {
+    /// This host's name.
+    pub node: String,
+    /// The node's IPv4 address.
+    pub node_v4: Option<IpAddr>,
+    /// The node's IPv6 address.
+    pub node_v6: Option<IpAddr>,
+    /// The connected network of the node's IPv4 address, for `cross-subnet`.
+    pub network_v4: Option<Cidr>,
+    /// All pools of both families, sorted.
+    pub pools: Vec<PoolView>,
+    /// Own blocks (announced ones), for the gates `own-block` and `inside-own-block`.
+    pub own_blocks: BTreeSet<Cidr>,
+    /// The host's list, else the global one.
+    pub advertisements: Vec<Advertisement>,
+    /// Addresses that this host's endpoints hold: a learned route to one of them is refused.
+    pub endpoint_addresses: HashSet<IpAddr>,
+}
+
+/// The answer of an export gate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GateAnswer {
+    /// Announce.
+    pub accept: bool,
+    /// Which gate decided: `own-block`, `inside-own-block`, `filter`, `advertised`, `pool`, `none`, `own-only`.
+    pub gate: &'static str,
+    /// Communities to add after a yes.
+    pub communities: Vec<u32>,
+    /// Large communities to add after a yes.
+    pub large_communities: Vec<[u32; 3]>,
+}
+
+/// How the kernel reaches a next hop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Resolved {
+    /// Output interface.
+    pub ifindex: u32,
+    /// `None`: on-link; else the gateway of the covering route.
+    pub gateway: Option<IpAddr>,
+    /// Metric of the covering route, 0 when on-link.
+    pub metric: u32,
+}
+
+/// What the kernel should hold for a learned prefix.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum KernelRoute {
+    /// A route over these hops (several: ECMP), sorted, not empty.
+    Via {
+        /// The hops.
+        hops: Vec<Hop>,
+        /// Why so: `plain`, `ipip-always`, `ipip-cross-subnet`, `same-subnet`, `outside-pools`.
+        reason: &'static str,
+    },
+    /// No route of ours.
+    Withheld {
+        /// Why: `unresolved`, `no-network` (cross-subnet without `network_v4`), `no-tunnel`.
+        reason: &'static str,
+    },
+}
+
+/// One next hop in the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Hop {
+    /// Through a gateway (or on-link neighbour) on an interface.
+    Plain {
+        /// The neighbour that gets the packet.
+        gateway: IpAddr,
+        /// The interface.
+        ifindex: u32,
+    },
+    /// `via <BGP next hop> dev tunl0 onlink`.
+    Tunnel {
+        /// The tunnel's far end.
+        remote: Ipv4Addr,
+    },
+}
