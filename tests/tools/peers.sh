@@ -1,0 +1,106 @@
+#!/bin/bash
+# peers.sh - the daemons that the tests and the demo talk to, unpacked below target/peers.
+#
+#   tests/tools/peers.sh [DIR]        DIR defaults to target/peers; then DIR/bin/NAME runs NAME
+#
+# Nothing of them is installed: their packages are downloaded and unpacked, so no service is started or enabled, no
+# user is made and the machine's network stays as it is. Only what a build or a test needs from the system itself is
+# installed (a C compiler, protoc, ip), with sudo when this is not root. Done once it returns in a few milliseconds.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+DIR=$(realpath -m "${1:-target/peers}")
+STAMP="peers 4"
+PATH=$PATH:/usr/sbin:/sbin
+has() { command -v "$1" >/dev/null; }
+if [ "$(cat "$DIR/stamp" 2>/dev/null)" = "$STAMP" ] && has cc && has protoc && has ip; then exit 0; fi
+
+PACKAGES="bird2 frr gobgpd openbgpd exabgp etcd-server etcd-client iproute2 iputils-ping user-mode-linux"
+say() { echo "peers: $*" >&2; }
+fail() { say "$*"; exit 1; }
+has apt-get && has dpkg-deb \
+  || fail "this is no Debian: put $PACKAGES into PATH yourself; the tests use what they find there"
+
+# --- what has to be installed for real
+missing=()
+has cc || missing+=(gcc libc6-dev)
+has make || missing+=(make)
+has protoc || missing+=(protobuf-compiler)
+has ip || missing+=(iproute2)
+if [ ${#missing[@]} -gt 0 ]; then
+  sudo=()
+  if [ "$(id -u)" != 0 ]; then
+    has sudo || fail "needs ${missing[*]}: become root or install them, then run this again"
+    sudo=(sudo)
+  fi
+  say "installing ${missing[*]}"
+  install=("${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -y --no-install-recommends)
+  "${install[@]}" install "${missing[@]}" >/dev/null 2>&1 || {
+    "${install[@]}" update >/dev/null || fail "apt-get update failed: is a package mirror reachable?"
+    "${install[@]}" install "${missing[@]}" >/dev/null || fail "could not install ${missing[*]}"
+  }
+fi
+
+# --- what is only unpacked
+mkdir -p "$DIR"
+exec 9>"$DIR/lock"; flock 9
+[ "$(cat "$DIR/stamp" 2>/dev/null)" = "$STAMP" ] && exit 0
+rm -rf "$DIR/root" "$DIR/bin" "$DIR/deb"; mkdir -p "$DIR/root" "$DIR/bin" "$DIR/deb"
+# The package manager is asked as if none of the peers were installed: the list then also names the libraries that
+# this machine lacks, and the peers come from one place whatever the machine has.
+awk -v RS= -v ORS='\n\n' -v want=" $PACKAGES " \
+  '{ split($0, l, "\n"); n = l[1]; sub(/^Package: /, "", n); if (!index(want, " " n " ")) print }' \
+  /var/lib/dpkg/status > "$DIR/status"
+apt=(apt-get -q -y -o "Dir::State::status=$DIR/status" -o Debug::NoLocking=1 -o APT::Sandbox::User=
+     -o APT::Get::Assume-Yes=1 --no-install-recommends)
+plan() { "${apt[@]}" -s install $PACKAGES 2>"$DIR/apt.log" | awk '$1 == "Inst" { v = $3; if (v ~ /^\[/) v = $4; sub(/^\(/, "", v); print $2 "=" v }'; }
+get() { local p; p=$(plan) && [ -n "$p" ] && (cd "$DIR/deb" && "${apt[@]}" download $p >"$DIR/apt.log" 2>&1); }
+if ! get; then
+  # Lists are missing or old. A private copy needs no root and leaves the machine's own lists alone.
+  say "reading the package lists"
+  mkdir -p "$DIR/apt/lists/partial" "$DIR/apt/cache/archives/partial"
+  apt+=(-o "Dir::State::Lists=$DIR/apt/lists" -o "Dir::Cache=$DIR/apt/cache")
+  "${apt[@]}" update >"$DIR/apt.log" 2>&1 || { cat "$DIR/apt.log" >&2; fail "no package mirror reachable"; }
+  get || { cat "$DIR/apt.log" >&2; fail "could not download $PACKAGES"; }
+fi
+for deb in "$DIR"/deb/*.deb; do dpkg-deb -x "$deb" "$DIR/root"; done
+rm -rf "$DIR/deb" "$DIR/apt" "$DIR/status"
+
+# --- one wrapper a program. It finds its libraries beside itself, so the folder can be moved.
+lib=$(dpkg-architecture -qDEB_HOST_MULTIARCH 2>/dev/null || cc -dumpmachine)
+wrap() { # NAME PATH-BELOW-ROOT [LINE-BEFORE-EXEC]
+  [ -x "$DIR/root/$2" ] || fail "$2 was not in the packages"
+  cat > "$DIR/bin/$1" <<WRAP
+#!/bin/sh
+r=\${0%/*}/../root
+LD_LIBRARY_PATH=\$r/usr/lib/$lib:\$r/usr/lib/$lib/frr:\$r/lib/$lib\${LD_LIBRARY_PATH:+:\$LD_LIBRARY_PATH}
+export LD_LIBRARY_PATH
+${3-}
+exec "\$r/$2" ${4-}"\$@"
+WRAP
+  chmod +x "$DIR/bin/$1"
+}
+first() { local p; for p in "$@"; do [ -x "$DIR/root/$p" ] && { echo "$p"; return; }; done; echo "$1"; }
+wrap bird usr/sbin/bird
+wrap birdc usr/sbin/birdc
+for d in zebra bgpd; do wrap "frr-$d" "usr/lib/frr/$d" "" "--moduledir \"\$r/usr/lib/$lib/frr/modules\" "; done
+wrap vtysh usr/bin/vtysh
+wrap gobgpd usr/bin/gobgpd
+[ -x "$DIR/root/usr/bin/gobgp" ] && wrap gobgp usr/bin/gobgp
+wrap openbgpd "$(first usr/sbin/bgpd usr/sbin/openbgpd)"
+wrap bgpctl usr/sbin/bgpctl
+wrap etcd usr/bin/etcd
+wrap etcdctl usr/bin/etcdctl
+wrap ip "$(first usr/sbin/ip bin/ip sbin/ip usr/bin/ip)"
+wrap ping "$(first usr/bin/ping bin/ping)"
+wrap linux.uml usr/bin/linux.uml 'export UML_MODULES=${UML_MODULES:-$(cd "$r/usr/lib/uml/modules" && pwd)}'
+python=/usr/bin/python3; [ -x $python ] || python='$r/usr/bin/python3'
+cat > "$DIR/bin/exabgp" <<WRAP
+#!/bin/sh
+r=\${0%/*}/../root
+PYTHONPATH=\$r/usr/lib/python3/dist-packages\${PYTHONPATH:+:\$PYTHONPATH} PYTHONDONTWRITEBYTECODE=1
+export PYTHONPATH PYTHONDONTWRITEBYTECODE
+exec "$python" -m exabgp "\$@"
+WRAP
+chmod +x "$DIR/bin/exabgp"
+echo "$STAMP" > "$DIR/stamp"
+say "ready: $(ls "$DIR/bin" | tr '\n' ' ')"
