@@ -3,5 +3,7 @@
 //! [`Cidr`] is a canonical prefix (host bits zero), the only prefix type outside of the wire.
 
 mod cidr;
+pub mod selector;
 
 pub use cidr::{Cidr, CidrError};
+pub use selector::{Selector, SelectorError};

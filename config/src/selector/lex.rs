@@ -1,0 +1,197 @@
+//! Text to tokens, one at a time, never looking back.
+
+use super::{MAX_LABEL, SelectorError, SelectorErrorKind};
+
+/// A token; texts borrow from the selector.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Token<'a> {
+    Label(&'a str),
+    String(&'a str),
+    Has(&'a str),
+    All,
+    In,
+    NotIn,
+    Eq,
+    Ne,
+    Not,
+    And,
+    Or,
+    Open,
+    Close,
+    OpenSet,
+    CloseSet,
+    Comma,
+    End,
+}
+
+/// Reads tokens from a text; holds the next one ready.
+pub(super) struct Lexer<'a> {
+    text: &'a str,
+    /// Where the next token starts, in bytes.
+    pub(super) start: usize,
+    /// Where it ends.
+    end: usize,
+    /// The next token.
+    pub(super) token: Token<'a>,
+}
+
+pub(super) fn is_label_byte(b: u8) -> bool {
+    b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'/' | b'-')
+}
+
+fn is_word_byte(b: u8) -> bool {
+    b.is_ascii_alphanumeric() || b == b'_'
+}
+
+fn skip_blanks(text: &str) -> &str {
+    text.trim_start_matches([' ', '\t'])
+}
+
+impl<'a> Lexer<'a> {
+    pub(super) fn new(text: &'a str) -> Result<Self, SelectorError> {
+        let mut lexer = Self { text, start: 0, end: 0, token: Token::End };
+        lexer.advance()?;
+        Ok(lexer)
+    }
+
+    /// Goes on to the token after this one.
+    pub(super) fn advance(&mut self) -> Result<(), SelectorError> {
+        let rest = skip_blanks(self.rest_from(self.end));
+        self.start = self.text.len() - rest.len();
+        let (token, len) = self.read(rest)?;
+        self.token = token;
+        self.end = self.start + len;
+        Ok(())
+    }
+
+    /// An error at the next token that says what could stand there.
+    pub(super) fn expected(&self, expected: &'static str) -> SelectorError {
+        let found = match self.token {
+            Token::End => "the end of the selector".to_owned(),
+            Token::In => {
+                "the operator `in` (a label of that name can only be asked for with has(...))".to_owned()
+            }
+            Token::NotIn => {
+                "the operator `not in` (a label of that name can only be asked for with has(...))".to_owned()
+            }
+            _ => format!("`{}`", shorten(self.text.get(self.start..self.end).unwrap_or_default())),
+        };
+        self.error(self.start, SelectorErrorKind::Expected { expected, found })
+    }
+
+    pub(super) fn error(&self, offset: usize, kind: SelectorErrorKind) -> SelectorError {
+        let column = self.text.get(..offset).map_or(offset, |before| before.chars().count()) + 1;
+        SelectorError { offset, column, kind }
+    }
+
+    fn rest_from(&self, offset: usize) -> &'a str {
+        self.text.get(offset..).unwrap_or_default()
+    }
+
+    /// The token at the start of `rest`, which lies at `self.start`, and its length in bytes.
+    fn read(&self, rest: &'a str) -> Result<(Token<'a>, usize), SelectorError> {
+        let Some(&first) = rest.as_bytes().first() else { return Ok((Token::End, 0)) };
+        Ok(match first {
+            b'(' => (Token::Open, 1),
+            b')' => (Token::Close, 1),
+            b'{' => (Token::OpenSet, 1),
+            b'}' => (Token::CloseSet, 1),
+            b',' => (Token::Comma, 1),
+            b'!' if rest.starts_with("!=") => (Token::Ne, 2),
+            b'!' => (Token::Not, 1),
+            b'=' if rest.starts_with("==") => (Token::Eq, 2),
+            b'=' => return Err(self.unreadable("`==`", rest)),
+            b'&' if rest.starts_with("&&") => (Token::And, 2),
+            b'&' => return Err(self.unreadable("`&&`", rest)),
+            b'|' if rest.starts_with("||") => (Token::Or, 2),
+            b'|' => return Err(self.unreadable("`||`", rest)),
+            b'"' | b'\'' => {
+                let inner = rest.get(1..).unwrap_or_default();
+                let len = inner
+                    .find(char::from(first))
+                    .ok_or_else(|| self.error(self.start, SelectorErrorKind::UnterminatedString))?;
+                (Token::String(inner.get(..len).unwrap_or_default()), len + 2)
+            }
+            b if is_label_byte(b) => return self.read_word(rest),
+            _ => {
+                return Err(
+                    self.unreadable("a label, a string or an operator (white space is blank and tab)", rest)
+                );
+            }
+        })
+    }
+
+    fn read_word(&self, rest: &'a str) -> Result<(Token<'a>, usize), SelectorError> {
+        if rest.starts_with("has(") {
+            return self.read_has(rest);
+        }
+        if let Some(inner) = rest.strip_prefix("all(") {
+            let after = skip_blanks(inner);
+            if !after.starts_with(')') {
+                return Err(self.error_at_rest("`)`: all() takes nothing", after));
+            }
+            return Ok((Token::All, rest.len() - after.len() + 1));
+        }
+        if let Some(len) = operator(rest, "in") {
+            return Ok((Token::In, len));
+        }
+        if let Some(after_not) = rest.strip_prefix("not") {
+            let after = skip_blanks(after_not);
+            if let Some(len) = operator(after, "in") {
+                return Ok((Token::NotIn, rest.len() - after.len() + len));
+            }
+        }
+        let label = self.label(rest, self.start)?;
+        Ok((Token::Label(label), label.len()))
+    }
+
+    fn read_has(&self, rest: &'a str) -> Result<(Token<'a>, usize), SelectorError> {
+        let inner = skip_blanks(rest.get(4..).unwrap_or_default());
+        let label = self.label(inner, self.text.len() - inner.len())?;
+        if label.is_empty() {
+            return Err(self.error_at_rest("a label name (letters, digits and `-_./`)", inner));
+        }
+        let after = skip_blanks(inner.get(label.len()..).unwrap_or_default());
+        if !after.starts_with(')') {
+            return Err(self.error_at_rest("`)` after the label name", after));
+        }
+        Ok((Token::Has(label), rest.len() - after.len() + 1))
+    }
+
+    /// The label name, perhaps empty, at the start of `rest`.
+    fn label(&self, rest: &'a str, offset: usize) -> Result<&'a str, SelectorError> {
+        let len = rest.bytes().take_while(|&b| is_label_byte(b)).count();
+        if len > MAX_LABEL {
+            return Err(self.error(offset, SelectorErrorKind::LabelTooLong));
+        }
+        Ok(rest.get(..len).unwrap_or_default())
+    }
+
+    fn unreadable(&self, expected: &'static str, rest: &str) -> SelectorError {
+        self.error_at_rest(expected, rest)
+    }
+
+    /// An error where `rest`, a tail of the text, starts.
+    fn error_at_rest(&self, expected: &'static str, rest: &str) -> SelectorError {
+        let found = match rest.chars().next() {
+            None => "the end of the selector".to_owned(),
+            Some(c) if c.is_control() => format!("the character {c:?}"),
+            Some(c) => format!("`{c}`"),
+        };
+        self.error(self.text.len() - rest.len(), SelectorErrorKind::Expected { expected, found })
+    }
+}
+
+/// The length of `word` when `rest` starts with it and does not go on as a word.
+fn operator(rest: &str, word: &str) -> Option<usize> {
+    let after = rest.strip_prefix(word)?;
+    (!after.bytes().next().is_some_and(is_word_byte)).then_some(word.len())
+}
+
+fn shorten(text: &str) -> String {
+    const MAX: usize = 40;
+    match text.char_indices().nth(MAX) {
+        Some((at, _)) => format!("{}...", text.get(..at).unwrap_or_default()),
+        None => text.to_owned(),
+    }
+}

@@ -1,0 +1,276 @@
+//! Selectors: boolean expressions over labels, exactly as Calico's v1 parser takes them.
+//!
+//! ```text
+//!  text --lex.rs--> tokens --parse.rs--> Expr --mod.rs--> matches(labels), canonical text
+//! ```
+//!
+//! ```text
+//!  or         = and { "||" and }
+//!  and        = operation { "&&" operation }
+//!  operation  = { "!" } ( "(" or ")" | "has(" label ")" | "all()" | comparison )
+//!  comparison = label ( "==" | "!=" ) string
+//!             | label ( "in" | "not in" ) "{" [ string { "," string } [ "," ] ] "}"
+//! ```
+//!
+//! `!` binds tightest and takes a whole comparison: `!a == "b" && c != "d"` negates only the first one. White space is blank
+//! and tab. Strings stand in `"` or `'`, know no escapes and may hold the other quote. Nothing or blanks mean `all()`.
+//! There is no white space between `has` or `all` and its parenthesis. A word that starts with `in`, `notin` or `not in`
+//! and goes on with something that is no letter, digit or `_` is the operator, so labels such as `in`, `in.x` or `notin`
+//! can only be asked for with `has(...)` (and a label `not` not with `in`); `inner` and `not.in` are ordinary labels.
+//!
+//! A label that is missing makes `==`, `in` and `has` false, `!=` and `not in` true; a label with an empty value is present.
+//!
+//! Time and memory are linear in the text. Parentheses nest at most [`MAX_DEPTH`] deep, so that no text can exhaust the
+//! stack, neither when it is parsed nor when it is evaluated, printed or dropped.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::hash::BuildHasher;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+mod lex;
+mod parse;
+#[cfg(test)]
+mod tests;
+
+/// How deep parentheses may nest.
+pub const MAX_DEPTH: usize = 128;
+
+/// The longest label name, in bytes.
+pub const MAX_LABEL: usize = 512;
+
+/// A parsed selector. Cheap to clone; equal selectors have equal canonical text and the other way round.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Selector(Arc<Expr>);
+
+/// The tree of a [`Selector`]. Groups are as written: `(a && b) && c` is not `a && b && c`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Expr {
+    /// `all()`.
+    All,
+    /// `has(label)`.
+    Has(Box<str>),
+    /// `label == "value"`.
+    Eq(Box<str>, Box<str>),
+    /// `label != "value"`: true as well when the label is missing.
+    Ne(Box<str>, Box<str>),
+    /// `label in {...}`, sorted, without duplicates.
+    In(Box<str>, Box<[Box<str>]>),
+    /// `label not in {...}`: true as well when the label is missing.
+    NotIn(Box<str>, Box<[Box<str>]>),
+    /// `!x`; never directly around another one.
+    Not(Box<Self>),
+    /// `x && y && ...`, at least two.
+    And(Box<[Self]>),
+    /// `x || y || ...`, at least two.
+    Or(Box<[Self]>),
+}
+
+/// Where and why a text is no selector.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SelectorError {
+    /// Offset of the offending place in the text, in bytes; the length of the text when it ends too early.
+    pub offset: usize,
+    /// The same in characters, counted from 1, as editors count columns.
+    pub column: usize,
+    /// What is wrong.
+    pub kind: SelectorErrorKind,
+}
+
+/// What is wrong with a selector.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SelectorErrorKind {
+    /// Something else is needed here.
+    Expected {
+        /// What could stand here, in words.
+        expected: &'static str,
+        /// What stands here, in words.
+        found: String,
+    },
+    /// A string without its closing quote; the place is the opening one.
+    UnterminatedString,
+    /// A label name over [`MAX_LABEL`] bytes.
+    LabelTooLong,
+    /// Parentheses over [`MAX_DEPTH`] deep.
+    TooDeep,
+}
+
+impl std::error::Error for SelectorError {}
+
+impl fmt::Display for SelectorError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "column {}: ", self.column)?;
+        match &self.kind {
+            SelectorErrorKind::Expected { expected, found } => {
+                write!(f, "expected {expected}, found {found}")
+            }
+            SelectorErrorKind::UnterminatedString => {
+                f.write_str("this string has no closing quote (strings know no escapes)")
+            }
+            SelectorErrorKind::LabelTooLong => write!(f, "a label name has at most {MAX_LABEL} characters"),
+            SelectorErrorKind::TooDeep => write!(f, "parentheses nest at most {MAX_DEPTH} deep"),
+        }
+    }
+}
+
+/// A place to look labels up.
+pub trait Labels {
+    /// The value of a label, `None` when it is missing.
+    fn label(&self, name: &str) -> Option<&str>;
+}
+
+impl<V: AsRef<str>> Labels for BTreeMap<String, V> {
+    fn label(&self, name: &str) -> Option<&str> {
+        self.get(name).map(AsRef::as_ref)
+    }
+}
+
+impl<V: AsRef<str>, S: BuildHasher> Labels for HashMap<String, V, S> {
+    fn label(&self, name: &str) -> Option<&str> {
+        self.get(name).map(AsRef::as_ref)
+    }
+}
+
+impl<K: AsRef<str>, V: AsRef<str>> Labels for [(K, V)] {
+    fn label(&self, name: &str) -> Option<&str> {
+        self.iter().find(|(k, _)| k.as_ref() == name).map(|(_, v)| v.as_ref())
+    }
+}
+
+impl Selector {
+    /// The selector that matches everything.
+    #[must_use]
+    pub fn all() -> Self {
+        Self(Arc::new(Expr::All))
+    }
+
+    /// The selector `has(tag)`, which a tag in a rule stands for; `None` when the tag is no label name.
+    #[must_use]
+    pub fn has(label: &str) -> Option<Self> {
+        let valid = !label.is_empty() && label.len() <= MAX_LABEL && label.bytes().all(lex::is_label_byte);
+        valid.then(|| Self(Arc::new(Expr::Has(label.into()))))
+    }
+
+    /// The tree, for those who index by it.
+    #[must_use]
+    pub fn expr(&self) -> &Expr {
+        &self.0
+    }
+
+    /// Whether something with these labels is selected.
+    #[must_use]
+    pub fn matches<L: Labels + ?Sized>(&self, labels: &L) -> bool {
+        self.0.matches(&|name| labels.label(name))
+    }
+
+    /// As [`Selector::matches`], with labels that are computed (inherited ones, for example).
+    #[must_use]
+    pub fn matches_with<'a>(&self, label: impl Fn(&str) -> Option<&'a str>) -> bool {
+        self.0.matches(&label)
+    }
+}
+
+impl Default for Selector {
+    fn default() -> Self {
+        Self::all()
+    }
+}
+
+impl Expr {
+    fn matches<'a>(&self, label: &dyn Fn(&str) -> Option<&'a str>) -> bool {
+        let in_set = |set: &[Box<str>], value: &str| set.binary_search_by(|v| (**v).cmp(value)).is_ok();
+        match self {
+            Self::All => true,
+            Self::Has(name) => label(name).is_some(),
+            Self::Eq(name, value) => label(name) == Some(value),
+            Self::Ne(name, value) => label(name) != Some(value),
+            Self::In(name, set) => label(name).is_some_and(|v| in_set(set, v)),
+            Self::NotIn(name, set) => !label(name).is_some_and(|v| in_set(set, v)),
+            Self::Not(inner) => !inner.matches(label),
+            Self::And(list) => list.iter().all(|e| e.matches(label)),
+            Self::Or(list) => list.iter().any(|e| e.matches(label)),
+        }
+    }
+}
+
+impl FromStr for Selector {
+    type Err = SelectorError;
+
+    fn from_str(text: &str) -> Result<Self, SelectorError> {
+        parse::parse(text).map(|expr| Self(Arc::new(expr)))
+    }
+}
+
+/// The canonical text: groups parenthesised, sets sorted, double quotes unless the value holds one.
+impl fmt::Display for Selector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl fmt::Display for Expr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::All => f.write_str("all()"),
+            Self::Has(name) => write!(f, "has({name})"),
+            Self::Eq(name, value) => write!(f, "{name} == {}", Quoted(value)),
+            Self::Ne(name, value) => write!(f, "{name} != {}", Quoted(value)),
+            Self::In(name, set) => write!(f, "{name} in {}", Set(set)),
+            Self::NotIn(name, set) => write!(f, "{name} not in {}", Set(set)),
+            Self::Not(inner) => write!(f, "!{inner}"),
+            Self::And(list) => write_group(f, list, " && "),
+            Self::Or(list) => write_group(f, list, " || "),
+        }
+    }
+}
+
+fn write_group(f: &mut fmt::Formatter<'_>, list: &[Expr], operator: &str) -> fmt::Result {
+    f.write_str("(")?;
+    for (i, expr) in list.iter().enumerate() {
+        if i > 0 {
+            f.write_str(operator)?;
+        }
+        fmt::Display::fmt(expr, f)?;
+    }
+    f.write_str(")")
+}
+
+struct Quoted<'a>(&'a str);
+
+impl fmt::Display for Quoted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let quote = if self.0.contains('"') { '\'' } else { '"' };
+        write!(f, "{quote}{}{quote}", self.0)
+    }
+}
+
+struct Set<'a>(&'a [Box<str>]);
+
+impl fmt::Display for Set<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("{")?;
+        for (i, value) in self.0.iter().enumerate() {
+            if i > 0 {
+                f.write_str(", ")?;
+            }
+            fmt::Display::fmt(&Quoted(value), f)?;
+        }
+        f.write_str("}")
+    }
+}
+
+impl Serialize for Selector {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Selector {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
