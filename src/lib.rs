@@ -3,5 +3,7 @@
 //! The rooms and the way data takes through them are drawn in the README; each folder's `mod.rs` says what it does and
 //! what it does not.
 
+pub mod cli;
 pub mod routing;
+pub mod serve;
 pub mod store;

@@ -1,3 +1,5 @@
 //! Arguments and wiring only.
 
-fn main() {}
+fn main() -> std::process::ExitCode {
+    tortie::cli::run()
+}

@@ -1,0 +1,232 @@
+//! `tortie bgp peers|peer|routes|reset`.
+
+use std::fmt::Write as _;
+
+use clap::Subcommand;
+
+use super::client::{Client, escape};
+use super::failure::{Exit, Failure};
+use super::output::{self, span, table};
+use super::{Context, RouteFilter, query_string};
+use crate::serve::api::{BgpRoute, Done, List, Peer, ResetRequest};
+
+/// The BGP family of commands.
+#[derive(Debug, Subcommand)]
+pub(super) enum Bgp {
+    /// All wanted sessions, one a line
+    Peers,
+    /// One session in full
+    Peer {
+        /// Session name, node name or address
+        name: String,
+    },
+    /// The BGP table with the reason of each best path
+    Routes {
+        #[command(flatten)]
+        filter: RouteFilter,
+        /// Only what this peer sent
+        #[arg(long, value_name = "PEER", conflicts_with = "to")]
+        from: Option<String>,
+        /// Only what is announced to this peer
+        #[arg(long, value_name = "PEER")]
+        to: Option<String>,
+    },
+    /// Reset a session
+    Reset {
+        /// Session name, node name or address
+        name: String,
+        /// Ask for the peer's routes again, without losing the session
+        #[arg(long, conflicts_with = "soft_out")]
+        soft_in: bool,
+        /// Send all routes again, without losing the session
+        #[arg(long)]
+        soft_out: bool,
+    },
+}
+
+pub(super) async fn run(context: &Context, command: &Bgp) -> Result<(), Failure> {
+    let client = Client::new(&context.globals.socket);
+    let format = context.globals.output;
+    match command {
+        Bgp::Peers => {
+            let list: List<Peer> = client.get("/v1/bgp/peers").await?;
+            output::print(format, &list, |out, wide| out.push_str(&peers(&list.items, wide)))
+        }
+        Bgp::Peer { name } => {
+            let peer: Peer = client.get(&format!("/v1/bgp/peers/{}", escape(name))).await?;
+            output::print(format, &peer, |out, _| one(out, &peer))
+        }
+        Bgp::Routes { filter, from, to } => {
+            let list = pages(&client, filter, from.as_deref(), to.as_deref()).await?;
+            output::print(format, &list, |out, wide| out.push_str(&routes(&list.items, wide)))?;
+            if list.items.is_empty() && filter.prefix.is_some() {
+                return Err(Failure::new(Exit::No, "not-found", "no such prefix in the BGP table"));
+            }
+            Ok(())
+        }
+        Bgp::Reset { name, soft_in, soft_out } => {
+            let kind = match (soft_in, soft_out) {
+                (true, _) => "soft-in",
+                (_, true) => "soft-out",
+                _ => "hard",
+            };
+            let request = ResetRequest { peer: name.clone(), kind: kind.to_owned() };
+            let done: Done = client.post("/v1/bgp/reset", &request).await?;
+            output::print(format, &done, |out, _| {
+                let _ = writeln!(out, "{}", done.text);
+            })
+        }
+    }
+}
+
+/// Fetches page after page until `--max` or the end.
+async fn pages(
+    client: &Client,
+    filter: &RouteFilter,
+    from: Option<&str>,
+    to: Option<&str>,
+) -> Result<List<BgpRoute>, Failure> {
+    let mut after: Option<String> = None;
+    let mut whole: Option<List<BgpRoute>> = None;
+    loop {
+        let have = whole.as_ref().map_or(0, |w| w.items.len());
+        let left = filter.max.map_or(1_000, |max| max.saturating_sub(have).min(1_000));
+        let query = query_string(filter, from, to, after.as_deref(), left);
+        let page: List<BgpRoute> = client.get(&format!("/v1/bgp/routes{query}")).await?;
+        let more = page.more;
+        after = page.items.last().map(|r| r.prefix.clone());
+        let list = match whole.as_mut() {
+            None => whole.insert(page),
+            Some(list) => {
+                list.items.extend(page.items);
+                list.more = more;
+                list
+            }
+        };
+        if !more || after.is_none() || filter.max.is_some_and(|max| list.items.len() >= max) {
+            break;
+        }
+    }
+    whole.ok_or_else(|| Failure::new(Exit::Partial, "empty", "the agent sent no page"))
+}
+
+fn peers(items: &[Peer], wide: bool) -> String {
+    let mut head =
+        vec!["PEER", "NAME", "TYPE", "AS", "STATE", "UP/DOWN", "PFXRCD", "PFXACC", "PFXSNT", "FLAPS"];
+    if wide {
+        head.extend(["FAMILIES", "HOLD", "MSGIN", "MSGOUT", "ROUTER-ID", "GR"]);
+    }
+    head.push("REASON");
+    let rows = items
+        .iter()
+        .map(|p| {
+            let up = p.state == "Established";
+            let sum = |f: fn(&crate::serve::api::PeerFamily) -> u64| {
+                if up { p.families.iter().map(f).sum::<u64>().to_string() } else { "-".to_owned() }
+            };
+            let mut row = vec![
+                p.address.clone(),
+                p.name.clone(),
+                p.kind.clone(),
+                p.remote_as.to_string(),
+                p.state.clone(),
+                span(p.state_seconds),
+                sum(|f| f.received),
+                sum(|f| f.accepted),
+                sum(|f| f.advertised),
+                p.flaps.to_string(),
+            ];
+            if wide {
+                row.extend([
+                    p.families.iter().map(|f| f.afi.as_str()).collect::<Vec<_>>().join(","),
+                    format!("{}s", p.hold_seconds),
+                    p.messages_in.to_string(),
+                    p.messages_out.to_string(),
+                    p.router_id.clone().unwrap_or_else(|| "-".to_owned()),
+                    p.graceful_restart.clone(),
+                ]);
+            }
+            row.push(match (&p.last_error, up) {
+                (Some(error), false) => error.text.clone(),
+                (Some(error), true) if p.flaps > 0 => format!("last: {}", error.text),
+                _ => String::new(),
+            });
+            row
+        })
+        .collect();
+    let up = items.iter().filter(|p| p.state == "Established").count();
+    let mut out = table(&head, rows);
+    let _ = writeln!(out, "\n{} sessions: {up} established, {} down", items.len(), items.len() - up);
+    out
+}
+
+fn one(out: &mut String, p: &Peer) {
+    let _ = writeln!(
+        out,
+        "peer {} ({}, {}, AS {}) is {} for {}",
+        p.address,
+        p.name,
+        p.kind,
+        p.remote_as,
+        p.state,
+        span(p.state_seconds)
+    );
+    let _ = writeln!(out, "  wanted by     {}", p.reason);
+    let _ = writeln!(out, "  port          {}", p.port);
+    if let Some(id) = &p.router_id {
+        let _ = writeln!(out, "  router id     {id}");
+        let _ = writeln!(out, "  timers        hold {}s, keepalive {}s", p.hold_seconds, p.keepalive_seconds);
+        let _ = writeln!(out, "  capabilities  {}", p.capabilities.join(", "));
+    }
+    let _ = writeln!(out, "  messages      {} in, {} out", p.messages_in, p.messages_out);
+    for f in &p.families {
+        let _ = writeln!(
+            out,
+            "  {:<5} {}   {} received, {} accepted, {} best, {} advertised, {} stale",
+            f.afi, f.safi, f.received, f.accepted, f.best, f.advertised, f.stale
+        );
+    }
+    let _ = writeln!(out, "  restart       {}", p.graceful_restart);
+    if let Some(error) = &p.last_error {
+        let _ = writeln!(out, "  last error    {} ({}, {})", error.text, error.code, error.time);
+    }
+}
+
+fn routes(items: &[BgpRoute], wide: bool) -> String {
+    let mut head =
+        vec!["", "PREFIX", "NEXT HOP", "FROM", "SOURCE", "LP", "MED", "AS PATH", "ORIGIN", "REASON"];
+    if wide {
+        head.push("COMMUNITIES");
+    }
+    let mut rows = Vec::new();
+    for route in items {
+        for (at, path) in route.paths.iter().enumerate() {
+            let mark = match (path.usable, path.best, path.multipath) {
+                (true, true, _) => "*>",
+                (true, _, true) => "*=",
+                (true, ..) => "*",
+                _ => "",
+            };
+            let number = |n: Option<u32>| n.map_or_else(|| "-".to_owned(), |n| n.to_string());
+            let mut row = vec![
+                mark.to_owned(),
+                if at == 0 { route.prefix.clone() } else { String::new() },
+                path.next_hop.clone().unwrap_or_else(|| "-".to_owned()),
+                path.from.clone(),
+                path.source.clone(),
+                number(path.local_pref),
+                number(path.med),
+                if path.as_path.is_empty() { "-".to_owned() } else { path.as_path.clone() },
+                path.origin.clone(),
+                format!("{}{}", path.reason, if path.stale { " (stale)" } else { "" }),
+            ];
+            if wide {
+                let mut all = path.communities.clone();
+                all.extend(path.large_communities.iter().cloned());
+                row.push(all.join(" "));
+            }
+            rows.push(row);
+        }
+    }
+    table(&head, rows)
+}

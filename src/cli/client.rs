@@ -1,0 +1,153 @@
+//! The command line's end of the agent's unix socket.
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::{Method, Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::failure::{Exit, Failure};
+use crate::serve::api::ApiError;
+
+/// Longest wait for an answer of the agent.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A caller of the API; one connection a call.
+#[derive(Debug, Clone)]
+pub struct Client {
+    socket: PathBuf,
+}
+
+impl Client {
+    /// A client of the agent that listens at `socket`.
+    #[must_use]
+    pub fn new(socket: &Path) -> Self {
+        Self { socket: socket.to_owned() }
+    }
+
+    /// Asks for `path`.
+    ///
+    /// # Errors
+    /// When the agent cannot be reached or answers with an error.
+    pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
+        self.call(Method::GET, path, Bytes::new()).await
+    }
+
+    /// Sends `body` as JSON to `path`.
+    ///
+    /// # Errors
+    /// When the agent cannot be reached or answers with an error.
+    pub async fn post<B: Serialize, T: DeserializeOwned>(&self, path: &str, body: &B) -> Result<T, Failure> {
+        let body = serde_json::to_vec(body).map_err(|e| Failure::usage(e.to_string()))?;
+        self.call(Method::POST, path, Bytes::from(body)).await
+    }
+
+    async fn call<T: DeserializeOwned>(&self, method: Method, path: &str, body: Bytes) -> Result<T, Failure> {
+        let (status, bytes) =
+            tokio::time::timeout(TIMEOUT, self.exchange(method, path, body)).await.map_err(|_| {
+                Failure::new(
+                    Exit::TimedOut,
+                    "timeout",
+                    format!(
+                        "the agent at {} did not answer within {} s",
+                        self.socket.display(),
+                        TIMEOUT.as_secs()
+                    ),
+                )
+            })??;
+        if status.is_success() {
+            return serde_json::from_slice(&bytes).map_err(|error| {
+                Failure::new(
+                    Exit::Unreachable,
+                    "version-skew",
+                    format!("the agent's answer cannot be read ({error}): is it another version? see `tortie version`"),
+                )
+            });
+        }
+        let error = serde_json::from_slice::<ApiError>(&bytes).unwrap_or_else(|_| ApiError {
+            code: "unknown".to_owned(),
+            text: String::from_utf8_lossy(&bytes).into_owned(),
+        });
+        let exit = match status {
+            StatusCode::FORBIDDEN => Exit::Permission,
+            StatusCode::NOT_FOUND => Exit::No,
+            StatusCode::BAD_REQUEST => Exit::Usage,
+            _ => Exit::Partial,
+        };
+        Err(Failure::new(exit, &error.code, error.text))
+    }
+
+    async fn exchange(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<(StatusCode, Bytes), Failure> {
+        let stream =
+            tokio::net::UnixStream::connect(&self.socket).await.map_err(|e| self.connect_failure(&e))?;
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| self.broken(&e))?;
+        let driver = tokio::spawn(connection);
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", "localhost")
+            .body(Full::new(body))
+            .map_err(|e| Failure::usage(format!("`{path}` cannot be asked for: {e}")))?;
+        let response = sender.send_request(request).await.map_err(|e| self.broken(&e))?;
+        let status = response.status();
+        let bytes = response.into_body().collect().await.map_err(|e| self.broken(&e))?.to_bytes();
+        driver.abort();
+        Ok((status, bytes))
+    }
+
+    fn connect_failure(&self, error: &std::io::Error) -> Failure {
+        let socket = self.socket.display();
+        match error.kind() {
+            ErrorKind::PermissionDenied => Failure::new(
+                Exit::Permission,
+                "denied",
+                format!("no permission for {socket}: join the group tortie (it may read) or use sudo"),
+            ),
+            ErrorKind::NotFound => Failure::new(
+                Exit::Unreachable,
+                "no-agent",
+                format!(
+                    "no agent here: {socket} does not exist. Start it (systemctl start tortie), or name its --socket"
+                ),
+            ),
+            _ => Failure::new(
+                Exit::Unreachable,
+                "no-agent",
+                format!("the agent does not answer at {socket} ({error}). See: systemctl status tortie"),
+            ),
+        }
+    }
+
+    fn broken(&self, error: &dyn std::error::Error) -> Failure {
+        Failure::new(
+            Exit::Unreachable,
+            "broken",
+            format!("the connection to the agent at {} broke: {error}", self.socket.display()),
+        )
+    }
+}
+
+/// Escapes a text for a query or path of the API.
+#[must_use]
+pub fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-_.~:".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    out
+}

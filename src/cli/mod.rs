@@ -1,0 +1,233 @@
+//! The command line: one file per command family.
+//!
+//! What it does: reads arguments, asks the agent over its unix socket or the store directly, prints tables, JSON or
+//! YAML, and ends with one of the documented exit codes. What it does not: decide anything that the agent decides.
+//!
+//! ```text
+//!  arguments -> Context -> status | bgp | route --client.rs--> agent
+//!                       -> store | selector     -------------> store, config
+//!                       -> lab | demo           -------------> topology
+//!                       -> agent                -------------> the agent itself, in this process
+//! ```
+
+mod bgp;
+mod client;
+mod failure;
+pub mod output;
+mod route;
+mod status;
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+pub use client::{Client, escape};
+pub use failure::{Exit, Failure};
+use output::Format;
+
+/// One process per host for BGP, IPAM, kernel routes and policy, in networks that follow Calico's etcd v1 data model.
+#[derive(Debug, Parser)]
+#[command(name = "tortie", version, propagate_version = true, max_term_width = 120)]
+#[command(
+    after_help = "Exit codes: 0 yes or done, 1 no, 2 wrong usage or invalid input, 3 agent or store not reachable, \
+4 no permission,\n5 timed out, 6 partial answer, 7 refused by a safety check."
+)]
+pub struct Cli {
+    #[command(flatten)]
+    globals: Globals,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// Flags of every command.
+#[derive(Debug, Clone, Args)]
+pub struct Globals {
+    /// Where the data model is: sqlite:PATH, etcd://HOST:PORT[,HOST:PORT...] or etcds://...
+    #[arg(
+        long,
+        global = true,
+        env = "TORTIE_DATASTORE",
+        value_name = "URL",
+        default_value = "sqlite:/var/lib/tortie/store.db"
+    )]
+    pub datastore: String,
+    /// CA certificate of etcd (PEM)
+    #[arg(long, global = true, env = "TORTIE_ETCD_CA", value_name = "FILE")]
+    pub etcd_ca: Option<PathBuf>,
+    /// Client certificate for etcd (PEM)
+    #[arg(long, global = true, env = "TORTIE_ETCD_CERT", value_name = "FILE", requires = "etcd_key")]
+    pub etcd_cert: Option<PathBuf>,
+    /// Key of the client certificate (PEM)
+    #[arg(long, global = true, env = "TORTIE_ETCD_KEY", value_name = "FILE", requires = "etcd_cert")]
+    pub etcd_key: Option<PathBuf>,
+    /// User of etcd
+    #[arg(long, global = true, env = "TORTIE_ETCD_USER", value_name = "NAME")]
+    pub etcd_user: Option<String>,
+    /// File that holds the user's password
+    #[arg(
+        long,
+        global = true,
+        env = "TORTIE_ETCD_PASSWORD_FILE",
+        value_name = "FILE",
+        requires = "etcd_user"
+    )]
+    pub etcd_password_file: Option<PathBuf>,
+    /// This host's name in the data model [default: the host name]
+    #[arg(long, global = true, env = "TORTIE_NODE", value_name = "NAME")]
+    pub node: Option<String>,
+    /// The agent's unix socket
+    #[arg(
+        long,
+        global = true,
+        env = "TORTIE_SOCKET",
+        value_name = "PATH",
+        default_value = "/run/tortie/tortie.sock"
+    )]
+    pub socket: PathBuf,
+    /// Form of the answer
+    #[arg(short, long, global = true, value_enum, default_value = "table")]
+    pub output: Format,
+    /// Print again at every change
+    #[arg(short, long, global = true)]
+    pub watch: bool,
+}
+
+impl Globals {
+    /// The node name: the flag, else the host name.
+    ///
+    /// # Errors
+    /// When there is no usable host name.
+    pub fn node_name(&self) -> Result<String, Failure> {
+        if let Some(node) = &self.node {
+            if node.is_empty() {
+                return Err(Failure::usage("--node is empty: give this host's name in the data model"));
+            }
+            return Ok(node.clone());
+        }
+        let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        if name.is_empty() || name == "(none)" {
+            return Err(Failure::usage("this host has no name: give --node NAME"));
+        }
+        Ok(name)
+    }
+}
+
+/// What a command gets.
+#[derive(Debug)]
+struct Context {
+    globals: Globals,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// One screen: what works, what does not, and what to do next
+    Status,
+    /// BGP sessions and routes
+    #[command(subcommand)]
+    Bgp(bgp::Bgp),
+    /// Kernel routes
+    #[command(subcommand)]
+    Route(route::Route),
+    /// The version of this program
+    Version,
+}
+
+/// Which routes to show.
+#[derive(Debug, Clone, Args)]
+pub struct RouteFilter {
+    /// Exactly this prefix, or the longest match of an address
+    #[arg(value_name = "PREFIX|ADDRESS")]
+    pub prefix: Option<String>,
+    /// All prefixes inside of this one
+    #[arg(long, value_name = "CIDR", conflicts_with = "prefix")]
+    pub within: Option<String>,
+    /// At most this many
+    #[arg(long, value_name = "N")]
+    pub max: Option<usize>,
+}
+
+/// The query of the API for a filter.
+fn query_string(
+    filter: &RouteFilter,
+    from: Option<&str>,
+    to: Option<&str>,
+    after: Option<&str>,
+    max: usize,
+) -> String {
+    let mut out = format!("?max={max}");
+    let pairs = [
+        ("prefix", filter.prefix.as_deref()),
+        ("within", filter.within.as_deref()),
+        ("from", from),
+        ("to", to),
+        ("after", after),
+    ];
+    for (name, value) in pairs {
+        if let Some(value) = value {
+            let _ = write!(out, "&{name}={}", escape(value));
+        }
+    }
+    out
+}
+
+/// Runs the command line and gives the exit code.
+#[must_use]
+pub fn run() -> ExitCode {
+    let cli = Cli::parse();
+    let format = cli.globals.output;
+    match dispatch(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            report(format, &failure);
+            failure.exit.into()
+        }
+    }
+}
+
+/// Errors go to stderr, as JSON when JSON was asked for.
+fn report(format: Format, failure: &Failure) {
+    if format == Format::Json {
+        let error = serde_json::json!({ "error": { "code": failure.code, "text": failure.text } });
+        eprintln!("{error}");
+    } else {
+        eprintln!("tortie: {}", failure.text);
+    }
+}
+
+fn dispatch(cli: Cli) -> Result<(), Failure> {
+    let context = Context { globals: cli.globals };
+    match &cli.command {
+        Command::Status => repeat(&context, || status::run(&context)),
+        Command::Bgp(command) => repeat(&context, || bgp::run(&context, command)),
+        Command::Route(command) => repeat(&context, || route::run(&context, command)),
+        Command::Version => output::write_out(&format!("tortie {}\n", env!("CARGO_PKG_VERSION"))),
+    }
+}
+
+/// Runs an asking command once, or with `--watch` again each second until it is interrupted.
+fn repeat<F>(context: &Context, mut once: impl FnMut() -> F) -> Result<(), Failure>
+where
+    F: Future<Output = Result<(), Failure>>,
+{
+    let runtime = runtime()?;
+    loop {
+        let result = runtime.block_on(once());
+        if !context.globals.watch {
+            return result;
+        }
+        if let Err(failure) = result {
+            report(context.globals.output, &failure);
+        }
+        runtime.block_on(tokio::time::sleep(std::time::Duration::from_secs(1)));
+    }
+}
+
+/// A small runtime for one command.
+fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|e| Failure::new(Exit::Partial, "runtime", format!("cannot start: {e}")))
+}

@@ -1,0 +1,114 @@
+//! `tortie route list|get`: the kernel's view beside what is wanted.
+
+use std::fmt::Write as _;
+
+use clap::Subcommand;
+
+use super::client::Client;
+use super::failure::{Exit, Failure};
+use super::output::{self, table};
+use super::{Context, RouteFilter, query_string};
+use crate::serve::api::{KernelRouteRow, List, RouteGet};
+
+/// The route family of commands.
+#[derive(Debug, Subcommand)]
+pub(super) enum Route {
+    /// Own routes with their state in the kernel
+    List {
+        #[command(flatten)]
+        filter: RouteFilter,
+    },
+    /// What happens to a packet for an address
+    Get {
+        /// The address
+        address: std::net::IpAddr,
+    },
+}
+
+pub(super) async fn run(context: &Context, command: &Route) -> Result<(), Failure> {
+    let client = Client::new(&context.globals.socket);
+    let format = context.globals.output;
+    match command {
+        Route::List { filter } => {
+            let query = query_string(filter, None, None, None, filter.max.unwrap_or(10_000));
+            let list: List<KernelRouteRow> = client.get(&format!("/v1/routes{query}")).await?;
+            output::print(format, &list, |out, wide| out.push_str(&rows(&list.items, wide)))
+        }
+        Route::Get { address } => {
+            let got: RouteGet = client.get(&format!("/v1/routes/get/{address}")).await?;
+            output::print(format, &got, |out, _| explain(out, &got))?;
+            if got.kernel.is_none() && got.bgp.is_none() {
+                return Err(Failure::new(Exit::No, "no-route", format!("no route of ours covers {address}")));
+            }
+            Ok(())
+        }
+    }
+}
+
+fn rows(items: &[KernelRouteRow], wide: bool) -> String {
+    let mut head = vec!["PREFIX", "KIND", "STATE", "VIA", "REASON"];
+    if wide {
+        head.push("CHANGE");
+    }
+    let rows = items
+        .iter()
+        .map(|r| {
+            let mut row = vec![
+                r.prefix.clone(),
+                r.kind.clone(),
+                r.state.clone(),
+                if r.via.is_empty() { "-".to_owned() } else { r.via.join(" + ") },
+                r.reason.clone(),
+            ];
+            if wide {
+                row.push(r.change.clone());
+            }
+            row
+        })
+        .collect();
+    table(&head, rows)
+}
+
+fn explain(out: &mut String, got: &RouteGet) {
+    let _ = writeln!(out, "{}", got.address);
+    match &got.bgp {
+        Some(route) => {
+            let _ = writeln!(out, "  BGP      {}", route.prefix);
+            for path in &route.paths {
+                let word = if path.best {
+                    "best"
+                } else if path.usable {
+                    "usable"
+                } else {
+                    "unusable"
+                };
+                let hop = path.next_hop.as_deref().unwrap_or("-");
+                let _ = writeln!(
+                    out,
+                    "             from {} ({})  next hop {hop}  {word}: {}",
+                    path.from, path.source, path.reason
+                );
+            }
+        }
+        None => {
+            let _ = writeln!(out, "  BGP      no route covers it");
+        }
+    }
+    match &got.kernel {
+        Some(row) => {
+            let _ = writeln!(
+                out,
+                "  wanted   {} {} {} ({}): {}",
+                row.prefix,
+                row.kind,
+                row.via.join(" + "),
+                row.state,
+                row.reason
+            );
+        }
+        None => {
+            let _ = writeln!(out, "  wanted   nothing of ours");
+        }
+    }
+    let _ = writeln!(out, "  kernel   {}", got.kernel_says);
+}

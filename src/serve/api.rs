@@ -1,0 +1,429 @@
+//! The JSON that the agent answers and the command line reads: version `tortie/v1`, camelCase, lists present when empty,
+//! times RFC 3339, durations in seconds.
+
+use serde::{Deserialize, Serialize};
+
+/// The version that stands in every answer.
+pub const API_VERSION: &str = "tortie/v1";
+
+/// An error, in every place where one is answered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ApiError {
+    /// Stable, for machines: `not-found`, `invalid`, `busy`, ...
+    pub code: String,
+    /// For people, with the next step.
+    pub text: String,
+}
+
+/// A list with its frame.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct List<T> {
+    /// [`API_VERSION`].
+    pub api_version: String,
+    /// Such as `BGPPeerList`.
+    pub kind: String,
+    /// The host that answers.
+    pub node: String,
+    /// The store revision that the answer rests on.
+    pub revision: u64,
+    /// When it was made.
+    pub time: String,
+    /// There are more; ask again with `after` = the last prefix.
+    #[serde(default)]
+    pub more: bool,
+    /// The elements.
+    pub items: Vec<T>,
+}
+
+/// The one-screen verdict.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Status {
+    /// [`API_VERSION`].
+    pub api_version: String,
+    /// `Status`.
+    pub kind: String,
+    /// The host.
+    pub node: String,
+    /// Of the agent.
+    pub version: String,
+    /// When this was made.
+    pub time: String,
+    /// Since the agent started.
+    pub uptime_seconds: u64,
+    /// Serving: the first kernel state is complete and the sessions were given their time.
+    pub ready: bool,
+    /// `ready`, `degraded`, `starting`, `frozen` or `not-ready`.
+    pub verdict: String,
+    /// The verdict in a sentence.
+    pub summary: String,
+    /// BGP.
+    pub bgp: BgpStatus,
+    /// Kernel routes.
+    pub routes: RouteStatus,
+    /// Blocks of this host.
+    pub blocks: Vec<BlockStatus>,
+    /// The store.
+    pub store: StoreStatus,
+    /// The kernel.
+    pub dataplane: DataplaneStatus,
+    /// What is wrong, with the next command.
+    pub problems: Vec<Problem>,
+    /// What is right but surprising.
+    pub notes: Vec<Problem>,
+}
+
+/// BGP in `status`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BgpStatus {
+    /// The local AS.
+    #[serde(rename = "as")]
+    pub asn: u32,
+    /// The BGP identifier.
+    pub router_id: String,
+    /// Where sessions are accepted.
+    pub listen: Vec<String>,
+    /// Sessions of the mesh.
+    pub mesh: UpOf,
+    /// Sessions with explicit peers (global and node).
+    pub peers: UpOf,
+    /// `idle`, `restarting` or `stopping`.
+    pub graceful_restart: String,
+}
+
+/// How many of how many.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct UpOf {
+    /// Established.
+    pub up: usize,
+    /// Wanted.
+    pub of: usize,
+}
+
+/// Kernel routes in `status`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RouteStatus {
+    /// Acknowledged by the kernel.
+    pub installed: usize,
+    /// On the way.
+    pub pending: usize,
+    /// Refused by the kernel.
+    pub failed: usize,
+    /// Wanted but withheld (next hop unresolved, no tunnel).
+    pub withheld: usize,
+    /// Kept from before the restart, not learned again yet.
+    pub stale: usize,
+    /// Different from what is wanted (observe mode, or repair under way).
+    pub drifted: usize,
+    /// Of others, in the main table.
+    pub foreign: usize,
+    /// Changes made by others to own routes since the start.
+    pub external_changes: u64,
+    /// Notifications lost since the start.
+    pub overruns: u64,
+}
+
+/// A block in `status`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BlockStatus {
+    /// The prefix.
+    pub cidr: String,
+    /// `own-block`, `borrowed` or `floating`.
+    pub kind: String,
+    /// Given to the speaker.
+    pub announced: bool,
+    /// The store key.
+    pub key: String,
+}
+
+/// The store in `status`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StoreStatus {
+    /// Without secrets.
+    pub store: String,
+    /// Answering now.
+    pub connected: bool,
+    /// The last revision applied.
+    pub revision: u64,
+    /// Since the newest proof of freshness.
+    pub lag_seconds: f64,
+    /// Why it is away.
+    pub away: Option<String>,
+    /// Running on the last good state on disk.
+    pub from_cache: bool,
+    /// Why nothing is changed although the store changes.
+    pub frozen: Option<String>,
+    /// Values that cannot be read; the last good value of each stays in force.
+    pub invalid: Vec<InvalidObject>,
+    /// Keys known.
+    pub keys: usize,
+}
+
+/// A value that cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct InvalidObject {
+    /// The full key.
+    pub key: String,
+    /// What is wrong and where.
+    pub error: String,
+    /// The revision of the bad write.
+    pub revision: u64,
+}
+
+/// The kernel in `status`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DataplaneStatus {
+    /// `program`, `observe` or `off`.
+    pub mode: String,
+    /// Protocol number of own routes.
+    pub protocol: u8,
+    /// `nexthop-objects` or `plain-gateways`.
+    pub nexthops: String,
+    /// `none`, `up` or what is wrong.
+    pub tunnel: String,
+    /// Since the last full compare with the kernel.
+    pub compared_seconds: Option<u64>,
+}
+
+/// A finding in `status`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Problem {
+    /// Stable.
+    pub code: String,
+    /// What it concerns.
+    pub subject: String,
+    /// For people.
+    pub text: String,
+    /// The next command or step.
+    pub next: String,
+}
+
+/// One BGP peer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Peer {
+    /// The stable name of the session: `Mesh_192_0_2_15`.
+    pub session: String,
+    /// Address without port.
+    pub address: String,
+    /// Port dialled.
+    pub port: u16,
+    /// The node's name, or the address.
+    pub name: String,
+    /// `mesh`, `global` or `node`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Why this peer is wanted.
+    pub reason: String,
+    /// The peer's AS.
+    pub remote_as: u32,
+    /// RFC 4271 state name.
+    pub state: String,
+    /// When the state was entered.
+    pub state_since: String,
+    /// Seconds in that state.
+    pub state_seconds: u64,
+    /// Sessions lost since the start.
+    pub flaps: u64,
+    /// The last end of a session or failed attempt.
+    pub last_error: Option<PeerError>,
+    /// Per family.
+    pub families: Vec<PeerFamily>,
+    /// Negotiated hold time, 0 before.
+    pub hold_seconds: u64,
+    /// Negotiated keepalive interval, 0 before.
+    pub keepalive_seconds: u64,
+    /// The peer's BGP identifier.
+    pub router_id: Option<String>,
+    /// Messages received.
+    pub messages_in: u64,
+    /// Messages sent.
+    pub messages_out: u64,
+    /// Capabilities of the peer, by name.
+    pub capabilities: Vec<String>,
+    /// `none`, `helper`, `restarting`.
+    pub graceful_restart: String,
+}
+
+/// The last error of a peer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PeerError {
+    /// Stable.
+    pub code: String,
+    /// For people.
+    pub text: String,
+    /// When.
+    pub time: String,
+}
+
+/// Counters of a family of a peer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PeerFamily {
+    /// `ipv4` or `ipv6`.
+    pub afi: String,
+    /// `unicast`.
+    pub safi: String,
+    /// Prefixes received.
+    pub received: u64,
+    /// Of those, used.
+    pub accepted: u64,
+    /// Of those, best.
+    pub best: u64,
+    /// Prefixes announced to the peer.
+    pub advertised: u64,
+    /// Kept over the peer's restart.
+    pub stale: u64,
+}
+
+/// One prefix of the BGP table.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BgpRoute {
+    /// The prefix.
+    pub prefix: String,
+    /// All paths, best first.
+    pub paths: Vec<BgpPath>,
+}
+
+/// One path.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BgpPath {
+    /// The best path.
+    pub best: bool,
+    /// Part of the ECMP set of the best.
+    pub multipath: bool,
+    /// May be best.
+    pub usable: bool,
+    /// Why it is best, or why it is not usable.
+    pub reason: String,
+    /// The peer's name, or `local`.
+    pub from: String,
+    /// `local`, `iBGP` or `eBGP`.
+    pub source: String,
+    /// Next hop.
+    pub next_hop: Option<String>,
+    /// As text, such as `64513 64512`.
+    pub as_path: String,
+    /// LOCAL_PREF.
+    pub local_pref: Option<u32>,
+    /// MED.
+    pub med: Option<u32>,
+    /// `igp`, `egp` or `incomplete`.
+    pub origin: String,
+    /// As `65000:100`.
+    pub communities: Vec<String>,
+    /// As `65000:1:2`.
+    pub large_communities: Vec<String>,
+    /// Kept over the peer's restart.
+    pub stale: bool,
+}
+
+/// One prefix in the kernel room.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct KernelRouteRow {
+    /// The prefix.
+    pub prefix: String,
+    /// `learned` or `blackhole`.
+    pub kind: String,
+    /// `installed`, `pending`, `failed`, `withheld`, `stale` or `foreign`.
+    pub state: String,
+    /// How: `via 192.0.2.12 dev eth0`, or several.
+    pub via: Vec<String>,
+    /// Why so.
+    pub reason: String,
+    /// The change that made it so.
+    pub change: String,
+}
+
+/// What happens to a packet for an address.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RouteGet {
+    /// The address asked for.
+    pub address: String,
+    /// Longest match in the BGP table.
+    pub bgp: Option<BgpRoute>,
+    /// What this host holds in the kernel for that prefix.
+    pub kernel: Option<KernelRouteRow>,
+    /// What the kernel itself answers for the address.
+    pub kernel_says: String,
+}
+
+/// One entry of the flight recorder.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Event {
+    /// Grows by one with every entry.
+    pub seq: u64,
+    /// When.
+    pub time: String,
+    /// The change it belongs to: `c-7f31`.
+    pub change: String,
+    /// `store`, `routing`, `rib`, `kernel` or `agent`.
+    pub plane: String,
+    /// `+`, `-`, `~` or `!`.
+    pub mark: String,
+    /// A key, a prefix, a peer.
+    pub subject: String,
+    /// In words.
+    pub text: String,
+    /// Store revision, 0 when none.
+    pub revision: u64,
+}
+
+/// `POST /v1/applied`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct AppliedRequest {
+    /// The endpoint's key.
+    pub key: String,
+    /// Its store revision.
+    pub revision: u64,
+    /// Longest wait, in milliseconds.
+    #[serde(default)]
+    pub wait_millis: u64,
+}
+
+/// The answer to [`AppliedRequest`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Applied {
+    /// `applied`, `failed`, `frozen` or `timeout`.
+    pub result: String,
+    /// With `failed` and `frozen`.
+    pub reason: Option<String>,
+    /// The revision that the agent has applied.
+    pub revision: u64,
+}
+
+/// `POST /v1/bgp/reset`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ResetRequest {
+    /// Session name, node name or address.
+    pub peer: String,
+    /// `hard`, `soft-in` or `soft-out`.
+    pub kind: String,
+}
+
+/// Answer to a write.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Done {
+    /// What happened, in words.
+    pub text: String,
+}

@@ -1,0 +1,319 @@
+//! The routes of the API over axum, on a unix socket and on loopback TCP.
+
+use std::fs;
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::connect_info::{ConnectInfo, Connected};
+use axum::extract::{Path as UrlPath, Query, Request, State};
+use axum::http::{StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::serve::IncomingStream;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use tokio::net::{TcpListener, UnixListener};
+
+use super::api::{ApiError, AppliedRequest, ResetRequest};
+use super::{Backend, RouteQuery};
+
+type Shared = Arc<dyn Backend>;
+
+/// Why the API cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// Another agent answers there.
+    #[error("another agent answers at {0}: stop it, or give this one another --socket")]
+    Taken(PathBuf),
+    /// The path is something else.
+    #[error("{0} exists and is no socket: remove it, or give another --socket")]
+    NotASocket(PathBuf),
+    /// The system refused.
+    #[error("cannot {what} {place}: {error}")]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// Where.
+        place: String,
+        /// The system's answer.
+        error: std::io::Error,
+    },
+}
+
+/// Who is at the other end of the unix socket.
+#[derive(Debug, Clone, Copy)]
+struct Caller {
+    may_write: bool,
+}
+
+impl Connected<IncomingStream<'_, UnixListener>> for Caller {
+    fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Self {
+        let uid = stream.io().peer_cred().ok().map(|cred| cred.uid());
+        // A rootless agent serves the user who started it.
+        let own = rustix::process::geteuid().as_raw();
+        Self { may_write: uid.is_some_and(|uid| uid == 0 || uid == own) }
+    }
+}
+
+/// Serves reads and writes on a unix socket until the task is dropped. The file is 0660 and belongs to the group
+/// `tortie` where that exists: the group may read, root may write.
+///
+/// # Errors
+/// When the path is taken or cannot be made.
+pub async fn serve_unix(path: PathBuf, backend: Shared) -> Result<(), ServeError> {
+    let io = |what, error| ServeError::Io { what, place: path.display().to_string(), error };
+    if let Some(dir) = path.parent() {
+        fs::create_dir_all(dir).map_err(|e| io("make the folder of", e))?;
+    }
+    if let Ok(meta) = fs::symlink_metadata(&path) {
+        if !meta.file_type().is_socket() {
+            return Err(ServeError::NotASocket(path));
+        }
+        if std::os::unix::net::UnixStream::connect(&path).is_ok() {
+            return Err(ServeError::Taken(path));
+        }
+        fs::remove_file(&path).map_err(|e| io("remove the stale", e))?;
+    }
+    let listener = UnixListener::bind(&path).map_err(|e| io("listen on", e))?;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o660)).map_err(|e| io("set the mode of", e))?;
+    if let Some(gid) = group_id("tortie") {
+        // Not being allowed to give the file away only means that the group cannot read.
+        if let Err(error) = std::os::unix::fs::chown(&path, None, Some(gid)) {
+            tracing::warn!(%error, "the group tortie does not get the socket");
+        }
+    }
+    let app = reads().merge(writes()).with_state(backend).into_make_service_with_connect_info::<Caller>();
+    axum::serve(listener, app).await.map_err(|e| io("serve on", e))
+}
+
+/// Serves reads over TCP until the task is dropped; requests with a foreign `Host` are refused (DNS rebinding).
+///
+/// # Errors
+/// When the address cannot be bound.
+pub async fn serve_tcp(addr: SocketAddr, backend: Shared) -> Result<(), ServeError> {
+    let io = |what, error| ServeError::Io { what, place: addr.to_string(), error };
+    let listener = TcpListener::bind(addr).await.map_err(|e| io("listen on", e))?;
+    let guard = middleware::from_fn(move |request: Request, next: Next| async move {
+        if host_allowed(&request, addr.ip()) {
+            next.run(request).await
+        } else {
+            failure(
+                StatusCode::FORBIDDEN,
+                "forbidden-host",
+                "this page answers to its own address only: use http://127.0.0.1 or localhost",
+            )
+        }
+    });
+    let app = reads().layer(guard).with_state(backend);
+    axum::serve(listener, app).await.map_err(|e| io("serve on", e))
+}
+
+fn host_allowed(request: &Request, bound: IpAddr) -> bool {
+    let Some(host) = request.headers().get(header::HOST).and_then(|h| h.to_str().ok()) else {
+        return false;
+    };
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
+        _ => host,
+    };
+    let name = name.trim_start_matches('[').trim_end_matches(']');
+    name == "localhost"
+        || name.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback() || ip == bound || bound.is_unspecified())
+}
+
+/// Group id from `/etc/group`; name services are not asked, because a daemon must not hang on them.
+fn group_id(name: &str) -> Option<u32> {
+    let text = fs::read_to_string(Path::new("/etc/group")).ok()?;
+    text.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok())?
+    })
+}
+
+fn reads() -> Router<Shared> {
+    Router::new()
+        .route("/livez", get(live))
+        .route("/liveness", get(live))
+        .route("/readyz", get(ready))
+        .route("/readiness", get(ready))
+        .route("/metrics", get(metrics))
+        .route("/v1/status", get(status))
+        .route("/v1/bgp/peers", get(peers))
+        .route("/v1/bgp/peers/{peer}", get(peer))
+        .route("/v1/bgp/routes", get(bgp_routes))
+        .route("/v1/routes", get(kernel_routes))
+        .route("/v1/routes/get/{address}", get(route_get))
+        .route("/v1/history", get(history))
+        .fallback(async || failure(StatusCode::NOT_FOUND, "not-found", "no such page: the API is under /v1/"))
+}
+
+fn writes() -> Router<Shared> {
+    Router::new()
+        .route("/v1/applied", post(applied))
+        .route("/v1/bgp/reset", post(reset))
+        .route("/v1/store/accept", post(accept_store))
+}
+
+fn failure(status: StatusCode, code: &str, text: &str) -> Response {
+    json(status, &ApiError { code: code.to_owned(), text: text.to_owned() })
+}
+
+fn json<T: Serialize>(status: StatusCode, value: &T) -> Response {
+    match serde_json::to_vec(value) {
+        Ok(body) => (status, [(header::CONTENT_TYPE, "application/json")], body).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}
+
+fn answer<T: Serialize>(result: Result<T, ApiError>) -> Response {
+    match result {
+        Ok(value) => json(StatusCode::OK, &value),
+        Err(error) => {
+            let status = match error.code.as_str() {
+                "not-found" => StatusCode::NOT_FOUND,
+                "invalid" => StatusCode::BAD_REQUEST,
+                _ => StatusCode::SERVICE_UNAVAILABLE,
+            };
+            json(status, &error)
+        }
+    }
+}
+
+fn health(yes: bool) -> Response {
+    if yes { (StatusCode::OK, "ok\n") } else { (StatusCode::SERVICE_UNAVAILABLE, "no\n") }.into_response()
+}
+
+async fn live(State(backend): State<Shared>) -> Response {
+    health(backend.live())
+}
+
+async fn ready(State(backend): State<Shared>) -> Response {
+    if backend.ready() {
+        return health(true);
+    }
+    let status = backend.status().await;
+    (StatusCode::SERVICE_UNAVAILABLE, format!("{}\n", status.summary)).into_response()
+}
+
+async fn metrics(State(backend): State<Shared>) -> Response {
+    let text = backend.metrics().await;
+    ([(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text)
+        .into_response()
+}
+
+async fn status(State(backend): State<Shared>) -> Response {
+    json(StatusCode::OK, &*backend.status().await)
+}
+
+async fn peers(State(backend): State<Shared>) -> Response {
+    answer(backend.peers().await)
+}
+
+async fn peer(State(backend): State<Shared>, UrlPath(wanted): UrlPath<String>) -> Response {
+    answer(backend.peers().await.and_then(|list| {
+        list.items
+            .into_iter()
+            .find(|p| p.session == wanted || p.name == wanted || p.address == wanted)
+            .ok_or_else(|| ApiError {
+                code: "not-found".to_owned(),
+                text: format!("no peer `{wanted}` is wanted here: `tortie bgp peers` lists them"),
+            })
+    }))
+}
+
+async fn bgp_routes(
+    State(backend): State<Shared>,
+    query: Result<Query<RouteQuery>, axum::extract::rejection::QueryRejection>,
+) -> Response {
+    match query {
+        Ok(Query(query)) => answer(backend.bgp_routes(query).await),
+        Err(error) => failure(StatusCode::BAD_REQUEST, "invalid", &error.body_text()),
+    }
+}
+
+async fn kernel_routes(
+    State(backend): State<Shared>,
+    query: Result<Query<RouteQuery>, axum::extract::rejection::QueryRejection>,
+) -> Response {
+    match query {
+        Ok(Query(query)) => answer(backend.kernel_routes(query).await),
+        Err(error) => failure(StatusCode::BAD_REQUEST, "invalid", &error.body_text()),
+    }
+}
+
+async fn route_get(State(backend): State<Shared>, UrlPath(address): UrlPath<String>) -> Response {
+    match address.parse() {
+        Ok(address) => answer(backend.route_get(address).await),
+        Err(_) => failure(StatusCode::BAD_REQUEST, "invalid", &format!("`{address}` is no IP address")),
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HistoryQuery {
+    #[serde(default)]
+    after: u64,
+    subject: Option<String>,
+    max: Option<usize>,
+}
+
+async fn history(
+    State(backend): State<Shared>,
+    query: Result<Query<HistoryQuery>, axum::extract::rejection::QueryRejection>,
+) -> Response {
+    match query {
+        Ok(Query(q)) => answer(backend.events(q.after, q.subject, q.max.unwrap_or(1_000).min(16_384)).await),
+        Err(error) => failure(StatusCode::BAD_REQUEST, "invalid", &error.body_text()),
+    }
+}
+
+/// Reads a body as JSON whatever its content type says: some clients send none.
+fn body<T: DeserializeOwned>(bytes: &Bytes) -> Result<T, Box<Response>> {
+    serde_json::from_slice(bytes).map_err(|error| {
+        Box::new(failure(
+            StatusCode::BAD_REQUEST,
+            "invalid",
+            &format!("the body is not as documented: {error}"),
+        ))
+    })
+}
+
+fn may_write(caller: Caller) -> Result<(), Box<Response>> {
+    if caller.may_write {
+        return Ok(());
+    }
+    Err(Box::new(failure(
+        StatusCode::FORBIDDEN,
+        "forbidden",
+        "writing needs root: run it with sudo (members of the group tortie may read)",
+    )))
+}
+
+async fn applied(State(backend): State<Shared>, bytes: Bytes) -> Response {
+    match body::<AppliedRequest>(&bytes) {
+        Ok(request) => json(StatusCode::OK, &backend.applied(request).await),
+        Err(response) => *response,
+    }
+}
+
+async fn reset(
+    State(backend): State<Shared>,
+    ConnectInfo(caller): ConnectInfo<Caller>,
+    bytes: Bytes,
+) -> Response {
+    match may_write(caller).and_then(|()| body::<ResetRequest>(&bytes)) {
+        Ok(request) => answer(backend.reset(request).await),
+        Err(response) => *response,
+    }
+}
+
+async fn accept_store(State(backend): State<Shared>, ConnectInfo(caller): ConnectInfo<Caller>) -> Response {
+    match may_write(caller) {
+        Ok(()) => answer(backend.accept_store().await),
+        Err(response) => *response,
+    }
+}

@@ -1,0 +1,69 @@
+//! What the agent answers: a unix socket (reads and writes) and an HTTP port on loopback (reads).
+//!
+//! What it does not: it decides nothing and holds no state. Every answer is a question to the [`Backend`], which the
+//! agent implements; the JSON is in [`api`] and is the same that the command line prints with `-o json`.
+//!
+//! ```text
+//!  cli --unix socket--> http.rs --Backend--> core, speaker and kernel threads
+//!  browser, Prometheus, probes --127.0.0.1:9099--> http.rs
+//! ```
+
+pub mod api;
+mod http;
+
+pub use http::{ServeError, serve_tcp, serve_unix};
+
+use std::sync::Arc;
+
+use api::{
+    ApiError, Applied, AppliedRequest, BgpRoute, Done, Event, KernelRouteRow, List, Peer, ResetRequest,
+    RouteGet, Status,
+};
+use serde::Deserialize;
+
+/// What the running agent can be asked. Every method answers from live state.
+#[async_trait::async_trait]
+pub trait Backend: Send + Sync + 'static {
+    /// The one-screen verdict.
+    async fn status(&self) -> Arc<Status>;
+    /// All wanted peers.
+    async fn peers(&self) -> Result<List<Peer>, ApiError>;
+    /// The BGP table, or the part of it that a peer sent or gets.
+    async fn bgp_routes(&self, query: RouteQuery) -> Result<List<BgpRoute>, ApiError>;
+    /// Routes of the kernel room.
+    async fn kernel_routes(&self, query: RouteQuery) -> Result<List<KernelRouteRow>, ApiError>;
+    /// What happens to a packet for this address.
+    async fn route_get(&self, address: std::net::IpAddr) -> Result<RouteGet, ApiError>;
+    /// The flight recorder after `after`, oldest first, at most `max`.
+    async fn events(&self, after: u64, subject: Option<String>, max: usize) -> Result<List<Event>, ApiError>;
+    /// Waits until an endpoint is in force.
+    async fn applied(&self, request: AppliedRequest) -> Applied;
+    /// Resets a session.
+    async fn reset(&self, request: ResetRequest) -> Result<Done, ApiError>;
+    /// Takes the store as it is, ending a freeze.
+    async fn accept_store(&self) -> Result<Done, ApiError>;
+    /// Prometheus text.
+    async fn metrics(&self) -> String;
+    /// The loops still turn.
+    fn live(&self) -> bool;
+    /// Serving.
+    fn ready(&self) -> bool;
+}
+
+/// Which routes.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RouteQuery {
+    /// Exactly this prefix, or the longest match of this address.
+    pub prefix: Option<String>,
+    /// All inside of this prefix.
+    pub within: Option<String>,
+    /// Received from this peer (before import policy).
+    pub from: Option<String>,
+    /// Announced to this peer.
+    pub to: Option<String>,
+    /// Continue after this prefix.
+    pub after: Option<String>,
+    /// At most this many (default 1,000, at most 10,000).
+    pub max: Option<usize>,
+}
