@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use smallvec::SmallVec;
 use tortie_config::Cidr;
 
 use crate::routing::{ChangeId, Resolved, RoutingView, TunnelIntent};
@@ -46,16 +45,7 @@ pub struct KernelIntent {
     pub view: Arc<RoutingView>,
 }
 
-/// A learned route as the speaker decided it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LearnedChange {
-    /// The prefix.
-    pub prefix: Cidr,
-    /// BGP next hops, sorted; empty: the prefix is gone.
-    pub next_hops: SmallVec<[IpAddr; 2]>,
-    /// The change that brought it.
-    pub change: ChangeId,
-}
+pub use crate::routing::LearnedChange;
 
 /// To the kernel thread.
 #[derive(Debug)]

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use smallvec::SmallVec;
 use tortie_config::Cidr;
 
 /// A change on its way from a store revision (or an UPDATE) to the kernel's acknowledgement; unique while the agent
@@ -267,6 +268,17 @@ pub struct GateAnswer {
     pub communities: Vec<u32>,
     /// Large communities to add after a yes.
     pub large_communities: Vec<[u32; 3]>,
+}
+
+/// A learned route as the speaker decided it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LearnedChange {
+    /// The prefix.
+    pub prefix: Cidr,
+    /// BGP next hops, sorted; empty: the prefix is gone.
+    pub next_hops: SmallVec<[IpAddr; 2]>,
+    /// The change that brought it.
+    pub change: ChangeId,
 }
 
 /// How the kernel reaches a next hop.
