@@ -160,7 +160,7 @@ impl std::fmt::Debug for Password {
 /// What decisions about routes to and from a peer depend on. Peers with an equal value share their update group.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerPolicy {
-    /// Announce nothing but what this host originates.
+    /// Announce nothing but what this host originates. Acts towards eBGP peers; see the gate `own-only`.
     pub own_only: bool,
     /// Accept routes inside pools (`import_pools`, default true).
     pub import_pools: bool,
@@ -247,7 +247,7 @@ pub struct RoutingView {
     pub node_v6: Option<IpAddr>,
     /// The connected network of the node's IPv4 address, for `cross-subnet`.
     pub network_v4: Option<Cidr>,
-    /// All pools of both families, sorted.
+    /// All pools of both families, sorted by prefix, no prefix twice.
     pub pools: Vec<PoolView>,
     /// Own blocks (announced ones), for the gates `own-block` and `inside-own-block`.
     pub own_blocks: BTreeSet<Cidr>,
@@ -262,7 +262,7 @@ pub struct RoutingView {
 pub struct GateAnswer {
     /// Announce.
     pub accept: bool,
-    /// Which gate decided: `own-block`, `inside-own-block`, `filter`, `advertised`, `pool`, `none`, `own-only`.
+    /// Which gate decided, one of [`EXPORT_GATES`](super::EXPORT_GATES).
     pub gate: &'static str,
     /// Communities to add after a yes.
     pub communities: Vec<u32>,

@@ -1,0 +1,77 @@
+//! The longest prefix of a sorted collection that covers another prefix, in a few look-ups.
+
+use std::collections::BTreeSet;
+
+use tortie_config::Cidr;
+
+/// The longest element that is equal to or covers `prefix`.
+///
+/// `at_most(p)` gives the greatest element `<= p`. In [`Cidr`]'s order everything that covers a prefix stands before
+/// it, and whatever stands between the two lies inside the covering one. So when the element before the prefix does
+/// not cover it, a covering one can only be as long as what these two have in common, and the search goes on there.
+fn longest<'a>(prefix: &Cidr, at_most: impl Fn(&Cidr) -> Option<&'a Cidr>) -> Option<&'a Cidr> {
+    let mut limit = *prefix;
+    loop {
+        let candidate = at_most(&limit)?;
+        if candidate.covers(prefix) {
+            return Some(candidate);
+        }
+        if candidate.is_v4() != prefix.is_v4() {
+            return None;
+        }
+        limit = common(candidate, prefix);
+    }
+}
+
+/// The longest element of a set that covers `prefix`.
+pub(super) fn in_set<'a>(set: &'a BTreeSet<Cidr>, prefix: &Cidr) -> Option<&'a Cidr> {
+    longest(prefix, |limit| set.range(..=*limit).next_back())
+}
+
+/// The longest element of a list sorted by `cidr` that covers `prefix`.
+pub(super) fn in_list<'a, T>(list: &'a [T], cidr: impl Fn(&T) -> &Cidr, prefix: &Cidr) -> Option<&'a T> {
+    let index = |limit: &Cidr| list.partition_point(|t| cidr(t) <= limit).checked_sub(1);
+    let found = longest(prefix, |limit| index(limit).and_then(|i| list.get(i)).map(&cidr))?;
+    index(found).and_then(|i| list.get(i))
+}
+
+/// The longest prefix that covers both, of one family.
+fn common(a: &Cidr, b: &Cidr) -> Cidr {
+    let same_bits = match (a.addr(), b.addr()) {
+        (std::net::IpAddr::V4(x), std::net::IpAddr::V4(y)) => (u32::from(x) ^ u32::from(y)).leading_zeros(),
+        (std::net::IpAddr::V6(x), std::net::IpAddr::V6(y)) => (u128::from(x) ^ u128::from(y)).leading_zeros(),
+        _ => 0,
+    };
+    let len = u8::try_from(same_bits).unwrap_or(u8::MAX).min(a.len()).min(b.len());
+    // The length is at most that of `b`, so this cannot fail.
+    Cidr::new(b.addr(), len).unwrap_or(*b)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Prefixes of a small corner of both families, so that many nest.
+    pub(crate) fn prefix() -> impl Strategy<Value = Cidr> {
+        (any::<bool>(), 0_u8..16, 0_u8..=8).prop_map(|(v4, bits, len)| {
+            let high = bits << 4;
+            if v4 {
+                Cidr::v4(std::net::Ipv4Addr::new(high, 0, 0, 0), len)
+            } else {
+                Cidr::v6(std::net::Ipv6Addr::from(u128::from(high) << 120), len)
+            }
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn the_search_finds_what_a_scan_finds(set in prop::collection::btree_set(prefix(), 0..12), asked in prefix()) {
+            let scan = set.iter().filter(|c| c.covers(&asked)).max_by_key(|c| c.len());
+            prop_assert_eq!(in_set(&set, &asked), scan);
+            let list: Vec<Cidr> = set.iter().copied().collect();
+            prop_assert_eq!(in_list(&list, |c| c, &asked), scan);
+        }
+    }
+}

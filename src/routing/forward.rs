@@ -1,0 +1,268 @@
+//! What the kernel should hold for a learned prefix.
+//!
+//! | destination | next hop | kernel | reason |
+//! | --- | --- | --- | --- |
+//! | outside of every pool | any | as resolved | `outside-pools` |
+//! | pool without IPIP, IPv6 pool | any | as resolved | `plain` |
+//! | IPIP pool, `always` | IPv4 | `via <BGP next hop> dev tunl0 onlink` | `ipip-always` |
+//! | IPIP pool, `cross-subnet` | inside `network_v4` | as resolved | `same-subnet` |
+//! | IPIP pool, `cross-subnet` | outside | `via <BGP next hop> dev tunl0 onlink` | `ipip-cross-subnet` |
+//!
+//! "As resolved" is the gateway of the kernel's own route to the next hop, or the next hop itself when that is on-link.
+//! What is compared with `network_v4` is the BGP next hop, never the peer that sent the route: behind a reflector the
+//! two differ. A next hop that does not resolve is left out; with none left the route is withheld as `unresolved`. A
+//! pool that needs the tunnel while there is none (`no-tunnel`) or `network_v4` while it is unknown (`no-network`) is
+//! withheld as well: a route that is missing shows in `status`, packets that leave without their tunnel do not.
+
+use std::net::IpAddr;
+
+use tortie_config::Cidr;
+
+use super::explain::{Recorder, Step, StepOutcome};
+use super::types::{Hop, IpipMode, KernelRoute, Resolved, RoutingView};
+
+/// The route for a learned `prefix` with these BGP next hops (several: ECMP).
+///
+/// `resolve` says how the kernel reaches a next hop, `tunnel_present` whether `tunl0` is there and up.
+#[must_use]
+pub fn kernel_route(
+    view: &RoutingView,
+    prefix: Cidr,
+    next_hops: &[IpAddr],
+    resolve: impl Fn(IpAddr) -> Option<Resolved>,
+    tunnel_present: bool,
+) -> KernelRoute {
+    decide(view, prefix, next_hops, resolve, tunnel_present, &mut ())
+}
+
+/// [`kernel_route`] with the steps it took: `pool`, one `next-hop` each, `route`.
+pub fn explain_kernel_route(
+    view: &RoutingView,
+    prefix: Cidr,
+    next_hops: &[IpAddr],
+    resolve: impl Fn(IpAddr) -> Option<Resolved>,
+    tunnel_present: bool,
+) -> (KernelRoute, Vec<Step>) {
+    let mut steps = Vec::new();
+    let route = decide(view, prefix, next_hops, resolve, tunnel_present, &mut steps);
+    (route, steps)
+}
+
+fn decide(
+    view: &RoutingView,
+    prefix: Cidr,
+    next_hops: &[IpAddr],
+    resolve: impl Fn(IpAddr) -> Option<Resolved>,
+    tunnel_present: bool,
+    rec: &mut impl Recorder,
+) -> KernelRoute {
+    let pool = view.pool_of(&prefix);
+    let mode = pool.and_then(|p| p.ipip).filter(|_| prefix.is_v4());
+    rec.step("pool", StepOutcome::Passed, || match (pool, mode) {
+        (None, _) => "outside of every pool: not tunnelled".to_owned(),
+        (Some(p), None) => format!("pool {} has no IPIP", p.cidr),
+        (Some(p), Some(IpipMode::Always)) => format!("pool {} has IPIP always", p.cidr),
+        (Some(p), Some(IpipMode::CrossSubnet)) => match view.network_v4 {
+            Some(network) => format!("pool {} has IPIP across subnets; this node is in {network}", p.cidr),
+            None => format!("pool {} has IPIP across subnets", p.cidr),
+        },
+    });
+    if mode == Some(IpipMode::CrossSubnet) && view.network_v4.is_none() {
+        return withhold(rec, "no-network", "the node has no network_v4, so its subnet is unknown");
+    }
+
+    let mut hops = Vec::with_capacity(next_hops.len());
+    let mut tunnelled = false;
+    for &next_hop in next_hops {
+        let Some(resolved) = resolve(next_hop) else {
+            rec.step("next-hop", StepOutcome::No, || format!("{next_hop}: the kernel has no route to it"));
+            continue;
+        };
+        match tunnel_end(view, mode, next_hop) {
+            Some(remote) => {
+                rec.step("next-hop", StepOutcome::Yes, || format!("{next_hop}: through the tunnel"));
+                tunnelled = true;
+                hops.push(Hop::Tunnel { remote });
+            }
+            None => {
+                let gateway = resolved.gateway.unwrap_or(next_hop);
+                rec.step("next-hop", StepOutcome::Yes, || match resolved.gateway {
+                    None => format!("{next_hop}: on-link, interface {}", resolved.ifindex),
+                    Some(gateway) => format!("{next_hop}: through {gateway}, interface {}", resolved.ifindex),
+                });
+                hops.push(Hop::Plain { gateway, ifindex: resolved.ifindex });
+            }
+        }
+    }
+    if hops.is_empty() {
+        return withhold(rec, "unresolved", "the kernel reaches none of the next hops");
+    }
+    if tunnelled && !tunnel_present {
+        return withhold(rec, "no-tunnel", "the pool needs the tunnel, and tunl0 is not there");
+    }
+    hops.sort_unstable();
+    hops.dedup();
+    let reason = match (pool, mode) {
+        (None, _) => "outside-pools",
+        (Some(_), Some(IpipMode::Always)) if tunnelled => "ipip-always",
+        (Some(_), Some(IpipMode::CrossSubnet)) if tunnelled => "ipip-cross-subnet",
+        (Some(_), Some(IpipMode::CrossSubnet)) => "same-subnet",
+        (Some(_), _) => "plain",
+    };
+    rec.step("route", StepOutcome::Yes, || reason.to_owned());
+    KernelRoute::Via { hops, reason }
+}
+
+/// The far end of the tunnel towards a next hop, `None` for a plain route.
+fn tunnel_end(view: &RoutingView, mode: Option<IpipMode>, next_hop: IpAddr) -> Option<std::net::Ipv4Addr> {
+    // IPIP has no IPv6 outer header: a next hop of RFC 8950 is reached plainly.
+    let IpAddr::V4(remote) = next_hop else { return None };
+    match mode? {
+        IpipMode::Always => Some(remote),
+        IpipMode::CrossSubnet => {
+            let same = view.network_v4.is_some_and(|network| network.contains(next_hop));
+            (!same).then_some(remote)
+        }
+    }
+}
+
+fn withhold(rec: &mut impl Recorder, reason: &'static str, text: &'static str) -> KernelRoute {
+    rec.step("route", StepOutcome::No, || format!("{reason}: {text}"));
+    KernelRoute::Withheld { reason }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::routing::types::PoolView;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    fn view(network: Option<&str>) -> RoutingView {
+        let pool = |text: &str, ipip| PoolView { cidr: text.parse().unwrap(), ipip, disabled: false };
+        RoutingView {
+            network_v4: network.map(|n| n.parse().unwrap()),
+            pools: vec![
+                pool("10.0.0.0/16", None),
+                pool("10.1.0.0/16", Some(IpipMode::Always)),
+                pool("10.2.0.0/16", Some(IpipMode::CrossSubnet)),
+                // A value that Calico refuses and that must not matter: IPIP on IPv6.
+                pool("fd00::/48", Some(IpipMode::Always)),
+            ],
+            ..RoutingView::default()
+        }
+    }
+
+    /// 192.0.2.0/24 is on-link on interface 2, 198.51.100.0/24 behind 192.0.2.1, fe80 and 2001:db8 on-link, the rest
+    /// unreachable.
+    fn resolve(addr: IpAddr) -> Option<Resolved> {
+        let on = |net: &str| net.parse::<Cidr>().unwrap().contains(addr);
+        if on("192.0.2.0/24") || on("2001:db8::/64") {
+            return Some(Resolved { ifindex: 2, gateway: None, metric: 0 });
+        }
+        on("198.51.100.0/24").then(|| Resolved { ifindex: 2, gateway: Some(ip("192.0.2.1")), metric: 5 })
+    }
+
+    fn route(prefix: &str, next_hops: &[&str], network: Option<&str>, tunnel: bool) -> KernelRoute {
+        let hops: Vec<IpAddr> = next_hops.iter().map(|h| ip(h)).collect();
+        let prefix = prefix.parse().unwrap();
+        let (explained, steps) = explain_kernel_route(&view(network), prefix, &hops, resolve, tunnel);
+        let route = kernel_route(&view(network), prefix, &hops, resolve, tunnel);
+        assert_eq!(route, explained);
+        assert_eq!(steps.last().map(|s| s.name), Some("route"));
+        route
+    }
+
+    fn via(reason: &'static str, hops: &[Hop]) -> KernelRoute {
+        KernelRoute::Via { hops: hops.to_vec(), reason }
+    }
+
+    fn plain(gateway: &str) -> Hop {
+        Hop::Plain { gateway: ip(gateway), ifindex: 2 }
+    }
+
+    fn tunnel(remote: &str) -> Hop {
+        Hop::Tunnel { remote: remote.parse().unwrap() }
+    }
+
+    const NET: Option<&str> = Some("192.0.2.0/24");
+
+    #[test]
+    fn outside_of_ipip_pools_routes_are_plain() {
+        assert_eq!(
+            route("0.0.0.0/0", &["192.0.2.1"], NET, true),
+            via("outside-pools", &[plain("192.0.2.1")])
+        );
+        assert_eq!(route("10.0.0.0/26", &["192.0.2.5"], NET, true), via("plain", &[plain("192.0.2.5")]));
+        // Behind a router the kernel's own gateway is used.
+        assert_eq!(route("10.0.0.0/26", &["198.51.100.5"], NET, true), via("plain", &[plain("192.0.2.1")]));
+        assert_eq!(route("fd00::/122", &["2001:db8::5"], NET, true), via("plain", &[plain("2001:db8::5")]));
+        // Wider than the pool is not inside of it.
+        assert_eq!(
+            route("10.0.0.0/15", &["192.0.2.5"], NET, true),
+            via("outside-pools", &[plain("192.0.2.5")])
+        );
+    }
+
+    #[test]
+    fn ipip_always_tunnels_to_the_bgp_next_hop() {
+        assert_eq!(
+            route("10.1.0.0/26", &["192.0.2.5"], NET, true),
+            via("ipip-always", &[tunnel("192.0.2.5")])
+        );
+        assert_eq!(
+            route("10.1.0.0/26", &["198.51.100.5"], None, true),
+            via("ipip-always", &[tunnel("198.51.100.5")])
+        );
+        assert_eq!(
+            route("10.1.0.0/26", &["2001:db8::5"], NET, true),
+            via("plain", &[plain("2001:db8::5")]),
+            "an IPv6 next hop cannot be tunnelled to"
+        );
+    }
+
+    #[test]
+    fn cross_subnet_compares_the_bgp_next_hop_with_the_nodes_network() {
+        assert_eq!(
+            route("10.2.0.0/26", &["192.0.2.5"], NET, true),
+            via("same-subnet", &[plain("192.0.2.5")])
+        );
+        assert_eq!(
+            route("10.2.0.0/26", &["192.0.2.5"], NET, false),
+            via("same-subnet", &[plain("192.0.2.5")])
+        );
+        assert_eq!(
+            route("10.2.0.0/26", &["198.51.100.5"], NET, true),
+            via("ipip-cross-subnet", &[tunnel("198.51.100.5")])
+        );
+        assert_eq!(
+            route("10.2.0.0/26", &["198.51.100.5", "192.0.2.5"], NET, true),
+            via("ipip-cross-subnet", &[plain("192.0.2.5"), tunnel("198.51.100.5")])
+        );
+    }
+
+    #[test]
+    fn several_next_hops_make_a_sorted_group_without_duplicates() {
+        assert_eq!(
+            route("10.0.0.0/26", &["192.0.2.9", "192.0.2.5", "203.0.113.1"], NET, true),
+            via("plain", &[plain("192.0.2.5"), plain("192.0.2.9")])
+        );
+        assert_eq!(
+            route("10.0.0.0/26", &["198.51.100.5", "198.51.100.6"], NET, true),
+            via("plain", &[plain("192.0.2.1")])
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_right_is_withheld_with_its_reason() {
+        let withheld = |reason| KernelRoute::Withheld { reason };
+        assert_eq!(route("10.0.0.0/26", &["203.0.113.1"], NET, true), withheld("unresolved"));
+        assert_eq!(route("10.1.0.0/26", &["203.0.113.1"], NET, true), withheld("unresolved"));
+        assert_eq!(route("10.0.0.0/26", &[], NET, true), withheld("unresolved"));
+        assert_eq!(route("10.1.0.0/26", &["192.0.2.5"], NET, false), withheld("no-tunnel"));
+        assert_eq!(route("10.2.0.0/26", &["198.51.100.5"], NET, false), withheld("no-tunnel"));
+        assert_eq!(route("10.2.0.0/26", &["192.0.2.5"], None, true), withheld("no-network"));
+    }
+}

@@ -1,0 +1,354 @@
+//! What is announced to whom, and what is taken from whom.
+//!
+//! Export gates, in this order; the first answer wins:
+//!
+//! | gate | question | answer |
+//! | --- | --- | --- |
+//! | `own-block` | equal to an own block? | announce |
+//! | `inside-own-block` | inside of one? | withhold: the block speaks for it |
+//! | `own-only` | the peer wants our own routes only, is eBGP, and this one was learned? | withhold |
+//! | `filter` | do the peer's filters decide? | as they say (the store has no filters yet: never) |
+//! | `advertised` | equal to or inside of a `prefix_advertisements` prefix? | announce |
+//! | `pool` | equal to or inside of a pool, disabled ones included? | announce |
+//! | `none` | | withhold |
+//!
+//! These are the steps of Calico's generated BIRD filter (aggregation, filters, static prefixes, pools, reject) with
+//! `own-only` added. It stands before `filter` so that no filter can undo it. It acts towards eBGP peers only: towards
+//! iBGP peers RFC 4271 9.2.1 holds learned iBGP routes back already, and a route reflector has to go on reflecting.
+
+use tortie_config::Cidr;
+
+use super::cover;
+use super::explain::{Recorder, Step, StepOutcome, fill_not_reached};
+use super::types::{GateAnswer, OriginKind, PeerPolicy, PoolView, RoutingView};
+
+/// The export gates in their order.
+pub const EXPORT_GATES: [&str; 7] =
+    ["own-block", "inside-own-block", "own-only", "filter", "advertised", "pool", "none"];
+
+/// [`import`]'s reason for a route to an address that one of this host's endpoints holds.
+pub const OWN_ENDPOINT: &str = "own-endpoint";
+/// [`import`]'s reason for a route inside a pool from a peer with `import_pools` false.
+pub const INSIDE_POOL: &str = "inside-pool";
+
+impl RoutingView {
+    /// The longest pool that is equal to or covers the prefix.
+    #[must_use]
+    pub fn pool_of(&self, prefix: &Cidr) -> Option<&PoolView> {
+        cover::in_list(&self.pools, |p| &p.cidr, prefix)
+    }
+}
+
+/// Whether a best path for `prefix` is announced to a peer, which gate said so, and the communities to add.
+///
+/// `local` is what kind of own route it is, `None` for a learned one; `ebgp` says that the peer is in another AS
+/// (only `own-only` asks).
+#[must_use]
+pub fn export_gate(
+    view: &RoutingView,
+    policy: &PeerPolicy,
+    ebgp: bool,
+    prefix: Cidr,
+    local: Option<OriginKind>,
+) -> GateAnswer {
+    decide_export(view, policy, ebgp, prefix, local, &mut ())
+}
+
+/// [`export_gate`] with every step it took and those it did not reach.
+#[must_use]
+pub fn explain_export(
+    view: &RoutingView,
+    policy: &PeerPolicy,
+    ebgp: bool,
+    prefix: Cidr,
+    local: Option<OriginKind>,
+) -> (GateAnswer, Vec<Step>) {
+    let mut steps = Vec::new();
+    let answer = decide_export(view, policy, ebgp, prefix, local, &mut steps);
+    // `none` is no question: it only shows when it decided.
+    fill_not_reached(&mut steps, EXPORT_GATES.get(..6).unwrap_or_default());
+    (answer, steps)
+}
+
+fn decide_export(
+    view: &RoutingView,
+    policy: &PeerPolicy,
+    ebgp: bool,
+    prefix: Cidr,
+    local: Option<OriginKind>,
+    rec: &mut impl Recorder,
+) -> GateAnswer {
+    let block = cover::in_set(&view.own_blocks, &prefix);
+    if block == Some(&prefix) {
+        rec.step("own-block", StepOutcome::Yes, || format!("{prefix} is a block of this host"));
+        return announce(view, "own-block", prefix);
+    }
+    rec.step("own-block", StepOutcome::Passed, || format!("{prefix} is no block of this host"));
+
+    if let Some(block) = block {
+        rec.step("inside-own-block", StepOutcome::No, || {
+            format!("inside own block {block}, which is announced")
+        });
+        return withhold("inside-own-block");
+    }
+    rec.step("inside-own-block", StepOutcome::Passed, || "not inside an own block".to_owned());
+
+    if policy.own_only && ebgp && local.is_none() {
+        rec.step("own-only", StepOutcome::No, || {
+            "the peer has own_only and this route was learned".to_owned()
+        });
+        return withhold("own-only");
+    }
+    rec.step("own-only", StepOutcome::Passed, || match (policy.own_only, ebgp) {
+        (false, _) => "the peer has no own_only".to_owned(),
+        (true, false) => "own_only acts towards eBGP peers only".to_owned(),
+        (true, true) => "the route is our own".to_owned(),
+    });
+
+    rec.step("filter", StepOutcome::Passed, || match policy.filters.as_slice() {
+        [] => "the peer names no filters".to_owned(),
+        names => format!("the filters {} do not exist in the store", names.join(", ")),
+    });
+
+    if let Some(ad) = view.advertisements.iter().find(|a| a.cidr.covers(&prefix)) {
+        rec.step("advertised", StepOutcome::Yes, || format!("inside {} of prefix_advertisements", ad.cidr));
+        return announce(view, "advertised", prefix);
+    }
+    rec.step("advertised", StepOutcome::Passed, || "not inside prefix_advertisements".to_owned());
+
+    if let Some(pool) = view.pool_of(&prefix) {
+        rec.step("pool", StepOutcome::Yes, || format!("inside pool {}", pool.cidr));
+        return announce(view, "pool", prefix);
+    }
+    rec.step("pool", StepOutcome::Passed, || "inside no pool".to_owned());
+    rec.step("none", StepOutcome::No, || "no gate announces it".to_owned());
+    withhold("none")
+}
+
+fn announce(view: &RoutingView, gate: &'static str, prefix: Cidr) -> GateAnswer {
+    let mut answer =
+        GateAnswer { accept: true, gate, communities: Vec::new(), large_communities: Vec::new() };
+    for ad in view.advertisements.iter().filter(|a| a.cidr.covers(&prefix)) {
+        answer.communities.extend_from_slice(&ad.communities);
+        answer.large_communities.extend_from_slice(&ad.large_communities);
+    }
+    answer.communities.sort_unstable();
+    answer.communities.dedup();
+    answer.large_communities.sort_unstable();
+    answer.large_communities.dedup();
+    answer
+}
+
+fn withhold(gate: &'static str) -> GateAnswer {
+    GateAnswer { accept: false, gate, communities: Vec::new(), large_communities: Vec::new() }
+}
+
+/// Whether a received route may be used.
+///
+/// # Errors
+/// A stable reason: [`OWN_ENDPOINT`] or [`INSIDE_POOL`].
+pub fn import(view: &RoutingView, policy: &PeerPolicy, prefix: Cidr) -> Result<(), &'static str> {
+    decide_import(view, policy, prefix, &mut ())
+}
+
+/// [`import`] with the steps it took.
+pub fn explain_import(
+    view: &RoutingView,
+    policy: &PeerPolicy,
+    prefix: Cidr,
+) -> (Result<(), &'static str>, Vec<Step>) {
+    let mut steps = Vec::new();
+    let answer = decide_import(view, policy, prefix, &mut steps);
+    fill_not_reached(&mut steps, &[OWN_ENDPOINT, INSIDE_POOL]);
+    (answer, steps)
+}
+
+fn decide_import(
+    view: &RoutingView,
+    policy: &PeerPolicy,
+    prefix: Cidr,
+    rec: &mut impl Recorder,
+) -> Result<(), &'static str> {
+    if prefix.is_host() && view.endpoint_addresses.contains(&prefix.addr()) {
+        rec.step(OWN_ENDPOINT, StepOutcome::No, || {
+            format!("an endpoint of this host holds {}", prefix.addr())
+        });
+        return Err(OWN_ENDPOINT);
+    }
+    rec.step(OWN_ENDPOINT, StepOutcome::Passed, || "no address of an endpoint of this host".to_owned());
+    if policy.import_pools {
+        rec.step(INSIDE_POOL, StepOutcome::Passed, || "the peer may announce routes inside pools".to_owned());
+        return Ok(());
+    }
+    match view.pool_of(&prefix) {
+        Some(pool) => {
+            rec.step(INSIDE_POOL, StepOutcome::No, || {
+                format!("inside pool {} and the peer has import_pools false", pool.cidr)
+            });
+            Err(INSIDE_POOL)
+        }
+        None => {
+            rec.step(INSIDE_POOL, StepOutcome::Passed, || "inside no pool".to_owned());
+            Ok(())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::routing::cover::tests::prefix;
+    use crate::routing::types::Advertisement;
+
+    fn cidr(text: &str) -> Cidr {
+        text.parse().unwrap()
+    }
+
+    fn view() -> RoutingView {
+        let pool = |text: &str, disabled| PoolView { cidr: cidr(text), ipip: None, disabled };
+        let ad = |text: &str, communities: &[u32], large: &[[u32; 3]]| Advertisement {
+            cidr: cidr(text),
+            communities: communities.to_vec(),
+            large_communities: large.to_vec(),
+        };
+        RoutingView {
+            pools: vec![pool("10.0.0.0/16", false), pool("10.9.0.0/16", true), pool("fd00::/48", false)],
+            own_blocks: [cidr("10.0.1.0/26"), cidr("10.0.2.64/26"), cidr("fd00::/122")].into(),
+            advertisements: vec![
+                ad("10.0.1.0/24", &[7, 3], &[[1, 2, 3]]),
+                ad("10.0.0.0/16", &[3], &[]),
+                ad("203.0.113.0/24", &[9], &[]),
+            ],
+            endpoint_addresses: ["10.0.1.5".parse::<IpAddr>().unwrap()].into(),
+            ..RoutingView::default()
+        }
+    }
+
+    #[test]
+    fn export_gates_answer_in_their_order() {
+        let learned = None;
+        let borrowed = Some(OriginKind::Borrowed);
+        // (prefix, what it is, gate, announced): facts of Calico's filter, one line per sentence.
+        let table = [
+            ("10.0.1.0/26", Some(OriginKind::OwnBlock), "own-block", true),
+            ("10.0.1.7/32", learned, "inside-own-block", false),
+            ("10.0.1.0/27", learned, "inside-own-block", false),
+            ("10.0.1.7/32", borrowed, "inside-own-block", false),
+            ("10.0.7.7/32", borrowed, "advertised", true),
+            ("10.9.7.7/32", borrowed, "pool", true),
+            ("10.9.0.64/26", learned, "pool", true),
+            // "Equal or more specific", never "overlaps".
+            ("10.9.0.0/16", learned, "pool", true),
+            ("10.8.0.0/15", learned, "none", false),
+            ("0.0.0.0/0", learned, "none", false),
+            ("::/0", learned, "none", false),
+            ("192.168.1.0/24", learned, "none", false),
+            ("203.0.113.0/25", learned, "advertised", true),
+            ("203.0.112.0/23", learned, "none", false),
+            ("fd00::/122", Some(OriginKind::OwnBlock), "own-block", true),
+            ("fd00::40/122", learned, "pool", true),
+        ];
+        let (view, policy) = (view(), PeerPolicy::default());
+        for (prefix, local, gate, accept) in table {
+            for ebgp in [false, true] {
+                let answer = export_gate(&view, &policy, ebgp, cidr(prefix), local);
+                assert_eq!((answer.gate, answer.accept), (gate, accept), "{prefix} ebgp {ebgp}");
+            }
+        }
+    }
+
+    #[test]
+    fn own_only_holds_learned_routes_back_from_ebgp_peers() {
+        let policy = PeerPolicy { own_only: true, ..PeerPolicy::default() };
+        let gate = |ebgp, prefix: &str, local| export_gate(&view(), &policy, ebgp, cidr(prefix), local).gate;
+        assert_eq!(gate(true, "10.9.0.64/26", None), "own-only");
+        assert_eq!(gate(false, "10.9.0.64/26", None), "pool");
+        assert_eq!(gate(true, "10.9.0.70/32", Some(OriginKind::Floating)), "pool");
+        assert_eq!(gate(true, "10.0.1.0/26", Some(OriginKind::OwnBlock)), "own-block");
+    }
+
+    #[test]
+    fn communities_of_all_covering_advertisements_are_added_after_a_yes_only() {
+        let answer = |prefix: &str| export_gate(&view(), &PeerPolicy::default(), true, cidr(prefix), None);
+        let block = answer("10.0.1.0/26");
+        assert_eq!((block.communities, block.large_communities), (vec![3, 7], vec![[1, 2, 3]]));
+        assert_eq!(answer("10.0.9.0/26").communities, [3]);
+        assert_eq!(answer("10.9.0.0/26").communities, [0_u32; 0]);
+        let inside = answer("10.0.1.7/32");
+        assert!(inside.communities.is_empty() && inside.large_communities.is_empty());
+    }
+
+    #[test]
+    fn import_takes_everything_but_own_addresses_and_refused_pools() {
+        let open = PeerPolicy::default();
+        let closed = PeerPolicy { import_pools: false, ..PeerPolicy::default() };
+        let table = [
+            ("10.0.1.5/32", Err(OWN_ENDPOINT), Err(OWN_ENDPOINT)),
+            ("10.0.1.6/32", Ok(()), Err(INSIDE_POOL)),
+            ("10.0.1.0/26", Ok(()), Err(INSIDE_POOL)),
+            ("10.9.0.0/16", Ok(()), Err(INSIDE_POOL)),
+            ("10.8.0.0/15", Ok(()), Ok(())),
+            ("0.0.0.0/0", Ok(()), Ok(())),
+            ("fd00:1::/64", Ok(()), Ok(())),
+        ];
+        for (prefix, from_open, from_closed) in table {
+            assert_eq!(import(&view(), &open, cidr(prefix)), from_open, "{prefix}");
+            assert_eq!(import(&view(), &closed, cidr(prefix)), from_closed, "{prefix}");
+        }
+    }
+
+    #[test]
+    fn an_explanation_shows_every_gate_once_and_the_one_that_decided() {
+        let (answer, steps) =
+            explain_export(&view(), &PeerPolicy::default(), true, cidr("10.0.1.7/32"), None);
+        assert_eq!(answer.gate, "inside-own-block");
+        let seen: Vec<_> = steps.iter().map(|s| (s.name, s.outcome.as_str())).collect();
+        assert_eq!(
+            seen,
+            [
+                ("own-block", "passed"),
+                ("inside-own-block", "no"),
+                ("own-only", "not-reached"),
+                ("filter", "not-reached"),
+                ("advertised", "not-reached"),
+                ("pool", "not-reached"),
+            ]
+        );
+        assert!(steps.iter().any(|s| s.text.contains("10.0.1.0/26")));
+    }
+
+    proptest! {
+        #[test]
+        fn explanations_never_drift_from_the_decision(
+            blocks in prop::collection::btree_set(prefix(), 0..4),
+            pools in prop::collection::btree_set(prefix(), 0..4),
+            ads in prop::collection::vec(prefix(), 0..3),
+            own_only in any::<bool>(), ebgp in any::<bool>(), import_pools in any::<bool>(), local in any::<bool>(),
+            asked in prefix(),
+        ) {
+            let view = RoutingView {
+                own_blocks: blocks,
+                pools: pools.into_iter().map(|cidr| PoolView { cidr, ipip: None, disabled: false }).collect(),
+                advertisements: ads
+                    .into_iter()
+                    .map(|cidr| Advertisement { cidr, communities: vec![1], large_communities: Vec::new() })
+                    .collect(),
+                ..RoutingView::default()
+            };
+            let policy = PeerPolicy { own_only, import_pools, filters: Vec::new() };
+            let local = local.then_some(OriginKind::Borrowed);
+            let (answer, steps) = explain_export(&view, &policy, ebgp, asked, local);
+            prop_assert_eq!(&answer, &export_gate(&view, &policy, ebgp, asked, local));
+            let decided: Vec<_> =
+                steps.iter().filter(|s| matches!(s.outcome, StepOutcome::Yes | StepOutcome::No)).collect();
+            prop_assert_eq!(decided.len(), 1);
+            prop_assert_eq!(decided[0].name, answer.gate);
+            prop_assert_eq!(decided[0].outcome == StepOutcome::Yes, answer.accept);
+            prop_assert_eq!(explain_import(&view, &policy, asked).0, import(&view, &policy, asked));
+        }
+    }
+}
