@@ -3,6 +3,13 @@
 //! The embedder feeds [`Input`]s with the current time into `Speaker::handle`, asks `Speaker::poll_event` what to
 //! do, `Speaker::poll_transmit` which bytes to write, and `Speaker::poll_timeout` when to call again.
 
+#![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
+
+#[allow(dead_code, reason = "used by the UPDATE codec that follows")]
+pub mod attr;
 mod types;
+#[allow(dead_code, reason = "used by the UPDATE codec that follows")]
+pub mod wire;
 
 pub use types::{Family, RouterId};

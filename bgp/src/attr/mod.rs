@@ -1,0 +1,267 @@
+//! The path attributes of a route as values, without its prefixes.
+//!
+//! What is here: [`Attributes`], made to be interned (`Eq`, `Hash`, boxed slices without spare capacity, what few
+//! routes carry behind one pointer), and [`AsPath`]. What is not: reading and writing bytes, which is
+//! [`wire`](crate::wire), and any decision about routes.
+
+mod as_path;
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+pub use as_path::{AsPath, Segment, SegmentKind, Segments};
+
+/// AS_TRANS (RFC 6793): stands for a four-octet AS where only two octets fit.
+pub const AS_TRANS: u32 = AS_TRANS_SHORT as u32;
+
+/// [`AS_TRANS`] in its two octets.
+pub(crate) const AS_TRANS_SHORT: u16 = 23456;
+
+/// Well-known communities (RFC 1997, 7611, 8326).
+pub mod community {
+    /// GRACEFUL_SHUTDOWN (RFC 8326).
+    pub const GRACEFUL_SHUTDOWN: u32 = 0xFFFF_0000;
+    /// BLACKHOLE (RFC 7999).
+    pub const BLACKHOLE: u32 = 0xFFFF_029A;
+    /// NO_EXPORT (RFC 1997): not to eBGP peers.
+    pub const NO_EXPORT: u32 = 0xFFFF_FF01;
+    /// NO_ADVERTISE (RFC 1997): not to any peer.
+    pub const NO_ADVERTISE: u32 = 0xFFFF_FF02;
+    /// NO_EXPORT_SUBCONFED (RFC 1997): not to eBGP peers, also inside a confederation.
+    pub const NO_EXPORT_SUBCONFED: u32 = 0xFFFF_FF03;
+    /// LLGR_STALE (RFC 9494).
+    pub const LLGR_STALE: u32 = 0xFFFF_0006;
+    /// NO_LLGR (RFC 9494).
+    pub const NO_LLGR: u32 = 0xFFFF_0007;
+}
+
+/// ORIGIN (RFC 4271 5.1.1); the smaller one is preferred.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub enum Origin {
+    /// Interior to the originating AS.
+    #[default]
+    Igp = 0,
+    /// Learned by the EGP protocol.
+    Egp = 1,
+    /// Learned by other means.
+    Incomplete = 2,
+}
+
+impl Origin {
+    /// The origin of this code.
+    #[must_use]
+    pub fn from_code(code: u8) -> Option<Self> {
+        match code {
+            0 => Some(Self::Igp),
+            1 => Some(Self::Egp),
+            2 => Some(Self::Incomplete),
+            _ => None,
+        }
+    }
+
+    /// `igp`, `egp` or `incomplete`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Igp => "igp",
+            Self::Egp => "egp",
+            Self::Incomplete => "incomplete",
+        }
+    }
+}
+
+/// AGGREGATOR (RFC 4271 5.1.7), after the merge of RFC 6793.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Aggregator {
+    /// The AS that made the aggregate.
+    pub asn: u32,
+    /// The BGP identifier of the speaker that made it.
+    pub router_id: Ipv4Addr,
+}
+
+/// An optional transitive attribute that is carried as it came.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Opaque {
+    /// Attribute flags without Extended Length, which the encoder computes. Partial is set on those that this speaker
+    /// does not recognise (RFC 4271 5).
+    pub flags: u8,
+    /// Attribute type code.
+    pub code: u8,
+    /// The value.
+    pub value: Box<[u8]>,
+}
+
+/// What few routes carry; see [`Attributes::extra`].
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub struct Extra {
+    /// AGGREGATOR.
+    pub aggregator: Option<Aggregator>,
+    /// ORIGINATOR_ID (RFC 4456).
+    pub originator_id: Option<u32>,
+    /// ONLY_TO_CUSTOMER (RFC 9234): the AS.
+    pub otc: Option<u32>,
+    /// CLUSTER_LIST (RFC 4456), the nearest reflector first.
+    pub cluster_list: Box<[u32]>,
+    /// Extended communities (RFC 4360), eight octets each.
+    pub ext_communities: Box<[[u8; 8]]>,
+    /// Optional transitive attributes that are only passed on, in the order of arrival.
+    pub opaque: Box<[Opaque]>,
+}
+
+/// The path attributes of a route.
+///
+/// Two routes with equal attributes compare equal and hash alike, so one allocation can serve all of them.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Attributes {
+    /// ORIGIN.
+    pub origin: Origin,
+    /// ATOMIC_AGGREGATE is present.
+    pub atomic_aggregate: bool,
+    /// The next hop: NEXT_HOP, or the global address of MP_REACH_NLRI, or its link-local address where it has no
+    /// global one.
+    pub next_hop: IpAddr,
+    /// The link-local address that MP_REACH_NLRI carried besides or instead of a global one (RFC 2545).
+    pub link_local: Option<Ipv6Addr>,
+    /// MULTI_EXIT_DISC.
+    pub med: Option<u32>,
+    /// LOCAL_PREF; never received from or sent to an eBGP peer.
+    pub local_pref: Option<u32>,
+    /// AS_PATH, after the merge of RFC 6793.
+    pub as_path: AsPath,
+    /// Communities (RFC 1997) in the order of arrival.
+    pub communities: Box<[u32]>,
+    /// Large communities (RFC 8092), without duplicates, in the order of arrival.
+    pub large_communities: Box<[[u32; 3]]>,
+    /// `None` when it would be all default: see [`Attributes::edit_extra`].
+    extra: Option<Box<Extra>>,
+}
+
+impl Attributes {
+    /// Attributes with this next hop, origin IGP, an empty AS path and nothing else.
+    #[must_use]
+    pub fn new(next_hop: IpAddr) -> Self {
+        Self {
+            origin: Origin::Igp,
+            atomic_aggregate: false,
+            next_hop,
+            link_local: None,
+            med: None,
+            local_pref: None,
+            as_path: AsPath::default(),
+            communities: Box::default(),
+            large_communities: Box::default(),
+            extra: None,
+        }
+    }
+
+    /// What few routes carry; `None` when this one carries none of it.
+    #[must_use]
+    pub fn extra(&self) -> Option<&Extra> {
+        self.extra.as_deref()
+    }
+
+    /// Changes what few routes carry. A closure, because an all-default value has to vanish again for equal
+    /// attributes to stay equal.
+    pub fn edit_extra(&mut self, edit: impl FnOnce(&mut Extra)) {
+        let mut extra = self.extra.take().unwrap_or_default();
+        edit(&mut extra);
+        if *extra != Extra::default() {
+            self.extra = Some(extra);
+        }
+    }
+
+    /// AGGREGATOR.
+    #[must_use]
+    pub fn aggregator(&self) -> Option<Aggregator> {
+        self.extra().and_then(|e| e.aggregator)
+    }
+
+    /// ORIGINATOR_ID (RFC 4456).
+    #[must_use]
+    pub fn originator_id(&self) -> Option<u32> {
+        self.extra().and_then(|e| e.originator_id)
+    }
+
+    /// ONLY_TO_CUSTOMER (RFC 9234).
+    #[must_use]
+    pub fn otc(&self) -> Option<u32> {
+        self.extra().and_then(|e| e.otc)
+    }
+
+    /// CLUSTER_LIST (RFC 4456), the nearest reflector first.
+    #[must_use]
+    pub fn cluster_list(&self) -> &[u32] {
+        self.extra().map_or(&[], |e| &e.cluster_list)
+    }
+
+    /// Extended communities (RFC 4360).
+    #[must_use]
+    pub fn ext_communities(&self) -> &[[u8; 8]] {
+        self.extra().map_or(&[], |e| &e.ext_communities)
+    }
+
+    /// Optional transitive attributes that are only passed on.
+    #[must_use]
+    pub fn opaque(&self) -> &[Opaque] {
+        self.extra().map_or(&[], |e| &e.opaque)
+    }
+
+    /// Whether this community is attached.
+    #[must_use]
+    pub fn has_community(&self, community: u32) -> bool {
+        self.communities.contains(&community)
+    }
+
+    /// Attaches those communities that are not there yet.
+    pub fn add_communities(&mut self, add: &[u32]) {
+        extend_set(&mut self.communities, add);
+    }
+
+    /// Attaches those large communities that are not there yet.
+    pub fn add_large_communities(&mut self, add: &[[u32; 3]]) {
+        extend_set(&mut self.large_communities, add);
+    }
+}
+
+fn extend_set<T: Copy + PartialEq>(set: &mut Box<[T]>, add: &[T]) {
+    if add.iter().all(|c| set.contains(c)) {
+        return;
+    }
+    let mut all = std::mem::take(set).into_vec();
+    for c in add {
+        if !all.contains(c) {
+            all.push(*c);
+        }
+    }
+    *set = all.into_boxed_slice();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn emptied_extra_compares_equal_to_none() {
+        let plain = Attributes::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)));
+        let mut edited = plain.clone();
+        edited.edit_extra(|e| e.otc = Some(64496));
+        assert_ne!(plain, edited);
+        assert_eq!(edited.otc(), Some(64496));
+        edited.edit_extra(|e| e.otc = None);
+        assert_eq!(plain, edited);
+        assert!(edited.extra().is_none());
+    }
+
+    #[test]
+    fn communities_are_added_once() {
+        let mut a = Attributes::new(IpAddr::V4(Ipv4Addr::LOCALHOST));
+        a.add_communities(&[1, 2, 1]);
+        a.add_communities(&[2, 3]);
+        assert_eq!(&*a.communities, &[1, 2, 3]);
+    }
+
+    #[test]
+    fn a_set_stays_small() {
+        // 116,000 sets of a full table have to fit beside a million routes in 100 MB.
+        assert!(size_of::<Attributes>() <= 112, "{}", size_of::<Attributes>());
+    }
+}

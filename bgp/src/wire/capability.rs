@@ -1,0 +1,380 @@
+//! Capabilities of an OPEN (RFC 5492 and the documents of each).
+
+use nom::Parser;
+use nom::bytes::complete::take;
+use nom::multi::length_data;
+use nom::number::complete::{be_u8, be_u16, be_u24, be_u32};
+use smallvec::SmallVec;
+
+use super::notification::{ErrorCode, Notification};
+use super::{Families, sanitise};
+use crate::types::Family;
+
+/// Capability codes (IANA "Capability Codes").
+mod code {
+    pub(super) const MULTIPROTOCOL: u8 = 1;
+    pub(super) const ROUTE_REFRESH: u8 = 2;
+    pub(super) const EXT_NEXTHOP: u8 = 5;
+    pub(super) const EXTENDED_MESSAGES: u8 = 6;
+    pub(super) const ROLE: u8 = 9;
+    pub(super) const GRACEFUL_RESTART: u8 = 64;
+    pub(super) const AS4: u8 = 65;
+    pub(super) const ADD_PATH: u8 = 69;
+    pub(super) const ENHANCED_REFRESH: u8 = 70;
+    pub(super) const LONG_LIVED: u8 = 71;
+    pub(super) const FQDN: u8 = 73;
+    pub(super) const ROUTE_REFRESH_CISCO: u8 = 128;
+}
+
+/// Parse errors carry nothing: any of them is "malformed OPEN".
+type Res<'a, T> = nom::IResult<&'a [u8], T, ()>;
+
+/// What one end can do. [`Default`] is nothing at all: a speaker of RFC 4271 alone.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Capabilities {
+    /// A multiprotocol capability was there, of whatever family. Without any the session carries IPv4 unicast.
+    pub multiprotocol: bool,
+    /// Families of the multiprotocol capabilities (RFC 4760).
+    pub families: Families,
+    /// Four-octet AS numbers (RFC 6793), with the AS of the speaker.
+    pub as4: Option<u32>,
+    /// Route refresh (RFC 2918), by code 2 or 128.
+    pub route_refresh: bool,
+    /// Enhanced route refresh (RFC 7313).
+    pub enhanced_refresh: bool,
+    /// Messages of up to 65,535 octets (RFC 8654).
+    pub extended_messages: bool,
+    /// IPv4 unicast routes with IPv6 next hops (RFC 8950).
+    pub ext_nexthop: bool,
+    /// Graceful restart (RFC 4724, RFC 8538).
+    pub graceful_restart: Option<GracefulRestart>,
+    /// Long-lived graceful restart (RFC 9494).
+    pub long_lived: SmallVec<[LongLived; 2]>,
+    /// What of RFC 7911, per [`Family::index`]; see [`Capabilities::add_path`].
+    pub add_paths: [AddPath; 2],
+    /// The role of the speaker (RFC 9234).
+    pub role: Option<Role>,
+    /// Host and domain name.
+    pub fqdn: Option<Fqdn>,
+    /// Codes of received capabilities that this speaker does not know.
+    pub unknown: SmallVec<[u8; 8]>,
+}
+
+/// The graceful restart capability.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct GracefulRestart {
+    /// R: the speaker has restarted.
+    pub restarted: bool,
+    /// N: NOTIFICATIONs count as restarts too (RFC 8538).
+    pub notification: bool,
+    /// How long the speaker takes to come back, in seconds (at most 4,095).
+    pub time: u16,
+    /// Families whose forwarding state can be kept, and F: whether it was kept in this restart.
+    pub families: SmallVec<[(Family, bool); 2]>,
+}
+
+/// One family of the long-lived graceful restart capability.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LongLived {
+    /// The family.
+    pub family: Family,
+    /// F: forwarding state was kept.
+    pub forwarding: bool,
+    /// Long-lived stale time in seconds (at most 16,777,215).
+    pub time: u32,
+}
+
+/// The add-path capability of one family.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct AddPath {
+    /// Able to receive several paths of a prefix.
+    pub receive: bool,
+    /// Able to send several paths of a prefix.
+    pub send: bool,
+}
+
+/// The role of a speaker on the session (RFC 9234).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// Provider of the peer.
+    Provider,
+    /// Route server.
+    RouteServer,
+    /// Client of a route server.
+    RouteServerClient,
+    /// Customer of the peer.
+    Customer,
+    /// Lateral peer.
+    Peer,
+    /// A value that RFC 9234 does not assign.
+    Other(u8),
+}
+
+impl Role {
+    fn from_code(code: u8) -> Self {
+        match code {
+            0 => Self::Provider,
+            1 => Self::RouteServer,
+            2 => Self::RouteServerClient,
+            3 => Self::Customer,
+            4 => Self::Peer,
+            other => Self::Other(other),
+        }
+    }
+
+    fn code(self) -> u8 {
+        match self {
+            Self::Provider => 0,
+            Self::RouteServer => 1,
+            Self::RouteServerClient => 2,
+            Self::Customer => 3,
+            Self::Peer => 4,
+            Self::Other(other) => other,
+        }
+    }
+
+    /// Whether these two roles may stand at the two ends of a session (RFC 9234 4.2, table 2).
+    #[must_use]
+    pub fn pairs_with(self, other: Self) -> bool {
+        matches!(
+            (self, other),
+            (Self::Provider, Self::Customer)
+                | (Self::Customer, Self::Provider)
+                | (Self::RouteServer, Self::RouteServerClient)
+                | (Self::RouteServerClient, Self::RouteServer)
+                | (Self::Peer, Self::Peer)
+        )
+    }
+}
+
+/// The FQDN capability (draft-walton-bgp-hostname-capability).
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Fqdn {
+    /// Host name, at most 64 octets when sent; sanitised when received.
+    pub host: String,
+    /// Domain name, at most 64 octets when sent; sanitised when received.
+    pub domain: String,
+}
+
+impl Capabilities {
+    /// The families a session with this speaker can carry: IPv4 unicast when it named none.
+    #[must_use]
+    pub fn carried_families(&self) -> Families {
+        if self.multiprotocol { self.families } else { Families::NONE.with(Family::Ipv4Unicast) }
+    }
+
+    /// What of RFC 7911 for this family.
+    #[must_use]
+    pub fn add_path(&self, family: Family) -> AddPath {
+        let [v4, v6] = self.add_paths;
+        match family {
+            Family::Ipv4Unicast => v4,
+            Family::Ipv6Unicast => v6,
+        }
+    }
+
+    /// Reads one capability into `self`. Unknown codes are noted, and those whose length is not what their document says
+    /// are an error where the session would otherwise run on a wrong assumption, else ignored.
+    pub(super) fn read(&mut self, code: u8, value: &[u8]) -> Result<(), Notification> {
+        let malformed = |_| Notification::new(ErrorCode::OPEN_UNSPECIFIC);
+        match code {
+            code::MULTIPROTOCOL => {
+                let (_, (afi, _, safi)) = whole((be_u16, be_u8, be_u8), value).map_err(malformed)?;
+                self.multiprotocol = true;
+                if let Some(family) = Family::from_codes(afi, safi) {
+                    self.families = self.families.with(family);
+                }
+            }
+            code::AS4 => {
+                let (_, asn) = whole(be_u32, value).map_err(malformed)?;
+                self.as4 = Some(asn);
+            }
+            code::ROUTE_REFRESH | code::ROUTE_REFRESH_CISCO => self.route_refresh = true,
+            code::ENHANCED_REFRESH => self.enhanced_refresh = true,
+            code::EXTENDED_MESSAGES => self.extended_messages = true,
+            code::EXT_NEXTHOP => {
+                let triples = entries(value, (be_u16, be_u16, be_u16)).ok_or(()).map_err(malformed)?;
+                self.ext_nexthop |= triples.contains(&(1, 1, 2));
+            }
+            code::ADD_PATH => {
+                let triples = entries(value, (be_u16, be_u8, be_u8)).ok_or(()).map_err(malformed)?;
+                for (afi, safi, mode) in triples {
+                    self.set_add_path(afi, safi, mode);
+                }
+            }
+            code::GRACEFUL_RESTART => {
+                self.graceful_restart = Some(GracefulRestart::decode(value).ok_or(()).map_err(malformed)?);
+            }
+            code::LONG_LIVED => {
+                // RFC 9494 4.1 has a length that is no multiple of 7 ignored.
+                let all = entries(value, (be_u16, be_u8, be_u8, be_u24)).unwrap_or_default();
+                self.long_lived = all
+                    .into_iter()
+                    .filter_map(|(afi, safi, flags, time)| {
+                        let family = Family::from_codes(afi, safi)?;
+                        Some(LongLived { family, forwarding: flags & 0x80 != 0, time })
+                    })
+                    .collect();
+            }
+            code::ROLE => {
+                let (_, role) = whole(be_u8, value).map_err(malformed)?;
+                let role = Role::from_code(role);
+                if self.role.is_some_and(|r| r != role) {
+                    return Err(Notification::new(ErrorCode::ROLE_MISMATCH));
+                }
+                self.role = Some(role);
+            }
+            code::FQDN => {
+                // For people only, so a bad one is not worth a session.
+                self.fqdn = (length_data::<_, (), _>(be_u8), length_data(be_u8))
+                    .parse(value)
+                    .ok()
+                    .map(|(_, (host, domain))| Fqdn { host: sanitise(host), domain: sanitise(domain) });
+            }
+            unknown => {
+                if !self.unknown.contains(&unknown) {
+                    self.unknown.push(unknown);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// RFC 7911 4: an unknown mode is ignored, and of several the last counts.
+    fn set_add_path(&mut self, afi: u16, safi: u8, mode: u8) {
+        let (Some(family), 1..=3) = (Family::from_codes(afi, safi), mode) else { return };
+        if let Some(slot) = self.add_paths.get_mut(family.index()) {
+            *slot = AddPath { receive: mode & 1 != 0, send: mode & 2 != 0 };
+        }
+    }
+
+    /// Appends all as optional parameters' content: code, length, value of each.
+    pub(super) fn write(&self, out: &mut Vec<u8>) {
+        if self.multiprotocol {
+            for family in self.families.iter() {
+                put(out, code::MULTIPROTOCOL, |v| {
+                    v.extend_from_slice(&family.afi().to_be_bytes());
+                    v.extend_from_slice(&[0, family.safi()]);
+                });
+            }
+        }
+        if self.route_refresh {
+            put(out, code::ROUTE_REFRESH, |_| ());
+        }
+        if self.ext_nexthop {
+            put(out, code::EXT_NEXTHOP, |v| v.extend_from_slice(&[0, 1, 0, 1, 0, 2]));
+        }
+        if self.extended_messages {
+            put(out, code::EXTENDED_MESSAGES, |_| ());
+        }
+        if let Some(role) = self.role {
+            put(out, code::ROLE, |v| v.push(role.code()));
+        }
+        if let Some(restart) = &self.graceful_restart {
+            put(out, code::GRACEFUL_RESTART, |v| restart.write(v));
+        }
+        if let Some(asn) = self.as4 {
+            put(out, code::AS4, |v| v.extend_from_slice(&asn.to_be_bytes()));
+        }
+        let mut add_paths = Vec::new();
+        for family in Family::ALL {
+            let AddPath { receive, send } = self.add_path(family);
+            if receive || send {
+                add_paths.extend_from_slice(&family.afi().to_be_bytes());
+                add_paths.extend_from_slice(&[family.safi(), u8::from(receive) | u8::from(send) << 1]);
+            }
+        }
+        if !add_paths.is_empty() {
+            put(out, code::ADD_PATH, |v| v.extend_from_slice(&add_paths));
+        }
+        if self.enhanced_refresh {
+            put(out, code::ENHANCED_REFRESH, |_| ());
+        }
+        if !self.long_lived.is_empty() {
+            put(out, code::LONG_LIVED, |v| {
+                for entry in &self.long_lived {
+                    v.extend_from_slice(&entry.family.afi().to_be_bytes());
+                    v.extend_from_slice(&[entry.family.safi(), u8::from(entry.forwarding) << 7]);
+                    let [_, time @ ..] = entry.time.min(0xff_ffff).to_be_bytes();
+                    v.extend_from_slice(&time);
+                }
+            });
+        }
+        if let Some(Fqdn { host, domain }) = &self.fqdn {
+            put(out, code::FQDN, |v| {
+                for name in [host, domain] {
+                    let name = name.get(..name.floor_char_boundary(64)).unwrap_or_default();
+                    v.push(u8::try_from(name.len()).unwrap_or(0));
+                    v.extend_from_slice(name.as_bytes());
+                }
+            });
+        }
+    }
+}
+
+impl GracefulRestart {
+    fn decode(value: &[u8]) -> Option<Self> {
+        let (rest, head) = be_u16::<_, ()>(value).ok()?;
+        let families = entries(rest, (be_u16, be_u8, be_u8))?;
+        Some(Self {
+            restarted: head & 0x8000 != 0,
+            notification: head & 0x4000 != 0,
+            time: head & 0x0fff,
+            families: families
+                .into_iter()
+                .filter_map(|(afi, safi, flags)| Some((Family::from_codes(afi, safi)?, flags & 0x80 != 0)))
+                .collect(),
+        })
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        let flags = u16::from(self.restarted) << 15 | u16::from(self.notification) << 14;
+        out.extend_from_slice(&(flags | self.time.min(0x0fff)).to_be_bytes());
+        for (family, forwarding) in &self.families {
+            out.extend_from_slice(&family.afi().to_be_bytes());
+            out.extend_from_slice(&[family.safi(), u8::from(*forwarding) << 7]);
+        }
+    }
+}
+
+/// Writes one capability. All that this speaker writes are far below 255 octets.
+fn put(out: &mut Vec<u8>, code: u8, value: impl FnOnce(&mut Vec<u8>)) {
+    let mut body = Vec::new();
+    value(&mut body);
+    let Ok(len) = u8::try_from(body.len()) else { return };
+    out.push(code);
+    out.push(len);
+    out.extend_from_slice(&body);
+}
+
+/// Reads `value` to its very end.
+fn whole<'a, P>(parser: P, value: &'a [u8]) -> Result<(&'a [u8], P::Output), ()>
+where
+    P: Parser<&'a [u8], Error = ()>,
+{
+    match nom::combinator::all_consuming(parser).parse(value) {
+        Ok(read) => Ok(read),
+        Err(_) => Err(()),
+    }
+}
+
+/// Reads `value` as a list of equal entries; `None` when it is not a whole number of them.
+fn entries<'a, P>(mut value: &'a [u8], mut parser: P) -> Option<SmallVec<[P::Output; 4]>>
+where
+    P: Parser<&'a [u8], Error = ()>,
+{
+    let mut all = SmallVec::new();
+    while !value.is_empty() {
+        let (rest, entry) = parser.parse(value).ok()?;
+        all.push(entry);
+        value = rest;
+    }
+    Some(all)
+}
+
+/// Reads code and value of one capability.
+pub(super) fn next(input: &[u8]) -> Res<'_, (u8, &[u8])> {
+    let (rest, (code, len)) = (be_u8, be_u8).parse(input)?;
+    let (rest, value) = take(len).parse(rest)?;
+    Ok((rest, (code, value)))
+}

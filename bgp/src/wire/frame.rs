@@ -1,0 +1,105 @@
+//! The message header (RFC 4271 4.1, RFC 8654).
+
+use nom::Parser;
+use nom::bytes::complete::{tag, take};
+use nom::number::complete::{be_u8, be_u16};
+
+use super::{ErrorCode, Notification};
+
+/// Length of the message header in octets.
+pub const HEADER_LEN: usize = 19;
+/// Longest message in octets (RFC 4271).
+pub const MAX_LEN: usize = 4096;
+/// Longest message in octets where both ends offered extended messages (RFC 8654).
+pub const MAX_EXTENDED_LEN: usize = 65535;
+
+const MARKER: [u8; 16] = [0xff; 16];
+
+/// The type of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum MessageKind {
+    /// RFC 4271 4.2.
+    Open = 1,
+    /// RFC 4271 4.3.
+    Update = 2,
+    /// RFC 4271 4.5.
+    Notification = 3,
+    /// RFC 4271 4.4.
+    Keepalive = 4,
+    /// RFC 2918.
+    RouteRefresh = 5,
+}
+
+impl MessageKind {
+    fn from_code(code: u8) -> Option<Self> {
+        match code {
+            1 => Some(Self::Open),
+            2 => Some(Self::Update),
+            3 => Some(Self::Notification),
+            4 => Some(Self::Keepalive),
+            5 => Some(Self::RouteRefresh),
+            _ => None,
+        }
+    }
+
+    /// Shortest and longest length of such a message, header included (RFC 4271 6.1, RFC 8654 4).
+    fn bounds(self, extended: bool) -> (usize, usize) {
+        let max = if extended { MAX_EXTENDED_LEN } else { MAX_LEN };
+        match self {
+            Self::Open => (29, MAX_LEN),
+            Self::Update => (23, max),
+            Self::Notification => (21, max),
+            Self::Keepalive => (HEADER_LEN, HEADER_LEN),
+            Self::RouteRefresh => (23, max),
+        }
+    }
+}
+
+/// One message in a receive buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Frame<'a> {
+    /// Its type.
+    pub kind: MessageKind,
+    /// What follows the header.
+    pub body: &'a [u8],
+    /// Octets that the whole message takes in the buffer.
+    pub len: usize,
+}
+
+impl<'a> Frame<'a> {
+    /// The first message in `buffer`; `None` when it is not all there yet. `extended`: messages over 4,096 octets were
+    /// negotiated.
+    ///
+    /// # Errors
+    /// The Message Header Error to send (RFC 4271 6.1). The header is judged as soon as it is there, before the body.
+    pub fn next(buffer: &'a [u8], extended: bool) -> Result<Option<Self>, Notification> {
+        let Ok((rest, header)) = take::<_, _, ()>(HEADER_LEN)(buffer) else {
+            // The marker is judged at once, so that a stranger is not waited for.
+            let marker = buffer.iter().take(MARKER.len()).all(|b| *b == 0xff);
+            return if marker { Ok(None) } else { Err(Notification::new(ErrorCode::NOT_SYNCHRONIZED)) };
+        };
+        let Ok((_, (_, len, code))) = (tag::<_, _, ()>(&MARKER[..]), be_u16, be_u8).parse(header) else {
+            return Err(Notification::new(ErrorCode::NOT_SYNCHRONIZED));
+        };
+        let size = usize::from(len);
+        let bad_length = || Notification::with_data(ErrorCode::BAD_LENGTH, &len.to_be_bytes());
+        if size < HEADER_LEN || (!extended && size > MAX_LEN) {
+            return Err(bad_length());
+        }
+        let Some(kind) = MessageKind::from_code(code) else {
+            return Err(Notification::with_data(ErrorCode::BAD_TYPE, &[code]));
+        };
+        let (min, max) = kind.bounds(extended);
+        if size < min || size > max {
+            return Err(bad_length());
+        }
+        Ok(rest.get(..size - HEADER_LEN).map(|body| Self { kind, body, len: size }))
+    }
+}
+
+/// Appends a header. `len` counts the whole message.
+pub(crate) fn write_header(out: &mut Vec<u8>, len: u16, kind: MessageKind) {
+    out.extend_from_slice(&MARKER);
+    out.extend_from_slice(&len.to_be_bytes());
+    out.push(kind as u8);
+}

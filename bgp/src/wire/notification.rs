@@ -1,0 +1,271 @@
+//! NOTIFICATION (RFC 4271 4.5) and its error codes.
+
+use std::fmt;
+
+use super::frame::{HEADER_LEN, MAX_LEN, MessageKind, write_header};
+
+/// Error code and subcode of a NOTIFICATION.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ErrorCode(pub u8, pub u8);
+
+/// Declares each code once: constant, code, subcode, text.
+macro_rules! codes {
+    ($($(#[$doc:meta])* $name:ident = $code:literal / $sub:literal, $text:literal;)*) => {
+        impl ErrorCode {
+            $($(#[$doc])* pub const $name: Self = Self($code, $sub);)*
+
+            fn known(self) -> Option<&'static str> {
+                match (self.0, self.1) {
+                    $(($code, $sub) => Some($text),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+codes! {
+    /// RFC 4271 6.1.
+    NOT_SYNCHRONIZED = 1 / 1, "connection not synchronized";
+    /// RFC 4271 6.1.
+    BAD_LENGTH = 1 / 2, "bad message length";
+    /// RFC 4271 6.1.
+    BAD_TYPE = 1 / 3, "bad message type";
+    /// RFC 4271 6.2.
+    OPEN_UNSPECIFIC = 2 / 0, "malformed OPEN";
+    /// RFC 4271 6.2.
+    UNSUPPORTED_VERSION = 2 / 1, "unsupported version number";
+    /// RFC 4271 6.2, RFC 7607.
+    BAD_PEER_AS = 2 / 2, "bad peer AS";
+    /// RFC 4271 6.2, RFC 6286.
+    BAD_IDENTIFIER = 2 / 3, "bad BGP identifier";
+    /// RFC 4271 6.2.
+    UNSUPPORTED_PARAMETER = 2 / 4, "unsupported optional parameter";
+    /// RFC 4271 6.2.
+    UNACCEPTABLE_HOLD_TIME = 2 / 6, "unacceptable hold time";
+    /// RFC 5492.
+    UNSUPPORTED_CAPABILITY = 2 / 7, "unsupported capability";
+    /// RFC 9234.
+    ROLE_MISMATCH = 2 / 11, "role mismatch";
+    /// RFC 4271 6.3.
+    MALFORMED_ATTRIBUTE_LIST = 3 / 1, "malformed attribute list";
+    /// RFC 4271 6.3.
+    UNRECOGNIZED_WELL_KNOWN = 3 / 2, "unrecognized well-known attribute";
+    /// RFC 4271 6.3.
+    MISSING_WELL_KNOWN = 3 / 3, "missing well-known attribute";
+    /// RFC 4271 6.3.
+    ATTRIBUTE_FLAGS = 3 / 4, "attribute flags error";
+    /// RFC 4271 6.3.
+    ATTRIBUTE_LENGTH = 3 / 5, "attribute length error";
+    /// RFC 4271 6.3.
+    INVALID_ORIGIN = 3 / 6, "invalid ORIGIN attribute";
+    /// RFC 4271 6.3.
+    INVALID_NEXT_HOP = 3 / 8, "invalid NEXT_HOP attribute";
+    /// RFC 4271 6.3.
+    OPTIONAL_ATTRIBUTE = 3 / 9, "optional attribute error";
+    /// RFC 4271 6.3.
+    INVALID_NETWORK_FIELD = 3 / 10, "invalid network field";
+    /// RFC 4271 6.3.
+    MALFORMED_AS_PATH = 3 / 11, "malformed AS_PATH";
+    /// RFC 4271 6.5.
+    HOLD_TIMER_EXPIRED = 4 / 0, "hold timer expired";
+    /// RFC 6608.
+    FSM_UNSPECIFIC = 5 / 0, "finite state machine error";
+    /// RFC 6608.
+    FSM_OPEN_SENT = 5 / 1, "unexpected message in OpenSent";
+    /// RFC 6608.
+    FSM_OPEN_CONFIRM = 5 / 2, "unexpected message in OpenConfirm";
+    /// RFC 6608.
+    FSM_ESTABLISHED = 5 / 3, "unexpected message in Established";
+    /// RFC 4486.
+    CEASE = 6 / 0, "cease";
+    /// RFC 4486.
+    MAX_PREFIXES = 6 / 1, "maximum number of prefixes reached";
+    /// RFC 4486, RFC 9003.
+    ADMIN_SHUTDOWN = 6 / 2, "administrative shutdown";
+    /// RFC 4486.
+    DECONFIGURED = 6 / 3, "peer de-configured";
+    /// RFC 4486, RFC 9003.
+    ADMIN_RESET = 6 / 4, "administrative reset";
+    /// RFC 4486.
+    CONNECTION_REJECTED = 6 / 5, "connection rejected";
+    /// RFC 4486.
+    CONFIGURATION_CHANGE = 6 / 6, "other configuration change";
+    /// RFC 4486.
+    COLLISION = 6 / 7, "connection collision resolution";
+    /// RFC 4486.
+    OUT_OF_RESOURCES = 6 / 8, "out of resources";
+    /// RFC 8538.
+    HARD_RESET = 6 / 9, "hard reset";
+    /// RFC 9384.
+    BFD_DOWN = 6 / 10, "BFD down";
+    /// RFC 7313.
+    REFRESH_LENGTH = 7 / 1, "invalid ROUTE-REFRESH length";
+    /// RFC 9687.
+    SEND_HOLD_TIMER_EXPIRED = 8 / 0, "send hold timer expired";
+}
+
+impl ErrorCode {
+    /// In words; for an unknown subcode the words of its code.
+    #[must_use]
+    pub fn text(self) -> &'static str {
+        self.known().unwrap_or(match self.0 {
+            1 => "message header error",
+            2 => "OPEN message error",
+            3 => "UPDATE message error",
+            4 => "hold timer expired",
+            5 => "finite state machine error",
+            6 => "cease",
+            7 => "ROUTE-REFRESH message error",
+            8 => "send hold timer expired",
+            _ => "unknown error",
+        })
+    }
+}
+
+impl fmt::Display for ErrorCode {
+    /// `6/2 administrative shutdown`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{} {}", self.0, self.1, self.text())
+    }
+}
+
+impl fmt::Debug for ErrorCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A NOTIFICATION, to be sent or received.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Notification {
+    /// Code and subcode.
+    pub code: ErrorCode,
+    /// What RFC 4271 section 6 prescribes for the code; cut to fit when written.
+    pub data: Box<[u8]>,
+}
+
+/// Longest shutdown communication (RFC 9003).
+const SHUTDOWN_TEXT_MAX: usize = 255;
+
+/// Longest data that fits a message of 4,096 octets. NOTIFICATIONs are kept to that size also where more was negotiated:
+/// nobody reads 60 kB of it, and the peer may not have read our OPEN.
+const DATA_MAX: usize = MAX_LEN - HEADER_LEN - 2;
+
+impl Notification {
+    /// Without data.
+    #[must_use]
+    pub fn new(code: ErrorCode) -> Self {
+        Self { code, data: Box::default() }
+    }
+
+    /// With data.
+    #[must_use]
+    pub fn with_data(code: ErrorCode, data: &[u8]) -> Self {
+        Self { code, data: data.get(..data.len().min(DATA_MAX)).unwrap_or_default().into() }
+    }
+
+    /// Cease with a shutdown communication (RFC 9003), `code` being [`ErrorCode::ADMIN_SHUTDOWN`] or
+    /// [`ErrorCode::ADMIN_RESET`]. The text is cut at a character boundary to 255 octets.
+    #[must_use]
+    pub fn with_text(code: ErrorCode, text: &str) -> Self {
+        let text = text.get(..text.floor_char_boundary(SHUTDOWN_TEXT_MAX)).unwrap_or_default();
+        let Ok(len) = u8::try_from(text.len()) else { return Self::new(code) };
+        if len == 0 {
+            return Self::new(code);
+        }
+        let mut data = Vec::with_capacity(text.len() + 1);
+        data.push(len);
+        data.extend_from_slice(text.as_bytes());
+        Self { code, data: data.into_boxed_slice() }
+    }
+
+    /// This NOTIFICATION inside a Hard Reset (RFC 8538): the peer is not to keep our routes.
+    #[must_use]
+    pub fn into_hard_reset(self) -> Self {
+        let mut data = vec![self.code.0, self.code.1];
+        data.extend_from_slice(&self.data);
+        Self::with_data(ErrorCode::HARD_RESET, &data)
+    }
+
+    /// What a Hard Reset encloses; this very NOTIFICATION when it is none or encloses nothing.
+    #[must_use]
+    pub fn unwrap_hard_reset(&self) -> (ErrorCode, &[u8]) {
+        match (self.code, &*self.data) {
+            (ErrorCode::HARD_RESET, [code, subcode, data @ ..]) => (ErrorCode(*code, *subcode), data),
+            _ => (self.code, &self.data),
+        }
+    }
+
+    /// The shutdown communication (RFC 9003) made safe to print, when there is one. A length octet that exceeds the
+    /// data counts as the length of the data.
+    #[must_use]
+    pub fn shutdown_text(&self) -> Option<String> {
+        let (ErrorCode::ADMIN_SHUTDOWN | ErrorCode::ADMIN_RESET, data) = self.unwrap_hard_reset() else {
+            return None;
+        };
+        let (len, text) = data.split_first()?;
+        let text = text.get(..usize::from(*len).min(text.len())).unwrap_or_default();
+        if text.is_empty() { None } else { Some(sanitise(text)) }
+    }
+
+    /// Reads the body of a NOTIFICATION. Total: there is no answer to a NOTIFICATION, so a short one counts as code 0.
+    #[must_use]
+    pub fn decode(body: &[u8]) -> Self {
+        match body {
+            [code, subcode, data @ ..] => Self { code: ErrorCode(*code, *subcode), data: data.into() },
+            [code] => Self::new(ErrorCode(*code, 0)),
+            [] => Self::new(ErrorCode(0, 0)),
+        }
+    }
+
+    /// Appends the whole message; never longer than 4,096 octets.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        let data = self.data.get(..self.data.len().min(DATA_MAX)).unwrap_or_default();
+        let len = u16::try_from(HEADER_LEN + 2 + data.len()).unwrap_or(u16::MAX);
+        write_header(out, len, MessageKind::Notification);
+        out.push(self.code.0);
+        out.push(self.code.1);
+        out.extend_from_slice(data);
+    }
+}
+
+impl fmt::Display for Notification {
+    /// `6/2 administrative shutdown: "maintenance"`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.code, f)?;
+        if self.code == ErrorCode::HARD_RESET && self.data.len() >= 2 {
+            write!(f, " ({})", self.unwrap_hard_reset().0)?;
+        }
+        match self.shutdown_text() {
+            Some(text) => write!(f, ": \"{text}\""),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for Notification {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} data {:02x?}", self.code, self.data)
+    }
+}
+
+/// Text of a peer made safe for logs and terminals: invalid UTF-8 is replaced, control and formatting characters
+/// become `?`, quotes and backslashes are escaped.
+#[must_use]
+pub fn sanitise(text: &[u8]) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in String::from_utf8_lossy(text).chars() {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            c if c.is_control() || is_format(c) => out.push('?'),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// Characters that change the direction or the look of the text around them, and line separators.
+fn is_format(c: char) -> bool {
+    matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}')
+}

@@ -1,0 +1,136 @@
+//! OPEN (RFC 4271 4.2, RFC 5492, RFC 9072).
+
+use nom::Parser;
+use nom::bytes::complete::take;
+use nom::number::complete::{be_u8, be_u16, be_u32};
+
+use super::capability::{self, Capabilities};
+use super::frame::{HEADER_LEN, MessageKind, write_header};
+use super::notification::{ErrorCode, Notification};
+use crate::attr::{AS_TRANS, AS_TRANS_SHORT};
+use crate::types::RouterId;
+
+const VERSION: u8 = 4;
+/// Optional parameter type of capabilities (RFC 5492).
+const CAPABILITIES: u8 = 2;
+/// Marks the extended form of RFC 9072, as length and as type.
+const EXTENDED: u8 = 255;
+
+/// An OPEN.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Open {
+    /// The AS of the speaker: of the four-octet capability where there is one, else of the fixed field.
+    pub asn: u32,
+    /// Hold time in seconds: 0 or at least 3.
+    pub hold_time: u16,
+    /// BGP identifier, not 0.
+    pub router_id: RouterId,
+    /// What the speaker can do.
+    pub capabilities: Capabilities,
+}
+
+/// Parse errors carry nothing: any of them is "malformed OPEN".
+type Res<'a, T> = nom::IResult<&'a [u8], T, ()>;
+
+impl Open {
+    /// Reads the body of an OPEN. Whether AS and role are the expected ones is the session's to judge.
+    ///
+    /// # Errors
+    /// The OPEN Message Error to send (RFC 4271 6.2).
+    pub fn decode(body: &[u8]) -> Result<Self, Notification> {
+        let malformed = |_: nom::Err<()>| Notification::new(ErrorCode::OPEN_UNSPECIFIC);
+        let (rest, version) = be_u8(body).map_err(malformed)?;
+        if version != VERSION {
+            let ours = u16::from(VERSION).to_be_bytes();
+            return Err(Notification::with_data(ErrorCode::UNSUPPORTED_VERSION, &ours));
+        }
+        let (rest, (short_as, hold_time, id)) = (be_u16, be_u16, be_u32).parse(rest).map_err(malformed)?;
+        let capabilities = Self::parameters(rest)?;
+        let asn = match capabilities.as4 {
+            // A speaker whose AS fits two octets writes it in both places (RFC 6793 4.1).
+            Some(asn) if short_as != AS_TRANS_SHORT && asn != u32::from(short_as) => {
+                return Err(Notification::with_data(ErrorCode::BAD_PEER_AS, &short_as.to_be_bytes()));
+            }
+            Some(asn) => asn,
+            None => u32::from(short_as),
+        };
+        // RFC 7607; and no speaker can be AS_TRANS.
+        if asn == 0 || short_as == 0 || asn == AS_TRANS {
+            return Err(Notification::with_data(ErrorCode::BAD_PEER_AS, &short_as.to_be_bytes()));
+        }
+        if id == 0 {
+            return Err(Notification::with_data(ErrorCode::BAD_IDENTIFIER, &id.to_be_bytes()));
+        }
+        if matches!(hold_time, 1 | 2) {
+            return Err(Notification::with_data(ErrorCode::UNACCEPTABLE_HOLD_TIME, &hold_time.to_be_bytes()));
+        }
+        Ok(Self { asn, hold_time, router_id: RouterId(id), capabilities })
+    }
+
+    /// Reads the optional parameters, in either form. The lengths must add up exactly: what follows the parameters, or
+    /// a parameter that claims more than is there, is malformed.
+    fn parameters(input: &[u8]) -> Result<Capabilities, Notification> {
+        let malformed = |_: nom::Err<()>| Notification::new(ErrorCode::OPEN_UNSPECIFIC);
+        let (mut rest, len) = be_u8(input).map_err(malformed)?;
+        let mut len = usize::from(len);
+        // RFC 9072 2: the first type octet tells, whatever non-zero value stands in the length.
+        let extended = len != 0 && rest.first() == Some(&EXTENDED);
+        if extended {
+            let (tail, (_, long)) = (be_u8, be_u16).parse(rest).map_err(malformed)?;
+            (rest, len) = (tail, usize::from(long));
+        }
+        if rest.len() != len {
+            return Err(malformed(nom::Err::Error(())));
+        }
+        let mut capabilities = Capabilities::default();
+        while !rest.is_empty() {
+            let (tail, (kind, value)) = Self::parameter(rest, extended).map_err(malformed)?;
+            rest = tail;
+            if kind != CAPABILITIES {
+                return Err(Notification::new(ErrorCode::UNSUPPORTED_PARAMETER));
+            }
+            let mut list = value;
+            while !list.is_empty() {
+                let (tail, (code, value)) = capability::next(list).map_err(malformed)?;
+                list = tail;
+                capabilities.read(code, value)?;
+            }
+        }
+        Ok(capabilities)
+    }
+
+    fn parameter(input: &[u8], extended: bool) -> Res<'_, (u8, &[u8])> {
+        let (rest, kind) = be_u8(input)?;
+        let (rest, len) =
+            if extended { be_u16(rest)? } else { be_u8(rest).map(|(r, n)| (r, u16::from(n)))? };
+        let (rest, value) = take(len).parse(rest)?;
+        Ok((rest, (kind, value)))
+    }
+
+    /// Appends the whole message: one capabilities parameter, in the form of RFC 9072 only where it has to be.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        let mut list = Vec::new();
+        self.capabilities.write(&mut list);
+        let mut parameters = Vec::with_capacity(list.len() + 6);
+        match u8::try_from(list.len()) {
+            Ok(0) => parameters.push(0),
+            Ok(len) if len < EXTENDED - 2 => parameters.extend_from_slice(&[len + 2, CAPABILITIES, len]),
+            _ => {
+                let len = u16::try_from(list.len()).unwrap_or(u16::MAX);
+                parameters.extend_from_slice(&[EXTENDED, EXTENDED]);
+                parameters.extend_from_slice(&len.saturating_add(3).to_be_bytes());
+                parameters.push(CAPABILITIES);
+                parameters.extend_from_slice(&len.to_be_bytes());
+            }
+        }
+        parameters.extend_from_slice(&list);
+        // Capabilities that this speaker writes stay below 500 octets, so the length never saturates.
+        let len = u16::try_from(HEADER_LEN + 9 + parameters.len()).unwrap_or(u16::MAX);
+        write_header(out, len, MessageKind::Open);
+        out.push(VERSION);
+        out.extend_from_slice(&u16::try_from(self.asn).unwrap_or(AS_TRANS_SHORT).to_be_bytes());
+        out.extend_from_slice(&self.hold_time.to_be_bytes());
+        out.extend_from_slice(&self.router_id.0.to_be_bytes());
+        out.extend_from_slice(&parameters);
+    }
+}

@@ -1,0 +1,68 @@
+//! ROUTE-REFRESH (RFC 2918, RFC 7313).
+
+use nom::Parser;
+use nom::number::complete::{be_u8, be_u16};
+
+use super::frame::{HEADER_LEN, MessageKind, write_header};
+use super::{ErrorCode, Notification};
+use crate::types::Family;
+
+/// The message subtype (RFC 7313 4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RefreshKind {
+    /// Send all routes of the family again.
+    Request = 0,
+    /// Beginning of a refresh.
+    Begin = 1,
+    /// End of a refresh: what was not announced since the beginning is gone.
+    End = 2,
+}
+
+/// A ROUTE-REFRESH.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RouteRefresh {
+    /// The family.
+    pub family: Family,
+    /// What about it.
+    pub kind: RefreshKind,
+}
+
+impl RouteRefresh {
+    /// Reads the body. `None` for what is to be ignored: another family, an unknown subtype, or a request with outbound
+    /// route filters (RFC 5291), which this speaker never offers.
+    ///
+    /// # Errors
+    /// ROUTE-REFRESH Message Error (RFC 7313 5) for a demarcation of another length than four octets; `body` is named
+    /// in the data, header included.
+    pub fn decode(body: &[u8]) -> Result<Option<Self>, Notification> {
+        let Ok((rest, (afi, subtype, safi))) = (be_u16::<_, ()>, be_u8, be_u8).parse(body) else {
+            return Err(Self::bad_length(body));
+        };
+        let kind = match subtype {
+            0 => RefreshKind::Request,
+            1 => RefreshKind::Begin,
+            2 => RefreshKind::End,
+            _ => return Ok(None),
+        };
+        if !rest.is_empty() {
+            return if kind == RefreshKind::Request { Ok(None) } else { Err(Self::bad_length(body)) };
+        }
+        Ok(Family::from_codes(afi, safi).map(|family| Self { family, kind }))
+    }
+
+    fn bad_length(body: &[u8]) -> Notification {
+        let mut message = Vec::with_capacity(HEADER_LEN + body.len());
+        let len = u16::try_from(HEADER_LEN + body.len()).unwrap_or(u16::MAX);
+        write_header(&mut message, len, MessageKind::RouteRefresh);
+        message.extend_from_slice(body);
+        Notification::with_data(ErrorCode::REFRESH_LENGTH, &message)
+    }
+
+    /// Appends the whole message.
+    pub fn write(self, out: &mut Vec<u8>) {
+        write_header(out, 23, MessageKind::RouteRefresh);
+        out.extend_from_slice(&self.family.afi().to_be_bytes());
+        out.push(self.kind as u8);
+        out.push(self.family.safi());
+    }
+}
