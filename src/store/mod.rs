@@ -7,7 +7,14 @@
 //!  sqlite.rs | etcd.rs  --Store-->  feed.rs: snapshot, then deltas; reconnects, relists, says when it is away  --> agent
 //! ```
 
+mod options;
+pub mod sqlite;
+mod txn;
+
 use std::time::Duration;
+
+pub use options::{DEFAULT_URL, StoreOptions, StoreUrl, open};
+pub use txn::{MAX_TXN_BYTES, disjoint_prefixes, prefix_end, split};
 
 /// A store revision: grows with every committed transaction, never 0 for a written key.
 pub type Revision = u64;
@@ -162,6 +169,11 @@ pub trait Store: Send + Sync {
     async fn revoke(&self, lease: LeaseId) -> Result<(), StoreError>;
     /// Forgets history below `revision`.
     async fn compact(&self, revision: Revision) -> Result<(), StoreError>;
+    /// Housekeeping that an agent calls each minute or so: SQLite drops expired keys and history beyond
+    /// [`sqlite::HISTORY_REVISIONS`] and writes its log back; etcd has its own.
+    async fn maintain(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
     /// For people: `sqlite:/path` or `etcd 3 members`; never a secret.
     fn describe(&self) -> String;
 }
@@ -175,6 +187,9 @@ pub enum StoreError {
     /// The call can never succeed as it is (too many operations, a value too large, a key twice).
     #[error("refused: {0}")]
     Refused(String),
+    /// The lease of a written key has ended; make a new one.
+    #[error("lease {:x} has ended", .0.0)]
+    LeaseEnded(LeaseId),
     /// No right to do this.
     #[error("the store denies access: {0}")]
     Denied(String),

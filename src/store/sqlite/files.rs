@@ -1,0 +1,187 @@
+//! The files of a store: the database, its lock and its wake file; who may read them and where they may lie.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+
+use super::super::StoreError;
+
+/// Where the files are.
+pub(super) struct Files {
+    pub(super) database: PathBuf,
+    pub(super) lock: PathBuf,
+    pub(super) wake: PathBuf,
+}
+
+/// Which file a path named when it was opened; another value means that it was replaced.
+pub(super) type Identity = (u64, u64);
+
+impl Files {
+    pub(super) fn new(database: &Path) -> Result<Self, StoreError> {
+        let taken = ["lock", "wake"].iter().any(|e| database.extension().is_some_and(|own| own == *e));
+        if taken || database.file_name().is_none() {
+            return Err(StoreError::Unusable(format!(
+                "{}: not a name for a database, its lock and wake files are called like that; take store.db",
+                database.display()
+            )));
+        }
+        // The folder may change under a process that was started with a relative path.
+        let database = std::path::absolute(database).map_err(|e| failed(database, &e))?;
+        let (lock, wake) = (database.with_extension("lock"), database.with_extension("wake"));
+        Ok(Self { database, lock, wake })
+    }
+
+    /// SQLite's own side file.
+    pub(super) fn wal(&self) -> PathBuf {
+        let mut name = self.database.clone().into_os_string();
+        name.push("-wal");
+        name.into()
+    }
+
+    fn shm(&self) -> PathBuf {
+        let mut name = self.database.clone().into_os_string();
+        name.push("-shm");
+        name.into()
+    }
+
+    pub(super) fn identity(&self) -> Result<Identity, StoreError> {
+        match std::fs::metadata(&self.database) {
+            Ok(meta) => Ok((meta.dev(), meta.ino())),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                Err(StoreError::Away(format!("{} is gone", self.database.display())))
+            }
+            Err(e) => Err(failed(&self.database, &e)),
+        }
+    }
+
+    /// Makes the folder and the file when absent, refuses places where SQLite's locks do not hold.
+    pub(super) fn prepare(&self, create: bool) -> Result<(), StoreError> {
+        let folder = self.database.parent().unwrap_or(Path::new("/"));
+        if create && !folder.exists() {
+            let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
+            made.map_err(|e| failed(folder, &e))?;
+        }
+        if !create && !self.database.exists() {
+            return Err(StoreError::Unusable(format!(
+                "there is no store at {}; name the right one with --datastore, or start the agent or write to make it",
+                self.database.display()
+            )));
+        }
+        let stat = rustix::fs::statfs(folder).map_err(|e| failed(folder, &e.into()))?;
+        if let Some(kind) = network_file_system(i128::from(stat.f_type)) {
+            return Err(StoreError::Unusable(format!(
+                "{} lies on {kind}, where a SQLite store is not safe; put it on a local disk, or use etcd://",
+                self.database.display()
+            )));
+        }
+        if !self.database.exists() {
+            let lock = self.open_lock()?;
+            let _held = Lock::take(&lock, &self.lock)?;
+            if !self.database.exists() {
+                // A log that outlived its database would be replayed into the new one.
+                for stale in [self.wal(), self.shm()] {
+                    match std::fs::remove_file(&stale) {
+                        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(failed(&stale, &e)),
+                        _ => {}
+                    }
+                }
+                open_private(&self.database)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn open_lock(&self) -> Result<File, StoreError> {
+        open_private(&self.lock)
+    }
+
+    pub(super) fn open_wake(&self) -> Result<File, StoreError> {
+        open_private(&self.wake)
+    }
+}
+
+/// Opens for writing, makes it with mode 0600 when absent.
+fn open_private(path: &Path) -> Result<File, StoreError> {
+    let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
+    open.map_err(|e| failed(path, &e))
+}
+
+/// The turn to write, held until dropped.
+pub(super) struct Lock<'a>(&'a File);
+
+impl<'a> Lock<'a> {
+    /// Waits for the turn; the kernel hands it on in the order of asking.
+    pub(super) fn take(file: &'a File, path: &Path) -> Result<Self, StoreError> {
+        loop {
+            match flock(file, FlockOperation::LockExclusive) {
+                Ok(()) => return Ok(Self(file)),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(e) => return Err(failed(path, &e.into())),
+            }
+        }
+    }
+}
+
+impl Drop for Lock<'_> {
+    fn drop(&mut self) {
+        // Closing the file would unlock as well; nothing else can be done about an error here.
+        let _ = flock(self.0, FlockOperation::Unlock);
+    }
+}
+
+pub(super) fn failed(path: &Path, error: &io::Error) -> StoreError {
+    let text = format!("{}: {error}", path.display());
+    match error.kind() {
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => StoreError::Denied(text),
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::IsADirectory => {
+            StoreError::Unusable(text)
+        }
+        _ => StoreError::Away(text),
+    }
+}
+
+/// Names the file systems whose locks or shared memory do not hold between machines (statfs(2), linux/magic.h).
+fn network_file_system(magic: i128) -> Option<&'static str> {
+    // Some architectures give the 32-bit magic with its sign.
+    match magic & 0xffff_ffff {
+        0x6969 => Some("NFS"),
+        0x517b => Some("SMB"),
+        0xff53_4d42 => Some("CIFS"),
+        0xfe53_4d42 => Some("SMB2"),
+        0x0102_1997 => Some("9P"),
+        0x5346_414f | 0x6b41_4653 => Some("AFS"),
+        0x7375_7245 => Some("Coda"),
+        0x00c3_6400 => Some("Ceph"),
+        0x0bd0_0bd0 => Some("Lustre"),
+        0x7461_636f => Some("OCFS2"),
+        0x0116_1970 => Some("GFS2"),
+        0x6573_5546 => Some("FUSE"),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn side_files_lie_beside_the_database() {
+        let files = Files::new(Path::new("/var/lib/tortie/store.db")).unwrap();
+        assert_eq!(files.lock, Path::new("/var/lib/tortie/store.lock"));
+        assert_eq!(files.wake, Path::new("/var/lib/tortie/store.wake"));
+        assert_eq!(files.wal(), Path::new("/var/lib/tortie/store.db-wal"));
+        assert!(Files::new(Path::new("/x/store.lock")).is_err());
+    }
+
+    #[test]
+    fn network_file_systems_are_named_whatever_the_sign() {
+        assert_eq!(network_file_system(0x6969), Some("NFS"));
+        assert_eq!(network_file_system(i128::from(0xff53_4d42_u32.cast_signed())), Some("CIFS"));
+        for local in [0xef53, 0x0102_1994, 0x9123_683e, 0x5846_5342, 0x794c_7630] {
+            assert_eq!(network_file_system(local), None);
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Reading: short transactions only, for an open one lets the write-ahead log grow without bound.
+
+use std::sync::Arc;
+
+use rusqlite::{Connection, OptionalExtension, Row, TransactionBehavior, params};
+
+use super::super::{Change, Delta, KeyValue, Revision, Snapshot, StoreError, prefix_end};
+use super::files::{Files, Identity};
+use super::schema::{boot_id, boot_millis, connect, failed, meta};
+
+/// Rows read at once for a watcher; a transaction is never cut.
+const ROWS_PER_READ: usize = 1000;
+
+/// The reading connection of a handle.
+pub(super) struct Reader {
+    files: Arc<Files>,
+    conn: Connection,
+    identity: Identity,
+    store_id: String,
+    boot: String,
+}
+
+/// What a watcher gets from one look.
+pub(super) struct Changes {
+    pub(super) deltas: Vec<Delta>,
+    /// Everything up to here was read.
+    pub(super) upto: Revision,
+    /// Oldest revision whose changes are kept.
+    pub(super) oldest: Revision,
+    /// The last revision of the store.
+    pub(super) current: Revision,
+    pub(super) store_id: String,
+    /// A lease has ended and its keys are still there.
+    pub(super) expired: bool,
+}
+
+impl Reader {
+    pub(super) fn open(files: Arc<Files>, create: bool) -> Result<Self, StoreError> {
+        files.prepare(create)?;
+        let identity = files.identity()?;
+        let conn = connect(&files)?;
+        conn.pragma_update(None, "query_only", true).map_err(|e| failed(&files, &e))?;
+        let store_id = meta(&conn, "store_id").map_err(|e| failed(&files, &e))?;
+        Ok(Self { boot: boot_id()?, identity, conn, store_id, files })
+    }
+
+    /// Follows the path: a store that was moved away and made anew is another store, not the old one for ever.
+    fn follow(&mut self) -> Result<(), StoreError> {
+        if self.files.identity()? != self.identity {
+            *self = Self::open(Arc::clone(&self.files), false)?;
+        }
+        Ok(())
+    }
+
+    fn within<T>(
+        &mut self,
+        read: impl FnOnce(&Connection, &str, &str) -> rusqlite::Result<T>,
+    ) -> Result<T, StoreError> {
+        self.follow()?;
+        let result = self
+            .conn
+            .transaction_with_behavior(TransactionBehavior::Deferred)
+            .and_then(|tx| read(&tx, &self.boot, &self.store_id));
+        result.map_err(|e| failed(&self.files, &e))
+    }
+
+    pub(super) fn get(&mut self, key: &str) -> Result<Option<KeyValue>, StoreError> {
+        self.within(|conn, boot, _| {
+            let sql = "SELECT k.key, k.value, k.mod_revision, k.create_revision FROM keys k
+                LEFT JOIN leases l ON l.id = k.lease
+                WHERE k.key = ?1 AND (k.lease IS NULL OR (l.boot = ?2 AND l.expires > ?3))";
+            conn.prepare_cached(sql)?.query_row(params![key, boot, boot_millis()], key_value).optional()
+        })
+    }
+
+    pub(super) fn list(&mut self, prefixes: &[String]) -> Result<Snapshot, StoreError> {
+        self.within(|conn, boot, store_id| {
+            let mut snapshot =
+                Snapshot { revision: meta(conn, "revision")?, store_id: store_id.to_owned(), entries: Vec::new() };
+            let now = boot_millis();
+            for prefix in prefixes {
+                let end = prefix_end(prefix);
+                let sql = if end.is_some() {
+                    "SELECT k.key, k.value, k.mod_revision, k.create_revision FROM keys k
+                     LEFT JOIN leases l ON l.id = k.lease
+                     WHERE k.key >= ?1 AND k.key < ?2 AND (k.lease IS NULL OR (l.boot = ?3 AND l.expires > ?4))
+                     ORDER BY k.key"
+                } else {
+                    "SELECT k.key, k.value, k.mod_revision, k.create_revision FROM keys k
+                     LEFT JOIN leases l ON l.id = k.lease
+                     WHERE k.key >= ?1 AND ?2 IS NULL AND (k.lease IS NULL OR (l.boot = ?3 AND l.expires > ?4))
+                     ORDER BY k.key"
+                };
+                let mut statement = conn.prepare_cached(sql)?;
+                for row in statement.query_map(params![prefix, end, boot, now], key_value)? {
+                    snapshot.entries.push(row?);
+                }
+            }
+            Ok(snapshot)
+        })
+    }
+
+    /// The changes after `after` in these prefixes, as many as one look takes.
+    pub(super) fn changes(&mut self, prefixes: &[String], after: Revision) -> Result<Changes, StoreError> {
+        self.within(|conn, boot, store_id| {
+            let current: Revision = meta(conn, "revision")?;
+            let expired = "SELECT EXISTS(SELECT 1 FROM leases WHERE boot <> ?1 OR expires <= ?2)";
+            let mut found = Changes {
+                deltas: Vec::new(),
+                upto: current,
+                oldest: meta(conn, "oldest")?,
+                current,
+                store_id: store_id.to_owned(),
+                expired: conn
+                    .prepare_cached(expired)?
+                    .query_row(params![boot, boot_millis()], |row| row.get(0))?,
+            };
+            if current <= after {
+                return Ok(found);
+            }
+            let sql =
+                "SELECT key, value, revision, create_revision FROM history WHERE revision > ?1 ORDER BY seq";
+            let mut statement = conn.prepare_cached(sql)?;
+            let mut rows = statement.query([after])?;
+            let mut last = after;
+            let mut read = 0;
+            while let Some(row) = rows.next()? {
+                let revision: Revision = row.get(2)?;
+                if revision != last && read >= ROWS_PER_READ {
+                    found.upto = last;
+                    break;
+                }
+                last = revision;
+                read += 1;
+                let key = row.get_ref(0)?.as_str()?;
+                if !prefixes.iter().any(|prefix| key.starts_with(prefix.as_str())) {
+                    continue;
+                }
+                let change = if row.get_ref(1)? == rusqlite::types::ValueRef::Null {
+                    Change::Delete { key: key.to_owned() }
+                } else {
+                    Change::Put(key_value(row)?)
+                };
+                match found.deltas.last_mut() {
+                    Some(delta) if delta.revision == revision => delta.changes.push(change),
+                    _ => found.deltas.push(Delta { revision, changes: vec![change] }),
+                }
+            }
+            Ok(found)
+        })
+    }
+}
+
+fn key_value(row: &Row<'_>) -> rusqlite::Result<KeyValue> {
+    Ok(KeyValue {
+        key: row.get(0)?,
+        value: row.get(1)?,
+        mod_revision: row.get(2)?,
+        create_revision: row.get(3)?,
+    })
+}

@@ -1,0 +1,121 @@
+//! Opening a connection: what is set on each, the tables, and what is refused.
+
+use std::time::Duration;
+
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension};
+
+use super::super::StoreError;
+use super::files::{Files, Lock};
+
+/// "Trti"
+const APPLICATION_ID: i32 = 0x5472_7469;
+/// Raised with each change of the tables; a file with a higher one is refused.
+const SCHEMA_VERSION: i32 = 1;
+
+/// `meta` holds one row of each: `store_id` (random, hexadecimal), `revision` (the last one), `oldest` (the oldest
+/// revision whose changes are kept). In `history` a row without a value is a deletion. Lease times are milliseconds of
+/// CLOCK_BOOTTIME, which no setting of the clock moves; a lease of another boot has ended, for its holder has.
+const SCHEMA: &str = "
+    CREATE TABLE meta(name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID;
+    INSERT INTO meta VALUES('store_id', lower(hex(randomblob(8)))), ('revision', 0), ('oldest', 1);
+    CREATE TABLE keys(
+        key TEXT NOT NULL UNIQUE, value BLOB NOT NULL,
+        mod_revision INTEGER NOT NULL, create_revision INTEGER NOT NULL, lease INTEGER);
+    CREATE INDEX keys_lease ON keys(lease) WHERE lease IS NOT NULL;
+    CREATE TABLE history(
+        seq INTEGER PRIMARY KEY, revision INTEGER NOT NULL,
+        key TEXT NOT NULL, value BLOB, create_revision INTEGER NOT NULL);
+    CREATE INDEX history_revision ON history(revision);
+    CREATE TABLE leases(id INTEGER PRIMARY KEY, ttl INTEGER NOT NULL, boot TEXT NOT NULL, expires INTEGER NOT NULL);
+";
+
+/// Opens a connection and makes the tables when the file is empty.
+pub(super) fn connect(files: &Files) -> Result<Connection, StoreError> {
+    let fail = |e: rusqlite::Error| failed(files, &e);
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let mut conn = Connection::open_with_flags(&files.database, flags).map_err(fail)?;
+    conn.busy_timeout(Duration::from_secs(5)).map_err(fail)?;
+    // The last process to close would else write the log back and unlink it: a stall in a short-lived plugin.
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(fail)?;
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true).map_err(fail)?;
+    if state(&conn, files)? == State::Empty {
+        let lock = files.open_lock()?;
+        let _held = Lock::take(&lock, &files.lock)?;
+        if state(&conn, files)? == State::Empty {
+            conn.pragma_update(None, "journal_mode", "WAL").map_err(fail)?;
+            let tx =
+                conn.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate).map_err(fail)?;
+            tx.execute_batch(SCHEMA).map_err(fail)?;
+            tx.pragma_update(None, "application_id", APPLICATION_ID).map_err(fail)?;
+            tx.pragma_update(None, "user_version", SCHEMA_VERSION).map_err(fail)?;
+            tx.commit().map_err(fail)?;
+        }
+    }
+    conn.pragma_update(None, "synchronous", "FULL").map_err(fail)?;
+    conn.pragma_update(None, "wal_autocheckpoint", 0).map_err(fail)?;
+    Ok(conn)
+}
+
+#[derive(PartialEq)]
+enum State {
+    Empty,
+    Ours,
+}
+
+fn state(conn: &Connection, files: &Files) -> Result<State, StoreError> {
+    let fail = |e: rusqlite::Error| failed(files, &e);
+    let number = |name: &str| conn.pragma_query_value(None, name, |row| row.get::<_, i32>(0));
+    let (application, version) =
+        (number("application_id").map_err(fail)?, number("user_version").map_err(fail)?);
+    let place = files.database.display();
+    if application == APPLICATION_ID && version > SCHEMA_VERSION {
+        return Err(StoreError::Unusable(format!(
+            "{place} has schema {version}, this tortie knows up to {SCHEMA_VERSION}; run the newer tortie that made it"
+        )));
+    }
+    if application == APPLICATION_ID {
+        return Ok(State::Ours);
+    }
+    let table = conn.query_row("SELECT name FROM sqlite_schema LIMIT 1", [], |row| row.get::<_, String>(0));
+    match table.optional().map_err(fail)? {
+        None => Ok(State::Empty),
+        Some(_) => Err(StoreError::Unusable(format!(
+            "{place} is a SQLite database of another program; name another file with --datastore"
+        ))),
+    }
+}
+
+/// One value of `meta`.
+pub(super) fn meta<T: rusqlite::types::FromSql>(conn: &Connection, name: &str) -> rusqlite::Result<T> {
+    conn.prepare_cached("SELECT value FROM meta WHERE name = ?1")?.query_row([name], |row| row.get(0))
+}
+
+/// What a SQLite error means to the caller.
+pub(super) fn failed(files: &Files, error: &rusqlite::Error) -> StoreError {
+    let text = format!("{}: {error}", files.database.display());
+    match error.sqlite_error_code() {
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => StoreError::Unusable(format!(
+            "{text}; the file is damaged: move it away with its -wal and -shm files and import an export of it"
+        )),
+        Some(ErrorCode::PermissionDenied | ErrorCode::ReadOnly | ErrorCode::CannotOpen) => {
+            StoreError::Denied(text)
+        }
+        Some(ErrorCode::TooBig) => StoreError::Refused(text),
+        // Busy, full disk, I/O error: may pass.
+        _ => StoreError::Away(text),
+    }
+}
+
+/// Milliseconds since boot, suspended time counted.
+pub(super) fn boot_millis() -> i64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    now.tv_sec.saturating_mul(1000).saturating_add(now.tv_nsec / 1_000_000)
+}
+
+/// Which boot of the machine this is.
+pub(super) fn boot_id() -> Result<String, StoreError> {
+    let path = std::path::Path::new("/proc/sys/kernel/random/boot_id");
+    let id = std::fs::read_to_string(path).map_err(|e| super::files::failed(path, &e))?;
+    Ok(id.trim().to_owned())
+}

@@ -1,0 +1,43 @@
+//! One suite for both stores: what holds for etcd holds for SQLite.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    missing_docs,
+    reason = "a test ends where something is not as it must be"
+)]
+
+#[path = "store/cases.rs"]
+mod cases;
+
+mod sqlite {
+    use super::cases::{self, Shared};
+    use std::sync::Arc;
+    use tortie::store::sqlite::SqliteStore;
+
+    async fn open(dir: &tempfile::TempDir) -> Shared {
+        Arc::new(SqliteStore::open(&dir.path().join("store.db"), true).await.unwrap())
+    }
+
+    macro_rules! run {
+        ($($case:ident)*) => {$(
+            #[tokio::test]
+            async fn $case() {
+                let dir = tempfile::tempdir().unwrap();
+                cases::$case(&open(&dir).await, "/calico/test/").await;
+            }
+        )*};
+    }
+
+    run!(compares ops limits watch watch_is_cancel_safe progress compaction leases large_list);
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn eight_writers_lose_no_update() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut stores = Vec::new();
+        for _ in 0..8 {
+            stores.push(open(&dir).await);
+        }
+        cases::counters(stores, "/calico/test/").await;
+    }
+}
