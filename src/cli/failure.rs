@@ -66,6 +66,7 @@ impl From<crate::store::StoreError> for Failure {
         let (exit, code) = match &error {
             StoreError::Away(_) => (Exit::Unreachable, "store-away"),
             StoreError::Refused(_) => (Exit::Usage, "refused"),
+            StoreError::LeaseEnded(_) => (Exit::No, "lease-ended"),
             StoreError::Denied(_) => (Exit::Permission, "denied"),
             StoreError::Unusable(_) => (Exit::Usage, "unusable"),
         };
