@@ -1,15 +1,21 @@
 //! A BGP-4 speaker as a library: it opens no socket, asks no clock, starts no thread and keeps no global.
 //!
-//! The embedder feeds [`Input`]s with the current time into `Speaker::handle`, asks `Speaker::poll_event` what to
-//! do, `Speaker::poll_transmit` which bytes to write, and `Speaker::poll_timeout` when to call again.
+//! The embedder feeds [`Input`]s with the current time into [`Speaker::handle`], asks [`Speaker::poll_event`] what
+//! to do, [`Speaker::poll_transmit`] which bytes to write, and [`Speaker::poll_timeout`] when to call again.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
+mod api;
 #[allow(dead_code, reason = "used by the UPDATE codec that follows")]
 pub mod attr;
+mod query;
+mod speaker;
 mod types;
 #[allow(dead_code, reason = "used by the UPDATE codec that follows")]
 pub mod wire;
 
+pub use api::*;
+pub use query::*;
+pub use speaker::Speaker;
 pub use types::{Family, RouterId};

@@ -1,0 +1,334 @@
+//! What a [`Speaker`](crate::Speaker) answers to questions: plain values, made when asked.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+use tortie_config::Cidr;
+
+use crate::api::{Down, NextHopState, PeerId, State};
+use crate::attr::Attributes;
+use crate::types::{Family, RouterId};
+
+/// Messages by type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct MessageCounts {
+    /// OPEN.
+    pub open: u64,
+    /// UPDATE.
+    pub update: u64,
+    /// NOTIFICATION.
+    pub notification: u64,
+    /// KEEPALIVE.
+    pub keepalive: u64,
+    /// ROUTE-REFRESH.
+    pub route_refresh: u64,
+}
+
+impl MessageCounts {
+    /// All of them.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.open + self.update + self.notification + self.keepalive + self.route_refresh
+    }
+}
+
+/// What a session in OpenConfirm or Established agreed on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionStatus {
+    /// Our end.
+    pub local: SocketAddr,
+    /// Their end.
+    pub remote: SocketAddr,
+    /// The peer's BGP identifier.
+    pub router_id: RouterId,
+    /// Negotiated hold time; 0: none.
+    pub hold_time: Duration,
+    /// Interval of our keepalives; 0: none.
+    pub keepalive: Duration,
+    /// Families that both ends offered.
+    pub families: Vec<Family>,
+    /// Four-octet AS numbers (RFC 6793).
+    pub as4: bool,
+    /// Extended messages (RFC 8654).
+    pub extended_messages: bool,
+    /// IPv4 routes may have IPv6 next hops (RFC 8950).
+    pub extended_next_hop: bool,
+    /// The peer takes ROUTE-REFRESH (RFC 2918).
+    pub route_refresh: bool,
+    /// The peer's restart time, when it offered graceful restart (RFC 4724).
+    pub graceful_restart: Option<Duration>,
+}
+
+/// The routes of one family of a peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FamilyStatus {
+    /// Which.
+    pub family: Family,
+    /// Prefixes in its Adj-RIB-In.
+    pub received: u32,
+    /// Of these, those that import policy and loop checks took.
+    pub accepted: u32,
+    /// Of these, those that were refused.
+    pub filtered: u32,
+    /// Prefixes whose best path is this peer's.
+    pub best: u32,
+    /// Prefixes announced to it.
+    pub advertised: u32,
+    /// Prefixes kept from before its restart (RFC 4724).
+    pub stale: u32,
+    /// It sent End-of-RIB in this session.
+    pub end_of_rib_received: bool,
+    /// We sent End-of-RIB in this session.
+    pub end_of_rib_sent: bool,
+}
+
+/// Graceful restart as seen of one peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RestartPhase {
+    /// No restart is under way.
+    Idle,
+    /// The peer went away; its routes are kept for at most this long (RFC 4724 4.2).
+    Waiting(Duration),
+    /// The peer is back; its stale routes wait for End-of-RIB for at most this long.
+    Refreshing(Duration),
+}
+
+/// A configured peer and its session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PeerStatus {
+    /// Which.
+    pub id: PeerId,
+    /// Its configured name.
+    pub name: Arc<str>,
+    /// Where it listens.
+    pub remote: SocketAddr,
+    /// Its configured AS.
+    pub asn: u32,
+    /// Our AS towards it.
+    pub local_asn: u32,
+    /// State of the furthest connection.
+    pub state: State,
+    /// How long it is in this state.
+    pub since: Duration,
+    /// How long the session is up.
+    pub uptime: Option<Duration>,
+    /// What was negotiated, in OpenConfirm and Established.
+    pub session: Option<SessionStatus>,
+    /// Messages received since the peer was configured.
+    pub received: MessageCounts,
+    /// Messages sent since the peer was configured.
+    pub sent: MessageCounts,
+    /// Its routes, by family in AFI order (configured families only).
+    pub families: Vec<FamilyStatus>,
+    /// How often the session left Established.
+    pub flaps: u32,
+    /// How many connection attempts failed since the session was last up.
+    pub failed_attempts: u32,
+    /// Why the last session or attempt ended, and how long ago.
+    pub last_down: Option<(Down, Duration)>,
+    /// Time until the next attempt to dial, when one is planned.
+    pub next_attempt: Option<Duration>,
+    /// Graceful restart of the peer.
+    pub restart: RestartPhase,
+}
+
+/// Which table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RouteTable {
+    /// All paths, best first.
+    Loc,
+    /// What this peer sent.
+    AdjIn(PeerId),
+    /// What this peer is sent.
+    AdjOut(PeerId),
+}
+
+/// Which prefixes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RouteMatch {
+    /// All of a family.
+    All(Family),
+    /// This one.
+    Exact(Cidr),
+    /// The longest one that contains the address.
+    Longest(IpAddr),
+    /// This one and all inside it.
+    Within(Cidr),
+}
+
+/// A question for routes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RouteQuery {
+    /// Of which table.
+    pub table: RouteTable,
+    /// Which prefixes.
+    pub matching: RouteMatch,
+}
+
+/// A prefix and its paths.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RouteInfo {
+    /// The prefix.
+    pub prefix: Cidr,
+    /// Its paths; the best one first, if any is usable.
+    pub paths: Vec<PathInfo>,
+}
+
+/// Why a path is no candidate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unusable {
+    /// Import policy or a loop check refused it, with the stable reason.
+    Filtered(&'static str),
+    /// Its next hop is not reachable, or not known to be.
+    NextHop,
+}
+
+/// Who a path comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PathSource {
+    /// This speaker originates it.
+    Local {
+        /// [`Origination::kind`](crate::Origination::kind).
+        kind: u32,
+    },
+    /// Learned.
+    Peer {
+        /// From whom.
+        id: PeerId,
+        /// Its name.
+        name: Arc<str>,
+        /// By eBGP.
+        ebgp: bool,
+    },
+}
+
+/// A path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PathInfo {
+    /// Where it comes from.
+    pub source: PathSource,
+    /// Its attributes: as received, or as they are sent where the table is [`RouteTable::AdjOut`].
+    pub attributes: Arc<Attributes>,
+    /// The best path.
+    pub best: bool,
+    /// Used beside the best one (ECMP); true for the best one too.
+    pub multipath: bool,
+    /// Kept from before the peer's restart.
+    pub stale: bool,
+    /// Why it is no candidate.
+    pub unusable: Option<Unusable>,
+    /// What is known of its next hop; `None` for a local path and while nobody answered.
+    pub next_hop: Option<NextHopState>,
+    /// For the best path: the step that separated it from the last rival. For others: the step at which it lost.
+    /// `None` where there was no rival.
+    pub decided_by: Option<Step>,
+}
+
+/// The steps of the decision process, in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Step {
+    /// Routes that this speaker originates win.
+    Local,
+    /// Highest LOCAL_PREF (RFC 4271 9.1.1).
+    LocalPref,
+    /// Shortest AS_PATH (RFC 4271 9.1.2.2 a).
+    AsPathLength,
+    /// Lowest ORIGIN (9.1.2.2 b).
+    Origin,
+    /// Lowest MULTI_EXIT_DISC among routes of one neighbouring AS (9.1.2.2 c).
+    Med,
+    /// eBGP before iBGP (9.1.2.2 d).
+    Ebgp,
+    /// Lowest interior cost of the next hop (9.1.2.2 e).
+    IgpMetric,
+    /// Lowest BGP identifier, or ORIGINATOR_ID (9.1.2.2 f, RFC 4456 9).
+    RouterId,
+    /// Shortest CLUSTER_LIST (RFC 4456 9).
+    ClusterListLength,
+    /// Lowest peer address (9.1.2.2 g).
+    PeerAddress,
+}
+
+impl Step {
+    /// Stable text with the section it comes from.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Local => "local route",
+            Self::LocalPref => "LOCAL_PREF (RFC 4271 9.1.1)",
+            Self::AsPathLength => "AS_PATH length (RFC 4271 9.1.2.2 a)",
+            Self::Origin => "ORIGIN (RFC 4271 9.1.2.2 b)",
+            Self::Med => "MULTI_EXIT_DISC (RFC 4271 9.1.2.2 c)",
+            Self::Ebgp => "eBGP over iBGP (RFC 4271 9.1.2.2 d)",
+            Self::IgpMetric => "interior cost (RFC 4271 9.1.2.2 e)",
+            Self::RouterId => "BGP identifier (RFC 4271 9.1.2.2 f)",
+            Self::ClusterListLength => "CLUSTER_LIST length (RFC 4456 9)",
+            Self::PeerAddress => "peer address (RFC 4271 9.1.2.2 g)",
+        }
+    }
+}
+
+/// One rung of [`ExportTrace::steps`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExportStep {
+    /// Stable name of the check: `session`, `family`, `best`, `split-horizon`, `well-known`, `reflection`, `next-hop`,
+    /// `deferral`, `policy`, `size`.
+    pub step: &'static str,
+    /// It lets the route pass.
+    pub pass: bool,
+    /// What it saw, for people; for `policy` the gate.
+    pub verdict: String,
+}
+
+/// Why a prefix is announced to a peer or not: the live export function, recorded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExportTrace {
+    /// The checks in order, up to the one that refused.
+    pub steps: Vec<ExportStep>,
+    /// The attributes that are sent; `None`: it is not announced.
+    pub announced: Option<Arc<Attributes>>,
+}
+
+/// Sums over everything.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Totals {
+    /// Prefixes with at least one path, by [`Family::index`].
+    pub prefixes: [u64; 2],
+    /// Paths, local ones included, by [`Family::index`].
+    pub paths: [u64; 2],
+    /// Local routes, by [`Family::index`].
+    pub local: [u64; 2],
+    /// Distinct attribute sets.
+    pub attribute_sets: u64,
+    /// Update groups.
+    pub update_groups: u64,
+    /// Octets that tables, attributes and update groups take, estimated.
+    pub memory: u64,
+    /// Best paths that export policy now withholds, by gate, summed over update groups.
+    pub withheld: Vec<(&'static str, u64)>,
+    /// Routes that import refused since the start, by reason.
+    pub rejected: Vec<(&'static str, u64)>,
+    /// UPDATE errors since the start, by what was done (RFC 7606): `treat_as_withdraw`, `attribute_discard`,
+    /// `session_reset`.
+    pub update_errors: [(&'static str, u64); 3],
+    /// Routes announced, replaced and withdrawn by peers since the start.
+    pub learned: RouteChanges,
+}
+
+/// What peers did with their routes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RouteChanges {
+    /// New prefixes.
+    pub announced: u64,
+    /// Known prefixes with other attributes.
+    pub replaced: u64,
+    /// Withdrawn prefixes.
+    pub withdrawn: u64,
+    /// Announcements that changed nothing.
+    pub repeated: u64,
+}
+
+/// Next hops with ECMP; most prefixes have one or two.
+pub type NextHops = SmallVec<[IpAddr; 2]>;
