@@ -7,12 +7,10 @@
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 mod api;
-#[allow(dead_code, reason = "used by the UPDATE codec that follows")]
 pub mod attr;
 mod query;
 mod speaker;
 mod types;
-#[allow(dead_code, reason = "used by the UPDATE codec that follows")]
 pub mod wire;
 
 pub use api::*;

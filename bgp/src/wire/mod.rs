@@ -12,7 +12,9 @@
 //! `nom` reads headers, OPEN, capabilities and attributes. Prefixes are read by plain code in `nlri`: they are nearly all
 //! that a full feed consists of, and one bounds check per message replaces several per prefix.
 
+mod attributes;
 mod capability;
+mod encode;
 mod frame;
 mod nlri;
 mod notification;
@@ -21,6 +23,9 @@ mod refresh;
 mod update;
 
 pub use capability::{AddPath, Capabilities, Fqdn, GracefulRestart, LongLived, Role};
+pub use encode::{
+    DoesNotFit, UpdateTemplate, UpdateWriter, WithdrawWriter, write_end_of_rib, write_keepalive,
+};
 pub use frame::{Frame, HEADER_LEN, MAX_EXTENDED_LEN, MAX_LEN, MessageKind};
 pub use nlri::{Address, Entry, Nlri, NlriIter};
 pub use notification::{ErrorCode, Notification, sanitise};

@@ -105,6 +105,11 @@ impl<'a> Nlri<'a> {
         Some(Self { family, add_path, octets })
     }
 
+    /// All of them, or none.
+    pub(crate) fn filter(self, keep: bool) -> Self {
+        if keep { self } else { Self { octets: &[], ..self } }
+    }
+
     /// The family of all of them.
     #[must_use]
     pub fn family(&self) -> Family {

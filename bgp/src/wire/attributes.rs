@@ -1,0 +1,524 @@
+//! Path attributes one by one: the checks of RFC 7606 section 7 and of the documents of later attributes.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use nom::Parser;
+use nom::bytes::complete::take;
+use nom::number::complete::{be_u8, be_u16};
+use rustc_hash::FxHashSet;
+use smallvec::SmallVec;
+
+use super::nlri::Nlri;
+use super::notification::{ErrorCode, Notification};
+use super::update::Problem;
+use super::{Families, Negotiated};
+use crate::attr::{AS_TRANS, Aggregator, AsPath, Attributes, Extra, Opaque, Origin, SegmentKind};
+use crate::types::Family;
+
+/// Attribute flags (RFC 4271 4.3).
+pub(super) mod flag {
+    pub(crate) const OPTIONAL: u8 = 0x80;
+    pub(crate) const TRANSITIVE: u8 = 0x40;
+    pub(crate) const PARTIAL: u8 = 0x20;
+    pub(crate) const EXTENDED: u8 = 0x10;
+}
+
+/// Attribute type codes (IANA "BGP Path Attributes").
+pub(super) mod code {
+    pub(crate) const ORIGIN: u8 = 1;
+    pub(crate) const AS_PATH: u8 = 2;
+    pub(crate) const NEXT_HOP: u8 = 3;
+    pub(crate) const MED: u8 = 4;
+    pub(crate) const LOCAL_PREF: u8 = 5;
+    pub(crate) const ATOMIC_AGGREGATE: u8 = 6;
+    pub(crate) const AGGREGATOR: u8 = 7;
+    pub(crate) const COMMUNITIES: u8 = 8;
+    pub(crate) const ORIGINATOR_ID: u8 = 9;
+    pub(crate) const CLUSTER_LIST: u8 = 10;
+    pub(crate) const MP_REACH: u8 = 14;
+    pub(crate) const MP_UNREACH: u8 = 15;
+    pub(crate) const EXT_COMMUNITIES: u8 = 16;
+    pub(crate) const AS4_PATH: u8 = 17;
+    pub(crate) const AS4_AGGREGATOR: u8 = 18;
+    pub(crate) const IPV6_EXT_COMMUNITIES: u8 = 25;
+    pub(crate) const AIGP: u8 = 26;
+    pub(crate) const LARGE_COMMUNITIES: u8 = 32;
+    pub(crate) const OTC: u8 = 35;
+    pub(crate) const PREFIX_SID: u8 = 40;
+}
+
+/// What an erroneous attribute asks for (RFC 7606 2), the weakest first.
+enum Fault {
+    /// Leave the attribute out.
+    Discard(&'static str),
+    /// Withdraw the routes of the UPDATE. The code serves where there are none (RFC 7606 5.2).
+    Withdraw(ErrorCode, &'static str),
+    /// Reset the session.
+    Reset(ErrorCode),
+}
+
+use Fault::{Discard, Reset, Withdraw};
+
+/// The MP_REACH_NLRI of a family that the session carries.
+pub(super) struct MpReach<'a> {
+    pub(super) nlri: Nlri<'a>,
+    pub(super) next_hop: IpAddr,
+    pub(super) link_local: Option<Ipv6Addr>,
+}
+
+/// All attributes of an UPDATE.
+#[derive(Default)]
+pub(super) struct Collected<'a> {
+    /// One bit for each type code.
+    seen: [u128; 2],
+    origin: Origin,
+    as_path: AsPath,
+    pub(super) next_hop: Option<Ipv4Addr>,
+    med: Option<u32>,
+    local_pref: Option<u32>,
+    atomic_aggregate: bool,
+    communities: Box<[u32]>,
+    large_communities: Box<[[u32; 3]]>,
+    extra: Extra,
+    opaque: Vec<Opaque>,
+    as4_path: Option<AsPath>,
+    as4_aggregator: Option<Aggregator>,
+    pub(super) mp_reach: Option<MpReach<'a>>,
+    pub(super) mp_unreach: Option<Nlri<'a>>,
+    /// MP_REACH_NLRI named prefixes of a family that the session does not carry.
+    pub(super) foreign_reach: bool,
+    /// There was an attribute beside MP_UNREACH_NLRI.
+    pub(super) others: bool,
+    /// First treat-as-withdraw, and the NOTIFICATION it becomes where nothing can be withdrawn.
+    pub(super) malformed: Option<(Problem, Notification)>,
+    pub(super) discarded: SmallVec<[Problem; 1]>,
+}
+
+type Header<'a> = (u8, u8, &'a [u8]);
+
+/// Reads flags, type code and value of one attribute.
+fn header(input: &[u8]) -> nom::IResult<&[u8], Header<'_>, ()> {
+    let (rest, (flags, code)) = (be_u8, be_u8).parse(input)?;
+    let (rest, len) = if flags & flag::EXTENDED != 0 {
+        be_u16(rest)?
+    } else {
+        be_u8(rest).map(|(rest, len)| (rest, u16::from(len)))?
+    };
+    let (rest, value) = take(len).parse(rest)?;
+    Ok((rest, (flags, code, value)))
+}
+
+impl<'a> Collected<'a> {
+    /// Reads a whole attribute list. It goes on after errors, because MP_REACH_NLRI may come later (RFC 7606 3 h, j).
+    pub(super) fn read(mut list: &'a [u8], session: &Negotiated) -> Result<Self, Notification> {
+        let mut all = Self::default();
+        while !list.is_empty() {
+            let Ok((rest, (flags, code, value))) = header(list) else {
+                all.overrun(list)?;
+                break;
+            };
+            let whole = list.get(..list.len() - rest.len()).unwrap_or_default();
+            list = rest;
+            if let Err(fault) = all.attribute(flags, code, value, session) {
+                all.note(code, fault, whole)?;
+            }
+        }
+        Ok(all)
+    }
+
+    /// The list ends inside an attribute (RFC 7606 4): what lies before is kept, what the rest meant is unknown.
+    fn overrun(&mut self, list: &[u8]) -> Result<(), Notification> {
+        self.others = true;
+        let attribute = list.get(1).copied().unwrap_or(0);
+        if matches!(attribute, code::MP_REACH | code::MP_UNREACH) {
+            // Its prefixes cannot be located.
+            return Err(Notification::new(ErrorCode::MALFORMED_ATTRIBUTE_LIST));
+        }
+        let fault = Withdraw(ErrorCode::MALFORMED_ATTRIBUTE_LIST, "longer than the attribute list");
+        self.note(attribute, fault, &[])
+    }
+
+    fn note(&mut self, attribute: u8, fault: Fault, whole: &[u8]) -> Result<(), Notification> {
+        match fault {
+            Discard(reason) => self.discarded.push(Problem { attribute, reason }),
+            Withdraw(code, reason) => {
+                if self.malformed.is_none() {
+                    let notification = Notification::with_data(code, whole);
+                    self.malformed = Some((Problem { attribute, reason }, notification));
+                }
+            }
+            Reset(code) => return Err(Notification::with_data(code, whole)),
+        }
+        Ok(())
+    }
+
+    /// Whether this attribute was there, well-formed or not.
+    pub(super) fn has(&self, code: u8) -> bool {
+        let [low, high] = self.seen;
+        let half = if code < 128 { low } else { high };
+        half & (1 << (code % 128)) != 0
+    }
+
+    fn mark(&mut self, code: u8) {
+        let [low, high] = &mut self.seen;
+        let half = if code < 128 { low } else { high };
+        *half |= 1 << (code % 128);
+    }
+
+    fn attribute(&mut self, flags: u8, code: u8, value: &'a [u8], session: &Negotiated) -> Result<(), Fault> {
+        self.others |= code != code::MP_UNREACH;
+        if self.has(code) {
+            return Err(match code {
+                // RFC 7606 3 g.
+                code::MP_REACH | code::MP_UNREACH => Reset(ErrorCode::MALFORMED_ATTRIBUTE_LIST),
+                _ => Discard("appears more than once"),
+            });
+        }
+        self.mark(code);
+        refuse(code, session)?;
+        let wrong_flags =
+            expected_flags(code).is_some_and(|e| flags & (flag::OPTIONAL | flag::TRANSITIVE) != e);
+        if wrong_flags {
+            let fault = Withdraw(ErrorCode::ATTRIBUTE_FLAGS, "wrong attribute flags");
+            return match code {
+                // Its prefixes are needed for the withdrawal, and a reset is stronger.
+                code::MP_REACH => self.mp_reach(value, session).and(Err(fault)),
+                code::MP_UNREACH => self.mp_unreach(value, session).and(Err(fault)),
+                code::AS4_PATH | code::AS4_AGGREGATOR => Err(Discard("wrong attribute flags")),
+                _ => Err(fault),
+            };
+        }
+        match code {
+            code::ORIGIN => self.origin = origin(value)?,
+            code::AS_PATH => {
+                self.as_path = as_path(value, session.as4, Confed::Refuse)
+                    .map_err(|reason| Withdraw(ErrorCode::MALFORMED_AS_PATH, reason))?;
+            }
+            code::NEXT_HOP => self.next_hop = Some(Ipv4Addr::from(fixed::<4>(value)?)),
+            code::MED => self.med = Some(number(value)?),
+            code::LOCAL_PREF => self.local_pref = Some(number(value)?),
+            code::ATOMIC_AGGREGATE if value.is_empty() => self.atomic_aggregate = true,
+            code::ATOMIC_AGGREGATE => return Err(Discard("length is not 0")),
+            code::AGGREGATOR => self.extra.aggregator = Some(aggregator(value, session.as4)?),
+            code::COMMUNITIES => self.communities = numbers(value)?,
+            code::ORIGINATOR_ID => self.extra.originator_id = Some(number(value)?),
+            code::CLUSTER_LIST => self.extra.cluster_list = numbers(value)?,
+            code::MP_REACH => self.mp_reach(value, session)?,
+            code::MP_UNREACH => self.mp_unreach(value, session)?,
+            code::EXT_COMMUNITIES => self.extra.ext_communities = chunks::<8>(value)?.into(),
+            code::AS4_PATH => {
+                self.as4_path = Some(as_path(value, true, Confed::LeaveOut).map_err(Discard)?);
+            }
+            code::AS4_AGGREGATOR => self.as4_aggregator = Some(aggregator(value, true)?),
+            code::IPV6_EXT_COMMUNITIES => {
+                chunks::<20>(value)?;
+                self.keep(flags, code, value);
+            }
+            code::LARGE_COMMUNITIES => self.large_communities = large_communities(value)?,
+            code::OTC => self.extra.otc = Some(number(value)?),
+            _ if flags & flag::OPTIONAL == 0 => return Err(Reset(ErrorCode::UNRECOGNIZED_WELL_KNOWN)),
+            _ if flags & flag::TRANSITIVE != 0 => self.keep(flags | flag::PARTIAL, code, value),
+            // Unrecognised and non-transitive: RFC 4271 5 has it ignored and not passed on.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn keep(&mut self, flags: u8, code: u8, value: &[u8]) {
+        let flags = flags & (flag::OPTIONAL | flag::TRANSITIVE | flag::PARTIAL);
+        self.opaque.push(Opaque { flags, code, value: value.into() });
+    }
+
+    /// RFC 4760 3, RFC 7606 7.11.
+    fn mp_reach(&mut self, value: &'a [u8], session: &Negotiated) -> Result<(), Fault> {
+        let short = Reset(ErrorCode::OPTIONAL_ATTRIBUTE);
+        let parsed: nom::IResult<&[u8], _, ()> = (be_u16, be_u8, be_u8).parse(value);
+        let Ok((rest, (afi, safi, len))) = parsed else { return Err(short) };
+        // One reserved octet lies between next hop and prefixes; senders must clear it and receivers ignore it.
+        let Some((next_hop, [_, nlri @ ..])) = rest.split_at_checked(usize::from(len)) else {
+            return Err(short);
+        };
+        let Some(family) = carried(afi, safi, session.families) else {
+            self.foreign_reach = !nlri.is_empty();
+            return Ok(());
+        };
+        let Some((hop, link_local)) = mp_next_hop(family, next_hop, session.ext_nexthop) else {
+            return Err(Reset(ErrorCode::OPTIONAL_ATTRIBUTE));
+        };
+        let add_path = session.add_path_receive.contains(family);
+        let nlri = Nlri::check(family, add_path, nlri).ok_or(Reset(ErrorCode::INVALID_NETWORK_FIELD))?;
+        self.mp_reach = Some(MpReach { nlri, next_hop: hop, link_local });
+        if is_host(hop) {
+            Ok(())
+        } else {
+            Err(Withdraw(ErrorCode::OPTIONAL_ATTRIBUTE, "next hop is no host address"))
+        }
+    }
+
+    /// RFC 4760 4, RFC 7606 7.12.
+    fn mp_unreach(&mut self, value: &'a [u8], session: &Negotiated) -> Result<(), Fault> {
+        let parsed: nom::IResult<&[u8], _, ()> = (be_u16, be_u8).parse(value);
+        let Ok((nlri, (afi, safi))) = parsed else { return Err(Reset(ErrorCode::OPTIONAL_ATTRIBUTE)) };
+        if let Some(family) = carried(afi, safi, session.families) {
+            let add_path = session.add_path_receive.contains(family);
+            let nlri = Nlri::check(family, add_path, nlri).ok_or(Reset(ErrorCode::INVALID_NETWORK_FIELD))?;
+            self.mp_unreach = Some(nlri);
+        }
+        Ok(())
+    }
+
+    /// The checks over several attributes, once all are read: what must not be missing beside reachable prefixes
+    /// (RFC 7606 3 d), NEXT_HOP of classic prefixes, and the merge of RFC 6793.
+    pub(super) fn finish(&mut self, classic: bool, session: &Negotiated) {
+        let reach =
+            classic || self.foreign_reach || self.mp_reach.as_ref().is_some_and(|m| !m.nlri.is_empty());
+        let mandatory = [(code::ORIGIN, reach), (code::AS_PATH, reach), (code::NEXT_HOP, classic)];
+        for (attribute, needed) in mandatory {
+            if needed && !self.has(attribute) {
+                self.withdraw(attribute, ErrorCode::MISSING_WELL_KNOWN, "missing");
+            }
+        }
+        if classic && self.next_hop.is_some_and(|hop| !is_host(IpAddr::V4(hop))) {
+            self.withdraw(code::NEXT_HOP, ErrorCode::INVALID_NEXT_HOP, "no host address");
+        }
+        if !session.as4 {
+            self.merge_as4();
+        }
+        if reach && session.reject_as_sets && self.as_path.has_set() {
+            self.withdraw(code::AS_PATH, ErrorCode::MALFORMED_AS_PATH, "AS_SET (RFC 9774)");
+        }
+    }
+
+    fn withdraw(&mut self, attribute: u8, code: ErrorCode, reason: &'static str) {
+        if self.malformed.is_none() {
+            self.malformed =
+                Some((Problem { attribute, reason }, Notification::with_data(code, &[attribute])));
+        }
+    }
+
+    /// RFC 6793 4.2.3.
+    fn merge_as4(&mut self) {
+        if let (Some(short), Some(long)) = (self.extra.aggregator, self.as4_aggregator) {
+            if short.asn != AS_TRANS {
+                // Somebody in between aggregated again without knowing of four octets: both AS4 attributes are old.
+                return;
+            }
+            self.extra.aggregator = Some(long);
+        }
+        if let Some(as4) = &self.as4_path {
+            self.as_path = self.as_path.merge_as4(as4);
+        }
+    }
+
+    /// The attributes, with a next hop to be set.
+    pub(super) fn into_attributes(self) -> Attributes {
+        let mut attributes = Attributes::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+        attributes.origin = self.origin;
+        attributes.as_path = self.as_path;
+        attributes.med = self.med;
+        attributes.local_pref = self.local_pref;
+        attributes.atomic_aggregate = self.atomic_aggregate;
+        attributes.communities = self.communities;
+        attributes.large_communities = self.large_communities;
+        let mut extra = self.extra;
+        extra.opaque = self.opaque.into_boxed_slice();
+        if extra != Extra::default() {
+            attributes.edit_extra(|e| *e = extra);
+        }
+        attributes
+    }
+}
+
+/// Attributes that are left out whatever they hold, because of who sent them.
+fn refuse(code: u8, session: &Negotiated) -> Result<(), Fault> {
+    match code {
+        // RFC 7606 7.5, 7.9, 7.10.
+        code::LOCAL_PREF | code::ORIGINATOR_ID | code::CLUSTER_LIST if session.ebgp => {
+            Err(Discard("not accepted from an eBGP peer"))
+        }
+        // RFC 6793 4.1.
+        code::AS4_PATH | code::AS4_AGGREGATOR if session.as4 => {
+            Err(Discard("not accepted from a four-octet peer"))
+        }
+        // RFC 7311 3.3: only where the session is configured for it, which here is never.
+        code::AIGP => Err(Discard("AIGP is not enabled")),
+        // RFC 8669 4: not from outside the segment routing domain.
+        code::PREFIX_SID if session.ebgp => Err(Discard("Prefix-SID from an eBGP peer")),
+        _ => Ok(()),
+    }
+}
+
+/// The Optional and Transitive bits of the attributes that this speaker recognises.
+fn expected_flags(code: u8) -> Option<u8> {
+    match code {
+        code::ORIGIN | code::AS_PATH | code::NEXT_HOP | code::LOCAL_PREF | code::ATOMIC_AGGREGATE => {
+            Some(flag::TRANSITIVE)
+        }
+        code::MED | code::ORIGINATOR_ID | code::CLUSTER_LIST | code::MP_REACH | code::MP_UNREACH => {
+            Some(flag::OPTIONAL)
+        }
+        code::AGGREGATOR
+        | code::COMMUNITIES
+        | code::EXT_COMMUNITIES
+        | code::AS4_PATH
+        | code::AS4_AGGREGATOR
+        | code::IPV6_EXT_COMMUNITIES
+        | code::LARGE_COMMUNITIES
+        | code::OTC => Some(flag::OPTIONAL | flag::TRANSITIVE),
+        _ => None,
+    }
+}
+
+fn carried(afi: u16, safi: u8, families: Families) -> Option<Family> {
+    Family::from_codes(afi, safi).filter(|f| families.contains(*f))
+}
+
+const WRONG_LENGTH: Fault = Withdraw(ErrorCode::ATTRIBUTE_LENGTH, "wrong length");
+
+fn fixed<const N: usize>(value: &[u8]) -> Result<[u8; N], Fault> {
+    value.try_into().map_err(|_| WRONG_LENGTH)
+}
+
+fn number(value: &[u8]) -> Result<u32, Fault> {
+    fixed(value).map(u32::from_be_bytes)
+}
+
+/// A whole and non-zero number of items.
+fn chunks<const N: usize>(value: &[u8]) -> Result<&[[u8; N]], Fault> {
+    match value.as_chunks::<N>() {
+        (items, []) if !items.is_empty() => Ok(items),
+        _ => Err(WRONG_LENGTH),
+    }
+}
+
+fn numbers(value: &[u8]) -> Result<Box<[u32]>, Fault> {
+    Ok(chunks::<4>(value)?.iter().map(|c| u32::from_be_bytes(*c)).collect())
+}
+
+/// RFC 7606 7.1.
+fn origin(value: &[u8]) -> Result<Origin, Fault> {
+    let [code] = fixed(value)?;
+    Origin::from_code(code).ok_or(Withdraw(ErrorCode::INVALID_ORIGIN, "undefined value"))
+}
+
+/// RFC 7606 7.7, RFC 7607.
+fn aggregator(value: &[u8], as4: bool) -> Result<Aggregator, Fault> {
+    let (asn, id) = match *value {
+        [a, b, c, d, ref id @ ..] if as4 && id.len() == 4 => (u32::from_be_bytes([a, b, c, d]), id),
+        [a, b, ref id @ ..] if !as4 && id.len() == 4 => (u32::from(u16::from_be_bytes([a, b])), id),
+        _ => return Err(Discard("wrong length")),
+    };
+    if asn == 0 {
+        return Err(Discard("AS 0 (RFC 7607)"));
+    }
+    Ok(Aggregator { asn, router_id: Ipv4Addr::from(fixed::<4>(id)?) })
+}
+
+/// Above this many items a hash set finds duplicates faster than comparing each with each; and with 5,000 of them in
+/// an extended message the latter would cost milliseconds.
+const FEW: usize = 16;
+
+/// RFC 8092 3, 6.
+fn large_communities(value: &[u8]) -> Result<Box<[[u32; 3]]>, Fault> {
+    let items = chunks::<12>(value)?;
+    let mut all: Vec<[u32; 3]> = Vec::with_capacity(items.len());
+    let mut set = FxHashSet::default();
+    for item in items {
+        let mut numbers = [0; 3];
+        for (to, from) in numbers.iter_mut().zip(item.as_chunks::<4>().0) {
+            *to = u32::from_be_bytes(*from);
+        }
+        let fresh = if items.len() <= FEW { !all.contains(&numbers) } else { set.insert(numbers) };
+        if fresh {
+            all.push(numbers);
+        }
+    }
+    Ok(all.into_boxed_slice())
+}
+
+/// What to do with confederation segments. No session here is inside a confederation.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Confed {
+    /// RFC 5065 5.
+    Refuse,
+    /// RFC 6793 6.
+    LeaveOut,
+}
+
+/// RFC 7606 7.2, RFC 5065 5, RFC 7607.
+fn as_path(value: &[u8], as4: bool, confed: Confed) -> Result<AsPath, &'static str> {
+    let mut octets = Vec::with_capacity(if as4 { value.len() } else { value.len() * 2 });
+    let mut rest = value;
+    while let [kind, count, tail @ ..] = rest {
+        let kind = SegmentKind::from_code(*kind).ok_or("unknown segment type")?;
+        let size = usize::from(*count) * if as4 { 4 } else { 2 };
+        let (ases, tail) = tail.split_at_checked(size).ok_or("segment longer than the path")?;
+        rest = tail;
+        if ases.is_empty() {
+            return Err("empty segment");
+        }
+        if kind.is_confed() {
+            match confed {
+                Confed::Refuse => return Err("confederation segment"),
+                Confed::LeaveOut => continue,
+            }
+        }
+        octets.extend_from_slice(&[kind as u8, *count]);
+        if as4 {
+            if ases.as_chunks::<4>().0.contains(&[0; 4]) {
+                return Err("AS 0 (RFC 7607)");
+            }
+            octets.extend_from_slice(ases);
+        } else {
+            for [a, b] in ases.as_chunks::<2>().0 {
+                if (*a, *b) == (0, 0) {
+                    return Err("AS 0 (RFC 7607)");
+                }
+                octets.extend_from_slice(&[0, 0, *a, *b]);
+            }
+        }
+    }
+    if rest.is_empty() {
+        Ok(AsPath::from_checked(octets.into_boxed_slice()))
+    } else {
+        Err("segment cut short")
+    }
+}
+
+/// Next hop of MP_REACH_NLRI in every form that is sent: IPv4; global IPv6; link-local alone; global and link-local;
+/// link-local twice; unspecified and link-local; IPv4-mapped (RFC 4760, RFC 2545, RFC 8950,
+/// draft-ietf-idr-linklocal-capability). `None`: a length that the family does not have.
+fn mp_next_hop(family: Family, octets: &[u8], ext_nexthop: bool) -> Option<(IpAddr, Option<Ipv6Addr>)> {
+    if let (Family::Ipv4Unicast, Ok(v4)) = (family, <[u8; 4]>::try_from(octets)) {
+        return Some((IpAddr::V4(Ipv4Addr::from(v4)), None));
+    }
+    if family == Family::Ipv4Unicast && !ext_nexthop {
+        return None;
+    }
+    let (first, second) = match octets.as_chunks::<16>() {
+        ([first], []) => (Ipv6Addr::from(*first), None),
+        ([first, second], []) => (Ipv6Addr::from(*first), Some(Ipv6Addr::from(*second))),
+        _ => return None,
+    };
+    let second = second.filter(Ipv6Addr::is_unicast_link_local);
+    let link_local = if first.is_unicast_link_local() { second.or(Some(first)) } else { second };
+    let hop = match link_local {
+        Some(link_local) if first.is_unspecified() || first.is_unicast_link_local() => link_local,
+        _ => first,
+    };
+    match hop.to_ipv4_mapped() {
+        Some(v4) if family == Family::Ipv4Unicast => Some((IpAddr::V4(v4), None)),
+        _ => Some((IpAddr::V6(hop), link_local)),
+    }
+}
+
+/// Whether this can be the address of a neighbour.
+fn is_host(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(a) => {
+            // 0/8, loopback, multicast and the reserved rest including broadcast.
+            !matches!(a.octets(), [0 | 127 | 224.., ..])
+        }
+        IpAddr::V6(a) => !a.is_unspecified() && !a.is_loopback() && !a.is_multicast(),
+    }
+}

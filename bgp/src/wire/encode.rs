@@ -1,0 +1,419 @@
+//! UPDATE and KEEPALIVE to bytes.
+//!
+//! Attributes are encoded once into an [`UpdateTemplate`]; an [`UpdateWriter`] then makes one message of it and as many
+//! prefixes as fit. Sizes are known before anything is written, so a message never has to be taken back.
+
+use std::net::IpAddr;
+
+use super::Negotiated;
+use super::attributes::{code, flag};
+use super::frame::{HEADER_LEN, MessageKind, write_header};
+use super::nlri::{Address, encoded_len, write_prefix};
+use crate::attr::{AS_TRANS_SHORT, Aggregator, AsPath, Attributes, SegmentKind};
+use crate::types::Family;
+
+/// LOCAL_PREF of a route that has none, towards iBGP peers (RFC 4271 5.1.5 has it sent always).
+const DEFAULT_LOCAL_PREF: u32 = 100;
+
+/// Withdrawn Routes Length and Total Path Attribute Length.
+const LENGTHS: usize = 4;
+
+/// Longest prefix with path identifier.
+const LONGEST_PREFIX: usize = 4 + 1 + 16;
+
+/// Why a route cannot be announced to a peer. It then has to be withdrawn from it (RFC 4271 9.2), or the peer would keep
+/// what was announced before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum DoesNotFit {
+    /// Attributes and one prefix exceed the longest message of the session.
+    #[error("the attributes leave no room for a prefix in a message of {limit} octets")]
+    Size {
+        /// The longest message in octets.
+        limit: usize,
+    },
+    /// The family cannot carry this next hop on this session.
+    #[error("next hop {next_hop} cannot be sent for {} routes on this session", family.as_str())]
+    NextHop {
+        /// The family of the route.
+        family: Family,
+        /// Its next hop.
+        next_hop: IpAddr,
+    },
+}
+
+/// The attributes of a route, encoded for all sessions that agreed on the same.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UpdateTemplate {
+    family: Family,
+    add_path: bool,
+    limit: usize,
+    /// MP_REACH_NLRI up to its prefixes, without flags, type and length. Empty: prefixes go where RFC 4271 has them.
+    mp_head: Vec<u8>,
+    attributes: Vec<u8>,
+}
+
+impl UpdateTemplate {
+    /// Encodes `attributes` for routes of `family`. What must not leave an AS (LOCAL_PREF, ORIGINATOR_ID, CLUSTER_LIST)
+    /// is left out towards eBGP peers; everything else is the caller's to add and remove.
+    ///
+    /// IPv4 routes with an IPv4 next hop go in the classic form, everything else in MP_REACH_NLRI.
+    ///
+    /// # Errors
+    /// [`DoesNotFit`]: the routes have to be withdrawn from these sessions instead.
+    pub fn new(attributes: &Attributes, family: Family, session: &Negotiated) -> Result<Self, DoesNotFit> {
+        let limit = session.max_len();
+        let classic = family == Family::Ipv4Unicast && attributes.next_hop.is_ipv4();
+        let mp_head = if classic { Vec::new() } else { mp_head(attributes, family, session)? };
+        let size = DoesNotFit::Size { limit };
+        let encoded = write_attributes(attributes, classic, session).ok_or(size)?;
+        // Flags, type and two octets of length of MP_REACH_NLRI.
+        let mp = if classic { 0 } else { 4 + mp_head.len() };
+        if HEADER_LEN + LENGTHS + mp + encoded.len() + LONGEST_PREFIX > limit {
+            return Err(size);
+        }
+        let add_path = session.add_path_send.contains(family);
+        Ok(Self { family, add_path, limit, mp_head, attributes: encoded })
+    }
+
+    /// The family of its routes.
+    #[must_use]
+    pub fn family(&self) -> Family {
+        self.family
+    }
+
+    /// Starts a message at the end of `out`. At least one prefix fits into it.
+    pub fn begin<'w>(&'w self, out: &'w mut Vec<u8>) -> UpdateWriter<'w> {
+        let start = out.len();
+        write_header(out, 0, MessageKind::Update);
+        out.extend_from_slice(&[0; LENGTHS]);
+        let mut room = start + self.limit;
+        if self.mp_head.is_empty() {
+            out.extend_from_slice(&self.attributes);
+        } else {
+            out.extend_from_slice(&[flag::OPTIONAL | flag::EXTENDED, code::MP_REACH, 0, 0]);
+            out.extend_from_slice(&self.mp_head);
+            room -= self.attributes.len();
+        }
+        let first = out.len();
+        UpdateWriter { template: self, out, start, first, room }
+    }
+}
+
+/// One UPDATE that takes prefixes. Nothing is left of it unless [`UpdateWriter::finish`] is called.
+#[derive(Debug)]
+pub struct UpdateWriter<'w> {
+    template: &'w UpdateTemplate,
+    out: &'w mut Vec<u8>,
+    /// Where the message begins.
+    start: usize,
+    /// Where the prefixes begin.
+    first: usize,
+    /// Where the prefixes must end.
+    room: usize,
+}
+
+impl UpdateWriter<'_> {
+    /// Adds a prefix; `path_id` is written where the session uses path identifiers. `false`: it did not fit, and the
+    /// message has to be finished.
+    #[inline]
+    pub fn push<A: Address>(&mut self, prefix: (A, u8), path_id: u32) -> bool {
+        debug_assert_eq!(A::FAMILY, self.template.family);
+        let path_id = self.template.add_path.then_some(path_id);
+        push(self.out, self.room, prefix, path_id)
+    }
+
+    /// Completes the message; without any prefix there is none.
+    pub fn finish(mut self) {
+        let out = &mut *self.out;
+        if out.len() == self.first {
+            return;
+        }
+        let lengths = self.start + HEADER_LEN;
+        let mut attributes = self.template.attributes.len();
+        if !self.template.mp_head.is_empty() {
+            attributes += close_attribute(out, lengths + LENGTHS);
+            out.extend_from_slice(&self.template.attributes);
+        }
+        patch(out, lengths + 2, attributes);
+        close_message(out, self.start);
+        self.start = out.len();
+    }
+}
+
+impl Drop for UpdateWriter<'_> {
+    fn drop(&mut self) {
+        self.out.truncate(self.start);
+    }
+}
+
+/// One UPDATE that withdraws prefixes. Nothing is left of it unless [`WithdrawWriter::finish`] is called.
+#[derive(Debug)]
+pub struct WithdrawWriter<'w> {
+    out: &'w mut Vec<u8>,
+    family: Family,
+    add_path: bool,
+    /// In MP_UNREACH_NLRI, not in Withdrawn Routes.
+    mp: bool,
+    start: usize,
+    first: usize,
+    room: usize,
+}
+
+impl<'w> WithdrawWriter<'w> {
+    /// Starts a message at the end of `out`. At least one prefix fits into it.
+    pub fn begin(family: Family, session: &Negotiated, out: &'w mut Vec<u8>) -> Self {
+        let start = out.len();
+        let mp = family != Family::Ipv4Unicast || session.ext_nexthop;
+        write_header(out, 0, MessageKind::Update);
+        // Withdrawn Routes Length, and for MP_UNREACH_NLRI Total Path Attribute Length.
+        out.extend_from_slice(&[0; 2]);
+        let mut room = start + session.max_len();
+        if mp {
+            out.extend_from_slice(&[0, 0, flag::OPTIONAL | flag::EXTENDED, code::MP_UNREACH, 0, 0]);
+            out.extend_from_slice(&family.afi().to_be_bytes());
+            out.push(family.safi());
+        } else {
+            room -= 2;
+        }
+        let first = out.len();
+        Self { out, family, add_path: session.add_path_send.contains(family), mp, start, first, room }
+    }
+
+    /// As [`UpdateWriter::push`].
+    #[inline]
+    pub fn push<A: Address>(&mut self, prefix: (A, u8), path_id: u32) -> bool {
+        debug_assert_eq!(A::FAMILY, self.family);
+        let path_id = self.add_path.then_some(path_id);
+        push(self.out, self.room, prefix, path_id)
+    }
+
+    /// Completes the message; without any prefix there is none.
+    pub fn finish(mut self) {
+        let out = &mut *self.out;
+        if out.len() == self.first {
+            return;
+        }
+        let lengths = self.start + HEADER_LEN;
+        if self.mp {
+            let attributes = close_attribute(out, lengths + LENGTHS);
+            patch(out, lengths + 2, attributes);
+        } else {
+            let withdrawn = out.len() - self.first;
+            patch(out, lengths, withdrawn);
+            out.extend_from_slice(&[0; 2]);
+        }
+        close_message(out, self.start);
+        self.start = out.len();
+    }
+}
+
+impl Drop for WithdrawWriter<'_> {
+    fn drop(&mut self) {
+        self.out.truncate(self.start);
+    }
+}
+
+/// Appends End-of-RIB of this family (RFC 4724 2).
+pub fn write_end_of_rib(family: Family, out: &mut Vec<u8>) {
+    let start = out.len();
+    write_header(out, 0, MessageKind::Update);
+    match family {
+        Family::Ipv4Unicast => out.extend_from_slice(&[0; LENGTHS]),
+        Family::Ipv6Unicast => {
+            out.extend_from_slice(&[0, 0, 0, 6, flag::OPTIONAL, code::MP_UNREACH, 3]);
+            out.extend_from_slice(&family.afi().to_be_bytes());
+            out.push(family.safi());
+        }
+    }
+    close_message(out, start);
+}
+
+/// Appends a KEEPALIVE.
+pub fn write_keepalive(out: &mut Vec<u8>) {
+    write_header(out, 19, MessageKind::Keepalive);
+}
+
+#[inline]
+fn push<A: Address>(out: &mut Vec<u8>, room: usize, prefix: (A, u8), path_id: Option<u32>) -> bool {
+    let id = if path_id.is_some() { 4 } else { 0 };
+    let fits = out.len() + id + encoded_len(prefix.1) <= room;
+    if fits {
+        write_prefix(out, prefix, path_id);
+    }
+    fits
+}
+
+/// Writes `value` over the two octets at `at`. Every caller stays within a message, so the value fits.
+fn patch(out: &mut [u8], at: usize, value: usize) {
+    let value = u16::try_from(value).unwrap_or(u16::MAX);
+    if let Some(octets) = out.get_mut(at..).and_then(<[u8]>::first_chunk_mut) {
+        *octets = value.to_be_bytes();
+    }
+}
+
+fn close_message(out: &mut [u8], start: usize) {
+    patch(out, start + 16, out.len() - start);
+}
+
+/// Completes the attribute that was begun at `at` with room for a long length and reaches to the end. The extended form
+/// may be used only above 255 octets (RFC 4271 4.3), so a short value moves one octet. Returns the attribute's size.
+fn close_attribute(out: &mut Vec<u8>, at: usize) -> usize {
+    let value = out.len() - at - 4;
+    if let Ok(short) = u8::try_from(value) {
+        out.remove(at + 3);
+        if let Some([flags, _, len]) = out.get_mut(at..at + 3) {
+            *flags &= !flag::EXTENDED;
+            *len = short;
+        }
+    } else {
+        patch(out, at + 2, value);
+    }
+    out.len() - at
+}
+
+/// MP_REACH_NLRI from AFI to the reserved octet. A link-local address goes second behind a global one and alone where
+/// there is none: Junos and old BIRD refuse the 32-octet form with equal halves.
+fn mp_head(attributes: &Attributes, family: Family, session: &Negotiated) -> Result<Vec<u8>, DoesNotFit> {
+    let allowed = family == Family::Ipv6Unicast || session.ext_nexthop;
+    let IpAddr::V6(next_hop) = attributes.next_hop else {
+        return Err(DoesNotFit::NextHop { family, next_hop: attributes.next_hop });
+    };
+    if !allowed {
+        return Err(DoesNotFit::NextHop { family, next_hop: attributes.next_hop });
+    }
+    let link_local = attributes.link_local.filter(|_| !next_hop.is_unicast_link_local());
+    let mut head = Vec::with_capacity(5 + 32);
+    head.extend_from_slice(&family.afi().to_be_bytes());
+    head.push(family.safi());
+    head.push(if link_local.is_some() { 32 } else { 16 });
+    head.extend_from_slice(&next_hop.octets());
+    if let Some(link_local) = link_local {
+        head.extend_from_slice(&link_local.octets());
+    }
+    head.push(0);
+    Ok(head)
+}
+
+const WELL_KNOWN: u8 = flag::TRANSITIVE;
+const OPTIONAL: u8 = flag::OPTIONAL;
+const OPTIONAL_TRANSITIVE: u8 = flag::OPTIONAL | flag::TRANSITIVE;
+
+/// All attributes but MP_REACH_NLRI, in order of their codes; those that are only passed on come last. `None`: one of
+/// them exceeds what an attribute can hold.
+fn write_attributes(a: &Attributes, classic: bool, session: &Negotiated) -> Option<Vec<u8>> {
+    let mut out = Vec::with_capacity(96);
+    attribute(&mut out, WELL_KNOWN, code::ORIGIN, &[a.origin as u8])?;
+    let mut short = Vec::new();
+    let path = if session.as4 {
+        a.as_path.octets()
+    } else {
+        a.as_path.write_two_octets(&mut short);
+        &short
+    };
+    attribute(&mut out, WELL_KNOWN, code::AS_PATH, path)?;
+    if let (true, IpAddr::V4(next_hop)) = (classic, a.next_hop) {
+        attribute(&mut out, WELL_KNOWN, code::NEXT_HOP, &next_hop.octets())?;
+    }
+    if let Some(med) = a.med {
+        attribute(&mut out, OPTIONAL, code::MED, &med.to_be_bytes())?;
+    }
+    if !session.ebgp {
+        let local_pref = a.local_pref.unwrap_or(DEFAULT_LOCAL_PREF);
+        attribute(&mut out, WELL_KNOWN, code::LOCAL_PREF, &local_pref.to_be_bytes())?;
+    }
+    if a.atomic_aggregate {
+        attribute(&mut out, WELL_KNOWN, code::ATOMIC_AGGREGATE, &[])?;
+    }
+    if let Some(Aggregator { asn, router_id }) = a.aggregator() {
+        let mut value = Vec::with_capacity(8);
+        if session.as4 {
+            value.extend_from_slice(&asn.to_be_bytes());
+        } else {
+            value.extend_from_slice(&u16::try_from(asn).unwrap_or(AS_TRANS_SHORT).to_be_bytes());
+        }
+        value.extend_from_slice(&router_id.octets());
+        attribute(&mut out, OPTIONAL_TRANSITIVE, code::AGGREGATOR, &value)?;
+    }
+    items(&mut out, OPTIONAL_TRANSITIVE, code::COMMUNITIES, &a.communities, |c| c.to_be_bytes())?;
+    if !session.ebgp {
+        if let Some(id) = a.originator_id() {
+            attribute(&mut out, OPTIONAL, code::ORIGINATOR_ID, &id.to_be_bytes())?;
+        }
+        items(&mut out, OPTIONAL, code::CLUSTER_LIST, a.cluster_list(), |c| c.to_be_bytes())?;
+    }
+    items(&mut out, OPTIONAL_TRANSITIVE, code::EXT_COMMUNITIES, a.ext_communities(), |c| *c)?;
+    if !session.as4 {
+        write_as4(&mut out, a)?;
+    }
+    let large = a.large_communities.as_flattened();
+    items(&mut out, OPTIONAL_TRANSITIVE, code::LARGE_COMMUNITIES, large, |n| n.to_be_bytes())?;
+    if let Some(otc) = a.otc() {
+        attribute(&mut out, OPTIONAL_TRANSITIVE, code::OTC, &otc.to_be_bytes())?;
+    }
+    for opaque in a.opaque() {
+        attribute(&mut out, opaque.flags, opaque.code, &opaque.value)?;
+    }
+    Some(out)
+}
+
+/// What a two-octet speaker passes on for those behind it (RFC 6793 4.2.2).
+fn write_as4(out: &mut Vec<u8>, a: &Attributes) -> Option<()> {
+    if !a.as_path.fits_two_octets() {
+        let confed = a.as_path.segments().any(|s| s.kind.is_confed());
+        if confed {
+            let segments: Vec<(SegmentKind, Vec<u32>)> = a
+                .as_path
+                .segments()
+                .filter(|s| !s.kind.is_confed())
+                .map(|s| (s.kind, s.ases().collect()))
+                .collect();
+            let path = AsPath::from_segments(segments.iter().map(|(kind, ases)| (*kind, ases.as_slice())));
+            attribute(out, OPTIONAL_TRANSITIVE, code::AS4_PATH, path.octets())?;
+        } else {
+            attribute(out, OPTIONAL_TRANSITIVE, code::AS4_PATH, a.as_path.octets())?;
+        }
+    }
+    if let Some(Aggregator { asn, router_id }) = a.aggregator()
+        && u16::try_from(asn).is_err()
+    {
+        let mut value = asn.to_be_bytes().to_vec();
+        value.extend_from_slice(&router_id.octets());
+        attribute(out, OPTIONAL_TRANSITIVE, code::AS4_AGGREGATOR, &value)?;
+    }
+    Some(())
+}
+
+/// Writes a list attribute, unless the list is empty.
+fn items<T, const N: usize>(
+    out: &mut Vec<u8>,
+    flags: u8,
+    code: u8,
+    items: &[T],
+    octets: impl Fn(&T) -> [u8; N],
+) -> Option<()> {
+    if items.is_empty() {
+        return Some(());
+    }
+    attribute_header(out, flags, code, items.len().checked_mul(N)?)?;
+    out.extend(items.iter().flat_map(octets));
+    Some(())
+}
+
+fn attribute(out: &mut Vec<u8>, flags: u8, code: u8, value: &[u8]) -> Option<()> {
+    attribute_header(out, flags, code, value.len())?;
+    out.extend_from_slice(value);
+    Some(())
+}
+
+/// The Extended Length flag follows from the length and from nothing else.
+fn attribute_header(out: &mut Vec<u8>, flags: u8, code: u8, len: usize) -> Option<()> {
+    let flags = flags & !flag::EXTENDED;
+    if let Ok(len) = u8::try_from(len) {
+        out.extend_from_slice(&[flags, code, len]);
+    } else {
+        let len = u16::try_from(len).ok()?;
+        out.extend_from_slice(&[flags | flag::EXTENDED, code]);
+        out.extend_from_slice(&len.to_be_bytes());
+    }
+    Some(())
+}
