@@ -6,4 +6,5 @@
 pub mod cli;
 pub mod routing;
 pub mod serve;
+pub mod speaker;
 pub mod store;

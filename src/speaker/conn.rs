@@ -1,0 +1,179 @@
+//! The table of connections: found by id, worked on in turn.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use slab::Slab;
+use socket2::Socket;
+use tortie_bgp::{ConnId, PeerId};
+
+/// Bits of a [`ConnId`] that are the index into the table; the others count up, so that no id comes twice.
+const INDEX_BITS: u32 = 20;
+
+/// What a connection is at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Connects; the speaker does not know it yet.
+    Dialling(PeerId),
+    /// The speaker's.
+    Open,
+    /// The speaker has forgotten it; what is left is written.
+    Flushing,
+    /// Our side is closed; what the peer still sends is read and dropped, because closing a socket with unread data
+    /// sends a reset that can overtake our NOTIFICATION.
+    Draining,
+}
+
+pub(super) struct Conn {
+    pub(super) socket: Socket,
+    pub(super) remote: SocketAddr,
+    pub(super) stage: Stage,
+    /// The socket may have something to read, as far as epoll told.
+    pub(super) readable: bool,
+    /// The socket may take something, as far as epoll told.
+    pub(super) writable: bool,
+    /// The peer's side is closed: read on to the end.
+    pub(super) hangup: bool,
+    /// The speaker has bytes for it.
+    pub(super) wants: bool,
+    /// What a write left over; holds memory only while it is not empty.
+    pub(super) rest: Vec<u8>,
+    /// A write failed for this reason; reported once all that was received before has been read.
+    pub(super) broken: Option<String>,
+    queued: bool,
+    stalled: bool,
+}
+
+/// All connections.
+#[derive(Default)]
+pub(super) struct Conns {
+    table: Slab<(ConnId, Conn)>,
+    made: u64,
+    queue: VecDeque<ConnId>,
+    stalled: VecDeque<ConnId>,
+    deadlines: BinaryHeap<Reverse<(Instant, ConnId)>>,
+}
+
+fn index(id: ConnId) -> usize {
+    usize::try_from(id.0 & ((1 << INDEX_BITS) - 1)).unwrap_or(usize::MAX)
+}
+
+impl Conns {
+    /// `None` when the table is full (a million connections).
+    pub(super) fn insert(&mut self, socket: Socket, remote: SocketAddr, stage: Stage) -> Option<ConnId> {
+        let slot = u64::try_from(self.table.vacant_key()).ok().filter(|s| *s < 1 << INDEX_BITS)?;
+        self.made += 1;
+        let id = ConnId(self.made << INDEX_BITS | slot);
+        let conn = Conn {
+            socket,
+            remote,
+            stage,
+            readable: false,
+            writable: false,
+            hangup: false,
+            wants: false,
+            rest: Vec::new(),
+            broken: None,
+            queued: false,
+            stalled: false,
+        };
+        self.table.insert((id, conn));
+        Some(id)
+    }
+
+    pub(super) fn get(&self, id: ConnId) -> Option<&Conn> {
+        self.table.get(index(id)).filter(|(at, _)| *at == id).map(|(_, c)| c)
+    }
+
+    pub(super) fn get_mut(&mut self, id: ConnId) -> Option<&mut Conn> {
+        self.table.get_mut(index(id)).filter(|(at, _)| *at == id).map(|(_, c)| c)
+    }
+
+    /// Closes the socket, too.
+    pub(super) fn remove(&mut self, id: ConnId) -> Option<Conn> {
+        self.get(id)?;
+        let (_, conn) = self.table.remove(index(id));
+        Some(conn)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (ConnId, &Conn)> {
+        self.table.iter().map(|(_, (id, conn))| (*id, conn))
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Puts it at the end of the queue, once.
+    pub(super) fn enqueue(&mut self, id: ConnId) {
+        if let Some(conn) = self.get_mut(id)
+            && !std::mem::replace(&mut conn.queued, true)
+        {
+            self.queue.push_back(id);
+        }
+    }
+
+    pub(super) fn dequeue(&mut self) -> Option<ConnId> {
+        while let Some(id) = self.queue.pop_front() {
+            if let Some(conn) = self.get_mut(id) {
+                conn.queued = false;
+                return Some(id);
+            }
+        }
+        None
+    }
+
+    pub(super) fn queued(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Sets aside one that could be read but whose input is full.
+    pub(super) fn stall(&mut self, id: ConnId) {
+        if let Some(conn) = self.get_mut(id)
+            && !std::mem::replace(&mut conn.stalled, true)
+        {
+            self.stalled.push_back(id);
+        }
+    }
+
+    /// Looks at up to `most` of those set aside and queues those that have room again.
+    pub(super) fn unstall(&mut self, most: usize, has_room: impl Fn(ConnId) -> bool) {
+        for _ in 0..most.min(self.stalled.len()) {
+            let Some(id) = self.stalled.pop_front() else { return };
+            let Some(conn) = self.get_mut(id) else { continue };
+            if has_room(id) {
+                conn.stalled = false;
+                self.enqueue(id);
+            } else {
+                self.stalled.push_back(id);
+            }
+        }
+    }
+
+    /// Whether any is set aside.
+    pub(super) fn any_stalled(&self) -> bool {
+        !self.stalled.is_empty()
+    }
+
+    pub(super) fn set_deadline(&mut self, id: ConnId, at: Instant) {
+        self.deadlines.push(Reverse((at, id)));
+    }
+
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.deadlines.peek().map(|Reverse((at, _))| *at)
+    }
+
+    /// The next one whose deadline passed and that still exists. A deadline that was for an earlier stage comes too:
+    /// the caller looks at the stage.
+    pub(super) fn expired(&mut self, now: Instant) -> Option<ConnId> {
+        while self.deadline().is_some_and(|at| at <= now) {
+            let Reverse((_, id)) = self.deadlines.pop()?;
+            if self.get(id).is_some() {
+                return Some(id);
+            }
+        }
+        None
+    }
+}

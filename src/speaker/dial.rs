@@ -1,0 +1,97 @@
+//! Outgoing connections: options before the first segment, and errors in words.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
+
+use super::listen::Guard;
+use super::sockopt;
+
+/// How long a connection attempt may take. Linux alone would try for two minutes.
+pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Unsent bytes that the kernel may hold for a connection. What waits longer waits in the tables, where it can still
+/// change, and keepalives do not queue up behind megabytes.
+const NOT_SENT: u32 = 128 * 1024;
+
+/// Precedence "internetwork control" (RFC 4271 5.1.3 names none; RFC 2474 CS6 is what all speakers send).
+const CS6: u32 = 0xc0;
+
+/// Options that listening and dialling sockets share.
+pub(super) fn common_options(socket: &Socket, v6: bool) -> io::Result<()> {
+    socket.set_tcp_nodelay(true)?;
+    socket.set_tcp_notsent_lowat(NOT_SENT)?;
+    // For sessions with hold time 0, whose peer would never be missed.
+    socket.set_tcp_keepalive(
+        &TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(10)),
+    )?;
+    // TTL 255 everywhere: a peer with GTSM (RFC 5082) needs it, no other minds.
+    if v6 {
+        socket.set_tclass_v6(CS6)?;
+        socket.set_unicast_hops_v6(255)
+    } else {
+        socket.set_tos_v4(CS6)?;
+        socket.set_ttl_v4(255)
+    }
+}
+
+/// Puts key and least TTL of a peer on its own socket.
+pub(super) fn secure(socket: &Socket, remote: IpAddr, guard: &Guard) -> io::Result<()> {
+    sockopt::set_min_ttl(socket, remote.is_ipv6(), guard.min_ttl)?;
+    if guard.key.is_some() {
+        sockopt::set_md5(socket, remote, guard.key.as_ref())?;
+    }
+    Ok(())
+}
+
+/// Begins to connect; the socket becomes writable when it is decided.
+///
+/// # Errors
+/// When it is decided at once.
+pub(super) fn start(remote: SocketAddr, local: Option<IpAddr>, guard: &Guard) -> io::Result<Socket> {
+    let socket =
+        Socket::new(Domain::for_address(remote), Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
+    common_options(&socket, remote.is_ipv6())?;
+    secure(&socket, remote.ip(), guard)?;
+    if let Some(local) = local {
+        sockopt::set_bind_address_no_port(&socket)?;
+        socket.bind(&SockAddr::from(SocketAddr::new(local, 0)))?;
+    }
+    match socket.connect(&SockAddr::from(remote)) {
+        Ok(()) => Ok(socket),
+        Err(e) if e.raw_os_error() == Some(libc::EINPROGRESS) => Ok(socket),
+        Err(e) => Err(e),
+    }
+}
+
+/// A connect error for people.
+pub(super) fn explain(remote: SocketAddr, local: Option<IpAddr>, error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(libc::ECONNREFUSED) => format!("connection refused by {remote}"),
+        Some(libc::ENETUNREACH) => format!("no route to {remote}"),
+        Some(libc::EHOSTUNREACH) => format!("{remote} is unreachable"),
+        Some(libc::ETIMEDOUT) => format!("no answer from {remote}"),
+        Some(libc::EADDRNOTAVAIL) => match local {
+            Some(local) => format!("no interface has the local address {local}"),
+            None => format!("no local address towards {remote}"),
+        },
+        Some(libc::EMFILE | libc::ENFILE) => "no file descriptors left; raise LimitNOFILE".into(),
+        Some(libc::EAFNOSUPPORT) => {
+            format!("this host has no {} ", if remote.is_ipv6() { "IPv6" } else { "IPv4" })
+        }
+        _ => format!("connect to {remote}: {error}"),
+    }
+}
+
+/// A read or write error for people.
+pub(super) fn explain_io(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(libc::ECONNRESET) => "connection reset by the peer".into(),
+        Some(libc::EPIPE) => "the peer closed the connection".into(),
+        Some(libc::ETIMEDOUT) => "the peer does not answer (TCP timeout)".into(),
+        Some(libc::EHOSTUNREACH | libc::ENETUNREACH) => "the peer became unreachable".into(),
+        _ => error.to_string(),
+    }
+}

@@ -1,0 +1,405 @@
+//! The thread: one epoll set, one turn after the other.
+//!
+//! Sockets are registered once, edge-triggered; what epoll told is remembered in the connection, and connections with
+//! something to do stand in a queue. A turn works once through the queue: each connection gets one read and one write
+//! of bounded size, so that neither a full feed nor a slow peer delays the others. Nothing in a turn depends on how
+//! many peers there are.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::Timespec;
+use rustix::event::epoll;
+use socket2::Socket;
+use tortie_bgp::{ConnId, Event, Input, NextHopState, PeerId, Speaker};
+
+use super::api::{FactSink, SpeakerFact, SpeakerOptions};
+use super::conn::{Conns, Stage};
+use super::dial;
+use super::feed::Feed;
+use super::inbox::{Inbox, Order};
+use super::listen::Listeners;
+use super::peers::Peers;
+use super::policy::Classes;
+use super::traffic;
+use super::view::{Counters, SpeakerView};
+
+/// Connections set aside for lack of room that are looked at in a turn.
+const UNSTALL: usize = 64;
+/// The same when the whole process stops.
+const LINGER_STOP: Duration = Duration::from_millis(500);
+/// Password files that could not be used are looked at again.
+const SECRETS_RETRY: Duration = Duration::from_secs(10);
+
+const BELL: u64 = u64::MAX;
+const LISTENER: u64 = 1 << 63;
+
+pub(super) struct Driver {
+    pub(super) options: SpeakerOptions,
+    pub(super) inbox: Arc<Inbox>,
+    pub(super) facts: FactSink,
+    pub(super) core: Option<Speaker>,
+    pub(super) peers: Peers,
+    pub(super) classes: Classes,
+    pub(super) intent: super::intent::Current,
+    pub(super) listeners: Listeners,
+    pub(super) conns: Conns,
+    pub(super) poll: OwnedFd,
+    pub(super) counters: Counters,
+    pub(super) now: Instant,
+    pub(super) secrets_again: Option<Instant>,
+    feed: Feed,
+    /// Listeners that may have more to accept, and from when on.
+    pub(super) accepting: Vec<(usize, Instant)>,
+    stopping: Option<Instant>,
+    pub(super) input: Vec<u8>,
+    pub(super) output: Vec<u8>,
+}
+
+impl Driver {
+    pub(super) fn new(
+        options: SpeakerOptions,
+        inbox: Arc<Inbox>,
+        facts: FactSink,
+        feed: Feed,
+    ) -> io::Result<Self> {
+        let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&poll, inbox.bell(), epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)?;
+        Ok(Self {
+            options,
+            inbox,
+            facts,
+            core: None,
+            peers: Peers::default(),
+            classes: Classes::default(),
+            intent: super::intent::Current::default(),
+            listeners: Listeners::default(),
+            conns: Conns::default(),
+            poll,
+            counters: Counters::default(),
+            now: Instant::now(),
+            secrets_again: None,
+            feed,
+            accepting: Vec::new(),
+            stopping: None,
+            input: vec![0; traffic::READ],
+            output: Vec::with_capacity(traffic::WRITE),
+        })
+    }
+
+    /// Runs until a shutdown is done.
+    pub(super) fn run(mut self) {
+        let mut events = Vec::with_capacity(512);
+        loop {
+            events.clear();
+            let timeout = self.timeout();
+            match epoll::wait(&self.poll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(e) => (self.facts)(SpeakerFact::Trouble(format!("epoll: {e}"))),
+            }
+            self.now = Instant::now();
+            let mut bell = false;
+            for event in &events {
+                let (token, flags) = (event.data.u64(), event.flags);
+                if token == BELL {
+                    bell = true;
+                } else if token & LISTENER != 0 {
+                    let index = usize::try_from(token & !LISTENER).unwrap_or(usize::MAX);
+                    if !self.accepting.iter().any(|(i, _)| *i == index) {
+                        self.accepting.push((index, self.now));
+                    }
+                } else {
+                    self.ready(ConnId(token), flags);
+                }
+            }
+            if bell {
+                self.letters();
+            }
+            self.turn();
+            if self.stopping.is_some_and(|at| at <= self.now || self.conns.len() == 0) {
+                self.inbox.end();
+                (self.facts)(SpeakerFact::Stopped);
+                return;
+            }
+        }
+    }
+
+    /// `None`: until something happens.
+    fn timeout(&self) -> Option<Timespec> {
+        let now = Instant::now();
+        let at_once = self.conns.queued() > 0 || (self.core.is_some() && self.feed.busy());
+        let at = if at_once {
+            Some(now)
+        } else {
+            [
+                self.core.as_ref().and_then(Speaker::poll_timeout),
+                self.conns.deadline(),
+                self.listeners.deadline(),
+                self.feed.deadline(),
+                self.secrets_again,
+                self.accepting.iter().map(|(_, at)| *at).min(),
+                self.stopping,
+            ]
+            .into_iter()
+            .flatten()
+            .min()
+        };
+        at.map(|at| {
+            let wait = at.saturating_duration_since(now);
+            Timespec {
+                tv_sec: i64::try_from(wait.as_secs()).unwrap_or(i64::MAX),
+                tv_nsec: wait.subsec_nanos().into(),
+            }
+        })
+    }
+
+    /// What epoll told about a connection.
+    fn ready(&mut self, id: ConnId, flags: epoll::EventFlags) {
+        use epoll::EventFlags as F;
+        let Some(conn) = self.conns.get_mut(id) else { return };
+        let ended = flags.intersects(F::HUP | F::ERR | F::RDHUP);
+        conn.readable |= ended || flags.contains(F::IN);
+        conn.writable |= flags.intersects(F::OUT | F::HUP | F::ERR);
+        conn.hangup |= ended;
+        self.conns.enqueue(id);
+    }
+
+    fn letters(&mut self) {
+        let letters = self.inbox.take();
+        if letters.kernel_took {
+            self.feed.took();
+        }
+        if let Some((intent, change)) = letters.intent {
+            self.apply(intent, change);
+        }
+        for (addr, resolved) in letters.next_hops {
+            let state = resolved.map_or(NextHopState::Unreachable, |r| NextHopState::Reachable {
+                metric: r.metric,
+                on_link: r.gateway.is_none(),
+            });
+            self.give(Input::NextHop(addr, state));
+        }
+        for order in letters.orders {
+            match order {
+                Order::LocalReady => self.give(Input::LocalReady),
+                Order::Reset(name, kind) => {
+                    if let Some(id) = self.peers.id(&name) {
+                        self.give(Input::Reset(id, kind));
+                    }
+                }
+                Order::Shutdown { graceful, text } => self.stop(graceful, text),
+                Order::Query(ask) => ask(&SpeakerView {
+                    core: self.core.as_ref(),
+                    peers: &self.peers,
+                    counters: &self.counters,
+                    connections: self.conns.len(),
+                    now: self.now,
+                }),
+            }
+        }
+    }
+
+    fn stop(&mut self, graceful: bool, text: String) {
+        if self.stopping.is_some() {
+            return;
+        }
+        self.stopping = Some(self.now + LINGER_STOP);
+        self.listeners.follow(&[], self.now, |_, _| Ok(()));
+        self.give(Input::Shutdown { graceful, text });
+        // Attempts under way, which the speaker does not know.
+        let dialling: Vec<ConnId> = self
+            .conns
+            .iter()
+            .filter(|(_, c)| matches!(c.stage, Stage::Dialling(_)))
+            .map(|(id, _)| id)
+            .collect();
+        for id in dialling {
+            self.conns.remove(id);
+        }
+    }
+
+    fn turn(&mut self) {
+        self.deadlines();
+        self.accept_all();
+        if self.core.as_ref().and_then(Speaker::poll_timeout).is_some_and(|at| at <= self.now) {
+            self.give(Input::Tick);
+        }
+        if self.conns.any_stalled()
+            && let Some(core) = &self.core
+        {
+            self.conns.unstall(UNSTALL, |id| core.read_room(id) > 0);
+        }
+        for _ in 0..self.conns.queued() {
+            let Some(id) = self.conns.dequeue() else { break };
+            self.serve(id);
+        }
+        if let Some(core) = &mut self.core {
+            self.feed.run(core, &mut self.facts, self.now);
+        }
+    }
+
+    /// Hands an input to the speaker and does what follows from it.
+    pub(super) fn give(&mut self, input: Input<'_>) {
+        let Some(core) = &mut self.core else { return };
+        core.handle(input, self.now);
+        self.events();
+    }
+
+    pub(super) fn events(&mut self) {
+        while let Some(event) = self.core.as_mut().and_then(Speaker::poll_event) {
+            self.event(event);
+        }
+    }
+
+    fn event(&mut self, event: Event) {
+        match event {
+            Event::Dial(peer) => self.dial(peer),
+            Event::WantWrite(id) => {
+                if let Some(conn) = self.conns.get_mut(id) {
+                    conn.wants = true;
+                    if conn.writable {
+                        self.conns.enqueue(id);
+                    }
+                }
+            }
+            Event::Close(id) => self.close(id),
+            Event::State { peer, from, to, down } => {
+                if let Some(peer) = self.peers.get(peer) {
+                    (self.facts)(SpeakerFact::Peer { name: peer.name.clone(), from, to, down });
+                }
+            }
+            Event::TrackNextHop(addr) if self.options.kernel => (self.facts)(SpeakerFact::TrackNextHop(addr)),
+            Event::TrackNextHop(addr) => {
+                if let Some(core) = &mut self.core {
+                    let state = NextHopState::Reachable { metric: 0, on_link: true };
+                    core.handle(Input::NextHop(addr, state), self.now);
+                }
+            }
+            Event::UntrackNextHop(addr) if self.options.kernel => {
+                (self.facts)(SpeakerFact::UntrackNextHop(addr))
+            }
+            Event::UntrackNextHop(_) => {}
+            Event::BestChanged => self.feed.changed(),
+            Event::Learned { peer, announced, withdrawn, rejected, malformed } => {
+                if let Some(peer) = self.peers.get(peer) {
+                    let peer = peer.name.clone();
+                    (self.facts)(SpeakerFact::Learned { peer, announced, withdrawn, rejected, malformed });
+                }
+            }
+            Event::RestartDone => (self.facts)(SpeakerFact::RestartDone),
+        }
+    }
+
+    fn dial(&mut self, id: PeerId) {
+        self.abandon(id);
+        let Some(peer) = self.peers.get_mut(id) else { return };
+        let (remote, local) = (peer.config.remote, peer.config.local);
+        let started = dial::start(remote, local, &peer.guard)
+            .and_then(|socket| register(&self.poll, &mut self.conns, socket, remote, Stage::Dialling(id)));
+        match started {
+            Ok(conn) => {
+                peer.dialling = Some(conn);
+                self.conns.set_deadline(conn, self.now + dial::TIMEOUT);
+            }
+            Err(e) => {
+                // Not `give`: events are being taken already, and those that follow from this are taken there.
+                let error = dial::explain(remote, local, &e);
+                if let Some(core) = &mut self.core {
+                    core.handle(Input::DialFailed { peer: id, error }, self.now);
+                }
+            }
+        }
+    }
+
+    /// An attempt failed after it had begun.
+    pub(super) fn dial_ended(&mut self, id: ConnId, peer: PeerId, error: &io::Error) {
+        let Some(conn) = self.conns.remove(id) else { return };
+        let mut local = None;
+        if let Some(peer) = self.peers.get_mut(peer) {
+            peer.dialling = None;
+            local = peer.config.local;
+        }
+        self.give(Input::DialFailed { peer, error: dial::explain(conn.remote, local, error) });
+    }
+
+    /// Drops the attempt under way.
+    fn abandon(&mut self, id: PeerId) -> bool {
+        let dialling = self.peers.get_mut(id).and_then(|p| p.dialling.take());
+        dialling.and_then(|conn| self.conns.remove(conn)).is_some()
+    }
+
+    /// Drops the attempt under way, if there is one, and says so: it goes to the wrong place or has the wrong key.
+    pub(super) fn redial(&mut self, id: PeerId) {
+        if self.abandon(id) {
+            self.give(Input::DialFailed { peer: id, error: "the configuration changed".into() });
+        }
+    }
+
+    /// Forgets attempts of a removed peer.
+    pub(super) fn removed(&mut self, id: PeerId) {
+        self.abandon(id);
+        self.peers.forget(id);
+    }
+
+    fn deadlines(&mut self) {
+        while let Some(id) = self.conns.expired(self.now) {
+            let Some(conn) = self.conns.get(id) else { continue };
+            match conn.stage {
+                Stage::Dialling(peer) => {
+                    self.dial_ended(id, peer, &io::Error::from_raw_os_error(libc::ETIMEDOUT));
+                }
+                Stage::Flushing | Stage::Draining => {
+                    self.conns.remove(id);
+                }
+                Stage::Open => {}
+            }
+        }
+        if self.listeners.deadline().is_some_and(|at| at <= self.now) {
+            self.listen();
+        }
+        if self.secrets_again.is_some_and(|at| at <= self.now) {
+            self.secrets_again = None;
+            self.follow_peers();
+        }
+        if self.peers.troubled() && self.secrets_again.is_none() {
+            self.secrets_again = Some(self.now + SECRETS_RETRY);
+        }
+    }
+}
+
+/// Adds a connection to the table and the epoll set, for good.
+pub(super) fn register(
+    poll: &OwnedFd,
+    conns: &mut Conns,
+    socket: Socket,
+    remote: std::net::SocketAddr,
+    stage: Stage,
+) -> io::Result<ConnId> {
+    use epoll::EventFlags as F;
+    let id = conns.insert(socket, remote, stage).ok_or(io::ErrorKind::OutOfMemory)?;
+    let added = match conns.get(id) {
+        Some(conn) => {
+            epoll::add(poll, &conn.socket, epoll::EventData::new_u64(id.0), F::IN | F::OUT | F::RDHUP | F::ET)
+        }
+        None => Ok(()),
+    };
+    if let Err(e) = added {
+        conns.remove(id);
+        return Err(e.into());
+    }
+    Ok(id)
+}
+
+/// Registers a listener.
+pub(super) fn register_listener(poll: &OwnedFd, index: usize, socket: &Socket) -> io::Result<()> {
+    let token = LISTENER | u64::try_from(index).unwrap_or(0);
+    epoll::add(
+        poll,
+        socket,
+        epoll::EventData::new_u64(token),
+        epoll::EventFlags::IN | epoll::EventFlags::ET,
+    )?;
+    Ok(())
+}

@@ -1,0 +1,94 @@
+//! Changed best paths on their way to the kernel thread: one batch at a time.
+//!
+//! While the kernel works on a batch, changed prefixes stay in the speaker's set, where a prefix that changes ten times
+//! is still one.
+
+use std::time::{Duration, Instant};
+
+use tortie_bgp::{BestChange, Speaker};
+
+use crate::routing::{ChangeId, LearnedChange};
+
+use super::api::{ChangeIds, FactSink, LearnedSink, SpeakerFact};
+
+/// Prefixes in a batch.
+const BATCH: usize = 1024;
+
+/// How long after the kernel thread had no room for a batch it is offered again.
+const RETRY: Duration = Duration::from_millis(10);
+
+pub(super) struct Feed {
+    sink: LearnedSink,
+    /// There is a kernel thread.
+    on: bool,
+    changes: ChangeIds,
+    dirty: bool,
+    /// A batch is with the kernel thread.
+    out: bool,
+    /// A batch that found no room, and when to offer it again.
+    held: Option<(Vec<LearnedChange>, Instant)>,
+    scratch: Vec<BestChange>,
+}
+
+impl Feed {
+    pub(super) fn new(sink: LearnedSink, on: bool, changes: ChangeIds) -> Self {
+        Self { sink, on, changes, dirty: false, out: false, held: None, scratch: Vec::new() }
+    }
+
+    pub(super) fn changed(&mut self) {
+        self.dirty = true;
+    }
+
+    pub(super) fn took(&mut self) {
+        self.out = false;
+    }
+
+    /// When [`Self::run`] wants to be called though nothing happened.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.held.as_ref().map(|(_, at)| *at)
+    }
+
+    /// Something can be done at once.
+    pub(super) fn busy(&self) -> bool {
+        self.dirty && !self.out && self.held.is_none()
+    }
+
+    pub(super) fn run(&mut self, speaker: &mut Speaker, facts: &mut FactSink, now: Instant) {
+        if let Some((batch, at)) = self.held.take() {
+            if at > now {
+                self.held = Some((batch, at));
+                return;
+            }
+            self.offer(batch, now);
+        }
+        if !self.busy() {
+            return;
+        }
+        self.scratch.clear();
+        self.dirty = speaker.take_best(BATCH, &mut self.scratch);
+        let Some(first) = self.scratch.first().map(|c| c.prefix) else { return };
+        if !self.on {
+            self.scratch.clear();
+            return;
+        }
+        let fresh = self.changes.next();
+        let batch: Vec<LearnedChange> = self
+            .scratch
+            .drain(..)
+            .map(|c| LearnedChange {
+                prefix: c.prefix,
+                next_hops: c.best.map(|b| b.next_hops).unwrap_or_default(),
+                change: if c.tag.0 == 0 { fresh } else { ChangeId(c.tag.0) },
+            })
+            .collect();
+        facts(SpeakerFact::Batch { change: fresh, prefixes: batch.len(), first });
+        self.offer(batch, now);
+    }
+
+    fn offer(&mut self, batch: Vec<LearnedChange>, now: Instant) {
+        match (self.sink)(batch) {
+            Ok(()) => self.out = true,
+            Err(batch) => self.held = Some((batch, now + RETRY)),
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! The speaker's letter box: what can be merged is merged, so that nobody ever waits for the speaker.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustc_hash::FxHashMap;
+use rustix::event::{EventfdFlags, eventfd};
+use tortie_bgp::Reset;
+
+use crate::routing::{ChangeId, Resolved, RoutingIntent};
+
+use super::api::{Refused, ToSpeaker};
+use super::view::SpeakerView;
+
+/// Orders that may wait; more are refused.
+const MAX_ORDERS: usize = 4096;
+
+/// What keeps its order and is not merged.
+pub(super) enum Order {
+    LocalReady,
+    Reset(String, Reset),
+    Shutdown { graceful: bool, text: String },
+    Query(Box<dyn FnOnce(&SpeakerView<'_>) + Send>),
+}
+
+/// Everything that came since the last look.
+#[derive(Default)]
+pub(super) struct Letters {
+    /// Taken before the orders: an order always sees an intent at least as new as when it was given.
+    pub(super) intent: Option<(Arc<RoutingIntent>, ChangeId)>,
+    pub(super) next_hops: FxHashMap<IpAddr, Option<Resolved>>,
+    pub(super) kernel_took: bool,
+    pub(super) orders: VecDeque<Order>,
+}
+
+#[derive(Default)]
+struct Content {
+    letters: Letters,
+    /// The bell was rung and nobody has looked since.
+    rung: bool,
+    ended: bool,
+}
+
+/// Shared between the thread and its handles.
+pub(super) struct Inbox {
+    letters: Mutex<Content>,
+    bell: OwnedFd,
+}
+
+impl Inbox {
+    pub(super) fn new() -> io::Result<Self> {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { letters: Mutex::default(), bell })
+    }
+
+    /// Becomes readable when letters came.
+    pub(super) fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+
+    pub(super) fn put(&self, message: ToSpeaker) -> Result<(), Refused> {
+        let mut inbox = self.lock();
+        if inbox.ended {
+            return Err(Refused::Stopped);
+        }
+        let letters = &mut inbox.letters;
+        let order = match message {
+            ToSpeaker::Intent(intent, change) => {
+                letters.intent = Some((intent, change));
+                None
+            }
+            ToSpeaker::NextHop(addr, state) => {
+                letters.next_hops.insert(addr, state);
+                None
+            }
+            ToSpeaker::KernelTook => {
+                letters.kernel_took = true;
+                None
+            }
+            // These come once in a life and must not be lost.
+            ToSpeaker::LocalReady => Some((Order::LocalReady, true)),
+            ToSpeaker::Shutdown { graceful, text } => Some((Order::Shutdown { graceful, text }, true)),
+            ToSpeaker::Reset(name, kind) => Some((Order::Reset(name, kind), false)),
+            ToSpeaker::Query(ask) => Some((Order::Query(ask), false)),
+        };
+        if let Some((order, always)) = order {
+            if !always && letters.orders.len() >= MAX_ORDERS {
+                return Err(Refused::Busy);
+            }
+            letters.orders.push_back(order);
+        }
+        let ring = !std::mem::replace(&mut inbox.rung, true);
+        drop(inbox);
+        if ring {
+            // An eventfd write fails only when its counter is full, and then it is readable already.
+            let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+        }
+        Ok(())
+    }
+
+    pub(super) fn take(&self) -> Letters {
+        let mut count = [0; 8];
+        let _ = rustix::io::read(&self.bell, &mut count);
+        let mut inbox = self.lock();
+        inbox.rung = false;
+        std::mem::take(&mut inbox.letters)
+    }
+
+    /// Nothing is taken any more; what waits is dropped (and with it the closures of questions).
+    pub(super) fn end(&self) {
+        let mut inbox = self.lock();
+        inbox.ended = true;
+        let dropped = std::mem::take(&mut inbox.letters);
+        drop(inbox);
+        drop(dropped);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Content> {
+        self.letters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_latest_state_of_a_next_hop_wins_and_orders_keep_their_order() {
+        let inbox = Inbox::new().unwrap();
+        let hop = IpAddr::from([192, 0, 2, 1]);
+        inbox.put(ToSpeaker::NextHop(hop, None)).unwrap();
+        let resolved = Some(Resolved { ifindex: 3, gateway: None, metric: 0 });
+        inbox.put(ToSpeaker::NextHop(hop, resolved)).unwrap();
+        inbox.put(ToSpeaker::Reset("a".into(), Reset::Hard)).unwrap();
+        inbox.put(ToSpeaker::LocalReady).unwrap();
+        let letters = inbox.take();
+        assert_eq!(letters.next_hops.get(&hop), Some(&resolved));
+        assert!(matches!(letters.orders[0], Order::Reset(..)));
+        assert!(matches!(letters.orders[1], Order::LocalReady));
+        assert!(inbox.take().orders.is_empty());
+    }
+
+    #[test]
+    fn orders_are_bounded_but_a_shutdown_always_fits_until_the_end() {
+        let inbox = Inbox::new().unwrap();
+        for _ in 0..MAX_ORDERS {
+            inbox.put(ToSpeaker::Reset("a".into(), Reset::Hard)).unwrap();
+        }
+        assert_eq!(inbox.put(ToSpeaker::Reset("a".into(), Reset::Hard)), Err(Refused::Busy));
+        inbox.put(ToSpeaker::Shutdown { graceful: true, text: String::new() }).unwrap();
+        inbox.end();
+        assert_eq!(inbox.put(ToSpeaker::LocalReady), Err(Refused::Stopped));
+    }
+}

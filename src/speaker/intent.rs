@@ -1,0 +1,145 @@
+//! From one intent to the next: only what differs reaches the speaker, in an order that never announces or accepts
+//! under rules that are not there yet (keys before connections, policy before routes).
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tortie_bgp::{GlobalConfig, Input, Origination, PolicyHandle, Reset, RouterId, Speaker, Tag};
+use tortie_config::Cidr;
+
+use crate::routing::{ChangeId, RoutingIntent};
+
+use super::api::SpeakerFact;
+use super::dial;
+use super::driver::{Driver, register_listener};
+use super::listen::{self, Guard};
+use super::peers::Change;
+use super::policy::{ViewPolicy, kind_code};
+
+/// The intent in force.
+#[derive(Default)]
+pub(super) struct Current(Option<Arc<RoutingIntent>>);
+
+impl Driver {
+    pub(super) fn apply(&mut self, new: Arc<RoutingIntent>, change: ChangeId) {
+        if new.asn == 0 || new.router_id == 0 {
+            let what = if new.asn == 0 { "AS number" } else { "router id" };
+            (self.facts)(SpeakerFact::Trouble(format!(
+                "{what} 0 cannot be used; the last configuration stays in force"
+            )));
+            return;
+        }
+        let old = self.intent.0.replace(new.clone());
+        let global = GlobalConfig {
+            asn: new.asn,
+            router_id: RouterId(new.router_id),
+            restart_time: self.options.restart_time,
+            restarting: self.options.restarting.clone(),
+        };
+        let policy = || PolicyHandle(Arc::new(ViewPolicy::new(new.view.clone(), self.classes.clone())));
+        match &old {
+            None => self.core = Some(Speaker::new(global, policy(), self.now)),
+            Some(old) => {
+                let policy = (old.view != new.view).then(policy);
+                if (old.asn, old.router_id) != (new.asn, new.router_id) {
+                    self.give(Input::Global(global));
+                }
+                if let Some(policy) = policy {
+                    self.give(Input::Policy(policy));
+                }
+            }
+        }
+        self.follow_peers();
+        let changes = originations(old.as_deref(), &new, change);
+        if !changes.is_empty() {
+            self.give(Input::Local(&changes));
+        }
+        self.listen();
+    }
+
+    /// Brings peers, keys and attempts in line with the intent (and the password files).
+    pub(super) fn follow_peers(&mut self) {
+        let Some(intent) = self.intent.0.clone() else { return };
+        let changes = self.peers.follow(&intent.peers, &self.options.secrets, &self.classes);
+        if changes.is_empty() {
+            return;
+        }
+        let (guards, clashes) = self.peers.guards();
+        for text in clashes.into_iter().chain(self.listeners.guards(guards)) {
+            (self.facts)(SpeakerFact::Trouble(text));
+        }
+        for change in changes {
+            match change {
+                Change::Set(id, config) => self.give(Input::Peer(id, config)),
+                Change::Remove(id) => {
+                    self.give(Input::RemovePeer(id));
+                    self.removed(id);
+                }
+                Change::Redial(id) => self.redial(id),
+                Change::Reset(id) => self.give(Input::Reset(id, Reset::Hard)),
+                Change::Secure(addr, guard) => self.secure(addr, &guard),
+                Change::Trouble(name, trouble) => (self.facts)(SpeakerFact::PeerTrouble { name, trouble }),
+            }
+        }
+    }
+
+    /// Changes key and least TTL of the connections that are there: a key that is changed at both ends within the hold
+    /// time costs no session.
+    fn secure(&mut self, addr: std::net::IpAddr, guard: &Guard) {
+        let mut troubles = Vec::new();
+        for (_, conn) in self.conns.iter().filter(|(_, c)| c.remote.ip() == addr) {
+            if let Err(e) = dial::secure(&conn.socket, addr, guard) {
+                troubles.push(format!("connection with {}: {e}", conn.remote));
+            }
+        }
+        for text in troubles {
+            (self.facts)(SpeakerFact::Trouble(text));
+        }
+    }
+
+    /// Brings the listeners in line with the configuration, and tries failed ones again.
+    pub(super) fn listen(&mut self) {
+        let Some(intent) = &self.intent.0 else { return };
+        let wanted: &[SocketAddr] =
+            if self.options.listen.is_empty() { &intent.listen } else { &self.options.listen };
+        let poll = &self.poll;
+        let outcomes =
+            self.listeners.follow(wanted, self.now, |index, socket| register_listener(poll, index, socket));
+        for outcome in outcomes {
+            (self.facts)(match outcome {
+                listen::Outcome::Opened(addr) => SpeakerFact::Listening(addr),
+                listen::Outcome::Ended(addr) => SpeakerFact::ListenEnded(addr),
+                listen::Outcome::Failed(addr, error) => SpeakerFact::ListenFailed { addr, error },
+                listen::Outcome::Unkeyed(text) => SpeakerFact::Trouble(text),
+            });
+        }
+    }
+}
+
+/// Local routes that come, change their kind, or go.
+fn originations(
+    old: Option<&RoutingIntent>,
+    new: &RoutingIntent,
+    change: ChangeId,
+) -> Vec<(Cidr, Option<Origination>)> {
+    let mut out = Vec::new();
+    let before = old.map(|o| &o.originated);
+    for prefix in before.into_iter().flat_map(|b| b.keys()) {
+        if !new.originated.contains_key(prefix) {
+            out.push((*prefix, None));
+        }
+    }
+    for (prefix, origin) in &new.originated {
+        if before.and_then(|b| b.get(prefix)).is_some_and(|b| b.kind == origin.kind) {
+            continue;
+        }
+        let origination = Origination {
+            communities: Vec::new(),
+            large_communities: Vec::new(),
+            kind: kind_code(origin.kind),
+            tag: Tag(change.0),
+        };
+        out.push((*prefix, Some(origination)));
+    }
+    out
+}

@@ -1,0 +1,228 @@
+//! Listening sockets: opened, closed and keyed as the configuration wants.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use rustc_hash::FxHashMap;
+use slab::Slab;
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+
+use super::secret::Key;
+use super::sockopt;
+
+/// Longer than any burst of peers that start at once: shorter ones drop SYNs, which come back after seconds.
+const BACKLOG: i32 = 4096;
+
+/// How long after a failed bind it is tried again.
+const RETRY: Duration = Duration::from_secs(2);
+
+/// What listeners need to know of a peer.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Guard {
+    /// TCP MD5 key.
+    pub(super) key: Option<Key>,
+    /// Smallest TTL to accept (RFC 5082), 0: any.
+    pub(super) min_ttl: u8,
+}
+
+/// What a change of the wanted addresses did.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Opened(SocketAddr),
+    Ended(SocketAddr),
+    Failed(SocketAddr, String),
+    /// It listens, but lacks a key; connections that need it are refused.
+    Unkeyed(String),
+}
+
+pub(super) struct Listener {
+    pub(super) addr: SocketAddr,
+    pub(super) socket: Socket,
+    /// Keys that the kernel holds for this socket.
+    keys: FxHashMap<IpAddr, Key>,
+}
+
+struct Failure {
+    error: String,
+    again: Instant,
+}
+
+/// All listeners.
+#[derive(Default)]
+pub(super) struct Listeners {
+    open: Slab<Listener>,
+    failed: BTreeMap<SocketAddr, Failure>,
+    /// By remote address.
+    guards: FxHashMap<IpAddr, Guard>,
+}
+
+impl Listeners {
+    pub(super) fn get(&self, index: usize) -> Option<&Listener> {
+        self.open.get(index)
+    }
+
+    /// The guard of connections from this address, and whether this listener can enforce its key.
+    pub(super) fn guard(&self, index: usize, remote: IpAddr) -> (Guard, bool) {
+        let Some(guard) = self.guards.get(&remote) else { return (Guard::default(), true) };
+        let keyed = guard.key.is_none()
+            || self.open.get(index).is_some_and(|l| l.keys.get(&remote) == guard.key.as_ref());
+        (guard.clone(), keyed)
+    }
+
+    /// When [`Self::follow`] wants to be called again.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.failed.values().map(|f| f.again).min()
+    }
+
+    /// Opens and closes until exactly `wanted` listens; failed ones are tried again when their time has come. `opened`
+    /// is called with the index and socket of each new listener before it can accept.
+    pub(super) fn follow(
+        &mut self,
+        wanted: &[SocketAddr],
+        now: Instant,
+        mut opened: impl FnMut(usize, &Socket) -> io::Result<()>,
+    ) -> Vec<Outcome> {
+        let mut out = Vec::new();
+        self.open.retain(|_, l| {
+            let keep = wanted.contains(&l.addr);
+            if !keep {
+                out.push(Outcome::Ended(l.addr));
+            }
+            keep
+        });
+        self.failed.retain(|addr, _| wanted.contains(addr));
+        for &addr in wanted {
+            if self.open.iter().any(|(_, l)| l.addr == addr)
+                || self.failed.get(&addr).is_some_and(|f| f.again > now)
+            {
+                continue;
+            }
+            let result = bind(addr).and_then(|socket| {
+                let index = self.open.vacant_key();
+                self.open.insert(Listener { addr, socket, keys: FxHashMap::default() });
+                out.extend(self.key_listener(index).into_iter().map(Outcome::Unkeyed));
+                let ready = self.open.get(index).map_or(Ok(()), |l| {
+                    l.socket.listen(BACKLOG)?;
+                    opened(index, &l.socket)
+                });
+                if ready.is_err() {
+                    self.open.remove(index);
+                }
+                ready
+            });
+            match result {
+                Ok(()) => {
+                    self.failed.remove(&addr);
+                    out.push(Outcome::Opened(addr));
+                }
+                Err(e) => {
+                    let error = explain(addr, &e);
+                    let known = self.failed.get(&addr).is_some_and(|f| f.error == error);
+                    self.failed.insert(addr, Failure { error: error.clone(), again: now + RETRY });
+                    if !known {
+                        out.push(Outcome::Failed(addr, error));
+                    }
+                }
+            }
+        }
+        self.ttl();
+        out
+    }
+
+    /// Replaces the guards of all peers; errors in words.
+    pub(super) fn guards(&mut self, guards: FxHashMap<IpAddr, Guard>) -> Vec<String> {
+        if self.guards == guards {
+            return Vec::new();
+        }
+        self.guards = guards;
+        let indices: Vec<usize> = self.open.iter().map(|(i, _)| i).collect();
+        let mut errors = Vec::new();
+        for index in indices {
+            errors.extend(self.key_listener(index));
+        }
+        self.ttl();
+        errors
+    }
+
+    /// Brings the keys of one listener in line with the guards.
+    fn key_listener(&mut self, index: usize) -> Vec<String> {
+        let Some(listener) = self.open.get_mut(index) else { return Vec::new() };
+        let guards = &self.guards;
+        let socket = &listener.socket;
+        listener.keys.retain(|addr, _| {
+            let keep = guards.get(addr).is_some_and(|g| g.key.is_some());
+            if !keep {
+                // What remains keyed by mistake refuses a stranger; nothing that is let in depends on it.
+                let _ = sockopt::set_md5(socket, *addr, None);
+            }
+            keep
+        });
+        let mut errors = Vec::new();
+        let mut failed = 0_usize;
+        for (addr, key) in guards.iter().filter_map(|(a, g)| Some((a, g.key.as_ref()?))) {
+            if addr.is_ipv4() != listener.addr.is_ipv4() || listener.keys.get(addr) == Some(key) {
+                continue;
+            }
+            match sockopt::set_md5(socket, *addr, Some(key)) {
+                Ok(()) => {
+                    listener.keys.insert(*addr, key.clone());
+                }
+                Err(e) => {
+                    failed += 1;
+                    if failed == 1 {
+                        errors.push(format!("TCP MD5 key of {addr} on {}: {e}", listener.addr));
+                    }
+                }
+            }
+        }
+        if failed > 1 {
+            errors.push(format!("{failed} TCP MD5 keys could not be set on {}", listener.addr));
+        }
+        errors
+    }
+
+    /// A listener drops SYNs from afar only when all its peers want that; else the TTL of a connection's SYN is
+    /// looked at when it is accepted.
+    fn ttl(&self) {
+        let secured = self.guards.values().any(|g| g.min_ttl > 0);
+        for (_, listener) in &self.open {
+            let v6 = listener.addr.is_ipv6();
+            let min = self
+                .guards
+                .iter()
+                .filter(|(a, _)| a.is_ipv6() == v6)
+                .map(|(_, g)| g.min_ttl)
+                .min()
+                .unwrap_or(0);
+            // Each accepted socket is secured again by itself: a failure here weakens nothing but the SYN queue.
+            let _ = sockopt::set_min_ttl(&listener.socket, v6, min);
+            let _ = sockopt::set_save_syn(&listener.socket, secured);
+        }
+    }
+}
+
+fn bind(addr: SocketAddr) -> io::Result<Socket> {
+    let socket =
+        Socket::new(Domain::for_address(addr), Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    if addr.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    // Accepted sockets inherit these, and the answer to a SYN needs TTL 255 for a peer with GTSM.
+    super::dial::common_options(&socket, addr.is_ipv6())?;
+    socket.bind(&SockAddr::from(addr))?;
+    Ok(socket)
+}
+
+fn explain(addr: SocketAddr, error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => format!("{addr}: another process listens there (another BGP daemon?)"),
+        io::ErrorKind::AddrNotAvailable => format!("{addr}: no interface has this address"),
+        io::ErrorKind::PermissionDenied => {
+            format!("{addr}: no permission (ports below 1024 need root or CAP_NET_BIND_SERVICE)")
+        }
+        _ => format!("{addr}: {error}"),
+    }
+}

@@ -1,0 +1,152 @@
+//! Socket options that no crate models: TCP MD5 signatures (RFC 2385), GTSM (RFC 5082) and saved SYN headers.
+
+#![expect(
+    unsafe_code,
+    reason = "setsockopt and getsockopt with structures that libc and socket2 do not offer"
+)]
+
+use std::ffi::{c_int, c_void};
+use std::io;
+use std::mem::size_of;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd};
+
+use socket2::{SockAddr, Socket};
+
+use super::secret::Key;
+
+/// `TCP_MD5SIG` of linux/tcp.h.
+const TCP_MD5SIG: c_int = 14;
+
+/// `struct tcp_md5sig` of linux/tcp.h.
+#[repr(C)]
+struct TcpMd5Sig {
+    addr: libc::sockaddr_storage,
+    flags: u8,
+    prefixlen: u8,
+    keylen: u16,
+    ifindex: c_int,
+    key: [u8; Key::MAX],
+}
+
+/// Sets (or with `None` removes) the key for segments from and to `peer`. The kernel ignores the port. Removing a key
+/// that is not there is no error. On an established connection the key changes from the next segment on.
+///
+/// # Errors
+/// `ENOMEM` when `net.core.optmem_max` is used up (the text says so), `ENOPROTOOPT` on kernels without
+/// `CONFIG_TCP_MD5SIG`.
+pub(super) fn set_md5(socket: &impl AsFd, peer: IpAddr, key: Option<&Key>) -> io::Result<()> {
+    let address = SockAddr::from(SocketAddr::new(peer, 0));
+    // SAFETY: all fields are integers or arrays of them, for which zero is a value.
+    let mut sig: TcpMd5Sig = unsafe { std::mem::zeroed() };
+    // SAFETY: `SockAddr` holds a `sockaddr_storage` whose first `len()` bytes are initialised and the rest zeroed; the
+    // pointer stays valid during the read, and the type is `Copy`.
+    sig.addr = unsafe { *address.as_ptr().cast::<libc::sockaddr_storage>() };
+    if let Some(key) = key {
+        let bytes = key.bytes();
+        sig.keylen = u16::try_from(bytes.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+        for (to, from) in sig.key.iter_mut().zip(bytes) {
+            *to = *from;
+        }
+    }
+    let done = set(socket, libc::IPPROTO_TCP, TCP_MD5SIG, &sig);
+    // The copy of the secret must not stay on the stack.
+    sig.key.fill(0);
+    std::hint::black_box(&sig);
+    match done {
+        Err(e) if key.is_none() && e.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+        Err(e) if e.raw_os_error() == Some(libc::ENOMEM) => Err(io::Error::new(
+            io::ErrorKind::OutOfMemory,
+            "the kernel has no room for another TCP MD5 key on this socket; raise the sysctl net.core.optmem_max",
+        )),
+        Err(e) if e.raw_os_error() == Some(libc::ENOPROTOOPT) => Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            "this kernel has no TCP MD5 signatures (CONFIG_TCP_MD5SIG)",
+        )),
+        done => done,
+    }
+}
+
+/// Drops received segments whose TTL or hop limit is below `min` (RFC 5082 3); 0 accepts all.
+///
+/// # Errors
+/// What the kernel says.
+pub(super) fn set_min_ttl(socket: &impl AsFd, v6: bool, min: u8) -> io::Result<()> {
+    let value = c_int::from(min);
+    if v6 {
+        set(socket, libc::IPPROTO_IPV6, libc::IPV6_MINHOPCOUNT, &value)
+    } else {
+        set(socket, libc::IPPROTO_IP, libc::IP_MINTTL, &value)
+    }
+}
+
+/// Lets connections from many sockets to different remotes share a local port: 5,000 dials from one address would
+/// else take 5,000 ports for themselves at `bind`.
+///
+/// # Errors
+/// What the kernel says.
+pub(super) fn set_bind_address_no_port(socket: &Socket) -> io::Result<()> {
+    set(socket, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, &(1 as c_int))
+}
+
+/// Makes the kernel keep the headers of SYNs that come to this listener, for [`saved_syn_ttl`].
+///
+/// # Errors
+/// What the kernel says.
+pub(super) fn set_save_syn(listener: &Socket, on: bool) -> io::Result<()> {
+    set(listener, libc::IPPROTO_TCP, libc::TCP_SAVE_SYN, &c_int::from(on))
+}
+
+/// The TTL or hop limit of the SYN that opened an accepted connection; `None` when it was not saved (SYN cookies).
+///
+/// # Errors
+/// What the kernel says.
+pub(super) fn saved_syn_ttl(socket: &impl AsFd) -> io::Result<Option<u8>> {
+    let mut headers = [0_u8; 256];
+    let mut len: libc::socklen_t = 256;
+    // SAFETY: the pointer and length describe `headers`, which outlives the call; the kernel writes at most `len`
+    // bytes (and fails with EINVAL when the headers are longer).
+    let rc = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_SAVED_SYN,
+            headers.as_mut_ptr().cast::<c_void>(),
+            &raw mut len,
+        )
+    };
+    if rc != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let headers = headers.get(..len as usize).unwrap_or_default();
+    Ok(match headers.first().map(|b| b >> 4) {
+        Some(4) => headers.get(8).copied(),
+        Some(6) => headers.get(7).copied(),
+        _ => None,
+    })
+}
+
+fn set<T>(socket: &impl AsFd, level: c_int, name: c_int, value: &T) -> io::Result<()> {
+    let len = libc::socklen_t::try_from(size_of::<T>()).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // SAFETY: the pointer and length describe `value`, which outlives the call; the kernel only reads it.
+    let rc = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            level,
+            name,
+            std::ptr::from_ref(value).cast::<c_void>(),
+            len,
+        )
+    };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_structure_is_as_long_as_the_kernels() {
+        assert_eq!(size_of::<TcpMd5Sig>(), 216);
+    }
+}

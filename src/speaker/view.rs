@@ -1,0 +1,93 @@
+//! What questions to the speaker thread see.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use tortie_bgp::{ExportTrace, PeerId, PeerStatus, RouteInfo, RouteQuery, Speaker, Totals};
+use tortie_config::Cidr;
+
+use super::peers::Peers;
+
+/// What the thread counts itself, since its start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counters {
+    /// Connections accepted from listeners.
+    pub accepted: u64,
+    /// Of these, closed because no peer has that address.
+    pub refused_address: u64,
+    /// Of these, closed because the peer's TCP MD5 key could not be enforced.
+    pub refused_key: u64,
+    /// Of these, closed because their SYN came from too far away (RFC 5082).
+    pub refused_ttl: u64,
+    /// Bytes read.
+    pub bytes_in: u64,
+    /// Bytes written.
+    pub bytes_out: u64,
+}
+
+/// The speaker at one moment, for [`ToSpeaker::Query`](super::ToSpeaker::Query).
+pub struct SpeakerView<'a> {
+    pub(super) core: Option<&'a Speaker>,
+    pub(super) peers: &'a Peers,
+    pub(super) counters: &'a Counters,
+    pub(super) connections: usize,
+    pub(super) now: Instant,
+}
+
+impl SpeakerView<'_> {
+    /// All peers, sorted by name; none before the first intent.
+    #[must_use]
+    pub fn peers(&self) -> Vec<PeerStatus> {
+        let mut peers: Vec<PeerStatus> = self.core.map(|c| c.peers(self.now).collect()).unwrap_or_default();
+        peers.sort_by(|a, b| a.name.cmp(&b.name));
+        peers
+    }
+
+    /// The peer of this name.
+    #[must_use]
+    pub fn peer(&self, name: &str) -> Option<PeerStatus> {
+        self.core?.peer(self.peers.id(name)?, self.now)
+    }
+
+    /// The id of the peer of this name, for [`RouteQuery`].
+    #[must_use]
+    pub fn peer_id(&self, name: &str) -> Option<PeerId> {
+        self.peers.id(name)
+    }
+
+    /// The name of a peer.
+    #[must_use]
+    pub fn peer_name(&self, id: PeerId) -> Option<Arc<str>> {
+        self.peers.get(id).map(|p| p.name.clone())
+    }
+
+    /// Up to `max` prefixes after `after`, in order.
+    #[must_use]
+    pub fn routes(&self, query: RouteQuery, after: Option<Cidr>, max: usize) -> Vec<RouteInfo> {
+        self.core.map(|c| c.routes(&query, after, max)).unwrap_or_default()
+    }
+
+    /// Why a prefix is announced to the peer of this name or not; `None` for an unknown peer.
+    #[must_use]
+    pub fn explain_export(&self, name: &str, prefix: Cidr) -> Option<ExportTrace> {
+        Some(self.core?.explain_export(prefix, self.peers.id(name)?))
+    }
+
+    /// Sums over all tables.
+    #[must_use]
+    pub fn totals(&self) -> Totals {
+        self.core.map(Speaker::totals).unwrap_or_default()
+    }
+
+    /// What the thread counted.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        *self.counters
+    }
+
+    /// TCP connections, those included that are being made or closed.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.connections
+    }
+}
