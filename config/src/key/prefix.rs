@@ -1,0 +1,61 @@
+//! Prefixes of the key space, for listing, watching and removing.
+
+use super::escape;
+
+/// Everything.
+pub const ALL: &str = super::ROOT;
+/// Settings, hosts, endpoints, policy, pools, `Ready`.
+pub const V1: &str = "/calico/v1/";
+/// BGP.
+pub const BGP: &str = "/calico/bgp/v1/";
+/// Blocks, handles, affinities and configuration of IPAM.
+pub const IPAM: &str = "/calico/ipam/v2/";
+/// The one key of IPAM's configuration.
+pub const IPAM_CONFIG: &str = "/calico/ipam/v2/config";
+/// Blocks of all hosts, both families.
+pub const BLOCKS: &str = "/calico/ipam/v2/assignment/";
+/// Pools of both families.
+pub const POOLS: &str = "/calico/v1/ipam/";
+/// Handles.
+pub const HANDLES: &str = "/calico/ipam/v2/handle/";
+/// Affinities of all hosts.
+pub const AFFINITIES: &str = "/calico/ipam/v2/host/";
+/// The hosts' status values.
+pub const STATUS: &str = "/calico/tortie/v1/status/";
+
+/// The affinities of one host.
+#[must_use]
+pub fn affinities_of(host: &str) -> String {
+    format!("{AFFINITIES}{}/", escape(host))
+}
+
+/// Settings, endpoints and marks of one host.
+#[must_use]
+pub fn host(host: &str) -> String {
+    format!("{V1}host/{}/", escape(host))
+}
+
+/// The workload endpoints of one host.
+#[must_use]
+pub fn workloads_of(host: &str) -> String {
+    format!("{V1}host/{}/workload/", escape(host))
+}
+
+/// BGP of one host.
+#[must_use]
+pub fn bgp_host(host: &str) -> String {
+    format!("{BGP}host/{}/", escape(host))
+}
+
+/// What an agent of one host reports in Calico's form.
+#[must_use]
+pub fn felix_host(host: &str) -> String {
+    format!("/calico/felix/v1/host/{}/", escape(host))
+}
+
+/// What an agent lists and watches apart from its own blocks (which its affinities name): never other hosts' blocks,
+/// affinities, handles or status.
+#[must_use]
+pub fn watched_by(host: &str) -> Vec<String> {
+    vec![V1.to_owned(), BGP.to_owned(), IPAM_CONFIG.to_owned(), affinities_of(host)]
+}

@@ -1,0 +1,141 @@
+//! [`Key`] -> text.
+
+use std::fmt;
+
+use super::{BgpItem, EndpointKey, FelixItem, IpFamily, Key, ProfilePart, Scope, escape};
+use crate::Cidr;
+
+fn digit(cidr: &Cidr) -> char {
+    if cidr.is_v4() { '4' } else { '6' }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ready => f.write_str("/calico/v1/Ready"),
+            Self::Setting(Scope::Global, name) => write!(f, "/calico/v1/config/{}", escape(name)),
+            Self::Setting(Scope::Host(host), name) => {
+                write!(f, "/calico/v1/host/{}/config/{}", escape(host), escape(name))
+            }
+            Self::Marker { host } => write!(f, "/calico/v1/host/{}/config/marker", escape(host)),
+            Self::BirdIp { host } => write!(f, "/calico/v1/host/{}/bird_ip", escape(host)),
+            Self::HostMetadata { host } => write!(f, "/calico/v1/host/{}/metadata", escape(host)),
+            Self::OrchestratorRefs { host } => {
+                write!(f, "/calico/v1/host/{}/orchestrator_refs", escape(host))
+            }
+            Self::Endpoint(endpoint) => write!(f, "/calico/v1/host/{endpoint}"),
+            Self::Profile { name, part } => {
+                write!(f, "/calico/v1/policy/profile/{}/{}", escape(name), part.as_str())
+            }
+            Self::TierMetadata { tier } => write!(f, "/calico/v1/policy/tier/{}/metadata", escape(tier)),
+            Self::Policy { tier, name } => {
+                write!(f, "/calico/v1/policy/tier/{}/policy/{}", escape(tier), escape(name))
+            }
+            Self::Pool(cidr) => write!(f, "/calico/v1/ipam/v{}/pool/{}", digit(cidr), cidr.to_key_text()),
+            Self::IpamConfig => f.write_str("/calico/ipam/v2/config"),
+            Self::Block(cidr) => {
+                write!(f, "/calico/ipam/v2/assignment/ipv{}/block/{}", digit(cidr), cidr.to_key_text())
+            }
+            Self::Handle(id) => write!(f, "/calico/ipam/v2/handle/{}", escape(id)),
+            Self::Affinity { host, block } => write!(
+                f,
+                "/calico/ipam/v2/host/{}/ipv{}/block/{}",
+                escape(host),
+                digit(block),
+                block.to_key_text()
+            ),
+            Self::Bgp(Scope::Global, item) => write!(f, "/calico/bgp/v1/global/{item}"),
+            Self::Bgp(Scope::Host(host), item) => write!(f, "/calico/bgp/v1/host/{}/{item}", escape(host)),
+            Self::Felix { host, item } => write!(f, "/calico/felix/v1/host/{}/{item}", escape(host)),
+            Self::TortieStatus { host } => write!(f, "/calico/tortie/v1/status/{}", escape(host)),
+            Self::Old(old) => write_old(f, old.newest()),
+            Self::Unknown(text) => f.write_str(text),
+        }
+    }
+}
+
+fn write_old(f: &mut fmt::Formatter<'_>, newest: &Key) -> fmt::Result {
+    match newest {
+        Key::Handle(id) => write!(f, "/calico/ipam/v2/assignment/handle/{}", escape(id)),
+        Key::Bgp(Scope::Global, BgpItem::NodeMesh) => f.write_str("/calico/v1/config/bgp_node_mesh"),
+        Key::Bgp(Scope::Global, BgpItem::Peer { addr, .. }) => {
+            write!(f, "/calico/v1/config/bgp_peer_{}/{addr}", IpFamily::of(*addr).as_str())
+        }
+        Key::Bgp(Scope::Host(host), BgpItem::Peer { addr, .. }) => {
+            write!(f, "/calico/v1/host/{}/bgp_peer_{}/{addr}", escape(host), IpFamily::of(*addr).as_str())
+        }
+        // `OldKey` holds no other key.
+        key => fmt::Display::fmt(key, f),
+    }
+}
+
+impl fmt::Display for EndpointKey {
+    /// The key below `/calico/v1/host/`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Workload { host, orchestrator, workload, endpoint } => write!(
+                f,
+                "{}/workload/{}/{}/endpoint/{}",
+                escape(host),
+                escape(orchestrator),
+                escape(workload),
+                escape(endpoint)
+            ),
+            Self::Host { host, endpoint } => write!(f, "{}/endpoint/{}", escape(host), escape(endpoint)),
+        }
+    }
+}
+
+impl fmt::Display for BgpItem {
+    /// The key below `global/` or `host/<h>/`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AsNum => f.write_str("as_num"),
+            Self::NodeMesh => f.write_str("node_mesh"),
+            Self::LogLevel => f.write_str("loglevel"),
+            Self::ListenPort => f.write_str("listen_port"),
+            Self::PrefixAdvertisements(family) => write!(f, "prefix_advertisements/ip_{}", family.as_str()),
+            Self::Peer { addr, port } => {
+                write!(f, "peer_{}/{addr}", IpFamily::of(*addr).as_str())?;
+                port.map_or(Ok(()), |port| write!(f, "-{port}"))
+            }
+            Self::CustomFilter(family, name) => {
+                write!(f, "custom_filters/{}/{}", family.as_str(), escape(name))
+            }
+            Self::Filter(name) => write!(f, "filters/{}", escape(name)),
+            Self::Address(family) => write!(f, "ip_addr_{}", family.as_str()),
+            Self::Network(family) => write!(f, "network_{}", family.as_str()),
+            Self::RrClusterId => f.write_str("rr_cluster_id"),
+        }
+    }
+}
+
+impl fmt::Display for FelixItem {
+    /// The key below `/calico/felix/v1/host/<h>/`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Status => f.write_str("status"),
+            Self::LastReportedStatus => f.write_str("last_reported_status"),
+            Self::Workload { orchestrator, workload, endpoint } => write!(
+                f,
+                "workload/{}/{}/endpoint/{}",
+                escape(orchestrator),
+                escape(workload),
+                escape(endpoint)
+            ),
+            Self::HostEndpoint { endpoint } => write!(f, "endpoint/{}", escape(endpoint)),
+        }
+    }
+}
+
+impl ProfilePart {
+    /// `rules`, `tags` or `labels`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Rules => "rules",
+            Self::Tags => "tags",
+            Self::Labels => "labels",
+        }
+    }
+}
