@@ -1,12 +1,14 @@
 //! The nouns of Calico's etcd v1 data model: no I/O, no runtime, no clock.
 //!
 //! [`Cidr`] is a canonical prefix (host bits zero), the only prefix type outside of the wire. [`Key`] is a key of the
-//! data model.
+//! data model, [`Resource`] the value of one, [`Selector`] the language that policy chooses endpoints with.
 
 mod cidr;
 pub mod key;
+pub mod resource;
 pub mod selector;
 
 pub use cidr::{Cidr, CidrError};
 pub use key::Key;
+pub use resource::{Resource, ValueError};
 pub use selector::{Selector, SelectorError};

@@ -1,0 +1,78 @@
+//! Autonomous system numbers.
+
+use std::fmt;
+use std::num::NonZeroU32;
+use std::str::FromStr;
+
+use serde_json::Value;
+
+use super::ValueError;
+
+/// An AS number of four octets (RFC 6793), not 0 (RFC 7607).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Asn(NonZeroU32);
+
+/// What an AS number looks like.
+pub(crate) const EXPECTED: &str = "write an AS number from 1 to 4294967295, or dotted such as 1.10";
+
+impl Asn {
+    /// Calico's global default where the store names none (from its Go era on).
+    pub const DEFAULT: Self = match NonZeroU32::new(64512) {
+        Some(number) => Self(number),
+        None => Self(NonZeroU32::MIN),
+    };
+
+    /// `None` for 0.
+    #[must_use]
+    pub fn new(number: u32) -> Option<Self> {
+        NonZeroU32::new(number).map(Self)
+    }
+
+    /// The number.
+    #[must_use]
+    pub fn get(self) -> u32 {
+        self.0.get()
+    }
+
+    /// Reads a JSON number or text.
+    pub(crate) fn from_json(value: &Value) -> Result<Self, ValueError> {
+        let asn = match value {
+            Value::Number(number) => number.as_u64().and_then(|n| u32::try_from(n).ok()).and_then(Self::new),
+            Value::String(text) => text.trim().parse().ok(),
+            _ => None,
+        };
+        asn.ok_or_else(|| ValueError::json("", value, EXPECTED))
+    }
+}
+
+impl FromStr for Asn {
+    type Err = ValueError;
+
+    /// Reads `64512` or the dotted form of RFC 5396, `1.10` = 65546.
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let number = match text.split_once('.') {
+            None => decimal::<u32>(text),
+            Some((high, low)) => decimal::<u16>(high)
+                .zip(decimal::<u16>(low))
+                .map(|(high, low)| u32::from(high) << 16 | u32::from(low)),
+        };
+        number.and_then(Self::new).ok_or_else(|| ValueError::new("", format_args!("`{text}`"), EXPECTED))
+    }
+}
+
+fn decimal<T: FromStr>(text: &str) -> Option<T> {
+    if text.bytes().all(|b| b.is_ascii_digit()) { text.parse().ok() } else { None }
+}
+
+impl fmt::Display for Asn {
+    /// Plain, never dotted.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl fmt::Debug for Asn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "AS{}", self.0)
+    }
+}

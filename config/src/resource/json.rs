@@ -1,0 +1,233 @@
+//! Reading JSON objects field by field, with the place in every error, and writing them again with the fields that
+//! nobody named.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde_json::{Map, Value};
+
+use super::ValueError;
+
+/// The fields of an object that this version does not name; kept when the value is written again.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Extra(pub Map<String, Value>);
+
+impl Extra {
+    /// One of the fields.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&Value> {
+        self.0.get(name)
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl fmt::Debug for Extra {
+    /// Names only: a misspelt `password` must not reach a log.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
+/// Reads bytes as JSON. The error repeats nothing of the value, which may hold a secret.
+pub(crate) fn value(bytes: &[u8]) -> Result<Value, ValueError> {
+    serde_json::from_slice(bytes).map_err(|error| {
+        if bytes.is_empty() {
+            ValueError::new("", "an empty value", "write JSON, or delete the key")
+        } else {
+            ValueError::new("", "a text that is no JSON", format!("{error}: write JSON"))
+        }
+    })
+}
+
+#[derive(Default)]
+/// An object whose fields are taken one by one; what remains is its [`Extra`]. A field that is `null` is absent.
+pub(crate) struct Fields(Map<String, Value>);
+
+impl Fields {
+    /// Reads bytes as a JSON object.
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, ValueError> {
+        Self::of(value(bytes)?)
+    }
+
+    pub(crate) fn of(value: Value) -> Result<Self, ValueError> {
+        match value {
+            Value::Object(map) => Ok(Self(map)),
+            other => Err(ValueError::new("", kind(&other), "write a JSON object: {...}")),
+        }
+    }
+
+    pub(crate) fn take(&mut self, name: &str) -> Option<Value> {
+        self.0.shift_remove(name).filter(|value| !value.is_null())
+    }
+
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.0.get(name).is_some_and(|value| !value.is_null())
+    }
+
+    /// A text, possibly empty.
+    pub(crate) fn text(&mut self, name: &str) -> Result<Option<String>, ValueError> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(other) => Err(ValueError::json(name, &other, "write a text in double quotes")),
+        }
+    }
+
+    pub(crate) fn bool(&mut self, name: &str) -> Result<Option<bool>, ValueError> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(Value::Bool(yes)) => Ok(Some(yes)),
+            Some(other) => Err(ValueError::json(name, &other, "write true or false, without quotes")),
+        }
+    }
+
+    /// `false` when absent.
+    pub(crate) fn flag(&mut self, name: &str) -> Result<bool, ValueError> {
+        Ok(self.bool(name)?.unwrap_or(false))
+    }
+
+    /// A whole number in a range, as a number or as text.
+    pub(crate) fn number<T>(&mut self, name: &str, min: u64, max: u64) -> Result<Option<T>, ValueError>
+    where
+        T: TryFrom<u64>,
+    {
+        let Some(value) = self.take(name) else { return Ok(None) };
+        let number = match &value {
+            Value::Number(number) => number.as_u64(),
+            Value::String(text) => text.parse().ok(),
+            _ => None,
+        };
+        number
+            .filter(|number| (min..=max).contains(number))
+            .and_then(|number| T::try_from(number).ok())
+            .map(Some)
+            .ok_or_else(|| {
+                ValueError::json(name, &value, format!("write a whole number from {min} to {max}"))
+            })
+    }
+
+    /// A text that `T` can read; an empty one is absent.
+    pub(crate) fn parsed<T: FromStr>(&mut self, name: &str, expected: &str) -> Result<Option<T>, ValueError> {
+        let Some(text) = self.text(name)?.filter(|text| !text.is_empty()) else { return Ok(None) };
+        text.parse().map(Some).map_err(|_| ValueError::new(name, format_args!("`{text}`"), expected))
+    }
+
+    /// A list; none is an empty one.
+    pub(crate) fn list<T>(
+        &mut self,
+        name: &str,
+        element: impl FnMut(Value) -> Result<T, ValueError>,
+    ) -> Result<Vec<T>, ValueError> {
+        match self.take(name) {
+            None => Ok(Vec::new()),
+            Some(list) => elements(list, element).map_err(|error| error.within(name)),
+        }
+    }
+
+    /// A list of texts that `T` can read.
+    pub(crate) fn parsed_list<T: FromStr>(
+        &mut self,
+        name: &str,
+        expected: &str,
+    ) -> Result<Vec<T>, ValueError> {
+        self.list(name, |value| parsed(&value, expected))
+    }
+
+    /// A list of texts that are not empty.
+    pub(crate) fn names(&mut self, name: &str) -> Result<Vec<String>, ValueError> {
+        self.list(name, |value| match value {
+            Value::String(text) if !text.is_empty() => Ok(text),
+            other => Err(ValueError::json("", &other, "write a name in double quotes")),
+        })
+    }
+
+    /// What was not taken.
+    pub(crate) fn rest(self) -> Extra {
+        Extra(self.0)
+    }
+
+    /// Refuses what was not taken: for objects where an unread field would change the meaning.
+    pub(crate) fn nothing_else(self, expected: &str) -> Result<(), ValueError> {
+        match self.0.iter().find(|(_, value)| !value.is_null()) {
+            None => Ok(()),
+            Some((name, found)) => Err(ValueError::json(name.clone(), found, expected)),
+        }
+    }
+}
+
+/// The elements of a JSON list; an error carries `[index]`.
+pub(crate) fn elements<T>(
+    list: Value,
+    mut element: impl FnMut(Value) -> Result<T, ValueError>,
+) -> Result<Vec<T>, ValueError> {
+    let Value::Array(list) = list else {
+        return Err(ValueError::json("", &list, "write a JSON list: [...]"));
+    };
+    list.into_iter()
+        .enumerate()
+        .map(|(index, value)| element(value).map_err(|error| error.within(format_args!("[{index}]"))))
+        .collect()
+}
+
+/// A JSON text that `T` can read.
+pub(crate) fn parsed<T: FromStr>(value: &Value, expected: &str) -> Result<T, ValueError> {
+    let text = value.as_str().ok_or_else(|| ValueError::json("", value, expected))?;
+    text.parse().map_err(|_| ValueError::new("", format_args!("`{text}`"), expected))
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "true or false",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}
+
+/// Builds an object in the order of the calls.
+#[derive(Default)]
+pub(crate) struct Writer(Map<String, Value>);
+
+impl Writer {
+    pub(crate) fn put(&mut self, name: &str, value: impl Into<Value>) {
+        self.0.insert(name.to_owned(), value.into());
+    }
+
+    pub(crate) fn put_some<T: Into<Value>>(&mut self, name: &str, value: Option<T>) {
+        if let Some(value) = value {
+            self.put(name, value);
+        }
+    }
+
+    pub(crate) fn put_text(&mut self, name: &str, value: Option<&impl fmt::Display>) {
+        self.put_some(name, value.map(ToString::to_string));
+    }
+
+    /// Writes a list unless it is empty.
+    pub(crate) fn put_list<T: fmt::Display>(&mut self, name: &str, list: &[T]) {
+        if !list.is_empty() {
+            self.put(name, texts(list));
+        }
+    }
+
+    pub(crate) fn object(mut self, extra: &Extra) -> Value {
+        self.0.extend(extra.0.iter().map(|(name, value)| (name.clone(), value.clone())));
+        Value::Object(self.0)
+    }
+
+    pub(crate) fn bytes(self, extra: &Extra) -> Vec<u8> {
+        self.object(extra).to_string().into_bytes()
+    }
+}
+
+/// A JSON list of texts.
+pub(crate) fn texts<T: fmt::Display>(list: &[T]) -> Value {
+    Value::Array(list.iter().map(|element| Value::String(element.to_string())).collect())
+}

@@ -1,0 +1,237 @@
+//! Values of the data model: value bytes <-> typed [`Resource`].
+//!
+//! What it does: reads every generation's form, writes the newest v1 form, keeps fields that nobody named, and names
+//! field, text and next step when a value cannot be read. What it does not: it looks at one value at a time (whether a
+//! profile exists is the model's matter), resolves no host-over-global, opens no file.
+//!
+//! ```text
+//!  (Key, bytes) --Resource::parse--> Resource --to_value--> bytes
+//!                    |                                        json.rs, text.rs, duration.rs, names.rs: the parts
+//!                    +-- one file per resource
+//! ```
+
+mod advertisement;
+mod affinity;
+mod asn;
+mod block;
+mod duration;
+mod endpoint;
+mod error;
+mod handle;
+mod host;
+mod ipam_config;
+mod json;
+mod mesh;
+mod names;
+mod peer;
+mod peer_options;
+mod policy;
+mod pool;
+mod rule;
+mod rule_match;
+mod setting;
+mod setting_value;
+mod status;
+#[cfg(test)]
+mod tests;
+mod text;
+
+use std::net::{IpAddr, Ipv4Addr};
+
+pub use advertisement::{Community, PrefixAdvertisement};
+pub use affinity::{Affinity, AffinityState};
+pub use asn::Asn;
+pub use block::{Attribute, BLOCK_LEN_V4, BLOCK_LEN_V6, Block, BlockAffinity};
+pub use endpoint::{HostEndpoint, Nat, WorkloadEndpoint};
+pub use error::ValueError;
+pub use handle::Handle;
+pub use host::OrchestratorRef;
+pub use ipam_config::IpamConfig;
+pub use json::Extra;
+pub use mesh::NodeMesh;
+pub use names::{InterfaceName, Labels, MacAddr};
+pub use peer::Peer;
+pub use peer_options::{AddPath, Bfd, NextHopMode, Password, Role, SECRETS_DIR, SourceAddr};
+pub use policy::{Order, Policy, PolicyTypes, Rules, TierMetadata};
+pub use pool::{Ipip, IpipMode, Pool};
+pub use rule::{Action, Rule, Side};
+pub use rule_match::{Icmp, PortRange, Protocol};
+pub use setting::{Setting, Settings};
+pub use setting_value::{AllowAction, Failsafe, HostAction, InsertMode, Severity};
+pub use status::{AgentStatus, EndpointState, EndpointStatus};
+pub use text::BgpLogLevel;
+
+use crate::Cidr;
+use crate::key::{BgpItem, EndpointKey, FelixItem, Key, ProfilePart};
+
+/// A value of the data model, of the kind that its key says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Resource {
+    /// `Ready`: true for exactly `true`.
+    Ready(bool),
+    /// A parameter of the agent.
+    Setting(Setting),
+    /// A host's address as other hosts' agents see it.
+    BirdIp(Option<Ipv4Addr>),
+    /// The mark that a host exists.
+    HostMetadata(Extra),
+    /// Other names of a host.
+    OrchestratorRefs(Vec<OrchestratorRef>),
+    /// A workload's interface.
+    WorkloadEndpoint(Box<WorkloadEndpoint>),
+    /// A host's interface.
+    HostEndpoint(Box<HostEndpoint>),
+    /// A profile's rules.
+    ProfileRules(Rules),
+    /// A profile's tags.
+    ProfileTags(Vec<String>),
+    /// A profile's labels.
+    ProfileLabels(Labels),
+    /// A tier's place.
+    TierMetadata(TierMetadata),
+    /// A policy.
+    Policy(Box<Policy>),
+    /// A pool.
+    Pool(Pool),
+    /// IPAM's configuration.
+    IpamConfig(IpamConfig),
+    /// A block.
+    Block(Box<Block>),
+    /// A handle.
+    Handle(Handle),
+    /// A block's affinity to a host.
+    Affinity(Affinity),
+    /// An AS number.
+    AsNum(Asn),
+    /// The node-to-node mesh.
+    NodeMesh(NodeMesh),
+    /// How much BGP logs.
+    LogLevel(BgpLogLevel),
+    /// Where BGP listens.
+    ListenPort(u16),
+    /// Prefixes to announce, of one family.
+    PrefixAdvertisements(Vec<PrefixAdvertisement>),
+    /// A peer.
+    Peer(Box<Peer>),
+    /// BIRD's filter text, which Tortie does not run.
+    CustomFilter(String),
+    /// A filter of Tortie's own.
+    Filter(Extra),
+    /// A node's address; `None` (an empty text): no BGP in this family.
+    Address(Option<IpAddr>),
+    /// The network of a node's address.
+    Network(Option<Cidr>),
+    /// A node's cluster id; `None` (an empty text): no route reflector.
+    RrClusterId(Option<Ipv4Addr>),
+    /// An agent's report about itself.
+    AgentStatus(AgentStatus),
+    /// An agent's report about an endpoint.
+    EndpointStatus(EndpointStatus),
+    /// Tortie's status of a host.
+    TortieStatus(Extra),
+    /// The value of a key that is not read: kept as it is.
+    Opaque(Vec<u8>),
+}
+
+impl Resource {
+    /// Reads the value of `key`. An older key has the same value as the newer one.
+    ///
+    /// # Errors
+    /// When the value is not what the key needs; the error names the field, what stands there and what to write.
+    pub fn parse(key: &Key, bytes: &[u8]) -> Result<Self, ValueError> {
+        Ok(match key.newest() {
+            Key::Ready => Self::Ready(bytes == b"true"),
+            Key::Setting(_, name) => Self::Setting(Setting::parse(name, bytes)?),
+            Key::BirdIp { .. } => Self::BirdIp(text::ipv4(bytes)?),
+            Key::HostMetadata { .. } => Self::HostMetadata(policy::parse_object(bytes)?),
+            Key::OrchestratorRefs { .. } => Self::OrchestratorRefs(OrchestratorRef::parse_list(bytes)?),
+            Key::Endpoint(EndpointKey::Workload { .. }) => {
+                Self::WorkloadEndpoint(Box::new(WorkloadEndpoint::parse(bytes)?))
+            }
+            Key::Endpoint(EndpointKey::Host { .. }) => {
+                Self::HostEndpoint(Box::new(HostEndpoint::parse(bytes)?))
+            }
+            Key::Profile { part: ProfilePart::Rules, .. } => Self::ProfileRules(Rules::parse(bytes)?),
+            Key::Profile { part: ProfilePart::Tags, .. } => Self::ProfileTags(policy::parse_tags(bytes)?),
+            Key::Profile { part: ProfilePart::Labels, .. } => {
+                Self::ProfileLabels(policy::parse_labels(bytes)?)
+            }
+            Key::TierMetadata { .. } => Self::TierMetadata(TierMetadata::parse(bytes)?),
+            Key::Policy { .. } => Self::Policy(Box::new(Policy::parse(bytes)?)),
+            Key::Pool(cidr) => Self::Pool(Pool::parse(*cidr, bytes)?),
+            Key::IpamConfig => Self::IpamConfig(IpamConfig::parse(bytes)?),
+            Key::Block(cidr) => Self::Block(Box::new(Block::parse(*cidr, bytes)?)),
+            Key::Handle(id) => Self::Handle(Handle::parse(id, bytes)?),
+            Key::Affinity { .. } => Self::Affinity(Affinity::parse(bytes)?),
+            Key::Bgp(_, item) => Self::parse_bgp(item, bytes)?,
+            Key::Felix { item: FelixItem::Status | FelixItem::LastReportedStatus, .. } => {
+                Self::AgentStatus(AgentStatus::parse(bytes)?)
+            }
+            Key::Felix { .. } => Self::EndpointStatus(EndpointStatus::parse(bytes)?),
+            Key::TortieStatus { .. } => Self::TortieStatus(policy::parse_object(bytes)?),
+            Key::Marker { .. } | Key::Unknown(_) | Key::Old(_) => Self::Opaque(bytes.to_vec()),
+        })
+    }
+
+    fn parse_bgp(item: &BgpItem, bytes: &[u8]) -> Result<Self, ValueError> {
+        Ok(match item {
+            BgpItem::AsNum => Self::AsNum(text::text(bytes)?.parse()?),
+            BgpItem::NodeMesh => Self::NodeMesh(NodeMesh::parse(bytes)?),
+            BgpItem::LogLevel => Self::LogLevel(BgpLogLevel::from_text(text::text(bytes)?)),
+            BgpItem::ListenPort => Self::ListenPort(text::port(bytes)?),
+            BgpItem::PrefixAdvertisements(family) => {
+                Self::PrefixAdvertisements(PrefixAdvertisement::parse_list(*family, bytes)?)
+            }
+            BgpItem::Peer { addr, port } => Self::Peer(Box::new(Peer::parse(*addr, *port, bytes)?)),
+            BgpItem::CustomFilter(..) => Self::CustomFilter(text::text(bytes)?.to_owned()),
+            BgpItem::Filter(_) => Self::Filter(policy::parse_object(bytes)?),
+            BgpItem::Address(family) => Self::Address(text::address(bytes, *family)?),
+            BgpItem::Network(family) => Self::Network(text::network(bytes, *family)?),
+            BgpItem::RrClusterId => Self::RrClusterId(text::cluster_id(bytes)?),
+        })
+    }
+
+    /// The value in its newest form, with the fields that nobody named. May hold a secret: never log it.
+    #[must_use]
+    pub fn to_value(&self) -> Vec<u8> {
+        fn bytes(text: &impl ToString) -> Vec<u8> {
+            text.to_string().into_bytes()
+        }
+        fn optional(text: Option<&impl ToString>) -> Vec<u8> {
+            text.map(bytes).unwrap_or_default()
+        }
+        match self {
+            Self::Ready(ready) => bytes(ready),
+            Self::Setting(setting) => setting.to_text().into_bytes(),
+            Self::BirdIp(addr) | Self::RrClusterId(addr) => optional(addr.as_ref()),
+            Self::HostMetadata(object) | Self::Filter(object) | Self::TortieStatus(object) => {
+                json::Writer::default().bytes(object)
+            }
+            Self::OrchestratorRefs(list) => OrchestratorRef::list_to_value(list),
+            Self::WorkloadEndpoint(endpoint) => endpoint.to_value(),
+            Self::HostEndpoint(endpoint) => endpoint.to_value(),
+            Self::ProfileRules(rules) => rules.to_value(),
+            Self::ProfileTags(tags) => policy::tags_to_value(tags),
+            Self::ProfileLabels(labels) => policy::labels_to_value(labels),
+            Self::TierMetadata(metadata) => metadata.to_value(),
+            Self::Policy(policy) => policy.to_value(),
+            Self::Pool(pool) => pool.to_value(),
+            Self::IpamConfig(config) => config.to_value(),
+            Self::Block(block) => block.to_value(),
+            Self::Handle(handle) => handle.to_value(),
+            Self::Affinity(affinity) => affinity.to_value(),
+            Self::AsNum(asn) => bytes(asn),
+            Self::NodeMesh(mesh) => mesh.to_value(),
+            Self::LogLevel(level) => level.as_str().into(),
+            Self::ListenPort(port) => bytes(port),
+            Self::PrefixAdvertisements(list) => PrefixAdvertisement::list_to_value(list),
+            Self::Peer(peer) => peer.to_value(),
+            Self::CustomFilter(text) => text.clone().into_bytes(),
+            Self::Address(addr) => optional(addr.as_ref()),
+            Self::Network(cidr) => optional(cidr.as_ref()),
+            Self::AgentStatus(status) => status.to_value(),
+            Self::EndpointStatus(status) => status.to_value(),
+            Self::Opaque(bytes) => bytes.clone(),
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! Explicit BGP peers.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::asn::{self, Asn};
+use super::json::{Extra, Fields, Writer, texts};
+use super::peer_options::{AddPath, Bfd, NextHopMode, Password, Role, SourceAddr};
+use super::text::CLUSTER_ID;
+use super::{ValueError, duration};
+use crate::key::IpFamily;
+
+/// The value of `peer_v4/<ip>` and `peer_v6/<ip>`, global or of a host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Peer {
+    /// Its address.
+    pub ip: IpAddr,
+    /// Its AS.
+    pub as_num: Asn,
+    /// Its port; `None`: 179, or the node's `listen_port` where the peer is a node.
+    pub port: Option<u16>,
+    /// TCP MD5 secret.
+    pub password: Option<Password>,
+    /// The address that the session comes from.
+    pub source_addr: SourceAddr,
+    /// The peer's cluster id, when it is a route reflector.
+    pub rr_cluster_id: Option<Ipv4Addr>,
+    /// Restart time to advertise (RFC 4724), whole seconds up to 4095.
+    pub restart_time: Option<Duration>,
+    /// Keepalive interval, whole seconds.
+    pub keepalive_time: Option<Duration>,
+    /// Hold time to propose, 0 or 3 to 65535 whole seconds (RFC 4271 4.2).
+    pub hold_time: Option<Duration>,
+    /// Next hop of announced routes.
+    pub next_hop_mode: Option<NextHopMode>,
+    /// Keep the next hop towards eBGP peers; `next_hop_mode` wins.
+    pub keep_next_hop: bool,
+    /// Greatest distance in hops (RFC 5082), 1 to 254.
+    pub ttl_security: Option<u8>,
+    /// How often the own AS may stand in a received path.
+    pub num_allow_local_as: u8,
+    /// Another local AS towards this peer.
+    pub local_as_num: Option<Asn>,
+    /// Never dial.
+    pub passive_mode: bool,
+    /// Names of filters, in order.
+    pub filters: Vec<String>,
+    /// Most prefixes accepted in a family.
+    pub max_prefixes: Option<u32>,
+    /// Bidirectional forwarding detection.
+    pub bfd: Option<Bfd>,
+    /// The local role (RFC 9234).
+    pub role: Option<Role>,
+    /// Several paths per prefix (RFC 7911).
+    pub add_path: Option<AddPath>,
+    /// Families to carry, without repetition; empty: both when both ends have an address.
+    pub families: Vec<IpFamily>,
+    /// Offer extended messages (RFC 8654); `None`: the speaker's default.
+    pub extended_messages: Option<bool>,
+    /// Announce nothing but what this host originates.
+    pub own_only: bool,
+    /// Accept routes inside of pools.
+    pub import_pools: bool,
+    /// Fields that are not named here.
+    pub extra: Extra,
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+impl Peer {
+    /// A peer with nothing but an address and an AS.
+    #[must_use]
+    pub fn new(ip: IpAddr, as_num: Asn) -> Self {
+        Self {
+            ip,
+            as_num,
+            port: None,
+            password: None,
+            source_addr: SourceAddr::default(),
+            rr_cluster_id: None,
+            restart_time: None,
+            keepalive_time: None,
+            hold_time: None,
+            next_hop_mode: None,
+            keep_next_hop: false,
+            ttl_security: None,
+            num_allow_local_as: 0,
+            local_as_num: None,
+            passive_mode: false,
+            filters: Vec::new(),
+            max_prefixes: None,
+            bfd: None,
+            role: None,
+            add_path: None,
+            families: Vec::new(),
+            extended_messages: None,
+            own_only: false,
+            import_pools: true,
+            extra: Extra::default(),
+        }
+    }
+
+    /// Reads the value of the key of this address and port.
+    ///
+    /// # Errors
+    /// When a field is malformed, or address or port differ from the key's.
+    pub fn parse(key_ip: IpAddr, key_port: Option<u16>, bytes: &[u8]) -> Result<Self, ValueError> {
+        let mut fields = Fields::parse(bytes)?;
+        let fields = &mut fields;
+        same_address(fields, key_ip)?;
+        let as_num = match fields.take("as_num") {
+            Some(value) => Asn::from_json(&value).map_err(|error| error.within("as_num"))?,
+            None => return Err(ValueError::missing("as_num", asn::EXPECTED)),
+        };
+        let mut peer = Self::new(key_ip, as_num);
+        peer.port = port(fields, key_port)?;
+        peer.password = Password::take(fields)?;
+        peer.source_addr = fields.parsed("source_addr", SourceAddr::EXPECTED)?.unwrap_or_default();
+        peer.rr_cluster_id = fields.parsed("rr_cluster_id", CLUSTER_ID)?;
+        peer.times(fields)?;
+        peer.next_hop_mode = fields.parsed("next_hop_mode", NextHopMode::EXPECTED)?;
+        peer.keep_next_hop = fields.flag("keep_next_hop")?;
+        peer.ttl_security = fields.number("ttl_security", 0, 254)?.filter(|hops| *hops != 0);
+        peer.num_allow_local_as = fields.number("num_allow_local_as", 0, 255)?.unwrap_or(0);
+        peer.local_as_num = local_as(fields)?;
+        peer.passive_mode = fields.flag("passive_mode")?;
+        peer.filters = fields.names("filters")?;
+        peer.max_prefixes = fields.number("max_prefixes", 1, u64::from(u32::MAX))?;
+        peer.bfd = Bfd::take(fields)?;
+        peer.role = fields.parsed("role", Role::EXPECTED)?;
+        peer.add_path = fields.parsed("add_path", AddPath::EXPECTED)?;
+        peer.families = families(fields)?;
+        peer.extended_messages = fields.bool("extended_messages")?;
+        peer.own_only = fields.flag("own_only")?;
+        peer.import_pools = fields.bool("import_pools")?.unwrap_or(true);
+        peer.extra = std::mem::take(fields).rest();
+        peer.check().map(|()| peer)
+    }
+
+    fn times(&mut self, fields: &mut Fields) -> Result<(), ValueError> {
+        let seconds = Duration::from_secs;
+        self.restart_time = duration::field(fields, "restart_time", SECOND, seconds(0), seconds(4095))?;
+        self.keepalive_time = duration::field(fields, "keepalive_time", SECOND, seconds(1), seconds(65535))?;
+        self.hold_time = duration::field(fields, "hold_time", SECOND, seconds(0), seconds(65535))?;
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), ValueError> {
+        let seconds = |time: Duration| format!("`{}`", duration::text(time));
+        if let Some(hold) = self.hold_time {
+            if hold == SECOND || hold == SECOND * 2 {
+                return Err(ValueError::new(
+                    "hold_time",
+                    seconds(hold),
+                    "write 0 or 3s to 65535s (RFC 4271 4.2)",
+                ));
+            }
+            if let Some(keepalive) = self.keepalive_time.filter(|k| !hold.is_zero() && *k >= hold) {
+                let expected = format!("write less than the hold time of {}", duration::text(hold));
+                return Err(ValueError::new("keepalive_time", seconds(keepalive), expected));
+            }
+        }
+        match self.source_addr {
+            SourceAddr::Addr(addr) if addr.is_ipv4() != self.ip.is_ipv4() => Err(ValueError::new(
+                "source_addr",
+                format_args!("`{addr}`"),
+                "write one of the peer's family",
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// The newest form. It holds the password where there is one: never log it.
+    #[must_use]
+    pub fn to_value(&self) -> Vec<u8> {
+        let mut writer = Writer::default();
+        writer.put("ip", self.ip.to_string());
+        // As text: readers of Calico's template engine turned large numbers into exponent form.
+        writer.put("as_num", self.as_num.to_string());
+        writer.put_some("port", self.port);
+        if let Some(password) = &self.password {
+            password.write(&mut writer);
+        }
+        writer
+            .put_text("source_addr", Some(&self.source_addr).filter(|addr| **addr != SourceAddr::UseNodeIp));
+        writer.put_text("rr_cluster_id", self.rr_cluster_id.as_ref());
+        writer.put_some("restart_time", self.restart_time.map(duration::text));
+        writer.put_some("keepalive_time", self.keepalive_time.map(duration::text));
+        writer.put_some("hold_time", self.hold_time.map(duration::text));
+        writer.put_text("next_hop_mode", self.next_hop_mode.as_ref());
+        writer.put_some("keep_next_hop", self.keep_next_hop.then_some(true));
+        writer.put_some("ttl_security", self.ttl_security);
+        writer.put_some("num_allow_local_as", Some(self.num_allow_local_as).filter(|count| *count != 0));
+        writer.put_text("local_as_num", self.local_as_num.as_ref());
+        writer.put_some("passive_mode", self.passive_mode.then_some(true));
+        writer.put_list("filters", &self.filters);
+        writer.put_some("max_prefixes", self.max_prefixes);
+        writer.put_some("bfd", self.bfd.as_ref().map(Bfd::json));
+        writer.put_text("role", self.role.as_ref());
+        writer.put_text("add_path", self.add_path.as_ref());
+        if !self.families.is_empty() {
+            let names: Vec<&str> = self.families.iter().map(|family| family_name(*family)).collect();
+            writer.put("families", texts(&names));
+        }
+        writer.put_some("extended_messages", self.extended_messages);
+        writer.put_some("own_only", self.own_only.then_some(true));
+        writer.put_some("import_pools", (!self.import_pools).then_some(false));
+        writer.bytes(&self.extra)
+    }
+}
+
+fn same_address(fields: &mut Fields, key: IpAddr) -> Result<(), ValueError> {
+    match fields.parsed::<IpAddr>("ip", "write the peer's address")? {
+        Some(ip) if ip != key => {
+            Err(ValueError::new("ip", format_args!("`{ip}`"), format!("the key says {key}: make them equal")))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn port(fields: &mut Fields, key: Option<u16>) -> Result<Option<u16>, ValueError> {
+    let port = fields.number::<u16>("port", 0, 65535)?.filter(|port| *port != 0);
+    match (port, key) {
+        (Some(port), Some(key)) if port != key => Err(ValueError::new(
+            "port",
+            format_args!("`{port}`"),
+            format!("the key says {key}: make them equal"),
+        )),
+        _ => Ok(port.or(key)),
+    }
+}
+
+/// 0 and an empty text are what Calico writes for none.
+fn local_as(fields: &mut Fields) -> Result<Option<Asn>, ValueError> {
+    let Some(value) = fields.take("local_as_num") else { return Ok(None) };
+    let none = value.as_u64() == Some(0) || matches!(value.as_str(), Some("" | "0"));
+    if none {
+        Ok(None)
+    } else {
+        Asn::from_json(&value).map(Some).map_err(|error| error.within("local_as_num"))
+    }
+}
+
+fn families(fields: &mut Fields) -> Result<Vec<IpFamily>, ValueError> {
+    let mut families = fields.list("families", |value: Value| match value.as_str() {
+        Some("ipv4") => Ok(IpFamily::V4),
+        Some("ipv6") => Ok(IpFamily::V6),
+        _ => Err(ValueError::json("", &value, "write \"ipv4\" or \"ipv6\"")),
+    })?;
+    families.sort_unstable();
+    families.dedup();
+    Ok(families)
+}
+
+fn family_name(family: IpFamily) -> &'static str {
+    match family {
+        IpFamily::V4 => "ipv4",
+        IpFamily::V6 => "ipv6",
+    }
+}

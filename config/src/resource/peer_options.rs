@@ -1,0 +1,267 @@
+//! The parts of a peer's value: secret, BFD, role, add-path and the like.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::path::{Component, Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::json::{Extra, Fields, Writer};
+use super::{ValueError, duration};
+
+/// Password files are read from below this directory only.
+pub const SECRETS_DIR: &str = "/etc/tortie/secrets";
+
+/// The kernel's limit (`TCP_MD5SIG_MAXKEYLEN`), in bytes.
+const MAX_PASSWORD: usize = 80;
+
+/// A TCP MD5 secret (RFC 2385); never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Password {
+    /// As given in the store: 1 to 80 bytes.
+    Text(String),
+    /// To be read from this file, which is below [`SECRETS_DIR`].
+    File(PathBuf),
+}
+
+impl fmt::Debug for Password {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(_) => f.write_str("Text(***)"),
+            Self::File(path) => write!(f, "File({})", path.display()),
+        }
+    }
+}
+
+impl Password {
+    pub(super) fn take(fields: &mut Fields) -> Result<Option<Self>, ValueError> {
+        let text = match fields.take("password") {
+            None => None,
+            Some(Value::String(text)) if text.is_empty() => None,
+            Some(Value::String(text)) if text.len() <= MAX_PASSWORD && !text.contains('\0') => Some(text),
+            Some(_) => {
+                let expected = format!("write a text of 1 to {MAX_PASSWORD} bytes");
+                return Err(ValueError::new("password", "***", expected));
+            }
+        };
+        let file = fields.text("password_file")?.filter(|file| !file.is_empty());
+        match (text, file) {
+            (None, None) => Ok(None),
+            (Some(text), None) => Ok(Some(Self::Text(text))),
+            (None, Some(file)) if is_below_secrets(&file) => Ok(Some(Self::File(file.into()))),
+            (None, Some(file)) => {
+                let expected = format!("name a file below {SECRETS_DIR}/");
+                Err(ValueError::new("password_file", format_args!("`{file}`"), expected))
+            }
+            (Some(_), Some(file)) => {
+                let expected = "give `password` or `password_file`, not both";
+                Err(ValueError::new("password_file", format_args!("`{file}`"), expected))
+            }
+        }
+    }
+
+    pub(super) fn write(&self, writer: &mut Writer) {
+        match self {
+            Self::Text(text) => writer.put("password", text.clone()),
+            Self::File(path) => writer.put("password_file", path.to_string_lossy().into_owned()),
+        }
+    }
+}
+
+fn is_below_secrets(file: &str) -> bool {
+    let Ok(rest) = Path::new(file).strip_prefix(SECRETS_DIR) else { return false };
+    // `strip_prefix` compares whole components; what follows must not climb out again.
+    let mut components = rest.components().peekable();
+    components.peek().is_some()
+        && components.all(|part| matches!(part, Component::Normal(_)))
+        && !file.contains('\0')
+}
+
+/// Bidirectional forwarding detection (RFC 5880).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bfd {
+    /// Wanted interval of control packets, 10 ms to 60 s.
+    pub interval: Duration,
+    /// Missed packets until the session is down, 1 to 255.
+    pub multiplier: u8,
+    /// Fields that are not named here.
+    pub extra: Extra,
+}
+
+impl Default for Bfd {
+    /// 3 x 300 ms.
+    fn default() -> Self {
+        Self { interval: Duration::from_millis(300), multiplier: 3, extra: Extra::default() }
+    }
+}
+
+impl Bfd {
+    /// `true`, `false` or `{"interval": "300ms", "multiplier": 3}`.
+    pub(super) fn take(fields: &mut Fields) -> Result<Option<Self>, ValueError> {
+        match fields.take("bfd") {
+            None | Some(Value::Bool(false)) => Ok(None),
+            Some(Value::Bool(true)) => Ok(Some(Self::default())),
+            Some(value @ Value::Object(_)) => {
+                Self::parse(value).map(Some).map_err(|error| error.within("bfd"))
+            }
+            Some(other) => {
+                let expected = "write true, false or {\"interval\": \"300ms\", \"multiplier\": 3}";
+                Err(ValueError::json("bfd", &other, expected))
+            }
+        }
+    }
+
+    fn parse(value: Value) -> Result<Self, ValueError> {
+        let default = Self::default();
+        let mut fields = Fields::of(value)?;
+        let (unit, min, max) = (Duration::from_micros(1), Duration::from_millis(10), Duration::from_secs(60));
+        Ok(Self {
+            interval: duration::field(&mut fields, "interval", unit, min, max)?.unwrap_or(default.interval),
+            multiplier: fields.number("multiplier", 1, 255)?.unwrap_or(default.multiplier),
+            extra: fields.rest(),
+        })
+    }
+
+    pub(super) fn json(&self) -> Value {
+        if *self == Self::default() {
+            return Value::Bool(true);
+        }
+        let mut writer = Writer::default();
+        writer.put("interval", duration::text(self.interval));
+        writer.put("multiplier", self.multiplier);
+        writer.object(&self.extra)
+    }
+}
+
+/// Declares an enum that stands as a word in JSON.
+macro_rules! words {
+    ($(#[$doc:meta])* $name:ident: $expected:literal { $($(#[$vdoc:meta])* $variant:ident = $word:literal $(| $also:literal)*,)+ }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum $name { $($(#[$vdoc])* $variant,)+ }
+
+        impl $name {
+            pub(super) const EXPECTED: &'static str = $expected;
+
+            /// As stored.
+            #[must_use]
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $word,)+ }
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = ValueError;
+
+            fn from_str(text: &str) -> Result<Self, ValueError> {
+                match text {
+                    $($word $(| $also)* => Ok(Self::$variant),)+
+                    _ => Err(ValueError::new("", format_args!("`{text}`"), $expected)),
+                }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+    };
+}
+
+words! {
+    /// Where the next hop of announced routes comes from.
+    NextHopMode: "write \"Auto\", \"Self\" or \"Keep\"" {
+        /// Self, except on reflected routes.
+        Auto = "Auto",
+        /// Always self.
+        Own = "Self",
+        /// What was received.
+        Keep = "Keep",
+    }
+}
+
+words! {
+    /// The local role on a session (RFC 9234).
+    Role: "write the local role: \"provider\", \"customer\", \"peer\", \"rs-server\" or \"rs-client\"" {
+        /// We provide transit to the peer.
+        Provider = "provider",
+        /// The peer provides transit to us.
+        Customer = "customer",
+        /// Lateral peering.
+        Peer = "peer",
+        /// We are a route server.
+        RsServer = "rs-server" | "rs_server" | "rs",
+        /// The peer is a route server.
+        RsClient = "rs-client" | "rs_client",
+    }
+}
+
+words! {
+    /// Several paths per prefix (RFC 7911).
+    AddPath: "write \"receive\", \"send\" or \"both\"" {
+        /// Take several from the peer.
+        Receive = "receive",
+        /// Send several to the peer.
+        Send = "send",
+        /// Both.
+        Both = "both",
+    }
+}
+
+impl AddPath {
+    /// Whether several paths are taken from the peer.
+    #[must_use]
+    pub fn receives(self) -> bool {
+        matches!(self, Self::Receive | Self::Both)
+    }
+
+    /// Whether several paths are sent to the peer.
+    #[must_use]
+    pub fn sends(self) -> bool {
+        matches!(self, Self::Send | Self::Both)
+    }
+}
+
+/// The address that a session comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum SourceAddr {
+    /// The node's address.
+    #[default]
+    UseNodeIp,
+    /// The kernel chooses.
+    None,
+    /// This one.
+    Addr(IpAddr),
+}
+
+impl SourceAddr {
+    pub(super) const EXPECTED: &'static str = "write \"UseNodeIP\", \"None\" or a local address";
+}
+
+impl FromStr for SourceAddr {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        match text {
+            "UseNodeIP" => Ok(Self::UseNodeIp),
+            "None" => Ok(Self::None),
+            addr => addr
+                .parse()
+                .map(Self::Addr)
+                .map_err(|_| ValueError::new("", format_args!("`{addr}`"), Self::EXPECTED)),
+        }
+    }
+}
+
+impl fmt::Display for SourceAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::UseNodeIp => f.write_str("UseNodeIP"),
+            Self::None => f.write_str("None"),
+            Self::Addr(addr) => fmt::Display::fmt(addr, f),
+        }
+    }
+}

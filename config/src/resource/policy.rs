@@ -1,0 +1,298 @@
+//! Rule lists of profiles, policies, tiers, tags.
+
+use std::cmp::Ordering;
+
+use serde_json::{Map, Number, Value};
+
+use super::json::{Extra, Fields, Writer, elements, value};
+use super::names::{Labels, label_name, labels, labels_json};
+use super::rule::{Rule, parse_selector};
+use super::{ValueError, json};
+use crate::Selector;
+
+/// The value of a profile's `rules`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Rules {
+    /// For traffic to the endpoint.
+    pub inbound: Vec<Rule>,
+    /// For traffic from the endpoint.
+    pub outbound: Vec<Rule>,
+    /// Fields that are not named here.
+    pub extra: Extra,
+}
+
+impl Rules {
+    /// Reads a value.
+    ///
+    /// # Errors
+    /// When a rule is malformed or has a field that no rule has.
+    pub fn parse(bytes: &[u8]) -> Result<Self, ValueError> {
+        let mut fields = Fields::parse(bytes)?;
+        Ok(Self {
+            inbound: fields.list("inbound_rules", Rule::parse)?,
+            outbound: fields.list("outbound_rules", Rule::parse)?,
+            extra: fields.rest(),
+        })
+    }
+
+    /// The newest form.
+    #[must_use]
+    pub fn to_value(&self) -> Vec<u8> {
+        let mut writer = Writer::default();
+        put_rules(&mut writer, &self.inbound, &self.outbound);
+        writer.bytes(&self.extra)
+    }
+}
+
+fn put_rules(writer: &mut Writer, inbound: &[Rule], outbound: &[Rule]) {
+    writer.put("inbound_rules", Value::Array(inbound.iter().map(Rule::json).collect()));
+    writer.put("outbound_rules", Value::Array(outbound.iter().map(Rule::json).collect()));
+}
+
+/// Where a policy or a tier stands; lower is first, none is last.
+#[derive(Debug, Clone, Copy)]
+pub struct Order(f64);
+
+impl Order {
+    /// `None` when the number is not finite.
+    #[must_use]
+    pub fn new(order: f64) -> Option<Self> {
+        // -0 and 0 are one place.
+        order.is_finite().then_some(Self(order + 0.0))
+    }
+
+    /// The number.
+    #[must_use]
+    pub fn get(self) -> f64 {
+        self.0
+    }
+
+    /// Absent, null and `"default"` are none.
+    fn take(fields: &mut Fields) -> Result<Option<Self>, ValueError> {
+        match fields.take("order") {
+            None => Ok(None),
+            Some(Value::String(text)) if text == "default" => Ok(None),
+            Some(value) => value
+                .as_f64()
+                .and_then(Self::new)
+                .map(Some)
+                .ok_or_else(|| ValueError::json("order", &value, "write a number, null or \"default\"")),
+        }
+    }
+
+    fn json(self) -> Value {
+        // Whole numbers as such: readers print them.
+        let whole = format!("{:.0}", self.0).parse::<i64>().ok().filter(|_| self.0.fract() == 0.0);
+        whole.map_or_else(|| Number::from_f64(self.0).map_or(Value::Null, Value::Number), Value::from)
+    }
+}
+
+impl Ord for Order {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.total_cmp(&other.0)
+    }
+}
+
+impl PartialOrd for Order {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Order {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Order {}
+
+/// A policy: rules for the endpoints that it selects.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Policy {
+    /// Whom it is for.
+    pub selector: Selector,
+    /// Its place; `None`: last. Ties are broken by name, as bytes.
+    pub order: Option<Order>,
+    /// For traffic to the endpoints.
+    pub inbound: Vec<Rule>,
+    /// For traffic from the endpoints.
+    pub outbound: Vec<Rule>,
+    /// Before connection tracking; host endpoints only.
+    pub untracked: bool,
+    /// Before DNAT; host endpoints only, inbound only.
+    pub pre_dnat: bool,
+    /// The directions that it governs.
+    pub types: PolicyTypes,
+    /// Fields that are not named here, `annotations` among them.
+    pub extra: Extra,
+}
+
+/// The directions that a policy governs, also where its rule list is empty.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum PolicyTypes {
+    /// Both; also when absent or an empty list.
+    #[default]
+    Both,
+    /// Traffic to the endpoints only.
+    Ingress,
+    /// Traffic from the endpoints only.
+    Egress,
+}
+
+impl PolicyTypes {
+    /// Whether traffic to the endpoints is governed.
+    #[must_use]
+    pub fn ingress(self) -> bool {
+        self != Self::Egress
+    }
+
+    /// Whether traffic from the endpoints is governed.
+    #[must_use]
+    pub fn egress(self) -> bool {
+        self != Self::Ingress
+    }
+
+    fn take(fields: &mut Fields) -> Result<Self, ValueError> {
+        let list = fields.list("types", |value| match value.as_str() {
+            Some("ingress" | "Ingress") => Ok(true),
+            Some("egress" | "Egress") => Ok(false),
+            _ => Err(ValueError::json("", &value, "write \"ingress\" or \"egress\"")),
+        })?;
+        Ok(match (list.contains(&true), list.contains(&false)) {
+            (true, false) => Self::Ingress,
+            (false, true) => Self::Egress,
+            _ => Self::Both,
+        })
+    }
+}
+
+impl Policy {
+    /// A policy without rules, for both directions: denies what no other policy allows.
+    #[must_use]
+    pub fn new(selector: Selector) -> Self {
+        Self {
+            selector,
+            order: None,
+            inbound: Vec::new(),
+            outbound: Vec::new(),
+            untracked: false,
+            pre_dnat: false,
+            types: PolicyTypes::default(),
+            extra: Extra::default(),
+        }
+    }
+
+    /// Reads a value.
+    ///
+    /// # Errors
+    /// When a field is malformed, the selector is missing, `untracked` and `pre_dnat` are both set, or `pre_dnat` has
+    /// egress rules.
+    pub fn parse(bytes: &[u8]) -> Result<Self, ValueError> {
+        let mut fields = Fields::parse(bytes)?;
+        let Some(selector) = fields.text("selector")? else {
+            return Err(ValueError::missing(
+                "selector",
+                "write a selector; \"all()\" selects every endpoint",
+            ));
+        };
+        let policy = Self {
+            selector: parse_selector("selector", &selector)?,
+            order: Order::take(&mut fields)?,
+            inbound: fields.list("inbound_rules", Rule::parse)?,
+            outbound: fields.list("outbound_rules", Rule::parse)?,
+            untracked: fields.flag("untracked")?,
+            pre_dnat: fields.flag("pre_dnat")?,
+            types: PolicyTypes::take(&mut fields)?,
+            extra: fields.rest(),
+        };
+        policy.check().map(|()| policy)
+    }
+
+    fn check(&self) -> Result<(), ValueError> {
+        if self.pre_dnat && self.untracked {
+            return Err(ValueError::new("pre_dnat", "`true`", "`untracked` excludes it: drop one of them"));
+        }
+        if self.pre_dnat && (!self.outbound.is_empty() || self.types == PolicyTypes::Egress) {
+            return Err(ValueError::new("pre_dnat", "`true`", "such a policy has inbound rules only"));
+        }
+        Ok(())
+    }
+
+    /// The newest form.
+    #[must_use]
+    pub fn to_value(&self) -> Vec<u8> {
+        let mut writer = Writer::default();
+        writer.put("selector", self.selector.to_string());
+        writer.put_some("order", self.order.map(Order::json));
+        put_rules(&mut writer, &self.inbound, &self.outbound);
+        writer.put("untracked", self.untracked);
+        writer.put_some("pre_dnat", self.pre_dnat.then_some(true));
+        match self.types {
+            PolicyTypes::Both => {}
+            PolicyTypes::Ingress => writer.put("types", json::texts(&["ingress"])),
+            PolicyTypes::Egress => writer.put("types", json::texts(&["egress"])),
+        }
+        writer.bytes(&self.extra)
+    }
+}
+
+/// The value of a tier's `metadata`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TierMetadata {
+    /// The tier's place; `None`: last.
+    pub order: Option<Order>,
+    /// Fields that are not named here.
+    pub extra: Extra,
+}
+
+impl TierMetadata {
+    /// Reads a value.
+    ///
+    /// # Errors
+    /// When `order` is no number, null or `"default"`.
+    pub fn parse(bytes: &[u8]) -> Result<Self, ValueError> {
+        let mut fields = Fields::parse(bytes)?;
+        Ok(Self { order: Order::take(&mut fields)?, extra: fields.rest() })
+    }
+
+    /// The newest form.
+    #[must_use]
+    pub fn to_value(&self) -> Vec<u8> {
+        let mut writer = Writer::default();
+        writer.put_some("order", self.order.map(Order::json));
+        writer.bytes(&self.extra)
+    }
+}
+
+/// Reads a profile's `tags`: a list of names.
+pub(super) fn parse_tags(bytes: &[u8]) -> Result<Vec<String>, ValueError> {
+    elements(value(bytes)?, |value| match value {
+        Value::String(tag) => label_name(tag),
+        other => Err(ValueError::json("", &other, "write a tag in double quotes")),
+    })
+}
+
+/// Reads a profile's `labels`.
+pub(super) fn parse_labels(bytes: &[u8]) -> Result<Labels, ValueError> {
+    match value(bytes)? {
+        Value::Null => Ok(Labels::new()),
+        other => labels(other),
+    }
+}
+
+pub(super) fn tags_to_value(tags: &[String]) -> Vec<u8> {
+    json::texts(tags).to_string().into_bytes()
+}
+
+pub(super) fn labels_to_value(labels: &Labels) -> Vec<u8> {
+    labels_json(labels).to_string().into_bytes()
+}
+
+/// An object that is stored as it is: what Tortie's own status and filters are until their readers give them a type.
+pub(super) fn parse_object(bytes: &[u8]) -> Result<Extra, ValueError> {
+    if bytes.iter().all(u8::is_ascii_whitespace) {
+        return Ok(Extra(Map::new()));
+    }
+    Fields::parse(bytes).map(Fields::rest)
+}

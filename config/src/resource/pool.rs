@@ -1,0 +1,144 @@
+//! Address pools.
+
+use super::json::{Extra, Fields, Writer};
+use super::names::{INTERFACE, InterfaceName};
+use super::{BLOCK_LEN_V4, BLOCK_LEN_V6, ValueError};
+use crate::Cidr;
+
+/// A pool that blocks are cut from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pool {
+    /// Its prefix.
+    pub cidr: Cidr,
+    /// Packets to its addresses go through a tunnel (IPv4 only).
+    pub ipip: Option<Ipip>,
+    /// Packets from it to addresses outside of all pools are masqueraded.
+    pub masquerade: bool,
+    /// Addresses are given out from it; absent means yes.
+    pub ipam: bool,
+    /// No new blocks are claimed in it; it is still exported.
+    pub disabled: bool,
+    /// Fields that are not named here.
+    pub extra: Extra,
+}
+
+/// The tunnel of a pool.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Ipip {
+    /// The device that the value names, `tunl0` in practice.
+    pub device: InterfaceName,
+    /// When the tunnel is used.
+    pub mode: IpipMode,
+}
+
+/// When a pool's tunnel is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub enum IpipMode {
+    /// Always.
+    #[default]
+    Always,
+    /// Only when the BGP next hop is outside of the node's own network.
+    CrossSubnet,
+}
+
+impl IpipMode {
+    /// `always` or `cross-subnet`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Always => "always",
+            Self::CrossSubnet => "cross-subnet",
+        }
+    }
+}
+
+impl Pool {
+    /// A plain pool: used by IPAM, no tunnel, no masquerade.
+    #[must_use]
+    pub fn new(cidr: Cidr) -> Self {
+        Self { cidr, ipip: None, masquerade: false, ipam: true, disabled: false, extra: Extra::default() }
+    }
+
+    /// Reads the value of the key of `cidr`.
+    ///
+    /// # Errors
+    /// When a field is malformed, the prefixes of key and value differ, the pool is too small for one block or lies in
+    /// link-local space, or an IPv6 pool asks for IPIP.
+    pub fn parse(cidr: Cidr, bytes: &[u8]) -> Result<Self, ValueError> {
+        let mut fields = Fields::parse(bytes)?;
+        same_cidr(&mut fields, cidr)?;
+        let device = fields.parsed::<InterfaceName>("ipip", INTERFACE)?;
+        let mode = mode(&mut fields)?;
+        let pool = Self {
+            cidr,
+            ipip: device.map(|device| Ipip { device, mode }),
+            masquerade: fields.flag("masquerade")?,
+            ipam: fields.bool("ipam")?.unwrap_or(true),
+            disabled: fields.flag("disabled")?,
+            extra: fields.rest(),
+        };
+        pool.check().map(|()| pool)
+    }
+
+    fn check(&self) -> Result<(), ValueError> {
+        let (block, link_local) = if self.cidr.is_v4() {
+            (BLOCK_LEN_V4, Cidr::v4([169, 254, 0, 0].into(), 16))
+        } else {
+            (BLOCK_LEN_V6, Cidr::v6([0xfe80, 0, 0, 0, 0, 0, 0, 0].into(), 10))
+        };
+        let found = format_args!("`{}`", self.cidr).to_string();
+        if self.cidr.overlaps(&link_local) {
+            return Err(ValueError::new("cidr", found, format!("choose a prefix outside of {link_local}")));
+        }
+        if self.ipam && !self.disabled && self.cidr.len() > block {
+            let expected =
+                format!("a pool that IPAM uses holds at least one block: choose /{block} or shorter");
+            return Err(ValueError::new("cidr", found, expected));
+        }
+        match &self.ipip {
+            Some(ipip) if !self.cidr.is_v4() => Err(ValueError::new(
+                "ipip",
+                format_args!("`{}`", ipip.device),
+                "IPv6 pools have no IPIP: leave it out",
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// The newest form.
+    #[must_use]
+    pub fn to_value(&self) -> Vec<u8> {
+        let mut writer = Writer::default();
+        writer.put("cidr", self.cidr.to_string());
+        writer.put("ipip", self.ipip.as_ref().map_or("", |ipip| ipip.device.as_str()));
+        writer.put("ipip_mode", self.ipip.as_ref().map_or("", |ipip| ipip.mode.as_str()));
+        writer.put("masquerade", self.masquerade);
+        writer.put("ipam", self.ipam);
+        writer.put("disabled", self.disabled);
+        writer.bytes(&self.extra)
+    }
+}
+
+fn mode(fields: &mut Fields) -> Result<IpipMode, ValueError> {
+    match fields.text("ipip_mode")?.as_deref() {
+        None | Some("" | "always" | "Always") => Ok(IpipMode::Always),
+        Some("cross-subnet" | "CrossSubnet") => Ok(IpipMode::CrossSubnet),
+        Some(other) => Err(ValueError::new(
+            "ipip_mode",
+            format_args!("`{other}`"),
+            "write \"always\" or \"cross-subnet\"",
+        )),
+    }
+}
+
+/// Takes the field `cidr`, which has to be the key's where it is there.
+pub(super) fn same_cidr(fields: &mut Fields, key: Cidr) -> Result<(), ValueError> {
+    match fields.parsed::<Cidr>("cidr", "write ADDRESS/LENGTH, such as 10.0.0.0/16")? {
+        Some(cidr) if cidr != key => Err(ValueError::new(
+            "cidr",
+            format_args!("`{cidr}`"),
+            format!("the key says {key}: make them equal"),
+        )),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,282 @@
+//! Types of the agent's parameters, and how their texts are read.
+
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::duration;
+
+/// A type that a parameter can have.
+pub(super) trait SettingValue: Sized {
+    const EXPECTED: &'static str;
+    /// `text` is not empty and has no blanks around it.
+    fn from_text(text: &str) -> Option<Self>;
+    fn to_text(&self) -> String;
+}
+
+impl SettingValue for bool {
+    const EXPECTED: &'static str = "write true or false (also 1, yes, y, t and 0, no, n, f)";
+
+    fn from_text(text: &str) -> Option<Self> {
+        match text.to_ascii_lowercase().as_str() {
+            "true" | "1" | "yes" | "y" | "t" => Some(true),
+            "false" | "0" | "no" | "n" | "f" => Some(false),
+            _ => None,
+        }
+    }
+
+    fn to_text(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl SettingValue for Duration {
+    const EXPECTED: &'static str = "write seconds, such as 30 or 0.5";
+
+    fn from_text(text: &str) -> Option<Self> {
+        duration::parse(text)
+    }
+
+    fn to_text(&self) -> String {
+        self.as_secs_f64().to_string()
+    }
+}
+
+impl SettingValue for u16 {
+    const EXPECTED: &'static str = "write a port from 1 to 65535";
+
+    fn from_text(text: &str) -> Option<Self> {
+        text.parse().ok().filter(|port| *port != 0)
+    }
+
+    fn to_text(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl SettingValue for u32 {
+    const EXPECTED: &'static str =
+        "write a number from 1 to 4294967295, or in hexadecimal such as 0xff000000";
+
+    fn from_text(text: &str) -> Option<Self> {
+        let hex = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
+        let number = match hex {
+            Some(digits) if digits.bytes().all(|b| b.is_ascii_hexdigit()) => {
+                Self::from_str_radix(digits, 16).ok()
+            }
+            Some(_) => None,
+            None => text.parse().ok(),
+        };
+        number.filter(|number| *number != 0)
+    }
+
+    fn to_text(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl SettingValue for Option<u32> {
+    const EXPECTED: &'static str = "write an MTU from 68 to 65535, or 0 for automatic";
+
+    fn from_text(text: &str) -> Option<Self> {
+        match text.parse::<u32>().ok()? {
+            0 => Some(None),
+            mtu @ 68..=65535 => Some(Some(mtu)),
+            _ => None,
+        }
+    }
+
+    fn to_text(&self) -> String {
+        self.unwrap_or(0).to_string()
+    }
+}
+
+impl SettingValue for Option<Ipv4Addr> {
+    const EXPECTED: &'static str = "write an IPv4 address, or none";
+
+    fn from_text(text: &str) -> Option<Self> {
+        if is_none(text) { Some(None) } else { text.parse().ok().map(Some) }
+    }
+
+    fn to_text(&self) -> String {
+        self.map_or_else(|| "none".to_owned(), |addr| addr.to_string())
+    }
+}
+
+impl SettingValue for Option<PathBuf> {
+    const EXPECTED: &'static str = "write an absolute path, or none";
+
+    fn from_text(text: &str) -> Option<Self> {
+        if is_none(text) {
+            return Some(None);
+        }
+        (text.starts_with('/') && !text.contains('\0')).then(|| Some(text.into()))
+    }
+
+    fn to_text(&self) -> String {
+        self.as_ref().map_or_else(|| "none".to_owned(), |path| path.to_string_lossy().into_owned())
+    }
+}
+
+impl SettingValue for String {
+    const EXPECTED: &'static str = "write a text";
+
+    fn from_text(text: &str) -> Option<Self> {
+        Some(text.to_owned())
+    }
+
+    fn to_text(&self) -> String {
+        self.clone()
+    }
+}
+
+impl SettingValue for Vec<String> {
+    const EXPECTED: &'static str = "write prefixes of interface names with commas between, such as cali,tap";
+
+    fn from_text(text: &str) -> Option<Self> {
+        let prefix = |part: &str| {
+            let part = part.trim();
+            let fits =
+                (1..=15).contains(&part.len()) && !part.contains(|c: char| c == '/' || c.is_whitespace());
+            fits.then(|| part.to_owned())
+        };
+        text.split(',').map(prefix).collect()
+    }
+
+    fn to_text(&self) -> String {
+        self.join(",")
+    }
+}
+
+fn is_none(text: &str) -> bool {
+    text.eq_ignore_ascii_case("none")
+}
+
+/// Declares an enum of words that are read in any case.
+macro_rules! words {
+    ($(#[$doc:meta])* $name:ident: $expected:literal { $($(#[$vdoc:meta])* $variant:ident = $word:literal $(| $also:literal)*,)+ }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum $name { $($(#[$vdoc])* $variant,)+ }
+
+        impl SettingValue for $name {
+            const EXPECTED: &'static str = $expected;
+
+            fn from_text(text: &str) -> Option<Self> {
+                match text.to_ascii_lowercase().as_str() {
+                    $($word $(| $also)* => Some(Self::$variant),)+
+                    _ => None,
+                }
+            }
+
+            fn to_text(&self) -> String {
+                match self { $(Self::$variant => $word,)+ }.to_ascii_uppercase()
+            }
+        }
+    };
+}
+
+words! {
+    /// From which severity on messages are logged.
+    Severity: "write debug, info, warning, error, critical or none" {
+        /// Everything.
+        Debug = "debug",
+        /// Information and worse.
+        Info = "info",
+        /// Warnings and worse.
+        Warning = "warning" | "warn",
+        /// Errors and worse.
+        Error = "error",
+        /// Only what ends the process.
+        Critical = "critical" | "fatal",
+        /// Nothing.
+        Off = "none",
+    }
+}
+
+words! {
+    /// What becomes of packets from a workload to its host.
+    HostAction: "write DROP, ACCEPT or RETURN" {
+        /// Drop.
+        Drop = "drop",
+        /// Accept.
+        Accept = "accept",
+        /// Go on with the host's own rules.
+        Return = "return",
+    }
+}
+
+words! {
+    /// What becomes of packets that policy allowed.
+    AllowAction: "write ACCEPT or RETURN" {
+        /// Accept at once.
+        Accept = "accept",
+        /// Go on with the host's own rules.
+        Return = "return",
+    }
+}
+
+words! {
+    /// Where rules are put in chains of others.
+    InsertMode: "write insert or append" {
+        /// At the top.
+        Insert = "insert",
+        /// At the end.
+        Append = "append",
+    }
+}
+
+/// A port that stays open whatever policy says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Failsafe {
+    /// UDP instead of TCP.
+    pub udp: bool,
+    /// The port.
+    pub port: u16,
+}
+
+const fn tcp(port: u16) -> Failsafe {
+    Failsafe { udp: false, port }
+}
+
+const fn udp(port: u16) -> Failsafe {
+    Failsafe { udp: true, port }
+}
+
+/// Felix 2: SSH and DHCP.
+pub(super) fn default_inbound() -> Vec<Failsafe> {
+    vec![tcp(22), udp(68)]
+}
+
+/// Felix 2: etcd on its ports of all ages, DNS and DHCP.
+pub(super) fn default_outbound() -> Vec<Failsafe> {
+    vec![tcp(2379), tcp(2380), tcp(4001), tcp(7001), udp(53), udp(67)]
+}
+
+impl SettingValue for Vec<Failsafe> {
+    const EXPECTED: &'static str = "write ports with commas between, such as tcp:22,udp:68, or none";
+
+    fn from_text(text: &str) -> Option<Self> {
+        if is_none(text) {
+            return Some(Self::new());
+        }
+        let port = |part: &str| {
+            let (protocol, port) = part.trim().split_once(':').unwrap_or(("tcp", part.trim()));
+            let port = u16::from_text(port)?;
+            match protocol.to_ascii_lowercase().as_str() {
+                "tcp" => Some(tcp(port)),
+                "udp" => Some(udp(port)),
+                _ => None,
+            }
+        };
+        text.split(',').map(port).collect()
+    }
+
+    fn to_text(&self) -> String {
+        if self.is_empty() {
+            return "none".to_owned();
+        }
+        let text = |f: &Failsafe| format!("{}:{}", if f.udp { "udp" } else { "tcp" }, f.port);
+        self.iter().map(text).collect::<Vec<_>>().join(",")
+    }
+}
