@@ -41,3 +41,35 @@ mod sqlite {
         cases::counters(stores, "/calico/test/").await;
     }
 }
+
+#[cfg(feature = "etcd")]
+#[path = "store/etcd.rs"]
+mod cluster;
+
+#[cfg(feature = "etcd")]
+mod etcd {
+    use super::cases;
+    use super::cluster::Cluster;
+
+    macro_rules! run {
+        ($($case:ident)*) => {$(
+            #[tokio::test]
+            async fn $case() {
+                let Some(cluster) = Cluster::start(1, false) else { return };
+                cases::$case(&tortie::store::open(&cluster.options()).await.unwrap(), "/calico/test/").await;
+            }
+        )*};
+    }
+
+    run!(compares ops limits watch watch_is_cancel_safe progress compaction leases large_list);
+
+    #[tokio::test]
+    async fn eight_writers_lose_no_update() {
+        let Some(cluster) = Cluster::start(1, false) else { return };
+        let mut stores = Vec::new();
+        for _ in 0..8 {
+            stores.push(tortie::store::open(&cluster.options()).await.unwrap());
+        }
+        cases::counters(stores, "/calico/test/").await;
+    }
+}

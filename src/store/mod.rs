@@ -7,6 +7,8 @@
 //!  sqlite.rs | etcd.rs  --Store-->  feed.rs: snapshot, then deltas; reconnects, relists, says when it is away  --> agent
 //! ```
 
+#[cfg(feature = "etcd")]
+pub mod etcd;
 mod options;
 pub mod sqlite;
 mod txn;

@@ -136,6 +136,16 @@ pub async fn open(options: &StoreOptions) -> Result<Arc<dyn Store>, StoreError> 
     }
 }
 
+#[cfg(feature = "etcd")]
+fn open_etcd(
+    options: &StoreOptions,
+    endpoints: Vec<String>,
+    tls: bool,
+) -> Result<Arc<dyn Store>, StoreError> {
+    Ok(Arc::new(super::etcd::EtcdStore::new(options, endpoints, tls)?))
+}
+
+#[cfg(not(feature = "etcd"))]
 fn open_etcd(_: &StoreOptions, _: Vec<String>, _: bool) -> Result<Arc<dyn Store>, StoreError> {
     Err(StoreError::Unusable(
         "this tortie was built without etcd; use a sqlite: datastore or build with the feature \"etcd\""

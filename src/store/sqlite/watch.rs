@@ -23,7 +23,6 @@ pub(super) struct SqliteWatch {
     files: Arc<Files>,
     reader: Arc<Worker<Reader>>,
     prefixes: Arc<[String]>,
-    store_id: String,
     /// Everything up to here was handed out or is pending.
     seen: Revision,
     pending: VecDeque<WatchEvent>,
@@ -53,7 +52,6 @@ impl SqliteWatch {
             files,
             reader,
             prefixes,
-            store_id: first.store_id.clone(),
             seen: after,
             pending: VecDeque::new(),
             wake,
@@ -68,8 +66,8 @@ impl SqliteWatch {
 
     /// Keeps what one look showed.
     fn take(&mut self, found: Changes) {
-        // A store older than what was seen was restored from a copy: list again.
-        if self.seen.saturating_add(1) < found.oldest || found.current < self.seen {
+        // Another file, or one that was restored from an older copy: list again.
+        if found.replaced || self.seen.saturating_add(1) < found.oldest || found.current < self.seen {
             self.pending.push_back(WatchEvent::Compacted { oldest: found.oldest });
             self.over = true;
             return;
@@ -117,9 +115,6 @@ impl Watch for SqliteWatch {
             self.look = true;
             let (prefixes, seen) = (Arc::clone(&self.prefixes), self.seen);
             let found = self.reader.run(move |reader, _| reader.changes(&prefixes, seen)).await?;
-            if found.store_id != self.store_id {
-                return Err(StoreError::Away(format!("{} was replaced", self.files.database.display())));
-            }
             let (moved, expired) = (found.upto > seen, found.expired);
             self.take(found);
             self.back_off = match self.back_off {

@@ -1,0 +1,244 @@
+//! The connection: one member at a time, in random order, each call with a deadline.
+
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use etcd_client::{Certificate, Client, ConnectOptions, Error, Identity, TlsOptions};
+use rand::seq::SliceRandom;
+use tokio::sync::Mutex;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+use super::super::{StoreError, StoreOptions};
+use super::failure::store_error;
+
+/// No call takes longer.
+const DEADLINE: Duration = Duration::from_secs(5);
+/// One member gets this long for a call that may be tried again on the next one.
+const ATTEMPT: Duration = Duration::from_millis(2_000);
+/// One member gets this long to say that it is alive.
+const PROBE: Duration = Duration::from_millis(1_000);
+/// Between two attempts; a failed member often fails at once.
+const PAUSE: Duration = Duration::from_millis(50);
+/// etcd ends connections that are pinged more often than each 5 s (its `--grpc-keepalive-min-time`).
+const PING: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(5));
+
+/// Where the system keeps the authorities that it trusts (Debian, Red Hat).
+const SYSTEM_CA: [&str; 2] = ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt"];
+
+/// How often a call may be sent.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Attempts {
+    /// A commit: a lost answer may stand for a success.
+    Once,
+    /// Anything that may be done twice.
+    Several,
+}
+
+/// The members and the connection to one of them.
+pub(super) struct Pool {
+    urls: Vec<String>,
+    files: Files,
+    slot: Mutex<Slot>,
+}
+
+struct Slot {
+    /// Index of the member in use or to be tried next.
+    member: usize,
+    client: Option<Client>,
+    /// Counts connections, so that a late failure of an old one does not end the new one.
+    generation: u64,
+}
+
+/// Credentials are read at each connect: they may be renewed under a running agent.
+struct Files {
+    tls: bool,
+    ca: Option<PathBuf>,
+    identity: Option<(PathBuf, PathBuf)>,
+    user: Option<(String, PathBuf)>,
+}
+
+impl Pool {
+    pub(super) fn new(
+        options: &StoreOptions,
+        mut endpoints: Vec<String>,
+        tls: bool,
+    ) -> Result<Self, StoreError> {
+        let files = Files::new(options, tls)?;
+        // What cannot work is said at the start and not as "away" for ever.
+        files.options()?;
+        endpoints.sort();
+        endpoints.dedup();
+        // Else all hosts would lean on the first member.
+        endpoints.shuffle(&mut rand::rng());
+        let scheme = if tls { "https" } else { "http" };
+        let urls = endpoints.iter().map(|endpoint| format!("{scheme}://{endpoint}")).collect();
+        Ok(Self { urls, files, slot: Mutex::new(Slot { member: 0, client: None, generation: 0 }) })
+    }
+
+    pub(super) fn describe(&self) -> String {
+        let mut hosts: Vec<_> = self.urls.iter().map(|url| url.trim_start_matches("https://")).collect();
+        hosts.iter_mut().for_each(|host| *host = host.trim_start_matches("http://"));
+        hosts.sort_unstable();
+        format!("{}://{}", if self.files.tls { "etcds" } else { "etcd" }, hosts.join(","))
+    }
+
+    /// The connection in use, or a new one to the first member that answers and knows a leader.
+    pub(super) async fn client(&self) -> Result<(Client, u64), StoreError> {
+        let mut slot = self.slot.lock().await;
+        if let Some(client) = &slot.client {
+            return Ok((client.clone(), slot.generation));
+        }
+        let mut failure = StoreError::Away("no member".into());
+        for _ in 0..self.urls.len() {
+            let Some(url) = self.urls.get(slot.member) else { break };
+            match timeout(PROBE, self.connect(url)).await {
+                Ok(Ok(client)) => {
+                    slot.generation += 1;
+                    slot.client = Some(client.clone());
+                    return Ok((client, slot.generation));
+                }
+                Ok(Err(e @ StoreError::Away(_))) => failure = told(url, e),
+                Err(_) => failure = StoreError::Away(format!("{url}: no answer in {} ms", PROBE.as_millis())),
+                // Another member would say the same.
+                Ok(Err(e)) => return Err(told(url, e)),
+            }
+            slot.member = (slot.member + 1) % self.urls.len();
+        }
+        Err(failure)
+    }
+
+    async fn connect(&self, url: &str) -> Result<Client, StoreError> {
+        let options = self.files.options()?;
+        let mut client = Client::connect([url], Some(options)).await.map_err(|e| store_error(&e))?;
+        match client.status().await {
+            Ok(status) if status.leader() == 0 => Err(StoreError::Away("this member has no leader".into())),
+            Ok(_) => Ok(client),
+            // Newer servers may keep the status from users; this one is alive.
+            Err(Error::GRpcStatus(e)) if [7, 16].contains(&i32::from(e.code())) => Ok(client),
+            Err(e) => Err(store_error(&e)),
+        }
+    }
+
+    /// Leaves a member that failed.
+    pub(super) async fn leave(&self, generation: u64) {
+        let mut slot = self.slot.lock().await;
+        if slot.generation == generation && slot.client.is_some() {
+            slot.client = None;
+            slot.member = (slot.member + 1) % self.urls.len().max(1);
+        }
+    }
+
+    /// Runs one call, on other members too when it may be sent again.
+    pub(super) async fn call<T, F>(
+        &self,
+        attempts: Attempts,
+        send: impl Fn(Client) -> F,
+    ) -> Result<T, StoreError>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        let deadline = Instant::now() + DEADLINE;
+        loop {
+            // Connecting is no attempt of the call: nothing was sent.
+            let connected = timeout_at(deadline, self.client()).await;
+            let failure = match connected {
+                Err(_) => return Err(late(&self.describe(), "no member answers")),
+                Ok(Err(e @ StoreError::Away(_))) => e,
+                Ok(Err(e)) => return Err(e),
+                Ok(Ok((client, generation))) => {
+                    let until = match attempts {
+                        Attempts::Once => deadline,
+                        Attempts::Several => deadline.min(Instant::now() + ATTEMPT),
+                    };
+                    let failure = match timeout_at(until, send(client)).await {
+                        Ok(Ok(answer)) => return Ok(answer),
+                        Ok(Err(e)) => store_error(&e),
+                        Err(_) => late(&self.describe(), "no answer"),
+                    };
+                    if !matches!(failure, StoreError::Away(_)) {
+                        return Err(failure);
+                    }
+                    self.leave(generation).await;
+                    if attempts == Attempts::Once {
+                        let StoreError::Away(text) = failure else { return Err(failure) };
+                        return Err(StoreError::Away(format!(
+                            "{text} (it may have been written all the same)"
+                        )));
+                    }
+                    failure
+                }
+            };
+            if Instant::now() + PAUSE >= deadline {
+                return Err(failure);
+            }
+            sleep(PAUSE).await;
+        }
+    }
+}
+
+fn late(place: &str, what: &str) -> StoreError {
+    StoreError::Away(format!("{place}: {what} in {} s", DEADLINE.as_secs()))
+}
+
+fn told(url: &str, error: StoreError) -> StoreError {
+    match error {
+        StoreError::Away(text) => StoreError::Away(format!("{url}: {text}")),
+        StoreError::Denied(text) => StoreError::Denied(format!("{url}: {text}")),
+        other => other,
+    }
+}
+
+impl Files {
+    fn new(options: &StoreOptions, tls: bool) -> Result<Self, StoreError> {
+        let unusable = |text: &str| Err(StoreError::Unusable(text.to_owned()));
+        let identity = match (&options.etcd_cert, &options.etcd_key) {
+            (Some(cert), Some(key)) => Some((cert.clone(), key.clone())),
+            (None, None) => None,
+            _ => return unusable("--etcd-cert and --etcd-key belong together; give both or none"),
+        };
+        if !tls && (options.etcd_ca.is_some() || identity.is_some()) {
+            return unusable("--etcd-ca, --etcd-cert and --etcd-key need an etcds:// datastore");
+        }
+        let user = match (&options.etcd_user, &options.etcd_password_file) {
+            (Some(user), Some(file)) => Some((user.clone(), file.clone())),
+            (None, None) => None,
+            _ => return unusable("--etcd-user and --etcd-password-file belong together; give both or none"),
+        };
+        Ok(Self { tls, ca: options.etcd_ca.clone(), identity, user })
+    }
+
+    fn options(&self) -> Result<ConnectOptions, StoreError> {
+        let mut options = ConnectOptions::new()
+            .with_connect_timeout(PROBE)
+            .with_keep_alive(PING.0, PING.1)
+            .with_keep_alive_while_idle(false)
+            .with_require_leader(true)
+            .with_auto_token_refresh(true);
+        if self.tls {
+            let ca =
+                self.ca.clone().or_else(|| SYSTEM_CA.iter().map(PathBuf::from).find(|path| path.exists()));
+            let Some(ca) = ca else {
+                return Err(StoreError::Unusable(
+                    "no certificate authorities are installed; name etcd's own with --etcd-ca".into(),
+                ));
+            };
+            let mut tls = TlsOptions::new().ca_certificate(Certificate::from_pem(read("--etcd-ca", &ca)?));
+            if let Some((cert, key)) = &self.identity {
+                tls = tls.identity(Identity::from_pem(read("--etcd-cert", cert)?, read("--etcd-key", key)?));
+            }
+            options = options.with_tls(tls);
+        }
+        if let Some((user, file)) = &self.user {
+            let password = String::from_utf8(read("--etcd-password-file", file)?).map_err(|_| {
+                StoreError::Unusable(format!("--etcd-password-file {}: not UTF-8 text", file.display()))
+            })?;
+            options = options.with_user(user, password.trim_end_matches(['\r', '\n']));
+        }
+        Ok(options)
+    }
+}
+
+fn read(flag: &str, path: &Path) -> Result<Vec<u8>, StoreError> {
+    std::fs::read(path).map_err(|e| StoreError::Unusable(format!("{flag} {}: {e}", path.display())))
+}

@@ -1,0 +1,245 @@
+//! etcd v3 (3.4 or newer) as the store of a cluster.
+//!
+//! What it does: maps the trait to etcd's calls, with a deadline on each, on one member at a time, the next one when
+//! that fails. What it does not: keep anything between calls but the connection. A watch that dies is reopened by the
+//! feed, from the revision after the last one.
+//!
+//! ```text
+//!  list:    pages of 1,000 keys at one revision, prefix after prefix
+//!  commit:  one Txn; sent once, never again by itself (an answer that was lost may stand for a commit)
+//!  watch:   one stream, one watcher for each prefix -> merge.rs: whole transactions in the order of revisions
+//! ```
+
+mod connect;
+mod failure;
+mod merge;
+mod watch;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use etcd_client::{
+    Client, Compare as EtcdCompare, CompareOp, DeleteOptions, GetOptions, GetResponse, PutOptions,
+    Txn as EtcdTxn, TxnOp,
+};
+
+use super::{
+    Compare, KeyValue, LeaseId, Op, Outcome, Revision, Snapshot, Store, StoreError, StoreOptions, Txn, Watch,
+    WatchEvent, disjoint_prefixes, prefix_end,
+};
+use connect::{Attempts, Pool};
+use failure::ended_lease;
+
+/// Keys in one page of a list.
+const PAGE: i64 = 1000;
+/// Largest answer that is taken; the client's own limit of 4 MiB is less than one page of large values.
+const MAX_ANSWER: usize = 512 << 20;
+/// A list begins anew this often when its revision is compacted away under it.
+const LIST_ATTEMPTS: u32 = 3;
+
+/// An etcd cluster.
+pub struct EtcdStore {
+    pool: Pool,
+    /// Cluster id of the last list, 0 before.
+    cluster: AtomicU64,
+}
+
+impl EtcdStore {
+    /// Prepares a store of these `host:port` endpoints. Nothing is sent yet: etcd may be away.
+    ///
+    /// # Errors
+    /// [`StoreError::Unusable`] for options that do not fit together and files that cannot be read.
+    pub fn new(options: &StoreOptions, endpoints: Vec<String>, tls: bool) -> Result<Self, StoreError> {
+        Ok(Self { pool: Pool::new(options, endpoints, tls)?, cluster: AtomicU64::new(0) })
+    }
+
+    async fn range(&self, key: impl Into<Vec<u8>>, options: GetOptions) -> Result<GetResponse, StoreError> {
+        let key = key.into();
+        let get = |client: Client| {
+            let (key, options) = (key.clone(), options.clone());
+            async move { client.kv_client().max_decoding_message_size(MAX_ANSWER).get(key, Some(options)).await }
+        };
+        self.pool.call(Attempts::Several, get).await
+    }
+
+    /// All keys of the prefixes, or what stands in the way.
+    async fn list_once(&self, prefixes: &[String]) -> Result<Snapshot, StoreError> {
+        let mut snapshot = Snapshot::default();
+        let mut at: Option<i64> = None;
+        for prefix in prefixes {
+            let mut from = prefix.clone().into_bytes();
+            loop {
+                let page = GetOptions::new().with_limit(PAGE).with_revision(at.unwrap_or(0));
+                let page = match prefix_end(prefix) {
+                    Some(end) => page.with_range(end),
+                    None => page.with_from_key(),
+                };
+                let mut answer = self.range(from, page).await?;
+                let header =
+                    answer.header().ok_or_else(|| StoreError::Away("etcd answered without header".into()))?;
+                if at.is_none() {
+                    at = Some(header.revision());
+                    snapshot.revision = revision_of(header.revision());
+                    snapshot.store_id = format!("{:x}", header.cluster_id());
+                    self.cluster.store(header.cluster_id(), Ordering::Relaxed);
+                }
+                let (more, kvs) = (answer.more(), answer.take_kvs());
+                snapshot.entries.extend(kvs.iter().map(key_value));
+                let Some(last) = kvs.last().filter(|_| more) else { break };
+                // The next page begins behind the last key.
+                from = last.key().to_vec();
+                from.push(0);
+            }
+        }
+        Ok(snapshot)
+    }
+}
+
+#[async_trait::async_trait]
+impl Store for EtcdStore {
+    async fn get(&self, key: &str) -> Result<Option<KeyValue>, StoreError> {
+        let answer = self.range(key, GetOptions::new()).await?;
+        Ok(answer.kvs().first().map(key_value))
+    }
+
+    async fn list(&self, prefixes: &[String]) -> Result<Snapshot, StoreError> {
+        let prefixes = disjoint_prefixes(prefixes);
+        let mut attempt = 1;
+        loop {
+            match self.list_once(&prefixes).await {
+                Err(StoreError::Refused(text)) if attempt < LIST_ATTEMPTS && text.contains("compacted") => {
+                    attempt += 1
+                }
+                result => return result,
+            }
+        }
+    }
+
+    async fn watch(&self, prefixes: &[String], after: Revision) -> Result<Box<dyn Watch>, StoreError> {
+        let prefixes = disjoint_prefixes(prefixes);
+        if prefixes.is_empty() {
+            return Err(StoreError::Refused("nothing to watch".into()));
+        }
+        // Says whether this is still the same history. It also renews an expired token: a watch would be refused.
+        let first = prefixes.first().map_or("/", String::as_str);
+        let now = self.range(first, GetOptions::new().with_keys_only()).await?;
+        let header = now.header().ok_or_else(|| StoreError::Away("etcd answered without header".into()))?;
+        let (current, known) = (revision_of(header.revision()), self.cluster.load(Ordering::Relaxed));
+        if current < after || (known != 0 && known != header.cluster_id()) {
+            // Another cluster, or one that was restored from a copy: only a list can tell.
+            return Ok(Box::new(Restart { oldest: Some(current) }));
+        }
+        let (client, _) = self.pool.client().await?;
+        Ok(Box::new(watch::EtcdWatch::open(client, &prefixes, after, current).await?))
+    }
+
+    async fn commit(&self, txn: Txn) -> Result<Outcome, StoreError> {
+        txn.check()?;
+        let lease = txn.ops.iter().find_map(|op| if let Op::Put { lease, .. } = op { *lease } else { None });
+        let request = EtcdTxn::new()
+            .when(txn.compare.iter().map(compare).collect::<Vec<_>>())
+            .and_then(txn.ops.into_iter().map(operation).collect::<Vec<_>>());
+        let send = |client: Client| {
+            let request = request.clone();
+            async move { client.kv_client().txn(request).await }
+        };
+        let answer = self.pool.call(Attempts::Once, send).await.map_err(|e| ended_lease(e, lease))?;
+        if !answer.succeeded() {
+            return Ok(Outcome::Conflict);
+        }
+        let revision = answer.header().map_or(0, etcd_client::ResponseHeader::revision);
+        Ok(Outcome::Committed(revision_of(revision)))
+    }
+
+    async fn grant(&self, ttl: Duration) -> Result<LeaseId, StoreError> {
+        // etcd counts whole seconds.
+        let seconds = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0);
+        let seconds = i64::try_from(seconds.max(1)).unwrap_or(i64::MAX);
+        let send = |client: Client| async move { client.lease_client().grant(seconds, None).await };
+        Ok(LeaseId(self.pool.call(Attempts::Several, send).await?.id()))
+    }
+
+    async fn keep_alive(&self, lease: LeaseId) -> Result<bool, StoreError> {
+        let send = |client: Client| async move {
+            let (_keeper, mut answers) = client.lease_client().keep_alive(lease.0).await?;
+            answers.message().await
+        };
+        match self.pool.call(Attempts::Several, send).await.map_err(|e| ended_lease(e, Some(lease))) {
+            Ok(answer) => Ok(answer.is_some_and(|answer| answer.ttl() > 0)),
+            Err(StoreError::LeaseEnded(_)) => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    async fn revoke(&self, lease: LeaseId) -> Result<(), StoreError> {
+        let send = |client: Client| async move { client.lease_client().revoke(lease.0).await };
+        match self.pool.call(Attempts::Several, send).await.map_err(|e| ended_lease(e, Some(lease))) {
+            Ok(_) | Err(StoreError::LeaseEnded(_)) => Ok(()),
+            Err(e) => Err(e),
+        }
+    }
+
+    async fn compact(&self, revision: Revision) -> Result<(), StoreError> {
+        let revision = i64::try_from(revision).unwrap_or(i64::MAX);
+        let send = |client: Client| async move { client.kv_client().compact(revision, None).await };
+        match self.pool.call(Attempts::Several, send).await {
+            Err(StoreError::Refused(text)) if text.contains("has been compacted") => Ok(()),
+            result => result.map(drop),
+        }
+    }
+
+    fn describe(&self) -> String {
+        self.pool.describe()
+    }
+}
+
+/// A watch that only says: list again.
+struct Restart {
+    oldest: Option<Revision>,
+}
+
+#[async_trait::async_trait]
+impl Watch for Restart {
+    async fn next(&mut self) -> Result<WatchEvent, StoreError> {
+        match self.oldest.take() {
+            Some(oldest) => Ok(WatchEvent::Compacted { oldest }),
+            None => Err(StoreError::Away("the watch is over".into())),
+        }
+    }
+}
+
+fn compare(compare: &Compare) -> EtcdCompare {
+    match compare {
+        Compare::Absent(key) => EtcdCompare::create_revision(key.as_str(), CompareOp::Equal, 0),
+        Compare::Present(key) => EtcdCompare::create_revision(key.as_str(), CompareOp::Greater, 0),
+        Compare::ModRevision(key, revision) => {
+            let revision = i64::try_from(*revision).unwrap_or(i64::MAX);
+            EtcdCompare::mod_revision(key.as_str(), CompareOp::Equal, revision)
+        }
+        Compare::Value(key, value) => EtcdCompare::value(key.as_str(), CompareOp::Equal, value.as_slice()),
+    }
+}
+
+fn operation(op: Op) -> TxnOp {
+    match op {
+        Op::Put { key, value, lease } => {
+            TxnOp::put(key, value, lease.map(|lease| PutOptions::new().with_lease(lease.0)))
+        }
+        Op::Delete { key } => TxnOp::delete(key, None),
+        Op::DeletePrefix { prefix } => TxnOp::delete(prefix, Some(DeleteOptions::new().with_prefix())),
+    }
+}
+
+/// Keys are text in this data model; one that is not is shown as far as it goes, so that it can be reported.
+fn key_value(kv: &etcd_client::KeyValue) -> KeyValue {
+    KeyValue {
+        key: String::from_utf8_lossy(kv.key()).into_owned(),
+        value: kv.value().to_vec(),
+        mod_revision: revision_of(kv.mod_revision()),
+        create_revision: revision_of(kv.create_revision()),
+    }
+}
+
+fn revision_of(revision: i64) -> Revision {
+    Revision::try_from(revision).unwrap_or(0)
+}

@@ -1,0 +1,250 @@
+//! A real etcd as a child process, on loopback, with its data in a folder that goes with it.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Where the binary is, or why the test is skipped. In CI nothing is skipped.
+pub(crate) fn binary(name: &str) -> Option<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let peers = std::env::var_os("TORTIE_PEERS").map(PathBuf::from);
+    let found = peers
+        .into_iter()
+        .chain([root.join("target/peers/bin"), root.join("target/peers/usr/bin")])
+        .chain(std::env::split_paths(&path))
+        .map(|dir| dir.join(name))
+        .find(|file| file.is_file());
+    if found.is_none() {
+        let ci = std::env::var("CI").is_ok_and(|ci| ci == "true");
+        assert!(!ci, "{name} is missing; run tests/tools/peers.sh");
+        println!("skipped: {name} is neither in TORTIE_PEERS nor in target/peers nor in PATH");
+    }
+    found
+}
+
+/// Certificates of a cluster, made by openssl.
+pub(crate) struct Tls {
+    pub(crate) ca: PathBuf,
+    pub(crate) cert: PathBuf,
+    pub(crate) key: PathBuf,
+}
+
+impl Tls {
+    /// One authority and one certificate for 127.0.0.1 and localhost, fit for both ends.
+    pub(crate) fn make(dir: &Path) -> Self {
+        let file = |name: &str| dir.join(name).display().to_string();
+        let openssl = |args: &str| {
+            let done = Command::new("openssl").args(args.split(' ')).output().expect("openssl runs");
+            assert!(done.status.success(), "openssl {args}: {}", String::from_utf8_lossy(&done.stderr));
+        };
+        let (ca, ca_key, cert, key) = (file("ca.pem"), file("ca.key"), file("cert.pem"), file("key.pem"));
+        let (request, extensions) = (file("request.pem"), file("extensions"));
+        let curve = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes";
+        openssl(&format!("req -x509 {curve} -keyout {ca_key} -out {ca} -days 2 -subj /CN=test-ca"));
+        openssl(&format!("req -new {curve} -keyout {key} -out {request} -subj /CN=tortie"));
+        let text = "subjectAltName=IP:127.0.0.1,DNS:localhost\nextendedKeyUsage=serverAuth,clientAuth\n";
+        std::fs::write(&extensions, text).unwrap();
+        openssl(&format!(
+            "x509 -req -in {request} -CA {ca} -CAkey {ca_key} -CAcreateserial -out {cert} -days 2 -extfile {extensions}"
+        ));
+        Self { ca: ca.into(), cert: cert.into(), key: key.into() }
+    }
+}
+
+/// One member.
+pub(crate) struct Member {
+    pub(crate) name: String,
+    pub(crate) client: u16,
+    peer: u16,
+    args: Vec<String>,
+    child: Option<Child>,
+}
+
+impl Member {
+    fn start(&mut self, etcd: &Path, dir: &Path) {
+        // Dies with the thread of the test, whatever ends that.
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL"]).arg(etcd).args(&self.args);
+        let log =
+            std::fs::File::options().append(true).create(true).open(dir.join(format!("{}.log", self.name)));
+        command.stdout(Stdio::null()).stderr(log.unwrap());
+        self.child = Some(command.spawn().expect("etcd starts"));
+    }
+
+    pub(crate) fn pid(&self) -> i32 {
+        i32::try_from(self.child.as_ref().expect("runs").id()).unwrap()
+    }
+
+    pub(crate) fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// A cluster of its own for one test.
+pub(crate) struct Cluster {
+    etcd: PathBuf,
+    pub(crate) dir: tempfile::TempDir,
+    pub(crate) members: Vec<Member>,
+    pub(crate) tls: Option<Tls>,
+}
+
+impl Cluster {
+    /// Starts `n` members and waits until they answer; `None` when there is no etcd here.
+    pub(crate) fn start(n: usize, tls: bool) -> Option<Self> {
+        let etcd = binary("etcd")?;
+        for _ in 0..5 {
+            if let Some(cluster) = Self::try_start(&etcd, n, tls) {
+                return Some(cluster);
+            }
+        }
+        panic!("etcd did not start in five attempts");
+    }
+
+    fn try_start(etcd: &Path, n: usize, tls: bool) -> Option<Self> {
+        let dir = tempfile::tempdir().unwrap();
+        let tls = tls.then(|| Tls::make(dir.path()));
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let mut members: Vec<Member> = (0..n)
+            .map(|i| Member {
+                name: format!("m{i}"),
+                client: port(),
+                peer: port(),
+                args: vec![],
+                child: None,
+            })
+            .collect();
+        let all: Vec<_> =
+            members.iter().map(|m| format!("{}={scheme}://127.0.0.1:{}", m.name, m.peer)).collect();
+        for member in &mut members {
+            let (client, peer) = (
+                format!("{scheme}://127.0.0.1:{}", member.client),
+                format!("{scheme}://127.0.0.1:{}", member.peer),
+            );
+            let data = dir.path().join(&member.name).display().to_string();
+            let mut args: Vec<String> = [
+                ("name", member.name.as_str()),
+                ("data-dir", data.as_str()),
+                ("listen-client-urls", client.as_str()),
+                ("advertise-client-urls", client.as_str()),
+                ("listen-peer-urls", peer.as_str()),
+                ("initial-advertise-peer-urls", peer.as_str()),
+                ("initial-cluster", all.join(",").as_str()),
+                ("heartbeat-interval", "50"),
+                ("election-timeout", "500"),
+            ]
+            .iter()
+            .flat_map(|(flag, value)| [format!("--{flag}"), (*value).to_owned()])
+            .collect();
+            if let Some(tls) = &tls {
+                for side in ["", "peer-"] {
+                    for (flag, file) in
+                        [("cert-file", &tls.cert), ("key-file", &tls.key), ("trusted-ca-file", &tls.ca)]
+                    {
+                        args.extend([format!("--{side}{flag}"), file.display().to_string()]);
+                    }
+                }
+                args.push("--peer-client-cert-auth".into());
+            }
+            member.args = args;
+            member.start(etcd, dir.path());
+        }
+        let mut cluster = Self { etcd: etcd.to_owned(), dir, members, tls };
+        let until = Instant::now() + Duration::from_secs(15);
+        while Instant::now() < until {
+            if cluster
+                .members
+                .iter_mut()
+                .any(|m| m.child.as_mut().is_some_and(|c| c.try_wait().unwrap().is_some()))
+            {
+                return None;
+            }
+            if cluster.healthy() {
+                return Some(cluster);
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        None
+    }
+
+    fn healthy(&self) -> bool {
+        self.try_etcdctl(&["endpoint", "health"]).is_some()
+    }
+
+    /// `host:port` of each member.
+    pub(crate) fn endpoints(&self) -> String {
+        self.members.iter().map(|m| format!("127.0.0.1:{}", m.client)).collect::<Vec<_>>().join(",")
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("{}://{}", if self.tls.is_some() { "etcds" } else { "etcd" }, self.endpoints())
+    }
+
+    pub(crate) fn options(&self) -> tortie::store::StoreOptions {
+        tortie::store::StoreOptions {
+            url: self.url(),
+            etcd_ca: self.tls.as_ref().map(|tls| tls.ca.clone()),
+            ..tortie::store::StoreOptions::default()
+        }
+    }
+
+    fn try_etcdctl(&self, args: &[&str]) -> Option<String> {
+        let ctl = binary("etcdctl").expect("etcdctl comes with etcd");
+        let mut command = Command::new(ctl);
+        command.env("ETCDCTL_API", "3").args(["--dial-timeout", "1s", "--command-timeout", "2s"]);
+        command.arg("--endpoints").arg(self.endpoints());
+        if let Some(tls) = &self.tls {
+            command.arg("--cacert").arg(&tls.ca);
+        }
+        let done = command.args(args).output().expect("etcdctl runs");
+        done.status.success().then(|| String::from_utf8(done.stdout).unwrap())
+    }
+
+    pub(crate) fn etcdctl(&self, args: &[&str]) -> String {
+        self.try_etcdctl(args).unwrap_or_else(|| panic!("etcdctl {args:?} fails"))
+    }
+
+    /// Starts again what was killed, on its data.
+    pub(crate) fn restart(&mut self) {
+        for member in self.members.iter_mut().filter(|m| m.child.is_none()) {
+            member.start(&self.etcd, self.dir.path());
+        }
+    }
+
+    pub(crate) fn wait_healthy(&self) {
+        let until = Instant::now() + Duration::from_secs(15);
+        while !self.healthy() {
+            assert!(Instant::now() < until, "etcd does not come back");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Index of the member that leads.
+    pub(crate) fn leader(&self) -> usize {
+        let status = self.etcdctl(&["endpoint", "status", "-w", "json"]);
+        let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+        let leads = |m: &serde_json::Value| m["Status"]["leader"] == m["Status"]["header"]["member_id"];
+        let leader = status.as_array().unwrap().iter().find(|m| leads(m)).expect("there is a leader");
+        let endpoint = leader["Endpoint"].as_str().unwrap();
+        self.members.iter().position(|m| endpoint.ends_with(&format!(":{}", m.client))).unwrap()
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.members.iter_mut().for_each(Member::kill);
+    }
+}
+
+/// A port that is free now, below those that the kernel gives out by itself.
+fn port() -> u16 {
+    loop {
+        let port = rand::random_range(20_000..32_000);
+        if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
