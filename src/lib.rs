@@ -4,6 +4,7 @@
 //! what it does not.
 
 pub mod cli;
+pub mod kernel;
 pub mod routing;
 pub mod serve;
 pub mod speaker;
