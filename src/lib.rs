@@ -5,6 +5,7 @@
 
 pub mod cli;
 pub mod kernel;
+pub mod model;
 pub mod routing;
 pub mod serve;
 pub mod speaker;
