@@ -104,6 +104,8 @@ fn secrets_are_never_printed() {
     for broken in [
         r#"{"ip": "192.0.2.1", "as_num": "1", "password": ["hunter2"]}"#,
         r#"{"ip": "192.0.2.1", "as_num": "1", "password": "hunter2"#,
+        r#"{"ip": "192.0.2.1", "as_num": "1", "password_file": "hunter2"}"#,
+        r#"{"ip": "192.0.2.1", "as_num": "1", "password": "x", "password_file": "hunter2"}"#,
         r#""hunter2""#,
         "hunter2",
     ] {
