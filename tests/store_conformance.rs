@@ -44,6 +44,7 @@ mod sqlite {
 
 #[cfg(feature = "etcd")]
 #[path = "store/etcd.rs"]
+#[allow(dead_code, reason = "shared with the tests of the feed")]
 mod cluster;
 
 #[cfg(feature = "etcd")]

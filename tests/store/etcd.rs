@@ -72,8 +72,9 @@ impl Member {
         self.child = Some(command.spawn().expect("etcd starts"));
     }
 
-    pub(crate) fn pid(&self) -> i32 {
-        i32::try_from(self.child.as_ref().expect("runs").id()).unwrap()
+    pub(crate) fn signal(&self, name: &str) {
+        let pid = self.child.as_ref().expect("runs").id().to_string();
+        assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
     }
 
     pub(crate) fn kill(&mut self) {
@@ -212,6 +213,23 @@ impl Cluster {
         for member in self.members.iter_mut().filter(|m| m.child.is_none()) {
             member.start(&self.etcd, self.dir.path());
         }
+    }
+
+    /// Starts the killed first member on another port, out of sight of its clients; gives its URL.
+    pub(crate) fn rehome(&mut self) -> String {
+        let member = &mut self.members[0];
+        let (home, hidden) = (format!("127.0.0.1:{}", member.client), format!("127.0.0.1:{}", port()));
+        let args = member.args.clone();
+        member.args.iter_mut().for_each(|arg| *arg = arg.replace(&home, &hidden));
+        self.restart();
+        self.members[0].args = args;
+        format!("etcd://{hidden}")
+    }
+
+    /// Ends what [`Self::rehome`] began.
+    pub(crate) fn come_home(&mut self) {
+        self.members[0].kill();
+        self.restart();
     }
 
     pub(crate) fn wait_healthy(&self) {
