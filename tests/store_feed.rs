@@ -240,7 +240,7 @@ mod cluster;
 
 #[cfg(feature = "etcd")]
 mod etcd {
-    use super::cluster::Cluster;
+    use super::cluster::{Cluster, Security};
     use super::*;
     use tortie::store::{Compare, Op, Outcome, StoreError, StoreOptions, Txn};
 
@@ -264,7 +264,7 @@ mod etcd {
 
     #[tokio::test]
     async fn a_restart_under_a_watch_loses_nothing_and_lists_nothing() {
-        let Some(mut cluster) = Cluster::start(1, false) else { return };
+        let Some(mut cluster) = Cluster::start(1, Security::Plain) else { return };
         let store = tortie::store::open(&cluster.options()).await.unwrap();
         insist(&store, 0).await;
         let mut feed = start(&store, &BOTH, None);
@@ -287,7 +287,7 @@ mod etcd {
 
     #[tokio::test]
     async fn compaction_while_away_is_a_new_snapshot() {
-        let Some(mut cluster) = Cluster::start(1, false) else { return };
+        let Some(mut cluster) = Cluster::start(1, Security::Plain) else { return };
         let store = tortie::store::open(&cluster.options()).await.unwrap();
         insist(&store, 0).await;
         write(&store, vec![put("/calico/v1/gone", "1")]).await;
@@ -314,7 +314,7 @@ mod etcd {
 
     #[tokio::test]
     async fn the_leader_of_three_is_killed() {
-        let Some(mut cluster) = Cluster::start(3, false) else { return };
+        let Some(mut cluster) = Cluster::start(3, Security::Plain) else { return };
         let store = tortie::store::open(&cluster.options()).await.unwrap();
         insist(&store, 0).await;
         let mut feed = start(&store, &BOTH, None);
@@ -341,7 +341,7 @@ mod etcd {
 
     #[tokio::test]
     async fn no_call_hangs_on_a_stopped_member() {
-        let Some(cluster) = Cluster::start(1, false) else { return };
+        let Some(cluster) = Cluster::start(1, Security::Plain) else { return };
         let store = tortie::store::open(&cluster.options()).await.unwrap();
         insist(&store, 0).await;
         let mut feed = start(&store, &BOTH, None);
@@ -378,7 +378,7 @@ mod etcd {
 
     #[tokio::test]
     async fn tls_with_user_and_password() {
-        let Some(cluster) = Cluster::start(1, true) else { return };
+        let Some(cluster) = Cluster::start(1, Security::Tls) else { return };
         let dir = cluster.dir.path();
         for args in [
             "user add root:rootpw",
@@ -455,11 +455,27 @@ mod etcd {
         mirror.until(&mut feed, 3).await;
     }
 
+    #[tokio::test]
+    async fn certificates_on_both_sides() {
+        let Some(cluster) = Cluster::start(1, Security::Mutual) else { return };
+        let tls = cluster.tls.as_ref().unwrap();
+        let options = StoreOptions {
+            etcd_cert: Some(tls.cert.clone()),
+            etcd_key: Some(tls.key.clone()),
+            ..cluster.options()
+        };
+        let store = tortie::store::open(&options).await.unwrap();
+        insist(&store, 0).await;
+        let without =
+            tortie::store::open(&cluster.options()).await.unwrap().get("/calico/v1/n").await.unwrap_err();
+        assert!(without.to_string().contains("--etcd-cert"), "{without}");
+    }
+
     /// etcd ends connections that are pinged too often; an idle watch must live through its limits.
     #[tokio::test]
     #[ignore = "long: half a minute of silence"]
     async fn long_an_idle_watch_stays_open() {
-        let Some(cluster) = Cluster::start(1, false) else { return };
+        let Some(cluster) = Cluster::start(1, Security::Plain) else { return };
         let store = tortie::store::open(&cluster.options()).await.unwrap();
         insist(&store, 0).await;
         let mut watch = store.watch(&BOTH.map(str::to_owned), 1).await.unwrap();
