@@ -36,7 +36,7 @@ mod read;
 mod scope;
 mod slot;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod value;
 
 pub use dirty::{Dirty, DirtyPeers, Touched};
@@ -201,6 +201,7 @@ impl Model {
         dirty: &mut Dirty,
     ) {
         let before = self.effective(key);
+        let hosts = self.hosts.len();
         match put {
             Some(kv) => {
                 let read = Value::read(key, &kv.value);
@@ -223,6 +224,8 @@ impl Model {
             revision: put.map_or(revision, |kv| kv.mod_revision),
             deleted: put.is_none(),
         });
+        // Even a value that cannot be read makes a host known.
+        dirty.hosts |= self.hosts.len() != hosts;
         let after = self.effective(key);
         if before != after {
             self.reindex(key, before.as_ref(), after.as_ref());

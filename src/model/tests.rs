@@ -41,17 +41,15 @@ const NETWORK: &[(&str, &str)] = &[
     ("/calico/bgp/v1/host/h1/ip_addr_v6", ""),
     ("/calico/bgp/v1/host/h2/ip_addr_v4", "192.0.2.2"),
     ("/calico/bgp/v1/host/h3/ip_addr_v4", "192.0.2.3"),
-    ("/calico/ipam/v2/host/h1/ipv4/block/10.0.1.0-26", r#"{"state":"confirmed"}"#),
-    ("/calico/ipam/v2/host/h1/ipv4/block/10.0.2.0-26", ""),
-    ("/calico/ipam/v2/assignment/ipv4/block/10.0.1.0-26", OURS_1),
-    ("/calico/ipam/v2/assignment/ipv4/block/10.0.2.0-26", OURS_2),
+    ("/calico/ipam/v2/host/h1/ipv4/block/10.0.1.0-30", r#"{"state":"confirmed"}"#),
+    ("/calico/ipam/v2/host/h1/ipv4/block/10.0.2.0-30", ""),
+    ("/calico/ipam/v2/assignment/ipv4/block/10.0.1.0-30", BLOCK_1),
+    ("/calico/ipam/v2/assignment/ipv4/block/10.0.2.0-30", BLOCK_1),
     ("/calico/v1/host/h1/workload/cni/w1/endpoint/eth0", ENDPOINT),
     ("/calico/v1/host/h2/workload/cni/w2/endpoint/eth0", ENDPOINT),
 ];
-const OURS_1: &str = BLOCK_1;
-const ENDPOINT: &str = r#"{"state":"active","name":"cali0","ipv4_nets":["10.0.1.5/32"]}"#;
-const BLOCK_1: &str = r#"{"cidr":"10.0.1.0/26","affinity":"host:h1","allocations":[null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null],"attributes":[]}"#;
-const OURS_2: &str = r#"{"cidr":"10.0.2.0/26","affinity":"host:h1","allocations":[null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null],"attributes":[]}"#;
+const ENDPOINT: &str = r#"{"state":"active","name":"cali0","ipv4_nets":["10.0.1.2/32"]}"#;
+const BLOCK_1: &str = r#"{"affinity":"host:h1","allocations":[null,null,null,null],"attributes":[]}"#;
 
 fn loaded() -> Model {
     let mut model = Model::new("h1");
@@ -71,7 +69,7 @@ fn a_snapshot_is_indexed_by_host_and_kind() {
     assert_eq!(model.node_addr(IpFamily::V4), Some(ip("192.0.2.1")));
     assert_eq!(model.node_addr(IpFamily::V6), None, "an empty value means no address");
     assert_eq!(model.hosts_at(ip("192.0.2.3")).map(|(name, _)| name).collect::<Vec<_>>(), ["h3"]);
-    assert_eq!(own_blocks(&model), ["10.0.1.0/26", "10.0.2.0/26"]);
+    assert_eq!(own_blocks(&model), ["10.0.1.0/30", "10.0.2.0/30"]);
     assert_eq!(model.workloads("h1").count(), 1);
     assert_eq!(model.census(), Census { pools: 1, own_blocks: 2, hosts: 3, endpoints: 2 });
     assert_eq!(*model.ready(), Ready::True);
@@ -79,8 +77,8 @@ fn a_snapshot_is_indexed_by_host_and_kind() {
     assert_eq!(
         model.block_scope(),
         [
-            "/calico/ipam/v2/assignment/ipv4/block/10.0.1.0-26",
-            "/calico/ipam/v2/assignment/ipv4/block/10.0.2.0-26"
+            "/calico/ipam/v2/assignment/ipv4/block/10.0.1.0-30",
+            "/calico/ipam/v2/assignment/ipv4/block/10.0.2.0-30"
         ]
     );
 }
@@ -204,8 +202,8 @@ fn secrets_are_in_no_problem() {
 #[test]
 fn a_block_is_own_only_when_both_sides_say_so() {
     let (affinity, block) = (
-        "/calico/ipam/v2/host/h1/ipv4/block/10.0.1.0-26",
-        "/calico/ipam/v2/assignment/ipv4/block/10.0.1.0-26",
+        "/calico/ipam/v2/host/h1/ipv4/block/10.0.1.0-30",
+        "/calico/ipam/v2/assignment/ipv4/block/10.0.1.0-30",
     );
     for (key, value, wanted) in [
         (affinity, r#"{"state":"pending"}"#, false),
@@ -218,7 +216,7 @@ fn a_block_is_own_only_when_both_sides_say_so() {
         let mut model = loaded();
         let dirty = model.apply(&put(11, key, value));
         assert_eq!(model.problems().count(), 0, "{value}");
-        assert_eq!(own_blocks(&model).contains(&"10.0.1.0/26".to_owned()), wanted, "{key} {value}");
+        assert_eq!(own_blocks(&model).contains(&"10.0.1.0/30".to_owned()), wanted, "{key} {value}");
         assert!(dirty.originated);
     }
     let mut model = loaded();
@@ -236,16 +234,16 @@ fn a_block_is_own_only_when_both_sides_say_so() {
 #[test]
 fn the_block_part_is_replaced_alone() {
     let mut model = loaded();
-    let only = snapshot(20, &[("/calico/ipam/v2/assignment/ipv4/block/10.0.1.0-26", BLOCK_1)]);
+    let only = snapshot(20, &[("/calico/ipam/v2/assignment/ipv4/block/10.0.1.0-30", BLOCK_1)]);
     let dirty = model.replace(Part::Blocks, &only);
     assert!(dirty.originated && !dirty.peers.any() && !dirty.pools);
-    assert_eq!(own_blocks(&model), ["10.0.1.0/26"]);
+    assert_eq!(own_blocks(&model), ["10.0.1.0/30"]);
     assert_eq!(model.census().hosts, 3);
     // And the main part leaves blocks alone.
     let dirty = model.replace(Part::Main, &snapshot(21, &[]));
     assert!(dirty.peers.any() && dirty.pools && dirty.affinities);
     assert_eq!(model.census(), Census::default());
-    assert!(model.block("10.0.1.0/26".parse().unwrap()).is_some());
+    assert!(model.block("10.0.1.0/30".parse().unwrap()).is_some());
 }
 
 #[test]
@@ -344,7 +342,7 @@ mod guard {
         let (mut guard, mut model) = started(NETWORK);
         relist(&mut guard, &mut model, "s1", |key| !key.contains("/bgp/v1/host/h3"));
         assert_eq!(code(&guard, &model), None, "one of three hosts");
-        relist(&mut guard, &mut model, "s1", |key| !key.contains("10.0.2.0-26"));
+        relist(&mut guard, &mut model, "s1", |key| !key.contains("10.0.2.0-30"));
         assert_eq!(code(&guard, &model), None, "one of two own blocks");
         model.apply(&delete(40, "/calico/v1/ipam/v4/pool/10.0.0.0-16"));
         guard.after_delta(&model);
@@ -410,15 +408,15 @@ pub(crate) const KEYS: &[(&str, &[&str])] = &[
     ("/calico/v1/host/h1/config/IpInIpTunnelAddr", &["10.0.0.7", "!"]),
     ("/calico/v1/host/h1/bird_ip", &["192.0.2.1", "!"]),
     ("/calico/v1/host/h4/metadata", &["{}"]),
-    ("/calico/ipam/v2/host/h1/ipv4/block/10.0.1.0-26", &["", r#"{"state":"pending"}"#, "!"]),
-    ("/calico/ipam/v2/host/h1/ipv4/block/10.0.2.0-26", &[r#"{"state":"confirmed"}"#, "!"]),
-    ("/calico/ipam/v2/assignment/ipv4/block/10.0.1.0-26", &[BLOCK_1, "!"]),
-    ("/calico/ipam/v2/assignment/ipv4/block/10.0.2.0-26", &[OURS_2, "!"]),
+    ("/calico/ipam/v2/host/h1/ipv4/block/10.0.1.0-30", &["", r#"{"state":"pending"}"#, "!"]),
+    ("/calico/ipam/v2/host/h1/ipv4/block/10.0.2.0-30", &[r#"{"state":"confirmed"}"#, "!"]),
+    ("/calico/ipam/v2/assignment/ipv4/block/10.0.1.0-30", &[BLOCK_1, "!"]),
+    ("/calico/ipam/v2/assignment/ipv4/block/10.0.2.0-30", &[BLOCK_1, "!"]),
     (
         "/calico/v1/host/h1/workload/cni/w1/endpoint/eth0",
         &[
             ENDPOINT,
-            r#"{"state":"inactive","name":"cali0","ipv4_nets":["10.0.1.5/32"]}"#,
+            r#"{"state":"inactive","name":"cali0","ipv4_nets":["10.0.1.2/32"]}"#,
             r#"{"state":"active","name":"cali0","ipv4_nets":["10.0.3.5/32"],"ipv4_nat":[{"int_ip":"10.0.3.5","ext_ip":"10.0.9.9"}]}"#,
             "!",
         ],
