@@ -144,7 +144,7 @@ fn extended_parameters() {
 fn our_open_reads_back_whole() {
     let capabilities = Capabilities {
         multiprotocol: true,
-        families: Families::from_iter(Family::ALL),
+        families: Families::ALL,
         as4: Some(4_200_000_000),
         route_refresh: true,
         enhanced_refresh: true,

@@ -14,7 +14,7 @@ use crate::message::{ebgp, ibgp};
 
 fn session() -> impl Strategy<Value = Negotiated> {
     (any::<[bool; 5]>()).prop_map(|[ebgp_, as4, extended, ext_nexthop, add_path]| {
-        let families = Families::from_iter(Family::ALL);
+        let families = Families::ALL;
         let add_path = if add_path { families } else { Families::NONE };
         Negotiated {
             ebgp: ebgp_,
