@@ -1,10 +1,11 @@
 //! The attribute list of an UPDATE: flags, duplicates, who may send what, what must not be missing (RFC 7606 sections 3
 //! to 5). The values are read in `values`.
 
+use std::mem::take;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use nom::Parser;
-use nom::bytes::complete::take;
+use nom::bytes::complete::take as octets;
 use nom::number::complete::{be_u8, be_u16};
 use smallvec::SmallVec;
 
@@ -108,7 +109,7 @@ fn header(input: &[u8]) -> nom::IResult<&[u8], Header<'_>, ()> {
     } else {
         be_u8(rest).map(|(rest, len)| (rest, u16::from(len)))?
     };
-    let (rest, value) = take(len).parse(rest)?;
+    let (rest, value) = octets(len).parse(rest)?;
     Ok((rest, (flags, code, value)))
 }
 
@@ -314,20 +315,20 @@ impl<'a> Collected<'a> {
         }
     }
 
-    /// The attributes, with a next hop to be set.
-    pub(super) fn into_attributes(self) -> Attributes {
+    /// Takes the attributes out, with a next hop to be set. By reference, because this is a large struct and moving it
+    /// costs as much as reading a prefix or two.
+    pub(super) fn take_attributes(&mut self) -> Attributes {
         let mut attributes = Attributes::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
         attributes.origin = self.origin;
-        attributes.as_path = self.as_path;
+        attributes.as_path = take(&mut self.as_path);
         attributes.med = self.med;
         attributes.local_pref = self.local_pref;
         attributes.atomic_aggregate = self.atomic_aggregate;
-        attributes.communities = self.communities;
-        attributes.large_communities = self.large_communities;
-        let mut extra = self.extra;
-        extra.opaque = self.opaque.into_boxed_slice();
-        if extra != Extra::default() {
-            attributes.edit_extra(|e| *e = extra);
+        attributes.communities = take(&mut self.communities);
+        attributes.large_communities = take(&mut self.large_communities);
+        self.extra.opaque = take(&mut self.opaque).into_boxed_slice();
+        if self.extra != Extra::default() {
+            attributes.edit_extra(|e| *e = take(&mut self.extra));
         }
         attributes
     }
