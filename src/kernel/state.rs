@@ -247,8 +247,40 @@ impl State {
         }
     }
 
-    /// What a list of all nexthop objects says about ours. Gives how many routes went with objects that are gone.
-    pub(super) fn take_nexthops(&mut self, list: &FxHashMap<u32, Nexthop>, external: bool) -> usize {
+    /// What a dump of everything says. What is missing although no device `moved` is somebody's doing.
+    pub(super) fn take_comparison(
+        &mut self,
+        nexthops: Option<&FxHashMap<u32, Nexthop>>,
+        own: &[Route],
+        complete: bool,
+        moved: bool,
+    ) {
+        if let Some(list) = nexthops {
+            self.take_nexthops(list, !moved);
+        }
+        let (table, mut different, mut first) = (&mut self.table, 0, None);
+        table.begin_compare();
+        table.doubtful = false;
+        for route in own {
+            if table.compare(route) {
+                different += 1;
+                first.get_or_insert(route.prefix);
+            }
+        }
+        if complete {
+            let (missing, example) = table.end_compare();
+            different += missing;
+            first = first.or(example);
+        }
+        if moved {
+            self.counters.vanished += different as u64;
+        } else if let Some(prefix) = first {
+            self.external.note(different, || format!("route {prefix} differed in a comparison"));
+        }
+    }
+
+    /// What a list of all nexthop objects says about ours.
+    pub(super) fn take_nexthops(&mut self, list: &FxHashMap<u32, Nexthop>, external: bool) {
         let known: Vec<(u32, Content)> =
             self.table.objects.present().map(|(id, content)| (id, content.clone())).collect();
         let gone: Vec<u32> = known.iter().map(|(id, _)| *id).filter(|id| !list.contains_key(id)).collect();
@@ -266,8 +298,9 @@ impl State {
         let news = changed.into_iter().filter(|n| self.table.objects.found(n.id, &n.content, false)).count();
         if external {
             self.external.note(gone.len() + news, || "nexthops differed in a comparison".to_owned());
+        } else {
+            self.counters.vanished += routes as u64;
         }
-        routes
     }
 
     /// A nexthop is ours by protocol and id; one that we wrote stays ours when somebody replaces it.
