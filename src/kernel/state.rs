@@ -14,10 +14,10 @@ use super::nexthop::{Content, Nexthop};
 use super::resolve::Picture;
 use super::route::Route;
 use super::table::Table;
+use super::tunnel;
 use super::view::Counters;
 use super::watch::Event;
-use super::{DecideFn, tunnel};
-use crate::routing::{KernelRoute, Resolved, RoutingView};
+use crate::routing::{KernelRoute, Resolved, RoutingView, kernel_route};
 
 /// Something that somebody else did to our objects.
 #[derive(Debug, Default)]
@@ -55,7 +55,6 @@ pub(super) struct State {
     pub(super) picture: Picture,
     pub(super) intent: Option<Arc<KernelIntent>>,
     view: Arc<RoutingView>,
-    decide: DecideFn,
     tunnel_present: bool,
     pub(super) tunnel_trouble: Option<String>,
     pub(super) counters: Counters,
@@ -64,14 +63,13 @@ pub(super) struct State {
 }
 
 impl State {
-    pub(super) fn new(mode: Mode, table: Table, decide: DecideFn) -> Self {
+    pub(super) fn new(mode: Mode, table: Table) -> Self {
         Self {
             mode,
             table,
             picture: Picture::default(),
             intent: None,
             view: Arc::default(),
-            decide,
             tunnel_present: false,
             tunnel_trouble: None,
             counters: Counters::default(),
@@ -82,13 +80,12 @@ impl State {
 
     /// Runs `change` on the table with the decision function over the present picture.
     fn with_decide(&mut self, change: impl FnOnce(&mut Table, &mut super::table::Decide<'_>)) {
-        let (picture, view, decide, tunnel) =
-            (&mut self.picture, &self.view, self.decide, self.tunnel_present);
+        let (picture, view, tunnel) = (&mut self.picture, &self.view, self.tunnel_present);
         let mut decide = |prefix: Cidr, hops: &[IpAddr]| -> KernelRoute {
             for hop in hops {
                 picture.follow(*hop, false);
             }
-            decide(view, prefix, hops, &|hop| picture.answer(hop), tunnel)
+            kernel_route(view, prefix, hops, |hop| picture.answer(hop), tunnel)
         };
         change(&mut self.table, &mut decide);
     }
@@ -98,8 +95,7 @@ impl State {
         let old = std::mem::replace(&mut self.view, Arc::clone(&intent.view));
         let same = old.pools == self.view.pools
             && old.network_v4 == self.view.network_v4
-            && (old.node_v4, old.node_v6) == (self.view.node_v4, self.view.node_v6)
-            && old.own_blocks == self.view.own_blocks;
+            && (old.node_v4, old.node_v6) == (self.view.node_v4, self.view.node_v6);
         self.with_decide(|table, decide| {
             table.set_blackholes(&intent.blackholes, decide);
             if !same {

@@ -506,7 +506,7 @@ pub(super) fn has_nexthop_objects(socket: &mut Socket) -> io::Result<bool> {
 
 /// An empty table for a state without kernel.
 pub(super) fn blank(options: &super::Options, nexthops: bool) -> State {
-    State::new(options.mode, Table::new(options.marks, nexthops), options.decide)
+    State::new(options.mode, Table::new(options.marks, nexthops))
 }
 
 /// All nexthop objects by id.
