@@ -4,8 +4,6 @@
 //! what it does not.
 
 pub mod cli;
-pub mod kernel;
-pub mod model;
 pub mod routing;
 pub mod serve;
 pub mod speaker;

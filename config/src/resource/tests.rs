@@ -1,0 +1,1 @@
+//! Values from the documents, and the laws of reading and writing.
