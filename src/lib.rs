@@ -4,6 +4,8 @@
 //! what it does not.
 
 pub mod cli;
+pub mod kernel;
+pub mod model;
 pub mod routing;
 pub mod serve;
 pub mod speaker;

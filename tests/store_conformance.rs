@@ -44,18 +44,19 @@ mod sqlite {
 
 #[cfg(feature = "etcd")]
 #[path = "store/etcd.rs"]
+#[allow(dead_code, reason = "shared with the tests of the feed")]
 mod cluster;
 
 #[cfg(feature = "etcd")]
 mod etcd {
     use super::cases;
-    use super::cluster::Cluster;
+    use super::cluster::{Cluster, Security};
 
     macro_rules! run {
         ($($case:ident)*) => {$(
             #[tokio::test]
             async fn $case() {
-                let Some(cluster) = Cluster::start(1, false) else { return };
+                let Some(cluster) = Cluster::start(1, Security::Plain) else { return };
                 cases::$case(&tortie::store::open(&cluster.options()).await.unwrap(), "/calico/test/").await;
             }
         )*};
@@ -65,7 +66,7 @@ mod etcd {
 
     #[tokio::test]
     async fn eight_writers_lose_no_update() {
-        let Some(cluster) = Cluster::start(1, false) else { return };
+        let Some(cluster) = Cluster::start(1, Security::Plain) else { return };
         let mut stores = Vec::new();
         for _ in 0..8 {
             stores.push(tortie::store::open(&cluster.options()).await.unwrap());

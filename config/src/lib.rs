@@ -3,11 +3,13 @@
 //! [`Cidr`] is a canonical prefix (host bits zero), the only prefix type outside of the wire. [`Key`] is a key of the
 //! data model, [`Resource`] the value of one, [`Selector`] the language that policy chooses endpoints with.
 
+mod check;
 mod cidr;
 pub mod key;
 pub mod resource;
 pub mod selector;
 
+pub use check::{CheckError, check};
 pub use cidr::{Cidr, CidrError};
 pub use key::Key;
 pub use resource::{Resource, ValueError};

@@ -40,6 +40,8 @@ pub(crate) struct Plan {
     pub(crate) idle: Duration,
     /// The daemon's process.
     pub(crate) pid: Option<u32>,
+    /// Also wait until the kernel of the daemon's namespace has a route for every block of every peer.
+    pub(crate) fib: bool,
 }
 
 /// What came out; times in seconds since the first connect of a peer, `None` where the plan's time ran out.
@@ -51,6 +53,8 @@ pub(crate) struct Report {
     pub(crate) observer: Option<f64>,
     /// Every peer has what the daemon originates.
     pub(crate) peers: Option<f64>,
+    /// The kernel has every block of every peer.
+    pub(crate) fib: Option<f64>,
     /// Peers established at the end.
     pub(crate) established: usize,
     /// Prefixes at the observer at the end.
@@ -120,6 +124,9 @@ pub(crate) fn run(plan: &Plan) -> io::Result<Report> {
     let before = plan.pid.map(cpu_seconds).transpose()?;
     let everything = plan.peers.len() * plan.blocks as usize + plan.originated;
     let mut report = Report::default();
+    let fib = plan.pid.filter(|_| plan.fib);
+    let routes = fib.map(fib_prefixes).transpose()?.unwrap_or(0) + plan.peers.len() * plan.blocks as usize;
+    let mut fib_again = Instant::now();
     let begin = Instant::now();
     while begin.elapsed() < plan.timeout {
         while load.under_way < plan.at_once
@@ -138,7 +145,14 @@ pub(crate) fn run(plan: &Plan) -> io::Result<Report> {
         if load.observed() >= everything || plan.observer.is_none() {
             report.observer = report.observer.or(now);
         }
-        if report.up.is_some() && report.peers.is_some() && report.observer.is_some() {
+        if let Some(pid) = fib.filter(|_| report.fib.is_none() && fib_again <= Instant::now()) {
+            fib_again = Instant::now() + Duration::from_millis(20);
+            if fib_prefixes(pid)? >= routes {
+                report.fib = now;
+            }
+        }
+        let all = report.up.is_some() && report.peers.is_some() && report.observer.is_some();
+        if all && (fib.is_none() || report.fib.is_some()) {
             break;
         }
     }
@@ -436,6 +450,14 @@ fn cpu_seconds(pid: u32) -> io::Result<f64> {
         nanoseconds += text.split_whitespace().next().and_then(|t| t.parse::<u64>().ok()).unwrap_or(0);
     }
     Ok(Duration::from_nanos(nanoseconds).as_secs_f64())
+}
+
+/// IPv4 prefixes in the main table of the process's namespace.
+fn fib_prefixes(pid: u32) -> io::Result<usize> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/net/fib_triestat"))?;
+    let main = text.split_once("Main:").map_or("", |(_, rest)| rest);
+    let prefixes = main.lines().find_map(|l| l.trim().strip_prefix("Prefixes:")?.trim().parse().ok());
+    Ok(prefixes.unwrap_or(0))
 }
 
 fn memory_mb(pid: u32, field: &str) -> io::Result<f64> {

@@ -63,6 +63,9 @@ struct Args {
     /// The daemon's process.
     #[arg(long)]
     pid: Option<u32>,
+    /// The daemon programs its kernel: wait for the routes there, and let BIRD's configuration do so.
+    #[arg(long)]
+    kernel: bool,
     /// Print BIRD 2's configuration for this.
     #[arg(long)]
     bird_config: bool,
@@ -104,13 +107,14 @@ fn main() -> anyhow::Result<()> {
         timeout: Duration::from_secs(args.timeout),
         idle: Duration::from_secs(args.idle),
         pid: args.pid,
+        fib: args.kernel,
     };
     let r = load::run(&plan).with_context(|| format!("load on {}", args.target))?;
     println!(
         "{}",
         json!({
             "peers": args.peers, "burst": args.burst, "upSeconds": r.up, "observerSeconds": r.observer,
-            "peersSeconds": r.peers, "established": r.established, "observed": r.observed, "retries": r.retries,
+            "peersSeconds": r.peers, "fibSeconds": r.fib, "established": r.established, "observed": r.observed, "retries": r.retries,
             "lost": r.lost, "cpuSeconds": r.cpu, "peakMb": r.peak_mb, "idleMb": r.idle_mb, "idlePercent": r.idle_percent,
         })
     );
@@ -130,12 +134,18 @@ fn bird(args: &Args, peers: &[Ipv4Addr]) -> String {
     }
     let _ = write!(
         out,
-        "}}\ntemplate bgp node {{ local {} port {} as {}; strict bind yes; multihop; passive; hold time 90; \
+        "}}\ntemplate bgp node {{ local {} port {} as {}; strict bind yes; {way}; passive; hold time 90; \
          connect delay time 0; ipv4 {{ import all; export where source = RTS_STATIC; }}; }}\n",
         target.ip(),
         target.port(),
-        args.asn
+        args.asn,
+        way = if args.kernel { "direct" } else { "multihop" }
     );
+    if args.kernel {
+        out.push_str(
+            "protocol kernel { scan time 3600; merge paths yes; ipv4 { import none; export where source = RTS_BGP; }; }\n",
+        );
+    }
     for (i, peer) in peers.iter().enumerate() {
         let _ = writeln!(out, "protocol bgp n{i} from node {{ neighbor {peer} as {}; }}", args.asn);
     }

@@ -48,7 +48,6 @@ pub struct KernelIntent {
 pub use crate::routing::LearnedChange;
 
 /// To the kernel thread.
-#[derive(Debug)]
 pub enum ToKernel {
     /// The wanted state, as a whole.
     Intent(Arc<KernelIntent>),
@@ -67,6 +66,21 @@ pub enum ToKernel {
     Query(Box<dyn FnOnce(&super::KernelView<'_>) + Send>),
     /// End the thread; the kernel stays as it is.
     Stop,
+}
+
+impl std::fmt::Debug for ToKernel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Intent(intent) => f.debug_tuple("Intent").field(&intent.generation).finish(),
+            Self::Learned(batch) => f.debug_tuple("Learned").field(&batch.len()).finish(),
+            Self::Track(addr) => f.debug_tuple("Track").field(addr).finish(),
+            Self::Untrack(addr) => f.debug_tuple("Untrack").field(addr).finish(),
+            Self::SweepStale => f.write_str("SweepStale"),
+            Self::Watched(_) => f.write_str("Watched"),
+            Self::Query(_) => f.write_str("Query"),
+            Self::Stop => f.write_str("Stop"),
+        }
+    }
 }
 
 /// From the kernel thread.

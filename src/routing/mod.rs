@@ -4,14 +4,25 @@
 //! the same functions with a recorder.
 //!
 //! ```text
-//!  RoutingView --export_gate, import--> speaker        (gates.rs)
-//!  RoutingView --kernel_route---------> kernel thread  (forward.rs)
+//!  Model, Dirty --Planner (plan.rs)--> RoutingIntent --peers, originated--> speaker
+//!                  local.rs: this host       |        --blackholes, tunnel--> kernel thread
+//!                  peers.rs: its sessions    |        --notes---------------> status
+//!                  originate.rs: its routes  v
+//!                  notes.rs          RoutingView --export_gate, import (gates.rs)--> speaker
+//!                                                --kernel_route (forward.rs)------> kernel thread
 //! ```
 
 mod cover;
 mod explain;
 mod forward;
 mod gates;
+mod local;
+mod notes;
+mod originate;
+mod peers;
+mod plan;
+#[cfg(test)]
+mod tests;
 mod types;
 
 pub use explain::{Step, StepOutcome};
@@ -19,4 +30,8 @@ pub use forward::{explain_kernel_route, kernel_route};
 pub use gates::{
     EXPORT_GATES, INSIDE_POOL, OWN_ENDPOINT, explain_export, explain_import, export_gate, import,
 };
+pub use local::{AddressOption, NodeOptions};
+pub use notes::import_pools_hint;
+pub use peers::{HOLD_TIME, RESTART_TIME, SECOND_DIAL, explain_peer};
+pub use plan::{IntentChange, Planner, intent};
 pub use types::*;

@@ -171,7 +171,7 @@ impl Driver {
         if letters.kernel_took {
             self.feed.took();
         }
-        if let Some((intent, change)) = letters.intent {
+        if let Some((intent, change)) = letters.intent.filter(|_| self.stopping.is_none()) {
             self.apply(intent, change);
         }
         for (addr, resolved) in letters.next_hops {
@@ -355,6 +355,10 @@ impl Driver {
                 }
                 Stage::Open => {}
             }
+        }
+        if self.stopping.is_some() {
+            self.secrets_again = None;
+            return;
         }
         if self.listeners.deadline().is_some_and(|at| at <= self.now) {
             self.listen();

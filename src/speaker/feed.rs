@@ -65,7 +65,9 @@ impl Feed {
             return;
         }
         self.scratch.clear();
-        self.dirty = speaker.take_best(BATCH, &mut self.scratch);
+        let more = speaker.take_best(BATCH, &mut self.scratch);
+        // Nothing is given while the selection is deferred; the speaker tells when it no longer is.
+        self.dirty = more && !self.scratch.is_empty();
         let Some(first) = self.scratch.first().map(|c| c.prefix) else { return };
         if !self.on {
             self.scratch.clear();

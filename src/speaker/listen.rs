@@ -226,3 +226,73 @@ fn explain(addr: SocketAddr, error: &io::Error) -> String {
         _ => format!("{addr}: {error}"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::routing::Password;
+    use crate::speaker::dial;
+
+    fn guard(key: Option<&str>, min_ttl: u8) -> Guard {
+        let key = key.map(|k| Key::read(&Password::Text(k.into()), Path::new("/")).unwrap());
+        Guard { key, min_ttl }
+    }
+
+    fn listening(guards: &[(&str, Guard)]) -> (Listeners, SocketAddr) {
+        let mut listeners = Listeners::default();
+        let guards = guards.iter().map(|(addr, guard)| (addr.parse().unwrap(), guard.clone())).collect();
+        assert_eq!(listeners.guards(guards), Vec::<String>::new());
+        let wanted = "127.0.5.1:0".parse().unwrap();
+        assert_eq!(listeners.follow(&[wanted], Instant::now(), |_, _| Ok(())), [Outcome::Opened(wanted)]);
+        let at = listeners.get(0).unwrap().socket.local_addr().unwrap().as_socket().unwrap();
+        (listeners, at)
+    }
+
+    fn connects(socket: &Socket) -> bool {
+        let end = Instant::now() + Duration::from_millis(300);
+        while Instant::now() < end {
+            if socket.peer_addr().is_ok() {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        false
+    }
+
+    #[test]
+    fn a_keyed_address_connects_with_its_key_only_until_the_key_is_gone() {
+        let (mut listeners, at) = listening(&[("127.0.5.2", guard(Some("right"), 0))]);
+        let dial = |key| dial::start(at, "127.0.5.2".parse().ok(), &guard(key, 0)).unwrap();
+        assert!(!connects(&dial(None)));
+        assert!(!connects(&dial(Some("wrong"))));
+        assert!(connects(&dial(Some("right"))));
+        assert!(connects(&dial::start(at, "127.0.5.3".parse().ok(), &Guard::default()).unwrap()));
+        let (found, keyed) = listeners.guard(0, "127.0.5.2".parse().unwrap());
+        assert!(found.key.is_some() && keyed);
+        let changed = [("127.0.5.2".parse().unwrap(), guard(Some("other"), 0))].into_iter().collect();
+        assert_eq!(listeners.guards(changed), Vec::<String>::new());
+        assert!(!connects(&dial(Some("right"))));
+        assert!(connects(&dial(Some("other"))));
+        listeners.guards(FxHashMap::default());
+        assert!(connects(&dial(None)));
+    }
+
+    #[test]
+    fn the_ttl_of_a_syn_is_known_when_some_peers_are_secured() {
+        let secured = ("127.0.5.2", guard(None, 255));
+        let (listeners, at) = listening(&[secured.clone(), ("127.0.5.3", Guard::default())]);
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.set_ttl_v4(5).unwrap();
+        socket.connect(&SockAddr::from(at)).unwrap();
+        let (accepted, _) = listeners.get(0).unwrap().socket.accept().unwrap();
+        assert_eq!(sockopt::saved_syn_ttl(&accepted).unwrap(), Some(5));
+        // All of them: the kernel drops it.
+        let (_listeners, at) = listening(&[secured]);
+        let far = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        far.set_ttl_v4(254).unwrap();
+        assert!(far.connect_timeout(&SockAddr::from(at), Duration::from_millis(300)).is_err());
+        assert!(connects(&dial::start(at, None, &Guard::default()).unwrap()));
+    }
+}

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 use tortie_bgp::{ConnId, Dial, Family, NextHopMode, PeerConfig, PeerId};
 
-use crate::routing::{NextHopRule, Password, PeerIntent};
+use crate::routing::{NextHopRule, PeerIntent};
 
 use super::listen::Guard;
 use super::policy::Classes;
@@ -167,7 +167,8 @@ fn change(id: PeerId, peer: &mut Peer, config: PeerConfig, guard: Guard, changes
     let moved = peer.config.remote != config.remote || peer.config.local != config.local;
     let guarded = peer.guard != guard;
     let keyed = peer.guard.key.is_some() != guard.key.is_some();
-    if guarded {
+    // A session that gets its first key or loses it ends, with a NOTIFICATION that the peer can still read.
+    if guarded && !keyed {
         changes.push(Change::Secure(config.remote.ip(), guard.clone()));
     }
     if peer.config != config {
@@ -183,16 +184,12 @@ fn change(id: PeerId, peer: &mut Peer, config: PeerConfig, guard: Guard, changes
     peer.guard = guard;
 }
 
-/// The key to use (`None`: none can be used) and what is wrong. A key that worked stays while its file cannot be read.
+/// The key to use (`None`: none can be used) and what is wrong. A key that worked stays in force.
 fn key_of(intent: &PeerIntent, secrets: &Path, old: Option<&Peer>) -> (Option<Option<Key>>, Option<String>) {
     let Some(password) = &intent.password else { return (Some(None), None) };
     match Key::read(password, secrets) {
         Ok(key) => (Some(Some(key)), None),
-        Err(text) => {
-            let last =
-                old.and_then(|peer| peer.guard.key.clone()).filter(|_| matches!(password, Password::File(_)));
-            (last.map(Some), Some(text))
-        }
+        Err(text) => (old.and_then(|peer| peer.guard.key.clone()).map(Some), Some(text)),
     }
 }
 
@@ -236,5 +233,145 @@ fn config(intent: &PeerIntent, name: Arc<str>, classes: &Classes) -> PeerConfig 
         max_prefixes: intent.max_prefixes,
         policy_class: classes.of(&intent.policy),
         name,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::routing::{Password, PeerKind, PeerPolicy};
+
+    fn intent(remote: &str) -> PeerIntent {
+        PeerIntent {
+            kind: PeerKind::Node,
+            name: remote.into(),
+            reason: String::new(),
+            remote: remote.parse().unwrap(),
+            local: None,
+            local_v4: None,
+            local_v6: None,
+            asn: 64512,
+            local_asn: None,
+            ipv4: true,
+            ipv6: false,
+            dial_after: Some(Duration::from_secs(5)),
+            hold_time: Duration::from_secs(90),
+            keepalive_time: None,
+            restart_time: Duration::from_secs(120),
+            reflector_client: None,
+            next_hop: NextHopRule::Auto,
+            allow_local_as: 0,
+            ttl_security: None,
+            max_prefixes: None,
+            extended_messages: false,
+            password: None,
+            policy: PeerPolicy::default(),
+        }
+    }
+
+    struct World {
+        peers: Peers,
+        classes: Classes,
+        wanted: BTreeMap<String, PeerIntent>,
+    }
+
+    impl World {
+        fn of(names: &[(&str, &str)]) -> Self {
+            let wanted = names.iter().map(|(name, remote)| ((*name).to_owned(), intent(remote))).collect();
+            Self { peers: Peers::default(), classes: Classes::default(), wanted }
+        }
+
+        fn follow(&mut self) -> Vec<Change> {
+            self.peers.follow(&self.wanted, Path::new("/nonexistent"), &self.classes)
+        }
+
+        fn password(&mut self, name: &str, text: &str) {
+            self.wanted.get_mut(name).unwrap().password = Some(Password::Text(text.into()));
+        }
+    }
+
+    #[test]
+    fn only_peers_that_differ_are_touched() {
+        let mut world = World::of(&[("a", "192.0.2.1:179"), ("b", "192.0.2.2:179")]);
+        let first = world.follow();
+        assert!(matches!(&first[..], [Change::Set(a, x), Change::Set(b, _)]
+            if a < b && x.dial == Dial::After(Duration::from_secs(5)) && x.families == [Family::Ipv4Unicast]));
+        assert_eq!(world.follow(), []);
+        world.wanted.get_mut("b").unwrap().reason = "another text".into();
+        assert_eq!(world.follow(), []);
+        world.wanted.get_mut("b").unwrap().asn = 65000;
+        assert!(matches!(&world.follow()[..], [Change::Set(_, x)] if x.asn == 65000));
+    }
+
+    #[test]
+    fn a_name_that_returns_gets_another_id() {
+        let mut world = World::of(&[("a", "192.0.2.1:179")]);
+        world.follow();
+        let id = world.peers.id("a").unwrap();
+        let intent = world.wanted.remove("a").unwrap();
+        assert_eq!(world.follow(), [Change::Remove(id)]);
+        assert_eq!(&*world.peers.get(id).unwrap().name, "a");
+        world.peers.forget(id);
+        world.wanted.insert("a".into(), intent);
+        assert!(matches!(&world.follow()[..], [Change::Set(new, _)] if *new > id));
+    }
+
+    #[test]
+    fn a_move_ends_the_attempt_under_way() {
+        let mut world = World::of(&[("a", "192.0.2.1:179")]);
+        world.follow();
+        world.wanted.get_mut("a").unwrap().remote = SocketAddr::from(([192, 0, 2, 9], 179));
+        assert!(matches!(&world.follow()[..], [Change::Set(..), Change::Redial(_)]));
+        assert!(world.peers.has_address("192.0.2.9".parse().unwrap()));
+        assert!(!world.peers.has_address("192.0.2.1".parse().unwrap()));
+    }
+
+    #[test]
+    fn a_first_key_resets_and_another_one_does_not() {
+        let mut world = World::of(&[("a", "192.0.2.1:179")]);
+        world.follow();
+        world.password("a", "one");
+        assert!(matches!(&world.follow()[..], [Change::Reset(_), Change::Redial(_)]));
+        world.password("a", "two");
+        let changes = world.follow();
+        assert!(matches!(&changes[..], [Change::Secure(_, guard), Change::Redial(_)]
+            if guard.key.as_ref().unwrap().bytes() == b"two"));
+        let long = "x".repeat(81);
+        world.password("a", &long);
+        assert!(matches!(&world.follow()[..], [Change::Trouble(_, Some(text))] if text.contains("81")));
+        let (guards, _) = world.peers.guards();
+        assert_eq!(guards[&"192.0.2.1".parse().unwrap()].key.as_ref().unwrap().bytes(), b"two");
+        world.password("a", "two");
+        assert!(matches!(&world.follow()[..], [Change::Trouble(_, None)]));
+    }
+
+    #[test]
+    fn a_new_peer_with_an_unusable_password_is_not_given_to_the_speaker() {
+        let mut world = World::of(&[("a", "192.0.2.1:179")]);
+        world.wanted.get_mut("a").unwrap().password = Some(Password::File("missing".into()));
+        assert!(matches!(&world.follow()[..], [Change::Trouble(_, Some(_))]));
+        assert!(world.peers.troubled());
+        world.wanted.clear();
+        assert!(matches!(&world.follow()[..], [Change::Trouble(_, None)]));
+    }
+
+    #[test]
+    fn peers_of_one_address_must_agree() {
+        let mut world = World::of(&[("a", "192.0.2.1:179"), ("b", "192.0.2.1:1790")]);
+        world.follow();
+        assert_eq!(world.peers.guards().1, Vec::<String>::new());
+        world.password("b", "one");
+        world.follow();
+        let (guards, clashes) = world.peers.guards();
+        assert_eq!(clashes.len(), 1);
+        assert_eq!(guards[&"192.0.2.1".parse().unwrap()].key, None);
+    }
+
+    #[test]
+    fn hops_become_the_least_ttl() {
+        assert_eq!([min_ttl(1), min_ttl(2), min_ttl(255), min_ttl(0)], [255, 254, 1, 255]);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use socket2::Socket;
 use tortie_bgp::{ConnId, Input, PeerId, Transmit};
@@ -100,6 +100,8 @@ impl Driver {
     /// One connection's part of a turn.
     pub(super) fn serve(&mut self, id: ConnId) {
         let Some(conn) = self.conns.get(id) else { return };
+        // A turn through thousands of connections takes longer than timers should be late.
+        self.now = Instant::now();
         match conn.stage {
             Stage::Dialling(peer) => self.dialled(id, peer),
             Stage::Open => {

@@ -7,14 +7,20 @@
 //!  sqlite.rs | etcd.rs  --Store-->  feed.rs: snapshot, then deltas; reconnects, relists, says when it is away  --> agent
 //! ```
 
+pub mod cache;
 #[cfg(feature = "etcd")]
 pub mod etcd;
+pub mod feed;
+pub mod guard;
 mod options;
 pub mod sqlite;
 mod txn;
 
 use std::time::Duration;
 
+pub use cache::{Cache, Cached};
+pub use feed::{Feed, FeedEvent, FeedOptions};
+pub use guard::{Summary, freeze_reason, ready_reason};
 pub use options::{DEFAULT_URL, StoreOptions, StoreUrl, open};
 pub use txn::{MAX_TXN_BYTES, disjoint_prefixes, prefix_end, split};
 
@@ -59,6 +65,17 @@ pub enum Change {
         /// The full key.
         key: String,
     },
+}
+
+impl Change {
+    /// The key that changed.
+    #[must_use]
+    pub fn key(&self) -> &str {
+        match self {
+            Self::Put(kv) => &kv.key,
+            Self::Delete { key } => key,
+        }
+    }
 }
 
 /// The changes of one committed transaction that lie in the watched prefixes.
@@ -181,7 +198,7 @@ pub trait Store: Send + Sync {
 }
 
 /// Why the store did not do it.
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// Not reachable now; try again later.
     #[error("the store is away: {0}")]

@@ -52,6 +52,16 @@ impl Tls {
     }
 }
 
+/// How clients come in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Security {
+    Plain,
+    /// The server shows a certificate.
+    Tls,
+    /// Both do.
+    Mutual,
+}
+
 /// One member.
 pub(crate) struct Member {
     pub(crate) name: String,
@@ -72,8 +82,9 @@ impl Member {
         self.child = Some(command.spawn().expect("etcd starts"));
     }
 
-    pub(crate) fn pid(&self) -> i32 {
-        i32::try_from(self.child.as_ref().expect("runs").id()).unwrap()
+    pub(crate) fn signal(&self, name: &str) {
+        let pid = self.child.as_ref().expect("runs").id().to_string();
+        assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
     }
 
     pub(crate) fn kill(&mut self) {
@@ -94,19 +105,19 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     /// Starts `n` members and waits until they answer; `None` when there is no etcd here.
-    pub(crate) fn start(n: usize, tls: bool) -> Option<Self> {
+    pub(crate) fn start(n: usize, security: Security) -> Option<Self> {
         let etcd = binary("etcd")?;
         for _ in 0..5 {
-            if let Some(cluster) = Self::try_start(&etcd, n, tls) {
+            if let Some(cluster) = Self::try_start(&etcd, n, security) {
                 return Some(cluster);
             }
         }
         panic!("etcd did not start in five attempts");
     }
 
-    fn try_start(etcd: &Path, n: usize, tls: bool) -> Option<Self> {
+    fn try_start(etcd: &Path, n: usize, security: Security) -> Option<Self> {
         let dir = tempfile::tempdir().unwrap();
-        let tls = tls.then(|| Tls::make(dir.path()));
+        let tls = (security != Security::Plain).then(|| Tls::make(dir.path()));
         let scheme = if tls.is_some() { "https" } else { "http" };
         let mut members: Vec<Member> = (0..n)
             .map(|i| Member {
@@ -144,10 +155,17 @@ impl Cluster {
                     for (flag, file) in
                         [("cert-file", &tls.cert), ("key-file", &tls.key), ("trusted-ca-file", &tls.ca)]
                     {
+                        // etcd takes an authority for clients as the demand that they show a certificate.
+                        if side.is_empty() && flag == "trusted-ca-file" && security != Security::Mutual {
+                            continue;
+                        }
                         args.extend([format!("--{side}{flag}"), file.display().to_string()]);
                     }
                 }
                 args.push("--peer-client-cert-auth".into());
+                if security == Security::Mutual {
+                    args.push("--client-cert-auth".into());
+                }
             }
             member.args = args;
             member.start(etcd, dir.path());
@@ -197,7 +215,7 @@ impl Cluster {
         command.env("ETCDCTL_API", "3").args(["--dial-timeout", "1s", "--command-timeout", "2s"]);
         command.arg("--endpoints").arg(self.endpoints());
         if let Some(tls) = &self.tls {
-            command.arg("--cacert").arg(&tls.ca);
+            command.arg("--cacert").arg(&tls.ca).arg("--cert").arg(&tls.cert).arg("--key").arg(&tls.key);
         }
         let done = command.args(args).output().expect("etcdctl runs");
         done.status.success().then(|| String::from_utf8(done.stdout).unwrap())
@@ -212,6 +230,23 @@ impl Cluster {
         for member in self.members.iter_mut().filter(|m| m.child.is_none()) {
             member.start(&self.etcd, self.dir.path());
         }
+    }
+
+    /// Starts the killed first member on another port, out of sight of its clients; gives its URL.
+    pub(crate) fn rehome(&mut self) -> String {
+        let member = &mut self.members[0];
+        let (home, hidden) = (format!("127.0.0.1:{}", member.client), format!("127.0.0.1:{}", port()));
+        let args = member.args.clone();
+        member.args.iter_mut().for_each(|arg| *arg = arg.replace(&home, &hidden));
+        self.restart();
+        self.members[0].args = args;
+        format!("etcd://{hidden}")
+    }
+
+    /// Ends what [`Self::rehome`] began.
+    pub(crate) fn come_home(&mut self) {
+        self.members[0].kill();
+        self.restart();
     }
 
     pub(crate) fn wait_healthy(&self) {

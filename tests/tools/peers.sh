@@ -9,12 +9,12 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 DIR=$(realpath -m "${1:-target/peers}")
-STAMP="peers 4"
+STAMP="peers 5"
 PATH=$PATH:/usr/sbin:/sbin
 has() { command -v "$1" >/dev/null; }
 if [ "$(cat "$DIR/stamp" 2>/dev/null)" = "$STAMP" ] && has cc && has protoc && has ip; then exit 0; fi
 
-PACKAGES="bird2 frr gobgpd openbgpd exabgp etcd-server etcd-client iproute2 iputils-ping user-mode-linux"
+PACKAGES="bird2 frr gobgpd openbgpd exabgp etcd-server etcd-client iproute2 iputils-ping user-mode-linux kmod"
 say() { echo "peers: $*" >&2; }
 fail() { say "$*"; exit 1; }
 has apt-get && has dpkg-deb \
@@ -82,7 +82,7 @@ WRAP
 first() { local p; for p in "$@"; do [ -x "$DIR/root/$p" ] && { echo "$p"; return; }; done; echo "$1"; }
 wrap bird usr/sbin/bird
 wrap birdc usr/sbin/birdc
-for d in zebra bgpd; do wrap "frr-$d" "usr/lib/frr/$d" "" "--moduledir \"\$r/usr/lib/$lib/frr/modules\" "; done
+for d in zebra bgpd staticd; do wrap "frr-$d" "usr/lib/frr/$d" "" "--moduledir \"\$r/usr/lib/$lib/frr/modules\" "; done
 wrap vtysh usr/bin/vtysh
 wrap gobgpd usr/bin/gobgpd
 [ -x "$DIR/root/usr/bin/gobgp" ] && wrap gobgp usr/bin/gobgp
@@ -92,6 +92,10 @@ wrap etcd usr/bin/etcd
 wrap etcdctl usr/bin/etcdctl
 wrap ip "$(first usr/sbin/ip bin/ip sbin/ip usr/bin/ip)"
 wrap ping "$(first usr/bin/ping bin/ping)"
+# One program under many names: it looks at the name it is called by.
+for name in insmod modprobe; do ln -sf kmod "$DIR/root/$(dirname "$(first usr/bin/kmod bin/kmod)")/$name"; done
+wrap insmod "$(first usr/bin/insmod bin/insmod)"
+wrap modprobe "$(first usr/bin/modprobe bin/modprobe)"
 wrap linux.uml usr/bin/linux.uml 'export UML_MODULES=${UML_MODULES:-$(cd "$r/usr/lib/uml/modules" && pwd)}'
 python=/usr/bin/python3; [ -x $python ] || python='$r/usr/bin/python3'
 cat > "$DIR/bin/exabgp" <<WRAP

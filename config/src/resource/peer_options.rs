@@ -53,11 +53,13 @@ impl Password {
             (None, Some(file)) if is_below_secrets(&file) => Ok(Some(Self::File(file.into()))),
             (None, Some(file)) => {
                 let expected = format!("name a file below {SECRETS_DIR}/");
-                Err(ValueError::new("password_file", format_args!("`{file}`"), expected))
+                // What is no path may be the secret itself, put into the wrong field.
+                let found = if file.starts_with('/') { format!("`{file}`") } else { "no path".to_owned() };
+                Err(ValueError::new("password_file", found, expected))
             }
-            (Some(_), Some(file)) => {
+            (Some(_), Some(_)) => {
                 let expected = "give `password` or `password_file`, not both";
-                Err(ValueError::new("password_file", format_args!("`{file}`"), expected))
+                Err(ValueError::new("password_file", "it beside `password`", expected))
             }
         }
     }

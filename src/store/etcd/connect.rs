@@ -98,7 +98,9 @@ impl Pool {
                     slot.client = Some(client.clone());
                     return Ok((client, slot.generation));
                 }
-                Ok(Err(e @ StoreError::Away(_))) => failure = told(url, e),
+                Ok(Err(StoreError::Away(text))) => {
+                    failure = StoreError::Away(format!("{url}: {}", self.files.hint(text)))
+                }
                 Err(_) => failure = StoreError::Away(format!("{url}: no answer in {} ms", PROBE.as_millis())),
                 // Another member would say the same.
                 Ok(Err(e)) => return Err(told(url, e)),
@@ -183,7 +185,6 @@ fn late(place: &str, what: &str) -> StoreError {
 
 fn told(url: &str, error: StoreError) -> StoreError {
     match error {
-        StoreError::Away(text) => StoreError::Away(format!("{url}: {text}")),
         StoreError::Denied(text) => StoreError::Denied(format!("{url}: {text}")),
         other => other,
     }
@@ -206,6 +207,17 @@ impl Files {
             _ => return unusable("--etcd-user and --etcd-password-file belong together; give both or none"),
         };
         Ok(Self { tls, ca: options.etcd_ca.clone(), identity, user })
+    }
+
+    /// A server that misses our certificate often just closes the connection.
+    fn hint(&self, text: String) -> String {
+        let cut = ["alert", "connection closed", "reset by peer", "broken pipe"];
+        if self.tls && self.identity.is_none() && cut.iter().any(|sign| text.to_lowercase().contains(sign)) {
+            return format!(
+                "{text}; if this etcd wants a certificate of its clients, give --etcd-cert and --etcd-key"
+            );
+        }
+        text
     }
 
     fn options(&self) -> Result<ConnectOptions, StoreError> {

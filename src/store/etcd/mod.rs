@@ -130,7 +130,7 @@ impl Store for EtcdStore {
             return Ok(Box::new(Restart { oldest: Some(current) }));
         }
         let (client, _) = self.pool.client().await?;
-        Ok(Box::new(watch::EtcdWatch::open(client, &prefixes, after, current).await?))
+        Ok(Box::new(watch::EtcdWatch::open(client, &prefixes, after).await?))
     }
 
     async fn commit(&self, txn: Txn) -> Result<Outcome, StoreError> {

@@ -1,0 +1,292 @@
+//! What has to hold for any bytes. One function for each fuzz target; `cargo test` hammers the same functions with
+//! seeded mutations of good messages (`bgp/tests/wire/mutate.rs`).
+//!
+//! Beside "no panic, no hang" the law is: what the decoder accepts, the encoder can write, and the decoder then reads
+//! the same again. A route may grow beyond a message on the way; it must never change.
+
+use tortie_bgp::Family;
+use tortie_bgp::attr::{AsPath, Attributes};
+use tortie_bgp::wire::{
+    Address, Families, Frame, MessageKind, Negotiated, Nlri, Notification, Open, RouteRefresh, Update,
+    UpdateTemplate, WithdrawWriter,
+};
+
+/// The first octet chooses what was negotiated.
+fn session(choice: u8) -> Negotiated {
+    let bit = |n: u8| choice & (1 << n) != 0;
+    let both = Families::ALL;
+    let add_path = if bit(4) { both } else { Families::NONE };
+    Negotiated {
+        ebgp: bit(0),
+        as4: bit(1),
+        extended: bit(2),
+        families: if bit(6) { Families::NONE.with(Family::Ipv6Unicast) } else { both },
+        ext_nexthop: bit(3),
+        add_path_receive: add_path,
+        add_path_send: add_path,
+        reject_as_sets: bit(5),
+    }
+}
+
+/// A receive buffer: every message in it is decoded, as the session would.
+pub fn framing(data: &[u8]) {
+    let Some((choice, mut buffer)) = data.split_first() else { return };
+    let session = session(*choice);
+    while let Ok(Some(frame)) = Frame::next(buffer, session.extended) {
+        assert_eq!(frame.len, frame.body.len() + 19);
+        match frame.kind {
+            MessageKind::Open => check_open(frame.body),
+            MessageKind::Update => check_update(frame.body, &session),
+            MessageKind::Notification => notification(frame.body),
+            MessageKind::Keepalive => assert!(frame.body.is_empty()),
+            MessageKind::RouteRefresh => route_refresh(frame.body),
+        }
+        buffer = &buffer[frame.len..];
+    }
+}
+
+/// The body of an OPEN.
+pub fn open(data: &[u8]) {
+    check_open(data);
+}
+
+fn check_open(body: &[u8]) {
+    let open = match Open::decode(body) {
+        Ok(open) => open,
+        Err(notification) => return check_notification(&notification, 2),
+    };
+    assert_ne!(open.asn, 0);
+    assert_ne!(open.router_id.0, 0);
+    let mut bytes = Vec::new();
+    open.write(&mut bytes);
+    let frame = Frame::next(&bytes, false).unwrap().unwrap();
+    let again = Open::decode(frame.body).unwrap();
+    assert_eq!((again.asn, again.hold_time, again.router_id), (open.asn, open.hold_time, open.router_id));
+    let _ = Negotiated::between(&open, &again);
+}
+
+/// The body of a NOTIFICATION.
+pub fn notification(data: &[u8]) {
+    let notification = Notification::decode(data);
+    assert!(notification.shutdown_text().is_none_or(|t| !t.chars().any(char::is_control)));
+    assert!(!notification.to_string().is_empty());
+    let mut bytes = Vec::new();
+    notification.clone().into_hard_reset().write(&mut bytes);
+    notification.write(&mut bytes);
+    let first = Frame::next(&bytes, false).unwrap().unwrap();
+    let second = Frame::next(&bytes[first.len..], false).unwrap().unwrap();
+    let again = Notification::decode(second.body);
+    assert_eq!(again.code, notification.code);
+    assert!(notification.data.starts_with(&again.data));
+}
+
+/// The body of a ROUTE-REFRESH.
+pub fn route_refresh(data: &[u8]) {
+    match RouteRefresh::decode(data) {
+        Ok(Some(refresh)) => {
+            let mut bytes = Vec::new();
+            refresh.write(&mut bytes);
+            assert_eq!(&bytes[19..], data);
+        }
+        Ok(None) => {}
+        Err(notification) => check_notification(&notification, 7),
+    }
+}
+
+/// The body of an UPDATE behind one octet that chooses the session.
+pub fn update(data: &[u8]) {
+    if let Some((choice, body)) = data.split_first() {
+        check_update(body, &session(*choice));
+    }
+}
+
+/// ORIGIN, MULTI_EXIT_DISC, LOCAL_PREF, ATOMIC_AGGREGATE, NEXT_HOP.
+pub fn attr_basic(data: &[u8]) {
+    attributes(data, &[1, 3, 4, 5, 6]);
+}
+
+/// AS_PATH and AS4_PATH.
+pub fn attr_as_path(data: &[u8]) {
+    attributes(data, &[2, 17]);
+}
+
+/// AGGREGATOR and AS4_AGGREGATOR.
+pub fn attr_aggregator(data: &[u8]) {
+    attributes(data, &[7, 18, 17]);
+}
+
+/// Communities of every kind.
+pub fn attr_communities(data: &[u8]) {
+    attributes(data, &[8, 16, 25, 32]);
+}
+
+/// ORIGINATOR_ID and CLUSTER_LIST.
+pub fn attr_reflection(data: &[u8]) {
+    attributes(data, &[9, 10]);
+}
+
+/// MP_REACH_NLRI and MP_UNREACH_NLRI.
+pub fn attr_mp(data: &[u8]) {
+    attributes(data, &[14, 15]);
+}
+
+/// What is only passed on or dropped.
+pub fn attr_other(data: &[u8]) {
+    attributes(data, &[23, 26, 28, 35, 39, 40, 99, 128, 255]);
+}
+
+/// A good UPDATE in which attributes of these types have values of the fuzzer's choice.
+fn attributes(data: &[u8], codes: &[u8]) {
+    let Some((choice, mut data)) = data.split_first() else { return };
+    let mut list = Vec::new();
+    let mut used = Vec::new();
+    while let [pick, flags, len, rest @ ..] = data {
+        let code = codes[usize::from(*pick) % codes.len()];
+        let value = &rest[..rest.len().min(usize::from(*len))];
+        data = &rest[value.len()..];
+        used.push(code);
+        // Half of the attributes get the flags that their documents prescribe, so that the value is read at all.
+        let flags = if flags & 1 == 0 { usual_flags(code) } else { flags & !0x10 };
+        list.extend_from_slice(&[flags, code, *len.min(&u8::try_from(value.len()).unwrap_or(u8::MAX))]);
+        list.extend_from_slice(value);
+    }
+    let good: [(u8, &[u8]); 3] =
+        [(1, &[0x40, 1, 1, 0]), (2, &[0x40, 2, 0]), (3, &[0x40, 3, 4, 192, 0, 2, 1])];
+    for (code, attribute) in good {
+        if !used.contains(&code) {
+            list.extend_from_slice(attribute);
+        }
+    }
+    let Ok(len) = u16::try_from(list.len()) else { return };
+    let mut body = vec![0, 0];
+    body.extend_from_slice(&len.to_be_bytes());
+    body.extend_from_slice(&list);
+    body.extend_from_slice(&[24, 198, 51, 100, 0, 32, 203, 0, 113, 1]);
+    check_update(&body, &session(*choice));
+}
+
+fn usual_flags(code: u8) -> u8 {
+    match code {
+        1..=3 | 5 | 6 => 0x40,
+        4 | 9 | 10 | 14 | 15 | 26 => 0x80,
+        _ => 0xc0,
+    }
+}
+
+fn check_notification(notification: &Notification, code: u8) {
+    assert_eq!(notification.code.0, code, "{notification}");
+    let mut bytes = Vec::new();
+    notification.write(&mut bytes);
+    assert!(bytes.len() <= 4096);
+}
+
+fn check_update(body: &[u8], session: &Negotiated) {
+    let update = match Update::decode(body, session) {
+        Ok(update) => update,
+        Err(notification) => return check_notification(&notification, 3),
+    };
+    if update.malformed.is_some() {
+        assert!(update.reach.is_empty());
+    }
+    if update.end_of_rib.is_some() {
+        assert!(update.reach.is_empty() && update.withdrawn.is_empty());
+    }
+    for nlri in &update.withdrawn {
+        check_withdrawal(nlri, session);
+    }
+    for reach in &update.reach {
+        check_attributes(&reach.attributes, session);
+        check_reach(&reach.nlri, &reach.attributes, session);
+    }
+}
+
+fn check_withdrawal(nlri: &Nlri<'_>, session: &Negotiated) {
+    match nlri.family() {
+        Family::Ipv4Unicast => check_withdrawal_of::<u32>(nlri, session),
+        Family::Ipv6Unicast => check_withdrawal_of::<u128>(nlri, session),
+    }
+}
+
+fn check_withdrawal_of<A: Address>(nlri: &Nlri<'_>, session: &Negotiated) {
+    let entries: Vec<_> = nlri.of::<A>().collect();
+    assert!(!entries.is_empty());
+    let mut bytes = Vec::new();
+    let mut at = 0;
+    while at < entries.len() {
+        let mut writer = WithdrawWriter::begin(nlri.family(), session, &mut bytes);
+        let start = at;
+        while at < entries.len() && writer.push(entries[at].prefix, entries[at].path_id) {
+            at += 1;
+        }
+        writer.finish();
+        assert!(at > start);
+    }
+    let mut again = Vec::new();
+    each_update(&bytes, session, |update| {
+        assert!(update.reach.is_empty() && update.malformed.is_none());
+        again.extend(update.withdrawn.iter().flat_map(|n| n.of::<A>()));
+    });
+    assert_eq!(entries, again);
+}
+
+fn check_attributes(attributes: &Attributes, session: &Negotiated) {
+    let path = &attributes.as_path;
+    assert!(!path.contains(0));
+    assert!(!session.reject_as_sets || !path.has_set());
+    let longer: AsPath = path.prepend(64500, 3);
+    assert_eq!(longer.hops(), path.hops() + 3);
+    assert_eq!(longer.first(), Some(64500));
+    assert!(longer.segments().all(|s| (1..=255).contains(&s.len())));
+    if session.ebgp {
+        assert!(attributes.local_pref.is_none() && attributes.cluster_list().is_empty());
+    }
+}
+
+fn check_reach(nlri: &Nlri<'_>, attributes: &Attributes, session: &Negotiated) {
+    match nlri.family() {
+        Family::Ipv4Unicast => check_reach_of::<u32>(nlri, attributes, session),
+        Family::Ipv6Unicast => check_reach_of::<u128>(nlri, attributes, session),
+    }
+}
+
+fn check_reach_of<A: Address>(nlri: &Nlri<'_>, attributes: &Attributes, session: &Negotiated) {
+    // Two-octet sessions and added LOCAL_PREF can take more room than the message had.
+    let Ok(template) = UpdateTemplate::new(attributes, A::FAMILY, session) else { return };
+    let entries: Vec<_> = nlri.of::<A>().collect();
+    assert!(!entries.is_empty());
+    let mut bytes = Vec::new();
+    let mut at = 0;
+    while at < entries.len() {
+        let mut writer = template.begin(&mut bytes);
+        let start = at;
+        while at < entries.len() && writer.push(entries[at].prefix, entries[at].path_id) {
+            at += 1;
+        }
+        writer.finish();
+        assert!(at > start);
+    }
+    let mut expected = attributes.clone();
+    if !session.ebgp {
+        expected.local_pref = expected.local_pref.or(Some(100));
+    }
+    let mut again = Vec::new();
+    each_update(&bytes, session, |update| {
+        assert!(update.malformed.is_none() && update.discarded.is_empty(), "{update:?}");
+        assert_eq!(update.reach.len(), 1);
+        for reach in &update.reach {
+            assert_eq!(reach.attributes, expected);
+            again.extend(reach.nlri.of::<A>());
+        }
+    });
+    assert_eq!(entries, again);
+}
+
+fn each_update(mut bytes: &[u8], session: &Negotiated, mut each: impl FnMut(Update<'_>)) {
+    while let Some(frame) = Frame::next(bytes, session.extended).unwrap() {
+        assert!(frame.len <= session.max_len());
+        assert_eq!(frame.kind, MessageKind::Update);
+        each(Update::decode(frame.body, session).unwrap());
+        bytes = &bytes[frame.len..];
+    }
+    assert!(bytes.is_empty());
+}

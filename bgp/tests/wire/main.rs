@@ -1,0 +1,20 @@
+//! The wire format from outside: published attack shapes, RFC 7606 row by row, laws, and recorded feeds.
+
+#![allow(
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a panic is how a test fails"
+)]
+
+#[allow(unreachable_pub, reason = "a library of its own for the fuzz targets")]
+#[path = "../../fuzz/src/lib.rs"]
+mod laws;
+
+mod cve;
+mod message;
+mod mutate;
+mod open;
+mod rfc7606;
+mod ris;
+mod roundtrip;

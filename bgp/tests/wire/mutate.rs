@@ -1,0 +1,164 @@
+//! Seeded mutations of good messages through the functions of the fuzz targets: what a machine without libFuzzer can do.
+//! The same numbers every time, so that a failure can be repeated.
+
+use crate::laws;
+use crate::message::*;
+
+/// xorshift64*.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        usize::try_from(self.next() % n.max(1) as u64).unwrap()
+    }
+
+    fn octet(&mut self) -> u8 {
+        const TELLING: [u8; 12] = [0, 1, 2, 3, 4, 16, 32, 33, 64, 128, 129, 255];
+        if self.below(2) == 0 { TELLING[self.below(TELLING.len())] } else { self.next().to_le_bytes()[0] }
+    }
+
+    fn mutate(&mut self, data: &mut Vec<u8>, other: &[u8]) {
+        for _ in 0..=self.below(4) {
+            let at = self.below(data.len());
+            match self.below(6) {
+                0 if !data.is_empty() => data[at] = self.octet(),
+                1 if !data.is_empty() => data[at] ^= 1 << self.below(8),
+                2 => data.insert(at, self.octet()),
+                3 if !data.is_empty() => drop(data.remove(at)),
+                4 => data.truncate(at),
+                _ => {
+                    let from = self.below(other.len());
+                    let len = self.below(other.len() - from + 1).min(64);
+                    let splice = other[from..from + len].to_vec();
+                    data.splice(at..at, splice);
+                }
+            }
+        }
+    }
+}
+
+fn hammer(seed: u64, rounds: usize, seeds: &[Vec<u8>], law: fn(&[u8])) {
+    let mut random = Random(seed);
+    for data in seeds {
+        law(data);
+    }
+    for _ in 0..rounds {
+        let mut data = seeds[random.below(seeds.len())].clone();
+        let other = &seeds[random.below(seeds.len())];
+        random.mutate(&mut data, other);
+        law(&data);
+    }
+}
+
+fn updates() -> Vec<Vec<u8>> {
+    let rich = [
+        mandatory(),
+        attr(0x80, 4, &[0, 0, 0, 1]),
+        attr(0x40, 5, &[0, 0, 0, 100]),
+        attr(0x40, 6, &[]),
+        attr(0xc0, 7, &[0, 0, 0xfb, 0xf0, 192, 0, 2, 1]),
+        attr(0xc0, 8, &[0xfb, 0xf0, 0, 1, 0xfb, 0xf0, 0, 2]),
+        attr(0x80, 9, &[192, 0, 2, 1]),
+        attr(0x80, 10, &[192, 0, 2, 1, 192, 0, 2, 2]),
+        attr(0xc0, 16, &[0, 2, 0xfb, 0xf0, 0, 0, 0, 1]),
+        attr(0xc0, 32, &[0, 0, 0xfb, 0xf0, 0, 0, 0, 1, 0, 0, 0, 2]),
+        attr(0xc0, 35, &[0, 0, 0xfb, 0xf0]),
+        attr(0xc0, 99, &[1, 2, 3]),
+    ];
+    let short = [
+        origin(),
+        attr(0x40, 2, &[2, 2, 0xfb, 0xf0, 0x5b, 0xa0]),
+        next_hop(),
+        attr(0xc0, 7, &[0x5b, 0xa0, 192, 0, 2, 1]),
+        attr(0xc0, 17, &[2, 1, 0, 1, 0, 0]),
+        attr(0xc0, 18, &[0, 1, 0, 0, 192, 0, 2, 1]),
+    ];
+    let both = [GLOBAL, LINK_LOCAL].concat();
+    let bodies = [
+        with(&[]),
+        body(&[8, 10, 24, 172, 16, 1], &rich.concat(), &[24, 198, 51, 100, 32, 203, 0, 113, 1, 0]),
+        body(&[], &short.concat(), &NLRI),
+        body(&[], &[mp_reach(), rich.concat()].concat(), &[]),
+        body(&[], &[attr(0x80, 14, &mp_reach_value(&both)), origin(), as_path()].concat(), &[]),
+        body(&[], &attr(0x80, 15, &[0, 2, 1, 48, 0x20, 1, 0xd, 0xb8, 0, 1, 0]), &[]),
+        vec![0, 0, 0, 0],
+    ];
+    // Each with a number of sessions; the first octet chooses.
+    let choices = [0x00, 0x01, 0x02, 0x03, 0x0f, 0x12, 0x23, 0x4b];
+    bodies.iter().flat_map(|b| choices.iter().map(|c| [&[*c][..], b].concat())).collect()
+}
+
+fn opens() -> Vec<Vec<u8>> {
+    let capabilities: [&[u8]; 9] = [
+        &[1, 4, 0, 1, 0, 1],
+        &[1, 4, 0, 2, 0, 1],
+        &[65, 4, 0, 0, 0xfb, 0xf0],
+        &[64, 6, 0x80, 120, 0, 1, 1, 0x80],
+        &[69, 4, 0, 1, 1, 3],
+        &[5, 6, 0, 1, 0, 1, 0, 2],
+        &[71, 7, 0, 1, 1, 0x80, 0, 1, 0],
+        &[73, 4, 1, b'a', 1, b'b'],
+        &[9, 1, 3],
+    ];
+    let list = capabilities.concat();
+    let n = u8::try_from(list.len()).unwrap();
+    let head = [4, 0xfb, 0xf0, 0, 90, 192, 0, 2, 1];
+    vec![
+        [&head[..], &[0]].concat(),
+        [&head[..], &[n + 2, 2, n], &list].concat(),
+        [&head[..], &[255, 255, 0, n + 3, 2, 0, n], &list].concat(),
+    ]
+}
+
+#[test]
+fn update_bodies() {
+    hammer(1, 300_000, &updates(), laws::update);
+}
+
+#[test]
+fn open_bodies() {
+    hammer(2, 300_000, &opens(), laws::open);
+}
+
+#[test]
+fn other_bodies() {
+    let notifications = vec![vec![6, 2, 3, b'a', b'b', b'c'], vec![6, 9, 6, 2, 1, b'x'], vec![3, 1], vec![]];
+    hammer(3, 20_000, &notifications, laws::notification);
+    hammer(4, 20_000, &[vec![0, 1, 0, 1], vec![0, 2, 2, 1]], laws::route_refresh);
+}
+
+#[test]
+fn receive_buffers() {
+    let mut buffers = vec![[&[2][..], &framed(4, &[]), &framed(5, &[0, 1, 0, 1])].concat()];
+    buffers.extend(updates().iter().map(|u| [&[u[0]][..], &framed(2, &u[1..]), &framed(4, &[])].concat()));
+    buffers.extend(opens().iter().map(|o| [&[3][..], &framed(1, o), &framed(3, &[6, 2])].concat()));
+    hammer(5, 150_000, &buffers, laws::framing);
+}
+
+#[test]
+fn single_attributes() {
+    let seeds: Vec<Vec<u8>> = (0..16u8)
+        .map(|choice| {
+            [&[choice, 0, 0, 4, 0, 0, 0, 1, 1, 0, 12, 2, 2, 0, 0, 0xfb, 0xf0][..], &[0; 20]].concat()
+        })
+        .collect();
+    let targets = [
+        laws::attr_basic,
+        laws::attr_as_path,
+        laws::attr_aggregator,
+        laws::attr_communities,
+        laws::attr_reflection,
+        laws::attr_mp,
+        laws::attr_other,
+    ];
+    for (n, target) in targets.into_iter().enumerate() {
+        hammer(10 + n as u64, 40_000, &seeds, target);
+    }
+}

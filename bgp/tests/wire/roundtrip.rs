@@ -1,0 +1,266 @@
+//! Laws of encoding: what is written is read again, fills messages and never exceeds them.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use tortie_bgp::Family;
+use tortie_bgp::attr::{Aggregator, AsPath, Attributes, Opaque, Origin, SegmentKind};
+use tortie_bgp::wire::{
+    Address, DoesNotFit, Entry, Families, Frame, Negotiated, Update, UpdateTemplate, WithdrawWriter,
+};
+
+use crate::message::{ebgp, ibgp};
+
+fn session() -> impl Strategy<Value = Negotiated> {
+    (any::<[bool; 5]>()).prop_map(|[ebgp_, as4, extended, ext_nexthop, add_path]| {
+        let families = Families::ALL;
+        let add_path = if add_path { families } else { Families::NONE };
+        Negotiated {
+            ebgp: ebgp_,
+            as4,
+            extended,
+            ext_nexthop,
+            add_path_receive: add_path,
+            add_path_send: add_path,
+            reject_as_sets: false,
+            ..ebgp()
+        }
+    })
+}
+
+fn asn() -> impl Strategy<Value = u32> {
+    prop_oneof![1u32..65536, 65536..=u32::MAX]
+}
+
+fn path() -> impl Strategy<Value = AsPath> {
+    let kind = prop_oneof![4 => Just(SegmentKind::Sequence), 1 => Just(SegmentKind::Set)];
+    vec((kind, vec(asn(), 0..300)), 0..4)
+        .prop_map(|s| AsPath::from_segments(s.iter().map(|(k, a)| (*k, a.as_slice()))))
+}
+
+fn attributes() -> impl Strategy<Value = Attributes> {
+    let numbers = (any::<Option<u32>>(), any::<Option<u32>>(), any::<bool>(), 0u8..3, any::<Option<u32>>());
+    let lists = (vec(any::<u32>(), 0..80), vec(any::<[u32; 3]>(), 0..30), vec(any::<[u8; 8]>(), 0..20));
+    let reflection =
+        (any::<Option<u32>>(), vec(any::<u32>(), 0..4), proptest::option::of((asn(), any::<u32>())));
+    let opaque = vec((200u8..=255, vec(any::<u8>(), 0..400)), 0..3);
+    (path(), numbers, lists, reflection, opaque).prop_map(|(path, numbers, lists, reflection, opaque)| {
+        let mut a = Attributes::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)));
+        a.as_path = path;
+        (a.med, a.local_pref, a.atomic_aggregate) = (numbers.0, numbers.1, numbers.2);
+        a.origin = Origin::from_code(numbers.3).unwrap();
+        a.communities = lists.0.into();
+        a.add_large_communities(&lists.1);
+        a.edit_extra(|e| {
+            e.otc = numbers.4;
+            e.ext_communities = lists.2.into();
+            e.originator_id = reflection.0;
+            e.cluster_list = reflection.1.into();
+            e.aggregator = reflection.2.map(|(asn, id)| Aggregator { asn, router_id: id.into() });
+            let mut seen = std::collections::BTreeSet::new();
+            e.opaque = opaque
+                .into_iter()
+                .filter(|(code, _)| seen.insert(*code))
+                .map(|(code, value)| Opaque { flags: 0xe0, code, value: value.into() })
+                .collect();
+        });
+        a
+    })
+}
+
+fn entries<A: Address>(raw: &[(u128, u8, u32)], to: fn(u128) -> A) -> Vec<Entry<A>> {
+    let mask = |bits: u128, len: u8| if len == 0 { 0 } else { bits & u128::MAX << (128 - u32::from(len)) };
+    raw.iter()
+        .map(|(bits, len, path_id)| {
+            let len = len % (A::WIDTH + 1);
+            Entry { prefix: (to(mask(*bits, len)), len), path_id: *path_id }
+        })
+        .collect()
+}
+
+/// What travels: an eBGP peer gets no LOCAL_PREF and no reflection, an iBGP peer always a LOCAL_PREF.
+fn expected(attributes: &Attributes, session: &Negotiated) -> Attributes {
+    let mut a = attributes.clone();
+    if session.ebgp {
+        a.local_pref = None;
+        a.edit_extra(|e| {
+            e.originator_id = None;
+            e.cluster_list = Box::default();
+        });
+    } else {
+        a.local_pref = a.local_pref.or(Some(100));
+    }
+    a
+}
+
+fn messages(mut bytes: &[u8], session: &Negotiated) -> Vec<Vec<u8>> {
+    let mut all = Vec::new();
+    while let Some(frame) = Frame::next(bytes, session.extended).unwrap() {
+        assert!(frame.len <= session.max_len());
+        all.push(frame.body.to_vec());
+        bytes = &bytes[frame.len..];
+    }
+    assert!(bytes.is_empty());
+    all
+}
+
+fn there_and_back<A: Address>(attributes: &Attributes, entries: &[Entry<A>], session: &Negotiated) {
+    let Ok(template) = UpdateTemplate::new(attributes, A::FAMILY, session) else {
+        let room = session.max_len() - 19 - 4;
+        let roughly = 4 * attributes.as_path.ases().count() + 1500;
+        assert!(roughly * 2 > room / 2, "refused although small");
+        return;
+    };
+    let mut bytes = Vec::new();
+    let mut rest = entries;
+    while !rest.is_empty() {
+        let mut writer = template.begin(&mut bytes);
+        let n = rest.iter().take_while(|e| writer.push(e.prefix, e.path_id)).count();
+        writer.finish();
+        assert!(n > 0);
+        rest = &rest[n..];
+    }
+    let mut again = Vec::new();
+    for body in messages(&bytes, session) {
+        let update = Update::decode(&body, session).unwrap();
+        assert!(update.malformed.is_none() && update.discarded.is_empty(), "{update:?}");
+        assert_eq!(update.reach[0].attributes, expected(attributes, session));
+        again.extend(update.reach[0].nlri.of::<A>());
+    }
+    assert_eq!(again, without_ids(entries, session));
+
+    let mut bytes = Vec::new();
+    let mut rest = entries;
+    while !rest.is_empty() {
+        let mut writer = WithdrawWriter::begin(A::FAMILY, session, &mut bytes);
+        let n = rest.iter().take_while(|e| writer.push(e.prefix, e.path_id)).count();
+        writer.finish();
+        rest = &rest[n..];
+    }
+    let mut again = Vec::new();
+    for body in messages(&bytes, session) {
+        let update = Update::decode(&body, session).unwrap();
+        assert!(update.reach.is_empty());
+        again.extend(update.withdrawn[0].of::<A>());
+    }
+    assert_eq!(again, without_ids(entries, session));
+}
+
+fn without_ids<A: Address>(entries: &[Entry<A>], session: &Negotiated) -> Vec<Entry<A>> {
+    let keep = session.add_path_send.contains(A::FAMILY);
+    entries.iter().map(|e| Entry { path_id: if keep { e.path_id } else { 0 }, ..*e }).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    #[test]
+    fn ipv4_there_and_back(a in attributes(), s in session(), raw in vec(any::<(u128, u8, u32)>(), 1..1500)) {
+        there_and_back(&a, &entries::<u32>(&raw, |b| u32::try_from(b >> 96).unwrap()), &s);
+    }
+
+    #[test]
+    fn ipv6_there_and_back(
+        a in attributes(), s in session(), raw in vec(any::<(u128, u8, u32)>(), 1..600), link_local: bool,
+    ) {
+        let mut a = a;
+        a.next_hop = "2001:db8::1".parse().unwrap();
+        a.link_local = link_local.then(|| "fe80::1".parse().unwrap());
+        there_and_back(&a, &entries::<u128>(&raw, |b| b), &s);
+        if s.ext_nexthop {
+            there_and_back(&a, &entries::<u32>(&raw, |b| u32::try_from(b >> 96).unwrap()), &s);
+        }
+    }
+
+    #[test]
+    fn prepending_adds_hops_in_front(path in path(), asn in asn(), times in 0usize..600) {
+        let longer = path.prepend(asn, times);
+        prop_assert_eq!(longer.hops(), path.hops() + times);
+        let ases: Vec<u32> = longer.ases().collect();
+        prop_assert!(ases[..times].iter().all(|a| *a == asn));
+        prop_assert!(ases[times..].iter().copied().eq(path.ases()));
+        prop_assert!(longer.segments().all(|s| (1..=255).contains(&s.len())));
+    }
+}
+
+#[test]
+fn messages_are_filled_to_the_last_octet() {
+    let a = Attributes::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)));
+    let template = UpdateTemplate::new(&a, Family::Ipv4Unicast, &ebgp()).unwrap();
+    let mut bytes = Vec::new();
+    let mut writer = template.begin(&mut bytes);
+    let n = (0..2000u32).take_while(|i| writer.push((i << 8, 24), 0)).count();
+    writer.finish();
+    // Header 19, lengths 4, ORIGIN 4, AS_PATH 3, NEXT_HOP 7: 4,059 octets are left for prefixes of four.
+    assert_eq!(n, 4059 / 4);
+    assert_eq!(bytes.len(), 37 + n * 4);
+}
+
+#[test]
+fn an_unfinished_or_empty_message_leaves_nothing() {
+    let a = Attributes::new(IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)));
+    let template = UpdateTemplate::new(&a, Family::Ipv6Unicast, &ebgp()).unwrap();
+    let mut bytes = vec![1, 2, 3];
+    template.begin(&mut bytes).finish();
+    WithdrawWriter::begin(Family::Ipv6Unicast, &ebgp(), &mut bytes).finish();
+    let mut dropped = template.begin(&mut bytes);
+    assert!(dropped.push((1u128 << 80, 48), 0));
+    drop(dropped);
+    assert_eq!(bytes, [1, 2, 3]);
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    let mut a = Attributes::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)));
+    a.as_path = AsPath::from_sequence(&[64496; 1100]);
+    let session = ebgp();
+    let error = UpdateTemplate::new(&a, Family::Ipv4Unicast, &session).unwrap_err();
+    assert_eq!(error, DoesNotFit::Size { limit: 4096 });
+    let extended = Negotiated { extended: true, ..session };
+    assert!(UpdateTemplate::new(&a, Family::Ipv4Unicast, &extended).is_ok());
+    a.as_path = AsPath::from_sequence(&[64496; 20_000]);
+    assert!(UpdateTemplate::new(&a, Family::Ipv4Unicast, &extended).is_err());
+    // IPv4 over an IPv6 next hop needs RFC 8950, and IPv6 has no IPv4 next hop.
+    let mut b = Attributes::new("fe80::1".parse().unwrap());
+    let error = UpdateTemplate::new(&b, Family::Ipv4Unicast, &session).unwrap_err();
+    assert!(matches!(error, DoesNotFit::NextHop { family: Family::Ipv4Unicast, .. }));
+    b.next_hop = "192.0.2.1".parse().unwrap();
+    assert!(UpdateTemplate::new(&b, Family::Ipv6Unicast, &session).is_err());
+}
+
+#[test]
+fn link_local_alone_takes_sixteen_octets() {
+    let mut a = Attributes::new("fe80::1".parse().unwrap());
+    a.link_local = Some("fe80::1".parse().unwrap());
+    let template = UpdateTemplate::new(&a, Family::Ipv6Unicast, &ibgp()).unwrap();
+    let mut bytes = Vec::new();
+    let mut writer = template.begin(&mut bytes);
+    assert!(writer.push((0x2001_0db8_u128 << 96, 32), 0));
+    writer.finish();
+    // MP_REACH_NLRI first (RFC 7606 5.1), in the short form: 2 + 1 + 1 + 16 + 1 + 5 octets.
+    assert_eq!(&bytes[23..31], &[0x80, 14, 26, 0, 2, 1, 16, 0xfe]);
+}
+
+#[test]
+fn what_belongs_inside_an_as_stays_there() {
+    let mut a = Attributes::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)));
+    a.local_pref = Some(200);
+    a.edit_extra(|e| {
+        e.originator_id = Some(1);
+        e.cluster_list = [2].into();
+        let prefix_sid = Opaque { flags: 0xe0, code: 40, value: [1, 0, 0].into() };
+        e.opaque = [prefix_sid].into();
+    });
+    let sent = |session: &Negotiated| {
+        let mut bytes = Vec::new();
+        let template = UpdateTemplate::new(&a, Family::Ipv4Unicast, session).unwrap();
+        let mut writer = template.begin(&mut bytes);
+        assert!(writer.push((0xc633_6400_u32, 24), 0));
+        writer.finish();
+        // Read as an iBGP peer would, so that nothing is hidden by the receiver's own rules.
+        Update::decode(&bytes[19..], &ibgp()).unwrap().reach[0].attributes.clone()
+    };
+    assert_eq!(sent(&ibgp()), a);
+    assert_eq!(sent(&ebgp()), Attributes::new(a.next_hop));
+}

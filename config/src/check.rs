@@ -1,0 +1,143 @@
+//! What a command checks before it writes: stricter than reading, which has to take what others wrote.
+
+use crate::key::{Key, KeyError};
+use crate::resource::{Resource, ValueError};
+
+/// Why a key or its value should not be written.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CheckError {
+    /// The key is none of the data model's, or not in its canonical text.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// The value is not what the key needs.
+    #[error("value of `{key}`: {error}")]
+    Value {
+        /// The key.
+        key: String,
+        /// Place, text and next step.
+        #[source]
+        error: ValueError,
+    },
+}
+
+/// Checks one key and its value as `tortie store put`, `import` and `validate` do. Unknown keys below `/calico/` pass.
+///
+/// Beyond [`Resource::parse`] it refuses what readers take but nobody means: a key text that is not canonical, `Ready`
+/// with another word than true and false, an endpoint state that is none, a host endpoint with fields of a workload,
+/// an IPAM configuration that can never allocate, an unknown log level.
+///
+/// # Errors
+/// The first thing that is wrong; it never repeats a secret.
+pub fn check(key_text: &str, value: &[u8]) -> Result<(), CheckError> {
+    let key = Key::parse(key_text)?;
+    let canonical = key.to_text();
+    if canonical != key_text {
+        let problem = format!("write it as `{canonical}`: other tools look there");
+        return Err(KeyError { key: key_text.to_owned(), problem }.into());
+    }
+    Resource::parse(&key, value)
+        .and_then(|resource| strict(&resource, value))
+        .map_err(|error| CheckError::Value { key: key_text.to_owned(), error })
+}
+
+const WORKLOAD_FIELDS: [&str; 8] =
+    ["ipv4_nets", "ipv6_nets", "ipv4_gateway", "ipv6_gateway", "ipv4_nat", "ipv6_nat", "mac", "state"];
+
+fn strict(resource: &Resource, value: &[u8]) -> Result<(), ValueError> {
+    let text = || String::from_utf8_lossy(value).into_owned();
+    match resource {
+        Resource::Ready(false) if value != b"false" => {
+            Err(ValueError::new("", format_args!("`{}`", text()), "write true or false, nothing else"))
+        }
+        Resource::LogLevel(_) if !matches!(text().trim(), "none" | "info" | "debug") => {
+            Err(ValueError::new("", format_args!("`{}`", text().trim()), "write none, info or debug"))
+        }
+        Resource::WorkloadEndpoint(endpoint) if !endpoint.active => {
+            let stored: serde_json::Value = serde_json::from_slice(value).unwrap_or_default();
+            match stored.get("state").and_then(serde_json::Value::as_str) {
+                Some("inactive") => Ok(()),
+                state => {
+                    let found = state.map_or_else(|| "nothing".to_owned(), |state| format!("`{state}`"));
+                    Err(ValueError::new("state", found, "write \"active\" or \"inactive\""))
+                }
+            }
+        }
+        Resource::HostEndpoint(endpoint) => {
+            match WORKLOAD_FIELDS
+                .into_iter()
+                .find(|name| endpoint.extra.get(name).is_some_and(|v| !v.is_null()))
+            {
+                None => Ok(()),
+                Some(name) => Err(ValueError::new(name, "a field of workload endpoints", "leave it out")),
+            }
+        }
+        Resource::IpamConfig(config) if !config.strict_affinity && !config.auto_allocate_blocks => {
+            let expected = "nothing could be allocated: set it, or \"strict_affinity\", to true";
+            Err(ValueError::new("auto_allocate_blocks", "`false`", expected))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problem(key: &str, value: &str) -> String {
+        check(key, value.as_bytes()).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn good_values_and_unknown_keys_pass() {
+        for (key, value) in [
+            ("/calico/v1/Ready", "true"),
+            ("/calico/v1/Ready", "false"),
+            ("/calico/bgp/v1/global/as_num", "64512"),
+            ("/calico/bgp/v1/global/loglevel", "info"),
+            ("/calico/v1/host/h1/endpoint/e", r#"{"name": "eth0", "mac": null}"#),
+            ("/calico/v1/host/h1/workload/k8s/w/endpoint/e", r#"{"name": "cali1", "state": "inactive"}"#),
+            ("/calico/ipam/v2/config", r#"{"auto_allocate_blocks": true}"#),
+            ("/calico/v1/config/bgp_node_mesh", r#"{"enabled": false}"#),
+            ("/calico/dhcp/v1/subnet/1", "\u{0}anything"),
+        ] {
+            assert_eq!(check(key, value.as_bytes()), Ok(()), "{key} {value}");
+        }
+    }
+
+    #[test]
+    fn what_nobody_means_is_refused_though_it_can_be_read() {
+        for (key, value, says) in [
+            ("/calico/v1/Ready", "true\n", "write true or false"),
+            ("/calico/bgp/v1/global/loglevel", "verbose", "found `verbose`"),
+            ("/calico/v1/host/h1/endpoint/e", r#"{"name": "eth0", "mac": "ee:ee:ee:ee:ee:ee"}"#, "`mac`"),
+            (
+                "/calico/v1/host/h1/workload/k8s/w/endpoint/e",
+                r#"{"name": "cali1", "state": "up"}"#,
+                "found `up`",
+            ),
+            (
+                "/calico/v1/host/h1/workload/k8s/w/endpoint/e",
+                r#"{"name": "cali1"}"#,
+                "`state`: found nothing",
+            ),
+            ("/calico/ipam/v2/config", "{}", "nothing could be allocated"),
+            (
+                "/calico/v1/ipam/v4/pool/10.0.0.7-16",
+                "{}",
+                "write it as `/calico/v1/ipam/v4/pool/10.0.0.0-16`",
+            ),
+        ] {
+            let text = problem(key, value);
+            assert!(text.contains(says), "{key} {value}: {text}");
+            assert!(text.contains(key), "{text}");
+        }
+    }
+
+    #[test]
+    fn wrong_keys_and_values_name_the_place() {
+        assert!(problem("/calico/v1/ipam/v4/pool/x", "{}").contains("`x` is no prefix"));
+        let text =
+            problem("/calico/bgp/v1/global/peer_v4/192.0.2.1", r#"{"ip": "192.0.2.1", "as_num": "x"}"#);
+        assert!(text.contains("`as_num`") && text.contains("`\"x\"`"), "{text}");
+    }
+}

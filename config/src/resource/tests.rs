@@ -1,1 +1,0 @@
-//! Values from the documents, and the laws of reading and writing.

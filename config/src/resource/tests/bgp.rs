@@ -1,0 +1,259 @@
+//! The values of `bgp/v1`, from facts of Calico 1.x to 3.x and from the design's list of fields.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::{inside, read, refused, rewritten};
+use crate::key::IpFamily;
+use crate::resource::*;
+
+const PEER: &str = "/calico/bgp/v1/global/peer_v4/192.0.2.1";
+
+fn peer(value: &str) -> Peer {
+    *inside!(Peer, read(PEER, value))
+}
+
+#[test]
+fn as_numbers_in_every_spelling() {
+    for (value, asn) in [
+        (r#"{"ip": "192.0.2.1", "as_num": "64513"}"#, 64513),
+        (r#"{"ip": "192.0.2.1", "as_num": 64513}"#, 64513),
+        (r#"{"ip": "192.0.2.1", "as_num": "1.10"}"#, 65546),
+        (r#"{"ip": "192.0.2.1", "as_num": "65535.65535"}"#, u32::MAX),
+    ] {
+        assert_eq!(peer(value).as_num.get(), asn, "{value}");
+    }
+    let global = |text: &str| inside!(AsNum, read("/calico/bgp/v1/global/as_num", text)).get();
+    assert_eq!(global("64512"), 64512);
+    assert_eq!(global("1.10\n"), 65546);
+    for bad in ["", "0", "0.0", "4294967296", "65536.1", "-1", "+5", "\"64512\"", "1.2.3", "AS1", "1e3"] {
+        assert!(refused("/calico/bgp/v1/global/as_num", bad).contains("write an AS number"), "{bad}");
+    }
+    for bad in ["0", "\"0\"", "1.5", "-1", "4294967296", "true", "[1]", "null"] {
+        let text = refused(PEER, &format!(r#"{{"ip": "192.0.2.1", "as_num": {bad}}}"#));
+        assert!(text.starts_with("`as_num`: found "), "{bad}: {text}");
+    }
+}
+
+#[test]
+fn a_written_peer_has_its_as_as_text() {
+    // As Calico's writers put it: `{"ip": "192.0.2.1", "as_num": "64513"}`.
+    assert_eq!(
+        rewritten(PEER, r#"{"as_num": 64513, "ip": "192.0.2.1"}"#),
+        json!({"ip": "192.0.2.1", "as_num": "64513"})
+    );
+}
+
+#[test]
+fn every_field_of_a_peer() {
+    let value = json!({
+        "ip": "192.0.2.1", "as_num": "64513", "port": 1790, "password": "s3cret", "source_addr": "None",
+        "rr_cluster_id": "244.0.0.1", "restart_time": "120s", "keepalive_time": "10s", "hold_time": "1m30s",
+        "next_hop_mode": "Keep", "keep_next_hop": true, "ttl_security": 1, "num_allow_local_as": 2,
+        "local_as_num": "65001", "passive_mode": true, "filters": ["tor"], "max_prefixes": 1000, "bfd": true,
+        "role": "customer", "add_path": "both", "families": ["ipv6", "ipv4"], "extended_messages": true,
+        "own_only": true, "import_pools": false, "calico_node": true, "reachable_by": ""
+    })
+    .to_string();
+    let peer = peer(&value);
+    assert_eq!(peer.port, Some(1790));
+    assert_eq!(peer.password, Some(Password::Text("s3cret".to_owned())));
+    assert_eq!(peer.source_addr, SourceAddr::None);
+    assert_eq!(peer.rr_cluster_id, Some([244, 0, 0, 1].into()));
+    assert_eq!(peer.restart_time, Some(Duration::from_secs(120)));
+    assert_eq!(peer.keepalive_time, Some(Duration::from_secs(10)));
+    assert_eq!(peer.hold_time, Some(Duration::from_secs(90)));
+    assert_eq!(peer.next_hop_mode, Some(NextHopMode::Keep));
+    assert_eq!((peer.keep_next_hop, peer.ttl_security, peer.num_allow_local_as), (true, Some(1), 2));
+    assert_eq!(peer.local_as_num.map(Asn::get), Some(65001));
+    assert!(peer.passive_mode && peer.own_only && !peer.import_pools);
+    assert_eq!(peer.filters, ["tor"]);
+    assert_eq!(peer.max_prefixes, Some(1000));
+    assert_eq!(peer.bfd, Some(Bfd::default()));
+    assert_eq!((peer.role, peer.add_path), (Some(Role::Customer), Some(AddPath::Both)));
+    assert_eq!(peer.families, [IpFamily::V4, IpFamily::V6]);
+    assert_eq!(peer.extended_messages, Some(true));
+    assert_eq!(peer.extra.get("calico_node"), Some(&json!(true)));
+
+    let again = rewritten(PEER, &value);
+    assert_eq!(again["password"], "s3cret");
+    assert_eq!(again["restart_time"], "120s");
+    assert_eq!(again["reachable_by"], "", "a field that nobody named is kept");
+}
+
+#[test]
+fn what_calico_3_writes_for_none_is_none() {
+    let peer = peer(
+        r#"{"ip": "192.0.2.1", "as_num": "64513", "port": 0, "password": null, "source_addr": "UseNodeIP",
+            "rr_cluster_id": "", "restart_time": "", "keepalive_time": null, "next_hop_mode": "",
+            "ttl_security": 0, "num_allow_local_as": 0, "local_as_num": 0, "filters": null}"#,
+    );
+    assert_eq!(peer, Peer::new([192, 0, 2, 1].into(), Asn::new(64513).unwrap()));
+}
+
+#[test]
+fn secrets_are_never_printed() {
+    for value in [
+        r#"{"ip": "192.0.2.1", "as_num": "1", "password": "hunter2"}"#,
+        r#"{"ip": "192.0.2.1", "as_num": "1", "Password": "hunter2"}"#,
+    ] {
+        let debug = format!("{:?}", read(PEER, value));
+        assert!(!debug.contains("hunter2"), "{debug}");
+    }
+    for broken in [
+        r#"{"ip": "192.0.2.1", "as_num": "1", "password": ["hunter2"]}"#,
+        r#"{"ip": "192.0.2.1", "as_num": "1", "password": "hunter2"#,
+        r#"{"ip": "192.0.2.1", "as_num": "1", "password_file": "hunter2"}"#,
+        r#"{"ip": "192.0.2.1", "as_num": "1", "password": "x", "password_file": "hunter2"}"#,
+        r#""hunter2""#,
+        "hunter2",
+    ] {
+        let text = refused(PEER, broken);
+        assert!(!text.contains("hunter2"), "{text}");
+    }
+    let long = format!(r#"{{"as_num": "1", "password": "hunter2{}"}}"#, "x".repeat(80));
+    let text = refused(PEER, &long);
+    assert!(text.contains("`password`: found ***") && text.contains("80 bytes"), "{text}");
+    let mesh = read("/calico/bgp/v1/global/node_mesh", r#"{"enabled": true, "password": "hunter2"}"#);
+    assert!(!format!("{mesh:?}").contains("hunter2"));
+}
+
+#[test]
+fn password_files_lie_below_the_secrets_directory() {
+    let with = |file: &str| format!(r#"{{"as_num": "1", "password_file": "{file}"}}"#);
+    assert_eq!(
+        peer(&with("/etc/tortie/secrets/tor/a")).password,
+        Some(Password::File("/etc/tortie/secrets/tor/a".into()))
+    );
+    for bad in [
+        "/etc/tortie/secrets",
+        "/etc/tortie/secrets/",
+        "/etc/tortie/secretsx/a",
+        "/etc/tortie/secrets/../../passwd",
+        "etc/tortie/secrets/a",
+        "/etc/passwd",
+    ] {
+        assert!(refused(PEER, &with(bad)).contains("below /etc/tortie/secrets/"), "{bad}");
+    }
+    let both = r#"{"as_num": "1", "password": "x", "password_file": "/etc/tortie/secrets/a"}"#;
+    assert!(refused(PEER, both).contains("not both"));
+}
+
+#[test]
+fn impossible_peers_are_refused_with_field_and_next_step() {
+    for (field, says) in [
+        (r#""ip": "192.0.2.9""#, "`ip`: found `192.0.2.9`; the key says 192.0.2.1"),
+        (r#""ip": "tor""#, "`ip`: found `tor`"),
+        (r#""port": 65536"#, "`port`: found `65536`"),
+        (r#""hold_time": "2s""#, "`hold_time`: found `2s`; write 0 or 3s"),
+        (r#""hold_time": "19h""#, "`hold_time`"),
+        (r#""hold_time": "9s", "keepalive_time": "9s""#, "less than the hold time of 9s"),
+        (r#""restart_time": "4096s""#, "from 0s to 4095s"),
+        (r#""restart_time": "1.5s""#, "`restart_time`"),
+        (r#""restart_time": "-1s""#, "`restart_time`"),
+        (r#""restart_time": "fast""#, "found `\"fast\"`"),
+        (r#""next_hop_mode": "self""#, "\"Auto\", \"Self\" or \"Keep\""),
+        (r#""ttl_security": 255"#, "from 0 to 254"),
+        (r#""source_addr": "2001:db8::1""#, "one of the peer's family"),
+        (r#""rr_cluster_id": "abc""#, "dotted quad"),
+        (r#""max_prefixes": 0"#, "from 1 to"),
+        (r#""bfd": {"interval": "1ms"}"#, "`bfd.interval`: found `\"1ms\"`"),
+        (r#""role": "boss""#, "found `boss`"),
+        (r#""families": ["ipv5"]"#, "`families[0]`: found `\"ipv5\"`"),
+        (r#""filters": ["a", ""]"#, "`filters[1]`"),
+        (r#""passive_mode": "yes""#, "`passive_mode`: found `\"yes\"`; write true or false"),
+    ] {
+        let text = refused(PEER, &format!(r#"{{"as_num": "1", {field}}}"#));
+        assert!(text.contains(says), "{field}: {text}");
+    }
+}
+
+#[test]
+fn the_port_may_stand_in_the_key_or_in_the_value() {
+    let key = "/calico/bgp/v1/host/h1/peer_v4/192.0.2.1-1790";
+    assert_eq!(inside!(Peer, read(key, r#"{"ip": "192.0.2.1", "as_num": "1"}"#)).port, Some(1790));
+    assert!(refused(key, r#"{"as_num": "1", "port": 1791}"#).contains("the key says 1790"));
+    assert_eq!(peer(r#"{"as_num": "1", "port": "1790"}"#).port, Some(1790));
+}
+
+#[test]
+fn bfd_takes_a_word_or_its_own_times() {
+    let value = r#"{"as_num": "1", "bfd": {"interval": "50ms", "multiplier": 5, "echo": true}}"#;
+    let bfd = peer(value).bfd.unwrap();
+    assert_eq!((bfd.interval, bfd.multiplier), (Duration::from_millis(50), 5));
+    assert_eq!(rewritten(PEER, value)["bfd"], json!({"interval": "50ms", "multiplier": 5, "echo": true}));
+    assert_eq!(peer(r#"{"as_num": "1", "bfd": false}"#).bfd, None);
+}
+
+#[test]
+fn the_mesh_is_on_unless_it_says_no() {
+    let key = "/calico/bgp/v1/global/node_mesh";
+    assert!(NodeMesh::default().enabled, "an absent key means enabled");
+    assert!(inside!(NodeMesh, read(key, r#"{"enabled": true}"#)).enabled);
+    assert!(!inside!(NodeMesh, read(key, r#"{"enabled": false}"#)).enabled);
+    assert!(!inside!(NodeMesh, read("/calico/v1/config/bgp_node_mesh", r#"{"enabled": false}"#)).enabled);
+    let mesh =
+        inside!(NodeMesh, read(key, r#"{"enabled": true, "password": "x", "bfd": true, "own_only": true}"#));
+    assert!(mesh.own_only && mesh.bfd.is_some() && mesh.password.is_some());
+    assert_eq!(rewritten(key, r#"{"enabled": false}"#), json!({"enabled": false}));
+    assert!(refused(key, r#"{"enabled": "false"}"#).contains("without quotes"));
+}
+
+#[test]
+fn advertised_prefixes_with_communities_of_two_and_three_parts() {
+    let key = "/calico/bgp/v1/global/prefix_advertisements/ip_v4";
+    let value = r#"[{"cidr": "10.0.0.0/8", "communities": ["65000:100", "65000:1:2"]}]"#;
+    let list = inside!(PrefixAdvertisements, read(key, value));
+    assert_eq!(
+        list[0].communities,
+        [Community::Standard(65000 << 16 | 100), Community::Large([65000, 1, 2])]
+    );
+    assert_eq!(rewritten(key, value), serde_json::from_str::<serde_json::Value>(value).unwrap());
+    let bad = |value: &str, says: &str| {
+        let text = refused(key, value);
+        assert!(text.contains(says), "{text}");
+    };
+    bad(r#"[{"cidr": "10.0.0.0/8", "communities": ["65536:1"]}]"#, "`[0].communities[0]`: found `65536:1`");
+    bad(r#"[{"cidr": "10.0.0.0/8", "communities": ["1"]}]"#, "found `1`");
+    bad(r#"[{"cidr": "fd00::/8"}]"#, "of the key's family");
+    bad(r#"[{}]"#, "`[0].cidr`: found nothing");
+    bad("{}", "found an object; write a JSON list");
+}
+
+#[test]
+fn bare_texts() {
+    let host = |item: &str| format!("/calico/bgp/v1/host/h1/{item}");
+    let addr = |item: &str, text: &str| inside!(Address, read(&host(item), text)).map(|a| a.to_string());
+    assert_eq!(addr("ip_addr_v4", "192.0.2.10"), Some("192.0.2.10".to_owned()));
+    assert_eq!(addr("ip_addr_v4", ""), None, "no part in IPv4 BGP");
+    assert_eq!(addr("ip_addr_v6", " 2001:DB8::10\n"), Some("2001:db8::10".to_owned()));
+    assert!(refused(&host("ip_addr_v4"), "2001:db8::1").contains("IPv4 address"));
+    assert!(refused(&host("ip_addr_v4"), "192.0.2.10/24").contains("found `192.0.2.10/24`"));
+
+    let network = inside!(Network, read(&host("network_v4"), "192.0.2.10/24")).unwrap();
+    assert_eq!(network.to_string(), "192.0.2.0/24");
+    assert!(refused(&host("network_v4"), "192.0.2.0").contains("ADDRESS/LENGTH"));
+    assert!(refused(&host("network_v6"), "192.0.2.0/24").contains("2001:db8::/64"));
+
+    assert_eq!(inside!(RrClusterId, read(&host("rr_cluster_id"), "244.0.0.1")), Some([244, 0, 0, 1].into()));
+    assert_eq!(inside!(RrClusterId, read(&host("rr_cluster_id"), "")), None);
+    assert_eq!(inside!(ListenPort, read(&host("listen_port"), "1790")), 1790);
+    assert!(refused(&host("listen_port"), "0").contains("1 to 65535"));
+
+    // Levels of the agent are mapped; only none and debug differ from the rest.
+    for (text, level) in [
+        ("debug", BgpLogLevel::Debug),
+        ("info", BgpLogLevel::Info),
+        ("none", BgpLogLevel::None),
+        ("warning", BgpLogLevel::None),
+        ("critical", BgpLogLevel::None),
+        ("anything", BgpLogLevel::Info),
+    ] {
+        assert_eq!(inside!(LogLevel, read(&host("loglevel"), text)), level, "{text}");
+    }
+    assert_eq!(
+        inside!(BirdIp, read("/calico/v1/host/h1/bird_ip", "192.0.2.10")),
+        Some([192, 0, 2, 10].into())
+    );
+}

@@ -1,0 +1,71 @@
+//! Reading the kernel whole: links, addresses, nexthop objects, routes of the main table.
+
+use std::io;
+
+use super::link::{self, Address, Link};
+use super::netlink::Socket;
+use super::nexthop;
+use super::route::{self, Route};
+use super::thread::NexthopList;
+use super::wire::{AF_INET, AF_INET6};
+
+/// A dump that the kernel calls inconsistent is read again this often; then what it showed has to do.
+const TRIES: usize = 3;
+
+/// All links and addresses.
+pub(super) fn devices(socket: &mut Socket) -> io::Result<(Vec<Link>, Vec<Address>)> {
+    let (mut links, mut addresses) = (Vec::new(), Vec::new());
+    for _ in 0..TRIES {
+        links.clear();
+        let answer = socket.dump(link::encode_link_dump, |m| links.extend(link::decode_link(m)))?;
+        if answer.map_err(refused)? {
+            break;
+        }
+    }
+    for _ in 0..TRIES {
+        addresses.clear();
+        let answer = socket.dump(link::encode_address_dump, |m| addresses.extend(link::decode_address(m)))?;
+        if answer.map_err(refused)? {
+            break;
+        }
+    }
+    Ok((links, addresses))
+}
+
+/// All nexthop objects, ours and others', and whether the list is complete.
+pub(super) fn nexthops(socket: &mut Socket) -> io::Result<(NexthopList, bool)> {
+    let mut list = NexthopList::default();
+    for _ in 0..TRIES {
+        list.clear();
+        let answer = socket.dump(nexthop::encode_dump, |m| {
+            list.extend(nexthop::decode(m).map(|n| (n.id, n)));
+        })?;
+        if answer.map_err(refused)? {
+            return Ok((list, true));
+        }
+    }
+    Ok((list, false))
+}
+
+/// All routes of the main table, one after the other; false when the kernel changed while it was read, so that some may
+/// be missing.
+pub(super) fn routes(socket: &mut Socket, mut each: impl FnMut(Route)) -> io::Result<bool> {
+    let mut complete = true;
+    for family in [AF_INET, AF_INET6] {
+        let answer = socket.dump(
+            |buf, seq| route::encode_dump(buf, seq, family),
+            |m| route::decode(m).into_iter().for_each(&mut each),
+        )?;
+        match answer {
+            Ok(whole) => complete &= whole,
+            // The table, or the whole family, does not exist (yet).
+            Err(r) if matches!(r.code, libc::ENOENT | libc::EOPNOTSUPP | libc::EAFNOSUPPORT) => {}
+            Err(r) => return Err(refused(r)),
+        }
+    }
+    Ok(complete)
+}
+
+fn refused(refusal: super::netlink::Refusal) -> io::Error {
+    io::Error::other(format!("the kernel refuses to be read: {refusal}"))
+}

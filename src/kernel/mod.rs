@@ -1,0 +1,162 @@
+//! The kernel: routes, nexthop objects, the tunnel device and the sysctls that routing needs, over netlink.
+//!
+//! What it does not: it decides no routes (`routing::kernel_route` does), knows no BGP and no store, and never touches
+//! what others wrote: own objects carry our protocol number, our metric and ids of our range. Netlink types stay inside.
+//! Routes stay in the kernel when the thread ends.
+//!
+//! ```text
+//!   core --Intent-->  +---------------- kernel thread (only writer) ----------------+
+//!                     | state: table (wanted beside known), picture (links, foreign |
+//!   speaker --------> | routes, next hops)                                          |--facts--> core, speaker
+//!     Learned, Track  |   plan -> nexthops, routes, leftovers -> netlink batches    |
+//!                     +-------------------------------------------------------------+
+//!                          ^ mailbox of events                        |
+//!                     watch thread <------- notifications -------- Linux
+//! ```
+//!
+//! Whatever may have changed is first taken over into what is *known* (answers to our requests, notifications, dumps);
+//! entries whose wanted and known sides differ are dirty and are written. Start, steady state and recovery from lost
+//! notifications are the same function with more or fewer dirty entries.
+
+mod api;
+mod dump;
+mod link;
+mod netlink;
+mod nexthop;
+mod objects;
+mod plan;
+mod resolve;
+mod route;
+mod state;
+mod sysctl;
+mod table;
+mod thread;
+mod tunnel;
+mod view;
+mod watch;
+mod wire;
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::{self, SyncSender};
+use std::thread::JoinHandle;
+
+pub use self::api::*;
+pub use self::resolve::Covering;
+pub use self::view::{Counters, Counts, Drift, KernelView, RouteCondition, RouteState};
+pub use self::watch::WatchBatch;
+
+/// Takes facts. It runs on the kernel thread and must not wait for somebody who sends to that thread.
+pub type Sink = Box<dyn FnMut(KernelFact) + Send>;
+
+/// Messages that may wait for the kernel thread.
+const INBOX: usize = 1024;
+
+/// How the kernel thread runs.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// What may be done to the kernel.
+    pub mode: Mode,
+    /// Numbers that mark what is ours.
+    pub marks: Marks,
+    /// Nexthop objects: `None` tries whether the kernel has them.
+    pub nexthop_objects: Option<bool>,
+    /// Receive buffer of the watch thread in bytes, as far as allowed.
+    pub watch_buffer: usize,
+}
+
+impl Options {
+    /// Defaults of a real host: protocol 179, metric 1790, nexthop ids from 0x54000000, 8 MiB of buffer.
+    #[must_use]
+    pub fn new(mode: Mode) -> Self {
+        Self {
+            mode,
+            marks: Marks { protocol: 179, metric: 1790, nexthop_base: 0x5400_0000 },
+            nexthop_objects: None,
+            watch_buffer: 8 << 20,
+        }
+    }
+}
+
+/// The running threads. Dropping it ends them; the kernel stays as it is.
+#[derive(Debug)]
+pub struct KernelHandle {
+    sender: SyncSender<ToKernel>,
+    stop_watch: Option<Arc<OwnedFd>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl KernelHandle {
+    /// Where messages go. Sending waits while 1,024 of them wait.
+    #[must_use]
+    pub fn sender(&self) -> SyncSender<ToKernel> {
+        self.sender.clone()
+    }
+
+    /// Ends the threads and waits for them.
+    ///
+    /// # Errors
+    /// When one of them panicked.
+    pub fn stop(mut self) -> std::thread::Result<()> {
+        self.end();
+        self.threads.drain(..).try_for_each(JoinHandle::join)
+    }
+
+    fn end(&mut self) {
+        let _ = self.sender.send(ToKernel::Stop);
+        if let Some(stop) = self.stop_watch.take() {
+            let _ = rustix::io::write(&*stop, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+impl Drop for KernelHandle {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Starts the kernel thread and the watch thread in the network namespace of the caller. The first fact is
+/// [`KernelFact::Started`].
+///
+/// # Errors
+/// When the netlink sockets cannot be opened.
+pub fn spawn(options: &Options, sink: Sink) -> io::Result<KernelHandle> {
+    let (sender, inbox) = mpsc::sync_channel(INBOX);
+    if options.mode == Mode::Off {
+        let state = thread::blank(options, false);
+        let kernel = start("kernel", move || thread::run_off(&inbox, sink, &state))?;
+        return Ok(KernelHandle { sender, stop_watch: None, threads: vec![kernel] });
+    }
+    let writer = netlink::Socket::open()?;
+    let mut reader = netlink::Socket::open()?;
+    let mailbox = Arc::new(watch::Mailbox::default());
+    // Subscribed before anything is read, so that no change falls between.
+    let watcher = watch::Watcher::open(writer.port(), options.watch_buffer, Arc::clone(&mailbox))?;
+    let nexthops = match options.nexthop_objects {
+        Some(forced) => forced,
+        None => thread::has_nexthop_objects(&mut reader)?,
+    };
+    let stop_watch = Some(watcher.stop());
+    let wake = sender.clone();
+    let state = thread::blank(options, nexthops);
+    let kernel = thread::Thread::new(state, writer, reader, mailbox, sink);
+    let threads = vec![
+        start("kernel", move || run("kernel", || kernel.run(&inbox)))?,
+        start("watch", move || run("watch", || watcher.run(&wake)))?,
+    ];
+    Ok(KernelHandle { sender, stop_watch, threads })
+}
+
+fn start(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name(name.to_owned()).spawn(body)
+}
+
+/// A netlink socket that fails leaves nothing to go on with: the process ends, routes stay, graceful restart covers it.
+#[expect(clippy::panic, reason = "documented: a panic in any thread ends the process")]
+fn run(name: &str, body: impl FnOnce() -> io::Result<()>) {
+    if let Err(error) = body() {
+        panic!("the {name} thread cannot go on: {error}");
+    }
+}

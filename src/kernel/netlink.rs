@@ -1,0 +1,257 @@
+//! A blocking route-netlink socket: batches with one acknowledgement, and dumps.
+//!
+//! A batch is one `sendmsg` of many requests of which only the last asks for an acknowledgement. Errors come unasked and
+//! name their message by sequence number; after an error the rest of the batch is still processed. The answer to the last
+//! message (an error or the acknowledgement) ends the batch.
+
+use std::io;
+use std::time::Duration;
+
+use netlink_sys::{Socket as Raw, SocketAddr, protocols::NETLINK_ROUTE};
+use rustix::net::sockopt;
+
+use super::wire::{self, Messages, NLM_F_ACK, NLM_F_DUMP_INTR, NLMSG_DONE, NLMSG_ERROR};
+
+/// Most messages in one batch.
+pub(super) const BATCH: usize = 1024;
+/// Receive buffer asked for by writers and dumps, in bytes: 1,024 errors of about 1,300 bytes of kernel memory each.
+const RECV_BUFFER: usize = 4 << 20;
+const SEND_BUFFER: usize = 1 << 20;
+/// What the kernel charges the receive buffer for one short error answer, in bytes, rounded up.
+const ERROR_COST: usize = 1536;
+/// A kernel that does not answer in this time is treated as an answer that was lost.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Why the kernel refused one message.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text}")]
+pub(super) struct Refusal {
+    /// The errno, positive; 0 when the answer was lost.
+    pub code: i32,
+    /// In words, with the kernel's own explanation where it gave one.
+    pub text: String,
+}
+
+impl Refusal {
+    fn new(code: i32, explanation: Option<String>) -> Self {
+        let name = io::Error::from_raw_os_error(code).to_string();
+        let name = name.split(" (os error").next().unwrap_or_default().to_owned();
+        Self { code, text: explanation.map_or_else(|| name.clone(), |e| format!("{name}: {e}")) }
+    }
+
+    /// The answer never came; whether the request was carried out is unknown.
+    pub(super) fn lost() -> Self {
+        Self { code: 0, text: "the kernel's answer was lost".to_owned() }
+    }
+}
+
+/// A connected route-netlink socket.
+pub(super) struct Socket {
+    raw: Raw,
+    port: u32,
+    seq: u32,
+    recv: Vec<u8>,
+    batch_messages: usize,
+    batch_bytes: usize,
+}
+
+impl Socket {
+    /// Opens a socket with buffers as large as allowed, extended errors and strict checking of dumps.
+    pub(super) fn open() -> io::Result<Self> {
+        let mut raw = Raw::new(NETLINK_ROUTE)?;
+        let port = raw.bind_auto()?.port_number();
+        raw.connect(&SocketAddr::new(0, 0))?;
+        // Older kernels lack these; then errors have no words and dumps are filtered by the reader.
+        let _ = raw.set_cap_ack(true);
+        let _ = raw.set_ext_ack(true);
+        let _ = raw.set_netlink_get_strict_chk(true);
+        sockopt::set_socket_timeout(&raw, sockopt::Timeout::Recv, Some(ANSWER_TIMEOUT))?;
+        let receive = grow_recv_buffer(&raw, RECV_BUFFER)?;
+        if sockopt::set_socket_send_buffer_size_force(&raw, SEND_BUFFER).is_err() {
+            let _ = sockopt::set_socket_send_buffer_size(&raw, SEND_BUFFER);
+        }
+        let send = sockopt::socket_send_buffer_size(&raw)?;
+        Ok(Self {
+            raw,
+            port,
+            seq: 1,
+            recv: Vec::with_capacity(64 << 10),
+            batch_messages: (receive / ERROR_COST).clamp(16, BATCH),
+            // The kernel refuses datagrams longer than the buffer less 32 bytes; half leaves room for the longest message.
+            batch_bytes: (send / 2).min(512 << 10),
+        })
+    }
+
+    /// Port id: notifications that our requests cause carry it.
+    pub(super) fn port(&self) -> u32 {
+        self.port
+    }
+
+    /// Sends what `encode` writes for each item (flags to add and sequence number are given) in as few batches as fit,
+    /// and hands each result to `done` in order.
+    ///
+    /// # Errors
+    /// When the socket itself fails; the items without a result are then unknown.
+    pub(super) fn batch<T>(
+        &mut self,
+        items: &[T],
+        mut encode: impl FnMut(&T, &mut Vec<u8>, u16, u32),
+        mut done: impl FnMut(&T, Result<(), Refusal>),
+    ) -> io::Result<()> {
+        let mut buf = Vec::with_capacity(self.batch_bytes.min(items.len() * 80 + 512));
+        let mut rest = items;
+        let mut results: Vec<Option<Refusal>> = Vec::new();
+        while !rest.is_empty() {
+            buf.clear();
+            let base = self.seq;
+            let mut count = 0usize;
+            let mut last_at = 0;
+            for item in rest.iter().take(self.batch_messages) {
+                if count > 0 && buf.len() >= self.batch_bytes {
+                    break;
+                }
+                last_at = buf.len();
+                encode(item, &mut buf, 0, self.seq);
+                self.seq = self.seq.wrapping_add(1);
+                count += 1;
+            }
+            // Only the last one asks for an acknowledgement.
+            if let Some(flags) = wire::u16_at(&buf, last_at + 6)
+                && let Some(field) = buf.get_mut(last_at + 6..last_at + 8)
+            {
+                field.copy_from_slice(&(flags | NLM_F_ACK).to_ne_bytes());
+            }
+            self.raw.send(&buf, 0)?;
+            results.clear();
+            results.resize(count, None);
+            let complete = self.answers(base, &mut results)?;
+            let (now, later) = rest.split_at(count);
+            for (item, refusal) in now.iter().zip(results.drain(..)) {
+                // An incomplete batch may have lost errors of any message, so that no success can be believed.
+                let result = match refusal {
+                    Some(refusal) => Err(refusal),
+                    None if complete => Ok(()),
+                    None => Err(Refusal::lost()),
+                };
+                done(item, result);
+            }
+            rest = later;
+        }
+        Ok(())
+    }
+
+    /// Reads answers until the one of the last message; false when some were lost.
+    fn answers(&mut self, base: u32, results: &mut [Option<Refusal>]) -> io::Result<bool> {
+        let last = results.len().saturating_sub(1);
+        loop {
+            self.recv.clear();
+            match self.raw.recv(&mut self.recv, 0) {
+                Ok(_) => {}
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(e) if lost(&e) => return Ok(false),
+                Err(e) => return Err(e),
+            }
+            for message in Messages(&self.recv) {
+                if message.kind != NLMSG_ERROR {
+                    continue;
+                }
+                let Ok(index) = usize::try_from(message.seq.wrapping_sub(base)) else { continue };
+                if index > last {
+                    continue;
+                }
+                if let (Some(refusal), Some(slot)) = (refusal(&message), results.get_mut(index)) {
+                    *slot = Some(refusal);
+                }
+                if index == last {
+                    return Ok(true);
+                }
+            }
+        }
+    }
+
+    /// One request with acknowledgement, written by `encode` with the flags and the sequence number given.
+    pub(super) fn request(
+        &mut self,
+        encode: impl FnMut(&(), &mut Vec<u8>, u16, u32),
+    ) -> io::Result<Result<(), Refusal>> {
+        let mut result = Ok(());
+        self.batch(&[()], encode, |(), r| result = r)?;
+        Ok(result)
+    }
+
+    /// A dump: the request as `encode` writes it, each answer to `each`. `Ok(false)`: the kernel says that the table
+    /// changed while it was read, or answers were lost; what was given may miss something.
+    pub(super) fn dump(
+        &mut self,
+        encode: impl FnOnce(&mut Vec<u8>, u32),
+        mut each: impl FnMut(&wire::Message<'_>),
+    ) -> io::Result<Result<bool, Refusal>> {
+        let seq = self.seq;
+        self.seq = self.seq.wrapping_add(1);
+        let mut request = Vec::with_capacity(64);
+        encode(&mut request, seq);
+        self.raw.send(&request, 0)?;
+        let mut consistent = true;
+        loop {
+            self.recv.clear();
+            match self.raw.recv(&mut self.recv, 0) {
+                Ok(_) => {}
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(e) if lost(&e) => return Ok(Ok(false)),
+                Err(e) => return Err(e),
+            }
+            for message in Messages(&self.recv) {
+                if message.seq != seq {
+                    continue;
+                }
+                consistent &= message.flags & NLM_F_DUMP_INTR == 0;
+                match message.kind {
+                    NLMSG_DONE => {
+                        let code = wire::u32_at(message.body, 0).map_or(0, u32::cast_signed);
+                        return Ok(if code < 0 { Err(Refusal::new(-code, None)) } else { Ok(consistent) });
+                    }
+                    NLMSG_ERROR => return Ok(refusal(&message).map_or(Ok(true), Err)),
+                    _ => each(&message),
+                }
+            }
+        }
+    }
+}
+
+/// Sets a receive buffer, forced where allowed; returns what the socket has.
+pub(super) fn grow_recv_buffer(raw: &Raw, bytes: usize) -> io::Result<usize> {
+    if sockopt::set_socket_recv_buffer_size_force(raw, bytes).is_err() {
+        let _ = sockopt::set_socket_recv_buffer_size(raw, bytes);
+    }
+    Ok(sockopt::socket_recv_buffer_size(raw)?)
+}
+
+/// Whether a receive error means that answers were dropped or never came.
+fn lost(e: &io::Error) -> bool {
+    e.raw_os_error() == Some(libc::ENOBUFS)
+        || matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+}
+
+/// The refusal in an NLMSG_ERROR; `None` when it is an acknowledgement.
+fn refusal(message: &wire::Message<'_>) -> Option<Refusal> {
+    const NLM_F_CAPPED: u16 = 0x100;
+    const NLM_F_ACK_TLVS: u16 = 0x200;
+    const NLMSGERR_ATTR_MSG: u16 = 1;
+    let code = wire::u32_at(message.body, 0)?.cast_signed();
+    if code == 0 {
+        return None;
+    }
+    let explanation = (message.flags & NLM_F_ACK_TLVS != 0)
+        .then(|| {
+            let echoed = if message.flags & NLM_F_CAPPED != 0 {
+                wire::HEADER
+            } else {
+                wire::align(usize::try_from(wire::u32_at(message.body, 4)?).ok()?)
+            };
+            wire::Attrs::after(message.body, 4 + echoed)
+                .find(|(kind, _)| *kind == NLMSGERR_ATTR_MSG)
+                .map(|(_, data)| wire::text(data))
+        })
+        .flatten();
+    Some(Refusal::new(code.saturating_neg(), explanation))
+}

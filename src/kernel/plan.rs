@@ -1,0 +1,213 @@
+//! From dirty entries to requests, and from the kernel's answers back to what is known. Pure: no I/O.
+//!
+//! Three rounds, each sent and settled before the next is planned: nexthop objects, then routes, then the objects that
+//! nothing needs any more. A route therefore never names an object that is not there, and no object is deleted under a
+//! route that uses it.
+
+use std::net::IpAddr;
+
+use rustc_hash::FxHashSet;
+use tortie_config::Cidr;
+
+use super::netlink::Refusal;
+use super::nexthop::{self, Content};
+use super::objects::TargetId;
+use super::route::{self, Via};
+use super::table::{Known, Table, Want};
+
+/// One request to the kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Op {
+    PutNexthop { id: u32, content: Content, put: nexthop::Put },
+    DeleteNexthop { id: u32 },
+    PutRoute { prefix: Cidr, what: What, put: route::Put },
+    DeleteRoute { prefix: Cidr, metric: u32 },
+}
+
+/// What a route is to say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum What {
+    Blackhole,
+    Nexthop(u32),
+    Plain(TargetId),
+}
+
+/// What planning asks of the picture of the network.
+pub(super) trait Surroundings {
+    /// Whether a gateway needs the onlink flag on this interface.
+    fn needs_onlink(&self, gateway: IpAddr, ifindex: u32) -> bool;
+    /// A foreign route that has this prefix and metric, in words.
+    fn in_the_way(&self, prefix: &Cidr, metric: u32) -> Option<String>;
+}
+
+impl Op {
+    /// Writes the request.
+    pub(super) fn encode(
+        &self,
+        table: &Table,
+        around: &dyn Surroundings,
+        buf: &mut Vec<u8>,
+        flags: u16,
+        seq: u32,
+    ) {
+        let marks = table.marks;
+        match self {
+            Self::PutNexthop { id, content, put } => {
+                nexthop::encode_put(buf, flags, seq, *id, marks.protocol, content, *put);
+            }
+            Self::DeleteNexthop { id } => nexthop::encode_delete(buf, flags, seq, *id),
+            Self::PutRoute { prefix, what, put } => {
+                let onlink = |g, i| around.needs_onlink(g, i);
+                let legs = match what {
+                    What::Plain(target) => table.objects.legs(*target, &onlink),
+                    _ => Default::default(),
+                };
+                let via = match what {
+                    What::Blackhole => Via::Blackhole,
+                    What::Nexthop(id) => Via::Nexthop(*id),
+                    What::Plain(_) => Via::Plain(&legs),
+                };
+                route::encode_put(buf, flags, seq, prefix, marks.protocol, marks.metric, via, *put);
+            }
+            Self::DeleteRoute { prefix, metric } => {
+                route::encode_delete(buf, flags, seq, prefix, marks.protocol, *metric);
+            }
+        }
+    }
+}
+
+/// The nexthop objects that dirty entries and dirty targets need, members before groups.
+pub(super) fn nexthops(table: &mut Table, around: &dyn Surroundings) -> Vec<Op> {
+    let mut targets = table.objects.take_dirty();
+    for prefix in table.dirty() {
+        if let Some(Want::Via(target)) = table.entries.get(prefix).map(|e| e.want) {
+            targets.push(target);
+        }
+    }
+    let onlink = |g, i| around.needs_onlink(g, i);
+    let (mut planned, mut singles, mut groups) = (FxHashSet::default(), Vec::new(), Vec::new());
+    for target in targets {
+        table.objects.ensure(target, &onlink, &mut planned, &mut singles, &mut groups);
+    }
+    singles.append(&mut groups);
+    singles
+}
+
+/// What brings the dirty entries right, given the nexthop objects that are there now.
+pub(super) fn routes(table: &mut Table, around: &dyn Surroundings) -> Vec<Op> {
+    let mut ops = Vec::new();
+    for prefix in table.take_dirty() {
+        let Some(entry) = table.entries.get(&prefix).copied() else { continue };
+        if table.is_right(&entry) {
+            table.failed.remove(&prefix);
+            table.tidy(prefix);
+            continue;
+        }
+        let what = match entry.want {
+            Want::Nothing(_) => {
+                ops.push(Op::DeleteRoute { prefix, metric: table.marks.metric });
+                continue;
+            }
+            Want::Blackhole => What::Blackhole,
+            Want::Via(target) if !table.objects.enabled() => What::Plain(target),
+            Want::Via(target) => match table.objects.usable(target) {
+                Ok(id) => What::Nexthop(id),
+                Err(reason) => {
+                    let reason = reason.into();
+                    table.failed.insert(prefix, reason);
+                    continue;
+                }
+            },
+        };
+        if let Some(reason) = around.in_the_way(&prefix, table.marks.metric) {
+            table.failed.insert(prefix, reason.into());
+            continue;
+        }
+        let put = if entry.known == Known::Absent { route::Put::Add } else { route::Put::Replace };
+        ops.push(Op::PutRoute { prefix, what, put });
+    }
+    if table.swept {
+        ops.extend(
+            table.strays.keys().map(|(prefix, metric)| Op::DeleteRoute { prefix: *prefix, metric: *metric }),
+        );
+    }
+    ops
+}
+
+/// Own objects that nothing needs any more.
+pub(super) fn leftovers(table: &mut Table) -> Vec<Op> {
+    table.objects.plan_unused()
+}
+
+/// Takes the kernel's answer to one request over into what is known. Gives the reason when it failed.
+pub(super) fn settle(table: &mut Table, op: &Op, result: &Result<(), Refusal>) -> Option<String> {
+    if matches!(result, Err(r) if r.code == 0) {
+        table.doubtful = true;
+    }
+    match op {
+        Op::PutNexthop { id, content, put } => {
+            table.objects.put_done(*id, content, *put, result);
+        }
+        Op::DeleteNexthop { id } => table.objects.delete_done(*id, result),
+        Op::PutRoute { prefix, what, .. } => return put_settled(table, *prefix, *what, result),
+        Op::DeleteRoute { prefix, metric } => return delete_settled(table, *prefix, *metric, result),
+    }
+    result.as_ref().err().map(|r| r.text.clone())
+}
+
+fn put_settled(table: &mut Table, prefix: Cidr, what: What, result: &Result<(), Refusal>) -> Option<String> {
+    match result {
+        Ok(()) => {
+            let known = match what {
+                What::Blackhole => Known::Blackhole,
+                What::Nexthop(id) => Known::Nexthop(id),
+                What::Plain(target) => {
+                    table.objects.add_ref(target);
+                    Known::Plain(target)
+                }
+            };
+            table.set_known(prefix, known);
+            table.failed.remove(&prefix);
+            None
+        }
+        Err(refusal) => {
+            // EEXIST: something is there that was not known; EINVAL, ENOENT: the object went. A dump will tell.
+            table.doubtful |= matches!(refusal.code, libc::EEXIST | libc::EINVAL | libc::ENOENT);
+            if refusal.code == 0 {
+                table.set_known(prefix, Known::Gone);
+            }
+            let text = if refusal.code == libc::EEXIST {
+                "another route has this prefix and metric".to_owned()
+            } else {
+                refusal.text.clone()
+            };
+            table.failed.insert(prefix, text.clone().into());
+            Some(text)
+        }
+    }
+}
+
+fn delete_settled(
+    table: &mut Table,
+    prefix: Cidr,
+    metric: u32,
+    result: &Result<(), Refusal>,
+) -> Option<String> {
+    let gone = match result {
+        Ok(()) => true,
+        Err(refusal) => matches!(refusal.code, libc::ESRCH | libc::ENOENT),
+    };
+    if metric != table.marks.metric {
+        table.strays.remove(&(prefix, metric));
+        return None;
+    }
+    if gone {
+        table.set_known(prefix, Known::Absent);
+        table.failed.remove(&prefix);
+        table.tidy(prefix);
+        return None;
+    }
+    let text = result.as_ref().err().map(|r| r.text.clone())?;
+    table.failed.insert(prefix, text.clone().into());
+    Some(text)
+}

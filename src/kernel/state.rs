@@ -1,0 +1,318 @@
+//! Everything that the kernel thread knows, and what each message and event does to it. No I/O: `thread.rs` sends what
+//! becomes due.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustc_hash::{FxHashMap, FxHashSet};
+use tortie_config::Cidr;
+
+use super::api::{KernelIntent, LearnedChange, Mode};
+use super::link::Link;
+use super::nexthop::{Content, Nexthop};
+use super::resolve::Picture;
+use super::route::Route;
+use super::table::Table;
+use super::tunnel;
+use super::view::Counters;
+use super::watch::Event;
+use crate::routing::{KernelRoute, Resolved, RoutingView, kernel_route};
+
+/// Something that somebody else did to our objects.
+#[derive(Debug, Default)]
+pub(super) struct External {
+    pub(super) objects: usize,
+    pub(super) first: Option<String>,
+}
+
+impl External {
+    pub(super) fn note(&mut self, objects: usize, words: impl FnOnce() -> String) {
+        if objects > 0 {
+            self.objects += objects;
+            self.first.get_or_insert_with(words);
+        }
+    }
+}
+
+/// What is due after events.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Due {
+    /// Own nexthop objects may have vanished: list them now.
+    pub(super) nexthops: bool,
+    /// Silent changes are possible: compare everything soon.
+    pub(super) compare: bool,
+    /// The tunnel device may have changed.
+    pub(super) tunnel: bool,
+    /// What failed may work now.
+    pub(super) retry: bool,
+}
+
+/// The state of the kernel thread.
+pub(super) struct State {
+    pub(super) mode: Mode,
+    pub(super) table: Table,
+    pub(super) picture: Picture,
+    pub(super) intent: Option<Arc<KernelIntent>>,
+    view: Arc<RoutingView>,
+    tunnel_present: bool,
+    pub(super) tunnel_trouble: Option<String>,
+    pub(super) counters: Counters,
+    pub(super) external: External,
+    pub(super) last_compare: Option<(Instant, Duration)>,
+}
+
+impl State {
+    pub(super) fn new(mode: Mode, table: Table) -> Self {
+        Self {
+            mode,
+            table,
+            picture: Picture::default(),
+            intent: None,
+            view: Arc::default(),
+            tunnel_present: false,
+            tunnel_trouble: None,
+            counters: Counters::default(),
+            external: External::default(),
+            last_compare: None,
+        }
+    }
+
+    /// Runs `change` on the table with the decision function over the present picture.
+    fn with_decide(&mut self, change: impl FnOnce(&mut Table, &mut super::table::Decide<'_>)) {
+        let (picture, view, tunnel) = (&mut self.picture, &self.view, self.tunnel_present);
+        let mut decide = |prefix: Cidr, hops: &[IpAddr]| -> KernelRoute {
+            for hop in hops {
+                picture.follow(*hop, false);
+            }
+            kernel_route(view, prefix, hops, |hop| picture.answer(hop), tunnel)
+        };
+        change(&mut self.table, &mut decide);
+    }
+
+    /// A new intent: decisions are made again where they may differ.
+    pub(super) fn take_intent(&mut self, intent: Arc<KernelIntent>) {
+        let old = std::mem::replace(&mut self.view, Arc::clone(&intent.view));
+        let same = old.pools == self.view.pools
+            && old.network_v4 == self.view.network_v4
+            && (old.node_v4, old.node_v6) == (self.view.node_v4, self.view.node_v6);
+        self.with_decide(|table, decide| {
+            table.set_blackholes(&intent.blackholes, decide);
+            if !same {
+                table.decide_again(&|_| true, decide);
+            }
+        });
+        self.intent = Some(intent);
+        self.look_at_tunnel();
+    }
+
+    /// A batch of learned routes.
+    pub(super) fn learn(&mut self, batch: &[LearnedChange]) {
+        self.with_decide(|table, decide| {
+            for change in batch {
+                table.learn(change.prefix, &change.next_hops, decide);
+            }
+        });
+    }
+
+    /// Whether the tunnel device is there and up; decisions are made again when that changed.
+    pub(super) fn look_at_tunnel(&mut self) {
+        let device = self.picture.link_named(tunnel::DEVICE);
+        let wanted = self.intent.as_ref().is_some_and(|i| i.tunnel.is_some());
+        let present = wanted && device.is_some_and(Link::is_up);
+        let ifindex = device.map_or(0, |l| l.index);
+        self.table.objects.set_tunnel(ifindex);
+        if present != self.tunnel_present {
+            self.tunnel_present = present;
+            self.with_decide(|table, decide| table.decide_again(&|_| true, decide));
+        }
+    }
+
+    /// Follows next hops to where the network moved them; gives the changes that were asked for.
+    pub(super) fn follow_next_hops(&mut self) -> Vec<(IpAddr, Option<Resolved>)> {
+        let changes = self.picture.changes();
+        if changes.is_empty() {
+            return Vec::new();
+        }
+        let moved: FxHashSet<IpAddr> = changes.iter().map(|(a, ..)| *a).collect();
+        self.with_decide(|table, decide| {
+            table.decide_again(&|hops| hops.iter().any(|h| moved.contains(h)), decide);
+        });
+        changes.into_iter().filter(|(.., tracked)| *tracked).map(|(a, r, _)| (a, r)).collect()
+    }
+
+    /// Next hops that nobody uses any more are followed no longer.
+    pub(super) fn forget_next_hops(&mut self) {
+        let used: FxHashSet<IpAddr> = self.table.next_hops().collect();
+        self.picture.forget_unused(&used);
+    }
+
+    /// One event of the watch thread.
+    pub(super) fn event(&mut self, event: Event, due: &mut Due) {
+        match event {
+            Event::Link(link) => {
+                let (index, can_carry, up) = (link.index, link.can_carry(), link.is_up());
+                due.tunnel |= link.name == tunnel::DEVICE;
+                let old = self.picture.set_link(link);
+                let moved = old.is_none_or(|o| o.can_carry() != can_carry || o.is_up() != up);
+                if moved {
+                    due.nexthops |= self.table.objects.uses_device(index);
+                    due.compare = true;
+                    due.retry |= can_carry;
+                }
+            }
+            Event::LinkGone(link) => {
+                due.tunnel |= link.name == tunnel::DEVICE;
+                due.nexthops |= self.table.objects.uses_device(link.index);
+                due.compare = true;
+                self.picture.remove_link(link.index);
+            }
+            Event::Address(address) => {
+                due.tunnel |= self.on_tunnel(address.ifindex);
+                due.retry = true;
+                self.picture.add_address(address);
+            }
+            Event::AddressGone(address) => {
+                due.tunnel |= self.on_tunnel(address.ifindex);
+                due.nexthops |= self.table.objects.uses_device(address.ifindex);
+                due.compare = true;
+                self.picture.remove_address(&address);
+            }
+            Event::Route { route, replaces, by } if route.protocol == self.table.marks.protocol => {
+                let (prefix, stray) = (route.prefix, !self.at_our_place(&route));
+                let differs = self.table.compare(&route);
+                let wrong = if stray { self.table.swept } else { !self.entry_is_right(&prefix) };
+                if differs && by != 0 && wrong {
+                    let verb = if replaces { "changed" } else { "added" };
+                    self.external.note(1, || format!("route {prefix} was {verb} by port {by}"));
+                }
+            }
+            Event::Route { route, replaces, by } => {
+                let (prefix, at_our_place) = (route.prefix, self.at_our_place(&route));
+                // Sibling legs of IPv6 come and go in separate messages that say too little.
+                due.compare |= !prefix.is_v4() && route.legs.len() > 1;
+                self.picture.add_route(route, replaces);
+                if replaces && at_our_place && self.table.lose(prefix) {
+                    self.external.note(1, || format!("route {prefix} was replaced by port {by}"));
+                }
+            }
+            Event::RouteGone { route, by } if route.protocol == self.table.marks.protocol => {
+                let prefix = route.prefix;
+                if route.metric == self.table.marks.metric && route.tos == 0 {
+                    let wanted = self.entry_is_right(&prefix);
+                    if self.table.lose(prefix) && by != 0 && wanted {
+                        self.external.note(1, || format!("route {prefix} was deleted by port {by}"));
+                    }
+                } else {
+                    self.table.strays.remove(&(prefix, route.metric));
+                }
+            }
+            Event::RouteGone { route, .. } => {
+                let (prefix, at_our_place) = (route.prefix, self.at_our_place(&route));
+                due.compare |=
+                    !prefix.is_v4() && !route.legs.is_empty() && route.nexthop == 0 && at_our_place;
+                self.picture.remove_route(route);
+                if at_our_place {
+                    self.table.mark(prefix);
+                }
+            }
+            Event::Nexthop { nexthop, by } => {
+                let id = nexthop.id;
+                if self.nexthop_is_ours(&nexthop) {
+                    if self.table.objects.found(id, &nexthop.content, false) && by != 0 {
+                        self.external.note(1, || format!("nexthop {id:#x} was changed by port {by}"));
+                    }
+                } else {
+                    self.table.objects.reserve(id);
+                }
+            }
+            Event::NexthopGone { nexthop, by } => {
+                let id = nexthop.id;
+                if self.nexthop_is_ours(&nexthop) {
+                    let routes = self.table.lose_objects(&[id]);
+                    if by == 0 {
+                        self.counters.vanished += routes as u64;
+                    } else {
+                        self.external
+                            .note(routes + 1, || format!("nexthop {id:#x} was deleted by port {by}"));
+                    }
+                    // Groups that held it shrank; which ones the list tells.
+                    due.nexthops = true;
+                }
+            }
+        }
+    }
+
+    /// What a dump of everything says. What is missing although no device `moved` is somebody's doing.
+    pub(super) fn take_comparison(
+        &mut self,
+        nexthops: Option<&FxHashMap<u32, Nexthop>>,
+        own: &[Route],
+        complete: bool,
+        moved: bool,
+    ) {
+        if let Some(list) = nexthops {
+            self.take_nexthops(list, !moved);
+        }
+        let (table, mut different, mut first) = (&mut self.table, 0, None);
+        table.begin_compare();
+        table.doubtful = false;
+        for route in own {
+            if table.compare(route) {
+                different += 1;
+                first.get_or_insert(route.prefix);
+            }
+        }
+        if complete {
+            let (missing, example) = table.end_compare();
+            different += missing;
+            first = first.or(example);
+        }
+        if moved {
+            self.counters.vanished += different as u64;
+        } else if let Some(prefix) = first {
+            self.external.note(different, || format!("route {prefix} differed in a comparison"));
+        }
+    }
+
+    /// What a list of all nexthop objects says about ours.
+    pub(super) fn take_nexthops(&mut self, list: &FxHashMap<u32, Nexthop>, external: bool) {
+        let known: Vec<(u32, Content)> =
+            self.table.objects.present().map(|(id, content)| (id, content.clone())).collect();
+        let gone: Vec<u32> = known.iter().map(|(id, _)| *id).filter(|id| !list.contains_key(id)).collect();
+        let mut changed = Vec::new();
+        for nexthop in list.values() {
+            if self.nexthop_is_ours(nexthop) {
+                changed.push(nexthop);
+            } else {
+                self.table.objects.reserve(nexthop.id);
+            }
+        }
+        // Members before groups, so that a group's content can be read.
+        changed.sort_unstable_by_key(|n| (matches!(n.content, Content::Group(_)), n.id));
+        let routes = self.table.lose_objects(&gone);
+        let news = changed.into_iter().filter(|n| self.table.objects.found(n.id, &n.content, false)).count();
+        if external {
+            self.external.note(gone.len() + news, || "nexthops differed in a comparison".to_owned());
+        } else {
+            self.counters.vanished += routes as u64;
+        }
+    }
+
+    /// A nexthop is ours by protocol and id; one that we wrote stays ours when somebody replaces it.
+    pub(super) fn nexthop_is_ours(&self, nexthop: &Nexthop) -> bool {
+        self.table.objects.is_own(nexthop, self.table.marks.protocol) || self.table.objects.wrote(nexthop.id)
+    }
+
+    fn at_our_place(&self, route: &Route) -> bool {
+        route.metric == self.table.marks.metric && route.tos == 0
+    }
+
+    fn on_tunnel(&self, ifindex: u32) -> bool {
+        self.picture.links.get(&ifindex).is_some_and(|l| l.name == tunnel::DEVICE)
+    }
+
+    fn entry_is_right(&self, prefix: &Cidr) -> bool {
+        self.table.entries.get(prefix).is_none_or(|e| self.table.is_right(e))
+    }
+}

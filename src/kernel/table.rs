@@ -1,0 +1,440 @@
+//! What is wanted for each prefix beside what the kernel is known to hold. Pure: no I/O.
+//!
+//! One entry a prefix, small, because there may be a million. Whatever changes on either side marks the entry dirty;
+//! `plan.rs` turns dirty entries into requests.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+use tortie_config::Cidr;
+
+use super::api::Marks;
+use super::objects::{Objects, TargetId};
+use super::route::{RTN_BLACKHOLE, RTN_UNICAST, Route};
+use crate::routing::{ChangeId, KernelRoute};
+
+/// Index of a set of BGP next hops.
+pub(super) type SetId = u32;
+const NO_SET: SetId = SetId::MAX;
+
+/// What an entry should be in the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Want {
+    /// No route; the reason when one was learned.
+    Nothing(Option<u8>),
+    Blackhole,
+    Via(TargetId),
+}
+
+/// What the kernel holds at the prefix, our metric and our protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Known {
+    /// Nothing of ours ever was.
+    Absent,
+    /// It was, and is believed to have gone without our doing, or a request's outcome is unknown.
+    Gone,
+    Blackhole,
+    Nexthop(u32),
+    Plain(TargetId),
+    /// Something that we never write.
+    Strange,
+}
+
+/// One prefix.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Entry {
+    learned: SetId,
+    pub(super) want: Want,
+    pub(super) known: Known,
+    blackhole: bool,
+    /// Found at start and not spoken of since.
+    pub(super) stale: bool,
+    dirty: bool,
+    seen: bool,
+}
+
+#[derive(Debug)]
+struct HopSet {
+    hops: SmallVec<[IpAddr; 2]>,
+    refs: u32,
+}
+
+/// The decision about one learned prefix: its BGP next hops in, the kernel route out.
+pub(super) type Decide<'a> = dyn FnMut(Cidr, &[IpAddr]) -> KernelRoute + 'a;
+
+/// The wanted and the known state of all own routes.
+#[derive(Debug)]
+pub(super) struct Table {
+    pub(super) marks: Marks,
+    pub(super) objects: Objects,
+    pub(super) entries: FxHashMap<Cidr, Entry>,
+    pub(super) failed: FxHashMap<Cidr, Box<str>>,
+    /// Own protocol at another metric: of an earlier configuration, or somebody's doing.
+    pub(super) strays: FxHashMap<(Cidr, u32), ()>,
+    pub(super) swept: bool,
+    /// The kernel disagreed with what was known: compare everything.
+    pub(super) doubtful: bool,
+    dirty: Vec<Cidr>,
+    sets: Vec<Option<HopSet>>,
+    free_sets: Vec<SetId>,
+    by_hops: FxHashMap<SmallVec<[IpAddr; 2]>, SetId>,
+    reasons: Vec<&'static str>,
+    blackholes: BTreeMap<Cidr, ChangeId>,
+}
+
+impl Table {
+    pub(super) fn new(marks: Marks, nexthop_objects: bool) -> Self {
+        Self {
+            marks,
+            objects: Objects::new(nexthop_objects, marks.nexthop_base),
+            entries: FxHashMap::default(),
+            failed: FxHashMap::default(),
+            strays: FxHashMap::default(),
+            swept: false,
+            doubtful: false,
+            dirty: Vec::new(),
+            sets: Vec::new(),
+            free_sets: Vec::new(),
+            by_hops: FxHashMap::default(),
+            reasons: Vec::new(),
+            blackholes: BTreeMap::new(),
+        }
+    }
+
+    // Wanted.
+
+    /// Replaces the set of blackholes; gives those that changed.
+    pub(super) fn set_blackholes(&mut self, wanted: &BTreeMap<Cidr, ChangeId>, decide: &mut Decide<'_>) {
+        let old = std::mem::replace(&mut self.blackholes, wanted.clone());
+        for prefix in old.keys().filter(|p| !wanted.contains_key(p)) {
+            self.with_entry(*prefix, |e| e.blackhole = false);
+            self.decide(*prefix, decide);
+        }
+        for prefix in wanted.keys().filter(|p| !old.contains_key(p)) {
+            self.with_entry(*prefix, |e| (e.blackhole, e.stale) = (true, false));
+            self.decide(*prefix, decide);
+        }
+    }
+
+    /// The wanted blackholes that are not in the kernel, with the reason.
+    pub(super) fn failed_blackholes(&self) -> Vec<(Cidr, String)> {
+        let known = |p: &Cidr| self.entries.get(p).map_or(Known::Absent, |e| e.known);
+        self.blackholes
+            .keys()
+            .filter(|p| known(p) != Known::Blackhole)
+            .map(|p| (*p, self.failed.get(p).map_or_else(|| "not written yet".to_owned(), |r| r.to_string())))
+            .collect()
+    }
+
+    /// What was learned for a prefix; no hops: nothing any more.
+    pub(super) fn learn(&mut self, prefix: Cidr, hops: &[IpAddr], decide: &mut Decide<'_>) {
+        let set = if hops.is_empty() { NO_SET } else { self.acquire_set(hops) };
+        let mut old = NO_SET;
+        self.with_entry(prefix, |e| {
+            old = std::mem::replace(&mut e.learned, set);
+            e.stale = false;
+        });
+        self.release_set(old);
+        self.decide(prefix, decide);
+    }
+
+    /// Decides again about all learned prefixes that `concerns`, given their next hops.
+    pub(super) fn decide_again(&mut self, concerns: &dyn Fn(&[IpAddr]) -> bool, decide: &mut Decide<'_>) {
+        let sets: Vec<bool> =
+            self.sets.iter().map(|s| s.as_ref().is_some_and(|s| concerns(&s.hops))).collect();
+        if !sets.contains(&true) {
+            return;
+        }
+        let concerned =
+            |e: &Entry| usize::try_from(e.learned).is_ok_and(|i| sets.get(i).copied().unwrap_or_default());
+        let prefixes: Vec<Cidr> =
+            self.entries.iter().filter(|(_, e)| concerned(e)).map(|(p, _)| *p).collect();
+        for prefix in prefixes {
+            self.decide(prefix, decide);
+        }
+    }
+
+    /// The distinct BGP next hops in use.
+    pub(super) fn next_hops(&self) -> impl Iterator<Item = IpAddr> + '_ {
+        self.sets.iter().flatten().flat_map(|s| s.hops.iter().copied())
+    }
+
+    fn decide(&mut self, prefix: Cidr, decide: &mut Decide<'_>) {
+        let Some(entry) = self.entries.get(&prefix).copied() else { return };
+        let want = if entry.blackhole {
+            Want::Blackhole
+        } else if let Some(set) = self.set(entry.learned) {
+            match decide(prefix, &set.hops) {
+                KernelRoute::Via { hops, .. } if !hops.is_empty() => Want::Via(self.objects.acquire(&hops)),
+                KernelRoute::Via { reason, .. } | KernelRoute::Withheld { reason } => {
+                    Want::Nothing(Some(self.reason_index(reason)))
+                }
+            }
+        } else {
+            Want::Nothing(None)
+        };
+        // The new reference was taken before the old one is dropped, so that an unchanged target never loses its object.
+        if let Want::Via(old) = entry.want {
+            self.objects.release(old);
+        }
+        if let Some(e) = self.entries.get_mut(&prefix) {
+            e.want = want;
+        }
+        self.mark(prefix);
+    }
+
+    fn with_entry(&mut self, prefix: Cidr, change: impl FnOnce(&mut Entry)) {
+        change(self.entries.entry(prefix).or_insert(Entry {
+            learned: NO_SET,
+            want: Want::Nothing(None),
+            known: Known::Absent,
+            blackhole: false,
+            stale: false,
+            dirty: false,
+            seen: false,
+        }));
+    }
+
+    fn set(&self, id: SetId) -> Option<&HopSet> {
+        usize::try_from(id).ok().and_then(|i| self.sets.get(i)).and_then(Option::as_ref)
+    }
+
+    fn acquire_set(&mut self, hops: &[IpAddr]) -> SetId {
+        if let Some(id) = self.by_hops.get(hops).copied() {
+            if let Some(Some(set)) = usize::try_from(id).ok().and_then(|i| self.sets.get_mut(i)) {
+                set.refs += 1;
+            }
+            return id;
+        }
+        let set = Some(HopSet { hops: SmallVec::from_slice(hops), refs: 1 });
+        let id = self.free_sets.pop().unwrap_or_else(|| {
+            self.sets.push(None);
+            SetId::try_from(self.sets.len() - 1).unwrap_or(NO_SET)
+        });
+        if let Some(slot) = usize::try_from(id).ok().and_then(|i| self.sets.get_mut(i)) {
+            *slot = set;
+        }
+        self.by_hops.insert(SmallVec::from_slice(hops), id);
+        id
+    }
+
+    fn release_set(&mut self, id: SetId) {
+        let Some(slot) = usize::try_from(id).ok().and_then(|i| self.sets.get_mut(i)) else { return };
+        let Some(set) = slot.as_mut() else { return };
+        set.refs = set.refs.saturating_sub(1);
+        if set.refs == 0 {
+            self.by_hops.remove(&set.hops);
+            *slot = None;
+            self.free_sets.push(id);
+        }
+    }
+
+    fn reason_index(&mut self, reason: &'static str) -> u8 {
+        let at = self.reasons.iter().position(|r| *r == reason).unwrap_or_else(|| {
+            self.reasons.push(reason);
+            self.reasons.len() - 1
+        });
+        u8::try_from(at).unwrap_or(u8::MAX)
+    }
+
+    /// Why a learned prefix has no route.
+    pub(super) fn reason(&self, index: u8) -> &'static str {
+        self.reasons.get(usize::from(index)).copied().unwrap_or("unknown")
+    }
+
+    // Known.
+
+    /// A route of the dump at start. Without a wish it is kept as stale.
+    pub(super) fn load(&mut self, route: &Route) {
+        if self.note_stray(route) {
+            return;
+        }
+        let known = self.read(route);
+        self.with_entry(route.prefix, |e| e.stale = true);
+        self.set_known(route.prefix, known);
+    }
+
+    /// A route of a later dump; true when it is not what was known.
+    pub(super) fn compare(&mut self, route: &Route) -> bool {
+        if route.metric != self.marks.metric || route.tos != 0 {
+            let news = !self.strays.contains_key(&(route.prefix, route.metric));
+            return self.note_stray(route) && news;
+        }
+        let known = self.read(route);
+        let before = self.entries.get(&route.prefix).map_or(Known::Absent, |e| e.known);
+        let differs = before != known;
+        if differs {
+            self.set_known(route.prefix, known);
+            self.mark(route.prefix);
+        } else {
+            self.release_known(known);
+        }
+        self.with_entry(route.prefix, |e| e.seen = true);
+        differs
+    }
+
+    /// Before the first [`Table::compare`] of a dump.
+    pub(super) fn begin_compare(&mut self) {
+        for entry in self.entries.values_mut() {
+            entry.seen = false;
+        }
+    }
+
+    /// After a complete dump: what it did not show is gone. Gives the first of them and how many.
+    pub(super) fn end_compare(&mut self) -> (usize, Option<Cidr>) {
+        let missing: Vec<Cidr> = self
+            .entries
+            .iter()
+            .filter(|(_, e)| !e.seen && !matches!(e.known, Known::Absent | Known::Gone))
+            .map(|(p, _)| *p)
+            .collect();
+        for prefix in &missing {
+            self.lose(*prefix);
+        }
+        (missing.len(), missing.first().copied())
+    }
+
+    /// The kernel no longer has our route of this prefix; true when that is news.
+    pub(super) fn lose(&mut self, prefix: Cidr) -> bool {
+        match self.entries.get(&prefix).map(|e| e.known) {
+            None | Some(Known::Absent | Known::Gone) => false,
+            Some(_) => {
+                self.set_known(prefix, Known::Gone);
+                self.mark(prefix);
+                true
+            }
+        }
+    }
+
+    /// Own nexthop objects are gone, and with them the routes that named them; gives how many routes.
+    pub(super) fn lose_objects(&mut self, ids: &[u32]) -> usize {
+        let mut gone: SmallVec<[u32; 8]> = SmallVec::new();
+        for id in ids {
+            gone.extend(self.objects.vanished(*id));
+        }
+        if gone.is_empty() {
+            return 0;
+        }
+        gone.sort_unstable();
+        let lost: Vec<Cidr> = self
+            .entries
+            .iter()
+            .filter(|(_, e)| matches!(e.known, Known::Nexthop(id) if gone.binary_search(&id).is_ok()))
+            .map(|(p, _)| *p)
+            .collect();
+        for prefix in &lost {
+            self.lose(*prefix);
+        }
+        lost.len()
+    }
+
+    fn note_stray(&mut self, route: &Route) -> bool {
+        let stray = route.metric != self.marks.metric || route.tos != 0;
+        if stray && route.tos == 0 {
+            self.strays.insert((route.prefix, route.metric), ());
+        }
+        stray
+    }
+
+    /// What a route of ours says. A plain one comes with a reference to its target.
+    fn read(&mut self, route: &Route) -> Known {
+        match (route.kind, route.nexthop) {
+            (RTN_BLACKHOLE, _) => Known::Blackhole,
+            (RTN_UNICAST, 0) => match self.objects.hops_of_legs(&route.legs) {
+                Some(hops) if !hops.is_empty() => Known::Plain(self.objects.acquire(&hops)),
+                _ => Known::Strange,
+            },
+            (RTN_UNICAST, id) => Known::Nexthop(id),
+            _ => Known::Strange,
+        }
+    }
+
+    fn release_known(&mut self, known: Known) {
+        if let Known::Plain(target) = known {
+            self.objects.release(target);
+        }
+    }
+
+    /// Takes over the reference that a plain `known` comes with.
+    pub(super) fn set_known(&mut self, prefix: Cidr, known: Known) {
+        let mut old = Known::Absent;
+        self.with_entry(prefix, |e| old = std::mem::replace(&mut e.known, known));
+        if let Known::Nexthop(id) = known {
+            self.objects.count_route(id, true);
+        }
+        match old {
+            Known::Nexthop(id) => self.objects.count_route(id, false),
+            old => self.release_known(old),
+        }
+    }
+
+    /// Whether the kernel holds what is wanted (or what is kept until the sweep).
+    pub(super) fn is_right(&self, entry: &Entry) -> bool {
+        match (entry.want, entry.known) {
+            (Want::Nothing(_), Known::Absent | Known::Gone) | (Want::Blackhole, Known::Blackhole) => true,
+            (Want::Nothing(_), _) => entry.stale,
+            (Want::Via(t), Known::Nexthop(id)) => self.objects.enabled() && self.objects.expresses(id, t),
+            (Want::Via(t), Known::Plain(k)) => !self.objects.enabled() && t == k,
+            _ => false,
+        }
+    }
+
+    // Dirty entries.
+
+    pub(super) fn mark(&mut self, prefix: Cidr) {
+        if let Some(entry) = self.entries.get_mut(&prefix)
+            && !std::mem::replace(&mut entry.dirty, true)
+        {
+            self.dirty.push(prefix);
+        }
+    }
+
+    pub(super) fn dirty(&self) -> &[Cidr] {
+        &self.dirty
+    }
+
+    pub(super) fn take_dirty(&mut self) -> Vec<Cidr> {
+        let dirty = std::mem::take(&mut self.dirty);
+        for prefix in &dirty {
+            if let Some(entry) = self.entries.get_mut(prefix) {
+                entry.dirty = false;
+            }
+        }
+        dirty
+    }
+
+    /// What failed is tried again.
+    pub(super) fn retry(&mut self) {
+        let failed: Vec<Cidr> = self.failed.keys().copied().collect();
+        for prefix in failed {
+            self.mark(prefix);
+        }
+    }
+
+    /// From now on nothing is kept only because it was there at start; gives the number of routes to delete.
+    pub(super) fn sweep(&mut self) -> usize {
+        self.swept = true;
+        self.objects.sweep();
+        let stale: Vec<Cidr> = self.entries.iter().filter(|(_, e)| e.stale).map(|(p, _)| *p).collect();
+        for prefix in &stale {
+            self.with_entry(*prefix, |e| e.stale = false);
+            self.mark(*prefix);
+        }
+        stale.len() + self.strays.len()
+    }
+
+    /// Drops an entry that nobody speaks of.
+    pub(super) fn tidy(&mut self, prefix: Cidr) {
+        if let Some(e) = self.entries.get(&prefix)
+            && e.learned == NO_SET
+            && !e.blackhole
+            && !e.dirty
+            && matches!(e.known, Known::Absent | Known::Gone)
+        {
+            self.entries.remove(&prefix);
+            self.failed.remove(&prefix);
+        }
+    }
+}

@@ -1,0 +1,513 @@
+//! The kernel thread: the only writer. It takes messages, lets `state.rs` draw the conclusions, sends what `plan.rs`
+//! makes of them, and answers with facts.
+
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use rustc_hash::FxHashMap;
+use tortie_config::Cidr;
+
+use super::api::{KernelFact, KernelIntent, LearnedChange, Mode, ToKernel};
+use super::netlink::{Refusal, Socket};
+use super::nexthop::{self, Content, Nexthop};
+use super::plan::{self, Op};
+use super::state::{Due, State};
+use super::table::{Known, Table, Want};
+use super::view::KernelView;
+use super::watch::Mailbox;
+use super::{Sink, dump, sysctl, tunnel};
+
+/// Checks of the tunnel device while one is wanted, besides events.
+const TUNNEL_EVERY: Duration = Duration::from_secs(2);
+/// First pause before what failed is tried again; doubles up to the last.
+const RETRY_FIRST: Duration = Duration::from_secs(1);
+const RETRY_LAST: Duration = Duration::from_secs(30);
+/// Silent changes are looked for this long after the event that hints at them.
+const COMPARE_SOON: Duration = Duration::from_millis(200);
+/// And in any case this often.
+const COMPARE_EVERY: Duration = Duration::from_secs(60);
+/// Changes of the kernel thread's own prefixes that go into the single-prefix history, per batch.
+const SAMPLE: usize = 64;
+/// Rounds of planning in one go: ids that are taken and groups that lose members need a second or third.
+const ROUNDS: usize = 4;
+
+/// What one flush did.
+#[derive(Debug, Default)]
+struct Done {
+    written: usize,
+    deleted: usize,
+}
+
+/// The kernel thread.
+pub(super) struct Thread {
+    pub(super) state: State,
+    pub(super) writer: Socket,
+    pub(super) reader: Socket,
+    pub(super) mailbox: Arc<Mailbox>,
+    pub(super) sink: Sink,
+    tunnel_due: Option<Instant>,
+    retry_due: Option<Instant>,
+    retry_pause: Duration,
+    compare_due: Instant,
+    compare_earliest: Instant,
+    applied_failed: Vec<(Cidr, String)>,
+    forwards_v6: bool,
+}
+
+impl Thread {
+    pub(super) fn new(
+        state: State,
+        writer: Socket,
+        reader: Socket,
+        mailbox: Arc<Mailbox>,
+        sink: Sink,
+    ) -> Self {
+        let now = Instant::now();
+        Self {
+            state,
+            writer,
+            reader,
+            mailbox,
+            sink,
+            tunnel_due: None,
+            retry_due: None,
+            retry_pause: RETRY_FIRST,
+            compare_due: now + COMPARE_EVERY,
+            compare_earliest: now,
+            applied_failed: Vec::new(),
+            forwards_v6: false,
+        }
+    }
+
+    /// Runs until told to stop or until nobody sends any more.
+    pub(super) fn run(mut self, inbox: &Receiver<ToKernel>) -> io::Result<()> {
+        if self.state.mode == Mode::Program
+            && let Err(text) = sysctl::forward_v4()
+        {
+            (self.sink)(KernelFact::Trouble(text));
+        }
+        self.start()?;
+        loop {
+            let now = Instant::now();
+            let deadline =
+                [self.tunnel_due, self.retry_due].into_iter().flatten().fold(self.compare_due, Instant::min);
+            match inbox.recv_timeout(deadline.saturating_duration_since(now)) {
+                Ok(ToKernel::Stop) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
+                Ok(message) => self.message(message)?,
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            self.events()?;
+            self.timers()?;
+        }
+    }
+
+    /// The first dump: own routes are kept as stale, own nexthop objects adopted.
+    fn start(&mut self) -> io::Result<()> {
+        let (links, addresses) = dump::devices(&mut self.reader)?;
+        self.state.picture.replace_devices(links, addresses);
+        self.state.look_at_tunnel();
+        if self.state.table.objects.enabled() {
+            let (list, _) = dump::nexthops(&mut self.reader)?;
+            let mut own: Vec<&Nexthop> = Vec::new();
+            for nexthop in list.values() {
+                if self.state.nexthop_is_ours(nexthop) {
+                    own.push(nexthop);
+                } else {
+                    self.state.table.objects.reserve(nexthop.id);
+                }
+            }
+            own.sort_unstable_by_key(|n| (matches!(n.content, Content::Group(_)), n.id));
+            for nexthop in own {
+                self.state.table.objects.found(nexthop.id, &nexthop.content, true);
+            }
+        }
+        let protocol = self.state.table.marks.protocol;
+        let (mut foreign, mut found) = (Vec::new(), [0usize; 2]);
+        let table = &mut self.state.table;
+        dump::routes(&mut self.reader, |route| {
+            if route.protocol != protocol {
+                foreign.push(route);
+                return;
+            }
+            table.load(&route);
+            if table.entries.get(&route.prefix).is_some_and(|e| e.known != Known::Blackhole)
+                && let Some(n) = found.get_mut(usize::from(!route.prefix.is_v4()))
+            {
+                *n += 1;
+            }
+        })?;
+        self.state.picture.replace_routes(foreign);
+        let [routes_v4, routes_v6] = found;
+        (self.sink)(KernelFact::Started { routes_v4, routes_v6 });
+        Ok(())
+    }
+
+    fn message(&mut self, message: ToKernel) -> io::Result<()> {
+        match message {
+            ToKernel::Intent(intent) => self.intent(intent),
+            ToKernel::Learned(batch) => self.learned(&batch),
+            ToKernel::Track(addr) => {
+                let answer = self.state.picture.follow(addr, true);
+                (self.sink)(KernelFact::NextHop(addr, answer));
+                Ok(())
+            }
+            ToKernel::Untrack(addr) => {
+                self.state.picture.untrack(addr);
+                Ok(())
+            }
+            ToKernel::SweepStale => {
+                let count = self.state.table.sweep();
+                self.flush()?;
+                (self.sink)(KernelFact::Swept(count));
+                Ok(())
+            }
+            ToKernel::Query(question) => {
+                question(&KernelView(&self.state));
+                Ok(())
+            }
+            ToKernel::Watched(_) | ToKernel::Stop => Ok(()),
+        }
+    }
+
+    fn intent(&mut self, intent: Arc<KernelIntent>) -> io::Result<()> {
+        let generation = intent.generation;
+        let change = intent.change;
+        let has_v6 = intent.view.node_v6.is_some() || intent.blackholes.keys().any(|p| !p.is_v4());
+        if self.state.mode == Mode::Program && has_v6 && !self.forwards_v6 {
+            self.forwards_v6 = true;
+            if let Err(text) = sysctl::forward_v6() {
+                (self.sink)(KernelFact::Trouble(text));
+            }
+        }
+        self.state.take_intent(intent);
+        self.tunnel()?;
+        self.flush()?;
+        let failed = self.failed_blackholes();
+        self.applied_failed.clone_from(&failed);
+        (self.sink)(KernelFact::Applied { generation, change, failed });
+        Ok(())
+    }
+
+    fn failed_blackholes(&self) -> Vec<(Cidr, String)> {
+        if self.state.mode == Mode::Observe { Vec::new() } else { self.state.table.failed_blackholes() }
+    }
+
+    fn learned(&mut self, batch: &[LearnedChange]) -> io::Result<()> {
+        let begin = Instant::now();
+        self.state.learn(batch);
+        let done = self.flush()?;
+        let table = &self.state.table;
+        let failed = batch
+            .iter()
+            .filter_map(|c| table.failed.get(&c.prefix).map(|reason| (c.prefix, reason.to_string())))
+            .collect();
+        let sample = batch
+            .iter()
+            .skip(batch.len().saturating_sub(SAMPLE))
+            .map(|c| (c.prefix, c.change, self.outcome(&c.prefix)))
+            .collect();
+        let micros = u64::try_from(begin.elapsed().as_micros()).unwrap_or(u64::MAX);
+        (self.sink)(KernelFact::Learned {
+            prefixes: batch.len(),
+            written: done.written,
+            deleted: done.deleted,
+            failed,
+            sample,
+            micros,
+        });
+        Ok(())
+    }
+
+    /// What became of a learned prefix, in a word.
+    fn outcome(&self, prefix: &Cidr) -> &'static str {
+        let table = &self.state.table;
+        let Some(entry) = table.entries.get(prefix) else { return "gone" };
+        match entry.want {
+            _ if table.failed.contains_key(prefix) => "failed",
+            Want::Nothing(Some(reason)) => table.reason(reason),
+            Want::Nothing(None) => "gone",
+            Want::Blackhole => "own-block",
+            Want::Via(_) if table.is_right(entry) => "installed",
+            Want::Via(_) => "pending",
+        }
+    }
+
+    /// Everything that the watch thread heard since the last time.
+    fn events(&mut self) -> io::Result<()> {
+        let (events, overruns) = self.mailbox.take();
+        if events.is_empty() && overruns == 0 {
+            return Ok(());
+        }
+        let mut due = Due::default();
+        for event in events {
+            self.state.event(event, &mut due);
+        }
+        if overruns > 0 {
+            self.state.counters.overruns += overruns;
+            (self.sink)(KernelFact::Overrun);
+            self.compare_due = self.compare_earliest;
+        }
+        if due.nexthops {
+            self.look_at_nexthops()?;
+        }
+        if due.tunnel {
+            self.tunnel()?;
+        }
+        if due.retry {
+            self.state.table.retry();
+        }
+        if due.compare {
+            self.compare_soon(COMPARE_SOON);
+        }
+        self.conclude()
+    }
+
+    fn timers(&mut self) -> io::Result<()> {
+        let now = Instant::now();
+        if self.tunnel_due.is_some_and(|due| due <= now) {
+            self.tunnel()?;
+            self.conclude()?;
+        }
+        if self.retry_due.is_some_and(|due| due <= now) {
+            self.retry_due = None;
+            self.retry_pause = (self.retry_pause * 2).min(RETRY_LAST);
+            self.state.table.retry();
+            self.conclude()?;
+        }
+        if self.compare_due <= now {
+            self.compare()?;
+            self.conclude()?;
+        }
+        Ok(())
+    }
+
+    /// Follows next hops, writes what became due, and says what was repaired.
+    fn conclude(&mut self) -> io::Result<()> {
+        for (addr, answer) in self.state.follow_next_hops() {
+            (self.sink)(KernelFact::NextHop(addr, answer));
+        }
+        self.flush()?;
+        let external = std::mem::take(&mut self.state.external);
+        if let Some(first) = external.first {
+            self.state.counters.external_changes += external.objects as u64;
+            if self.state.mode == Mode::Program {
+                self.state.counters.repairs += external.objects as u64;
+            }
+            (self.sink)(KernelFact::Repaired { objects: external.objects, first });
+        }
+        if !self.applied_failed.is_empty() {
+            let failed = self.failed_blackholes();
+            if failed != self.applied_failed
+                && let Some(intent) = &self.state.intent
+            {
+                self.applied_failed.clone_from(&failed);
+                let (generation, change) = (intent.generation, intent.change);
+                (self.sink)(KernelFact::Applied { generation, change, failed });
+            }
+        }
+        Ok(())
+    }
+
+    /// Objects may have vanished without a word: their list tells.
+    fn look_at_nexthops(&mut self) -> io::Result<()> {
+        if self.state.table.objects.enabled() {
+            let (list, complete) = dump::nexthops(&mut self.reader)?;
+            if complete {
+                self.state.take_nexthops(&list, false);
+            } else {
+                self.compare_soon(COMPARE_SOON);
+            }
+        }
+        Ok(())
+    }
+
+    fn compare_soon(&mut self, pause: Duration) {
+        self.compare_due = self.compare_due.min((Instant::now() + pause).max(self.compare_earliest));
+    }
+
+    /// Reads everything and takes over what differs from what was known.
+    fn compare(&mut self) -> io::Result<()> {
+        let begin = Instant::now();
+        self.state.counters.compares += 1;
+        let mut complete = true;
+        let nexthops = if self.state.table.objects.enabled() {
+            let (list, whole) = dump::nexthops(&mut self.reader)?;
+            complete &= whole;
+            whole.then_some(list)
+        } else {
+            None
+        };
+        let protocol = self.state.table.marks.protocol;
+        let (mut foreign, mut own) = (Vec::new(), Vec::new());
+        complete &= dump::routes(&mut self.reader, |route| {
+            if route.protocol == protocol { own.push(route) } else { foreign.push(route) }
+        })?;
+        // Read last: a device that changed meanwhile explains what is missing above.
+        let (links, addresses) = dump::devices(&mut self.reader)?;
+        let moved = self.state.picture.replace_devices(links, addresses);
+        self.state.picture.replace_routes(foreign);
+        self.state.look_at_tunnel();
+        self.state.take_comparison(nexthops.as_ref(), &own, complete, moved);
+        self.state.forget_next_hops();
+        let took = begin.elapsed();
+        let now = Instant::now();
+        self.state.last_compare = Some((now, took));
+        // Comparing takes at most a fifth of the time when events ask for it, and a two-hundredth when they do not.
+        self.compare_earliest = now + took * 4;
+        self.compare_due = now + COMPARE_EVERY.max(took * 200);
+        if !complete || moved {
+            self.compare_soon(COMPARE_SOON);
+        }
+        Ok(())
+    }
+
+    /// Brings the tunnel device right and says so when that changed.
+    fn tunnel(&mut self) -> io::Result<()> {
+        let Some((wanted, node)) =
+            self.state.intent.as_ref().and_then(|i| Some((i.tunnel.clone()?, i.view.node_v4)))
+        else {
+            self.tunnel_due = None;
+            self.state.tunnel_trouble = None;
+            return Ok(());
+        };
+        self.tunnel_due = Some(Instant::now() + TUNNEL_EVERY);
+        let mut trouble = None;
+        // Creating the device makes the second round possible that sets it up.
+        for _ in 0..2 {
+            let changes = tunnel::plan(&wanted, &self.state.picture, node);
+            if changes.is_empty() {
+                trouble = None;
+                break;
+            }
+            if self.state.mode == Mode::Observe {
+                trouble = Some(format!("{} is not as wanted", tunnel::DEVICE));
+                break;
+            }
+            trouble = None;
+            for change in changes {
+                let result = self.writer.request(|(), buf, flags, seq| change.encode(buf, flags, seq))?;
+                if let Err(refusal) = result
+                    && refusal.code != libc::EEXIST
+                {
+                    trouble.get_or_insert_with(|| tunnel::explain(&change, refusal.code, &refusal.text));
+                }
+            }
+            let (links, addresses) = dump::devices(&mut self.reader)?;
+            self.state.picture.replace_devices(links, addresses);
+            if trouble.is_some() {
+                break;
+            }
+        }
+        self.state.look_at_tunnel();
+        if trouble != self.state.tunnel_trouble {
+            self.state.tunnel_trouble.clone_from(&trouble);
+            (self.sink)(KernelFact::Tunnel(trouble));
+        }
+        Ok(())
+    }
+
+    /// Writes everything that is due.
+    fn flush(&mut self) -> io::Result<Done> {
+        let mut done = Done::default();
+        if self.state.mode != Mode::Program {
+            self.state.table.take_dirty();
+            return Ok(done);
+        }
+        for _ in 0..ROUNDS {
+            let ops = plan::nexthops(&mut self.state.table, &self.state.picture);
+            let mut busy = self.send(&ops, &mut done)?;
+            let ops = plan::routes(&mut self.state.table, &self.state.picture);
+            busy |= self.send(&ops, &mut done)?;
+            let ops = plan::leftovers(&mut self.state.table);
+            busy |= self.send(&ops, &mut done)?;
+            if !busy {
+                break;
+            }
+        }
+        if self.state.table.failed.is_empty() {
+            (self.retry_due, self.retry_pause) = (None, RETRY_FIRST);
+        } else if self.retry_due.is_none() {
+            self.retry_due = Some(Instant::now() + self.retry_pause);
+        }
+        if self.state.table.doubtful {
+            self.compare_soon(Duration::ZERO);
+        }
+        Ok(done)
+    }
+
+    /// Sends requests and takes the answers over; false when there was nothing to send.
+    fn send(&mut self, ops: &[Op], done: &mut Done) -> io::Result<bool> {
+        if ops.is_empty() {
+            return Ok(false);
+        }
+        let begin = Instant::now();
+        let mut results: Vec<Result<(), Refusal>> = Vec::with_capacity(ops.len());
+        let (table, picture) = (&self.state.table, &self.state.picture);
+        let sent = self.writer.batch(
+            ops,
+            |op, buf, flags, seq| op.encode(table, picture, buf, flags, seq),
+            |_, result| results.push(result),
+        );
+        results.resize_with(ops.len(), || Err(Refusal::lost()));
+        for (op, result) in ops.iter().zip(&results) {
+            match (plan::settle(&mut self.state.table, op, result), op) {
+                (None, Op::PutRoute { .. }) => done.written += 1,
+                (None, Op::DeleteRoute { .. }) => done.deleted += 1,
+                _ => {}
+            }
+            match result {
+                Ok(()) => self.state.counters.ops_ok += 1,
+                Err(_) => self.state.counters.ops_failed += 1,
+            }
+        }
+        self.state.counters.op_seconds += begin.elapsed().as_secs_f64();
+        sent.map(|()| true)
+    }
+}
+
+/// Answers for a pure speaker: every next hop is reachable, everything is applied at once.
+pub(super) fn run_off(inbox: &Receiver<ToKernel>, mut sink: Sink, view: &State) {
+    sink(KernelFact::Started { routes_v4: 0, routes_v6: 0 });
+    while let Ok(message) = inbox.recv() {
+        match message {
+            ToKernel::Intent(intent) => sink(KernelFact::Applied {
+                generation: intent.generation,
+                change: intent.change,
+                failed: Vec::new(),
+            }),
+            ToKernel::Learned(batch) => sink(KernelFact::Learned {
+                prefixes: batch.len(),
+                written: 0,
+                deleted: 0,
+                failed: Vec::new(),
+                sample: Vec::new(),
+                micros: 0,
+            }),
+            ToKernel::Track(addr) => sink(KernelFact::NextHop(addr, Some(reachable(addr)))),
+            ToKernel::SweepStale => sink(KernelFact::Swept(0)),
+            ToKernel::Query(question) => question(&KernelView(view)),
+            ToKernel::Untrack(_) | ToKernel::Watched(_) => {}
+            ToKernel::Stop => return,
+        }
+    }
+}
+
+fn reachable(_: IpAddr) -> crate::routing::Resolved {
+    crate::routing::Resolved { ifindex: 0, gateway: None, metric: 0 }
+}
+
+/// Whether the kernel has nexthop objects: tried, not guessed from a version.
+pub(super) fn has_nexthop_objects(socket: &mut Socket) -> io::Result<bool> {
+    Ok(socket.dump(nexthop::encode_dump, |_| {})?.is_ok())
+}
+
+/// An empty table for a state without kernel.
+pub(super) fn blank(options: &super::Options, nexthops: bool) -> State {
+    State::new(options.mode, Table::new(options.marks, nexthops))
+}
+
+/// All nexthop objects by id.
+pub(super) type NexthopList = FxHashMap<u32, Nexthop>;

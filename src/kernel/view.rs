@@ -1,0 +1,260 @@
+//! What a question may read of the kernel thread: counts, states of prefixes, drift, counters.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use tortie_config::Cidr;
+
+use super::api::Mode;
+use super::resolve::Covering;
+use super::state::State;
+use super::table::{Entry, Known, Want};
+use crate::routing::{Hop, Resolved};
+
+/// What the kernel thread counted since it started.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Counters {
+    /// Requests that the kernel carried out.
+    pub ops_ok: u64,
+    /// Requests that it refused.
+    pub ops_failed: u64,
+    /// Time spent in requests, in seconds.
+    pub op_seconds: f64,
+    /// Times that notifications were lost.
+    pub overruns: u64,
+    /// Full comparisons with the kernel.
+    pub compares: u64,
+    /// Own objects that somebody else changed or removed.
+    pub external_changes: u64,
+    /// Own objects that were put back after that.
+    pub repairs: u64,
+    /// Own routes that the kernel itself dropped with their device or address.
+    pub vanished: u64,
+}
+
+/// How many routes are in which state.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Own routes that are as wanted.
+    pub installed: usize,
+    /// Wanted and not written yet.
+    pub pending: usize,
+    /// Refused by the kernel, or in a foreign route's way.
+    pub failed: usize,
+    /// Learned, but with a reason for no route.
+    pub withheld: usize,
+    /// Found at start, not spoken of since.
+    pub stale: usize,
+    /// Routes of others in the main table.
+    pub foreign: usize,
+    /// Own nexthop objects in the kernel.
+    pub nexthops: usize,
+}
+
+/// The state of one prefix.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RouteCondition {
+    /// As wanted.
+    Installed,
+    /// Not written yet (or, when observing, not as wanted).
+    Pending,
+    /// Failed, with the reason.
+    Failed(String),
+    /// Learned, and no route is wanted: the reason of `routing::kernel_route`.
+    Withheld(&'static str),
+    /// Found at start, kept until it is learned again or swept.
+    Stale,
+    /// In the kernel and to be deleted.
+    Leaving,
+}
+
+/// One own prefix.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RouteState {
+    /// The prefix.
+    pub prefix: Cidr,
+    /// Its state.
+    pub condition: RouteCondition,
+    /// A blackhole.
+    pub blackhole: bool,
+    /// Where it leads, for routes that are wanted.
+    pub hops: Vec<Hop>,
+    /// The nexthop object that the route in the kernel names.
+    pub nexthop: Option<u32>,
+}
+
+/// Differences between what is wanted and what the kernel holds.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Drift {
+    /// How many.
+    pub count: usize,
+    /// The first few by prefix, in words.
+    pub first: Vec<String>,
+}
+
+/// Read access to the kernel thread's state, for one question.
+pub struct KernelView<'a>(pub(super) &'a State);
+
+impl std::fmt::Debug for KernelView<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("KernelView").field("counts", &self.counts()).finish_non_exhaustive()
+    }
+}
+
+impl KernelView<'_> {
+    /// What the agent may do to the kernel.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.0.mode
+    }
+
+    /// Whether routes use nexthop objects.
+    #[must_use]
+    pub fn nexthop_objects(&self) -> bool {
+        self.0.table.objects.enabled()
+    }
+
+    /// Routes by state. Looks at every own route.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        let mut counts = Counts {
+            foreign: self.0.picture.foreign_count(),
+            nexthops: self.0.table.objects.count(),
+            ..Counts::default()
+        };
+        for (prefix, entry) in &self.0.table.entries {
+            match self.condition(prefix, entry) {
+                Some(RouteCondition::Installed) => counts.installed += 1,
+                Some(RouteCondition::Pending | RouteCondition::Leaving) => counts.pending += 1,
+                Some(RouteCondition::Failed(_)) => counts.failed += 1,
+                Some(RouteCondition::Withheld(_)) => counts.withheld += 1,
+                Some(RouteCondition::Stale) => counts.stale += 1,
+                None => {}
+            }
+        }
+        counts
+    }
+
+    /// One own prefix; `None`: neither wanted nor in the kernel.
+    #[must_use]
+    pub fn route(&self, prefix: &Cidr) -> Option<RouteState> {
+        let entry = self.0.table.entries.get(prefix)?;
+        self.state_of(prefix, entry)
+    }
+
+    /// All own prefixes, in no order.
+    pub fn routes(&self) -> impl Iterator<Item = RouteState> + '_ {
+        self.0.table.entries.iter().filter_map(|(prefix, entry)| self.state_of(prefix, entry))
+    }
+
+    /// The own prefix that covers an address and is in the kernel, the longest one.
+    #[must_use]
+    pub fn own_covering(&self, addr: IpAddr) -> Option<RouteState> {
+        let width = if addr.is_ipv4() { 32 } else { 128 };
+        (0..=width).rev().find_map(|len| {
+            let prefix = Cidr::new(addr, len).ok()?;
+            let entry = self.0.table.entries.get(&prefix)?;
+            let there = !matches!(entry.known, Known::Absent | Known::Gone);
+            there.then(|| self.state_of(&prefix, entry)).flatten()
+        })
+    }
+
+    /// The foreign route that a next hop at this address is resolved by.
+    #[must_use]
+    pub fn covering(&self, addr: IpAddr) -> Option<Covering> {
+        self.0.picture.covering(addr)
+    }
+
+    /// How the kernel reaches an address without our routes.
+    #[must_use]
+    pub fn resolve(&self, addr: IpAddr) -> Option<Resolved> {
+        self.0.picture.resolve(addr)
+    }
+
+    /// The name of an interface.
+    #[must_use]
+    pub fn interface(&self, ifindex: u32) -> Option<&str> {
+        self.0.picture.links.get(&ifindex).map(|l| l.name.as_str())
+    }
+
+    /// What is not as wanted, with the first `limit` in words.
+    #[must_use]
+    pub fn drift(&self, limit: usize) -> Drift {
+        let table = &self.0.table;
+        let mut wrong: Vec<(&Cidr, &Entry)> =
+            table.entries.iter().filter(|(_, e)| !table.is_right(e)).collect();
+        let count = wrong.len();
+        wrong.sort_unstable_by_key(|(p, _)| **p);
+        Drift { count, first: wrong.into_iter().take(limit).map(|(p, e)| describe(p, e)).collect() }
+    }
+
+    /// What was counted.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.0.counters
+    }
+
+    /// How long the last full comparison with the kernel is ago, and how long it took; `None`: none yet.
+    #[must_use]
+    pub fn last_compare(&self) -> Option<(Duration, Duration)> {
+        self.0.last_compare.map(|(at, took)| (at.elapsed(), took))
+    }
+
+    /// What is wrong with the tunnel device.
+    #[must_use]
+    pub fn tunnel(&self) -> Option<&str> {
+        self.0.tunnel_trouble.as_deref()
+    }
+
+    fn state_of(&self, prefix: &Cidr, entry: &Entry) -> Option<RouteState> {
+        Some(RouteState {
+            prefix: *prefix,
+            condition: self.condition(prefix, entry)?,
+            blackhole: entry.want == Want::Blackhole
+                || (entry.known == Known::Blackhole && matches!(entry.want, Want::Nothing(_))),
+            hops: match entry.want {
+                Want::Via(target) => self.0.table.objects.hops(target).to_vec(),
+                _ => Vec::new(),
+            },
+            nexthop: match entry.known {
+                Known::Nexthop(id) => Some(id),
+                _ => None,
+            },
+        })
+    }
+
+    fn condition(&self, prefix: &Cidr, entry: &Entry) -> Option<RouteCondition> {
+        let table = &self.0.table;
+        let there = !matches!(entry.known, Known::Absent | Known::Gone);
+        let right = table.is_right(entry);
+        match entry.want {
+            Want::Nothing(_) if there && entry.stale => Some(RouteCondition::Stale),
+            Want::Nothing(_) if there => Some(
+                table
+                    .failed
+                    .get(prefix)
+                    .map_or(RouteCondition::Leaving, |r| RouteCondition::Failed(r.to_string())),
+            ),
+            Want::Nothing(reason) => reason.map(|r| RouteCondition::Withheld(table.reason(r))),
+            _ if right => Some(RouteCondition::Installed),
+            _ => Some(
+                table
+                    .failed
+                    .get(prefix)
+                    .map_or(RouteCondition::Pending, |r| RouteCondition::Failed(r.to_string())),
+            ),
+        }
+    }
+}
+
+/// A difference in words.
+fn describe(prefix: &Cidr, entry: &Entry) -> String {
+    let there = !matches!(entry.known, Known::Absent | Known::Gone);
+    match (entry.want, there) {
+        (Want::Nothing(_), _) => format!("{prefix}: in the kernel, not wanted"),
+        (Want::Blackhole, false) => format!("{prefix}: blackhole missing"),
+        (Want::Blackhole, true) => format!("{prefix}: should be a blackhole"),
+        (Want::Via(_), false) => format!("{prefix}: missing"),
+        (Want::Via(_), true) => format!("{prefix}: leads elsewhere"),
+    }
+}

@@ -1,0 +1,113 @@
+//! What a change of one key means for those who compute from the model.
+
+use std::net::IpAddr;
+
+use tortie_config::Resource;
+use tortie_config::key::{BgpItem, IpFamily, Key, Scope};
+
+use super::value::Value;
+use super::{Dirty, Effective, Model};
+
+impl Model {
+    /// Marks what the change of `key` from `before` to `after` touches.
+    pub(super) fn mark(
+        &self,
+        key: &Key,
+        before: Option<&Effective>,
+        after: Option<&Effective>,
+        dirty: &mut Dirty,
+    ) {
+        let value = |effective: Option<&Effective>| effective.and_then(|e| e.value.clone());
+        let changed = value(before) != value(after);
+        match key {
+            Key::Ready => dirty.ready |= changed,
+            Key::Setting(scope, _) => dirty.settings |= changed && self.applies(scope),
+            Key::BirdIp { .. } | Key::HostMetadata { .. } => dirty.hosts |= changed,
+            // Revisions of own endpoints matter: others wait until a revision is applied.
+            Key::Endpoint(endpoint) => {
+                dirty.endpoints = true;
+                dirty.originated |= endpoint.host() == self.node;
+            }
+            Key::Profile { .. } | Key::TierMetadata { .. } | Key::Policy { .. } => dirty.policy |= changed,
+            Key::Pool(_) => {
+                dirty.pools |= changed;
+                dirty.originated |= changed;
+            }
+            Key::IpamConfig => dirty.ipam |= changed,
+            // Every assignment of an address rewrites its block; routing reads only whom it belongs to.
+            Key::Block(_) => dirty.originated |= owner(before) != owner(after),
+            Key::Affinity { host, .. } if *host == self.node => {
+                dirty.affinities = true;
+                dirty.originated = true;
+            }
+            Key::Bgp(scope, item) if changed => self.mark_bgp(scope, item, before, after, dirty),
+            _ => {}
+        }
+    }
+
+    fn mark_bgp(
+        &self,
+        scope: &Scope,
+        item: &BgpItem,
+        before: Option<&Effective>,
+        after: Option<&Effective>,
+        dirty: &mut Dirty,
+    ) {
+        let own = scope.host() == Some(self.node.as_str());
+        match (scope, item) {
+            (_, BgpItem::LogLevel) => dirty.settings |= self.applies(scope),
+            (_, BgpItem::PrefixAdvertisements(_)) => dirty.advertisements |= self.applies(scope),
+            (_, BgpItem::CustomFilter(..) | BgpItem::Filter(_)) => dirty.filters |= self.applies(scope),
+            (_, BgpItem::Peer { addr, .. }) if own || scope.host().is_none() => {
+                dirty.peers.addrs.insert(*addr);
+            }
+            // Another host's peer may be this host, which then peers back.
+            (Scope::Host(host), BgpItem::Peer { .. }) => {
+                dirty.peers.hints = true;
+                dirty.peers.addrs.extend(self.host(host).into_iter().flat_map(|host| host.addrs()));
+            }
+            (_, BgpItem::Network(_)) => dirty.node |= own,
+            (Scope::Global, _) => dirty.peers.all = true,
+            (Scope::Host(_), _) if own => {
+                dirty.node = true;
+                dirty.peers.all = true;
+            }
+            (Scope::Host(host), item) => {
+                dirty.hosts = true;
+                if let BgpItem::Address(_) = item {
+                    dirty.peers.addrs.extend(address(before));
+                    dirty.peers.addrs.extend(address(after));
+                }
+                // Which transport a dual-stack host is peered with over depends on both of its addresses.
+                dirty.peers.addrs.extend(self.host(host).into_iter().flat_map(|host| host.addrs()));
+            }
+        }
+    }
+
+    /// Whether a value of this scope can be in force for this host.
+    fn applies(&self, scope: &Scope) -> bool {
+        scope.host().is_none_or(|host| host == self.node)
+    }
+
+    /// The address of this host in a family, as the store says.
+    #[must_use]
+    pub fn node_addr(&self, family: IpFamily) -> Option<IpAddr> {
+        self.host(&self.node).and_then(|host| host.addr(family))
+    }
+}
+
+fn address(effective: Option<&Effective>) -> Option<IpAddr> {
+    match effective?.value.as_ref()? {
+        Value::Address(addr) => *addr,
+        _ => None,
+    }
+}
+
+/// Whom a block belongs to, and since when it exists.
+fn owner(effective: Option<&Effective>) -> Option<(Option<&str>, u64)> {
+    let effective = effective?;
+    match &**effective.value.as_ref()?.resource()? {
+        Resource::Block(block) => Some((block.host(), effective.created)),
+        _ => None,
+    }
+}

@@ -1,0 +1,159 @@
+//! The index by host: the few small values that routing reads of every host, in one place and few bytes.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use tortie_config::Cidr;
+use tortie_config::key::{BgpItem, IpFamily, Key};
+use tortie_config::resource::Asn;
+
+use super::slot::Slot;
+use super::value::Value;
+
+/// A small value of a host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum HostItem {
+    Address(IpFamily),
+    Network(IpFamily),
+    AsNum,
+    ListenPort,
+    ClusterId,
+    LogLevel,
+    BirdIp,
+    Metadata,
+}
+
+impl HostItem {
+    /// The host and the item that a key is about, when it is about one.
+    pub(super) fn of(key: &Key) -> Option<(&str, Self)> {
+        Some(match key {
+            Key::BirdIp { host } => (host, Self::BirdIp),
+            Key::HostMetadata { host } => (host, Self::Metadata),
+            Key::Bgp(scope, item) => {
+                let item = match item {
+                    BgpItem::Address(family) => Self::Address(*family),
+                    BgpItem::Network(family) => Self::Network(*family),
+                    BgpItem::AsNum => Self::AsNum,
+                    BgpItem::ListenPort => Self::ListenPort,
+                    BgpItem::RrClusterId => Self::ClusterId,
+                    BgpItem::LogLevel => Self::LogLevel,
+                    _ => return None,
+                };
+                (scope.host()?, item)
+            }
+            _ => return None,
+        })
+    }
+
+    /// The key of this item of a host.
+    pub(super) fn key(self, host: &str) -> Key {
+        let item = match self {
+            Self::BirdIp => return Key::BirdIp { host: host.to_owned() },
+            Self::Metadata => return Key::HostMetadata { host: host.to_owned() },
+            Self::Address(family) => BgpItem::Address(family),
+            Self::Network(family) => BgpItem::Network(family),
+            Self::AsNum => BgpItem::AsNum,
+            Self::ListenPort => BgpItem::ListenPort,
+            Self::ClusterId => BgpItem::RrClusterId,
+            Self::LogLevel => BgpItem::LogLevel,
+        };
+        Key::bgp_host(host, item)
+    }
+}
+
+/// What is known of one host. A host is known while it has one of these values.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Host {
+    /// Sorted by item; few, so a list is smaller and no slower than a map.
+    slots: Vec<(HostItem, Slot)>,
+}
+
+impl Host {
+    /// Its address of a family; absent and empty both mean that it takes no part in that family.
+    #[must_use]
+    pub fn addr(&self, family: IpFamily) -> Option<IpAddr> {
+        match self.value(HostItem::Address(family)) {
+            Some(Value::Address(addr)) => *addr,
+            _ => None,
+        }
+    }
+
+    /// Both addresses, IPv4 first.
+    pub fn addrs(&self) -> impl Iterator<Item = IpAddr> {
+        [IpFamily::V4, IpFamily::V6].into_iter().filter_map(|family| self.addr(family))
+    }
+
+    /// The connected network of its address.
+    #[must_use]
+    pub fn network(&self, family: IpFamily) -> Option<Cidr> {
+        match self.value(HostItem::Network(family)) {
+            Some(Value::Network(network)) => *network,
+            _ => None,
+        }
+    }
+
+    /// Its own AS; `None`: the global one.
+    #[must_use]
+    pub fn as_num(&self) -> Option<Asn> {
+        match self.value(HostItem::AsNum) {
+            Some(Value::Asn(asn)) => Some(*asn),
+            _ => None,
+        }
+    }
+
+    /// Its own BGP port; `None`: the global one.
+    #[must_use]
+    pub fn listen_port(&self) -> Option<u16> {
+        match self.value(HostItem::ListenPort) {
+            Some(Value::Port(port)) => Some(*port),
+            _ => None,
+        }
+    }
+
+    /// Its cluster id: it is a route reflector and takes no part in the mesh.
+    #[must_use]
+    pub fn cluster_id(&self) -> Option<Ipv4Addr> {
+        match self.value(HostItem::ClusterId) {
+            Some(Value::ClusterId(id)) => *id,
+            _ => None,
+        }
+    }
+
+    /// `bird_ip`, by which rules know the hosts that may send IPIP.
+    #[must_use]
+    pub fn bird_ip(&self) -> Option<Ipv4Addr> {
+        match self.value(HostItem::BirdIp) {
+            Some(Value::Address(Some(IpAddr::V4(addr)))) => Some(*addr),
+            _ => None,
+        }
+    }
+
+    pub(super) fn value(&self, item: HostItem) -> Option<&Value> {
+        self.slot(item)?.value()
+    }
+
+    pub(super) fn slot(&self, item: HostItem) -> Option<&Slot> {
+        let at = self.slots.binary_search_by_key(&item, |(i, _)| *i).ok()?;
+        self.slots.get(at).map(|(_, slot)| slot)
+    }
+
+    pub(super) fn slot_mut(&mut self, item: HostItem) -> &mut Slot {
+        let at = match self.slots.binary_search_by_key(&item, |(i, _)| *i) {
+            Ok(at) => at,
+            Err(at) => {
+                self.slots.insert(at, (item, Slot::default()));
+                at
+            }
+        };
+        &mut self.slots[at].1
+    }
+
+    pub(super) fn slots(&self) -> impl Iterator<Item = (HostItem, &Slot)> {
+        self.slots.iter().map(|(item, slot)| (*item, slot))
+    }
+
+    /// Drops slots without keys; whether nothing is left.
+    pub(super) fn tidy(&mut self) -> bool {
+        self.slots.retain(|(_, slot)| !slot.is_empty());
+        self.slots.is_empty()
+    }
+}

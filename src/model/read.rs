@@ -1,0 +1,363 @@
+//! Questions to the model. Nothing here decides: whatever depends on more than "host over global" is routing's or
+//! policy's.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use tortie_config::key::{BgpItem, EndpointKey, IpFamily, Key, Scope};
+use tortie_config::resource::{
+    Affinity, Asn, BgpLogLevel, Block, IpamConfig, NodeMesh, Peer, Pool, PrefixAdvertisement, Settings,
+    WorkloadEndpoint,
+};
+use tortie_config::{Cidr, Resource};
+
+use super::slot::Slot;
+use super::value::Value;
+use super::{Census, Host, Model, Problem, Ready};
+use crate::store::Revision;
+
+/// A noun with where it stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stored<'a, K, T> {
+    /// What it is called.
+    pub key: &'a K,
+    /// The value in force.
+    pub value: &'a T,
+    /// Revision of the last write of its key.
+    pub revision: Revision,
+    /// Revision of the write that created its key.
+    pub created: Revision,
+}
+
+impl Model {
+    /// The host that this model is for.
+    #[must_use]
+    pub fn node(&self) -> &str {
+        &self.node
+    }
+
+    /// The newest revision that was taken in.
+    #[must_use]
+    pub fn revision(&self) -> Revision {
+        self.revision
+    }
+
+    /// The identity of the store that the last snapshot came from.
+    #[must_use]
+    pub fn store_id(&self) -> &str {
+        &self.store_id
+    }
+
+    /// Keys that cannot be used as they are, in the order of their texts.
+    pub fn problems(&self) -> impl ExactSizeIterator<Item = &Problem> {
+        self.problems.values()
+    }
+
+    /// How many keys belong to something else.
+    #[must_use]
+    pub fn unknown_keys(&self) -> usize {
+        self.unknown
+    }
+
+    /// How much there is of what must not vanish unnoticed.
+    #[must_use]
+    pub fn census(&self) -> Census {
+        Census {
+            pools: self.pools().count(),
+            own_blocks: self.own_blocks().count(),
+            hosts: self.hosts.len(),
+            endpoints: self.endpoints,
+        }
+    }
+
+    /// `Ready`.
+    #[must_use]
+    pub fn ready(&self) -> &Ready {
+        match self.rest.get(&Key::Ready).and_then(Slot::value) {
+            Some(Value::Ready(ready)) => ready,
+            _ => &Ready::Absent,
+        }
+    }
+
+    /// One host.
+    #[must_use]
+    pub fn host(&self, name: &str) -> Option<&Host> {
+        self.hosts.get(name)
+    }
+
+    /// All hosts, by name.
+    pub fn hosts(&self) -> impl ExactSizeIterator<Item = (&str, &Host)> {
+        self.hosts.iter().map(|(name, host)| (&**name, host))
+    }
+
+    /// The hosts that have this address, by name; more than one is a mistake of somebody.
+    pub fn hosts_at(&self, addr: IpAddr) -> impl Iterator<Item = (&str, &Host)> {
+        let names = self.hosts_at.get(&addr).map_or(&[][..], Vec::as_slice);
+        names.iter().filter_map(|name| self.hosts.get_key_value(name)).map(|(name, host)| (&**name, host))
+    }
+
+    /// Addresses that several hosts claim.
+    pub fn shared_addrs(&self) -> impl Iterator<Item = IpAddr> {
+        self.hosts_at.iter().filter(|(_, hosts)| hosts.len() > 1).map(|(addr, _)| *addr)
+    }
+
+    /// How many hosts have a peer of their own at this address.
+    #[must_use]
+    pub fn peered_by(&self, addr: IpAddr) -> usize {
+        let Some(hosts) = self.peered_by.get(&addr) else { return 0 };
+        // Sorted, and a host stands here once for each port.
+        hosts.chunk_by(|a, b| a == b).count()
+    }
+
+    /// The AS of a host: its own, else the global one, else the default.
+    #[must_use]
+    pub fn as_num(&self, host: Option<&Host>) -> Asn {
+        host.and_then(Host::as_num).unwrap_or_else(|| match self.global(BgpItem::AsNum) {
+            Some(Value::Asn(asn)) => *asn,
+            _ => Asn::DEFAULT,
+        })
+    }
+
+    /// The BGP port of a host: its own, else the global one, else 179.
+    #[must_use]
+    pub fn listen_port(&self, host: Option<&Host>) -> u16 {
+        host.and_then(Host::listen_port).unwrap_or_else(|| match self.global(BgpItem::ListenPort) {
+            Some(Value::Port(port)) => *port,
+            _ => tortie_config::key::BGP_PORT,
+        })
+    }
+
+    /// How much this host's BGP logs: its own level, else the global one, else `info`.
+    #[must_use]
+    pub fn bgp_log_level(&self) -> BgpLogLevel {
+        let item = super::host::HostItem::LogLevel;
+        let own = self.host(&self.node).and_then(|host| host.value(item));
+        match own.or_else(|| self.global(BgpItem::LogLevel)) {
+            Some(Value::LogLevel(level)) => *level,
+            _ => BgpLogLevel::default(),
+        }
+    }
+
+    /// The node-to-node mesh; absent means on. With it the key's revision, 0 when absent.
+    #[must_use]
+    pub fn node_mesh(&self) -> (NodeMesh, Revision) {
+        let key = Key::bgp_global(BgpItem::NodeMesh);
+        let found = self.stored(&key, |resource| match resource {
+            Resource::NodeMesh(mesh) => Some(mesh),
+            _ => None,
+        });
+        found.map_or_else(|| (NodeMesh::default(), 0), |stored| (stored.value.clone(), stored.revision))
+    }
+
+    /// Explicit peers of one scope: for every host, or of one host.
+    pub fn peers<'a>(&'a self, scope: &Scope) -> impl Iterator<Item = Stored<'a, BgpItem, Peer>> + use<'a> {
+        self.peers_from(scope, BgpItem::Peer { addr: IpAddr::V4(Ipv4Addr::UNSPECIFIED), port: None }, None)
+    }
+
+    /// Explicit peers of one scope at one address: one for each port.
+    pub fn peers_at<'a>(
+        &'a self,
+        scope: &Scope,
+        addr: IpAddr,
+    ) -> impl Iterator<Item = Stored<'a, BgpItem, Peer>> + use<'a> {
+        self.peers_from(scope, BgpItem::Peer { addr, port: None }, Some(addr))
+    }
+
+    fn peers_from<'a>(
+        &'a self,
+        scope: &Scope,
+        first: BgpItem,
+        only: Option<IpAddr>,
+    ) -> impl Iterator<Item = Stored<'a, BgpItem, Peer>> + use<'a> {
+        let wanted = scope.clone();
+        self.rest
+            .range(Key::Bgp(scope.clone(), first)..)
+            .map_while(move |(key, slot)| match key {
+                Key::Bgp(scope, item @ BgpItem::Peer { addr, .. })
+                    if *scope == wanted && only.is_none_or(|only| only == *addr) =>
+                {
+                    Some((item, slot))
+                }
+                _ => None,
+            })
+            .filter_map(|(item, slot)| {
+                stored(item, slot, |resource| match resource {
+                    Resource::Peer(peer) => Some(&**peer),
+                    _ => None,
+                })
+            })
+    }
+
+    /// Pools of both families, sorted by prefix.
+    pub fn pools(&self) -> impl Iterator<Item = Stored<'_, Cidr, Pool>> {
+        let first = Key::Pool(Cidr::v4(Ipv4Addr::UNSPECIFIED, 0));
+        self.rest
+            .range(first..)
+            .map_while(|(key, slot)| if let Key::Pool(cidr) = key { Some((cidr, slot)) } else { None })
+            .filter_map(|(cidr, slot)| {
+                stored(cidr, slot, |resource| match resource {
+                    Resource::Pool(pool) => Some(pool),
+                    _ => None,
+                })
+            })
+    }
+
+    /// A host's affinities, sorted by block.
+    pub fn affinities<'a>(
+        &'a self,
+        host: &str,
+    ) -> impl Iterator<Item = Stored<'a, Cidr, Affinity>> + use<'a> {
+        let first = Key::Affinity { host: host.to_owned(), block: Cidr::v4(Ipv4Addr::UNSPECIFIED, 0) };
+        let wanted = host.to_owned();
+        self.rest
+            .range(first..)
+            .map_while(move |(key, slot)| match key {
+                Key::Affinity { host, block } if *host == wanted => Some((block, slot)),
+                _ => None,
+            })
+            .filter_map(|(block, slot)| {
+                stored(block, slot, |resource| match resource {
+                    Resource::Affinity(affinity) => Some(affinity),
+                    _ => None,
+                })
+            })
+    }
+
+    /// One block, if it is in what this model watches.
+    #[must_use]
+    pub fn block(&self, cidr: Cidr) -> Option<Stored<'_, Cidr, Block>> {
+        match self.rest.get_key_value(&Key::Block(cidr))? {
+            (Key::Block(cidr), slot) => stored(cidr, slot, |resource| match resource {
+                Resource::Block(block) => Some(&**block),
+                _ => None,
+            }),
+            _ => None,
+        }
+    }
+
+    /// The blocks of this host: its affinity is confirmed (or of the time before states) and the block's value names
+    /// this host. With each the revision that made it so.
+    pub fn own_blocks(&self) -> impl Iterator<Item = (Cidr, Revision)> {
+        self.affinities(&self.node).filter(|affinity| affinity.value.is_confirmed()).filter_map(|affinity| {
+            let block = self.block(*affinity.key)?;
+            let ours = block.value.host() == Some(self.node.as_str());
+            ours.then(|| (*affinity.key, affinity.revision.max(block.created)))
+        })
+    }
+
+    /// The workload endpoints of a host.
+    pub fn workloads<'a>(
+        &'a self,
+        host: &str,
+    ) -> impl Iterator<Item = Stored<'a, EndpointKey, WorkloadEndpoint>> + use<'a> {
+        let wanted = host.to_owned();
+        let first = EndpointKey::Workload {
+            host: host.to_owned(),
+            orchestrator: String::new(),
+            workload: String::new(),
+            endpoint: String::new(),
+        };
+        self.rest
+            .range(Key::Endpoint(first)..)
+            .map_while(move |(key, slot)| match key {
+                Key::Endpoint(endpoint @ EndpointKey::Workload { host, .. }) if *host == wanted => {
+                    Some((endpoint, slot))
+                }
+                _ => None,
+            })
+            .filter_map(|(endpoint, slot)| {
+                stored(endpoint, slot, |resource| match resource {
+                    Resource::WorkloadEndpoint(workload) => Some(&**workload),
+                    _ => None,
+                })
+            })
+    }
+
+    /// What this host announces besides blocks and pools: its own list of the family, else the global one.
+    #[must_use]
+    pub fn advertisements(&self, family: IpFamily) -> &[PrefixAdvertisement] {
+        let item = BgpItem::PrefixAdvertisements(family);
+        let list = |key: Key| match &**self.rest.get(&key)?.value()?.resource()? {
+            Resource::PrefixAdvertisements(list) => Some(list.as_slice()),
+            _ => None,
+        };
+        list(Key::bgp_host(&self.node, item.clone()))
+            .or_else(|| list(Key::bgp_global(item)))
+            .unwrap_or_default()
+    }
+
+    /// Names of BIRD filter texts, which are not run.
+    pub fn custom_filters(&self) -> impl Iterator<Item = (&Key, IpFamily, &str)> {
+        let first = Key::bgp_global(BgpItem::CustomFilter(IpFamily::V4, String::new()));
+        self.rest.range(first..).map_while(|(key, _)| match key {
+            Key::Bgp(Scope::Global, BgpItem::CustomFilter(family, name)) => Some((key, *family, &**name)),
+            _ => None,
+        })
+    }
+
+    /// The settings in force on this host: defaults, then the global values, then its own.
+    #[must_use]
+    pub fn settings(&self) -> Settings {
+        let mut settings = Settings::default();
+        for scope in [Scope::Global, Scope::Host(self.node.clone())] {
+            let first = Key::Setting(scope.clone(), String::new());
+            let of_scope = self
+                .rest
+                .range(first..)
+                .take_while(|(key, _)| matches!(key, Key::Setting(s, _) if *s == scope));
+            for (_, slot) in of_scope {
+                if let Some(Resource::Setting(setting)) = slot.value().and_then(Value::resource).map(|r| &**r)
+                {
+                    settings.apply(setting);
+                }
+            }
+        }
+        settings
+    }
+
+    /// IPAM's configuration; absent means the defaults.
+    #[must_use]
+    pub fn ipam_config(&self) -> IpamConfig {
+        self.stored(&Key::IpamConfig, |resource| match resource {
+            Resource::IpamConfig(config) => Some(config),
+            _ => None,
+        })
+        .map_or_else(IpamConfig::default, |stored| stored.value.clone())
+    }
+
+    /// Any larger noun by its key: endpoints, profiles, policies, pools, peers and the like.
+    #[must_use]
+    pub fn resource(&self, key: &Key) -> Option<&Arc<Resource>> {
+        self.rest.get(key)?.value()?.resource()
+    }
+
+    /// Larger nouns from a key on, in the order of the keys: all of one kind are one range.
+    pub fn resources_from(&self, first: Key) -> impl Iterator<Item = (&Key, &Arc<Resource>)> {
+        self.rest.range(first..).filter_map(|(key, slot)| Some((key, slot.value()?.resource()?)))
+    }
+
+    /// The revision of the last write of a key, as it is in force.
+    #[must_use]
+    pub fn revision_of(&self, key: &Key) -> Option<Revision> {
+        Some(self.slot(key)?.entry()?.revision)
+    }
+
+    fn global(&self, item: BgpItem) -> Option<&Value> {
+        self.rest.get(&Key::bgp_global(item))?.value()
+    }
+
+    fn stored<T>(&self, key: &Key, pick: impl FnOnce(&Resource) -> Option<&T>) -> Option<Stored<'_, Key, T>> {
+        let (key, slot) = self.rest.get_key_value(key)?;
+        stored(key, slot, pick)
+    }
+}
+
+fn stored<'a, K, T>(
+    key: &'a K,
+    slot: &'a Slot,
+    pick: impl FnOnce(&'a Resource) -> Option<&'a T>,
+) -> Option<Stored<'a, K, T>> {
+    let entry = slot.entry()?;
+    let value = pick(entry.value.as_ref()?.resource()?)?;
+    Some(Stored { key, value, revision: entry.revision, created: entry.created })
+}

@@ -1,0 +1,121 @@
+//! What this host is in BGP: its addresses, AS and port, from flags over the store over defaults.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use tortie_config::Cidr;
+use tortie_config::key::{BgpItem, IpFamily, Scope};
+use tortie_config::resource::{NodeMesh, Peer};
+
+use crate::model::Model;
+
+/// What flags and environment say about this host; everything else comes from the store.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NodeOptions {
+    /// `--ip4`.
+    pub ip4: AddressOption,
+    /// `--ip6`.
+    pub ip6: AddressOption,
+    /// `--as`, not 0.
+    pub asn: Option<u32>,
+    /// `--bgp-listen`; empty: the node's addresses and port.
+    pub listen: Vec<SocketAddr>,
+}
+
+/// A flag about an address of this host.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum AddressOption {
+    /// The stored value counts (no flag, or `auto`: registration stores what it finds).
+    #[default]
+    Stored,
+    /// This host takes no part in this family.
+    Off,
+    /// This address, in this network where the flag says its length.
+    Given(IpAddr, Option<Cidr>),
+}
+
+/// This host, as its sessions see it.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Local {
+    pub(super) asn: u32,
+    pub(super) v4: Option<IpAddr>,
+    pub(super) v6: Option<IpAddr>,
+    pub(super) network_v4: Option<Cidr>,
+    pub(super) cluster_id: Option<Ipv4Addr>,
+    pub(super) port: u16,
+    pub(super) mesh: NodeMesh,
+    /// Where every host is told to peer with this one: the values of global peers at our own addresses.
+    pub(super) wanted_by_all: Vec<Peer>,
+}
+
+impl Local {
+    pub(super) fn of(model: &Model, options: &NodeOptions) -> Self {
+        let host = model.host(model.node());
+        let addr = |option: AddressOption, family| match option {
+            AddressOption::Stored => model.node_addr(family),
+            AddressOption::Off => None,
+            AddressOption::Given(addr, _) => Some(addr),
+        };
+        let (v4, v6) = (addr(options.ip4, IpFamily::V4), addr(options.ip6, IpFamily::V6));
+        let network_v4 = match options.ip4 {
+            AddressOption::Given(_, Some(network)) => Some(network),
+            _ => host.and_then(|host| host.network(IpFamily::V4)),
+        };
+        let at_us = [v4, v6].into_iter().flatten().flat_map(|addr| model.peers_at(&Scope::Global, addr));
+        Self {
+            asn: options.asn.unwrap_or_else(|| model.as_num(host).get()),
+            v4,
+            v6,
+            network_v4,
+            cluster_id: host.and_then(|host| host.cluster_id()),
+            port: model.listen_port(host),
+            mesh: model.node_mesh().0,
+            wanted_by_all: at_us.map(|peer| peer.value.clone()).collect(),
+        }
+    }
+
+    pub(super) fn addr(&self, family: IpFamily) -> Option<IpAddr> {
+        match family {
+            IpFamily::V4 => self.v4,
+            IpFamily::V6 => self.v6,
+        }
+    }
+
+    pub(super) fn is_own(&self, addr: IpAddr) -> bool {
+        self.v4 == Some(addr) || self.v6 == Some(addr)
+    }
+
+    /// The IPv4 address, else 32 bits of the name, which never look like a multicast or reserved address.
+    pub(super) fn router_id(&self, node: &str) -> u32 {
+        match self.v4 {
+            Some(IpAddr::V4(addr)) => u32::from(addr),
+            _ => {
+                // FNV-1a.
+                let hash =
+                    node.bytes().fold(0x811c_9dc5_u32, |h, b| (h ^ u32::from(b)).wrapping_mul(0x0100_0193));
+                let hash = if hash >> 24 >= 224 { hash - (32 << 24) } else { hash };
+                hash.max(1)
+            }
+        }
+    }
+
+    pub(super) fn listen(&self, options: &NodeOptions) -> Vec<SocketAddr> {
+        if !options.listen.is_empty() {
+            return options.listen.clone();
+        }
+        [self.v4, self.v6].into_iter().flatten().map(|addr| SocketAddr::new(addr, self.port)).collect()
+    }
+}
+
+/// Every address that a session of this host could have at its other end, sorted, each once.
+pub(super) fn candidates(model: &Model) -> Vec<IpAddr> {
+    let mut addrs: Vec<IpAddr> = model.hosts().flat_map(|(_, host)| host.addrs()).collect();
+    for scope in [Scope::Global, Scope::Host(model.node().to_owned())] {
+        addrs.extend(model.peers(&scope).filter_map(|peer| match peer.key {
+            BgpItem::Peer { addr, .. } => Some(*addr),
+            _ => None,
+        }));
+    }
+    addrs.sort_unstable();
+    addrs.dedup();
+    addrs
+}

@@ -1,0 +1,205 @@
+//! Remarks for `status`: no errors, but what an operator would want to know.
+
+use std::net::IpAddr;
+
+use tortie_config::Cidr;
+use tortie_config::key::{Key, Scope};
+use tortie_config::resource::Peer;
+
+use super::local::Local;
+use super::types::{IpipMode, Note, PeerIntent, PeerKind, RoutingIntent, RoutingView};
+use crate::model::{Host, Model};
+
+/// How many names a note lists.
+const LISTED: usize = 5;
+
+/// The remarks on an intent, sorted.
+pub(super) fn notes(model: &Model, local: &Local, intent: &RoutingIntent) -> Vec<Note> {
+    let mut notes = Vec::new();
+    own_address(model, local, &mut notes);
+    hosts(model, &mut notes);
+    network(local, &intent.view, &mut notes);
+    explicit_peers(model, local, intent, &mut notes);
+    let filters: Vec<String> =
+        model.custom_filters().map(|(_, family, name)| format!("{}/{name}", family.as_str())).collect();
+    if !filters.is_empty() {
+        let text = format!(
+            "{} in custom_filters {} BIRD text and is not run; use the peers' own_only and import_pools",
+            list(&filters),
+            if filters.len() == 1 { "is" } else { "are" }
+        );
+        notes.push(Note {
+            code: "custom-filter-ignored",
+            subject: "/calico/bgp/v1/global/custom_filters".to_owned(),
+            text,
+        });
+    }
+    notes.sort_unstable();
+    notes
+}
+
+fn own_address(model: &Model, local: &Local, notes: &mut Vec<Note>) {
+    if local.v4.is_none() && local.v6.is_none() {
+        let node = model.node();
+        notes.push(Note {
+            code: "node-without-address",
+            subject: node.to_owned(),
+            text: format!(
+                "this host has no address in the store and takes no part in BGP: start the agent with --ip4 or --ip6, \
+                 or write /calico/bgp/v1/host/{node}/ip_addr_v4"
+            ),
+        });
+    }
+}
+
+fn hosts(model: &Model, notes: &mut Vec<Note>) {
+    let node = model.node();
+    let without = |host: &Host| host.addrs().next().is_none();
+    let silent: Vec<&str> =
+        model.hosts().filter(|(name, host)| *name != node && without(host)).map(|(name, _)| name).collect();
+    if let Some(first) = silent.first() {
+        notes.push(Note {
+            code: "host-without-address",
+            subject: (*first).to_owned(),
+            text: format!("no BGP address in the store, so no session: {}", list(&silent)),
+        });
+    }
+    let mut shared: Vec<IpAddr> = model.shared_addrs().collect();
+    shared.sort_unstable();
+    for addr in shared {
+        let names: Vec<&str> = model.hosts_at(addr).map(|(name, _)| name).collect();
+        notes.push(Note {
+            code: "shared-address",
+            subject: addr.to_string(),
+            text: format!("several hosts claim {addr}: {}; give each its own", list(&names)),
+        });
+    }
+}
+
+fn network(local: &Local, view: &RoutingView, notes: &mut Vec<Note>) {
+    let Some(pool) = view.pools.iter().find(|pool| pool.ipip == Some(IpipMode::CrossSubnet)) else { return };
+    let node = &view.node;
+    let key = format!("/calico/bgp/v1/host/{node}/network_v4");
+    match local.network_v4 {
+        None if local.v4.is_some() => notes.push(Note {
+            code: "no-network",
+            subject: pool.cidr.to_string(),
+            text: format!("cross-subnet needs the network of this host: routes of the pool wait for {key}"),
+        }),
+        Some(network) if network.is_host() => notes.push(Note {
+            code: "network-of-one-address",
+            subject: pool.cidr.to_string(),
+            text: format!("{key} is {network}, so cross-subnet tunnels to every host: write the real length"),
+        }),
+        _ => {}
+    }
+}
+
+fn explicit_peers(model: &Model, local: &Local, intent: &RoutingIntent, notes: &mut Vec<Note>) {
+    let mut shared_routers = Vec::new();
+    for peer in intent.peers.values().filter(|peer| peer.kind != PeerKind::Mesh) {
+        let addr = peer.remote.ip();
+        let router = other_host(model, addr).is_none();
+        let ebgp = peer.asn != peer.local_asn.unwrap_or(local.asn);
+        if ebgp && router && !peer.policy.own_only && passes_mesh_routes(model, peer) {
+            shared_routers.push(addr.to_string());
+        }
+    }
+    if let Some(first) = shared_routers.first() {
+        notes.push(Note {
+            code: "own-only-hint",
+            subject: first.clone(),
+            text: format!(
+                "other hosts peer with {} too, so it sees every block once for each host: \"own_only\": true in the \
+                 peer's value announces only what this host has",
+                list(&shared_routers)
+            ),
+        });
+    }
+    for scope in [Scope::Global, Scope::Host(model.node().to_owned())] {
+        for stored in model.peers(&scope).filter(|stored| !local.is_own(stored.value.ip)) {
+            let key = Key::Bgp(scope.clone(), stored.key.clone());
+            let theirs =
+                other_host(model, stored.value.ip).map(|(name, host)| (name, model.as_num(Some(host))));
+            if let Some((host, asn)) = theirs.filter(|(_, asn)| *asn != stored.value.as_num) {
+                let said = stored.value.as_num;
+                notes.push(Note {
+                    code: "peer-as-differs",
+                    subject: host.to_owned(),
+                    text: format!(
+                        "{key} says AS {said}, but {host} is in AS {asn}: the session cannot come up"
+                    ),
+                });
+            }
+            ignored_options(stored.value, &key, notes);
+        }
+    }
+}
+
+fn other_host(model: &Model, addr: IpAddr) -> Option<(&str, &Host)> {
+    model.hosts_at(addr).find(|(name, _)| *name != model.node())
+}
+
+/// Whether another host has a session with this router as well.
+fn passes_mesh_routes(model: &Model, peer: &PeerIntent) -> bool {
+    let others = model.hosts().len() > 1;
+    match peer.kind {
+        PeerKind::Global => others,
+        _ => model.peered_by(peer.remote.ip()) > 1,
+    }
+}
+
+fn ignored_options(value: &Peer, key: &Key, notes: &mut Vec<Note>) {
+    let options: Vec<&str> = [
+        ("bfd", value.bfd.is_some()),
+        ("role", value.role.is_some()),
+        ("add_path", value.add_path.is_some()),
+        ("filters", !value.filters.is_empty()),
+    ]
+    .into_iter()
+    .filter_map(|(name, set)| set.then_some(name))
+    .collect();
+    if !options.is_empty() {
+        notes.push(Note {
+            code: "peer-option-ignored",
+            subject: key.to_string(),
+            text: format!("not supported yet and ignored: {}", options.join(", ")),
+        });
+    }
+}
+
+/// The hint that a router outside of the cluster announces addresses of pools, which no host announced: it could take
+/// workloads over. `outside` are the prefixes whose best path is from this peer and that no host of the cluster
+/// announces.
+#[must_use]
+pub fn import_pools_hint(
+    view: &RoutingView,
+    peer: &PeerIntent,
+    outside: impl IntoIterator<Item = Cidr>,
+) -> Option<Note> {
+    if peer.kind == PeerKind::Mesh || !peer.policy.import_pools {
+        return None;
+    }
+    let mut inside = outside.into_iter().filter(|prefix| view.pool_of(prefix).is_some());
+    let first = inside.next()?;
+    let more = match inside.count() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    Some(Note {
+        code: "import-pools-hint",
+        subject: peer.name.clone(),
+        text: format!(
+            "announces {first}{more} inside pools, which no host announced: \"import_pools\": false in the peer's \
+             value refuses that"
+        ),
+    })
+}
+
+fn list(names: &[impl AsRef<str>]) -> String {
+    let shown: Vec<&str> = names.iter().take(LISTED).map(AsRef::as_ref).collect();
+    match names.len().checked_sub(LISTED) {
+        None | Some(0) => shown.join(", "),
+        Some(more) => format!("{} and {more} more", shown.join(", ")),
+    }
+}

@@ -1,0 +1,98 @@
+//! What this host announces from itself, and what decisions about single routes read.
+//!
+//! Own blocks (see [`Model::own_blocks`]), each with a blackhole but for single addresses; and addresses of own active
+//! workloads **outside** of them: borrowed ones from other hosts' blocks, and the outside addresses of 1:1 NAT. Those
+//! have to lie in a pool or in `prefix_advertisements`, else no gate would let them out.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+use tortie_config::Cidr;
+use tortie_config::key::{IpFamily, Key};
+use tortie_config::resource::{self, Community};
+
+use super::cover;
+use super::local::Local;
+use super::types::{Advertisement, IpipMode, OriginKind, Originated, PoolView, RoutingView, TunnelIntent};
+use crate::model::Model;
+
+/// The originated routes; `view` is the one of this moment.
+pub(super) fn originated(model: &Model, view: &RoutingView) -> BTreeMap<Cidr, Originated> {
+    let mut routes: BTreeMap<Cidr, Originated> = model
+        .own_blocks()
+        .map(|(block, revision)| {
+            let key = Key::Block(block).to_string();
+            (block, Originated { kind: OriginKind::OwnBlock, key, revision })
+        })
+        .collect();
+    let announced = |prefix: &Cidr| {
+        cover::in_set(&view.own_blocks, prefix).is_none()
+            && (view.pool_of(prefix).is_some() || view.advertisements.iter().any(|a| a.cidr.covers(prefix)))
+    };
+    for workload in model.workloads(model.node()).filter(|workload| workload.value.active) {
+        let borrowed = workload.value.nets().map(|net| (*net, OriginKind::Borrowed));
+        let floating = workload.value.nats().map(|(_, outside)| (Cidr::host(outside), OriginKind::Floating));
+        for (prefix, kind) in borrowed.chain(floating).filter(|(prefix, _)| announced(prefix)) {
+            routes.entry(prefix).or_insert_with(|| Originated {
+                kind,
+                key: Key::Endpoint(workload.key.clone()).to_string(),
+                revision: workload.revision,
+            });
+        }
+    }
+    routes
+}
+
+/// The blackholes of the own blocks: packets to their unused addresses end here and do not loop over a default route.
+pub(super) fn blackholes(view: &RoutingView) -> BTreeSet<Cidr> {
+    view.own_blocks.iter().filter(|block| !block.is_host()).copied().collect()
+}
+
+/// What decisions about single routes read.
+pub(super) fn view(model: &Model, local: &Local) -> RoutingView {
+    let mut endpoint_addresses = HashSet::new();
+    for workload in model.workloads(model.node()).filter(|workload| workload.value.active) {
+        endpoint_addresses.extend(workload.value.nets().filter(|net| net.is_host()).map(Cidr::addr));
+        endpoint_addresses.extend(workload.value.nats().map(|(_, outside)| outside));
+    }
+    RoutingView {
+        node: model.node().to_owned(),
+        node_v4: local.v4,
+        node_v6: local.v6,
+        network_v4: local.network_v4,
+        pools: model.pools().map(|pool| pool_view(pool.value)).collect(),
+        own_blocks: model.own_blocks().map(|(block, _)| block).collect(),
+        advertisements: [IpFamily::V4, IpFamily::V6]
+            .into_iter()
+            .flat_map(|family| model.advertisements(family))
+            .map(advertisement)
+            .collect(),
+        endpoint_addresses,
+    }
+}
+
+fn pool_view(pool: &resource::Pool) -> PoolView {
+    let ipip = pool.ipip.as_ref().filter(|_| pool.cidr.is_v4()).map(|ipip| match ipip.mode {
+        resource::IpipMode::Always => IpipMode::Always,
+        resource::IpipMode::CrossSubnet => IpipMode::CrossSubnet,
+    });
+    PoolView { cidr: pool.cidr, ipip, disabled: pool.disabled }
+}
+
+fn advertisement(ad: &resource::PrefixAdvertisement) -> Advertisement {
+    let mut view = Advertisement { cidr: ad.cidr, communities: Vec::new(), large_communities: Vec::new() };
+    for community in &ad.communities {
+        match community {
+            Community::Standard(value) => view.communities.push(*value),
+            Community::Large(value) => view.large_communities.push(*value),
+        }
+    }
+    view
+}
+
+/// The tunnel, when an enabled IPv4 pool has IPIP.
+pub(super) fn tunnel(model: &Model, view: &RoutingView) -> Option<TunnelIntent> {
+    view.pools.iter().any(|pool| pool.ipip.is_some() && !pool.disabled).then(|| {
+        let settings = model.settings();
+        TunnelIntent { addr: settings.ip_in_ip_tunnel_addr, mtu: settings.ip_in_ip_mtu }
+    })
+}

@@ -1,0 +1,316 @@
+//! The sessions of a host: mesh, global and own peers.
+//!
+//! Everything is decided per address of the other end ([`peers_at`]), so that one host's change costs one decision and
+//! a start costs one for each address. At one address the first of these is taken:
+//!
+//! 1. the **global** peers (one for each port);
+//! 2. the **own** peers, but for those with address and port of a global one;
+//! 3. the **reverse** of a peering that names us: another host has us as its own peer, or we are a global peer of all
+//!    hosts (a reflector, usually). Calico makes peerings between cluster nodes symmetric since 3.x; the session has
+//!    the options of the peering that it reverses;
+//! 4. the **mesh**, unless it is off or one of both ends is a route reflector (has a cluster id).
+//!
+//! An address of our own, and an address of a family that this host has none of, give nothing.
+//!
+//! **Families.** Two hosts that both have both addresses keep one session, over IPv4, which carries both families: half
+//! as many sessions and timers as Calico's two daemons, and both families fail and come back together. Over IPv6 only
+//! when they have nothing else in common. An explicit peer that is a host of the cluster is treated alike; any other
+//! carries the family of its address, because nothing is known of its other address, unless its value lists `families`.
+//!
+//! **Who dials.** Between hosts of the cluster the one whose address is greater as text dials at once (`10.0.0.9` is
+//! greater than `10.0.0.10`), the other after 5 s: two connections at once would end a graceful restart that is under
+//! way. Routers are dialled at once.
+//!
+//! **Reflection** (RFC 4456): the peer is our client when it is in our AS, we have a cluster id, and it has none or
+//! another one. Equal cluster ids mean plain iBGP.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use smallvec::SmallVec;
+use tortie_config::key::{BgpItem, IpFamily, Key, Scope};
+use tortie_config::resource::{self, NextHopMode, Peer, SourceAddr};
+
+use super::explain::{Recorder, Step, StepOutcome};
+use super::local::{Local, NodeOptions};
+use super::types::{NextHopRule, Password, PeerIntent, PeerKind, PeerPolicy};
+use crate::model::{Host, Model};
+
+/// Proposed hold time where none is configured (RFC 4271 10 suggests 90 s).
+pub const HOLD_TIME: Duration = Duration::from_secs(90);
+/// Advertised restart time (RFC 4724) where none is configured.
+pub const RESTART_TIME: Duration = Duration::from_secs(120);
+/// How long the end with the lesser address waits before it dials as well.
+pub const SECOND_DIAL: Duration = Duration::from_secs(5);
+
+/// Sessions by name.
+pub(super) type Named = SmallVec<[(String, PeerIntent); 1]>;
+
+/// A host of the cluster with its name.
+type NamedHost<'a> = (&'a str, &'a Host);
+
+/// What sessions this host wants with one address, and why, or why none.
+#[must_use]
+pub fn explain_peer(
+    model: &Model,
+    options: &NodeOptions,
+    addr: IpAddr,
+) -> (Vec<(String, PeerIntent)>, Vec<Step>) {
+    let mut steps = Vec::new();
+    let peers = peers_at(model, &Local::of(model, options), addr, &mut steps);
+    (peers.into_vec(), steps)
+}
+
+/// The sessions with one address.
+pub(super) fn peers_at(model: &Model, local: &Local, addr: IpAddr, rec: &mut impl Recorder) -> Named {
+    let mut named = Named::new();
+    let family = IpFamily::of(addr);
+    if local.is_own(addr) {
+        rec.step("own-address", StepOutcome::No, || format!("{addr} is an address of this host"));
+        return named;
+    }
+    let Some(own) = local.addr(family) else {
+        let text =
+            || format!("this host has no IP{} address and takes no part in that family", family.as_str());
+        rec.step("family", StepOutcome::No, text);
+        return named;
+    };
+    let host = model.hosts_at(addr).find(|(name, _)| *name != model.node());
+    let ends = Ends { model, local, own, addr, family, host };
+
+    for kind in [PeerKind::Global, PeerKind::Node] {
+        let scope =
+            if kind == PeerKind::Global { Scope::Global } else { Scope::Host(model.node().to_owned()) };
+        for stored in model.peers_at(&scope, addr) {
+            let key = || Key::Bgp(scope.clone(), stored.key.clone()).to_string();
+            let peer = ends.explicit(kind, stored.value, stored.value.as_num.get(), key());
+            if named.iter().any(|(_, other)| other.remote == peer.remote) {
+                rec.step("node", StepOutcome::No, || {
+                    format!("{}: the global peer of this address counts", key())
+                });
+                continue;
+            }
+            if !(peer.ipv4 || peer.ipv6) {
+                let text = || format!("{}: this host has no address of its families", key());
+                rec.step(kind.as_str(), StepOutcome::No, text);
+                continue;
+            }
+            rec.step(kind.as_str(), StepOutcome::Yes, || peer.reason.clone());
+            named.push((name(kind, addr, port_of(stored.key)), peer));
+        }
+    }
+    if !named.is_empty() {
+        return named;
+    }
+    let Some((host_name, host)) = host else {
+        rec.step("mesh", StepOutcome::No, || {
+            format!("no host has the address {addr}, and no peer is configured")
+        });
+        return named;
+    };
+    if let Some(peer) = ends.reverse(host_name, host) {
+        rec.step("reverse", StepOutcome::Yes, || peer.reason.clone());
+        named.push((name(PeerKind::Node, addr, None), peer));
+    } else if let Some(why) = ends.no_mesh(host_name, host) {
+        rec.step("mesh", StepOutcome::No, || why);
+    } else {
+        let peer = ends.mesh(host_name, host);
+        rec.step("mesh", StepOutcome::Yes, || peer.reason.clone());
+        named.push((name(PeerKind::Mesh, addr, None), peer));
+    }
+    named
+}
+
+/// Both ends of a possible session.
+struct Ends<'a> {
+    model: &'a Model,
+    local: &'a Local,
+    /// Our address of the transport family.
+    own: IpAddr,
+    /// Theirs.
+    addr: IpAddr,
+    family: IpFamily,
+    /// The host of the cluster that has it.
+    host: Option<NamedHost<'a>>,
+}
+
+impl Ends<'_> {
+    /// A session without options.
+    fn plain(&self, kind: PeerKind, asn: u32, port: u16, reason: String) -> PeerIntent {
+        let both = self.both_families();
+        PeerIntent {
+            kind,
+            name: self.host.map_or_else(|| self.addr.to_string(), |(name, _)| name.to_owned()),
+            reason,
+            remote: SocketAddr::new(self.addr, port),
+            local: Some(self.own),
+            local_v4: self.local.v4,
+            local_v6: self.local.v6,
+            asn,
+            local_asn: None,
+            ipv4: both || self.family == IpFamily::V4,
+            ipv6: both || self.family == IpFamily::V6,
+            dial_after: Some(self.dial_after()),
+            hold_time: HOLD_TIME,
+            keepalive_time: None,
+            restart_time: RESTART_TIME,
+            reflector_client: None,
+            next_hop: NextHopRule::Auto,
+            allow_local_as: 0,
+            ttl_security: None,
+            max_prefixes: None,
+            extended_messages: true,
+            password: None,
+            policy: PeerPolicy::default(),
+        }
+    }
+
+    /// Whether both ends are hosts that have both addresses.
+    fn both_families(&self) -> bool {
+        let has_both = |host: &Host| host.addrs().count() == 2;
+        self.local.v4.is_some()
+            && self.local.v6.is_some()
+            && self.host.is_some_and(|(_, host)| has_both(host))
+    }
+
+    fn dial_after(&self) -> Duration {
+        let first = self.host.is_none() || self.own.to_string() > self.addr.to_string();
+        if first { Duration::ZERO } else { SECOND_DIAL }
+    }
+
+    fn mesh(&self, name: &str, host: &Host) -> PeerIntent {
+        let reason = format!("node-to-node mesh with {name}");
+        let asn = self.model.as_num(Some(host)).get();
+        let mut peer = self.plain(PeerKind::Mesh, asn, self.model.listen_port(Some(host)), reason);
+        peer.password = self.local.mesh.password.as_ref().map(password);
+        peer.policy.own_only = self.local.mesh.own_only;
+        peer
+    }
+
+    /// Why the mesh has no session here.
+    fn no_mesh(&self, name: &str, host: &Host) -> Option<String> {
+        if !self.local.mesh.enabled {
+            Some("the node-to-node mesh is off (bgp/v1/global/node_mesh)".to_owned())
+        } else if self.local.cluster_id.is_some() {
+            Some("this host is a route reflector (rr_cluster_id) and takes no part in the mesh".to_owned())
+        } else if host.cluster_id().is_some() {
+            Some(format!("{name} is a route reflector (rr_cluster_id) and takes no part in the mesh"))
+        } else if self.family == IpFamily::V6 && self.local.v4.is_some() {
+            let other = host.addr(IpFamily::V4)?;
+            Some(format!("the session with {name} runs over IPv4, to {other}, and carries both families"))
+        } else {
+            None
+        }
+    }
+
+    /// The session that answers another's peering with us.
+    fn reverse(&self, name: &str, host: &Host) -> Option<PeerIntent> {
+        let theirs = self.model.peers_at(&Scope::Host(name.to_owned()), self.own).next();
+        let (value, reason) = match &theirs {
+            Some(stored) => (stored.value, format!("{name} has this host as its peer")),
+            None => {
+                let value = self.local.wanted_by_all.iter().find(|peer| peer.ip == self.own)?;
+                (value, format!("this host is a global peer, so {name} peers with it"))
+            }
+        };
+        let asn = value.local_as_num.unwrap_or_else(|| self.model.as_num(Some(host))).get();
+        let mut peer = self.plain(PeerKind::Node, asn, self.model.listen_port(Some(host)), reason);
+        self.families(&mut peer, value);
+        self.times(&mut peer, value);
+        peer.password = value.password.as_ref().map(password);
+        peer.ttl_security = value.ttl_security;
+        // What they call our AS, when it is not the one we have.
+        peer.local_asn = Some(value.as_num.get()).filter(|asn| *asn != self.local.asn);
+        peer.reflector_client = self.client(&peer, host.cluster_id());
+        (peer.ipv4 || peer.ipv6).then_some(peer)
+    }
+
+    fn explicit(&self, kind: PeerKind, value: &Peer, asn: u32, key: String) -> PeerIntent {
+        let port = value.port.unwrap_or_else(|| match self.host {
+            Some((_, host)) => self.model.listen_port(Some(host)),
+            None => tortie_config::key::BGP_PORT,
+        });
+        let mut peer = self.plain(kind, asn, port, key);
+        self.families(&mut peer, value);
+        self.times(&mut peer, value);
+        peer.local = match value.source_addr {
+            SourceAddr::UseNodeIp => Some(self.own),
+            SourceAddr::None => None,
+            SourceAddr::Addr(addr) => Some(addr),
+        };
+        peer.local_asn = value.local_as_num.map(resource::Asn::get).filter(|asn| *asn != self.local.asn);
+        if value.passive_mode {
+            peer.dial_after = None;
+        }
+        let ebgp = asn != peer.local_asn.unwrap_or(self.local.asn);
+        peer.next_hop = match value.next_hop_mode {
+            Some(NextHopMode::Auto) => NextHopRule::Auto,
+            Some(NextHopMode::Own) => NextHopRule::Own,
+            Some(NextHopMode::Keep) => NextHopRule::Keep,
+            // `keep_next_hop` only ever acted on eBGP sessions.
+            None if value.keep_next_hop && ebgp => NextHopRule::Keep,
+            None => NextHopRule::Auto,
+        };
+        peer.allow_local_as = value.num_allow_local_as;
+        peer.ttl_security = value.ttl_security;
+        peer.max_prefixes = value.max_prefixes;
+        peer.extended_messages = value.extended_messages.unwrap_or(true);
+        peer.password = value.password.as_ref().map(password);
+        peer.policy = PeerPolicy {
+            own_only: value.own_only,
+            import_pools: value.import_pools,
+            filters: value.filters.clone(),
+        };
+        let theirs = value.rr_cluster_id.or_else(|| self.host.and_then(|(_, host)| host.cluster_id()));
+        peer.reflector_client = self.client(&peer, theirs);
+        peer
+    }
+
+    fn families(&self, peer: &mut PeerIntent, value: &Peer) {
+        if !value.families.is_empty() {
+            peer.ipv4 = value.families.contains(&IpFamily::V4) && self.local.v4.is_some();
+            peer.ipv6 = value.families.contains(&IpFamily::V6) && self.local.v6.is_some();
+        }
+    }
+
+    fn times(&self, peer: &mut PeerIntent, value: &Peer) {
+        peer.hold_time = value.hold_time.unwrap_or(HOLD_TIME);
+        peer.keepalive_time = value.keepalive_time;
+        peer.restart_time = value.restart_time.unwrap_or(RESTART_TIME);
+    }
+
+    /// The cluster id to reflect with.
+    fn client(&self, peer: &PeerIntent, theirs: Option<Ipv4Addr>) -> Option<u32> {
+        let ours = self.local.cluster_id?;
+        let ibgp = peer.asn == peer.local_asn.unwrap_or(self.local.asn);
+        (ibgp && theirs != Some(ours)).then(|| u32::from(ours))
+    }
+}
+
+fn port_of(item: &BgpItem) -> Option<u16> {
+    match item {
+        BgpItem::Peer { port, .. } => *port,
+        _ => None,
+    }
+}
+
+/// Calico's name of a session's protocol instance.
+pub(super) fn name(kind: PeerKind, addr: IpAddr, port: Option<u16>) -> String {
+    let kind = match kind {
+        PeerKind::Mesh => "Mesh_",
+        PeerKind::Global => "Global_",
+        PeerKind::Node => "Node_",
+    };
+    let mut name = format!("{kind}{addr}").replace(['.', ':'], "_");
+    if let Some(port) = port {
+        name.push_str(&format!("_port_{port}"));
+    }
+    name
+}
+
+fn password(value: &resource::Password) -> Password {
+    match value {
+        resource::Password::Text(text) => Password::Text(text.clone()),
+        resource::Password::File(path) => Password::File(path.clone()),
+    }
+}

@@ -1,0 +1,187 @@
+//! The whole intent, from scratch or kept up to date.
+//!
+//! A [`Planner`] holds the intent in force and follows the model's [`Dirty`]: one host's change costs the decisions for
+//! its addresses, whatever the number of hosts. [`intent`] is a planner that is started and read once, so both are one
+//! implementation.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::local::{Local, NodeOptions, candidates};
+use super::notes::notes;
+use super::originate::{blackholes, originated, tunnel, view};
+use super::peers::{name, peers_at};
+use super::types::{PeerIntent, PeerKind, RoutingIntent};
+use crate::model::{Dirty, Model};
+
+/// What the model wants of this host's routing.
+#[must_use]
+pub fn intent(model: &Model, options: &NodeOptions) -> RoutingIntent {
+    Planner::new(model, options.clone()).intent
+}
+
+/// What differs from the intent before.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct IntentChange {
+    /// Names of the peers that came, went or changed.
+    pub peers: BTreeSet<String>,
+    /// AS, router id or listen addresses.
+    pub node: bool,
+    /// Originated routes.
+    pub originated: bool,
+    /// Blackholes.
+    pub blackholes: bool,
+    /// The tunnel.
+    pub tunnel: bool,
+    /// The view: decisions about single routes may differ.
+    pub view: bool,
+    /// Notes.
+    pub notes: bool,
+}
+
+impl IntentChange {
+    /// Nothing differs.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// The intent, kept up to date.
+#[derive(Debug, Clone)]
+pub struct Planner {
+    options: NodeOptions,
+    local: Local,
+    intent: RoutingIntent,
+}
+
+impl Planner {
+    /// Computes the intent from scratch.
+    #[must_use]
+    pub fn new(model: &Model, options: NodeOptions) -> Self {
+        let local = Local::of(model, &options);
+        let intent = RoutingIntent {
+            asn: local.asn,
+            router_id: local.router_id(model.node()),
+            listen: local.listen(&options),
+            peers: BTreeMap::new(),
+            originated: BTreeMap::new(),
+            blackholes: BTreeSet::new(),
+            tunnel: None,
+            view: Arc::default(),
+            notes: Vec::new(),
+        };
+        let mut planner = Self { options, local, intent };
+        planner.update(model, &Dirty::everything());
+        planner
+    }
+
+    /// The intent in force.
+    #[must_use]
+    pub fn intent(&self) -> &RoutingIntent {
+        &self.intent
+    }
+
+    /// Follows the model; `dirty` is everything that it reported since the last call.
+    pub fn update(&mut self, model: &Model, dirty: &Dirty) -> IntentChange {
+        let mut change = IntentChange::default();
+        self.update_peers(model, dirty, &mut change);
+        self.update_routes(model, dirty, &mut change);
+        if dirty.hosts || dirty.node || dirty.filters || dirty.pools || dirty.peers.any() || dirty.peers.hints
+        {
+            let notes = notes(model, &self.local, &self.intent);
+            replace(&mut self.intent.notes, notes, &mut change.notes);
+        }
+        change
+    }
+
+    fn update_peers(&mut self, model: &Model, dirty: &Dirty, change: &mut IntentChange) {
+        if !dirty.peers.any() && !dirty.node {
+            return;
+        }
+        // A global peer at our own address makes all hosts our peers.
+        let touches_us = dirty.peers.addrs.iter().any(|addr| self.local.is_own(*addr));
+        let mut all = dirty.peers.all;
+        if all || dirty.node || touches_us {
+            let local = Local::of(model, &self.options);
+            all |= local != self.local;
+            self.local = local;
+            let listen = self.local.listen(&self.options);
+            replace(&mut self.intent.asn, self.local.asn, &mut change.node);
+            replace(&mut self.intent.router_id, self.local.router_id(model.node()), &mut change.node);
+            replace(&mut self.intent.listen, listen, &mut change.node);
+        }
+        if all {
+            let peers: BTreeMap<String, PeerIntent> = candidates(model)
+                .into_iter()
+                .flat_map(|addr| peers_at(model, &self.local, addr, &mut ()))
+                .collect();
+            let before = std::mem::replace(&mut self.intent.peers, peers);
+            differences(&before, &self.intent.peers, &mut change.peers);
+        } else {
+            for addr in &dirty.peers.addrs {
+                self.update_address(model, *addr, change);
+            }
+        }
+    }
+
+    fn update_address(&mut self, model: &Model, addr: IpAddr, change: &mut IntentChange) {
+        let mut before = self.names_at(addr);
+        for (name, peer) in peers_at(model, &self.local, addr, &mut ()) {
+            before.retain(|other| *other != name);
+            if self.intent.peers.get(&name) != Some(&peer) {
+                self.intent.peers.insert(name.clone(), peer);
+                change.peers.insert(name);
+            }
+        }
+        for name in before {
+            self.intent.peers.remove(&name);
+            change.peers.insert(name);
+        }
+    }
+
+    /// The names of the peers at an address: they begin with their kind and the address.
+    fn names_at(&self, addr: IpAddr) -> Vec<String> {
+        let mut names = Vec::new();
+        for kind in [PeerKind::Mesh, PeerKind::Global, PeerKind::Node] {
+            let first = name(kind, addr, None);
+            let range = self.intent.peers.range(first.clone()..);
+            let here = range.take_while(|(name, _)| name.starts_with(&first));
+            names.extend(here.filter(|(_, peer)| peer.remote.ip() == addr).map(|(name, _)| name.clone()));
+        }
+        names
+    }
+
+    fn update_routes(&mut self, model: &Model, dirty: &Dirty, change: &mut IntentChange) {
+        if !(dirty.originated || dirty.pools || dirty.advertisements || dirty.node || dirty.settings) {
+            return;
+        }
+        let view = view(model, &self.local);
+        replace(&mut self.intent.tunnel, tunnel(model, &view), &mut change.tunnel);
+        replace(&mut self.intent.originated, originated(model, &view), &mut change.originated);
+        replace(&mut self.intent.blackholes, blackholes(&view), &mut change.blackholes);
+        if *self.intent.view != view {
+            self.intent.view = Arc::new(view);
+            change.view = true;
+        }
+    }
+}
+
+fn replace<T: PartialEq>(place: &mut T, value: T, changed: &mut bool) {
+    if *place != value {
+        *place = value;
+        *changed = true;
+    }
+}
+
+fn differences(
+    before: &BTreeMap<String, PeerIntent>,
+    now: &BTreeMap<String, PeerIntent>,
+    names: &mut BTreeSet<String>,
+) {
+    names.extend(
+        now.iter().filter(|(name, peer)| before.get(*name) != Some(peer)).map(|(name, _)| name.clone()),
+    );
+    names.extend(before.keys().filter(|name| !now.contains_key(*name)).cloned());
+}

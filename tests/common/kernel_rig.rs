@@ -1,0 +1,189 @@
+//! A kernel thread under test: sends messages, waits for facts, asks questions.
+
+#![allow(
+    dead_code,
+    clippy::expect_used,
+    clippy::unwrap_used,
+    reason = "test helper; not every test uses all of it"
+)]
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use smallvec::SmallVec;
+use tortie::kernel::{
+    KernelFact, KernelHandle, KernelIntent, KernelView, LearnedChange, Mode, Options, ToKernel, spawn,
+};
+use tortie::routing::{ChangeId, Resolved};
+use tortie_config::Cidr;
+
+/// Facts that take longer than this are missing.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+
+pub(crate) fn options(mode: Mode) -> Options {
+    Options::new(mode)
+}
+
+pub(crate) struct Rig {
+    handle: Option<KernelHandle>,
+    facts: Receiver<KernelFact>,
+    generation: u64,
+    pub(crate) started: (usize, usize),
+}
+
+impl Rig {
+    pub(crate) fn start(options: &Options) -> Self {
+        let (sink, facts) = channel();
+        let sink = Box::new(move |fact| {
+            let _ = sink.send(fact);
+        });
+        let handle = spawn(options, sink).expect("netlink opens");
+        let mut rig = Self { handle: Some(handle), facts, generation: 0, started: (0, 0) };
+        rig.started = rig.wait("Started", |fact| match fact {
+            KernelFact::Started { routes_v4, routes_v6 } => Some((*routes_v4, *routes_v6)),
+            _ => None,
+        });
+        rig
+    }
+
+    pub(crate) fn program() -> Self {
+        Self::start(&options(Mode::Program))
+    }
+
+    pub(crate) fn stop(mut self) {
+        self.handle.take().expect("running").stop().expect("no thread panicked");
+    }
+
+    pub(crate) fn send(&self, message: ToKernel) {
+        self.handle.as_ref().expect("running").sender().send(message).expect("kernel thread runs");
+    }
+
+    /// The first fact that `pick` accepts; others before it are dropped.
+    pub(crate) fn wait<T>(&self, what: &str, mut pick: impl FnMut(&KernelFact) -> Option<T>) -> T {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let Ok(fact) = self.facts.recv_timeout(left) else {
+                panic!("no fact {what} within {PATIENCE:?}")
+            };
+            if let Some(found) = pick(&fact) {
+                return found;
+            }
+        }
+    }
+
+    /// The facts that came so far.
+    pub(crate) fn drain(&self) -> Vec<KernelFact> {
+        self.facts.try_iter().collect()
+    }
+
+    /// Sends an intent with these blackholes; gives those that failed.
+    pub(crate) fn blackholes(&mut self, prefixes: &[&str]) -> Vec<(Cidr, String)> {
+        self.generation += 1;
+        let generation = self.generation;
+        let blackholes = prefixes.iter().map(|p| (cidr(p), ChangeId(generation))).collect();
+        self.send(ToKernel::Intent(Arc::new(KernelIntent {
+            generation,
+            change: ChangeId(generation),
+            blackholes,
+            tunnel: None,
+            view: Arc::default(),
+        })));
+        self.wait("Applied", |fact| match fact {
+            KernelFact::Applied { generation: g, failed, .. } if *g == generation => Some(failed.clone()),
+            _ => None,
+        })
+    }
+
+    /// Learns prefixes over next hops, 1,024 at a time; gives how many were written and deleted.
+    pub(crate) fn learn_all(
+        &self,
+        prefixes: impl IntoIterator<Item = Cidr>,
+        hops: &[&str],
+    ) -> (usize, usize) {
+        let next_hops: SmallVec<[IpAddr; 2]> = hops.iter().map(|h| h.parse().expect("address")).collect();
+        let changes: Vec<LearnedChange> = prefixes
+            .into_iter()
+            .map(|prefix| LearnedChange { prefix, next_hops: next_hops.clone(), change: ChangeId(1) })
+            .collect();
+        let mut sum = (0, 0);
+        for batch in changes.chunks(1024) {
+            self.send(ToKernel::Learned(batch.to_vec()));
+            let done = self.wait("Learned", |fact| match fact {
+                KernelFact::Learned { written, deleted, .. } => Some((*written, *deleted)),
+                _ => None,
+            });
+            sum = (sum.0 + done.0, sum.1 + done.1);
+        }
+        sum
+    }
+
+    pub(crate) fn learn(&self, prefix: &str, hops: &[&str]) -> (usize, usize) {
+        self.learn_all([cidr(prefix)], hops)
+    }
+
+    pub(crate) fn sweep(&self) -> usize {
+        self.send(ToKernel::SweepStale);
+        self.wait("Swept", |fact| match fact {
+            KernelFact::Swept(count) => Some(*count),
+            _ => None,
+        })
+    }
+
+    pub(crate) fn track(&self, addr: &str) -> Option<Resolved> {
+        let addr: IpAddr = addr.parse().expect("address");
+        self.send(ToKernel::Track(addr));
+        self.next_hop(addr)
+    }
+
+    /// The next fact about a tracked next hop.
+    pub(crate) fn next_hop(&self, addr: IpAddr) -> Option<Resolved> {
+        self.wait("NextHop", |fact| match fact {
+            KernelFact::NextHop(a, answer) if *a == addr => Some(*answer),
+            _ => None,
+        })
+    }
+
+    /// Asks the kernel thread.
+    pub(crate) fn ask<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&KernelView<'_>) -> T + Send + 'static,
+    ) -> T {
+        let (answer, answers) = channel();
+        self.send(ToKernel::Query(Box::new(move |view| {
+            let _ = answer.send(question(view));
+        })));
+        answers.recv_timeout(PATIENCE).expect("the kernel thread answers")
+    }
+
+    /// Requests sent so far, carried out or refused.
+    pub(crate) fn writes(&self) -> u64 {
+        self.ask(|v| v.counters().ops_ok + v.counters().ops_failed)
+    }
+}
+
+pub(crate) fn cidr(text: &str) -> Cidr {
+    text.parse().expect("prefix")
+}
+
+/// `count` consecutive /26 blocks from 10.128.0.0 on.
+pub(crate) fn blocks(count: u32) -> impl Iterator<Item = Cidr> {
+    (0..count).map(|i| Cidr::v4((0x0a80_0000 + i * 64).into(), 26))
+}
+
+/// `count` consecutive /122 blocks.
+pub(crate) fn blocks_v6(count: u128) -> impl Iterator<Item = Cidr> {
+    (0..count).map(|i| Cidr::v6(((0x2001_0db8_u128 << 96) + (1 << 80) + i * 64).into(), 122))
+}
+
+/// Tries until `check` holds; gives how long that took.
+pub(crate) fn eventually(what: &str, limit: Duration, mut check: impl FnMut() -> bool) -> Duration {
+    let begin = Instant::now();
+    while !check() {
+        assert!(begin.elapsed() < limit, "{what}: not within {limit:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    begin.elapsed()
+}

@@ -1,0 +1,73 @@
+//! Throw-away network namespaces for tests: each lives in one thread and dies with it.
+
+#![allow(
+    unsafe_code,
+    dead_code,
+    clippy::expect_used,
+    reason = "enters a namespace; test helper, not every test uses all of it"
+)]
+
+use std::process::Command;
+
+/// Runs `body` on a thread with an empty network namespace of its own (loopback up). Without the right to create one the
+/// test is skipped and says so; in CI (`CI` set) that is a failure.
+pub(crate) fn in_netns(body: impl FnOnce() + Send + 'static) {
+    let thread = std::thread::spawn(move || {
+        // SAFETY: only the network namespace of this fresh thread changes; no file descriptors are shared anew.
+        if let Err(error) = unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) } {
+            assert!(std::env::var_os("CI").is_none(), "no network namespace in CI: {error}");
+            eprintln!("skipped: no network namespace ({error}); run as root or under `unshare -rn`");
+            return;
+        }
+        ip("link set lo up");
+        body();
+    });
+    if let Err(panic) = thread.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+/// Runs `ip` with these words in the namespace of the calling thread; panics when it fails.
+pub(crate) fn ip(words: &str) -> String {
+    let out = try_ip(words);
+    assert!(out.0, "ip {words}: {}", out.1);
+    out.1
+}
+
+/// Like [`ip`], with success and output.
+pub(crate) fn try_ip(words: &str) -> (bool, String) {
+    let out = Command::new("ip").args(words.split_whitespace()).output().expect("iproute2 is installed");
+    let text = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
+    (out.status.success(), text)
+}
+
+/// Feeds many lines to `ip -batch`.
+pub(crate) fn ip_batch(lines: &str) {
+    use std::io::Write;
+    let mut child = Command::new("ip")
+        .args(["-batch", "-"])
+        .stdin(std::process::Stdio::piped())
+        .spawn()
+        .expect("iproute2 is installed");
+    child.stdin.take().expect("piped").write_all(lines.as_bytes()).expect("ip reads");
+    assert!(child.wait().expect("ip ends").success());
+}
+
+/// Two ends of a veth, both here and up, the first with these addresses.
+pub(crate) fn veth(name: &str, peer: &str, addresses: &[&str]) {
+    ip(&format!("link add {name} type veth peer name {peer}"));
+    for address in addresses {
+        let nodad = if address.contains(':') { " nodad" } else { "" };
+        ip(&format!("address add {address} dev {name}{nodad}"));
+    }
+    ip(&format!("link set {name} up"));
+    ip(&format!("link set {peer} up"));
+    // Until the kernel says so the routes of the link are shown as `linkdown`.
+    for _ in 0..200 {
+        if ip(&format!("link show {name}")).contains("state UP") {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    panic!("{name} has no carrier");
+}

@@ -1,0 +1,160 @@
+//! The kernel room against the real kernel, each test in a network namespace of its own.
+
+#[path = "common/kernel_rig.rs"]
+mod kernel_rig;
+#[path = "common/netns.rs"]
+mod netns;
+
+use std::time::Duration;
+
+use kernel_rig::{Rig, blocks, blocks_v6, cidr, eventually};
+use netns::{in_netns, ip, try_ip, veth};
+use tortie::kernel::{KernelFact, RouteCondition};
+
+/// Own routes as `ip` lists them.
+fn own(family: &str) -> Vec<String> {
+    ip(&format!("{family} route show proto 179")).lines().map(|l| l.trim().to_owned()).collect()
+}
+
+#[test]
+fn blackholes_and_learned_routes_reach_the_kernel_and_leave_it() {
+    in_netns(|| {
+        veth("eth0", "peer0", &["192.0.2.1/24", "2001:db8::1/64"]);
+        let mut rig = Rig::program();
+        assert_eq!(rig.started, (0, 0));
+        assert_eq!(rig.blackholes(&["10.65.0.0/26", "fd00:65::/122"]), vec![]);
+        assert_eq!(own("-4"), ["blackhole 10.65.0.0/26 metric 1790"]);
+        assert!(own("-6")[0].starts_with("blackhole fd00:65::/122 dev lo metric 1790"), "{:?}", own("-6"));
+        assert_eq!(rig.learn("10.65.1.0/26", &["192.0.2.9"]), (1, 0));
+        assert_eq!(rig.learn("fd00:65:1::/122", &["2001:db8::9"]), (1, 0));
+        let v4 = ip("-4 route show 10.65.1.0/26");
+        assert!(v4.contains("nhid 1409286144 via 192.0.2.9 dev eth0 proto 179 metric 1790"), "{v4}");
+        let v6 = ip("-6 route show fd00:65:1::/122");
+        assert!(v6.contains("via 2001:db8::9 dev eth0 proto 179 metric 1790"), "{v6}");
+        assert_eq!(rig.learn("10.65.1.0/26", &[]), (0, 1));
+        assert_eq!(rig.learn("fd00:65:1::/122", &[]), (0, 1));
+        assert_eq!(rig.blackholes(&[]), vec![]);
+        assert_eq!((own("-4"), own("-6")), (vec![], vec![]));
+        assert_eq!(ip("nexthop show"), "", "unused nexthop objects are deleted");
+        rig.stop();
+    });
+}
+
+#[test]
+fn a_restart_writes_nothing_that_was_right_and_sweeps_the_rest() {
+    in_netns(|| {
+        veth("eth0", "peer0", &["192.0.2.1/24", "2001:db8::1/64"]);
+        let learn = |rig: &Rig| {
+            let one = rig.learn_all(blocks(3000), &["192.0.2.9"]);
+            let two = rig.learn_all(blocks_v6(500), &["2001:db8::9", "2001:db8::8"]);
+            let three = rig.learn("10.65.1.0/26", &["192.0.2.7", "192.0.2.8"]);
+            one.0 + two.0 + three.0
+        };
+        let mut rig = Rig::program();
+        rig.blackholes(&["10.65.0.0/26"]);
+        assert_eq!(learn(&rig), 3501);
+        rig.learn("10.99.0.0/26", &["192.0.2.66"]);
+        rig.stop();
+        let healthy = || ip("route show proto 179") + &ip("-6 route show proto 179") + &ip("nexthop show");
+        let before = healthy();
+        let mut rig = Rig::program();
+        assert_eq!(rig.started, (3002, 500));
+        rig.blackholes(&["10.65.0.0/26"]);
+        assert_eq!(learn(&rig), 0);
+        assert_eq!(rig.writes(), 0, "everything was right");
+        assert_eq!(healthy(), before);
+        assert_eq!(
+            rig.ask(|v| v.route(&cidr("10.99.0.0/26")).map(|r| r.condition)),
+            Some(RouteCondition::Stale)
+        );
+        assert_eq!(rig.sweep(), 1);
+        assert_eq!(rig.writes(), 2, "the stale route and its nexthop");
+        assert!(!ip("route show").contains("10.99.0.0/26"));
+        assert!(!ip("nexthop show").contains("192.0.2.66"));
+        rig.stop();
+    });
+}
+
+#[test]
+fn foreign_routes_survive_at_our_prefixes_and_are_never_replaced() {
+    in_netns(|| {
+        veth("eth0", "peer0", &["192.0.2.1/24"]);
+        ip("route add 10.65.1.0/26 via 192.0.2.50 proto 12");
+        ip("route add 10.65.2.0/26 via 192.0.2.51 proto 12 metric 1790");
+        ip("route add 10.65.3.0/26 via 192.0.2.52 proto 179 metric 7");
+        let rig = Rig::program();
+        for prefix in ["10.65.1.0/26", "10.65.2.0/26"] {
+            rig.learn(prefix, &["192.0.2.9"]);
+        }
+        let text = ip("route show 10.65.1.0/26");
+        assert!(text.contains("via 192.0.2.50 dev eth0 proto bird"), "{text}");
+        assert!(text.contains("via 192.0.2.9 dev eth0 proto 179 metric 1790"), "{text}");
+        // Our very place is taken: said with the reason, and taken once it is free.
+        let condition = |rig: &Rig, p: &'static str| rig.ask(move |v| v.route(&cidr(p)).map(|r| r.condition));
+        let Some(RouteCondition::Failed(why)) = condition(&rig, "10.65.2.0/26") else { panic!("not failed") };
+        assert!(why.contains("protocol 12"), "{why}");
+        assert_eq!(ip("route show 10.65.2.0/26").lines().count(), 1);
+        ip("route del 10.65.2.0/26 via 192.0.2.51 proto 12 metric 1790");
+        eventually("our route takes the free place", Duration::from_secs(1), || {
+            ip("route show 10.65.2.0/26").contains("proto 179")
+        });
+        // A stranger who takes our place by force keeps it, too.
+        ip("route replace 10.65.2.0/26 via 192.0.2.51 proto 12 metric 1790");
+        std::thread::sleep(Duration::from_millis(300));
+        let text = ip("route show 10.65.2.0/26");
+        assert!(text.contains("proto bird") && text.lines().count() == 1, "{text}");
+        // Our protocol at another metric is of an earlier configuration: kept until the sweep.
+        assert!(ip("route show 10.65.3.0/26").contains("metric 7"));
+        assert_eq!(rig.sweep(), 1);
+        assert_eq!(ip("route show 10.65.3.0/26"), "");
+        rig.learn("10.65.1.0/26", &[]);
+        assert!(ip("route show 10.65.1.0/26").contains("proto bird"));
+        rig.stop();
+    });
+}
+
+#[test]
+fn what_somebody_deletes_or_changes_is_right_again_and_counted() {
+    in_netns(|| {
+        veth("eth0", "peer0", &["192.0.2.1/24", "2001:db8::1/64"]);
+        let mut rig = Rig::program();
+        rig.blackholes(&["10.65.0.0/26"]);
+        rig.learn_all(blocks(100), &["192.0.2.9"]);
+        rig.learn_all(blocks_v6(100), &["2001:db8::9"]);
+        rig.learn("10.65.1.0/26", &["192.0.2.7", "192.0.2.8"]);
+        rig.sweep();
+        let healthy = || ip("route show proto 179") + &ip("-6 route show proto 179") + &ip("nexthop show");
+        let before = healthy();
+        let nexthop = |address: &str| {
+            let line = ip("nexthop show").lines().find(|l| l.contains(address)).map(str::to_owned);
+            line.and_then(|l| l.split_whitespace().nth(1).map(str::to_owned)).expect("nexthop")
+        };
+        for (index, attack) in [
+            "route del 10.128.0.0/26 metric 1790".to_owned(),
+            "-6 route del 2001:db8:1::/122 metric 1790".to_owned(),
+            "route del blackhole 10.65.0.0/26 metric 1790".to_owned(),
+            "route replace 10.128.0.64/26 via 192.0.2.77 proto 179 metric 1790".to_owned(),
+            format!("nexthop del id {}", nexthop("192.0.2.9 ")),
+            format!("nexthop del id {}", nexthop("2001:db8::9 ")),
+            format!("nexthop del id {}", nexthop("192.0.2.7 ")),
+            format!("nexthop del id {}", nexthop("group")),
+            format!("nexthop replace id {} via 192.0.2.77 dev eth0", nexthop("192.0.2.9 ")),
+            "nexthop flush proto 179".to_owned(),
+            "route flush proto 179".to_owned(),
+            "route add 10.77.0.0/26 via 192.0.2.77 proto 179 metric 1790".to_owned(),
+            "route add 10.77.0.0/26 via 192.0.2.77 proto 179 metric 5".to_owned(),
+        ]
+        .iter()
+        .enumerate()
+        {
+            rig.drain();
+            // `ip route flush` reads until nothing is left, so that our repair makes it give up.
+            let done = try_ip(attack);
+            assert!(done.0 || attack.contains("flush"), "{attack}: {}", done.1);
+            let took = eventually(attack, Duration::from_secs(1), || healthy() == before);
+            rig.wait(attack, |f| matches!(f, KernelFact::Repaired { objects: 1.., .. }).then_some(()));
+            eprintln!("{index}: {attack}: right after {took:?}");
+        }
+        rig.stop();
+    });
+}

@@ -1,0 +1,487 @@
+//! What an agent reads stays whole while the store comes and goes.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test ends where something is not as it must be"
+)]
+
+#[path = "store/cases.rs"]
+#[allow(dead_code, reason = "shared with the conformance suite")]
+mod cases;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cases::{Shared, delete, put, text, write};
+use tokio::runtime::Handle;
+use tortie::store::sqlite::SqliteStore;
+use tortie::store::{Change, Feed, FeedEvent, FeedOptions, Snapshot};
+
+const PREFIX: &str = "/calico/v1/";
+
+fn start(store: &Shared, prefixes: &[&str], cache: Option<PathBuf>) -> Feed {
+    let prefixes = prefixes.iter().map(|p| (*p).to_owned()).collect();
+    Feed::start(&Handle::current(), Arc::clone(store), FeedOptions { prefixes, cache })
+}
+
+/// The next event that is no progress.
+async fn next(feed: &mut Feed) -> FeedEvent {
+    let next = async {
+        loop {
+            match feed.next().await.expect("the feed has ended") {
+                FeedEvent::Progress(_) => {}
+                event => return event,
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), next).await.expect("no event came")
+}
+
+async fn snapshot(feed: &mut Feed) -> (Snapshot, u64) {
+    match next(feed).await {
+        FeedEvent::Snapshot { snapshot, generation } => (snapshot, generation),
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn changes(feed: &mut Feed) -> Vec<String> {
+    match next(feed).await {
+        FeedEvent::Delta(delta) => text(&delta),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn keys(snapshot: &Snapshot) -> Vec<&str> {
+    snapshot.entries.iter().map(|kv| kv.key.as_str()).collect()
+}
+
+async fn open(path: &Path) -> Shared {
+    Arc::new(SqliteStore::open(path, true).await.unwrap())
+}
+
+#[tokio::test]
+async fn a_snapshot_and_then_each_transaction() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, other) = (open(&dir.path().join("store.db")).await, open(&dir.path().join("store.db")).await);
+    write(&store, vec![put("/calico/v1/a", "1"), put("/calico/other", "1")]).await;
+    let mut feed = start(&store, &[PREFIX], None);
+    let (first, generation) = snapshot(&mut feed).await;
+    assert_eq!((keys(&first), generation), (vec!["/calico/v1/a"], 1));
+    for i in 0..5 {
+        write(&other, vec![put("/calico/v1/a", &i.to_string()), put("/calico/v1/b", &i.to_string())]).await;
+    }
+    write(&other, vec![delete("/calico/v1/a")]).await;
+    for i in 0..5 {
+        assert_eq!(changes(&mut feed).await, [format!("+/calico/v1/a={i}"), format!("+/calico/v1/b={i}")]);
+    }
+    assert_eq!(changes(&mut feed).await, ["-/calico/v1/a"]);
+    // Silence is told as freshness.
+    let fresh = tokio::time::timeout(Duration::from_secs(5), feed.next()).await.unwrap().unwrap();
+    assert!(matches!(fresh, FeedEvent::Progress(_)), "{fresh:?}");
+}
+
+#[tokio::test]
+async fn a_replaced_store_is_listed_anew_and_has_another_id() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store.db");
+    let store = open(&path).await;
+    write(&store, vec![put("/calico/v1/a", "1")]).await;
+    let mut feed = start(&store, &[PREFIX], None);
+    let (first, _) = snapshot(&mut feed).await;
+
+    // All files but the lock, as somebody who starts afresh does.
+    for name in ["store.db", "store.db-wal", "store.db-shm", "store.wake"] {
+        std::fs::remove_file(dir.path().join(name)).unwrap();
+    }
+    let event = next(&mut feed).await;
+    assert!(
+        matches!(&event, FeedEvent::Away { reason, .. } if reason.to_string().contains("is gone")),
+        "{event:?}"
+    );
+    let fresh = open(&path).await;
+    // More than the old one had: a revision alone would not tell them apart.
+    for i in 0..10 {
+        write(&fresh, vec![put("/calico/v1/b", &i.to_string())]).await;
+    }
+    assert_eq!(next(&mut feed).await, FeedEvent::Back);
+    let (second, generation) = snapshot(&mut feed).await;
+    assert_ne!(first.store_id, second.store_id);
+    assert_eq!(generation, 2);
+    let last = if second.revision < 10 { changes(&mut feed).await } else { vec![] };
+    drop(last);
+    // Writers of before follow as well.
+    write(&store, vec![put("/calico/v1/c", "1")]).await;
+    let mut seen = changes(&mut feed).await;
+    while seen != ["+/calico/v1/c=1"] {
+        seen = changes(&mut feed).await;
+    }
+}
+
+#[tokio::test]
+async fn added_prefixes_come_once_and_removed_ones_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir.path().join("store.db")).await;
+    write(&store, vec![put("/calico/v1/a", "1"), put("/calico/block/1", "1"), put("/calico/block/2", "1")])
+        .await;
+    let mut feed = start(&store, &[PREFIX], None);
+    assert_eq!(keys(&snapshot(&mut feed).await.0), ["/calico/v1/a"]);
+    write(&store, vec![put("/calico/block/1", "2")]).await;
+    feed.set_prefixes(&[PREFIX.to_owned(), "/calico/block/1".to_owned()]);
+    match next(&mut feed).await {
+        FeedEvent::Added { prefixes, snapshot } => {
+            assert_eq!(prefixes, ["/calico/block/1"]);
+            assert_eq!(snapshot.entries.first().unwrap().value, b"2");
+        }
+        other => panic!("{other:?}"),
+    }
+    write(&store, vec![put("/calico/block/2", "2")]).await;
+    write(&store, vec![put("/calico/block/1", "3"), put("/calico/v1/a", "2")]).await;
+    assert_eq!(changes(&mut feed).await, ["+/calico/block/1=3", "+/calico/v1/a=2"]);
+    feed.set_prefixes(&[PREFIX.to_owned()]);
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    write(&store, vec![put("/calico/block/1", "4")]).await;
+    write(&store, vec![put("/calico/v1/a", "3")]).await;
+    assert_eq!(changes(&mut feed).await, ["+/calico/v1/a=3"]);
+}
+
+#[tokio::test]
+async fn the_cache_holds_what_was_trusted_and_serves_a_start_without_store() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, cache) = (dir.path().join("sub/store.db"), dir.path().join("cache"));
+    let store = open(&path).await;
+    write(&store, vec![put("/calico/v1/a", "1")]).await;
+    let mut feed = start(&store, &[PREFIX], Some(cache.clone()));
+    let (_, generation) = snapshot(&mut feed).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(!cache.exists(), "nobody trusts it yet");
+    feed.trust(generation);
+    let until = Instant::now() + Duration::from_secs(5);
+    while !cache.exists() {
+        assert!(Instant::now() < until, "no cache was written");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    drop(feed);
+
+    // A lost store comes back empty: the cache is told first and stays, for nobody trusts the new state.
+    std::fs::remove_dir_all(dir.path().join("sub")).unwrap();
+    let empty = open(&path).await;
+    let mut feed = start(&empty, &[PREFIX], Some(cache.clone()));
+    let FeedEvent::Cached(cached) = next(&mut feed).await else { panic!("no cache") };
+    assert_eq!(keys(&cached.snapshot), ["/calico/v1/a"]);
+    let (now, _) = snapshot(&mut feed).await;
+    assert_ne!(now.store_id, cached.snapshot.store_id);
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    drop(feed);
+
+    // Away altogether: run from the cache.
+    std::fs::remove_dir_all(dir.path().join("sub")).unwrap();
+    let mut feed = start(&empty, &[PREFIX], Some(cache.clone()));
+    let FeedEvent::Cached(again) = next(&mut feed).await else { panic!("no cache") };
+    assert_eq!(again, cached);
+    assert!(matches!(next(&mut feed).await, FeedEvent::Away { .. }));
+
+    // A damaged one is passed over.
+    std::fs::write(&cache, "{}").unwrap();
+    let mut feed = start(&empty, &[PREFIX], Some(cache.clone()));
+    assert!(matches!(next(&mut feed).await, FeedEvent::Away { .. }));
+}
+
+/// A consumer as an agent is one: keeps the entries, counts snapshots.
+#[derive(Default)]
+struct Mirror {
+    entries: BTreeMap<String, Vec<u8>>,
+    snapshots: u64,
+    away: u64,
+    last: u64,
+}
+
+impl Mirror {
+    fn apply(&mut self, event: FeedEvent) {
+        match event {
+            FeedEvent::Snapshot { snapshot, generation } => {
+                self.snapshots = generation;
+                self.last = snapshot.revision;
+                self.entries = snapshot.entries.into_iter().map(|kv| (kv.key, kv.value)).collect();
+            }
+            FeedEvent::Delta(delta) => {
+                assert!(delta.revision > self.last, "{} after {}", delta.revision, self.last);
+                self.last = delta.revision;
+                for change in delta.changes {
+                    match change {
+                        Change::Put(kv) => drop(self.entries.insert(kv.key, kv.value)),
+                        Change::Delete { key } => drop(self.entries.remove(&key)),
+                    }
+                }
+                // Written in one transaction always.
+                assert_eq!(self.entries.get("/calico/v1/n"), self.entries.get("/calico/bgp/v1/n"));
+            }
+            FeedEvent::Away { .. } => self.away += 1,
+            _ => {}
+        }
+    }
+
+    async fn until(&mut self, feed: &mut Feed, n: u64) {
+        let wanted = n.to_string().into_bytes();
+        let all = async {
+            while self.entries.get("/calico/v1/n") != Some(&wanted) {
+                self.apply(feed.next().await.unwrap());
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(40), all).await.unwrap_or_else(|_| panic!("{n} never came"));
+    }
+}
+
+#[cfg(feature = "etcd")]
+#[path = "store/etcd.rs"]
+mod cluster;
+
+#[cfg(feature = "etcd")]
+mod etcd {
+    use super::cluster::{Cluster, Security};
+    use super::*;
+    use tortie::store::{Compare, Op, Outcome, StoreError, StoreOptions, Txn};
+
+    const BOTH: [&str; 2] = ["/calico/v1/", "/calico/bgp/v1/"];
+
+    fn pair(n: u64) -> Vec<Op> {
+        vec![put("/calico/v1/n", &n.to_string()), put("/calico/bgp/v1/n", &n.to_string())]
+    }
+
+    /// Writes until it is certain to be there.
+    async fn insist(store: &Shared, n: u64) {
+        let until = Instant::now() + Duration::from_secs(20);
+        loop {
+            match store.commit(Txn { compare: vec![], ops: pair(n) }).await {
+                Ok(_) => return,
+                Err(StoreError::Away(_)) if Instant::now() < until => {}
+                Err(e) => panic!("{e}"),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_restart_under_a_watch_loses_nothing_and_lists_nothing() {
+        let Some(mut cluster) = Cluster::start(1, Security::Plain) else { return };
+        let store = tortie::store::open(&cluster.options()).await.unwrap();
+        insist(&store, 0).await;
+        let mut feed = start(&store, &BOTH, None);
+        let mut mirror = Mirror::default();
+        mirror.until(&mut feed, 0).await;
+        insist(&store, 1).await;
+        mirror.until(&mut feed, 1).await;
+        cluster.members[0].kill();
+        while mirror.away == 0 {
+            mirror.apply(feed.next().await.unwrap());
+        }
+        cluster.restart();
+        // Written while the feed may still be pausing.
+        for n in 2..20 {
+            insist(&store, n).await;
+        }
+        mirror.until(&mut feed, 19).await;
+        assert_eq!(mirror.snapshots, 1);
+    }
+
+    #[tokio::test]
+    async fn compaction_while_away_is_a_new_snapshot() {
+        let Some(mut cluster) = Cluster::start(1, Security::Plain) else { return };
+        let store = tortie::store::open(&cluster.options()).await.unwrap();
+        insist(&store, 0).await;
+        write(&store, vec![put("/calico/v1/gone", "1")]).await;
+        let mut feed = start(&store, &BOTH, None);
+        let mut mirror = Mirror::default();
+        mirror.until(&mut feed, 0).await;
+        assert!(mirror.entries.contains_key("/calico/v1/gone"));
+        cluster.members[0].kill();
+        while mirror.away == 0 {
+            mirror.apply(feed.next().await.unwrap());
+        }
+        // The feed must not be back before it is compacted: it gets another address for that time.
+        let mut hidden = cluster.options();
+        hidden.url = cluster.rehome();
+        let other = tortie::store::open(&hidden).await.unwrap();
+        insist(&other, 1).await;
+        let last = write(&other, vec![delete("/calico/v1/gone")]).await;
+        other.compact(last).await.unwrap();
+        cluster.come_home();
+        mirror.until(&mut feed, 1).await;
+        assert_eq!(mirror.snapshots, 2);
+        assert!(!mirror.entries.contains_key("/calico/v1/gone"));
+    }
+
+    #[tokio::test]
+    async fn the_leader_of_three_is_killed() {
+        let Some(mut cluster) = Cluster::start(3, Security::Plain) else { return };
+        let store = tortie::store::open(&cluster.options()).await.unwrap();
+        insist(&store, 0).await;
+        let mut feed = start(&store, &BOTH, None);
+        let mut mirror = Mirror::default();
+        mirror.until(&mut feed, 0).await;
+        for round in 0..3_u64 {
+            let leader = cluster.leader();
+            cluster.members[leader].kill();
+            let killed = Instant::now();
+            for n in 1..10 {
+                insist(&store, round * 10 + n).await;
+                if n == 1 {
+                    println!("first write {} ms after the kill", killed.elapsed().as_millis());
+                }
+            }
+            mirror.until(&mut feed, round * 10 + 9).await;
+            cluster.restart();
+            cluster.wait_healthy();
+        }
+        assert_eq!(mirror.snapshots, 1, "nothing was compacted, nothing to list");
+        // A lagging or dead member is never the reason for an old answer.
+        assert_eq!(cases::value(&store, "/calico/v1/n").await.as_deref(), Some("29"));
+    }
+
+    #[tokio::test]
+    async fn no_call_hangs_on_a_stopped_member() {
+        let Some(cluster) = Cluster::start(1, Security::Plain) else { return };
+        let store = tortie::store::open(&cluster.options()).await.unwrap();
+        insist(&store, 0).await;
+        let mut feed = start(&store, &BOTH, None);
+        let mut mirror = Mirror::default();
+        mirror.until(&mut feed, 0).await;
+        cluster.members[0].signal("STOP");
+        let prefixes = [PREFIX.to_owned()];
+        let began = Instant::now();
+        let results = tokio::join!(
+            store.get("/calico/v1/n"),
+            store.list(&prefixes),
+            store.commit(Txn { compare: vec![], ops: pair(1) }),
+            store.grant(Duration::from_secs(5)),
+        );
+        assert!(began.elapsed() < Duration::from_secs(7), "{:?}", began.elapsed());
+        assert!(matches!(results.0, Err(StoreError::Away(_))), "{:?}", results.0);
+        assert!(matches!(results.1, Err(StoreError::Away(_))), "{:?}", results.1);
+        assert!(
+            matches!(&results.2, Err(StoreError::Away(t)) if t.contains("may have been")),
+            "{:?}",
+            results.2
+        );
+        assert!(matches!(results.3, Err(StoreError::Away(_))), "{:?}", results.3);
+        let away = async {
+            while mirror.away == 0 {
+                mirror.apply(feed.next().await.unwrap());
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(25), away).await.expect("the feed does not notice");
+        cluster.members[0].signal("CONT");
+        insist(&store, 2).await;
+        mirror.until(&mut feed, 2).await;
+    }
+
+    #[tokio::test]
+    async fn tls_with_user_and_password() {
+        let Some(cluster) = Cluster::start(1, Security::Tls) else { return };
+        let dir = cluster.dir.path();
+        for args in [
+            "user add root:rootpw",
+            "user grant-role root root",
+            "role add tortie",
+            "role grant-permission tortie --prefix=true readwrite /calico/",
+            "user add tortie:right",
+            "user grant-role tortie tortie",
+            "auth enable",
+        ] {
+            cluster.etcdctl(&args.split(' ').collect::<Vec<_>>());
+        }
+        let password = |text: &str| {
+            let file = dir.join("password");
+            std::fs::write(&file, text).unwrap();
+            Some(file)
+        };
+        let with_user = StoreOptions {
+            etcd_user: Some("tortie".into()),
+            etcd_password_file: password("right\n"),
+            ..cluster.options()
+        };
+        let store = tortie::store::open(&with_user).await.unwrap();
+        insist(&store, 0).await;
+        let mut feed = start(&store, &BOTH, None);
+        let mut mirror = Mirror::default();
+        mirror.until(&mut feed, 0).await;
+        insist(&store, 1).await;
+        mirror.until(&mut feed, 1).await;
+        // Outside of the grant.
+        let denied = store.get("/other").await.unwrap_err();
+        assert!(matches!(&denied, StoreError::Denied(t) if t.contains("role")), "{denied}");
+        assert!(matches!(store.watch(&["/other/".into()], 0).await, Err(StoreError::Denied(_))));
+
+        // The file is read again at each connect; the wrong one is told and not taken for absence.
+        password("wrong");
+        let wrong = tortie::store::open(&with_user).await.unwrap().get("/calico/v1/n").await.unwrap_err();
+        assert!(matches!(&wrong, StoreError::Denied(t) if t.contains("--etcd-password-file")), "{wrong}");
+        assert!(!wrong.to_string().contains("wrong\""), "{wrong}");
+        let nobody =
+            tortie::store::open(&cluster.options()).await.unwrap().get("/calico/v1/n").await.unwrap_err();
+        assert!(matches!(&nobody, StoreError::Denied(t) if t.contains("--etcd-user")), "{nobody}");
+
+        // An authority that did not sign it: the cause is in the text.
+        let foreign = dir.join("foreign");
+        std::fs::create_dir(&foreign).unwrap();
+        let foreign = super::cluster::Tls::make(&foreign);
+        let options = StoreOptions { etcd_ca: Some(foreign.ca), ..with_user.clone() };
+        let error =
+            tortie::store::open(&options).await.unwrap().get("/calico/v1/n").await.unwrap_err().to_string();
+        assert!(error.contains("certificate"), "{error}");
+        // Plain text towards TLS fails and does not hang.
+        let plain =
+            StoreOptions { etcd_ca: None, url: cluster.url().replace("etcds", "etcd"), ..cluster.options() };
+        assert!(tortie::store::open(&plain).await.unwrap().get("/calico/v1/n").await.is_err());
+        // Options that cannot work are said at the start.
+        let missing = StoreOptions { etcd_ca: Some("/nonexistent/ca.pem".into()), ..cluster.options() };
+        assert!(
+            tortie::store::open(&missing).await.err().unwrap().to_string().contains("/nonexistent/ca.pem")
+        );
+        let half = StoreOptions { etcd_user: Some("u".into()), ..cluster.options() };
+        assert!(tortie::store::open(&half).await.err().unwrap().to_string().contains("belong together"));
+
+        // A member restart forgets the tokens: the store signs in again by itself.
+        password("right");
+        let mut cluster = cluster;
+        cluster.members[0].kill();
+        cluster.restart();
+        insist(&store, 2).await;
+        mirror.until(&mut feed, 2).await;
+        let condition = vec![Compare::Value("/calico/v1/n".into(), b"2".to_vec())];
+        let outcome = store.commit(Txn { compare: condition, ops: pair(3) }).await.unwrap();
+        assert!(matches!(outcome, Outcome::Committed(_)));
+        mirror.until(&mut feed, 3).await;
+    }
+
+    #[tokio::test]
+    async fn certificates_on_both_sides() {
+        let Some(cluster) = Cluster::start(1, Security::Mutual) else { return };
+        let tls = cluster.tls.as_ref().unwrap();
+        let options = StoreOptions {
+            etcd_cert: Some(tls.cert.clone()),
+            etcd_key: Some(tls.key.clone()),
+            ..cluster.options()
+        };
+        let store = tortie::store::open(&options).await.unwrap();
+        insist(&store, 0).await;
+        let without =
+            tortie::store::open(&cluster.options()).await.unwrap().get("/calico/v1/n").await.unwrap_err();
+        assert!(without.to_string().contains("--etcd-cert"), "{without}");
+    }
+
+    /// etcd ends connections that are pinged too often; an idle watch must live through its limits.
+    #[tokio::test]
+    #[ignore = "long: half a minute of silence"]
+    async fn long_an_idle_watch_stays_open() {
+        let Some(cluster) = Cluster::start(1, Security::Plain) else { return };
+        let store = tortie::store::open(&cluster.options()).await.unwrap();
+        insist(&store, 0).await;
+        let mut watch = store.watch(&BOTH.map(str::to_owned), 1).await.unwrap();
+        let until = Instant::now() + Duration::from_secs(45);
+        while Instant::now() < until {
+            watch.next().await.unwrap();
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! From a [`Topology`] to what has to be done, in order. Pure: same file, same programs, same plan.
+//!
+//! Order follows containerlab: create, create-links, configure (command, then `exec`), and healthy or exit where another
+//! node waits for them. Stages that wait for nothing go in order of stage, then of the file; a node with a start-up
+//! delay goes after all that need not wait. A link is made as soon as both its ends have begun create-links, so a node
+//! may wait for the other end of its own link.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::clab::{Bind, HOST, Kind, Link, Stage, Topology};
+use crate::error::Invalid;
+use crate::image::{self, Image};
+
+/// What has to be done to build a lab.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// One for each node, same numbers; `None` for bridges and the host.
+    pub spaces: Vec<Option<Space>>,
+    /// The steps, in order.
+    pub steps: Vec<Step>,
+}
+
+/// The namespaces of one node and what runs in them.
+#[derive(Debug, Clone)]
+pub struct Space {
+    /// The namespace's name, as in `ip netns`.
+    pub name: String,
+    /// The host name inside.
+    pub hostname: String,
+    /// What is shown from outside.
+    pub binds: Vec<Bind>,
+    /// Private empty folders.
+    pub tmpfs: Vec<PathBuf>,
+    /// Kernel settings, set before links and commands.
+    pub sysctls: Vec<(String, String)>,
+    /// Environment of every program inside.
+    pub env: Vec<(String, String)>,
+    /// What stands for the image.
+    pub image: Image,
+    /// The command that runs as long as the node does; empty = none.
+    pub command: Vec<String>,
+}
+
+/// One thing to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// Wait until this long after the beginning.
+    NotBefore(Duration),
+    /// Make a node's namespaces, or the bridge.
+    Create(usize),
+    /// Make a link.
+    Link(usize),
+    /// Start a node's command.
+    Start(usize),
+    /// Run a command in a node and expect success.
+    Exec {
+        /// The node.
+        node: usize,
+        /// Program and arguments.
+        command: Vec<String>,
+    },
+    /// Wait until a node has passed this stage: healthy or exit, as the others pass by themselves.
+    Await {
+        /// The node.
+        node: usize,
+        /// What to wait for.
+        stage: Stage,
+    },
+}
+
+impl Plan {
+    /// Makes the plan. `find` looks programs up by name or absolute path; see [`image::resolve`].
+    ///
+    /// # Errors
+    /// Missing programs, missing files to bind are *not* checked here; nodes that wait for each other in a ring are.
+    pub fn new(
+        topology: &Topology,
+        tortie: &Path,
+        one_user: bool,
+        find: &dyn Fn(&str) -> Option<PathBuf>,
+    ) -> Result<Self, Invalid> {
+        let mut spaces = Vec::with_capacity(topology.nodes.len());
+        for node in &topology.nodes {
+            if node.kind != Kind::Linux {
+                spaces.push(None);
+                continue;
+            }
+            let name = node.image.as_deref().unwrap_or_default();
+            let image = image::resolve(name, tortie, one_user, find).map_err(|missing| Invalid {
+                file: topology.file.clone(),
+                line: None,
+                place: format!("topology.nodes.{}.image", node.name),
+                text: match missing.needs_users {
+                    true => format!(
+                        "{} drops to a user of its own, and a rootless lab has only one",
+                        missing.program
+                    ),
+                    false => format!("{name} needs `{}`, which is not here", missing.program),
+                },
+                next: match missing.needs_users {
+                    true => "run this with sudo, or use BIRD, GoBGP or Tortie there".to_owned(),
+                    false => format!("run `make peers`, or install {}", missing.package),
+                },
+            })?;
+            let command = match (&node.entrypoint, &node.cmd) {
+                (None, None) => image.command.clone(),
+                (entrypoint, cmd) => entrypoint.iter().chain(cmd).flatten().cloned().collect(),
+            };
+            let mut env: Vec<(String, String)> =
+                image.env.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+            env.extend(node.env.iter().cloned());
+            spaces.push(Some(Space {
+                name: topology.namespace(&node.name),
+                hostname: node.hostname.clone(),
+                binds: node.binds.clone(),
+                tmpfs: node.tmpfs.clone(),
+                sysctls: node.sysctls.clone(),
+                env,
+                image,
+                command,
+            }));
+        }
+        Ok(Self { spaces, steps: steps(topology)? })
+    }
+}
+
+fn steps(topology: &Topology) -> Result<Vec<Step>, Invalid> {
+    let nodes = &topology.nodes;
+    let number = |name: &str| nodes.iter().position(|n| n.name == name);
+    // How far each node has to go: to configure, or further where somebody waits or something is to be run.
+    let mut goal: Vec<usize> = nodes.iter().map(|_| 3).collect();
+    for node in nodes {
+        for (name, stage) in node.stages.iter().flat_map(|s| &s.wait_for) {
+            if let Some(other) = number(name).and_then(|i| goal.get_mut(i)) {
+                *other = (*other).max(index(*stage) + 1);
+            }
+        }
+    }
+    for (goal, node) in goal.iter_mut().zip(nodes) {
+        let healthy = &node.stages[index(Stage::Healthy)];
+        if node.healthcheck.is_some() && !(healthy.on_enter.is_empty() && healthy.on_exit.is_empty()) {
+            *goal = (*goal).max(index(Stage::Healthy) + 1);
+        }
+    }
+    let mut passed: Vec<usize> = vec![0; nodes.len()];
+    let mut linking: Vec<bool> = vec![false; nodes.len()];
+    let mut linked: Vec<bool> = vec![false; topology.links.len()];
+    let mut clock = Duration::ZERO;
+    let mut steps = Vec::new();
+    loop {
+        let open = |i: &usize| passed[*i] < goal[*i];
+        let ready = |i: &usize| {
+            let waits = &nodes[*i].stages[passed[*i]].wait_for;
+            waits.iter().all(|(n, stage)| number(n).is_none_or(|o| passed[o] > index(*stage)))
+        };
+        let candidates = (0..nodes.len()).filter(|i| open(i) && ready(i));
+        let Some(i) = candidates.min_by_key(|i| (nodes[*i].startup_delay, passed[*i], *i)) else {
+            let stuck: Vec<usize> = (0..nodes.len()).filter(open).collect();
+            return if stuck.is_empty() { Ok(steps) } else { Err(ring(topology, &stuck, &passed)) };
+        };
+        let node = &nodes[i];
+        let stage = Stage::ALL[passed[i]];
+        let plan = &node.stages[passed[i]];
+        let run = |commands: &[Vec<String>], steps: &mut Vec<Step>| {
+            steps.extend(commands.iter().map(|c| Step::Exec { node: i, command: c.clone() }));
+        };
+        if stage == Stage::Create && node.startup_delay > clock {
+            clock = node.startup_delay;
+            steps.push(Step::NotBefore(clock));
+        }
+        run(&plan.on_enter, &mut steps);
+        match stage {
+            Stage::Create if node.kind == Kind::Host => {}
+            Stage::Create => steps.push(Step::Create(i)),
+            Stage::CreateLinks => {
+                linking[i] = true;
+                for (l, link) in
+                    topology.links.iter().enumerate().filter(|(l, _)| !linked[*l]).collect::<Vec<_>>()
+                {
+                    let present = |name: &str| name == HOST || number(name).is_some_and(|n| linking[n]);
+                    let both = match link {
+                        Link::Veth { ends: [a, b], .. } => present(&a.node) && present(&b.node),
+                        Link::Dummy { end, .. } => present(&end.node),
+                    };
+                    if both {
+                        linked[l] = true;
+                        steps.push(Step::Link(l));
+                    }
+                }
+            }
+            Stage::Configure if node.kind == Kind::Linux => {
+                steps.push(Step::Start(i));
+                run(&node.exec, &mut steps);
+            }
+            Stage::Configure => {}
+            Stage::Healthy if node.healthcheck.is_none() && goal[i] > index(Stage::Exit) => {}
+            Stage::Healthy | Stage::Exit => steps.push(Step::Await { node: i, stage }),
+        }
+        run(&plan.on_exit, &mut steps);
+        passed[i] += 1;
+    }
+}
+
+fn index(stage: Stage) -> usize {
+    match stage {
+        Stage::Create => 0,
+        Stage::CreateLinks => 1,
+        Stage::Configure => 2,
+        Stage::Healthy => 3,
+        Stage::Exit => 4,
+    }
+}
+
+fn ring(topology: &Topology, stuck: &[usize], passed: &[usize]) -> Invalid {
+    let waits = stuck.iter().flat_map(|i| {
+        let node = &topology.nodes[*i];
+        let stage = Stage::ALL[passed[*i]];
+        node.stages[passed[*i]].wait_for.iter().map(move |(other, until)| {
+            format!("{} ({}) waits for {other} ({})", node.name, stage.name(), until.name())
+        })
+    });
+    Invalid {
+        file: topology.file.clone(),
+        line: None,
+        place: "topology.nodes".to_owned(),
+        text: format!("these nodes wait for each other: {}", waits.collect::<Vec<_>>().join(", ")),
+        next: "remove one `wait-for` of them".to_owned(),
+    }
+}

@@ -1,0 +1,201 @@
+//! Entering and making namespaces: the only file here with `unsafe`.
+//!
+//! Namespaces belong to threads, so every entry happens on a short-lived thread of its own: the rest of the process
+//! stays where it is. A process started from that thread stays in what the thread had entered.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use rustix::mount::MountFlags;
+use rustix::process::Signal;
+use rustix::thread::{LinkNameSpaceType, UnshareFlags};
+
+/// Runs `f` on a thread that has entered the namespaces of process `pid`: network, and with `whole` also mounts, host
+/// name, IPC and, for processes it starts, the process ids.
+pub(crate) fn inside<T: Send>(
+    pid: i32,
+    whole: bool,
+    f: impl FnOnce() -> io::Result<T> + Send,
+) -> io::Result<T> {
+    let mut kinds = vec![("net", LinkNameSpaceType::Network)];
+    if whole {
+        kinds.extend([
+            ("uts", LinkNameSpaceType::HostNameAndNISDomainName),
+            ("ipc", LinkNameSpaceType::InterProcessCommunication),
+            ("pid", LinkNameSpaceType::ProcessID),
+            ("mnt", LinkNameSpaceType::Mount),
+        ]);
+    }
+    // All are opened before the first is entered: /proc may look different afterwards.
+    let open = |(name, kind)| Ok((File::open(format!("/proc/{pid}/ns/{name}"))?, kind));
+    let spaces = kinds.into_iter().map(open).collect::<io::Result<Vec<_>>>()?;
+    on_thread(move || {
+        if whole {
+            detach(UnshareFlags::FS)?;
+        }
+        for (file, kind) in &spaces {
+            rustix::thread::move_into_link_name_space(file.as_fd(), Some(*kind))?;
+        }
+        f()
+    })
+}
+
+/// Runs `f` on a thread with fresh network, mount, host name and IPC namespaces; processes that it starts are in a fresh
+/// process id namespace, the first of them is its number 1. No mount made there is seen outside.
+pub(crate) fn fresh<T: Send>(f: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+    on_thread(move || {
+        let all = UnshareFlags::FS
+            | UnshareFlags::NEWNET
+            | UnshareFlags::NEWNS
+            | UnshareFlags::NEWUTS
+            | UnshareFlags::NEWIPC
+            | UnshareFlags::NEWPID;
+        detach(all)?;
+        rustix::mount::mount_change(
+            "/",
+            rustix::mount::MountPropagationFlags::PRIVATE | rustix::mount::MountPropagationFlags::REC,
+        )?;
+        f()
+    })
+}
+
+fn on_thread<T: Send>(f: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("lab-namespace".to_owned()).spawn_scoped(scope, f)?;
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+fn detach(flags: UnshareFlags) -> io::Result<()> {
+    // SAFETY: the hazard of `unshare` is a thread with another table of file descriptors (CLONE_FILES), which is never
+    // asked for here: descriptors mean the same on every thread.
+    #[allow(unsafe_code)]
+    unsafe {
+        rustix::thread::unshare_unsafe(flags)?;
+    }
+    Ok(())
+}
+
+/// Makes `command` the first process of a namespace made by [`fresh`]: /proc shows that namespace, ended processes
+/// vanish by themselves, and a terminal's signals do not reach it.
+pub(crate) fn first_process(command: &mut Command) {
+    // SAFETY: between fork and exec only system calls are made; nothing is allocated and no lock is taken.
+    #[allow(unsafe_code)]
+    unsafe {
+        command.pre_exec(|| {
+            let _ = rustix::process::setsid();
+            // Refused where a container hides parts of /proc: then the old one stays, and shows more than it should.
+            let _ = rustix::mount::mount(
+                c"proc",
+                c"/proc",
+                c"proc",
+                MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC,
+                None,
+            );
+            if libc::signal(libc::SIGCHLD, libc::SIG_IGN) == libc::SIG_ERR {
+                return Err(io::Error::last_os_error());
+            }
+            Ok(())
+        });
+    }
+}
+
+/// Makes `command` run in namespaces of its own (network, mounts, process ids, host name, IPC; with `user` also users,
+/// where this user is root) as process number 1, and die with the thread that starts it. The child that
+/// [`Command::spawn`] returns stands for it: same exit status, killing it kills everything inside.
+pub(super) fn sandbox(command: &mut Command, user: bool) {
+    let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    let (uid_map, gid_map) = (format!("0 {uid} 1\n"), format!("0 {gid} 1\n"));
+    let parent = rustix::process::getpid();
+    // SAFETY: between fork and exec only system calls are made; the texts were allocated before. The second fork happens
+    // in a process with one thread; its parent never returns into the program.
+    #[allow(unsafe_code)]
+    unsafe {
+        command.pre_exec(move || {
+            let mut flags = UnshareFlags::NEWNS
+                | UnshareFlags::NEWNET
+                | UnshareFlags::NEWPID
+                | UnshareFlags::NEWUTS
+                | UnshareFlags::NEWIPC;
+            if user {
+                flags |= UnshareFlags::NEWUSER;
+            }
+            rustix::thread::unshare_unsafe(flags)?;
+            if user {
+                write(c"/proc/self/setgroups", b"deny")?;
+                write(c"/proc/self/uid_map", uid_map.as_bytes())?;
+                write(c"/proc/self/gid_map", gid_map.as_bytes())?;
+            }
+            // After the change of credentials, which would clear it.
+            rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+            if rustix::process::getppid() != Some(parent) {
+                return Err(io::Error::from_raw_os_error(libc::ESRCH));
+            }
+            match libc::fork() {
+                -1 => Err(io::Error::last_os_error()),
+                0 => sandboxed(),
+                child => stand_for(child),
+            }
+        });
+    }
+}
+
+/// The first process inside.
+fn sandboxed() -> io::Result<()> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    let propagation =
+        rustix::mount::MountPropagationFlags::PRIVATE | rustix::mount::MountPropagationFlags::REC;
+    rustix::mount::mount_change(c"/", propagation)?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    rustix::mount::mount(c"proc", c"/proc", c"proc", flags, None)?;
+    rustix::mount::mount(
+        c"tmpfs",
+        c"/run",
+        c"tmpfs",
+        MountFlags::NOSUID | MountFlags::NODEV,
+        Some(c"mode=755"),
+    )?;
+    // Without it /sys shows the outer network's interfaces; nothing here depends on that.
+    let _ = rustix::mount::mount(c"sysfs", c"/sys", c"sysfs", flags, None);
+    Ok(())
+}
+
+/// Waits for the first process inside and ends as it ended. Never returns.
+fn stand_for(child: i32) -> ! {
+    // SAFETY: only system calls; this process has one thread and shares no memory with the program it was forked from.
+    // Descriptors are closed first: one of them is the pipe by which the starting process learns that exec succeeded.
+    #[allow(unsafe_code)]
+    unsafe {
+        libc::close_range(3, libc::c_uint::MAX, 0);
+        // A terminal's interrupt is for the process inside; this one ends when that one has.
+        libc::signal(libc::SIGINT, libc::SIG_IGN);
+        let mut status = 0;
+        while libc::waitpid(child, &raw mut status, 0) == -1 {
+            if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+                libc::_exit(125);
+            }
+        }
+        if libc::WIFSIGNALED(status) {
+            libc::_exit(128 + libc::WTERMSIG(status));
+        }
+        libc::_exit(libc::WEXITSTATUS(status))
+    }
+}
+
+fn write(path: &std::ffi::CStr, bytes: &[u8]) -> io::Result<()> {
+    let file = rustix::fs::open(
+        path,
+        rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::CLOEXEC,
+        rustix::fs::Mode::empty(),
+    )?;
+    rustix::io::write(&file, bytes)?;
+    Ok(())
+}
+
+/// Whether this process may make namespaces.
+pub(crate) fn allowed() -> io::Result<()> {
+    on_thread(|| detach(UnshareFlags::NEWNS | UnshareFlags::FS))
+}
