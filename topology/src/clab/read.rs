@@ -83,7 +83,7 @@ fn yaml(text: &str) -> Result<RawFile, serde_yaml_ng::Error> {
 /// Turns the YAML reader's message `PLACE: TEXT at line L column C` into ours.
 fn syntax(context: &Context<'_>, error: &serde_yaml_ng::Error) -> Invalid {
     let message = error.to_string();
-    let message = message.rsplit_once(" at line ").map_or(message.as_str(), |(m, _)| m);
+    let message = message.split_once(" at line ").map_or(message.as_str(), |(m, _)| m);
     let (place, text) = match message.split_once(": ") {
         Some((place, text)) if !place.contains(' ') => (place, text),
         _ => ("", message),

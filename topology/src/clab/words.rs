@@ -25,9 +25,10 @@ pub(super) fn expand(text: &str, lookup: &dyn Fn(&str) -> Option<String>) -> Res
                 (Some(value), Some((o, default))) if value.is_empty() && o.starts_with(':') => {
                     out.push_str(default);
                 }
+                (_, None) if !operator.is_empty() || name.is_empty() => return Err(format!("${{{inside}")),
                 (Some(value), _) => out.push_str(&value),
                 (None, Some((_, default))) => out.push_str(default),
-                (None, None) => return Err(inside.to_owned()),
+                (None, None) => return Err(name.to_owned()),
             }
             rest = tail;
         } else {
@@ -137,6 +138,7 @@ mod tests {
         assert_eq!(expand("a ${NONE} b", &env), Err("NONE".to_owned()));
         assert_eq!(expand("$NONE", &env), Err("NONE".to_owned()));
         assert_eq!(expand("${TAG\nb", &env), Err("${TAG".to_owned()));
+        assert_eq!(expand("${TAG x}", &env), Err("${TAG x".to_owned()));
     }
 
     #[test]

@@ -103,12 +103,11 @@ pub(crate) fn first_process(command: &mut Command) {
     }
 }
 
-/// Makes `command` run in namespaces of its own (network, mounts, process ids, host name, IPC; with `user` also users,
-/// where this user is root) as process number 1, and die with the thread that starts it. The child that
+/// Makes `command` run in namespaces of its own (network, mounts, process ids, host name, IPC; with `user`, a number of
+/// a user and of a group, also users, where that one is root) as process number 1, and die with the thread that starts it. The child that
 /// [`Command::spawn`] returns stands for it: same exit status, killing it kills everything inside.
-pub(super) fn sandbox(command: &mut Command, user: bool) {
-    let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
-    let (uid_map, gid_map) = (format!("0 {uid} 1\n"), format!("0 {gid} 1\n"));
+pub(super) fn sandbox(command: &mut Command, user: Option<(u32, u32)>) {
+    let maps = user.map(|(uid, gid)| (format!("0 {uid} 1\n"), format!("0 {gid} 1\n")));
     let parent = rustix::process::getpid();
     // SAFETY: between fork and exec only system calls are made; the texts were allocated before. The second fork happens
     // in a process with one thread; its parent never returns into the program.
@@ -120,11 +119,13 @@ pub(super) fn sandbox(command: &mut Command, user: bool) {
                 | UnshareFlags::NEWPID
                 | UnshareFlags::NEWUTS
                 | UnshareFlags::NEWIPC;
-            if user {
+            if maps.is_some() {
                 flags |= UnshareFlags::NEWUSER;
             }
             rustix::thread::unshare_unsafe(flags)?;
-            if user {
+            if let Some((uid_map, gid_map)) = &maps {
+                // After a change of user the files below would belong to root.
+                rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::Dumpable)?;
                 write(c"/proc/self/setgroups", b"deny")?;
                 write(c"/proc/self/uid_map", uid_map.as_bytes())?;
                 write(c"/proc/self/gid_map", gid_map.as_bytes())?;

@@ -16,7 +16,12 @@ pub enum Sandbox {
     /// This process may make namespaces: all users exist inside.
     Root,
     /// A user namespace as well: inside, this user is root and the only one.
-    Rootless,
+    Rootless {
+        /// The number of the user that the program is started as, outside.
+        user: u32,
+        /// The number of its group.
+        group: u32,
+    },
 }
 
 impl Sandbox {
@@ -29,9 +34,10 @@ impl Sandbox {
             return Ok(Self::Root);
         }
         let mut probe = Command::new("/bin/true");
-        ns::sandbox(&mut probe, true);
+        let (user, group) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+        ns::sandbox(&mut probe, Some((user, group)));
         match probe.status() {
-            Ok(status) if status.success() => Ok(Self::Rootless),
+            Ok(status) if status.success() => Ok(Self::Rootless { user, group }),
             Ok(status) => Err(LabError::Forbidden(why_forbidden(&io::Error::other(format!(
                 "the probe ended with {status}"
             ))))),
@@ -45,7 +51,11 @@ impl Sandbox {
     /// The child that `spawn` returns stands for the program: same exit status (128 + N for signal N). Kill it, and
     /// everything inside is gone.
     pub fn wrap(self, command: &mut Command) {
-        ns::sandbox(command, self == Self::Rootless);
+        let user = match self {
+            Self::Root => None,
+            Self::Rootless { user, group } => Some((user, group)),
+        };
+        ns::sandbox(command, user);
     }
 }
 

@@ -1,5 +1,7 @@
 //! What the tests that need namespaces share.
 
+#![allow(dead_code, reason = "each test file uses its part")]
+
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -9,7 +11,7 @@ use tortie_topology::{Lab, Options, Running, Sandbox};
 pub(crate) fn can_build() -> bool {
     match Sandbox::detect() {
         Ok(Sandbox::Root) => true,
-        Ok(Sandbox::Rootless) => skip("needs root to act on namespaces directly"),
+        Ok(Sandbox::Rootless { .. }) => skip("needs root to act on namespaces directly"),
         Err(e) => skip(&e.to_string()),
     }
 }
