@@ -3,6 +3,7 @@
 //! The rooms and the way data takes through them are drawn in the README; each folder's `mod.rs` says what it does and
 //! what it does not.
 
+pub mod agent;
 pub mod cli;
 pub mod kernel;
 pub mod model;

@@ -8,10 +8,7 @@
 
 mod api;
 pub mod attr;
-mod out;
 mod query;
-mod rib;
-mod session;
 mod speaker;
 mod types;
 pub mod wire;

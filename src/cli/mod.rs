@@ -10,12 +10,15 @@
 //!                       -> agent                -------------> the agent itself, in this process
 //! ```
 
+mod agent;
 mod bgp;
 mod client;
 mod failure;
 pub mod output;
 mod route;
+mod selector;
 mod status;
+mod store;
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -122,6 +125,8 @@ struct Context {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Run the agent of this host
+    Agent(Box<agent::AgentCommand>),
     /// One screen: what works, what does not, and what to do next
     Status,
     /// BGP sessions and routes
@@ -130,6 +135,12 @@ enum Command {
     /// Kernel routes
     #[command(subcommand)]
     Route(route::Route),
+    /// Keys and values of the data model, straight on the store
+    #[command(subcommand)]
+    Store(store::StoreCommand),
+    /// The label selector language
+    #[command(subcommand)]
+    Selector(selector::SelectorCommand),
     /// The version of this program
     Version,
 }
@@ -188,6 +199,9 @@ pub fn run() -> ExitCode {
 
 /// Errors go to stderr, as JSON when JSON was asked for.
 fn report(format: Format, failure: &Failure) {
+    if failure.text.is_empty() {
+        return;
+    }
     if format == Format::Json {
         let error = serde_json::json!({ "error": { "code": failure.code, "text": failure.text } });
         eprintln!("{error}");
@@ -199,9 +213,12 @@ fn report(format: Format, failure: &Failure) {
 fn dispatch(cli: Cli) -> Result<(), Failure> {
     let context = Context { globals: cli.globals };
     match &cli.command {
+        Command::Agent(command) => agent::run(&context, command),
         Command::Status => repeat(&context, || status::run(&context)),
         Command::Bgp(command) => repeat(&context, || bgp::run(&context, command)),
         Command::Route(command) => repeat(&context, || route::run(&context, command)),
+        Command::Store(command) => runtime()?.block_on(store::run(&context, command)),
+        Command::Selector(command) => selector::run(&context, command),
         Command::Version => output::write_out(&format!("tortie {}\n", env!("CARGO_PKG_VERSION"))),
     }
 }

@@ -1,0 +1,204 @@
+//! From the speaker's values to the API's: pure translation, no decisions.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use tortie_bgp::{
+    Family, NextHopState, PathInfo, PathSource, PeerStatus, RestartPhase, RouteInfo, RouteMatch, State,
+    Unusable,
+};
+use tortie_config::Cidr;
+
+use crate::routing::{OriginKind, RoutingIntent};
+use crate::serve::RouteQuery;
+use crate::serve::api::{API_VERSION, ApiError, BgpPath, BgpRoute, List, Peer, PeerError, PeerFamily};
+
+/// A list with its frame.
+pub(super) fn list<T>(kind: &str, node: &str, revision: u64, items: Vec<T>) -> List<T> {
+    List {
+        api_version: API_VERSION.to_owned(),
+        kind: kind.to_owned(),
+        node: node.to_owned(),
+        revision,
+        time: super::core::now_text(),
+        more: false,
+        items,
+    }
+}
+
+/// RFC 3339 of a moment `ago`.
+fn ago(span: Duration) -> String {
+    let span = SignedDuration::try_from(span).unwrap_or(SignedDuration::ZERO);
+    let at = Timestamp::now().checked_sub(span).unwrap_or(Timestamp::UNIX_EPOCH);
+    format!("{at:.3}")
+}
+
+/// One peer of the API; a wanted peer that the speaker does not know yet is Idle.
+pub(super) fn peer(session: &str, intent: &RoutingIntent, status: Option<&PeerStatus>) -> Option<Peer> {
+    let wanted = intent.peers.get(session)?;
+    let up = status.and_then(|s| s.session.as_ref());
+    let mut capabilities = Vec::new();
+    if let Some(s) = up {
+        capabilities.extend(s.families.iter().map(|f| format!("{}-unicast", f.as_str())));
+        let named = [
+            (s.as4, "4-octet-as"),
+            (s.route_refresh, "route-refresh"),
+            (s.extended_messages, "extended-messages"),
+            (s.extended_next_hop, "extended-next-hop"),
+            (s.graceful_restart.is_some(), "graceful-restart"),
+        ];
+        capabilities.extend(named.iter().filter(|(has, _)| *has).map(|(_, name)| (*name).to_owned()));
+    }
+    let state = status.map_or(State::Idle, |s| s.state);
+    let since = status.map_or(Duration::ZERO, |s| s.since);
+    Some(Peer {
+        session: session.to_owned(),
+        address: wanted.remote.ip().to_string(),
+        port: wanted.remote.port(),
+        name: wanted.name.clone(),
+        kind: wanted.kind.as_str().to_owned(),
+        reason: wanted.reason.clone(),
+        remote_as: wanted.asn,
+        state: state.as_str().to_owned(),
+        state_since: ago(since),
+        state_seconds: since.as_secs(),
+        flaps: status.map_or(0, |s| u64::from(s.flaps)),
+        last_error: status.and_then(|s| s.last_down.as_ref()).map(|(down, when)| PeerError {
+            code: down.code.as_str().to_owned(),
+            text: down.text.clone(),
+            time: ago(*when),
+        }),
+        families: status
+            .map(|s| {
+                s.families
+                    .iter()
+                    .map(|f| PeerFamily {
+                        afi: f.family.as_str().to_owned(),
+                        safi: "unicast".to_owned(),
+                        received: u64::from(f.received),
+                        accepted: u64::from(f.accepted),
+                        best: u64::from(f.best),
+                        advertised: u64::from(f.advertised),
+                        stale: u64::from(f.stale),
+                    })
+                    .collect()
+            })
+            .unwrap_or_default(),
+        hold_seconds: up.map_or(0, |s| s.hold_time.as_secs()),
+        keepalive_seconds: up.map_or(0, |s| s.keepalive.as_secs()),
+        router_id: up.map(|s| s.router_id.to_string()),
+        messages_in: status.map_or(0, |s| s.received.total()),
+        messages_out: status.map_or(0, |s| s.sent.total()),
+        capabilities,
+        graceful_restart: match status.map(|s| s.restart) {
+            Some(RestartPhase::Waiting(left)) => format!("helper, {}s left", left.as_secs()),
+            Some(RestartPhase::Refreshing(left)) => format!("refreshing, {}s left", left.as_secs()),
+            _ => "idle".to_owned(),
+        },
+    })
+}
+
+/// Finds the session that a person means: its name, the node's name, or the address.
+pub(super) fn session_named<'a>(intent: &'a RoutingIntent, wanted: &str) -> Result<&'a String, ApiError> {
+    let address = wanted.parse::<std::net::IpAddr>().ok();
+    let mut found = intent
+        .peers
+        .iter()
+        .filter(|(session, p)| *session == wanted || p.name == wanted || address == Some(p.remote.ip()));
+    match (found.next(), found.next()) {
+        (Some((session, _)), None) => Ok(session),
+        (Some((first, _)), Some((second, _))) => Err(ApiError {
+            code: "invalid".to_owned(),
+            text: format!(
+                "`{wanted}` means several sessions, such as {first} and {second}: name one of them"
+            ),
+        }),
+        _ => Err(ApiError {
+            code: "not-found".to_owned(),
+            text: format!("no peer `{wanted}` is wanted here: `tortie bgp peers` lists them"),
+        }),
+    }
+}
+
+/// One prefix of the API.
+pub(super) fn route(info: &RouteInfo, intent: &RoutingIntent) -> BgpRoute {
+    BgpRoute { prefix: info.prefix.to_string(), paths: info.paths.iter().map(|p| path(p, intent)).collect() }
+}
+
+fn path(info: &PathInfo, intent: &RoutingIntent) -> BgpPath {
+    let a = &info.attributes;
+    let (from, source, local) = match &info.source {
+        PathSource::Local { kind } => {
+            let what = match crate::speaker::origin_kind(*kind) {
+                Some(OriginKind::OwnBlock) => "own block",
+                Some(OriginKind::Borrowed) => "borrowed address",
+                Some(OriginKind::Floating) => "floating address",
+                None => "local route",
+            };
+            ("local".to_owned(), "local", Some(what))
+        }
+        PathSource::Peer { name, ebgp, .. } => {
+            let shown = intent.peers.get(&**name).map_or_else(|| name.to_string(), |p| p.name.clone());
+            (shown, if *ebgp { "eBGP" } else { "iBGP" }, None)
+        }
+    };
+    let reason = match (info.unusable, info.best, info.decided_by) {
+        (Some(Unusable::Filtered(why)), ..) => format!("refused: {why}"),
+        (Some(Unusable::NextHop), ..) => match info.next_hop {
+            Some(NextHopState::Unreachable) => format!("next hop {} is unreachable", a.next_hop),
+            _ => format!("next hop {} is not resolved yet", a.next_hop),
+        },
+        (None, true, None) => local.map_or_else(|| "only usable path".to_owned(), str::to_owned),
+        (None, true, Some(step)) => format!("best by {}", step.as_str()),
+        (None, false, Some(step)) => format!("lost by {}", step.as_str()),
+        (None, false, None) => String::new(),
+    };
+    BgpPath {
+        best: info.best,
+        multipath: info.multipath,
+        usable: info.unusable.is_none(),
+        reason,
+        from,
+        source: source.to_owned(),
+        next_hop: local.is_none().then(|| a.next_hop.to_string()),
+        as_path: a.as_path.to_string(),
+        local_pref: a.local_pref,
+        med: a.med,
+        origin: a.origin.as_str().to_owned(),
+        communities: a.communities.iter().map(|c| format!("{}:{}", c >> 16, c & 0xffff)).collect(),
+        large_communities: a.large_communities.iter().map(|[x, y, z]| format!("{x}:{y}:{z}")).collect(),
+        stale: info.stale,
+    }
+}
+
+/// What part of a table a question is about.
+pub(super) enum Wanted {
+    /// A single match or one run.
+    One(RouteMatch),
+    /// Both families, one after the other.
+    All,
+}
+
+/// Reads the prefix part of a question.
+pub(super) fn wanted(query: &RouteQuery) -> Result<Wanted, ApiError> {
+    let invalid = |text: String| ApiError { code: "invalid".to_owned(), text };
+    let cidr = |text: &str| text.parse::<Cidr>().map_err(|e| invalid(e.to_string()));
+    if let Some(text) = &query.prefix {
+        if let Ok(addr) = text.parse::<std::net::IpAddr>() {
+            return Ok(Wanted::One(RouteMatch::Longest(addr)));
+        }
+        return Ok(Wanted::One(RouteMatch::Exact(cidr(text)?)));
+    }
+    if let Some(text) = &query.within {
+        return Ok(Wanted::One(RouteMatch::Within(cidr(text)?)));
+    }
+    Ok(Wanted::All)
+}
+
+/// The families to walk after `after`, with where each continues.
+pub(super) fn runs(after: Option<Cidr>) -> Vec<(Family, Option<Cidr>)> {
+    match after {
+        Some(after) if !after.is_v4() => vec![(Family::Ipv6Unicast, Some(after))],
+        after => vec![(Family::Ipv4Unicast, after), (Family::Ipv6Unicast, None)],
+    }
+}

@@ -1,0 +1,280 @@
+//! The agent's answers to the API: what each thread knows, asked for and put together.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwapOption;
+use tokio::sync::{mpsc, oneshot};
+use tortie_bgp::{Reset, RouteMatch, RouteQuery as Question, RouteTable};
+use tortie_config::Cidr;
+
+use super::answers::{self, Wanted};
+use super::metrics;
+use super::status::{self, CoreFacts};
+use crate::kernel::{KernelView, ToKernel};
+use crate::routing::RoutingIntent;
+use crate::serve::api::{
+    ApiError, Applied, AppliedRequest, BgpRoute, Done, Event, KernelRouteRow, List, Peer, ResetRequest,
+    RouteGet, Status,
+};
+use crate::serve::{Backend, RouteQuery};
+use crate::speaker::{SpeakerHandle, SpeakerView, ToSpeaker};
+
+/// Longest wait for a thread's answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The loop of the core must have turned within this time for the process to count as alive.
+const ALIVE: i64 = 30;
+
+/// A question to the core.
+#[derive(Debug)]
+pub(super) enum Ask {
+    /// What the core knows for `status` and metrics.
+    Facts(oneshot::Sender<CoreFacts>),
+    /// The flight recorder.
+    Events { after: u64, subject: Option<String>, max: usize, answer: oneshot::Sender<Vec<Event>> },
+    /// Until an endpoint is in force.
+    Applied { request: AppliedRequest, answer: oneshot::Sender<Applied> },
+    /// End a freeze.
+    Accept(oneshot::Sender<bool>),
+}
+
+/// What the threads share with the API: handles and two flags.
+pub(super) struct Live {
+    pub(super) node: String,
+    pub(super) started: Instant,
+    pub(super) ask: mpsc::Sender<Ask>,
+    pub(super) intent: ArcSwapOption<RoutingIntent>,
+    pub(super) speaker: ArcSwapOption<SpeakerHandle>,
+    pub(super) kernel: ArcSwapOption<std::sync::mpsc::SyncSender<ToKernel>>,
+    pub(super) ready: AtomicBool,
+    /// Seconds since `started` at which the core's loop last turned.
+    pub(super) turned: AtomicI64,
+}
+
+impl Live {
+    async fn ask<T>(&self, question: impl FnOnce(oneshot::Sender<T>) -> Ask) -> Result<T, ApiError> {
+        let (answer, wait) = oneshot::channel();
+        self.ask.send(question(answer)).await.map_err(|_| busy("the agent is stopping"))?;
+        patient(wait).await
+    }
+
+    async fn facts(&self) -> Result<CoreFacts, ApiError> {
+        self.ask(Ask::Facts).await
+    }
+
+    async fn speaker<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&SpeakerView<'_>) -> T + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let handle = self.speaker.load_full().ok_or_else(|| busy("the speaker has not started yet"))?;
+        let (answer, wait) = oneshot::channel();
+        handle
+            .send(ToSpeaker::Query(Box::new(move |view| {
+                let _ = answer.send(question(view));
+            })))
+            .map_err(|e| busy(&e.to_string()))?;
+        patient(wait).await
+    }
+
+    async fn kernel<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&KernelView<'_>) -> T + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let handle = self.kernel.load_full().ok_or_else(|| busy("the kernel thread has not started yet"))?;
+        let (answer, wait) = oneshot::channel();
+        handle
+            .try_send(ToKernel::Query(Box::new(move |view| {
+                let _ = answer.send(question(view));
+            })))
+            .map_err(|_| busy("the kernel thread is busy; try again"))?;
+        patient(wait).await
+    }
+
+    fn intent(&self) -> Result<Arc<RoutingIntent>, ApiError> {
+        self.intent.load_full().ok_or_else(|| busy("the store has not been read yet"))
+    }
+
+    async fn list<T>(&self, kind: &str, items: Vec<T>) -> List<T> {
+        let revision = self.facts().await.map_or(0, |f| f.revision);
+        answers::list(kind, &self.node, revision, items)
+    }
+}
+
+async fn patient<T>(wait: oneshot::Receiver<T>) -> Result<T, ApiError> {
+    match tokio::time::timeout(PATIENCE, wait).await {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(_)) => Err(busy("the agent is stopping")),
+        Err(_) => Err(busy("a thread of the agent did not answer within 10 s")),
+    }
+}
+
+fn busy(text: &str) -> ApiError {
+    ApiError { code: "busy".to_owned(), text: text.to_owned() }
+}
+
+fn parse_after(query: &RouteQuery) -> Result<Option<Cidr>, ApiError> {
+    query
+        .after
+        .as_deref()
+        .map(|text| {
+            text.parse().map_err(|e: tortie_config::CidrError| ApiError {
+                code: "invalid".into(),
+                text: e.to_string(),
+            })
+        })
+        .transpose()
+}
+
+#[async_trait::async_trait]
+impl Backend for Live {
+    async fn status(&self) -> Arc<Status> {
+        let facts = self.facts().await.ok();
+        let kernel = self.kernel(status::kernel_facts).await.ok();
+        let blackholes = self.intent.load_full();
+        Arc::new(status::build(&self.node, self.started, facts, kernel, blackholes.as_deref(), self.ready()))
+    }
+
+    async fn peers(&self) -> Result<List<Peer>, ApiError> {
+        let intent = self.intent()?;
+        let statuses = self.speaker(|view| view.peers()).await?;
+        let items = intent
+            .peers
+            .keys()
+            .filter_map(|session| {
+                let at = statuses.binary_search_by(|s| (*s.name).cmp(session.as_str())).ok();
+                answers::peer(session, &intent, at.and_then(|i| statuses.get(i)))
+            })
+            .collect();
+        Ok(self.list("BGPPeerList", items).await)
+    }
+
+    async fn bgp_routes(&self, query: RouteQuery) -> Result<List<BgpRoute>, ApiError> {
+        let intent = self.intent()?;
+        let wanted = answers::wanted(&query)?;
+        let after = parse_after(&query)?;
+        let max = query.max.unwrap_or(1_000).clamp(1, 10_000);
+        let named = |name: &Option<String>| {
+            name.as_deref().map(|n| answers::session_named(&intent, n).cloned()).transpose()
+        };
+        let (from, to) = (named(&query.from)?, named(&query.to)?);
+        let infos = self
+            .speaker(move |view| {
+                let table = match (from, to) {
+                    (Some(name), _) => RouteTable::AdjIn(view.peer_id(&name)?),
+                    (_, Some(name)) => RouteTable::AdjOut(view.peer_id(&name)?),
+                    _ => RouteTable::Loc,
+                };
+                // One more than asked tells whether there are more.
+                Some(match wanted {
+                    Wanted::One(matching) => view.routes(Question { table, matching }, after, max + 1),
+                    Wanted::All => {
+                        let mut found = Vec::new();
+                        for (family, after) in answers::runs(after) {
+                            let left = (max + 1).saturating_sub(found.len());
+                            if left == 0 {
+                                break;
+                            }
+                            let question = Question { table, matching: RouteMatch::All(family) };
+                            found.extend(view.routes(question, after, left));
+                        }
+                        found
+                    }
+                })
+            })
+            .await?
+            .ok_or_else(|| ApiError {
+                code: "not-found".into(),
+                text: "the speaker does not know this peer yet".into(),
+            })?;
+        let more = infos.len() > max;
+        let items = infos.iter().take(max).map(|info| answers::route(info, &intent)).collect();
+        let mut list = self.list("BGPRouteList", items).await;
+        list.more = more;
+        Ok(list)
+    }
+
+    async fn kernel_routes(&self, query: RouteQuery) -> Result<List<KernelRouteRow>, ApiError> {
+        let matching = status::KernelMatch::read(&query)?;
+        let after = parse_after(&query)?;
+        let max = query.max.unwrap_or(1_000).clamp(1, 10_000);
+        let (items, more) = self.kernel(move |view| status::kernel_rows(view, &matching, after, max)).await?;
+        let mut list = self.list("KernelRouteList", items).await;
+        list.more = more;
+        Ok(list)
+    }
+
+    async fn route_get(&self, address: std::net::IpAddr) -> Result<RouteGet, ApiError> {
+        let intent = self.intent()?;
+        let question = Question { table: RouteTable::Loc, matching: RouteMatch::Longest(address) };
+        let found = self.speaker(move |view| view.routes(question, None, 1)).await?;
+        let (kernel, kernel_says) = self.kernel(move |view| status::kernel_get(view, address)).await?;
+        Ok(RouteGet {
+            address: address.to_string(),
+            bgp: found.first().map(|info| answers::route(info, &intent)),
+            kernel,
+            kernel_says,
+        })
+    }
+
+    async fn events(&self, after: u64, subject: Option<String>, max: usize) -> Result<List<Event>, ApiError> {
+        let items = self.ask(|answer| Ask::Events { after, subject, max, answer }).await?;
+        Ok(self.list("EventList", items).await)
+    }
+
+    async fn applied(&self, request: AppliedRequest) -> Applied {
+        let wait = Duration::from_millis(request.wait_millis.min(600_000));
+        let (answer, result) = oneshot::channel();
+        let timeout = |revision| Applied { result: "timeout".to_owned(), reason: None, revision };
+        if self.ask.send(Ask::Applied { request, answer }).await.is_err() {
+            return timeout(0);
+        }
+        // The core answers at once when it is so; the grace makes a wait of 0 a question.
+        match tokio::time::timeout(wait + Duration::from_millis(250), result).await {
+            Ok(Ok(applied)) => applied,
+            _ => timeout(self.facts().await.map_or(0, |f| f.revision)),
+        }
+    }
+
+    async fn reset(&self, request: ResetRequest) -> Result<Done, ApiError> {
+        let intent = self.intent()?;
+        let session = answers::session_named(&intent, &request.peer)?.clone();
+        let (reset, what) = match request.kind.as_str() {
+            "hard" => (Reset::Hard, "is reset; it dials again by itself"),
+            "soft-in" => (Reset::SoftIn, "is asked for its routes again"),
+            "soft-out" => (Reset::SoftOut, "gets all routes again"),
+            other => {
+                let text = format!("`{other}` is no kind of reset: hard, soft-in or soft-out");
+                return Err(ApiError { code: "invalid".to_owned(), text });
+            }
+        };
+        let handle = self.speaker.load_full().ok_or_else(|| busy("the speaker has not started yet"))?;
+        handle.send(ToSpeaker::Reset(session.clone(), reset)).map_err(|e| busy(&e.to_string()))?;
+        Ok(Done { text: format!("{session} {what}") })
+    }
+
+    async fn accept_store(&self) -> Result<Done, ApiError> {
+        let text = if self.ask(Ask::Accept).await? {
+            "the store is taken as it is; all goes on"
+        } else {
+            "nothing was frozen by a loss, or /calico/v1/Ready still is not `true`: see `tortie status`"
+        };
+        Ok(Done { text: text.to_owned() })
+    }
+
+    async fn metrics(&self) -> String {
+        let facts = self.facts().await.ok();
+        let kernel = self.kernel(status::kernel_facts).await.ok();
+        let bgp = self.speaker(|view| (view.peers(), view.totals(), view.counters())).await.ok();
+        metrics::text(self, facts.as_ref(), kernel.as_ref(), bgp.as_ref())
+    }
+
+    fn live(&self) -> bool {
+        let now = i64::try_from(self.started.elapsed().as_secs()).unwrap_or(i64::MAX);
+        now - self.turned.load(Ordering::Relaxed) < ALIVE
+    }
+
+    fn ready(&self) -> bool {
+        self.ready.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,702 @@
+//! The core: the one owner of the model. Pure: it takes feed events and facts with the time, and gives effects.
+//!
+//! It decides when something may start: nothing is told to the speaker or the kernel before the first whole snapshot;
+//! a block is announced only when its blackhole is in the kernel; a freeze stops everything but reading.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Instant;
+
+use jiff::Timestamp;
+use tortie_bgp::{DownCode, State};
+use tortie_config::Cidr;
+
+use super::recorder::{Entry, Plane, Recorder};
+use crate::kernel::{KernelFact, KernelIntent};
+use crate::model::{Dirty, Guard, Model, Part};
+use crate::routing::{self, ChangeId, NodeOptions, Planner, RoutingIntent};
+use crate::speaker::{ChangeIds, SpeakerFact};
+use crate::store::{Change, Delta, FeedEvent, Snapshot};
+
+/// What the core wants done.
+#[derive(Debug)]
+pub(super) enum Effect {
+    /// The kernel thread gets this intent.
+    Kernel(Arc<KernelIntent>),
+    /// The speaker gets this intent.
+    Speaker(Arc<RoutingIntent>, ChangeId),
+    /// The speaker may send End-of-RIB.
+    LocalReady,
+    /// The first snapshot is there: register the host and start the other threads.
+    Loaded,
+    /// The kernel sweeps what was not learned again.
+    Sweep,
+    /// Follow a next hop, or no more.
+    Track(IpAddr, bool),
+    /// A next hop for the speaker.
+    NextHop(IpAddr, Option<routing::Resolved>),
+    /// The kernel took the last batch.
+    KernelTook,
+    /// The own blocks: watch these keys too.
+    Scope(Vec<String>),
+    /// The snapshot of this generation is believed: it may replace the cache on disk.
+    Trust(u64),
+    /// The settings of the logs may have changed.
+    Logs,
+}
+
+/// Where the start stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// No snapshot yet.
+    Loading,
+    /// Snapshot taken, kernel not dumped yet.
+    Loaded,
+    /// The kernel answered its first intent; routes flow.
+    Running,
+}
+
+/// What the store link looks like.
+#[derive(Debug, Clone)]
+pub(super) struct StoreLink {
+    pub(super) connected: bool,
+    pub(super) away: Option<String>,
+    pub(super) from_cache: bool,
+    pub(super) fresh: Instant,
+    pub(super) revision: u64,
+    pub(super) restarts: u64,
+    pub(super) puts: u64,
+    pub(super) deletes: u64,
+    pub(super) snapshots: u64,
+}
+
+/// The last word of each peer and the counters of its life.
+#[derive(Debug, Clone, Default)]
+pub(super) struct PeerRecord {
+    pub(super) state: Option<State>,
+    pub(super) since: Option<Instant>,
+    pub(super) error: Option<String>,
+    pub(super) flaps: BTreeMap<&'static str, u64>,
+    pub(super) connect_failures: u64,
+}
+
+pub(super) struct Core {
+    pub(super) node: NodeOptions,
+    pub(super) model: Model,
+    phase: Phase,
+    planner: Option<Planner>,
+    pub(super) intent: Option<Arc<RoutingIntent>>,
+    generation: u64,
+    acknowledged: u64,
+    pub(super) blackholes: BTreeSet<Cidr>,
+    pub(super) refused: BTreeMap<Cidr, String>,
+    pub(super) kernel_writes: bool,
+    pub(super) frozen: Option<String>,
+    guard: Guard,
+    /// What was read and not acted on yet.
+    pending: Dirty,
+    /// The own blocks that are watched; `None` before the first list.
+    scope: Option<Vec<String>>,
+    have_main: bool,
+    have_blocks: bool,
+    cached: Option<Model>,
+    /// The generation of a snapshot that the guard has not let pass yet.
+    untrusted: Option<u64>,
+    pub(super) keys: usize,
+    pub(super) link: StoreLink,
+    changes: ChangeIds,
+    pub(super) recorder: Recorder,
+    pub(super) peers: HashMap<Arc<str>, PeerRecord>,
+    pub(super) peer_trouble: BTreeMap<String, String>,
+    pub(super) listening: BTreeSet<SocketAddr>,
+    pub(super) listen_failed: BTreeMap<SocketAddr, String>,
+    pub(super) tunnel_trouble: Option<String>,
+    pub(super) trouble: Option<String>,
+    pub(super) restart_done: bool,
+    pub(super) kernel_found: Option<(usize, usize)>,
+    pub(super) overruns: u64,
+    pub(super) repairs: u64,
+    pub(super) failed_routes: BTreeMap<Cidr, String>,
+    out: Vec<Effect>,
+}
+
+impl Core {
+    pub(super) fn new(
+        name: &str,
+        node: NodeOptions,
+        kernel_writes: bool,
+        changes: ChangeIds,
+        now: Instant,
+    ) -> Self {
+        let model = Model::new(name);
+        Self {
+            node,
+            model,
+            phase: Phase::Loading,
+            planner: None,
+            intent: None,
+            generation: 0,
+            acknowledged: 0,
+            blackholes: BTreeSet::new(),
+            refused: BTreeMap::new(),
+            kernel_writes,
+            frozen: None,
+            guard: Guard::new(),
+            pending: Dirty::everything(),
+            scope: None,
+            have_main: false,
+            have_blocks: false,
+            cached: None,
+            untrusted: None,
+            keys: 0,
+            link: StoreLink {
+                connected: false,
+                away: None,
+                from_cache: false,
+                fresh: now,
+                revision: 0,
+                restarts: 0,
+                puts: 0,
+                deletes: 0,
+                snapshots: 0,
+            },
+            changes,
+            recorder: Recorder::default(),
+            peers: HashMap::new(),
+            peer_trouble: BTreeMap::new(),
+            listening: BTreeSet::new(),
+            listen_failed: BTreeMap::new(),
+            tunnel_trouble: None,
+            trouble: None,
+            restart_done: false,
+            kernel_found: None,
+            overruns: 0,
+            repairs: 0,
+            failed_routes: BTreeMap::new(),
+            out: Vec::new(),
+        }
+    }
+
+    pub(super) fn loaded(&self) -> bool {
+        self.phase != Phase::Loading
+    }
+
+    pub(super) fn running(&self) -> bool {
+        self.phase == Phase::Running
+    }
+
+    /// The kernel acknowledged everything that was wanted.
+    pub(super) fn settled(&self) -> bool {
+        self.running() && self.acknowledged == self.generation
+    }
+
+    pub(super) fn effects(&mut self) -> Vec<Effect> {
+        std::mem::take(&mut self.out)
+    }
+
+    /// Keeps what the disk had, for the case that the store is away or has lost what was there.
+    fn cached(&mut self, snapshot: &Snapshot) {
+        self.model.replace(Part::All, snapshot);
+        self.guard.after_replace(self.model.census(), &self.model, &snapshot.store_id);
+        self.cached = Some(self.model.clone());
+        self.link.revision = snapshot.revision;
+    }
+
+    /// The store did not answer in time: goes on with what the disk had. `false`: there is nothing on disk.
+    pub(super) fn use_cache(&mut self) -> bool {
+        if self.loaded() {
+            return true;
+        }
+        let Some(cached) = self.cached.take() else { return false };
+        self.say(ChangeId::default(), Plane::Store, '!', "store", "away: running from the cache on disk");
+        self.link.from_cache = true;
+        let followed = std::mem::replace(&mut self.model, cached);
+        let untrusted = self.untrusted.take();
+        self.load(&Dirty::everything());
+        self.untrusted = untrusted;
+        self.model = followed;
+        true
+    }
+
+    /// Takes what the feed brings; [`Core::go_on`] acts on it after a run of events.
+    pub(super) fn feed(&mut self, event: FeedEvent, now: Instant) {
+        match event {
+            FeedEvent::Cached(cached) => self.cached(&cached.snapshot),
+            FeedEvent::Snapshot { snapshot, generation } => {
+                self.fresh(snapshot.revision, now);
+                self.snapshot(&snapshot, generation);
+            }
+            FeedEvent::Added { prefixes, snapshot } => {
+                self.fresh(snapshot.revision, now);
+                self.added(&prefixes, snapshot);
+            }
+            FeedEvent::Delta(delta) => {
+                self.fresh(delta.revision, now);
+                self.delta(&delta);
+            }
+            FeedEvent::Progress(revision) => self.fresh(revision, now),
+            FeedEvent::Away { reason, .. } => {
+                if self.link.away.is_none() {
+                    self.say(ChangeId::default(), Plane::Store, '!', "store", &reason.to_string());
+                }
+                if self.link.connected {
+                    self.link.restarts += 1;
+                }
+                self.link.connected = false;
+                self.link.away = Some(reason.to_string());
+            }
+            FeedEvent::Back => {
+                if self.link.away.take().is_some() {
+                    self.say(ChangeId::default(), Plane::Store, '~', "store", "answers again");
+                }
+                self.link.connected = true;
+            }
+        }
+    }
+
+    fn fresh(&mut self, revision: u64, now: Instant) {
+        self.link.connected = true;
+        self.link.away = None;
+        self.link.fresh = now;
+        self.link.revision = self.link.revision.max(revision);
+    }
+
+    fn snapshot(&mut self, snapshot: &Snapshot, generation: u64) {
+        self.link.snapshots += 1;
+        let before = self.model.census();
+        let mut dirty = self.model.replace(Part::Main, snapshot);
+        // The first list of a start is made before the own affinities are known, so it has no blocks.
+        if self.have_blocks {
+            dirty.merge(self.model.replace(Part::Blocks, snapshot));
+        }
+        self.guard.after_replace(before, &self.model, &snapshot.store_id);
+        self.untrusted = Some(generation);
+        self.keys = snapshot.entries.len();
+        self.link.from_cache = false;
+        self.link.revision = self.link.revision.max(snapshot.revision);
+        self.pending.merge(dirty);
+        self.have_main = true;
+        self.rescope();
+    }
+
+    /// Keys that were not watched before: what is there, and what is not.
+    fn added(&mut self, prefixes: &[String], snapshot: Snapshot) {
+        let mut changes: Vec<Change> = prefixes
+            .iter()
+            .filter(|key| snapshot.entries.iter().all(|kv| kv.key != **key))
+            .map(|key| Change::Delete { key: key.clone() })
+            .collect();
+        changes.extend(snapshot.entries.into_iter().map(Change::Put));
+        self.have_blocks = true;
+        self.delta(&Delta { revision: snapshot.revision, changes });
+    }
+
+    /// Own blocks are single keys that the own affinities name: what is watched follows the affinities.
+    fn rescope(&mut self) {
+        let scope = self.model.block_scope();
+        if self.have_main && self.scope.as_ref() != Some(&scope) {
+            if scope.is_empty() {
+                self.have_blocks = true;
+            }
+            self.scope = Some(scope.clone());
+            self.out.push(Effect::Scope(scope));
+        }
+    }
+
+    fn delta(&mut self, delta: &Delta) {
+        for change in &delta.changes {
+            match change {
+                Change::Put(_) => self.link.puts += 1,
+                Change::Delete { .. } => self.link.deletes += 1,
+            }
+        }
+        let dirty = self.model.apply(delta);
+        self.guard.after_delta(&self.model);
+        let affinities = dirty.affinities;
+        self.pending.merge(dirty);
+        if affinities {
+            self.rescope();
+        }
+    }
+
+    /// Acts on what was read, unless the guard says to hold still. Called once after a run of deltas.
+    pub(super) fn go_on(&mut self) {
+        if !(self.have_main && self.have_blocks) {
+            return;
+        }
+        if self.pending.is_clean() && self.frozen.is_none() && self.loaded() {
+            self.pending.touched.clear();
+            return;
+        }
+        match self.guard.frozen(&self.model) {
+            Some(freeze) => {
+                if self.frozen.as_ref() != Some(&freeze.text) {
+                    self.say(ChangeId::default(), Plane::Agent, '!', "frozen", &freeze.text);
+                }
+                self.frozen = Some(freeze.text);
+                if !self.loaded() {
+                    self.use_cache();
+                }
+            }
+            None => {
+                if self.frozen.take().is_some() {
+                    self.say(ChangeId::default(), Plane::Agent, '~', "frozen", "no longer: all goes on");
+                }
+                let dirty = std::mem::take(&mut self.pending);
+                self.cached = None;
+                self.load(&dirty);
+            }
+        }
+    }
+
+    /// Somebody says that the store is right as it is.
+    pub(super) fn accept(&mut self) -> bool {
+        if self.frozen.is_none() {
+            return false;
+        }
+        self.guard.accept(&self.model);
+        self.pending.merge(Dirty::everything());
+        self.go_on();
+        self.frozen.is_none()
+    }
+
+    fn load(&mut self, dirty: &Dirty) {
+        let revision = self.link.revision;
+        if self.phase == Phase::Loading {
+            self.phase = Phase::Loaded;
+            self.out.push(Effect::Loaded);
+        }
+        self.recompute(dirty, revision);
+        if let Some(generation) = self.untrusted.take() {
+            self.out.push(Effect::Trust(generation));
+        }
+        self.out.push(Effect::Logs);
+    }
+
+    fn recompute(&mut self, dirty: &Dirty, revision: u64) {
+        let planner = match &mut self.planner {
+            Some(planner) => {
+                if planner.update(&self.model, dirty).is_empty() {
+                    return;
+                }
+                planner
+            }
+            none => none.insert(Planner::new(&self.model, self.node.clone())),
+        };
+        let intent = planner.intent().clone();
+        let change = self.changes.next();
+        self.describe(&intent, change, revision);
+        let intent = Arc::new(intent);
+        self.generation += 1;
+        self.out.push(Effect::Kernel(Arc::new(KernelIntent {
+            generation: self.generation,
+            change,
+            blackholes: intent.blackholes.iter().map(|b| (*b, change)).collect(),
+            tunnel: intent.tunnel.clone(),
+            view: Arc::clone(&intent.view),
+        })));
+        self.intent = Some(intent);
+        self.announce(change);
+    }
+
+    /// The speaker gets the intent without the blocks whose blackhole the kernel has not acknowledged.
+    fn announce(&mut self, change: ChangeId) {
+        let Some(intent) = &self.intent else { return };
+        if self.phase != Phase::Running {
+            return;
+        }
+        let held: Vec<Cidr> = if self.kernel_writes {
+            intent.blackholes.difference(&self.blackholes).copied().collect()
+        } else {
+            Vec::new()
+        };
+        let intent = if held.is_empty() {
+            Arc::clone(intent)
+        } else {
+            let mut partial = (**intent).clone();
+            for block in held {
+                partial.originated.remove(&block);
+            }
+            Arc::new(partial)
+        };
+        self.out.push(Effect::Speaker(intent, change));
+    }
+
+    /// Records what is new in an intent.
+    fn describe(&mut self, new: &RoutingIntent, change: ChangeId, revision: u64) {
+        let old = self.intent.clone();
+        let mut entries: Vec<(char, String, String)> = Vec::new();
+        let none = BTreeMap::new();
+        let old_routes = old.as_ref().map_or(&none, |o| &o.originated);
+        for (prefix, route) in &new.originated {
+            if old_routes.get(prefix) != Some(route) {
+                entries.push(('+', prefix.to_string(), format!("originated, from {}", route.key)));
+            }
+        }
+        for prefix in old_routes.keys().filter(|p| !new.originated.contains_key(p)) {
+            entries.push(('-', prefix.to_string(), "no longer originated".to_owned()));
+        }
+        let no_peers = BTreeMap::new();
+        let old_peers = old.as_ref().map_or(&no_peers, |o| &o.peers);
+        let changed: Vec<&String> = new
+            .peers
+            .iter()
+            .filter(|(name, peer)| old_peers.get(*name) != Some(peer))
+            .map(|(n, _)| n)
+            .collect();
+        let gone: Vec<&String> = old_peers.keys().filter(|n| !new.peers.contains_key(*n)).collect();
+        for (mark, list, word) in [('+', changed, "wanted"), ('-', gone, "no longer wanted")] {
+            if list.len() > 16 {
+                entries.push((mark, format!("{} peers", list.len()), word.to_owned()));
+                continue;
+            }
+            for name in list {
+                let reason = new.peers.get(name).map_or("", |p| p.reason.as_str());
+                entries.push((mark, name.clone(), format!("{word} {reason}").trim_end().to_owned()));
+            }
+        }
+        if old.as_ref().is_some_and(|o| o.view != new.view) {
+            entries.push((
+                '~',
+                "routing view".to_owned(),
+                "pools, networks or advertisements changed".to_owned(),
+            ));
+        }
+        let time = now_text();
+        for (mark, subject, text) in entries {
+            tracing::info!(target: "tortie", change = %change, revision, "{mark} {subject}: {text}");
+            let entry = Entry { change, plane: Plane::Routing, mark, subject, text, revision };
+            self.recorder.record(time.clone(), entry);
+        }
+    }
+
+    pub(super) fn say(&mut self, change: ChangeId, plane: Plane, mark: char, subject: &str, text: &str) {
+        if mark == '!' {
+            tracing::warn!(target: "tortie", "{subject}: {text}");
+        } else {
+            tracing::info!(target: "tortie", "{subject}: {text}");
+        }
+        let entry = Entry {
+            change,
+            plane,
+            mark,
+            subject: subject.to_owned(),
+            text: text.to_owned(),
+            revision: self.link.revision,
+        };
+        self.recorder.record(now_text(), entry);
+    }
+
+    pub(super) fn kernel(&mut self, fact: KernelFact) {
+        match fact {
+            KernelFact::Started { routes_v4, routes_v6 } => {
+                self.kernel_found = Some((routes_v4, routes_v6));
+                let text =
+                    format!("dumped: {routes_v4} IPv4 and {routes_v6} IPv6 routes of ours kept as stale");
+                self.say(ChangeId::default(), Plane::Kernel, '~', "kernel", &text);
+            }
+            KernelFact::Applied { generation, change, failed } => self.applied(generation, change, failed),
+            KernelFact::Learned { prefixes, written, deleted, failed, sample, micros } => {
+                for (prefix, _, _) in &sample {
+                    self.failed_routes.remove(prefix);
+                }
+                let time = now_text();
+                for (prefix, change, what) in sample {
+                    let entry = Entry {
+                        change,
+                        plane: Plane::Kernel,
+                        mark: '~',
+                        subject: prefix.to_string(),
+                        text: what.to_owned(),
+                        revision: 0,
+                    };
+                    self.recorder.record_prefix(time.clone(), prefix, entry);
+                }
+                if prefixes > 0 {
+                    let entry = Entry {
+                        change: ChangeId::default(),
+                        plane: Plane::Kernel,
+                        mark: '~',
+                        subject: format!("{prefixes} prefixes"),
+                        text: format!(
+                            "{written} routes written, {deleted} deleted, acknowledged after {micros} us"
+                        ),
+                        revision: 0,
+                    };
+                    self.recorder.record(time, entry);
+                }
+                for (prefix, why) in failed {
+                    tracing::warn!(target: "tortie", "the kernel refuses {prefix}: {why}");
+                    if self.failed_routes.len() < 1_000 {
+                        self.failed_routes.insert(prefix, why);
+                    }
+                }
+                self.out.push(Effect::KernelTook);
+            }
+            KernelFact::NextHop(addr, state) => self.out.push(Effect::NextHop(addr, state)),
+            KernelFact::Swept(count) => {
+                self.say(ChangeId::default(), Plane::Kernel, '-', "stale routes", &format!("{count} swept"));
+            }
+            KernelFact::Repaired { objects, first } => {
+                self.repairs += objects as u64;
+                let text = format!("{objects} changed by somebody else and repaired, first: {first}");
+                self.say(ChangeId::default(), Plane::Kernel, '!', "own routes", &text);
+            }
+            KernelFact::Overrun => {
+                self.overruns += 1;
+                self.say(
+                    ChangeId::default(),
+                    Plane::Kernel,
+                    '!',
+                    "netlink",
+                    "notifications lost: everything compared anew",
+                );
+            }
+            KernelFact::Tunnel(trouble) => {
+                if trouble != self.tunnel_trouble {
+                    let text = trouble.clone().unwrap_or_else(|| "right again".to_owned());
+                    self.say(ChangeId::default(), Plane::Kernel, '~', "tunl0", &text);
+                }
+                self.tunnel_trouble = trouble;
+            }
+            KernelFact::Trouble(text) => {
+                self.say(ChangeId::default(), Plane::Kernel, '!', "kernel", &text);
+                self.trouble = Some(text);
+            }
+        }
+    }
+
+    fn applied(&mut self, generation: u64, change: ChangeId, failed: Vec<(Cidr, String)>) {
+        self.acknowledged = self.acknowledged.max(generation);
+        self.refused = failed.into_iter().collect();
+        let refused = std::mem::take(&mut self.refused);
+        if let Some(intent) = &self.intent
+            && generation == self.generation
+        {
+            self.blackholes =
+                intent.blackholes.iter().filter(|b| !refused.contains_key(*b)).copied().collect();
+        }
+        for (block, why) in &refused {
+            self.say(
+                change,
+                Plane::Kernel,
+                '!',
+                &block.to_string(),
+                &format!("blackhole refused, not announced: {why}"),
+            );
+        }
+        self.refused = refused;
+        if generation != self.generation {
+            return;
+        }
+        let first = self.phase != Phase::Running;
+        self.phase = Phase::Running;
+        self.announce(change);
+        if first {
+            self.out.push(Effect::LocalReady);
+        }
+    }
+
+    pub(super) fn speaker(&mut self, fact: SpeakerFact, now: Instant) {
+        match fact {
+            SpeakerFact::Peer { name, from, to, down } => {
+                let record = self.peers.entry(Arc::clone(&name)).or_default();
+                record.state = Some(to);
+                if from != to || record.since.is_none() {
+                    record.since = Some(now);
+                }
+                if let Some(down) = &down {
+                    record.error = Some(down.text.clone());
+                    if from == State::Established {
+                        *record.flaps.entry(down.code.as_str()).or_default() += 1;
+                    } else if down.code == DownCode::ConnectFailed {
+                        record.connect_failures += 1;
+                    }
+                }
+                // Attempts come and go each few seconds; the record keeps ends and beginnings of sessions.
+                let notable = State::Established;
+                if from == notable || to == notable {
+                    let mark = if to == notable { '+' } else { '-' };
+                    let why = down.map(|d| d.text).unwrap_or_default();
+                    let text = format!("{} -> {} {why}", from.as_str(), to.as_str());
+                    self.say(ChangeId::default(), Plane::Rib, mark, &name, text.trim_end());
+                }
+            }
+            SpeakerFact::Learned { peer, announced, withdrawn, rejected, malformed } => {
+                let text = format!(
+                    "{announced} prefixes announced, {withdrawn} withdrawn, {rejected} rejected, {malformed} UPDATEs malformed"
+                );
+                let mark = if malformed > 0 { '!' } else { '~' };
+                let entry = Entry {
+                    change: ChangeId::default(),
+                    plane: Plane::Rib,
+                    mark,
+                    subject: peer.to_string(),
+                    text,
+                    revision: 0,
+                };
+                self.recorder.record(now_text(), entry);
+            }
+            SpeakerFact::Batch { change, prefixes, first } => {
+                let entry = Entry {
+                    change,
+                    plane: Plane::Rib,
+                    mark: '~',
+                    subject: first.to_string(),
+                    text: format!("{prefixes} best paths changed"),
+                    revision: 0,
+                };
+                self.recorder.record(now_text(), entry);
+            }
+            SpeakerFact::TrackNextHop(addr) => self.out.push(Effect::Track(addr, true)),
+            SpeakerFact::UntrackNextHop(addr) => self.out.push(Effect::Track(addr, false)),
+            SpeakerFact::RestartDone => {
+                self.restart_done = true;
+                self.out.push(Effect::Sweep);
+            }
+            SpeakerFact::Listening(addr) => {
+                self.listen_failed.remove(&addr);
+                self.listening.insert(addr);
+                self.say(
+                    ChangeId::default(),
+                    Plane::Rib,
+                    '+',
+                    &addr.to_string(),
+                    "sessions are accepted here",
+                );
+            }
+            SpeakerFact::ListenEnded(addr) => {
+                self.listen_failed.remove(&addr);
+                self.listening.remove(&addr);
+            }
+            SpeakerFact::ListenFailed { addr, error } => {
+                if self.listen_failed.get(&addr) != Some(&error) {
+                    let text = format!("cannot be listened on: {error}");
+                    self.say(ChangeId::default(), Plane::Rib, '!', &addr.to_string(), &text);
+                }
+                self.listening.remove(&addr);
+                self.listen_failed.insert(addr, error);
+            }
+            SpeakerFact::PeerTrouble { name, trouble } => match trouble {
+                Some(text) => {
+                    self.say(ChangeId::default(), Plane::Rib, '!', &name, &text);
+                    self.peer_trouble.insert(name.to_string(), text);
+                }
+                None => {
+                    self.peer_trouble.remove(&*name);
+                }
+            },
+            SpeakerFact::Trouble(text) => {
+                self.say(ChangeId::default(), Plane::Rib, '!', "speaker", &text);
+                self.trouble = Some(text);
+            }
+            SpeakerFact::Stopped => {}
+        }
+    }
+}
+
+/// Now, as RFC 3339 with milliseconds.
+pub(super) fn now_text() -> String {
+    format!("{:.3}", Timestamp::now())
+}

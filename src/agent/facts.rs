@@ -1,0 +1,120 @@
+//! What the core tells when it is asked: copies, made when asked.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Instant;
+
+use tortie_bgp::State;
+use tortie_config::Cidr;
+use tortie_config::key::IpFamily;
+
+use super::core::Core;
+use super::status::{CoreFacts, PeerFacts};
+use crate::routing::{self, AddressOption, RoutingIntent};
+use crate::serve::api::{InvalidObject, Problem};
+
+impl Core {
+    /// Other hosts of the store that have one of our addresses: the address and the host.
+    pub(super) fn rivals(&self) -> Vec<(IpAddr, String)> {
+        let own = |family, option| match option {
+            AddressOption::Given(addr, _) => Some(addr),
+            AddressOption::Off => None,
+            AddressOption::Stored => self.model.node_addr(family),
+        };
+        let own = [own(IpFamily::V4, self.node.ip4), own(IpFamily::V6, self.node.ip6)];
+        let mut rivals = Vec::new();
+        for addr in own.into_iter().flatten() {
+            let others = self.model.hosts_at(addr).filter(|(host, _)| *host != self.model.node());
+            rivals.extend(others.map(|(host, _)| (addr, host.to_owned())));
+        }
+        rivals
+    }
+
+    /// Why the value of this key is not what is in force.
+    pub(super) fn model_problem(&self, key: &str) -> Option<String> {
+        self.model.problems().find(|p| p.key == key).map(|p| p.error.clone())
+    }
+
+    /// A copy of what the core knows, for `status` and metrics.
+    pub(super) fn facts(&self, now: Instant) -> CoreFacts {
+        let intent = self.intent.as_deref();
+        let peers = intent.map(|i| self.peer_facts(i, now)).unwrap_or_default();
+        let held = |prefix: &Cidr| {
+            self.kernel_writes
+                && intent.is_some_and(|i| i.blackholes.contains(prefix))
+                && !self.blackholes.contains(prefix)
+        };
+        let announced = intent
+            .filter(|_| self.running())
+            .map(|i| i.originated.keys().filter(|p| !held(p)).copied().collect())
+            .unwrap_or_default();
+        CoreFacts {
+            revision: self.link.revision,
+            store: String::new(),
+            connected: self.link.connected,
+            away: self.link.away.clone(),
+            from_cache: self.link.from_cache,
+            frozen: self.frozen.clone(),
+            lag: now.saturating_duration_since(self.link.fresh),
+            keys: self.keys,
+            invalid: self
+                .model
+                .problems()
+                .map(|p| InvalidObject { key: p.key.clone(), error: p.error.clone(), revision: p.revision })
+                .collect(),
+            running: self.running(),
+            settled: self.settled(),
+            stopping: false,
+            restart_done: self.restart_done,
+            listen: self.listening.iter().map(ToString::to_string).collect(),
+            listen_failed: self.listen_failed.iter().map(|(a, e)| (a.to_string(), e.clone())).collect(),
+            peers,
+            peer_trouble: self.peer_trouble.clone(),
+            announced,
+            refused: self.refused.clone(),
+            failed_routes: self.failed_routes.iter().map(|(p, e)| (*p, e.clone())).collect(),
+            tunnel_trouble: self.tunnel_trouble.clone(),
+            log_trouble: None,
+            trouble: self.trouble.clone(),
+            notes: intent
+                .map(|i| {
+                    i.notes
+                        .iter()
+                        .map(|n| Problem {
+                            code: n.code.to_owned(),
+                            subject: n.subject.clone(),
+                            text: n.text.clone(),
+                            next: String::new(),
+                        })
+                        .collect()
+                })
+                .unwrap_or_default(),
+            watch_restarts: self.link.restarts,
+            puts: self.link.puts,
+            deletes: self.link.deletes,
+            snapshots: self.link.snapshots,
+        }
+    }
+
+    fn peer_facts(&self, intent: &RoutingIntent, now: Instant) -> BTreeMap<String, PeerFacts> {
+        let one = |(session, wanted): (&String, &routing::PeerIntent)| {
+            let record = self.peers.get(session.as_str());
+            let state = record.and_then(|r| r.state).unwrap_or(State::Idle);
+            let facts = PeerFacts {
+                kind: wanted.kind.as_str(),
+                name: wanted.name.clone(),
+                address: wanted.remote.ip().to_string(),
+                state: state.as_str(),
+                up: state == State::Established,
+                seconds: record
+                    .and_then(|r| r.since)
+                    .map_or(0, |at| now.saturating_duration_since(at).as_secs()),
+                error: record.and_then(|r| r.error.clone()),
+                flaps: record.map(|r| r.flaps.clone()).unwrap_or_default(),
+                connect_failures: record.map_or(0, |r| r.connect_failures),
+            };
+            (session.clone(), facts)
+        };
+        intent.peers.iter().map(one).collect()
+    }
+}

@@ -1,0 +1,36 @@
+//! The threads and channels that join the rooms; the flight recorder.
+//!
+//! What it does: starts the threads in the order that keeps forwarding (store snapshot or cache, kernel dump, listen and
+//! dial, own blocks, End-of-RIB, sweep), carries facts between them, and answers the API. What it does not: routing
+//! decisions, netlink, BGP.
+//!
+//! ```text
+//!   io (2 workers)          main thread                          plain threads
+//!  feeds main, blocks --> core.rs: Model -> routing -> intents --> kernel (only writer) <-- watch
+//!  API <--- Ask --------->   |  ^                                    | facts
+//!  cache, status key         |  +------------------------------------+--- speaker (all BGP sockets)
+//!                            +--> effects: intents, next hops, sweep      | learned, one batch at a time
+//!                                                                         +----------> kernel
+//! ```
+//!
+//! Facts come over unbounded channels on purpose: their number is bounded at the source (one batch of routes under way,
+//! one state a peer, one entry a tracked next hop), and a thread that waits for the core could wait for itself.
+//!
+//! A panic in any thread ends the process: kernel state stays, graceful restart covers it, the supervisor restarts.
+
+mod answers;
+mod backend;
+mod core;
+mod facts;
+mod host;
+mod logging;
+mod metrics;
+mod options;
+mod presence;
+mod recorder;
+mod register;
+mod run;
+mod status;
+
+pub use options::{AddressChoice, Extent, HttpChoice, Settings};
+pub use run::{AgentError, AgentOptions, run};

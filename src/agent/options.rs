@@ -1,0 +1,226 @@
+//! What the agent was asked to be: flags over environment over file; what none of them says comes from the store, else
+//! from the defaults.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use serde::Deserialize;
+
+/// How far the agent goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Extent {
+    /// Write what is wanted
+    Program,
+    /// Compute, report drift, touch and write nothing
+    Observe,
+    /// A pure speaker: neither read nor write the kernel
+    Off,
+}
+
+/// `--ip4` and `--ip6`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AddressChoice {
+    /// The interface of the default route.
+    Auto,
+    /// No address: the host takes no part in this family.
+    Nothing,
+    /// This address, with the length of its network.
+    Given(IpAddr, u8),
+}
+
+impl FromStr for AddressChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => return Ok(Self::Auto),
+            "none" => return Ok(Self::Nothing),
+            _ => {}
+        }
+        let wrong = || format!("`{text}` is neither auto, none nor ADDRESS/LENGTH such as 192.0.2.13/24");
+        let (addr, len) = text.split_once('/').ok_or_else(wrong)?;
+        let addr: IpAddr = addr.parse().map_err(|_| wrong())?;
+        let len: u8 = len.parse().map_err(|_| wrong())?;
+        if len > if addr.is_ipv4() { 32 } else { 128 } {
+            return Err(wrong());
+        }
+        Ok(Self::Given(addr, len))
+    }
+}
+
+impl<'de> Deserialize<'de> for AddressChoice {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// What a flag, the environment or the file may say; `None` = nothing.
+#[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+pub struct Settings {
+    /// Accept BGP sessions here [default: the node's addresses, port from the store or 179]
+    #[arg(long, value_name = "ADDR:PORT", env = "TORTIE_BGP_LISTEN", value_delimiter = ',')]
+    pub bgp_listen: Vec<SocketAddr>,
+    /// Serve health, metrics and the read-only API here; `none` for nowhere [default: 127.0.0.1:9099]
+    #[arg(long, value_name = "ADDR:PORT", env = "TORTIE_HTTP")]
+    pub http: Option<HttpChoice>,
+    /// Protocol number of own kernel routes [default: 179]
+    #[arg(long, value_name = "N", env = "TORTIE_ROUTE_PROTOCOL", value_parser = clap::value_parser!(u8).range(5..))]
+    pub route_protocol: Option<u8>,
+    /// Metric of own kernel routes [default: 1790]
+    #[arg(long, value_name = "N", env = "TORTIE_ROUTE_METRIC", value_parser = clap::value_parser!(u32).range(1..))]
+    pub route_metric: Option<u32>,
+    /// What to do to the kernel's routes [default: program]
+    #[arg(long, value_enum, env = "TORTIE_KERNEL")]
+    pub kernel: Option<Extent>,
+    /// What to do to the kernel's packet rules [default: program]
+    #[arg(long, value_enum, env = "TORTIE_POLICY")]
+    pub policy: Option<Extent>,
+    /// Keep the last good state of the store here [default: /var/lib/tortie/cache.json]
+    #[arg(long, value_name = "PATH", env = "TORTIE_CACHE")]
+    pub cache: Option<PathBuf>,
+    /// This host's IPv4 address: auto, none or ADDR/LEN [default: what the store says, else auto]
+    #[arg(long, value_name = "CHOICE", env = "TORTIE_IP4")]
+    pub ip4: Option<AddressChoice>,
+    /// This host's IPv6 address: auto, none or ADDR/LEN [default: what the store says, else none]
+    #[arg(long, value_name = "CHOICE", env = "TORTIE_IP6")]
+    pub ip6: Option<AddressChoice>,
+    /// This host's AS [default: what the store says, else 64512]
+    #[arg(long = "as", value_name = "N", env = "TORTIE_AS", value_parser = clap::value_parser!(u32).range(1..))]
+    #[serde(rename = "as")]
+    pub asn: Option<u32>,
+}
+
+/// `--http`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HttpChoice {
+    /// Not at all.
+    Nowhere,
+    /// Here.
+    At(SocketAddr),
+}
+
+impl FromStr for HttpChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "none" {
+            return Ok(Self::Nowhere);
+        }
+        text.parse()
+            .map(Self::At)
+            .map_err(|_| format!("`{text}` is neither none nor ADDRESS:PORT such as 127.0.0.1:9099"))
+    }
+}
+
+impl<'de> Deserialize<'de> for HttpChoice {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+impl Settings {
+    /// Reads the settings file (TOML, the flags' names without dashes in front).
+    ///
+    /// # Errors
+    /// A sentence that names file, line and what is wrong.
+    pub fn from_file(path: &Path) -> Result<Self, String> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|e| format!("the settings file {} cannot be read: {e}", path.display()))?;
+        let settings: Self = toml::from_str(&text).map_err(|e| format!("{}: {e}", path.display()))?;
+        if settings.route_protocol.is_some_and(|p| p < 5) {
+            return Err(format!(
+                "{}: route-protocol is 5 to 255 (the kernel uses 0 to 4 itself)",
+                path.display()
+            ));
+        }
+        if settings.asn == Some(0) {
+            return Err(format!("{}: as 0 is reserved (RFC 7607)", path.display()));
+        }
+        Ok(settings)
+    }
+
+    /// What `self` does not say is taken from `weaker`.
+    #[must_use]
+    pub fn or(self, weaker: Self) -> Self {
+        Self {
+            bgp_listen: if self.bgp_listen.is_empty() { weaker.bgp_listen } else { self.bgp_listen },
+            http: self.http.or(weaker.http),
+            route_protocol: self.route_protocol.or(weaker.route_protocol),
+            route_metric: self.route_metric.or(weaker.route_metric),
+            kernel: self.kernel.or(weaker.kernel),
+            policy: self.policy.or(weaker.policy),
+            cache: self.cache.or(weaker.cache),
+            ip4: self.ip4.or(weaker.ip4),
+            ip6: self.ip6.or(weaker.ip6),
+            asn: self.asn.or(weaker.asn),
+        }
+    }
+
+    /// The HTTP address, if any.
+    #[must_use]
+    pub fn http(&self) -> Option<SocketAddr> {
+        match self.http {
+            Some(HttpChoice::Nowhere) => None,
+            Some(HttpChoice::At(addr)) => Some(addr),
+            None => Some(SocketAddr::from(([127, 0, 0, 1], 9099))),
+        }
+    }
+
+    /// What to do to the kernel.
+    #[must_use]
+    pub fn kernel(&self) -> Extent {
+        self.kernel.unwrap_or(Extent::Program)
+    }
+
+    /// The address choices must fit their family.
+    ///
+    /// # Errors
+    /// A sentence that names the flag.
+    pub fn check(&self) -> Result<(), String> {
+        if let Some(AddressChoice::Given(addr @ IpAddr::V6(_), _)) = self.ip4 {
+            return Err(format!("--ip4 {addr} is an IPv6 address: use --ip6"));
+        }
+        if let Some(AddressChoice::Given(addr @ IpAddr::V4(_), _)) = self.ip6 {
+            return Err(format!("--ip6 {addr} is an IPv4 address: use --ip4"));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_names_line_and_field() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tortie.toml");
+        std::fs::write(&path, "route-metric = 100\nkernal = \"off\"\n").unwrap();
+        let error = Settings::from_file(&path).unwrap_err();
+        assert!(
+            error.contains("tortie.toml") && error.contains("line 2") && error.contains("kernal"),
+            "{error}"
+        );
+        std::fs::write(&path, "ip4 = \"10.0.0.1\"\n").unwrap();
+        assert!(Settings::from_file(&path).unwrap_err().contains("ADDRESS/LENGTH"));
+        std::fs::write(
+            &path,
+            "as = 64999\nkernel = \"observe\"\nhttp = \"none\"\nbgp-listen = [\"127.0.0.1:1790\"]\n",
+        )
+        .unwrap();
+        let file = Settings::from_file(&path).unwrap();
+        assert_eq!((file.asn, file.kernel(), file.http()), (Some(64_999), Extent::Observe, None));
+        let flags = Settings { asn: Some(1), ..Settings::default() };
+        assert_eq!(flags.or(file).asn, Some(1));
+    }
+
+    #[test]
+    fn families_do_not_mix() {
+        let settings = Settings { ip4: Some("fd00::1/64".parse().unwrap()), ..Settings::default() };
+        assert!(settings.check().is_err());
+        assert!("10.0.0.1/33".parse::<AddressChoice>().is_err());
+    }
+}

@@ -1,0 +1,422 @@
+//! `status` and the kernel's rows: what the threads know, put into the words of the API.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use tortie_config::Cidr;
+
+use super::core::now_text;
+use crate::kernel::{Counters, Counts, Drift, KernelView, Mode, RouteCondition, RouteState};
+use crate::routing::{Hop, OriginKind, RoutingIntent};
+use crate::serve::RouteQuery;
+use crate::serve::api::{
+    API_VERSION, ApiError, BgpStatus, BlockStatus, DataplaneStatus, InvalidObject, KernelRouteRow, Problem,
+    RouteStatus, Status, StoreStatus, UpOf,
+};
+
+/// What the core knows; a copy for the asker.
+#[derive(Debug, Clone, Default)]
+pub(super) struct CoreFacts {
+    pub(super) revision: u64,
+    pub(super) store: String,
+    pub(super) connected: bool,
+    pub(super) away: Option<String>,
+    pub(super) from_cache: bool,
+    pub(super) frozen: Option<String>,
+    pub(super) lag: Duration,
+    pub(super) keys: usize,
+    pub(super) invalid: Vec<InvalidObject>,
+    pub(super) running: bool,
+    pub(super) settled: bool,
+    pub(super) stopping: bool,
+    pub(super) restart_done: bool,
+    pub(super) listen: Vec<String>,
+    pub(super) listen_failed: Vec<(String, String)>,
+    /// By session name: state, since when, last error in words.
+    pub(super) peers: BTreeMap<String, PeerFacts>,
+    pub(super) peer_trouble: BTreeMap<String, String>,
+    pub(super) announced: Vec<Cidr>,
+    pub(super) refused: BTreeMap<Cidr, String>,
+    pub(super) failed_routes: Vec<(Cidr, String)>,
+    pub(super) tunnel_trouble: Option<String>,
+    pub(super) log_trouble: Option<String>,
+    pub(super) trouble: Option<String>,
+    pub(super) notes: Vec<Problem>,
+    pub(super) watch_restarts: u64,
+    pub(super) puts: u64,
+    pub(super) deletes: u64,
+    pub(super) snapshots: u64,
+}
+
+/// What the core knows of one session.
+#[derive(Debug, Clone, Default)]
+pub(super) struct PeerFacts {
+    pub(super) kind: &'static str,
+    pub(super) name: String,
+    pub(super) address: String,
+    pub(super) state: &'static str,
+    pub(super) up: bool,
+    pub(super) seconds: u64,
+    pub(super) error: Option<String>,
+    pub(super) flaps: BTreeMap<&'static str, u64>,
+    pub(super) connect_failures: u64,
+}
+
+/// What the kernel thread knows; a copy for the asker.
+#[derive(Debug, Clone)]
+pub(super) struct KernelFacts {
+    pub(super) mode: Mode,
+    pub(super) objects: bool,
+    pub(super) counts: Counts,
+    pub(super) counters: Counters,
+    pub(super) drift: Drift,
+    pub(super) compared: Option<Duration>,
+    pub(super) tunnel: Option<String>,
+}
+
+/// Reads the kernel thread's state for `status` and metrics.
+pub(super) fn kernel_facts(view: &KernelView<'_>) -> KernelFacts {
+    KernelFacts {
+        mode: view.mode(),
+        objects: view.nexthop_objects(),
+        counts: view.counts(),
+        counters: view.counters(),
+        drift: view.drift(5),
+        compared: view.last_compare().map(|(ago, _)| ago),
+        tunnel: view.tunnel().map(str::to_owned),
+    }
+}
+
+fn problem(
+    code: &str,
+    subject: impl Into<String>,
+    text: impl Into<String>,
+    next: impl Into<String>,
+) -> Problem {
+    Problem { code: code.to_owned(), subject: subject.into(), text: text.into(), next: next.into() }
+}
+
+/// Puts the verdict together.
+pub(super) fn build(
+    node: &str,
+    started: Instant,
+    facts: Option<CoreFacts>,
+    kernel: Option<KernelFacts>,
+    intent: Option<&RoutingIntent>,
+    ready: bool,
+) -> Status {
+    let facts = facts.unwrap_or_default();
+    let problems = problems(&facts, kernel.as_ref());
+    let (verdict, summary) = verdict(&facts, intent, ready, &problems);
+    let of = |mesh: bool| {
+        let mut sum = UpOf::default();
+        for peer in facts.peers.values().filter(|p| (p.kind == "mesh") == mesh) {
+            sum.of += 1;
+            sum.up += usize::from(peer.up);
+        }
+        sum
+    };
+    Status {
+        api_version: API_VERSION.to_owned(),
+        kind: "Status".to_owned(),
+        node: node.to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        time: now_text(),
+        uptime_seconds: started.elapsed().as_secs(),
+        ready,
+        verdict: verdict.to_owned(),
+        summary,
+        bgp: BgpStatus {
+            asn: intent.map_or(0, |i| i.asn),
+            router_id: intent.map_or_else(String::new, |i| std::net::Ipv4Addr::from(i.router_id).to_string()),
+            listen: facts.listen.clone(),
+            mesh: of(true),
+            peers: of(false),
+            graceful_restart: match (facts.stopping, facts.restart_done) {
+                (true, _) => "stopping",
+                (_, true) => "idle",
+                _ => "restarting",
+            }
+            .to_owned(),
+        },
+        routes: kernel.as_ref().map(route_status).unwrap_or_default(),
+        blocks: intent.map(|i| blocks(i, &facts)).unwrap_or_default(),
+        store: StoreStatus {
+            store: facts.store.clone(),
+            connected: facts.connected,
+            revision: facts.revision,
+            lag_seconds: facts.lag.as_secs_f64(),
+            away: facts.away.clone(),
+            from_cache: facts.from_cache,
+            frozen: facts.frozen.clone(),
+            invalid: facts.invalid.clone(),
+            keys: facts.keys,
+        },
+        dataplane: dataplane(kernel.as_ref(), intent),
+        problems,
+        notes: facts.notes,
+    }
+}
+
+fn route_status(kernel: &KernelFacts) -> RouteStatus {
+    RouteStatus {
+        installed: kernel.counts.installed,
+        pending: kernel.counts.pending,
+        failed: kernel.counts.failed,
+        withheld: kernel.counts.withheld,
+        stale: kernel.counts.stale,
+        drifted: kernel.drift.count,
+        foreign: kernel.counts.foreign,
+        external_changes: kernel.counters.external_changes,
+        overruns: kernel.counters.overruns,
+    }
+}
+
+fn dataplane(kernel: Option<&KernelFacts>, intent: Option<&RoutingIntent>) -> DataplaneStatus {
+    let Some(kernel) = kernel else { return DataplaneStatus::default() };
+    DataplaneStatus {
+        mode: mode_name(kernel.mode).to_owned(),
+        protocol: 0,
+        nexthops: if kernel.objects { "nexthop-objects" } else { "plain-gateways" }.to_owned(),
+        tunnel: match (&kernel.tunnel, intent.and_then(|i| i.tunnel.as_ref())) {
+            (Some(trouble), _) => trouble.clone(),
+            (None, Some(_)) => "up".to_owned(),
+            (None, None) => "none".to_owned(),
+        },
+        compared_seconds: kernel.compared.map(|ago| ago.as_secs()),
+    }
+}
+
+/// The name of a mode.
+pub(super) fn mode_name(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Program => "program",
+        Mode::Observe => "observe",
+        Mode::Off => "off",
+    }
+}
+
+fn blocks(intent: &RoutingIntent, facts: &CoreFacts) -> Vec<BlockStatus> {
+    intent
+        .originated
+        .iter()
+        .map(|(cidr, route)| BlockStatus {
+            cidr: cidr.to_string(),
+            kind: match route.kind {
+                OriginKind::OwnBlock => "own-block",
+                OriginKind::Borrowed => "borrowed",
+                OriginKind::Floating => "floating",
+            }
+            .to_owned(),
+            announced: facts.announced.binary_search(cidr).is_ok(),
+            key: route.key.clone(),
+        })
+        .collect()
+}
+
+fn problems(facts: &CoreFacts, kernel: Option<&KernelFacts>) -> Vec<Problem> {
+    let mut out = Vec::new();
+    if let Some(frozen) = &facts.frozen {
+        out.push(problem(
+            "frozen",
+            "store",
+            frozen.clone(),
+            "tortie store accept, if the store is right as it is",
+        ));
+    }
+    if let Some(away) = &facts.away {
+        let text = format!("away: {away}; the last good state stays in force");
+        out.push(problem("store-away", "store", text, "nothing here; it is tried again by itself"));
+    }
+    for object in facts.invalid.iter().take(50) {
+        out.push(problem(
+            "invalid-value",
+            object.key.clone(),
+            format!("{}; the last good value stays in force", object.error),
+            format!("tortie store get {}", object.key),
+        ));
+    }
+    for (addr, error) in &facts.listen_failed {
+        out.push(problem(
+            "listen",
+            addr.clone(),
+            format!("cannot listen: {error}"),
+            "ss -ltnp shows who listens there",
+        ));
+    }
+    for (name, text) in &facts.peer_trouble {
+        out.push(problem(
+            "peer-configuration",
+            name.clone(),
+            text.clone(),
+            format!("tortie bgp peer {name}"),
+        ));
+    }
+    let down: Vec<_> = facts.peers.iter().filter(|(_, p)| !p.up).collect();
+    for (session, peer) in down.iter().take(20) {
+        let why = peer.error.clone().map_or_else(String::new, |e| format!(", {e}"));
+        let text = format!("{} for {}s{why}", peer.state, peer.seconds);
+        let subject = format!("peer {} ({}, {})", peer.name, peer.address, peer.kind);
+        out.push(problem("peer-down", subject, text, format!("tortie bgp peer {session}")));
+    }
+    if down.len() > 20 {
+        out.push(problem(
+            "peer-down",
+            "peers",
+            format!("{} more are down", down.len() - 20),
+            "tortie bgp peers",
+        ));
+    }
+    for (block, why) in &facts.refused {
+        out.push(problem(
+            "blackhole",
+            block.to_string(),
+            format!("not announced: {why}"),
+            "tortie route list",
+        ));
+    }
+    for (prefix, why) in facts.failed_routes.iter().take(10) {
+        out.push(problem(
+            "route-failed",
+            prefix.to_string(),
+            why.clone(),
+            format!("tortie route list {prefix}"),
+        ));
+    }
+    if let Some(text) = &facts.tunnel_trouble {
+        out.push(problem("tunnel", "tunl0", text.clone(), "modprobe ipip"));
+    }
+    if let Some(text) = &facts.log_trouble {
+        out.push(problem("log-file", "log file", text.clone(), "correct LogFilePath; the screen goes on"));
+    }
+    if let Some(text) = &facts.trouble {
+        out.push(problem("trouble", "agent", text.clone(), "see the agent's log"));
+    }
+    if let Some(kernel) = kernel
+        && kernel.drift.count > 0
+        && facts.settled
+    {
+        let text = format!("{} differ: {}", kernel.drift.count, kernel.drift.first.join("; "));
+        out.push(problem("drift", "kernel routes", text, "tortie route list"));
+    }
+    out
+}
+
+fn verdict(
+    facts: &CoreFacts,
+    intent: Option<&RoutingIntent>,
+    ready: bool,
+    problems: &[Problem],
+) -> (&'static str, String) {
+    if facts.frozen.is_some() {
+        return ("frozen", "the store changed in a way that is not followed; forwarding goes on".to_owned());
+    }
+    if intent.is_none() {
+        return ("starting", "waiting for the store".to_owned());
+    }
+    if !facts.running {
+        return ("starting", "waiting for the kernel's first answer".to_owned());
+    }
+    let (up, all) = (facts.peers.values().filter(|p| p.up).count(), facts.peers.len());
+    if !ready {
+        return ("not-ready", format!("{up} of {all} BGP sessions are up"));
+    }
+    if problems.is_empty() {
+        return ("ready", format!("{up} of {all} BGP sessions up, nothing to do"));
+    }
+    ("degraded", format!("{up} of {all} BGP sessions up, {} problems", problems.len()))
+}
+
+/// Which kernel rows are asked for.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum KernelMatch {
+    All,
+    Exact(Cidr),
+    Covering(IpAddr),
+    Within(Cidr),
+}
+
+impl KernelMatch {
+    pub(super) fn read(query: &RouteQuery) -> Result<Self, ApiError> {
+        let cidr = |text: &str| {
+            text.parse::<Cidr>().map_err(|e| ApiError { code: "invalid".to_owned(), text: e.to_string() })
+        };
+        Ok(match (&query.prefix, &query.within) {
+            (Some(text), _) => match text.parse::<IpAddr>() {
+                Ok(addr) => Self::Covering(addr),
+                Err(_) => Self::Exact(cidr(text)?),
+            },
+            (None, Some(text)) => Self::Within(cidr(text)?),
+            (None, None) => Self::All,
+        })
+    }
+}
+
+/// Own routes, sorted, after `after`; whether there are more.
+pub(super) fn kernel_rows(
+    view: &KernelView<'_>,
+    matching: &KernelMatch,
+    after: Option<Cidr>,
+    max: usize,
+) -> (Vec<KernelRouteRow>, bool) {
+    let mut states: Vec<RouteState> = match matching {
+        KernelMatch::Exact(cidr) => view.route(cidr).into_iter().collect(),
+        KernelMatch::Covering(addr) => view.own_covering(*addr).into_iter().collect(),
+        KernelMatch::Within(cidr) => view.routes().filter(|r| cidr.covers(&r.prefix)).collect(),
+        KernelMatch::All => view.routes().collect(),
+    };
+    if let Some(after) = after {
+        states.retain(|r| r.prefix > after);
+    }
+    states.sort_unstable_by_key(|r| r.prefix);
+    let more = states.len() > max;
+    (states.iter().take(max).map(|state| row(view, state)).collect(), more)
+}
+
+/// One address: our row and the foreign route that covers it.
+pub(super) fn kernel_get(view: &KernelView<'_>, addr: IpAddr) -> (Option<KernelRouteRow>, String) {
+    let own = view.own_covering(addr).map(|state| row(view, &state));
+    let says = match view.resolve(addr) {
+        Some(resolved) => {
+            let dev = view.interface(resolved.ifindex).unwrap_or("?").to_owned();
+            match resolved.gateway {
+                Some(gateway) => {
+                    format!("without our routes: via {gateway} dev {dev} metric {}", resolved.metric)
+                }
+                None => format!("without our routes: on-link dev {dev}"),
+            }
+        }
+        None => "without our routes: unreachable".to_owned(),
+    };
+    (own, says)
+}
+
+fn row(view: &KernelView<'_>, state: &RouteState) -> KernelRouteRow {
+    let via = state
+        .hops
+        .iter()
+        .map(|hop| match hop {
+            Hop::Plain { gateway, ifindex } => {
+                format!("via {gateway} dev {}", view.interface(*ifindex).unwrap_or("?"))
+            }
+            Hop::Tunnel { remote } => format!("via {remote} dev tunl0 onlink"),
+        })
+        .collect();
+    let (condition, reason) = match &state.condition {
+        RouteCondition::Installed => ("installed", String::new()),
+        RouteCondition::Pending => ("pending", "not written yet".to_owned()),
+        RouteCondition::Failed(why) => ("failed", why.clone()),
+        RouteCondition::Withheld(why) => ("withheld", (*why).to_owned()),
+        RouteCondition::Stale => ("stale", "kept from before the restart".to_owned()),
+        RouteCondition::Leaving => ("leaving", "no longer wanted".to_owned()),
+    };
+    KernelRouteRow {
+        prefix: state.prefix.to_string(),
+        kind: if state.blackhole { "blackhole" } else { "learned" }.to_owned(),
+        state: condition.to_owned(),
+        via,
+        reason,
+        change: String::new(),
+    }
+}

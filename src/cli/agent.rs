@@ -1,0 +1,41 @@
+//! `tortie agent`: the agent itself, in this process.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::Context;
+use super::failure::{Exit, Failure};
+use super::store::store_options;
+use crate::agent::{self, AgentError, AgentOptions, Settings};
+
+/// Flags of the agent.
+#[derive(Debug, Args)]
+pub(super) struct AgentCommand {
+    #[command(flatten)]
+    settings: Settings,
+    /// Read settings from this file (TOML, the flags' names); flags and environment win
+    #[arg(long, value_name = "FILE", env = "TORTIE_CONFIG")]
+    config: Option<PathBuf>,
+}
+
+pub(super) fn run(context: &Context, command: &AgentCommand) -> Result<(), Failure> {
+    let mut settings = command.settings.clone();
+    if let Some(path) = &command.config {
+        settings = settings.or(Settings::from_file(path).map_err(Failure::usage)?);
+    }
+    settings.check().map_err(Failure::usage)?;
+    let options = AgentOptions {
+        node: context.globals.node_name()?,
+        settings,
+        store: store_options(&context.globals, true),
+        socket: context.globals.socket.clone(),
+    };
+    agent::run(options).map_err(|error| match error {
+        AgentError::Settings(text) => Failure::usage(text),
+        AgentError::Store(error) => error.into(),
+        AgentError::Taken(text) => Failure::new(Exit::Refused, "address-taken", text),
+        AgentError::Serve(error) => Failure::new(Exit::Refused, "serve", error.to_string()),
+        AgentError::System(..) => Failure::new(Exit::Permission, "system", error.to_string()),
+    })
+}

@@ -1,0 +1,419 @@
+//! `tortie store ls|get|put|rm|watch|import|export|validate|accept`: straight on the store, without an agent.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::{IsTerminal, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::Subcommand;
+use serde::Serialize;
+
+use super::client::Client;
+use super::failure::{Exit, Failure};
+use super::output::{self, Format, table, write_out};
+use super::{Context, Globals};
+use crate::serve::api::Done;
+use crate::store::{self, Change, KeyValue, Op, Outcome, Store, StoreOptions, Txn, WatchEvent};
+
+/// The root of the data model.
+const ROOT: &str = "/calico/";
+
+/// The store family of commands.
+#[derive(Debug, Subcommand)]
+pub(super) enum StoreCommand {
+    /// List keys
+    Ls {
+        /// Keys that begin so
+        #[arg(default_value = ROOT)]
+        prefix: String,
+    },
+    /// Print one value
+    Get {
+        /// The full key
+        key: String,
+    },
+    /// Write one value
+    Put {
+        /// The full key
+        key: String,
+        /// The value, or - for standard input
+        value: String,
+        /// Write the bytes as they are, unchecked
+        #[arg(long)]
+        raw: bool,
+    },
+    /// Delete a key, or all keys below a prefix
+    Rm {
+        /// The full key
+        key: String,
+        /// Delete every key that begins so
+        #[arg(long)]
+        prefix: bool,
+    },
+    /// Print changes as they come
+    Watch {
+        /// Keys that begin so
+        #[arg(default_value = ROOT)]
+        prefix: String,
+    },
+    /// Write what a file holds: one JSON object {"<full key>": "<value as text>"}
+    Import {
+        /// The file, or - for standard input
+        file: PathBuf,
+        /// Write the values as they are, unchecked
+        #[arg(long)]
+        raw: bool,
+    },
+    /// Print everything as one JSON object {"<full key>": "<value as text>"}
+    Export {
+        /// Write *** in the place of passwords
+        #[arg(long)]
+        redact: bool,
+    },
+    /// Check every value; exit 1 when one cannot be read
+    Validate,
+    /// Tell the agent to take the store as it is, ending a freeze
+    Accept,
+}
+
+/// Opens the store of the flags.
+pub(super) async fn open(globals: &Globals, create: bool) -> Result<Arc<dyn Store>, Failure> {
+    Ok(store::open(&store_options(globals, create)).await?)
+}
+
+/// The flags as the store reads them.
+pub(super) fn store_options(globals: &Globals, create: bool) -> StoreOptions {
+    StoreOptions {
+        url: globals.datastore.clone(),
+        etcd_ca: globals.etcd_ca.clone(),
+        etcd_cert: globals.etcd_cert.clone(),
+        etcd_key: globals.etcd_key.clone(),
+        etcd_user: globals.etcd_user.clone(),
+        etcd_password_file: globals.etcd_password_file.clone(),
+        create,
+    }
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Row<'a> {
+    key: &'a str,
+    revision: u64,
+    bytes: usize,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Finding {
+    key: String,
+    error: String,
+}
+
+pub(super) async fn run(context: &Context, command: &StoreCommand) -> Result<(), Failure> {
+    let globals = &context.globals;
+    let format = globals.output;
+    match command {
+        StoreCommand::Ls { prefix } => {
+            let snapshot = open(globals, false).await?.list(std::slice::from_ref(prefix)).await?;
+            let rows: Vec<Row<'_>> = snapshot
+                .entries
+                .iter()
+                .map(|e| Row { key: &e.key, revision: e.mod_revision, bytes: e.value.len() })
+                .collect();
+            output::print(format, &rows, |out, wide| list(out, &rows, wide))
+        }
+        StoreCommand::Get { key } => {
+            let found = open(globals, false).await?.get(key).await?;
+            let found = found.ok_or_else(|| {
+                Failure::new(
+                    Exit::No,
+                    "not-found",
+                    format!("{key} is not in the store: `tortie store ls` lists the keys"),
+                )
+            })?;
+            let json = serde_json::json!({
+                "key": found.key, "value": text(&found.value), "revision": found.mod_revision,
+            });
+            output::print(format, &json, |out, _| {
+                let _ = writeln!(out, "{}", text(&found.value));
+            })
+        }
+        StoreCommand::Put { key, value, raw } => {
+            let value = if value == "-" { read(Path::new("-"))? } else { value.clone().into_bytes() };
+            if !raw {
+                check(key, &value)?;
+            }
+            let txn = Txn { ops: vec![Op::Put { key: key.clone(), value, lease: None }], ..Txn::default() };
+            let revision = committed(open(globals, true).await?.commit(txn).await?)?;
+            say(format, &format!("{key} written at revision {revision}"))
+        }
+        StoreCommand::Rm { key, prefix } => {
+            let store = open(globals, false).await?;
+            let found = store.list(std::slice::from_ref(key)).await?.entries;
+            let count = found.iter().filter(|e| *prefix || e.key == *key).count();
+            if count == 0 {
+                return Err(Failure::new(
+                    Exit::No,
+                    "not-found",
+                    format!("{key} is not in the store: nothing deleted"),
+                ));
+            }
+            let op = if *prefix {
+                Op::DeletePrefix { prefix: key.clone() }
+            } else {
+                Op::Delete { key: key.clone() }
+            };
+            let revision = committed(store.commit(Txn { ops: vec![op], ..Txn::default() }).await?)?;
+            say(format, &format!("{count} keys deleted at revision {revision}"))
+        }
+        StoreCommand::Watch { prefix } => watch(&*open(globals, false).await?, prefix, format).await,
+        StoreCommand::Import { file, raw } => import(globals, file, *raw).await,
+        StoreCommand::Export { redact } => {
+            let snapshot = open(globals, false).await?.list(&[ROOT.to_owned()]).await?;
+            let all: BTreeMap<&str, String> = snapshot
+                .entries
+                .iter()
+                .map(|e| (e.key.as_str(), if *redact { redacted(&e.value) } else { text(&e.value) }))
+                .collect();
+            let json = serde_json::to_string_pretty(&all).map_err(|e| Failure::usage(e.to_string()))?;
+            write_out(&format!("{json}\n"))
+        }
+        StoreCommand::Validate => validate(globals).await,
+        StoreCommand::Accept => {
+            let done: Done =
+                Client::new(&globals.socket).post("/v1/store/accept", &serde_json::json!({})).await?;
+            say(format, &done.text)
+        }
+    }
+}
+
+fn say(format: Format, text: &str) -> Result<(), Failure> {
+    let done = Done { text: text.to_owned() };
+    output::print(format, &done, |out, _| {
+        let _ = writeln!(out, "{text}");
+    })
+}
+
+fn committed(outcome: Outcome) -> Result<u64, Failure> {
+    match outcome {
+        Outcome::Committed(revision) => Ok(revision),
+        Outcome::Conflict => Err(Failure::new(
+            Exit::Refused,
+            "conflict",
+            "somebody else wrote in the same moment: run it again",
+        )),
+    }
+}
+
+fn text(value: &[u8]) -> String {
+    String::from_utf8_lossy(value).into_owned()
+}
+
+fn check(key: &str, value: &[u8]) -> Result<(), Failure> {
+    tortie_config::check(key, value)
+        .map_err(|error| Failure::usage(format!("{error}. Nothing was written (--raw writes it as it is)")))
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, Failure> {
+    if path == Path::new("-") {
+        let mut bytes = Vec::new();
+        std::io::stdin()
+            .read_to_end(&mut bytes)
+            .map_err(|e| Failure::usage(format!("standard input cannot be read: {e}")))?;
+        return Ok(bytes);
+    }
+    std::fs::read(path).map_err(|e| Failure::usage(format!("{} cannot be read: {e}", path.display())))
+}
+
+fn list(out: &mut String, rows: &[Row<'_>], wide: bool) {
+    if wide {
+        let cells = rows
+            .iter()
+            .map(|r| vec![r.key.to_owned(), r.revision.to_string(), r.bytes.to_string()])
+            .collect();
+        out.push_str(&table(&["KEY", "REVISION", "BYTES"], cells));
+        return;
+    }
+    for row in rows {
+        let _ = writeln!(out, "{}", row.key);
+    }
+}
+
+async fn import(globals: &Globals, file: &Path, raw: bool) -> Result<(), Failure> {
+    let name = if file == Path::new("-") { "standard input".to_owned() } else { file.display().to_string() };
+    let bytes = read(file)?;
+    let map: BTreeMap<String, serde_json::Value> = serde_json::from_slice(&bytes).map_err(|error| {
+        Failure::usage(format!(
+            "{name}: {error}. An import is one JSON object {{\"<full key>\": \"<value as text>\"}}"
+        ))
+    })?;
+    let mut ops = Vec::with_capacity(map.len());
+    let mut wrong = Vec::new();
+    for (key, value) in map {
+        if !key.starts_with('/') {
+            wrong.push(format!("{key}: a full key begins with /"));
+            continue;
+        }
+        let serde_json::Value::String(value) = value else {
+            wrong
+                .push(format!("{key}: the value is no text; write JSON values as text, with escaped quotes"));
+            continue;
+        };
+        if !raw && let Err(error) = tortie_config::check(&key, value.as_bytes()) {
+            wrong.push(error.to_string());
+        }
+        ops.push(Op::Put { key, value: value.into_bytes(), lease: None });
+    }
+    if !wrong.is_empty() {
+        let more = wrong.len().saturating_sub(20);
+        let mut text = format!(
+            "{name}: {} values cannot be read; nothing was written (--raw writes them as they are)",
+            wrong.len()
+        );
+        for line in wrong.iter().take(20) {
+            let _ = write!(text, "\n  {line}");
+        }
+        if more > 0 {
+            let _ = write!(text, "\n  and {more} more");
+        }
+        return Err(Failure::usage(text));
+    }
+    let count = ops.len();
+    let store = open(globals, true).await?;
+    let txns = store::split(ops)?;
+    let (parts, mut revision, mut done) = (txns.len(), 0, 0);
+    let show = std::io::stderr().is_terminal() && parts > 10;
+    for (at, txn) in txns.into_iter().enumerate() {
+        let keys = txn.ops.len();
+        revision = committed(store.commit(txn).await.map_err(|error| {
+            let failure = Failure::from(error);
+            Failure {
+                text: format!("{}; {done} of {count} keys were written before: import again", failure.text),
+                ..failure
+            }
+        })?)?;
+        done += keys;
+        if show {
+            eprint!("\r{done} of {count} keys ({} of {parts} transactions)", at + 1);
+        }
+    }
+    if show {
+        eprintln!();
+    }
+    say(
+        globals.output,
+        &format!("{count} keys imported from {name} into {} at revision {revision}", store.describe()),
+    )
+}
+
+async fn validate(globals: &Globals) -> Result<(), Failure> {
+    let snapshot = open(globals, false).await?.list(&[ROOT.to_owned()]).await?;
+    let findings: Vec<Finding> = snapshot
+        .entries
+        .iter()
+        .filter_map(|e| {
+            let error = tortie_config::check(&e.key, &e.value).err()?;
+            Some(Finding { key: e.key.clone(), error: error.to_string() })
+        })
+        .collect();
+    let count = snapshot.entries.len();
+    output::print(globals.output, &findings, |out, _| {
+        for finding in &findings {
+            let _ = writeln!(out, "{}\n    {}", finding.key, finding.error);
+        }
+        let _ = writeln!(
+            out,
+            "{count} keys checked at revision {}: {} cannot be read",
+            snapshot.revision,
+            findings.len()
+        );
+    })?;
+    if findings.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::new(
+        Exit::No,
+        "invalid-values",
+        "some values cannot be read: fix them with `tortie store put`",
+    ))
+}
+
+async fn watch(store: &dyn Store, prefix: &str, format: Format) -> Result<(), Failure> {
+    let prefixes = [prefix.to_owned()];
+    let start = store.list(&prefixes).await?.revision;
+    let mut watch = store.watch(&prefixes, start).await?;
+    eprintln!("watching {prefix} after revision {start}; end with Ctrl-C");
+    loop {
+        match watch.next().await? {
+            WatchEvent::Delta(delta) => {
+                for change in &delta.changes {
+                    write_out(&line(delta.revision, change, format))?;
+                }
+            }
+            WatchEvent::Progress(_) => {}
+            WatchEvent::Compacted { oldest } => {
+                return Err(Failure::new(
+                    Exit::Partial,
+                    "compacted",
+                    format!("history below revision {oldest} is gone: start the watch again"),
+                ));
+            }
+        }
+    }
+}
+
+fn line(revision: u64, change: &Change, format: Format) -> String {
+    let (mark, key, value) = match change {
+        Change::Put(KeyValue { key, value, .. }) => ("+", key, Some(text(value))),
+        Change::Delete { key } => ("-", key, None),
+    };
+    if format.is_text() {
+        return format!("{revision}  {mark}  {key}  {}\n", value.unwrap_or_default());
+    }
+    let json = serde_json::json!({ "revision": revision, "mark": mark, "key": key, "value": value });
+    format!("{json}\n")
+}
+
+/// The value with `***` for every member named `password`.
+fn redacted(value: &[u8]) -> String {
+    fn hide(value: &mut serde_json::Value) -> bool {
+        match value {
+            serde_json::Value::Object(map) => {
+                let mut hidden = false;
+                for (name, member) in map.iter_mut() {
+                    if name == "password" && !member.is_null() {
+                        *member = serde_json::Value::String("***".to_owned());
+                        hidden = true;
+                    } else {
+                        hidden |= hide(member);
+                    }
+                }
+                hidden
+            }
+            serde_json::Value::Array(list) => list.iter_mut().fold(false, |hidden, item| hide(item) | hidden),
+            _ => false,
+        }
+    }
+    if let Ok(mut json) = serde_json::from_slice::<serde_json::Value>(value)
+        && hide(&mut json)
+    {
+        return json.to_string();
+    }
+    text(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passwords_are_hidden_and_nothing_else_changes() {
+        assert_eq!(
+            redacted(br#"{"ip":"192.0.2.1","password":"s3cret"}"#),
+            r#"{"ip":"192.0.2.1","password":"***"}"#
+        );
+        assert_eq!(redacted(br#"{ "a": [ {"password":null} ] }"#), r#"{ "a": [ {"password":null} ] }"#);
+        assert_eq!(redacted(b"64512"), "64512");
+    }
+}
