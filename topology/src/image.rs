@@ -103,21 +103,18 @@ pub fn resolve(
             folders: vec!["bird"],
             ..Image::default()
         },
-        n if n.starts_with("frr") => {
-            users_needed("bgpd", "frr")?;
-            Image {
-                command: words("frr-start"),
-                programs: programs("frr", FRR)?,
-                scripts: vec![("frr-start", FRR_START.to_owned())],
-                users: vec![User { name: "frr", home: "/nonexistent", shared_group: Some("frrvty") }],
-                folders: vec!["frr"],
-                files: vec![(
-                    "/etc/pam.d/frr",
-                    "auth sufficient pam_permit.so\naccount sufficient pam_permit.so\n",
-                )],
-                ..Image::default()
-            }
-        }
+        n if n.starts_with("frr") => Image {
+            command: words("frr-start"),
+            programs: programs("frr", FRR)?,
+            scripts: vec![("frr-start", FRR_START.to_owned())],
+            users: vec![User { name: "frr", home: "/nonexistent", shared_group: Some("frrvty") }],
+            folders: vec!["frr"],
+            files: vec![(
+                "/etc/pam.d/frr",
+                "auth sufficient pam_permit.so\naccount sufficient pam_permit.so\n",
+            )],
+            ..Image::default()
+        },
         n if n.starts_with("gobgp") => Image {
             command: words("gobgpd -f /etc/gobgp/gobgpd.toml"),
             programs: programs("gobgpd", &[("gobgpd", &["gobgpd"]), ("gobgp", &["gobgp"])])?,
@@ -193,7 +190,8 @@ mod tests {
         let nothing = |_: &str| None;
         let missing = resolve("bird:2", Path::new("/t"), false, &nothing).unwrap_err();
         assert_eq!((missing.program, missing.package, missing.needs_users), ("bird", "bird2", false));
-        let rootless = resolve("frr", Path::new("/t"), true, &everything).unwrap_err();
-        assert!(rootless.needs_users);
+        // FRR can be told to stay root, OpenBGPD cannot.
+        assert!(resolve("openbgpd", Path::new("/t"), true, &everything).unwrap_err().needs_users);
+        assert!(resolve("frr", Path::new("/t"), true, &everything).is_ok());
     }
 }

@@ -99,7 +99,7 @@ impl Plan {
                     false => format!("{name} needs `{}`, which is not here", missing.program),
                 },
                 next: match missing.needs_users {
-                    true => "run this with sudo, or use BIRD, GoBGP or Tortie there".to_owned(),
+                    true => "run this with sudo, or use BIRD, FRR, GoBGP or Tortie there".to_owned(),
                     false => format!("run `make peers`, or install {}", missing.package),
                 },
             })?;
@@ -226,5 +226,93 @@ fn ring(topology: &Topology, stuck: &[usize], passed: &[usize]) -> Invalid {
         place: "topology.nodes".to_owned(),
         text: format!("these nodes wait for each other: {}", waits.collect::<Vec<_>>().join(", ")),
         next: "remove one `wait-for` of them".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(nodes: &str, links: &str) -> Result<Vec<String>, String> {
+        let text =
+            format!("{{name: t, topology: {{defaults: {{kind: linux}}, nodes: {nodes}, links: {links}}}}}");
+        let topology = Topology::parse(&text, Path::new("/t.clab.yml")).map_err(|e| e.to_string())?;
+        let plan = Plan::new(&topology, Path::new("/tortie"), false, &|_| None).map_err(|e| e.to_string())?;
+        let name = |i: &usize| topology.nodes[*i].name.as_str();
+        let step = |s: &Step| match s {
+            Step::NotBefore(d) => format!("at {}", d.as_secs()),
+            Step::Create(i) => format!("create {}", name(i)),
+            Step::Link(l) => format!("link {l}"),
+            Step::Start(i) => format!("start {}", name(i)),
+            Step::Exec { node, command } => format!("{}: {}", name(node), command.join(" ")),
+            Step::Await { node, stage } => format!("{} {}", stage.name(), name(node)),
+        };
+        Ok(plan.steps.iter().map(step).collect())
+    }
+
+    #[test]
+    fn all_are_made_then_linked_then_started() {
+        let steps = plan("{a: {exec: [x]}, b: {}}", "[{endpoints: [\"a:eth1\", \"b:eth1\"]}]").unwrap();
+        assert_eq!(steps, ["create a", "create b", "link 0", "start a", "a: x", "start b"]);
+    }
+
+    #[test]
+    fn a_link_is_made_when_its_later_end_comes() {
+        let nodes = "{h: {stages: {create: {wait-for: [{node: tor, stage: configure}]}}}, tor: {exec: [x]}}";
+        // The wait is for the other end of its own link.
+        let steps = plan(nodes, "[{endpoints: [\"h:eth1\", \"tor:eth1\"]}]").unwrap();
+        assert_eq!(steps, ["create tor", "start tor", "tor: x", "create h", "link 0", "start h"]);
+    }
+
+    #[test]
+    fn delays_come_last_and_waits_for_exit_and_health_are_steps() {
+        let nodes = "{late: {startup-delay: 2}, job: {cmd: x}, \
+            web: {healthcheck: {test: [CMD, ok]}}, \
+            after: {stages: {create: {wait-for: [{node: job, stage: exit}]}, \
+                             configure: {wait-for: [{node: web, stage: healthy}]}}}}";
+        let steps = plan(nodes, "[]").unwrap();
+        assert_eq!(
+            steps,
+            [
+                "create job",
+                "create web",
+                "start job",
+                "start web",
+                "healthy web",
+                "exit job",
+                "create after",
+                "start after",
+                "at 2",
+                "create late",
+                "start late"
+            ]
+        );
+    }
+
+    #[test]
+    fn rings_are_told() {
+        let nodes = "{a: {stages: {create: {wait-for: [{node: b, stage: create}]}}}, \
+                      b: {stages: {create: {wait-for: [{node: a, stage: exit}]}}}}";
+        let want = "/t.clab.yml: topology.nodes: these nodes wait for each other: a (create) waits for b (create), \
+                    b (create) waits for a (exit); remove one `wait-for` of them";
+        assert_eq!(plan(nodes, "[]").unwrap_err(), want);
+    }
+
+    #[test]
+    fn levels_fold_into_nodes() {
+        let text = "{name: t, topology: {\
+            defaults: {kind: linux, env: {A: 1, B: 1}, exec: [one], binds: [\"x:/x\", \"y:/y\"], image: i0, cmd: c0}, \
+            kinds: {linux: {env: {B: 2}, image: i1, sysctls: {net.a: 1}}}, \
+            groups: {g: {env: {C: 3}, exec: [two], cmd: c2, sysctls: {net.a: 2}}}, \
+            nodes: {n: {group: g, env: {C: \"4\"}, exec: [three __clabNodeName__], binds: [\"z:/x:ro\"]}}}}";
+        let node = Topology::parse(text, Path::new("/d/t.clab.yml")).unwrap().nodes.remove(0);
+        let pairs =
+            |list: &[(String, String)]| list.iter().map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>();
+        assert_eq!(pairs(&node.env), ["A=1", "B=2", "C=4"]);
+        assert_eq!(pairs(&node.sysctls), ["net.a=2"]);
+        assert_eq!((node.image.as_deref(), node.cmd), (Some("i1"), Some(vec!["c2".to_owned()])));
+        assert_eq!(node.exec.iter().map(|c| c.join(" ")).collect::<Vec<_>>(), ["one", "two", "three n"]);
+        let binds: Vec<_> = node.binds.iter().map(|b| (b.source.to_str().unwrap(), b.read_only)).collect();
+        assert_eq!(binds, [("/d/y", false), ("/d/z", true)]);
     }
 }

@@ -124,6 +124,14 @@ fn nodes() {
 }
 
 #[test]
+fn names_with_a_meaning() {
+    refused(
+        "name: t\ntopology:\n  nodes:\n    host:\n      kind: linux\n",
+        ":4: topology.nodes.host: in links `host` means something else than a node; give the node another name",
+    );
+}
+
+#[test]
 fn stages() {
     let wait = |list: &str| node(&format!("      stages: {{create: {{wait-for: [{list}]}}}}\n"));
     refused(

@@ -6,8 +6,8 @@ mod common;
 
 use std::path::Path;
 
-use common::{can_build, skip, up, within};
-use tortie_topology::Running;
+use common::{can_build, skip, within};
+use tortie_topology::{Lab, Options, Running, Sandbox};
 
 const LAB: &str = r#"
 name: peers
@@ -92,8 +92,19 @@ fn every_daemon_reaches_established_and_exchanges_routes() {
         return;
     }
     configure(dir.path());
-    let lab = up(LAB, dir.path());
-    for name in ["frr", "gobgp", "openbgpd", "exabgp"] {
+    // Inside the sandbox of the test below: OpenBGPD wants a second user.
+    let one_user = std::env::var_os("TORTIE_TEST_ONE_USER").is_some();
+    let names =
+        if one_user { &["frr", "gobgp", "exabgp"][..] } else { &["frr", "gobgp", "exabgp", "openbgpd"] };
+    let mut text = LAB.to_owned();
+    if one_user {
+        let (begin, end) = (text.find("    openbgpd:").unwrap(), text.find("    exabgp:").unwrap());
+        text.replace_range(begin..end, "    openbgpd: {image: x}\n");
+    }
+    let lab = Lab::from_text(&text, &dir.path().join("peers.clab.yml")).unwrap();
+    let options = Options { rootless: one_user, ..common::options(dir.path()) };
+    let lab = lab.up(&options, &mut |_| ()).unwrap_or_else(|e| panic!("{e}"));
+    for name in names {
         within(30, name, || asked(&lab, "bird", &["birdc", "show", "protocols", name], "Established"));
     }
     within(20, "frr has bird's route", || {
@@ -105,14 +116,43 @@ fn every_daemon_reaches_established_and_exchanges_routes() {
     within(20, "gobgp has bird's route", || {
         asked(&lab, "gobgp", &["gobgp", "global", "rib"], "192.0.2.0/24")
     });
-    within(20, "openbgpd has bird's route", || {
-        asked(&lab, "openbgpd", &["bgpctl", "show", "rib"], "192.0.2.0/24")
-    });
-    for prefix in ["10.1.0.0/24", "10.3.0.0/24", "10.4.0.0/24"] {
+    if !one_user {
+        within(20, "openbgpd has bird's route", || {
+            asked(&lab, "openbgpd", &["bgpctl", "show", "rib"], "192.0.2.0/24")
+        });
+        within(20, "bird has openbgpd's", || asked(&lab, "bird", &["birdc", "show", "route"], "10.3.0.0/24"));
+    }
+    for prefix in ["10.1.0.0/24", "10.4.0.0/24"] {
         within(20, prefix, || asked(&lab, "bird", &["birdc", "show", "route"], prefix));
     }
     within(20, "etcd answers", || {
         asked(&lab, "etcd", &["env", "ETCDCTL_API=3", "etcdctl", "put", "/a", "b"], "OK")
     });
     lab.down().unwrap();
+}
+
+#[test]
+fn all_but_openbgpd_run_where_only_one_user_exists() {
+    if let Err(e) = Sandbox::detect() {
+        skip(&e.to_string());
+        return;
+    }
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    command.args(["every_daemon_reaches_established_and_exchanges_routes", "--exact", "--nocapture"]);
+    command.env("TORTIE_TEST_ONE_USER", "1");
+    let (user, group) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    Sandbox::Rootless { user, group }.wrap(&mut command);
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+
+    let lab =
+        Lab::from_text("{name: x, topology: {nodes: {r: {kind: linux, image: openbgpd}}}}", Path::new("x"))
+            .unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options { rootless: true, ..common::options(dir.path()) };
+    let error = lab.up(&options, &mut |_| ()).map(drop).unwrap_err().to_string();
+    let want = "topology.nodes.r.image: bgpd drops to a user of its own, and a rootless lab has only one; \
+                run this with sudo, or use BIRD, FRR, GoBGP or Tortie there";
+    assert!(error.ends_with(want), "{error}");
 }

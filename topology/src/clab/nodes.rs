@@ -49,6 +49,10 @@ pub(super) fn resolve(
             return Err(context.fault(place, &format!("{node}:"), text, "write kind: linux"));
         };
         let kind = kind(context, &place, kind_name)?;
+        if matches!(node.as_str(), "host" | "mgmt-net" | "macvlan") && kind == Kind::Linux {
+            let text = format!("in links `{node}` means something else than a node");
+            return Err(context.fault(place, &format!("{node}:"), text, "give the node another name"));
+        }
         let all = [Some(&topology.defaults), topology.kinds.get(kind_name), group, Some(own)];
         let levels =
             Levels { context, lab: &raw.name, node, place, all: all.into_iter().flatten().collect() };
