@@ -55,13 +55,14 @@ fn a_restart_writes_nothing_that_was_right_and_sweeps_the_rest() {
         assert_eq!(learn(&rig), 3501);
         rig.learn("10.99.0.0/26", &["192.0.2.66"]);
         rig.stop();
-        let before = ip("route show") + &ip("-6 route show") + &ip("nexthop show");
+        let healthy = || ip("route show proto 179") + &ip("-6 route show proto 179") + &ip("nexthop show");
+        let before = healthy();
         let mut rig = Rig::program();
         assert_eq!(rig.started, (3002, 500));
         rig.blackholes(&["10.65.0.0/26"]);
         assert_eq!(learn(&rig), 0);
         assert_eq!(rig.writes(), 0, "everything was right");
-        assert_eq!(ip("route show") + &ip("-6 route show") + &ip("nexthop show"), before);
+        assert_eq!(healthy(), before);
         assert_eq!(
             rig.ask(|v| v.route(&cidr("10.99.0.0/26")).map(|r| r.condition)),
             Some(RouteCondition::Stale)
@@ -122,7 +123,7 @@ fn what_somebody_deletes_or_changes_is_right_again_and_counted() {
         rig.learn_all(blocks_v6(100), &["2001:db8::9"]);
         rig.learn("10.65.1.0/26", &["192.0.2.7", "192.0.2.8"]);
         rig.sweep();
-        let healthy = || ip("route show") + &ip("-6 route show") + &ip("nexthop show");
+        let healthy = || ip("route show proto 179") + &ip("-6 route show proto 179") + &ip("nexthop show");
         let before = healthy();
         let nexthop = |address: &str| {
             let line = ip("nexthop show").lines().find(|l| l.contains(address)).map(str::to_owned);

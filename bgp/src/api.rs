@@ -49,7 +49,7 @@ pub enum Dial {
 }
 
 /// How the next hop of announced routes is chosen (RFC 4271 5.1.3).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum NextHopMode {
     /// Self, except on reflected routes, which keep theirs.
     #[default]

@@ -8,7 +8,10 @@
 
 mod api;
 pub mod attr;
+mod out;
 mod query;
+mod rib;
+mod session;
 mod speaker;
 mod types;
 pub mod wire;

@@ -19,7 +19,6 @@ use super::status::CoreFacts;
 use super::{host, logging, presence, register};
 use crate::kernel::{self, KernelFact, KernelHandle, KernelIntent, Marks, Mode, ToKernel};
 use crate::model::watch_scope;
-use crate::routing;
 use crate::serve::api::{Applied, AppliedRequest};
 use crate::serve::{self, Backend};
 use crate::speaker::{self, ChangeIds, SpeakerFact, SpeakerHandle, SpeakerOptions, ToSpeaker};
@@ -343,10 +342,7 @@ impl Agent {
             return;
         }
         let settings = &self.options.settings;
-        let mut options =
-            kernel::Options::new(mode(settings.kernel()), |view, prefix, hops, resolve, tunnel| {
-                routing::kernel_route(view, prefix, hops, resolve, tunnel)
-            });
+        let mut options = kernel::Options::new(mode(settings.kernel()));
         let marks = options.marks;
         options.marks = Marks {
             protocol: settings.route_protocol.unwrap_or(marks.protocol),

@@ -38,24 +38,16 @@ mod watch;
 mod wire;
 
 use std::io;
-use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{self, SyncSender};
 use std::thread::JoinHandle;
-
-use tortie_config::Cidr;
 
 pub use self::api::*;
 pub use self::detect::{HostAddress, default_addresses};
 pub use self::resolve::Covering;
 pub use self::view::{Counters, Counts, Drift, KernelView, RouteCondition, RouteState};
 pub use self::watch::WatchBatch;
-use crate::routing::{KernelRoute, Resolved, RoutingView};
-
-/// The decision about a learned prefix: view, prefix, its BGP next hops, their resolution, whether the tunnel is there.
-pub type DecideFn =
-    fn(&RoutingView, Cidr, &[IpAddr], &dyn Fn(IpAddr) -> Option<Resolved>, bool) -> KernelRoute;
 
 /// Takes facts. It runs on the kernel thread and must not wait for somebody who sends to that thread.
 pub type Sink = Box<dyn FnMut(KernelFact) + Send>;
@@ -70,8 +62,6 @@ pub struct Options {
     pub mode: Mode,
     /// Numbers that mark what is ours.
     pub marks: Marks,
-    /// The decision about learned prefixes: `routing::kernel_route`.
-    pub decide: DecideFn,
     /// Nexthop objects: `None` tries whether the kernel has them.
     pub nexthop_objects: Option<bool>,
     /// Receive buffer of the watch thread in bytes, as far as allowed.
@@ -81,11 +71,10 @@ pub struct Options {
 impl Options {
     /// Defaults of a real host: protocol 179, metric 1790, nexthop ids from 0x54000000, 8 MiB of buffer.
     #[must_use]
-    pub fn new(mode: Mode, decide: DecideFn) -> Self {
+    pub fn new(mode: Mode) -> Self {
         Self {
             mode,
             marks: Marks { protocol: 179, metric: 1790, nexthop_base: 0x5400_0000 },
-            decide,
             nexthop_objects: None,
             watch_buffer: 8 << 20,
         }

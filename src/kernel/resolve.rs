@@ -176,12 +176,20 @@ impl Picture {
         }
     }
 
-    /// Replaces all links and addresses by what a dump showed.
-    pub(super) fn replace_devices(&mut self, links: Vec<Link>, addresses: Vec<Address>) {
-        self.links = links.into_iter().map(|l| (l.index, l)).collect();
-        self.addresses = addresses.into_iter().collect();
+    /// Replaces all links and addresses by what a dump showed; true when that changes what can be reached.
+    pub(super) fn replace_devices(&mut self, links: Vec<Link>, addresses: Vec<Address>) -> bool {
+        let carries =
+            |links: &FxHashMap<u32, Link>, l: &Link| links.get(&l.index).is_some_and(Link::can_carry);
+        let new: FxHashMap<u32, Link> = links.into_iter().map(|l| (l.index, l)).collect();
+        let old = std::mem::replace(&mut self.links, new);
+        let held: FxHashSet<Address> = addresses.into_iter().collect();
+        let moved = held != self.addresses
+            || old.values().any(|l| l.can_carry() != carries(&self.links, l))
+            || self.links.values().any(|l| l.can_carry() != carries(&old, l));
+        self.addresses = held;
         self.count_local();
-        self.all_suspect = true;
+        self.all_suspect |= moved;
+        moved
     }
 
     fn count_local(&mut self) {

@@ -14,10 +14,10 @@ use super::nexthop::{Content, Nexthop};
 use super::resolve::Picture;
 use super::route::Route;
 use super::table::Table;
+use super::tunnel;
 use super::view::Counters;
 use super::watch::Event;
-use super::{DecideFn, tunnel};
-use crate::routing::{KernelRoute, Resolved, RoutingView};
+use crate::routing::{KernelRoute, Resolved, RoutingView, kernel_route};
 
 /// Something that somebody else did to our objects.
 #[derive(Debug, Default)]
@@ -55,7 +55,6 @@ pub(super) struct State {
     pub(super) picture: Picture,
     pub(super) intent: Option<Arc<KernelIntent>>,
     view: Arc<RoutingView>,
-    decide: DecideFn,
     tunnel_present: bool,
     pub(super) tunnel_trouble: Option<String>,
     pub(super) counters: Counters,
@@ -64,14 +63,13 @@ pub(super) struct State {
 }
 
 impl State {
-    pub(super) fn new(mode: Mode, table: Table, decide: DecideFn) -> Self {
+    pub(super) fn new(mode: Mode, table: Table) -> Self {
         Self {
             mode,
             table,
             picture: Picture::default(),
             intent: None,
             view: Arc::default(),
-            decide,
             tunnel_present: false,
             tunnel_trouble: None,
             counters: Counters::default(),
@@ -82,13 +80,12 @@ impl State {
 
     /// Runs `change` on the table with the decision function over the present picture.
     fn with_decide(&mut self, change: impl FnOnce(&mut Table, &mut super::table::Decide<'_>)) {
-        let (picture, view, decide, tunnel) =
-            (&mut self.picture, &self.view, self.decide, self.tunnel_present);
+        let (picture, view, tunnel) = (&mut self.picture, &self.view, self.tunnel_present);
         let mut decide = |prefix: Cidr, hops: &[IpAddr]| -> KernelRoute {
             for hop in hops {
                 picture.follow(*hop, false);
             }
-            decide(view, prefix, hops, &|hop| picture.answer(hop), tunnel)
+            kernel_route(view, prefix, hops, |hop| picture.answer(hop), tunnel)
         };
         change(&mut self.table, &mut decide);
     }
@@ -98,8 +95,7 @@ impl State {
         let old = std::mem::replace(&mut self.view, Arc::clone(&intent.view));
         let same = old.pools == self.view.pools
             && old.network_v4 == self.view.network_v4
-            && (old.node_v4, old.node_v6) == (self.view.node_v4, self.view.node_v6)
-            && old.own_blocks == self.view.own_blocks;
+            && (old.node_v4, old.node_v6) == (self.view.node_v4, self.view.node_v6);
         self.with_decide(|table, decide| {
             table.set_blackholes(&intent.blackholes, decide);
             if !same {
@@ -247,8 +243,40 @@ impl State {
         }
     }
 
-    /// What a list of all nexthop objects says about ours. Gives how many routes went with objects that are gone.
-    pub(super) fn take_nexthops(&mut self, list: &FxHashMap<u32, Nexthop>, external: bool) -> usize {
+    /// What a dump of everything says. What is missing although no device `moved` is somebody's doing.
+    pub(super) fn take_comparison(
+        &mut self,
+        nexthops: Option<&FxHashMap<u32, Nexthop>>,
+        own: &[Route],
+        complete: bool,
+        moved: bool,
+    ) {
+        if let Some(list) = nexthops {
+            self.take_nexthops(list, !moved);
+        }
+        let (table, mut different, mut first) = (&mut self.table, 0, None);
+        table.begin_compare();
+        table.doubtful = false;
+        for route in own {
+            if table.compare(route) {
+                different += 1;
+                first.get_or_insert(route.prefix);
+            }
+        }
+        if complete {
+            let (missing, example) = table.end_compare();
+            different += missing;
+            first = first.or(example);
+        }
+        if moved {
+            self.counters.vanished += different as u64;
+        } else if let Some(prefix) = first {
+            self.external.note(different, || format!("route {prefix} differed in a comparison"));
+        }
+    }
+
+    /// What a list of all nexthop objects says about ours.
+    pub(super) fn take_nexthops(&mut self, list: &FxHashMap<u32, Nexthop>, external: bool) {
         let known: Vec<(u32, Content)> =
             self.table.objects.present().map(|(id, content)| (id, content.clone())).collect();
         let gone: Vec<u32> = known.iter().map(|(id, _)| *id).filter(|id| !list.contains_key(id)).collect();
@@ -266,8 +294,9 @@ impl State {
         let news = changed.into_iter().filter(|n| self.table.objects.found(n.id, &n.content, false)).count();
         if external {
             self.external.note(gone.len() + news, || "nexthops differed in a comparison".to_owned());
+        } else {
+            self.counters.vanished += routes as u64;
         }
-        routes
     }
 
     /// A nexthop is ours by protocol and id; one that we wrote stays ours when somebody replaces it.

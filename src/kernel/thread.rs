@@ -316,7 +316,7 @@ impl Thread {
         if self.state.table.objects.enabled() {
             let (list, complete) = dump::nexthops(&mut self.reader)?;
             if complete {
-                self.state.counters.vanished += self.state.take_nexthops(&list, false) as u64;
+                self.state.take_nexthops(&list, false);
             } else {
                 self.compare_soon(COMPARE_SOON);
             }
@@ -332,39 +332,25 @@ impl Thread {
     fn compare(&mut self) -> io::Result<()> {
         let begin = Instant::now();
         self.state.counters.compares += 1;
-        let (links, addresses) = dump::devices(&mut self.reader)?;
-        self.state.picture.replace_devices(links, addresses);
-        self.state.look_at_tunnel();
         let mut complete = true;
-        if self.state.table.objects.enabled() {
+        let nexthops = if self.state.table.objects.enabled() {
             let (list, whole) = dump::nexthops(&mut self.reader)?;
             complete &= whole;
-            if whole {
-                self.state.take_nexthops(&list, true);
-            }
-        }
+            whole.then_some(list)
+        } else {
+            None
+        };
         let protocol = self.state.table.marks.protocol;
-        let (mut foreign, mut different, mut first) = (Vec::new(), 0, None);
-        let table = &mut self.state.table;
-        table.begin_compare();
-        table.doubtful = false;
+        let (mut foreign, mut own) = (Vec::new(), Vec::new());
         complete &= dump::routes(&mut self.reader, |route| {
-            if route.protocol != protocol {
-                foreign.push(route);
-            } else if table.compare(&route) {
-                different += 1;
-                first.get_or_insert(route.prefix);
-            }
+            if route.protocol == protocol { own.push(route) } else { foreign.push(route) }
         })?;
-        if complete {
-            let (missing, example) = table.end_compare();
-            different += missing;
-            first = first.or(example);
-        }
+        // Read last: a device that changed meanwhile explains what is missing above.
+        let (links, addresses) = dump::devices(&mut self.reader)?;
+        let moved = self.state.picture.replace_devices(links, addresses);
         self.state.picture.replace_routes(foreign);
-        if let Some(prefix) = first {
-            self.state.external.note(different, || format!("route {prefix} differed in a comparison"));
-        }
+        self.state.look_at_tunnel();
+        self.state.take_comparison(nexthops.as_ref(), &own, complete, moved);
         self.state.forget_next_hops();
         let took = begin.elapsed();
         let now = Instant::now();
@@ -372,8 +358,8 @@ impl Thread {
         // Comparing takes at most a fifth of the time when events ask for it, and a two-hundredth when they do not.
         self.compare_earliest = now + took * 4;
         self.compare_due = now + COMPARE_EVERY.max(took * 200);
-        if !complete {
-            self.compare_soon(COMPARE_SOON * 2);
+        if !complete || moved {
+            self.compare_soon(COMPARE_SOON);
         }
         Ok(())
     }
@@ -520,7 +506,7 @@ pub(super) fn has_nexthop_objects(socket: &mut Socket) -> io::Result<bool> {
 
 /// An empty table for a state without kernel.
 pub(super) fn blank(options: &super::Options, nexthops: bool) -> State {
-    State::new(options.mode, Table::new(options.marks, nexthops), options.decide)
+    State::new(options.mode, Table::new(options.marks, nexthops))
 }
 
 /// All nexthop objects by id.

@@ -16,35 +16,14 @@ use smallvec::SmallVec;
 use tortie::kernel::{
     KernelFact, KernelHandle, KernelIntent, KernelView, LearnedChange, Mode, Options, ToKernel, spawn,
 };
-use tortie::routing::{ChangeId, Hop, KernelRoute, Resolved, RoutingView};
+use tortie::routing::{ChangeId, Resolved};
 use tortie_config::Cidr;
 
 /// Facts that take longer than this are missing.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Plain routes over every next hop that resolves.
-pub(crate) fn decide(
-    _: &RoutingView,
-    _: Cidr,
-    next_hops: &[IpAddr],
-    resolve: &dyn Fn(IpAddr) -> Option<Resolved>,
-    _: bool,
-) -> KernelRoute {
-    let hop = |addr: &IpAddr| {
-        resolve(*addr).map(|r| Hop::Plain { gateway: r.gateway.unwrap_or(*addr), ifindex: r.ifindex })
-    };
-    let mut hops: Vec<Hop> = next_hops.iter().filter_map(hop).collect();
-    hops.sort_unstable();
-    hops.dedup();
-    if hops.is_empty() {
-        KernelRoute::Withheld { reason: "unresolved" }
-    } else {
-        KernelRoute::Via { hops, reason: "plain" }
-    }
-}
-
 pub(crate) fn options(mode: Mode) -> Options {
-    Options::new(mode, decide)
+    Options::new(mode)
 }
 
 pub(crate) struct Rig {

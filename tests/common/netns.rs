@@ -62,4 +62,12 @@ pub(crate) fn veth(name: &str, peer: &str, addresses: &[&str]) {
     }
     ip(&format!("link set {name} up"));
     ip(&format!("link set {peer} up"));
+    // Until the kernel says so the routes of the link are shown as `linkdown`.
+    for _ in 0..200 {
+        if ip(&format!("link show {name}")).contains("state UP") {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    panic!("{name} has no carrier");
 }

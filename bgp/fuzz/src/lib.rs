@@ -14,7 +14,7 @@ use tortie_bgp::wire::{
 /// The first octet chooses what was negotiated.
 fn session(choice: u8) -> Negotiated {
     let bit = |n: u8| choice & (1 << n) != 0;
-    let both = Families::from_iter(Family::ALL);
+    let both = Families::ALL;
     let add_path = if bit(4) { both } else { Families::NONE };
     Negotiated {
         ebgp: bit(0),

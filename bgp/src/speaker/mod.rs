@@ -1,103 +1,164 @@
 //! The speaker: sessions and tables joined behind [`Speaker::handle`].
+//!
+//! ```text
+//!  Input --> handle --+--> connect   dial, accept, OPEN, collision, up and down
+//!                     +--> config    peers, global, policy, local routes
+//!                     +--> receive   octets -> messages -> tables
+//!                     +--> restart   graceful restart, ours and theirs
+//!                     `--> work      timers, queued input, walks, update groups     --> Event
+//!  poll_transmit ---------> transmit session messages, then what update groups have --> octets
+//!  take_best -------------> best     the dirty set of both tables                   --> BestChange
+//!  peers, routes, ... ----> answers  pure
+//! ```
+//!
+//! Every call does a bounded amount of work, whatever came in: input beyond the budget stays in its connection, walks and
+//! update groups go on in slices, and `poll_timeout` lies in the past while something is queued.
 
-use std::collections::VecDeque;
+mod answers;
+mod best;
+mod config;
+mod connect;
+mod receive;
+mod restart;
+mod routes;
+mod transmit;
+mod work;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
 use std::time::Instant;
 
-use tortie_config::Cidr;
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 
-use crate::api::{BestChange, ConnId, Event, GlobalConfig, Input, PeerId, PolicyHandle, Transmit};
-use crate::query::{ExportTrace, PeerStatus, RouteInfo, RouteQuery, Totals};
+use crate::api::{ConnId, Event, GlobalConfig, Input, PeerId, PolicyHandle};
+use crate::out::rib::FamilyRib;
+use crate::query::RouteChanges;
+use crate::rib::Shared;
+use crate::session::conn::Conn;
+use crate::session::timers::Timers;
+use crate::session::{Jitter, Peer};
 
 /// A BGP-4 speaker. See the crate's documentation for how it is driven.
 #[derive(Debug)]
 pub struct Speaker {
     global: GlobalConfig,
-    policy: PolicyHandle,
     now: Instant,
+    started: Instant,
+    shared: Shared,
+    v4: FamilyRib<u32>,
+    v6: FamilyRib<u128>,
+    /// By source number.
+    peers: FxHashMap<u32, Peer>,
+    ids: BTreeMap<PeerId, u32>,
+    by_address: FxHashMap<IpAddr, SmallVec<[u32; 1]>>,
+    /// Configured peers that may be sent learned routes.
+    transit_peers: usize,
+    /// Cluster ids with the number of clients in each.
+    clusters: BTreeMap<u32, usize>,
+    conns: FxHashMap<ConnId, Conn>,
+    /// Last messages of connections that are no more.
+    closing: FxHashMap<ConnId, Vec<u8>>,
+    closing_order: VecDeque<(Instant, ConnId)>,
+    timers: Timers,
+    jitter: Jitter,
     events: VecDeque<Event>,
+    /// Connections with whole messages that wait for their turn.
+    ready: VecDeque<ConnId>,
+    /// Peers for which update groups have made something.
+    wake: Vec<u32>,
+    best_told: bool,
+    stopping: bool,
+    restart: restart::Deferral,
+    update_errors: [u64; 3],
 }
 
 impl Speaker {
     /// A speaker without peers and routes.
     #[must_use]
     pub fn new(global: GlobalConfig, policy: PolicyHandle, now: Instant) -> Self {
-        Self { global, policy, now, events: VecDeque::new() }
+        let shared = Shared {
+            attrs: crate::rib::intern::AttrTable::default(),
+            hops: crate::rib::hops::Hops::default(),
+            sources: crate::rib::source::Sources::default(),
+            reasons: crate::rib::import::Reasons::default(),
+            policy,
+            asn: global.asn,
+            router_id: global.router_id.0,
+            deferring: global.restarting.is_some(),
+            local_ready: false,
+            transit: false,
+            changes: RouteChanges::default(),
+            clusters: Vec::new(),
+        };
+        let mut speaker = Self {
+            jitter: Jitter::new(u64::from(global.router_id.0) << 32 | u64::from(global.asn)),
+            global,
+            now,
+            started: now,
+            shared,
+            v4: FamilyRib::new(),
+            v6: FamilyRib::new(),
+            peers: FxHashMap::default(),
+            ids: BTreeMap::new(),
+            by_address: FxHashMap::default(),
+            transit_peers: 0,
+            clusters: BTreeMap::new(),
+            conns: FxHashMap::default(),
+            closing: FxHashMap::default(),
+            closing_order: VecDeque::new(),
+            timers: Timers::default(),
+            events: VecDeque::new(),
+            ready: VecDeque::new(),
+            wake: Vec::new(),
+            best_told: false,
+            stopping: false,
+            restart: restart::Deferral::default(),
+            update_errors: [0; 3],
+        };
+        speaker.begin_deferral();
+        speaker
     }
 
     /// Takes an event from outside and does a bounded amount of work; what is left over is done by the next calls (see
     /// [`Speaker::poll_timeout`]).
     pub fn handle(&mut self, input: Input<'_>, now: Instant) {
-        self.now = now;
+        self.now = self.now.max(now);
         match input {
-            Input::Global(global) => self.global = global,
-            Input::Policy(policy) => self.policy = policy,
-            _ => {}
+            Input::Tick => {}
+            Input::Global(global) => self.set_global(global),
+            Input::Peer(id, config) => self.set_peer(id, *config),
+            Input::RemovePeer(id) => self.remove_peer(id),
+            Input::Policy(policy) => self.set_policy(policy),
+            Input::Local(changes) => self.set_local(changes),
+            Input::LocalReady => self.local_ready(),
+            Input::NextHop(address, state) => self.set_next_hop(address, state),
+            Input::Dialled { peer, conn, local, remote } => self.dialled(peer, conn, local, remote),
+            Input::DialFailed { peer, error } => self.dial_failed(peer, error),
+            Input::Accepted { conn, local, remote } => self.accepted(conn, local, remote),
+            Input::Data(conn, octets) => self.data(conn, octets),
+            Input::Closed(conn, why) => self.closed(conn, &why),
+            Input::Reset(peer, reset) => self.reset(peer, reset),
+            Input::Shutdown { graceful, text } => self.shutdown(graceful, &text),
         }
+        self.work();
     }
 
     /// What the embedder has to do or may want to know, oldest first.
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.events.pop_front()
+        let event = self.events.pop_front();
+        if event.is_none() && self.events.capacity() > 1024 {
+            self.events = VecDeque::new();
+        }
+        event
     }
 
     /// When to call [`Speaker::handle`] with [`Input::Tick`] at the latest. In the past: queued work remains.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        None
-    }
-
-    /// Appends whole messages for this connection to `buf`, at most about `room` octets: one message is never cut, so
-    /// a little room suffices for some progress. After [`Event::Close`] it still gives the last messages.
-    pub fn poll_transmit(&mut self, conn: ConnId, buf: &mut Vec<u8>, room: usize, now: Instant) -> Transmit {
-        let _ = (conn, buf, room, now);
-        Transmit::Done
-    }
-
-    /// How many octets this connection takes now; 0: read nothing until later.
-    #[must_use]
-    pub fn read_room(&self, conn: ConnId) -> usize {
-        let _ = conn;
-        0
-    }
-
-    /// Appends up to `max` changed best paths to `out`; true: there are more. Nothing is given while the selection is
-    /// deferred after a restart (RFC 4724 4.1).
-    pub fn take_best(&mut self, max: usize, out: &mut Vec<BestChange>) -> bool {
-        let _ = (max, out);
-        false
-    }
-
-    /// All peers, in the order of their ids.
-    pub fn peers(&self, now: Instant) -> impl Iterator<Item = PeerStatus> {
-        let _ = now;
-        std::iter::empty()
-    }
-
-    /// One peer.
-    #[must_use]
-    pub fn peer(&self, id: PeerId, now: Instant) -> Option<PeerStatus> {
-        let _ = (id, now);
-        None
-    }
-
-    /// Routes in the order of their prefixes: at most `max` prefixes that come after `after`. Each call looks at the whole
-    /// table unless the question names one prefix or address.
-    #[must_use]
-    pub fn routes(&self, query: &RouteQuery, after: Option<Cidr>, max: usize) -> Vec<RouteInfo> {
-        let _ = (query, after, max);
-        Vec::new()
-    }
-
-    /// Why this prefix is announced to this peer or not.
-    #[must_use]
-    pub fn explain_export(&self, prefix: Cidr, peer: PeerId) -> ExportTrace {
-        let _ = (prefix, peer);
-        ExportTrace { steps: Vec::new(), announced: None }
-    }
-
-    /// Sums over everything.
-    #[must_use]
-    pub fn totals(&self) -> Totals {
-        Totals::default()
+        if self.has_work() {
+            return Some(self.now);
+        }
+        self.timers.next()
     }
 }

@@ -1,18 +1,23 @@
-//! Path attributes one by one: the checks of RFC 7606 section 7 and of the documents of later attributes.
+//! The attribute list of an UPDATE: flags, duplicates, who may send what, what must not be missing (RFC 7606 sections 3
+//! to 5). The values are read in `values`.
 
+use std::mem::take;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use nom::Parser;
-use nom::bytes::complete::take;
+use nom::bytes::complete::take as octets;
 use nom::number::complete::{be_u8, be_u16};
-use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 
 use super::nlri::Nlri;
 use super::notification::{ErrorCode, Notification};
 use super::update::Problem;
+use super::values::{
+    Confed, aggregator, as_path, chunks, fixed, is_host, large_communities, mp_next_hop, number, numbers,
+    origin,
+};
 use super::{Families, Negotiated};
-use crate::attr::{AS_TRANS, Aggregator, AsPath, Attributes, Extra, Opaque, Origin, SegmentKind};
+use crate::attr::{AS_TRANS, Aggregator, AsPath, Attributes, Extra, Opaque, Origin};
 use crate::types::Family;
 
 /// Attribute flags (RFC 4271 4.3).
@@ -48,7 +53,7 @@ pub(super) mod code {
 }
 
 /// What an erroneous attribute asks for (RFC 7606 2), the weakest first.
-enum Fault {
+pub(super) enum Fault {
     /// Leave the attribute out.
     Discard(&'static str),
     /// Withdraw the routes of the UPDATE. The code serves where there are none (RFC 7606 5.2).
@@ -104,7 +109,7 @@ fn header(input: &[u8]) -> nom::IResult<&[u8], Header<'_>, ()> {
     } else {
         be_u8(rest).map(|(rest, len)| (rest, u16::from(len)))?
     };
-    let (rest, value) = take(len).parse(rest)?;
+    let (rest, value) = octets(len).parse(rest)?;
     Ok((rest, (flags, code, value)))
 }
 
@@ -310,20 +315,20 @@ impl<'a> Collected<'a> {
         }
     }
 
-    /// The attributes, with a next hop to be set.
-    pub(super) fn into_attributes(self) -> Attributes {
+    /// Takes the attributes out, with a next hop to be set. By reference, because this is a large struct and moving it
+    /// costs as much as reading a prefix or two.
+    pub(super) fn take_attributes(&mut self) -> Attributes {
         let mut attributes = Attributes::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
         attributes.origin = self.origin;
-        attributes.as_path = self.as_path;
+        attributes.as_path = take(&mut self.as_path);
         attributes.med = self.med;
         attributes.local_pref = self.local_pref;
         attributes.atomic_aggregate = self.atomic_aggregate;
-        attributes.communities = self.communities;
-        attributes.large_communities = self.large_communities;
-        let mut extra = self.extra;
-        extra.opaque = self.opaque.into_boxed_slice();
-        if extra != Extra::default() {
-            attributes.edit_extra(|e| *e = extra);
+        attributes.communities = take(&mut self.communities);
+        attributes.large_communities = take(&mut self.large_communities);
+        self.extra.opaque = take(&mut self.opaque).into_boxed_slice();
+        if self.extra != Extra::default() {
+            attributes.edit_extra(|e| *e = take(&mut self.extra));
         }
         attributes
     }
@@ -371,154 +376,4 @@ fn expected_flags(code: u8) -> Option<u8> {
 
 fn carried(afi: u16, safi: u8, families: Families) -> Option<Family> {
     Family::from_codes(afi, safi).filter(|f| families.contains(*f))
-}
-
-const WRONG_LENGTH: Fault = Withdraw(ErrorCode::ATTRIBUTE_LENGTH, "wrong length");
-
-fn fixed<const N: usize>(value: &[u8]) -> Result<[u8; N], Fault> {
-    value.try_into().map_err(|_| WRONG_LENGTH)
-}
-
-fn number(value: &[u8]) -> Result<u32, Fault> {
-    fixed(value).map(u32::from_be_bytes)
-}
-
-/// A whole and non-zero number of items.
-fn chunks<const N: usize>(value: &[u8]) -> Result<&[[u8; N]], Fault> {
-    match value.as_chunks::<N>() {
-        (items, []) if !items.is_empty() => Ok(items),
-        _ => Err(WRONG_LENGTH),
-    }
-}
-
-fn numbers(value: &[u8]) -> Result<Box<[u32]>, Fault> {
-    Ok(chunks::<4>(value)?.iter().map(|c| u32::from_be_bytes(*c)).collect())
-}
-
-/// RFC 7606 7.1.
-fn origin(value: &[u8]) -> Result<Origin, Fault> {
-    let [code] = fixed(value)?;
-    Origin::from_code(code).ok_or(Withdraw(ErrorCode::INVALID_ORIGIN, "undefined value"))
-}
-
-/// RFC 7606 7.7, RFC 7607.
-fn aggregator(value: &[u8], as4: bool) -> Result<Aggregator, Fault> {
-    let (asn, id) = match *value {
-        [a, b, c, d, ref id @ ..] if as4 && id.len() == 4 => (u32::from_be_bytes([a, b, c, d]), id),
-        [a, b, ref id @ ..] if !as4 && id.len() == 4 => (u32::from(u16::from_be_bytes([a, b])), id),
-        _ => return Err(Discard("wrong length")),
-    };
-    if asn == 0 {
-        return Err(Discard("AS 0 (RFC 7607)"));
-    }
-    Ok(Aggregator { asn, router_id: Ipv4Addr::from(fixed::<4>(id)?) })
-}
-
-/// Above this many items a hash set finds duplicates faster than comparing each with each; and with 5,000 of them in
-/// an extended message the latter would cost milliseconds.
-const FEW: usize = 16;
-
-/// RFC 8092 3, 6.
-fn large_communities(value: &[u8]) -> Result<Box<[[u32; 3]]>, Fault> {
-    let items = chunks::<12>(value)?;
-    let mut all: Vec<[u32; 3]> = Vec::with_capacity(items.len());
-    let mut set = FxHashSet::default();
-    for item in items {
-        let mut numbers = [0; 3];
-        for (to, from) in numbers.iter_mut().zip(item.as_chunks::<4>().0) {
-            *to = u32::from_be_bytes(*from);
-        }
-        let fresh = if items.len() <= FEW { !all.contains(&numbers) } else { set.insert(numbers) };
-        if fresh {
-            all.push(numbers);
-        }
-    }
-    Ok(all.into_boxed_slice())
-}
-
-/// What to do with confederation segments. No session here is inside a confederation.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Confed {
-    /// RFC 5065 5.
-    Refuse,
-    /// RFC 6793 6.
-    LeaveOut,
-}
-
-/// RFC 7606 7.2, RFC 5065 5, RFC 7607.
-fn as_path(value: &[u8], as4: bool, confed: Confed) -> Result<AsPath, &'static str> {
-    let mut octets = Vec::with_capacity(if as4 { value.len() } else { value.len() * 2 });
-    let mut rest = value;
-    while let [kind, count, tail @ ..] = rest {
-        let kind = SegmentKind::from_code(*kind).ok_or("unknown segment type")?;
-        let size = usize::from(*count) * if as4 { 4 } else { 2 };
-        let (ases, tail) = tail.split_at_checked(size).ok_or("segment longer than the path")?;
-        rest = tail;
-        if ases.is_empty() {
-            return Err("empty segment");
-        }
-        if kind.is_confed() {
-            match confed {
-                Confed::Refuse => return Err("confederation segment"),
-                Confed::LeaveOut => continue,
-            }
-        }
-        octets.extend_from_slice(&[kind as u8, *count]);
-        if as4 {
-            if ases.as_chunks::<4>().0.contains(&[0; 4]) {
-                return Err("AS 0 (RFC 7607)");
-            }
-            octets.extend_from_slice(ases);
-        } else {
-            for [a, b] in ases.as_chunks::<2>().0 {
-                if (*a, *b) == (0, 0) {
-                    return Err("AS 0 (RFC 7607)");
-                }
-                octets.extend_from_slice(&[0, 0, *a, *b]);
-            }
-        }
-    }
-    if rest.is_empty() {
-        Ok(AsPath::from_checked(octets.into_boxed_slice()))
-    } else {
-        Err("segment cut short")
-    }
-}
-
-/// Next hop of MP_REACH_NLRI in every form that is sent: IPv4; global IPv6; link-local alone; global and link-local;
-/// link-local twice; unspecified and link-local; IPv4-mapped (RFC 4760, RFC 2545, RFC 8950,
-/// draft-ietf-idr-linklocal-capability). `None`: a length that the family does not have.
-fn mp_next_hop(family: Family, octets: &[u8], ext_nexthop: bool) -> Option<(IpAddr, Option<Ipv6Addr>)> {
-    if let (Family::Ipv4Unicast, Ok(v4)) = (family, <[u8; 4]>::try_from(octets)) {
-        return Some((IpAddr::V4(Ipv4Addr::from(v4)), None));
-    }
-    if family == Family::Ipv4Unicast && !ext_nexthop {
-        return None;
-    }
-    let (first, second) = match octets.as_chunks::<16>() {
-        ([first], []) => (Ipv6Addr::from(*first), None),
-        ([first, second], []) => (Ipv6Addr::from(*first), Some(Ipv6Addr::from(*second))),
-        _ => return None,
-    };
-    let second = second.filter(Ipv6Addr::is_unicast_link_local);
-    let link_local = if first.is_unicast_link_local() { second.or(Some(first)) } else { second };
-    let hop = match link_local {
-        Some(link_local) if first.is_unspecified() || first.is_unicast_link_local() => link_local,
-        _ => first,
-    };
-    match hop.to_ipv4_mapped() {
-        Some(v4) if family == Family::Ipv4Unicast => Some((IpAddr::V4(v4), None)),
-        _ => Some((IpAddr::V6(hop), link_local)),
-    }
-}
-
-/// Whether this can be the address of a neighbour.
-fn is_host(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(a) => {
-            // 0/8, loopback, multicast and the reserved rest including broadcast.
-            !matches!(a.octets(), [0 | 127 | 224.., ..])
-        }
-        IpAddr::V6(a) => !a.is_unspecified() && !a.is_loopback() && !a.is_multicast(),
-    }
 }

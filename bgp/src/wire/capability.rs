@@ -206,7 +206,7 @@ impl Capabilities {
                 self.graceful_restart = Some(GracefulRestart::decode(value).ok_or(()).map_err(malformed)?);
             }
             code::LONG_LIVED => {
-                // RFC 9494 4.1 has a length that is no multiple of 7 ignored.
+                // This speaker helps nobody over a long-lived restart, so a bad one is not worth a session.
                 let all = entries(value, (be_u16, be_u8, be_u8, be_u24)).unwrap_or_default();
                 self.long_lived = all
                     .into_iter()
@@ -240,7 +240,7 @@ impl Capabilities {
         Ok(())
     }
 
-    /// RFC 7911 4: an unknown mode is ignored, and of several the last counts.
+    /// An unknown mode is ignored (RFC 7911 4); of several for one family the last counts.
     fn set_add_path(&mut self, afi: u16, safi: u8, mode: u8) {
         let (Some(family), 1..=3) = (Family::from_codes(afi, safi), mode) else { return };
         if let Some(slot) = self.add_paths.get_mut(family.index()) {

@@ -53,8 +53,8 @@ pub struct UpdateTemplate {
 }
 
 impl UpdateTemplate {
-    /// Encodes `attributes` for routes of `family`. What must not leave an AS (LOCAL_PREF, ORIGINATOR_ID, CLUSTER_LIST)
-    /// is left out towards eBGP peers; everything else is the caller's to add and remove.
+    /// Encodes `attributes` for routes of `family`. What must not leave an AS (LOCAL_PREF, ORIGINATOR_ID, CLUSTER_LIST,
+    /// Prefix-SID) is left out towards eBGP peers; everything else is the caller's to add and remove.
     ///
     /// IPv4 routes with an IPv4 next hop go in the classic form, everything else in MP_REACH_NLRI.
     ///
@@ -350,7 +350,8 @@ fn write_attributes(a: &Attributes, classic: bool, session: &Negotiated) -> Opti
     if let Some(otc) = a.otc() {
         attribute(&mut out, OPTIONAL_TRANSITIVE, code::OTC, &otc.to_be_bytes())?;
     }
-    for opaque in a.opaque() {
+    // RFC 8669: Prefix-SID stays inside the segment routing domain.
+    for opaque in a.opaque().iter().filter(|o| !session.ebgp || o.code != code::PREFIX_SID) {
         attribute(&mut out, opaque.flags, opaque.code, &opaque.value)?;
     }
     Some(out)

@@ -21,6 +21,7 @@ mod notification;
 mod open;
 mod refresh;
 mod update;
+mod values;
 
 pub use capability::{AddPath, Capabilities, Fqdn, GracefulRestart, LongLived, Role};
 pub use encode::{
@@ -42,6 +43,8 @@ pub struct Families(u8);
 impl Families {
     /// No family.
     pub const NONE: Self = Self(0);
+    /// Every family of this speaker.
+    pub const ALL: Self = Self(0b11);
 
     /// The set with this family added.
     #[must_use]

@@ -98,7 +98,7 @@ impl<'a> Update<'a> {
             }
             return Ok(update);
         }
-        update.announce(announced.filter(v4), mp_reach, collected);
+        update.announce(announced.filter(v4), mp_reach, &mut collected);
         Ok(update)
     }
 
@@ -108,12 +108,12 @@ impl<'a> Update<'a> {
         }
     }
 
-    fn announce(&mut self, classic: Nlri<'a>, mp: Option<MpReach<'a>>, collected: Collected<'a>) {
+    fn announce(&mut self, classic: Nlri<'a>, mp: Option<MpReach<'a>>, collected: &mut Collected<'a>) {
         let classic = collected.next_hop.filter(|_| !classic.is_empty()).map(|hop| (classic, hop));
         if classic.is_none() && mp.is_none() {
             return;
         }
-        let mut attributes = collected.into_attributes();
+        let mut attributes = collected.take_attributes();
         if let Some((nlri, next_hop)) = classic {
             attributes.next_hop = IpAddr::V4(next_hop);
             if mp.is_none() {

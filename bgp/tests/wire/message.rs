@@ -1,6 +1,5 @@
 //! Raw messages, written by hand so that no encoder of ours decides what is expected.
 
-use tortie_bgp::Family;
 use tortie_bgp::wire::{Families, Frame, MessageKind, Negotiated, Notification, Open, RouteRefresh, Update};
 
 /// eBGP, four-octet ASes, both families.
@@ -9,7 +8,7 @@ pub(crate) fn ebgp() -> Negotiated {
         ebgp: true,
         as4: true,
         extended: false,
-        families: Families::from_iter(Family::ALL),
+        families: Families::ALL,
         ext_nexthop: false,
         add_path_receive: Families::NONE,
         add_path_send: Families::NONE,

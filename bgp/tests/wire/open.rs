@@ -81,6 +81,11 @@ fn open_errors() {
     assert_eq!(error(&open(4, 64496, 2, ID, &[0])), (2, 6, vec![0, 2]));
     assert_eq!(error(&open(4, 64496, 90, ID, &[3, 1, 1, 0])).1, 4, "authentication parameter");
     assert_eq!(error(&open(4, 64496, 90, ID, &[0, 1])).1, 0, "octets behind the parameters");
+    assert_eq!(
+        error(&open(4, 64496, 90, ID, &[2, 2, 0, 2, 0])).1,
+        0,
+        "a good parameter behind the parameters"
+    );
     assert_eq!(error(&open(4, 64496, 90, ID, &[6, 2, 4, 9, 1, 3, 0])).1, 0, "capability header cut");
     let roles = [8, 2, 6, 9, 1, 3, 9, 1, 4];
     assert_eq!(error(&open(4, 64496, 90, ID, &roles)).1, 11, "two roles (RFC 9234 4.2)");
@@ -144,7 +149,7 @@ fn extended_parameters() {
 fn our_open_reads_back_whole() {
     let capabilities = Capabilities {
         multiprotocol: true,
-        families: Families::from_iter(Family::ALL),
+        families: Families::ALL,
         as4: Some(4_200_000_000),
         route_refresh: true,
         enhanced_refresh: true,

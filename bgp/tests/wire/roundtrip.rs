@@ -14,7 +14,7 @@ use crate::message::{ebgp, ibgp};
 
 fn session() -> impl Strategy<Value = Negotiated> {
     (any::<[bool; 5]>()).prop_map(|[ebgp_, as4, extended, ext_nexthop, add_path]| {
-        let families = Families::from_iter(Family::ALL);
+        let families = Families::ALL;
         let add_path = if add_path { families } else { Families::NONE };
         Negotiated {
             ebgp: ebgp_,
@@ -240,4 +240,27 @@ fn link_local_alone_takes_sixteen_octets() {
     writer.finish();
     // MP_REACH_NLRI first (RFC 7606 5.1), in the short form: 2 + 1 + 1 + 16 + 1 + 5 octets.
     assert_eq!(&bytes[23..31], &[0x80, 14, 26, 0, 2, 1, 16, 0xfe]);
+}
+
+#[test]
+fn what_belongs_inside_an_as_stays_there() {
+    let mut a = Attributes::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)));
+    a.local_pref = Some(200);
+    a.edit_extra(|e| {
+        e.originator_id = Some(1);
+        e.cluster_list = [2].into();
+        let prefix_sid = Opaque { flags: 0xe0, code: 40, value: [1, 0, 0].into() };
+        e.opaque = [prefix_sid].into();
+    });
+    let sent = |session: &Negotiated| {
+        let mut bytes = Vec::new();
+        let template = UpdateTemplate::new(&a, Family::Ipv4Unicast, session).unwrap();
+        let mut writer = template.begin(&mut bytes);
+        assert!(writer.push((0xc633_6400_u32, 24), 0));
+        writer.finish();
+        // Read as an iBGP peer would, so that nothing is hidden by the receiver's own rules.
+        Update::decode(&bytes[19..], &ibgp()).unwrap().reach[0].attributes.clone()
+    };
+    assert_eq!(sent(&ibgp()), a);
+    assert_eq!(sent(&ebgp()), Attributes::new(a.next_hop));
 }

@@ -211,7 +211,7 @@ impl Files {
 
     /// A server that misses our certificate often just closes the connection.
     fn hint(&self, text: String) -> String {
-        let cut = ["certificate required", "connection closed", "reset by peer", "broken pipe"];
+        let cut = ["alert", "connection closed", "reset by peer", "broken pipe"];
         if self.tls && self.identity.is_none() && cut.iter().any(|sign| text.to_lowercase().contains(sign)) {
             return format!(
                 "{text}; if this etcd wants a certificate of its clients, give --etcd-cert and --etcd-key"

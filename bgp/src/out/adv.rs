@@ -1,0 +1,195 @@
+//! The Adj-RIB-Out of a group: for each slot of the table what is announced, in pages, so that a group that announces little
+//! costs little.
+
+use std::sync::Arc;
+
+/// Slots in a page.
+pub(crate) const PAGE: u32 = 1024;
+
+/// Never announced.
+pub(crate) const NEVER: u32 = 0;
+/// Not announced now; lower bits are the number of the gate that withholds it, if one does.
+const NOT: u32 = 1 << 31;
+/// Was announced before, so a member that lags may still have to withdraw it.
+const WAS: u32 = 1 << 30;
+
+/// The state of a slot: 0 is [`NEVER`], small numbers are outs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct State(u32);
+
+impl State {
+    pub(crate) fn announced(out: u32) -> Self {
+        Self(out + 1)
+    }
+
+    /// Not announced, because of a gate or for another reason.
+    pub(crate) fn withheld(gate: Option<u8>) -> Self {
+        Self(gate.map_or(NEVER, |g| NOT | u32::from(g) + 1))
+    }
+
+    /// What is announced.
+    pub(crate) fn out(self) -> Option<u32> {
+        if self.0 & NOT != 0 { None } else { self.0.checked_sub(1) }
+    }
+
+    /// The gate that withholds it.
+    pub(crate) fn gate(self) -> Option<u8> {
+        if self.0 & NOT == 0 {
+            return None;
+        }
+        u8::try_from((self.0 & !(NOT | WAS)).checked_sub(1)?).ok()
+    }
+
+    /// A member that lags has to be told that it is gone.
+    pub(crate) fn was(self) -> bool {
+        self.0 & NOT != 0 && self.0 & WAS != 0
+    }
+
+    fn after(self, old: Self) -> Self {
+        let was = old.out().is_some() || old.was();
+        if self.out().is_none() && was { Self(self.0 | NOT | WAS) } else { self }
+    }
+
+    /// Equal but for the past.
+    pub(crate) fn same(self, other: Self) -> bool {
+        self.out() == other.out() && self.gate() == other.gate()
+    }
+}
+
+/// The slots of one page.
+#[derive(Debug, Clone)]
+pub(crate) struct Page {
+    states: Box<[u32]>,
+    announced: u16,
+    used: u16,
+    /// Rises with each change.
+    pub(crate) version: u32,
+}
+
+/// All slots. Cloning is cheap: pages are shared until they change.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Adv {
+    pages: Vec<Option<Arc<Page>>>,
+    announced: u32,
+    versions: u32,
+}
+
+fn split(slot: u32) -> (usize, usize) {
+    ((slot / PAGE) as usize, (slot % PAGE) as usize)
+}
+
+impl Adv {
+    pub(crate) fn get(&self, slot: u32) -> State {
+        let (page, item) = split(slot);
+        let page = self.pages.get(page).and_then(Option::as_ref);
+        State(page.and_then(|p| p.states.get(item)).copied().unwrap_or(NEVER))
+    }
+
+    /// Sets a slot and returns what was there.
+    pub(crate) fn set(&mut self, slot: u32, state: State) -> State {
+        let old = self.get(slot);
+        self.put(slot, old, state.after(old));
+        old
+    }
+
+    /// The slot is given back: forgets its past too.
+    pub(crate) fn clear(&mut self, slot: u32) -> State {
+        let old = self.get(slot);
+        self.put(slot, old, State(NEVER));
+        old
+    }
+
+    fn put(&mut self, slot: u32, old: State, new: State) {
+        if old == new {
+            return;
+        }
+        let (number, item) = split(slot);
+        if self.pages.len() <= number {
+            self.pages.resize(number + 1, None);
+        }
+        self.versions = self.versions.wrapping_add(1);
+        let Some(place) = self.pages.get_mut(number) else { return };
+        let page = place.get_or_insert_with(|| {
+            Arc::new(Page {
+                states: vec![NEVER; PAGE as usize].into_boxed_slice(),
+                announced: 0,
+                used: 0,
+                version: 0,
+            })
+        });
+        let page = Arc::make_mut(page);
+        if let Some(state) = page.states.get_mut(item) {
+            *state = new.0;
+        }
+        let step = |n: u16, before: bool, after: bool| match (before, after) {
+            (false, true) => n + 1,
+            (true, false) => n.saturating_sub(1),
+            _ => n,
+        };
+        let (before, after) = (old.out().is_some(), new.out().is_some());
+        page.announced = step(page.announced, before, after);
+        page.used = step(page.used, old.0 != NEVER, new.0 != NEVER);
+        page.version = self.versions;
+        match (before, after) {
+            (false, true) => self.announced += 1,
+            (true, false) => self.announced = self.announced.saturating_sub(1),
+            _ => {}
+        }
+        if page.used == 0 {
+            *place = None;
+        }
+    }
+
+    /// A page with something announced.
+    pub(crate) fn page(&self, number: u32) -> Option<&Page> {
+        self.pages.get(number as usize)?.as_deref().filter(|p| p.announced > 0)
+    }
+
+    /// Slots announced.
+    pub(crate) fn announced(&self) -> u32 {
+        self.announced
+    }
+
+    /// All slots that are announced.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, u32)> {
+        let pages = (0u32..).zip(&self.pages).filter_map(|(n, p)| Some((n, p.as_deref()?)));
+        pages.flat_map(|(n, page)| page.outs(n))
+    }
+
+    pub(crate) fn memory(&self) -> usize {
+        let pages = self.pages.iter().flatten().count();
+        self.pages.capacity() * 8 + pages * (PAGE as usize * 4 + 64)
+    }
+}
+
+impl Page {
+    /// What is announced: slot and out. `number` is the page's own.
+    pub(crate) fn outs(&self, number: u32) -> impl Iterator<Item = (u32, u32)> {
+        (number * PAGE..).zip(&self.states).filter_map(|(slot, s)| Some((slot, State(*s).out()?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_remembers_that_it_was_announced() {
+        let mut adv = Adv::default();
+        assert_eq!(adv.set(5000, State::withheld(Some(2))).out(), None);
+        assert!(!adv.get(5000).was());
+        adv.set(5000, State::announced(0));
+        assert_eq!((adv.get(5000).out(), adv.announced()), (Some(0), 1));
+        let copy = adv.clone();
+        adv.set(5000, State::withheld(None));
+        assert!(adv.get(5000).was() && adv.get(5000).out().is_none());
+        adv.set(5000, State::withheld(Some(2)));
+        assert!(adv.get(5000).was());
+        assert_eq!(adv.get(5000).gate(), Some(2));
+        assert!(adv.get(5000).same(State::withheld(Some(2))));
+        assert_eq!(copy.get(5000).out(), Some(0));
+        adv.clear(5000);
+        assert_eq!(adv.get(5000), State(NEVER));
+        assert!(adv.pages.iter().all(Option::is_none));
+    }
+}

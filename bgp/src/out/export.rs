@@ -1,0 +1,243 @@
+//! Whether a best path is announced to a group, and with which attributes.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use tortie_config::Cidr;
+
+use super::outs::{Added, OutKey};
+use crate::api::{NextHopMode, PeerId, PeerView, RouteView};
+use crate::attr::{Attributes, community};
+use crate::query::ExportStep;
+use crate::rib::Shared;
+use crate::rib::source::LOCAL;
+use crate::rib::table::Path;
+use crate::types::Family;
+use crate::wire::{Families, Negotiated, UpdateTemplate};
+
+/// LOCAL_PREF towards iBGP peers of routes that have none.
+const LOCAL_PREF: u32 = 100;
+
+/// What makes UPDATEs equal: peers with equal keys share a group.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct GroupKey {
+    pub(crate) family: Family,
+    /// What was negotiated, as far as it changes what is sent in this family.
+    pub(crate) session: Negotiated,
+    pub(crate) asn: u32,
+    pub(crate) local_asn: u32,
+    /// The peers are reflector clients of ours in this cluster.
+    pub(crate) client: Option<u32>,
+    pub(crate) next_hop: NextHopMode,
+    /// Our next hop for routes of this family; `None`: we have none.
+    pub(crate) own: Option<IpAddr>,
+    pub(crate) class: u64,
+}
+
+impl GroupKey {
+    /// `session` without what does not concern sending routes of this family.
+    pub(crate) fn normalise(session: &Negotiated, family: Family) -> Negotiated {
+        let only = Families::NONE.with(family);
+        Negotiated {
+            families: only,
+            add_path_receive: Families::NONE,
+            add_path_send: session.add_path_send.intersection(only),
+            reject_as_sets: false,
+            ext_nexthop: session.ext_nexthop && family == Family::Ipv4Unicast,
+            ..*session
+        }
+    }
+}
+
+/// The group as policy sees it: its first member.
+#[derive(Debug, Clone)]
+pub(crate) struct Face {
+    pub(crate) id: PeerId,
+    pub(crate) name: std::sync::Arc<str>,
+}
+
+/// The answer about one best path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Announce it with this added.
+    Announce(Added),
+    /// This gate of policy withholds it.
+    Gate(&'static str),
+    /// The protocol forbids it.
+    No,
+}
+
+/// Notes each check of [`verdict`] for an explanation.
+pub(crate) type Recorder<'r> = Option<&'r mut Vec<ExportStep>>;
+
+fn note(
+    recorder: &mut Recorder<'_>,
+    step: &'static str,
+    pass: bool,
+    verdict: impl FnOnce() -> String,
+) -> bool {
+    if let Some(steps) = recorder {
+        steps.push(ExportStep { step, pass, verdict: verdict() });
+    }
+    pass
+}
+
+/// Whether this best path goes to this group. `kind` is that of a local route.
+pub(crate) fn verdict(
+    shared: &Shared,
+    key: &GroupKey,
+    face: &Face,
+    prefix: Cidr,
+    path: &Path,
+    kind: Option<u32>,
+    mut recorder: Recorder<'_>,
+) -> Verdict {
+    let Some(attributes) = shared.attrs.attributes(path.attr) else { return Verdict::No };
+    let r = &mut recorder;
+    let local = path.source == LOCAL;
+    if !note(r, "deferral", local || !shared.deferring, || {
+        if shared.deferring {
+            "learned routes wait for End-of-RIB after our restart"
+        } else {
+            "not restarting"
+        }
+        .into()
+    }) {
+        return Verdict::No;
+    }
+    let forbidden = well_known(attributes, key.session.ebgp).filter(|_| !local);
+    if !note(r, "well-known", forbidden.is_none(), || forbidden.unwrap_or("no such community").into()) {
+        return Verdict::No;
+    }
+    if !note(r, "reflection", may_pass_on(shared, key, path.source), || {
+        reflection_text(shared, key, path.source)
+    }) {
+        return Verdict::No;
+    }
+    let hop = next_hop(shared, key, path.source, attributes);
+    if !note(r, "next-hop", hop.is_some(), || match hop {
+        Some(hop) => format!("next hop {hop}"),
+        None => format!("no usable next hop of ours for {} routes on this session", key.family.as_str()),
+    }) {
+        return Verdict::No;
+    }
+    let to =
+        PeerView { id: face.id, name: &face.name, ebgp: key.session.ebgp, asn: key.asn, class: key.class };
+    let answer = shared.policy.0.export(&to, &RouteView { prefix, attributes, local: kind });
+    if !note(r, "policy", answer.accept, || answer.gate.into()) {
+        return Verdict::Gate(answer.gate);
+    }
+    Verdict::Announce(Added { communities: answer.communities, large: answer.large_communities })
+}
+
+/// The community that forbids to announce this (RFC 1997).
+fn well_known(attributes: &Attributes, ebgp: bool) -> Option<&'static str> {
+    if attributes.communities.is_empty() {
+        return None;
+    }
+    if attributes.has_community(community::NO_ADVERTISE) {
+        return Some("NO_ADVERTISE");
+    }
+    let confined = attributes.has_community(community::NO_EXPORT)
+        || attributes.has_community(community::NO_EXPORT_SUBCONFED);
+    (ebgp && confined).then_some("NO_EXPORT")
+}
+
+/// Whether the path came by iBGP and goes to iBGP.
+fn is_reflected(shared: &Shared, key: &GroupKey, source: u32) -> bool {
+    !key.session.ebgp && shared.sources.get(source).is_some_and(|s| !s.ebgp())
+}
+
+/// RFC 4271 9.2, RFC 4456 6: between iBGP peers only from or to clients.
+fn may_pass_on(shared: &Shared, key: &GroupKey, source: u32) -> bool {
+    !is_reflected(shared, key, source)
+        || key.client.is_some()
+        || shared.sources.get(source).is_some_and(|s| s.client.is_some())
+}
+
+fn reflection_text(shared: &Shared, key: &GroupKey, source: u32) -> String {
+    if !is_reflected(shared, key, source) {
+        return "not from iBGP to iBGP".into();
+    }
+    if may_pass_on(shared, key, source) { "reflected" } else { "learned by iBGP, and no reflector client" }
+        .into()
+}
+
+/// The next hop that is sent; `None` when there is none that fits.
+fn next_hop(shared: &Shared, key: &GroupKey, source: u32, attributes: &Attributes) -> Option<IpAddr> {
+    let keep = source != LOCAL
+        && match key.next_hop {
+            NextHopMode::Own => false,
+            NextHopMode::Keep => true,
+            NextHopMode::Auto => is_reflected(shared, key, source),
+        };
+    if !keep {
+        return key.own;
+    }
+    let fits = match (key.family, attributes.next_hop) {
+        (Family::Ipv4Unicast, IpAddr::V4(_)) => true,
+        (Family::Ipv4Unicast, IpAddr::V6(hop)) => key.session.ext_nexthop && !is_link_local(hop),
+        // A link-local address means nothing beyond its link.
+        (Family::Ipv6Unicast, IpAddr::V6(hop)) => !is_link_local(hop),
+        (Family::Ipv6Unicast, IpAddr::V4(_)) => false,
+    };
+    fits.then_some(attributes.next_hop)
+}
+
+fn is_link_local(address: Ipv6Addr) -> bool {
+    address.is_unicast_link_local()
+}
+
+/// The attributes that are sent for an out of the group.
+pub(crate) fn attributes(
+    shared: &Shared,
+    key: &GroupKey,
+    out: OutKey,
+    added: Option<&Added>,
+) -> Option<Attributes> {
+    let received = shared.attrs.attributes(out.attr)?;
+    let mut a = received.clone();
+    a.next_hop = next_hop(shared, key, out.source, received)?;
+    a.link_local = None;
+    if key.session.ebgp {
+        a.as_path = a.as_path.prepend(key.local_asn, 1);
+        a.local_pref = None;
+        // RFC 4271 5.1.4: a MED does not go on to other ASes.
+        a.med = None;
+        a.edit_extra(|e| {
+            e.originator_id = None;
+            e.cluster_list = Box::default();
+        });
+    } else {
+        a.local_pref = Some(a.local_pref.unwrap_or(LOCAL_PREF));
+        if is_reflected(shared, key, out.source) {
+            let source = shared.sources.get(out.source)?;
+            let cluster = key.client.or(source.client).unwrap_or(shared.router_id);
+            a.edit_extra(|e| {
+                e.originator_id = Some(e.originator_id.unwrap_or(source.router_id));
+                e.cluster_list = std::iter::once(cluster).chain(e.cluster_list.iter().copied()).collect();
+            });
+        }
+    }
+    if let Some(added) = added {
+        a.add_communities(&added.communities);
+        a.add_large_communities(&added.large);
+    }
+    Some(a)
+}
+
+/// Whether no message of the session can hold these attributes and a prefix.
+pub(crate) fn is_oversized(shared: &Shared, key: &GroupKey, out: OutKey, added: Option<&Added>) -> bool {
+    let Some(a) = shared.attrs.attributes(out.attr) else { return true };
+    let opaque: usize = a.opaque().iter().map(|o| o.value.len() + 4).sum();
+    let roughly = a.as_path.octets().len() * 2
+        + (a.communities.len() + a.cluster_list().len()) * 4
+        + a.large_communities.len() * 12
+        + a.ext_communities().len() * 8
+        + opaque;
+    // Far from the limit, as nearly all are, there is no need to encode them to know.
+    if roughly < 3000 && added.is_none_or(|a| a.communities.len() + a.large.len() < 32) {
+        return false;
+    }
+    attributes(shared, key, out, added)
+        .is_none_or(|a| UpdateTemplate::new(&a, key.family, &key.session).is_err())
+}

@@ -1,0 +1,630 @@
+//! An update group.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use super::adv::{Adv, PAGE, State};
+use super::export::{self, Face, GroupKey, Verdict};
+use super::member::{EndOfRib, Member, Mode, Pages, Produced};
+use super::outs::{Added, OutKey, Outs};
+use super::segment::{Changes, Segment};
+use crate::rib::Shared;
+use crate::rib::source::LOCAL;
+use crate::rib::table::{Entry, Key, Table};
+
+/// Log positions that one segment covers at most.
+const SLICE: u64 = 2048;
+/// Octets of segments that are kept for members that have not taken them.
+const RING_BYTES: usize = 512 * 1024;
+/// Encoded pages that are kept for members that join.
+const PAGES_KEPT: usize = 32;
+/// Pages that one call looks at without finding anything to send.
+const PAGES_LOOKED_AT: u32 = 256;
+
+/// Peers that are sent the same.
+#[derive(Debug)]
+pub(crate) struct Group {
+    pub(crate) key: GroupKey,
+    face: Face,
+    pub(crate) adv: Adv,
+    pub(crate) outs: Outs,
+    gates: Vec<(&'static str, u64)>,
+    /// The Adj-RIB-Out stands at this position of the log.
+    front: u64,
+    build: Build,
+    /// The group has one member, whose own routes are not even looked at.
+    sole: Option<u32>,
+    ring: VecDeque<Arc<Segment>>,
+    /// Number of the first segment of the ring.
+    ring_first: u64,
+    /// The ring holds all that was told from this position on.
+    ring_from: u64,
+    ring_bytes: usize,
+    encoded: VecDeque<(u32, u32, Arc<Segment>)>,
+    members: FxHashMap<u32, Member>,
+    idle: Vec<u32>,
+    /// A segment was made that idle members do not know of.
+    fresh: bool,
+}
+
+/// Filling the Adj-RIB-Out, page by page, as the first member asks for it.
+#[derive(Debug, Clone, Copy)]
+struct Build {
+    next: u32,
+    end: u32,
+    /// Only what changed since this position: the front could not follow the log.
+    since: Option<u64>,
+}
+
+impl Group {
+    pub(crate) fn new<A: Key>(key: GroupKey, face: Face, table: &Table<A>) -> Self {
+        let front = table.log.head();
+        Self {
+            key,
+            face,
+            adv: Adv::default(),
+            outs: Outs::default(),
+            gates: Vec::new(),
+            front,
+            build: Build { next: 0, end: pages(table), since: None },
+            sole: None,
+            ring: VecDeque::new(),
+            ring_first: 0,
+            ring_from: front,
+            ring_bytes: 0,
+            encoded: VecDeque::new(),
+            members: FxHashMap::default(),
+            idle: Vec::new(),
+            fresh: false,
+        }
+    }
+
+    /// Adds a member. `known`: what it was told in another group of this session, up to that log position.
+    pub(crate) fn join<A: Key>(
+        &mut self,
+        table: &Table<A>,
+        member: u32,
+        known: Option<(Adv, u64, EndOfRib)>,
+    ) {
+        match (self.members.len(), self.sole) {
+            (0, _) => self.sole = Some(member),
+            (_, Some(_)) => {
+                // The routes of the only member so far were left out.
+                self.sole = None;
+                self.build = Build { next: 0, end: pages(table), since: None };
+            }
+            _ => {}
+        }
+        let mode = Mode::Pages(self.all_pages(table));
+        let (known, told, end_of_rib) = match known {
+            Some((adv, told, eor)) => (Some(adv), told.min(self.front), eor),
+            None => (None, self.front, EndOfRib::Due),
+        };
+        self.members.insert(member, Member { mode, known, told, end_of_rib, idle: false });
+    }
+
+    fn all_pages<A: Key>(&self, table: &Table<A>) -> Pages {
+        Pages { next: 0, end: pages(table), since: None, resume: self.front }
+    }
+
+    /// Removes a member; returns what it was told.
+    pub(crate) fn leave(&mut self, member: u32) -> Option<(Adv, u64, EndOfRib)> {
+        let gone = self.members.remove(&member)?;
+        if gone.idle {
+            self.idle.retain(|m| *m != member);
+        }
+        let told = if gone.idle { self.front } else { gone.told };
+        let mut adv = self.adv.clone();
+        // A member that was still being told of its change of group knows parts of both.
+        for (slot, out) in gone.known.iter().flat_map(Adv::iter) {
+            if adv.get(slot).out().is_none() {
+                adv.set(slot, State::announced(out));
+            }
+        }
+        Some((adv, told, gone.end_of_rib))
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    pub(crate) fn member(&self, member: u32) -> Option<&Member> {
+        self.members.get(&member)
+    }
+
+    /// Everything has to be sent to this member again.
+    pub(crate) fn resend<A: Key>(&mut self, table: &Table<A>, member: u32) {
+        let pages = self.all_pages(table);
+        self.wake(member);
+        if let Some(member) = self.members.get_mut(&member) {
+            member.mode = Mode::Pages(pages);
+        }
+    }
+
+    fn wake(&mut self, member: u32) {
+        if let Some(m) = self.members.get_mut(&member)
+            && m.idle
+        {
+            m.idle = false;
+            m.told = self.front;
+            self.idle.retain(|i| *i != member);
+        }
+    }
+
+    /// Whether some member waits for changes.
+    pub(crate) fn has_idle(&self) -> bool {
+        !self.idle.is_empty()
+    }
+
+    pub(crate) fn is_behind<A: Key>(&self, table: &Table<A>) -> bool {
+        self.front < table.log.head()
+    }
+
+    /// Whether a segment was made since the last call.
+    pub(crate) fn take_fresh(&mut self) -> bool {
+        std::mem::take(&mut self.fresh)
+    }
+
+    /// Takes all idle members, because the newest segment is for them.
+    pub(crate) fn wake_for_segment(&mut self, each: impl FnMut(u32)) {
+        let told = self.ring.back().map(|s| s.from);
+        self.wake_all(told, each);
+    }
+
+    /// Takes all idle members, who were told all below `told` (`None`: as noted).
+    pub(crate) fn wake_all(&mut self, told: Option<u64>, mut each: impl FnMut(u32)) {
+        for member in std::mem::take(&mut self.idle) {
+            if let Some(m) = self.members.get_mut(&member) {
+                m.idle = false;
+                m.told = told.unwrap_or(m.told);
+            }
+            each(member);
+        }
+    }
+
+    /// The log position of the Adj-RIB-Out.
+    pub(crate) fn front(&self) -> u64 {
+        self.front
+    }
+
+    /// The oldest log position that some member or the group still needs.
+    pub(crate) fn needs(&self) -> u64 {
+        let building = self.build.since.filter(|_| self.build.next < self.build.end);
+        let floor = self.front.min(building.unwrap_or(u64::MAX));
+        if self.idle.len() == self.members.len() {
+            return floor;
+        }
+        self.members.values().filter(|m| !m.idle).map(|m| m.told).min().unwrap_or(floor).min(floor)
+    }
+
+    /// A slot was given back.
+    pub(crate) fn forget(&mut self, shared: &mut Shared, slot: u32) {
+        let old = self.adv.clear(slot);
+        self.drop_state(shared, old);
+    }
+
+    pub(crate) fn dissolve(&mut self, shared: &mut Shared) {
+        self.outs.release_all(shared);
+    }
+
+    /// Best paths that policy withholds, by gate.
+    pub(crate) fn withheld(&self) -> &[(&'static str, u64)] {
+        &self.gates
+    }
+
+    /// Prefixes announced to this member.
+    pub(crate) fn advertised(&self, member: u32, own: u32) -> u32 {
+        if self.members.contains_key(&member) { self.adv.announced().saturating_sub(own) } else { 0 }
+    }
+
+    pub(crate) fn face(&self) -> &Face {
+        &self.face
+    }
+
+    pub(crate) fn memory(&self) -> usize {
+        self.adv.memory()
+            + self.outs.memory()
+            + self.ring_bytes
+            + self.encoded.iter().map(|(.., s)| s.len()).sum::<usize>()
+            + self.members.capacity() * size_of::<(u32, Member)>()
+    }
+
+    /// The next thing for a member. Each call does a bounded amount of work.
+    pub(crate) fn produce<A: Key>(
+        &mut self,
+        shared: &mut Shared,
+        table: &Table<A>,
+        member: u32,
+        end_of_rib_after: Option<u64>,
+    ) -> Produced {
+        if !shared.local_ready {
+            return Produced::Idle;
+        }
+        if self.front < table.log.base() {
+            self.overrun(table);
+        }
+        let Some(mode) = self.members.get(&member).map(|m| m.mode.clone()) else { return Produced::Idle };
+        match mode {
+            Mode::Pages(pages) => self.produce_pages(shared, table, member, pages),
+            Mode::Log(at) if at < table.log.base() => {
+                let pages = Pages { since: Some(at), ..self.all_pages(table) };
+                self.set_mode(member, Mode::Pages(pages));
+                Produced::Working
+            }
+            Mode::Log(at) => self.produce_log(shared, table, member, at),
+            Mode::Ring(next) if next < self.ring_first => {
+                let told = self.members.get(&member).map_or(0, |m| m.told);
+                self.set_mode(member, Mode::Log(told));
+                Produced::Working
+            }
+            Mode::Ring(next) => {
+                let at = usize::try_from(next - self.ring_first).unwrap_or(usize::MAX);
+                if let Some(segment) = self.ring.get(at).cloned() {
+                    if let Some(m) = self.members.get_mut(&member) {
+                        m.mode = Mode::Ring(next + 1);
+                        m.told = segment.to;
+                    }
+                    return Produced::Segment(segment);
+                }
+                if self.is_behind(table) {
+                    self.advance(shared, table);
+                    return Produced::Working;
+                }
+                self.rest(member, end_of_rib_after)
+            }
+        }
+    }
+
+    /// The member is told all: End-of-RIB if it is due, else it rests.
+    fn rest(&mut self, member: u32, end_of_rib_after: Option<u64>) -> Produced {
+        let front = self.front;
+        let Some(m) = self.members.get_mut(&member) else { return Produced::Idle };
+        m.told = front;
+        if m.end_of_rib == EndOfRib::Due && end_of_rib_after.is_some_and(|after| front >= after) {
+            m.end_of_rib = EndOfRib::Sent;
+            return Produced::EndOfRib;
+        }
+        if !m.idle {
+            m.idle = true;
+            self.idle.push(member);
+            if self.idle.len() == self.members.len() {
+                self.drop_ring(0);
+            }
+        }
+        Produced::Idle
+    }
+
+    fn set_mode(&mut self, member: u32, mode: Mode) {
+        if let Some(m) = self.members.get_mut(&member) {
+            m.mode = mode;
+        }
+    }
+
+    /// Where a member goes on that was told all below this position.
+    fn settle(&mut self, member: u32, told: u64) {
+        let ring_end = self.ring_first + self.ring.len() as u64;
+        let mode = if told >= self.front {
+            Mode::Ring(ring_end)
+        } else if told >= self.ring_from {
+            let at = self.ring.partition_point(|s| s.to <= told);
+            Mode::Ring(self.ring_first + at as u64)
+        } else {
+            Mode::Log(told)
+        };
+        if let Some(m) = self.members.get_mut(&member) {
+            m.told = told;
+            m.mode = mode;
+        }
+    }
+
+    /// The log lost changes that the group has not seen: it looks for them in the table, as far as it is asked to.
+    fn overrun<A: Key>(&mut self, table: &Table<A>) {
+        let building = self.build.next < self.build.end;
+        let since = match (building, self.build.since) {
+            (true, None) => None,
+            (true, Some(since)) => Some(since.min(self.front)),
+            (false, _) => Some(self.front),
+        };
+        self.build = Build { next: 0, end: pages(table), since };
+        let told = self.front;
+        self.front = table.log.head();
+        self.drop_ring(0);
+        self.ring_from = self.front;
+        let all = self.all_pages(table);
+        for member in self.members.values_mut() {
+            if member.idle {
+                member.told = told;
+            }
+            let since = match &member.mode {
+                // A pass over everything starts over, or it would miss what the build finds behind it.
+                Mode::Pages(pages) => pages.since,
+                Mode::Ring(_) | Mode::Log(_) => Some(member.told),
+            };
+            member.mode = Mode::Pages(Pages { since, ..all.clone() });
+        }
+    }
+
+    /// Looks whether the log has left the group behind; its idle members then have to be woken.
+    pub(crate) fn check_overrun<A: Key>(&mut self, table: &Table<A>) -> bool {
+        let overrun = self.front < table.log.base();
+        if overrun {
+            self.overrun(table);
+        }
+        overrun
+    }
+
+    fn produce_pages<A: Key>(
+        &mut self,
+        shared: &mut Shared,
+        table: &Table<A>,
+        member: u32,
+        mut pages: Pages,
+    ) -> Produced {
+        let alone = pages.since.is_some() || self.members.get(&member).is_some_and(|m| m.known.is_some());
+        let stop = pages.next.saturating_add(PAGES_LOOKED_AT).min(pages.end);
+        let mut built = 0;
+        while pages.next < stop {
+            let number = pages.next;
+            if self.build.next <= number && self.build.next < self.build.end {
+                // Building a page costs a thousand questions to policy.
+                if built == 8 {
+                    break;
+                }
+                self.build_page(shared, table);
+                built += 1;
+                continue;
+            }
+            pages.next += 1;
+            let segment = if alone {
+                self.encode_for(shared, table, member, number, pages.since)
+            } else {
+                self.encode_page(shared, table, number)
+            };
+            if let Some(segment) = segment {
+                self.set_mode(member, Mode::Pages(pages));
+                return Produced::Segment(segment);
+            }
+        }
+        if pages.next < pages.end {
+            self.set_mode(member, Mode::Pages(pages));
+            return Produced::Working;
+        }
+        if let Some(m) = self.members.get_mut(&member) {
+            m.known = None;
+        }
+        self.settle(member, pages.resume);
+        Produced::Working
+    }
+
+    /// The announcements of a page, for all members that ask for it before it changes.
+    fn encode_page<A: Key>(
+        &mut self,
+        shared: &Shared,
+        table: &Table<A>,
+        number: u32,
+    ) -> Option<Arc<Segment>> {
+        let page = self.adv.page(number)?;
+        let version = page.version;
+        if let Some((.., segment)) = self.encoded.iter().find(|(n, v, _)| (*n, *v) == (number, version)) {
+            return Some(segment.clone());
+        }
+        let announced = page.outs(number).map(|(slot, out)| (out, slot)).collect();
+        let changes = Changes { announced, ..Changes::default() };
+        let segment = Arc::new(changes.encode(&self.key, shared, table, &self.outs, |_| false));
+        self.encoded.retain(|(n, ..)| *n != number);
+        self.encoded.push_back((number, version, segment.clone()));
+        if self.encoded.len() > PAGES_KEPT {
+            self.encoded.pop_front();
+        }
+        Some(segment)
+    }
+
+    /// What one member has to be told of a page.
+    fn encode_for<A: Key>(
+        &self,
+        shared: &Shared,
+        table: &Table<A>,
+        member: u32,
+        number: u32,
+        since: Option<u64>,
+    ) -> Option<Arc<Segment>> {
+        let known = self.members.get(&member).and_then(|m| m.known.as_ref());
+        let told = self.members.get(&member).map_or(0, |m| m.told);
+        let mut changes = Changes::default();
+        for slot in number * PAGE..(number + 1) * PAGE {
+            let Some(entry) = table.entry(slot).filter(|e| e.is_live()) else { continue };
+            if since.is_some_and(|since| !table.changed_since(entry, since)) {
+                continue;
+            }
+            let before = known.map(|k| k.get(slot));
+            let was = match before {
+                Some(before) => before.out().is_some() || (before.was() && table.changed_since(entry, told)),
+                None => self.adv.get(slot).was(),
+            };
+            self.tell(&mut changes, member, slot, was);
+        }
+        self.finish(shared, table, changes)
+    }
+
+    /// Notes the state of a slot for one member. `was`: it may have been told of it.
+    fn tell(&self, changes: &mut Changes, member: u32, slot: u32, was: bool) {
+        let state = self.adv.get(slot);
+        match state.out() {
+            Some(out) if self.outs.key(out).is_some_and(|k| k.source != member) => {
+                changes.announced.push((out, slot));
+            }
+            Some(_) => changes.withdrawn.push((LOCAL, slot)),
+            None if was || state.was() => changes.withdrawn.push((LOCAL, slot)),
+            None => {}
+        }
+    }
+
+    fn finish<A: Key>(&self, shared: &Shared, table: &Table<A>, changes: Changes) -> Option<Arc<Segment>> {
+        if changes.is_empty() {
+            return None;
+        }
+        Some(Arc::new(changes.encode(&self.key, shared, table, &self.outs, |_| false)))
+    }
+
+    fn produce_log<A: Key>(&mut self, shared: &Shared, table: &Table<A>, member: u32, at: u64) -> Produced {
+        let end = self.front.min(at + SLICE);
+        let mut changes = Changes::default();
+        for position in at..end {
+            let Some(slot) = table.log.get(position) else { continue };
+            if table.entry(slot).is_some_and(|e| table.is_newest(e, position)) {
+                self.tell(&mut changes, member, slot, false);
+            }
+        }
+        if end == self.front {
+            self.settle(member, end);
+        } else if let Some(m) = self.members.get_mut(&member) {
+            m.told = end;
+            m.mode = Mode::Log(end);
+        }
+        self.finish(shared, table, changes).map_or(Produced::Working, Produced::Segment)
+    }
+
+    /// Evaluates the next page of a build.
+    fn build_page<A: Key>(&mut self, shared: &mut Shared, table: &Table<A>) {
+        let number = self.build.next;
+        for slot in number * PAGE..(number + 1) * PAGE {
+            let Some(entry) = table.entry(slot).filter(|e| e.is_live()) else { continue };
+            if self.build.since.is_none_or(|since| table.changed_since(entry, since)) {
+                let state = self.evaluate(shared, table, entry);
+                self.set(shared, slot, state);
+            }
+        }
+        self.build.next += 1;
+    }
+
+    /// What is to be announced of an entry. Announced outs are counted once more.
+    fn evaluate<A: Key>(&mut self, shared: &mut Shared, table: &Table<A>, entry: &Entry<A>) -> State {
+        let Some(path) = entry.best() else { return State::withheld(None) };
+        if self.sole == Some(path.source) {
+            return State::withheld(None);
+        }
+        let kind = (path.source == LOCAL).then(|| table.locals.get(&entry.prefix()).map_or(0, |l| l.kind));
+        match export::verdict(shared, &self.key, &self.face, entry.cidr(), path, kind, None) {
+            Verdict::No => State::withheld(None),
+            Verdict::Gate(gate) => State::withheld(Some(self.gate(gate))),
+            Verdict::Announce(added) => self.announced(shared, path.attr, path.source, added),
+        }
+    }
+
+    fn announced(&mut self, shared: &mut Shared, attr: u32, source: u32, added: Added) -> State {
+        let out = OutKey { attr, source, extra: self.outs.added_number(added) };
+        let key = &self.key;
+        let id = self.outs.intern(out, shared, |shared, outs| {
+            export::is_oversized(shared, key, out, outs.added(out.extra))
+        });
+        if self.outs.is_oversized(id) {
+            self.outs.release(id, shared);
+            return State::withheld(Some(self.gate("size")));
+        }
+        State::announced(id)
+    }
+
+    fn gate(&mut self, gate: &'static str) -> u8 {
+        let at = self.gates.iter().position(|(g, _)| *g == gate).unwrap_or_else(|| {
+            self.gates.push((gate, 0));
+            self.gates.len() - 1
+        });
+        u8::try_from(at).unwrap_or(u8::MAX)
+    }
+
+    /// Sets a slot to a state from [`Group::evaluate`]; returns what was announced before, if that differs.
+    fn set(&mut self, shared: &mut Shared, slot: u32, state: State) -> Option<Option<OutKey>> {
+        let old = self.adv.get(slot);
+        if let Some(gate) = state.gate().and_then(|g| self.gates.get_mut(usize::from(g))) {
+            gate.1 += 1;
+        }
+        if old.same(state) {
+            self.drop_state(shared, state);
+            return None;
+        }
+        self.adv.set(slot, state);
+        let before = old.out().and_then(|out| self.outs.key(out));
+        self.drop_state(shared, old);
+        (old.out() != state.out()).then_some(before)
+    }
+
+    /// A state is no longer counted.
+    fn drop_state(&mut self, shared: &mut Shared, state: State) {
+        if let Some(out) = state.out() {
+            self.outs.release(out, shared);
+        }
+        if let Some(gate) = state.gate().and_then(|g| self.gates.get_mut(usize::from(g))) {
+            gate.1 = gate.1.saturating_sub(1);
+        }
+    }
+
+    /// Whether export of this entry would now give something else than what is announced.
+    pub(crate) fn differs<A: Key>(&mut self, shared: &mut Shared, table: &Table<A>, slot: u32) -> bool {
+        let Some(entry) = table.entry(slot) else { return false };
+        let state = self.evaluate(shared, table, entry);
+        let differs = !self.adv.get(slot).same(state);
+        if let Some(out) = state.out() {
+            self.outs.release(out, shared);
+        }
+        differs
+    }
+
+    /// Follows the log by one slice; true when there is a new segment.
+    pub(crate) fn advance<A: Key>(&mut self, shared: &mut Shared, table: &Table<A>) -> bool {
+        let from = self.front;
+        let to = table.log.head().min(from + SLICE);
+        let mut changes = Changes::default();
+        for position in from..to {
+            let Some(slot) = table.log.get(position) else { continue };
+            let Some(entry) = table.entry(slot).filter(|e| table.is_newest(e, position)) else { continue };
+            let state = self.evaluate(shared, table, entry);
+            let Some(before) = self.set(shared, slot, state) else { continue };
+            let source = before.map(|b| b.source);
+            match (state.out(), source) {
+                (Some(out), _) => {
+                    changes.announced.push((out, slot));
+                    let now = self.outs.key(out).map(|k| k.source);
+                    if let (Some(now), Some(source)) = (now, source)
+                        && now != source
+                        && self.members.contains_key(&now)
+                    {
+                        changes.private.push((now, slot));
+                    }
+                }
+                (None, Some(source)) => changes.withdrawn.push((source, slot)),
+                (None, None) => {}
+            }
+        }
+        self.front = to;
+        if changes.is_empty() {
+            return false;
+        }
+        let is_member = |s| self.members.contains_key(&s);
+        let mut segment = changes.encode(&self.key, shared, table, &self.outs, is_member);
+        if segment.is_empty() {
+            return false;
+        }
+        (segment.from, segment.to) = (from, to);
+        self.fresh = true;
+        self.ring_bytes += segment.len();
+        self.ring.push_back(Arc::new(segment));
+        self.drop_ring(RING_BYTES);
+        true
+    }
+
+    /// Drops the oldest segments until at most `bytes` are left, but never the newest unless all are to go.
+    fn drop_ring(&mut self, bytes: usize) {
+        while self.ring_bytes > bytes && (self.ring.len() > 1 || bytes == 0) {
+            let Some(segment) = self.ring.pop_front() else { break };
+            self.ring_bytes -= segment.len();
+            self.ring_first += 1;
+            self.ring_from = segment.to;
+        }
+    }
+}
+
+fn pages<A: Key>(table: &Table<A>) -> u32 {
+    table.limit().div_ceil(PAGE)
+}

@@ -1,0 +1,61 @@
+//! A member of a group: how far it has been told.
+
+use std::sync::Arc;
+
+use super::adv::Adv;
+use super::segment::Segment;
+
+/// Where a member takes its next bytes from.
+#[derive(Debug, Clone)]
+pub(crate) enum Mode {
+    /// From the pages of the Adj-RIB-Out, one after the other.
+    Pages(Pages),
+    /// Alone from the log at this position, with the current Adj-RIB-Out.
+    Log(u64),
+    /// In step: the next shared segment is this one.
+    Ring(u64),
+}
+
+/// A pass over the pages.
+#[derive(Debug, Clone)]
+pub(crate) struct Pages {
+    pub(crate) next: u32,
+    pub(crate) end: u32,
+    /// Only what changed at this log position or later; `None`: all that is announced.
+    pub(crate) since: Option<u64>,
+    /// Where in the log it goes on.
+    pub(crate) resume: u64,
+}
+
+/// Whether End-of-RIB was sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EndOfRib {
+    Due,
+    Sent,
+}
+
+/// A member.
+#[derive(Debug, Clone)]
+pub(crate) struct Member {
+    pub(crate) mode: Mode,
+    /// What it was told in another group before it came: what of it is no longer announced has to be withdrawn.
+    pub(crate) known: Option<Adv>,
+    /// It has been told all changes below this log position.
+    pub(crate) told: u64,
+    pub(crate) end_of_rib: EndOfRib,
+    /// Nothing waits for it: it is in the idle list of its group.
+    pub(crate) idle: bool,
+}
+
+/// What [`Group::produce`](super::group::Group::produce) has for a member.
+#[derive(Debug)]
+pub(crate) enum Produced {
+    /// Messages.
+    Segment(Arc<Segment>),
+    /// End-of-RIB, once in a session.
+    EndOfRib,
+    /// Nothing yet, but there is more to look at.
+    Working,
+    /// Nothing waits.
+    Idle,
+}

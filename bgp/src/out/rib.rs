@@ -1,0 +1,270 @@
+//! A table and the update groups that follow it.
+
+use std::collections::VecDeque;
+
+use rustc_hash::FxHashMap;
+use slab::Slab;
+use tortie_config::Cidr;
+
+use super::adv::Adv;
+use super::export::{Face, GroupKey};
+use super::group::Group;
+use super::member::{EndOfRib, Produced};
+use crate::rib::Shared;
+use crate::rib::import;
+use crate::rib::source::LOCAL;
+use crate::rib::table::{Key, Table};
+use crate::rib::walk::{Job, Slice, Walk};
+
+/// Slots that one call visits on its walk.
+const WALK: u32 = 4096;
+/// Segments that one call makes for idle members.
+const ADVANCES: usize = 16;
+/// Entries that one call gives back.
+const BURIALS: usize = 8192;
+/// Log length from which on it is trimmed.
+const TRIM: u64 = 4096;
+
+/// One family: its table and its groups.
+#[derive(Debug)]
+pub(crate) struct FamilyRib<A> {
+    pub(crate) table: Table<A>,
+    groups: Slab<Group>,
+    by_key: FxHashMap<GroupKey, u32>,
+    pub(crate) walk: Walk,
+    /// Groups that have not followed the log to `queued_to` yet.
+    queue: VecDeque<u32>,
+    queued_to: u64,
+    /// Graveyard and log were looked at up to this head.
+    swept_to: u64,
+    /// End-of-RIB may be sent by groups that have come this far.
+    pub(crate) end_of_rib_after: Option<u64>,
+}
+
+/// What a member was told before it changed its group.
+pub(crate) type Known = (Adv, u64, EndOfRib);
+
+impl<A: Key> FamilyRib<A> {
+    pub(crate) fn new() -> Self {
+        Self {
+            table: Table::default(),
+            groups: Slab::new(),
+            by_key: FxHashMap::default(),
+            walk: Walk::default(),
+            queue: VecDeque::new(),
+            queued_to: 0,
+            swept_to: 0,
+            end_of_rib_after: None,
+        }
+    }
+
+    /// Puts a member into the group of this key.
+    pub(crate) fn join(&mut self, key: GroupKey, face: Face, member: u32, known: Option<Known>) -> u32 {
+        let id = match self.by_key.get(&key) {
+            Some(id) => *id,
+            None => {
+                let group = Group::new(key.clone(), face, &self.table);
+                let id = u32::try_from(self.groups.insert(group)).unwrap_or(u32::MAX);
+                self.by_key.insert(key, id);
+                id
+            }
+        };
+        if let Some(group) = self.groups.get_mut(id as usize) {
+            group.join(&self.table, member, known);
+        }
+        id
+    }
+
+    /// Takes a member out of its group, which goes with its last member.
+    pub(crate) fn leave(&mut self, shared: &mut Shared, group: u32, member: u32) -> Option<Known> {
+        let place = self.groups.get_mut(group as usize)?;
+        let known = place.leave(member);
+        if place.is_empty() {
+            let mut gone = self.groups.remove(group as usize);
+            gone.dissolve(shared);
+            self.by_key.remove(&gone.key);
+        }
+        known
+    }
+
+    pub(crate) fn group(&self, id: u32) -> Option<&Group> {
+        self.groups.get(id as usize)
+    }
+
+    pub(crate) fn groups(&self) -> impl Iterator<Item = &Group> {
+        self.groups.iter().map(|(_, g)| g)
+    }
+
+    pub(crate) fn resend(&mut self, group: u32, member: u32) {
+        if let Some(group) = self.groups.get_mut(group as usize) {
+            group.resend(&self.table, member);
+        }
+    }
+
+    /// The next thing for a member; see [`Group::produce`]. `wake` gets the members for which it made something, too.
+    pub(crate) fn produce(
+        &mut self,
+        shared: &mut Shared,
+        group: u32,
+        member: u32,
+        wake: &mut Vec<u32>,
+    ) -> Produced {
+        let Some(group) = self.groups.get_mut(group as usize) else { return Produced::Idle };
+        // A group that never passes on what it learns has nothing to wait for (RFC 4724 4.1 is about learned routes).
+        let after = if shared.deferring && shared.transit { None } else { self.end_of_rib_after };
+        let produced = group.produce(shared, &self.table, member, after);
+        if group.take_fresh() {
+            group.wake_for_segment(|m| wake.push(m));
+        }
+        produced
+    }
+
+    /// Whether [`FamilyRib::work`] has something to do.
+    pub(crate) fn has_work(&self) -> bool {
+        !self.walk.is_idle()
+            || !self.queue.is_empty()
+            || (self.queued_to != self.table.log.head() && !self.groups.is_empty())
+            || self.wants_sweep()
+    }
+
+    fn wants_sweep(&self) -> bool {
+        let head = self.table.log.head();
+        self.swept_to != head && (self.table.has_dead() || head - self.table.log.base() >= TRIM)
+    }
+
+    /// Does a slice of the queued work. `wake` gets the members for which there is something new, `done` the jobs that have
+    /// come round.
+    pub(crate) fn work(&mut self, shared: &mut Shared, wake: &mut Vec<u32>, mut done: impl FnMut(Job)) {
+        if !self.walk.is_idle() {
+            let limit = self.table.limit();
+            let slice = self.walk.next(limit, WALK);
+            self.visit(shared, slice);
+            let head = self.table.log.head();
+            let mut finished = Vec::new();
+            self.walk.advance(slice, limit, |job| finished.push(job));
+            for job in finished {
+                match job {
+                    Job::Reimport => self.walk.reimport_all = false,
+                    // End-of-RIB may follow once what this walk found was sent.
+                    Job::Reexport if self.end_of_rib_after.is_none() && !shared.deferring => {
+                        self.end_of_rib_after = Some(head);
+                        for (_, group) in &mut self.groups {
+                            group.wake_all(Some(group.front()), |m| wake.push(m));
+                        }
+                    }
+                    _ => {}
+                }
+                done(job);
+            }
+        }
+        self.follow(shared, wake);
+        self.sweep(shared);
+    }
+
+    /// Lets groups with idle members follow the log. Others follow when a member asks for more.
+    fn follow(&mut self, shared: &mut Shared, wake: &mut Vec<u32>) {
+        if !shared.local_ready {
+            return;
+        }
+        if self.queue.is_empty() && self.queued_to != self.table.log.head() {
+            self.queued_to = self.table.log.head();
+            self.queue.extend(self.groups.iter().map(|(id, _)| u32::try_from(id).unwrap_or(u32::MAX)));
+        }
+        for _ in 0..ADVANCES {
+            let Some(id) = self.queue.front().copied() else { return };
+            if let Some(group) = self.groups.get_mut(id as usize) {
+                if group.check_overrun(&self.table) {
+                    group.wake_all(None, |m| wake.push(m));
+                } else if group.has_idle() && group.is_behind(&self.table) {
+                    group.advance(shared, &self.table);
+                    if group.take_fresh() {
+                        group.wake_for_segment(|m| wake.push(m));
+                    }
+                    continue;
+                }
+            }
+            self.queue.pop_front();
+        }
+    }
+
+    /// Gives back what all groups have passed.
+    fn sweep(&mut self, shared: &mut Shared) {
+        if !self.wants_sweep() {
+            return;
+        }
+        let head = self.table.log.head();
+        let passed = self.groups.iter().map(|(_, g)| g.needs()).min().unwrap_or(head).min(head);
+        let groups = &mut self.groups;
+        let more = self.table.bury(passed, BURIALS, |slot| {
+            for (_, group) in groups.iter_mut() {
+                group.forget(shared, slot);
+            }
+        });
+        self.table.log.trim(passed);
+        // What is left waits for a reader; the next change or the next tick looks again.
+        if !more || passed < head {
+            self.swept_to = head;
+        }
+    }
+
+    /// Something that graveyard and log wait for may have happened.
+    pub(crate) fn look_again(&mut self) {
+        if self.table.has_dead() {
+            self.swept_to = self.table.log.base().wrapping_sub(1);
+        }
+    }
+
+    fn visit(&mut self, shared: &mut Shared, slice: Slice) {
+        let (purge, reimport) = (self.walk.has(Job::Purge), self.walk.has(Job::Reimport));
+        let (hops, reexport) = (self.walk.has(Job::Hops), self.walk.has(Job::Reexport));
+        let all = self.walk.reimport_all;
+        for slot in slice.from..slice.to {
+            let Some(entry) = self.table.entry(slot).filter(|e| e.is_live() && !e.is_empty()) else {
+                continue;
+            };
+            if hops && !reimport && self.table.paths(entry).any(|p| is_dirty(shared, p.attr)) {
+                self.table.review(shared, slot);
+            }
+            if reimport {
+                self.table.revise(shared, slot, |shared, prefix, path| {
+                    let source = shared.sources.get(path.source)?;
+                    (all || source.family(A::FAMILY).reimport)
+                        .then(|| revised(shared, path.source, prefix, path.attr))
+                });
+            }
+            if purge {
+                self.table.remove_if(shared, slot, |shared, path| {
+                    let source = shared.sources.get(path.source);
+                    path.source != LOCAL
+                        && !source.is_some_and(|s| s.family(A::FAMILY).is_valid(path.generation))
+                });
+            }
+            if reexport && self.groups.iter_mut().any(|(_, g)| g.differs(shared, &self.table, slot)) {
+                self.table.touch(slot);
+            }
+        }
+    }
+
+    /// Visits all slots at once, as a last resort.
+    pub(crate) fn visit_all(&mut self, shared: &mut Shared) {
+        let to = self.table.limit();
+        self.visit(shared, Slice { from: 0, to });
+    }
+
+    pub(crate) fn memory(&self) -> usize {
+        self.table.memory() + self.groups.iter().map(|(_, g)| g.memory()).sum::<usize>()
+    }
+}
+
+fn is_dirty(shared: &Shared, attr: u32) -> bool {
+    shared.attrs.set(attr).is_some_and(|a| shared.hops.is_dirty(a.hop))
+}
+
+fn revised(shared: &mut Shared, source: u32, prefix: Cidr, attr: u32) -> u8 {
+    let looped = match (shared.sources.get(source), shared.attrs.attributes(attr)) {
+        (Some(from), Some(attributes)) => import::loop_check(shared, from, attributes),
+        _ => None,
+    };
+    import::decide(shared, source, prefix, attr, looped)
+        .map_or(import::ACCEPTED, |r| shared.reasons.number(r))
+}

@@ -1,0 +1,214 @@
+//! Bytes that the members of a group share.
+
+use std::sync::Arc;
+
+use super::export::{self, GroupKey};
+use super::outs::Outs;
+use crate::rib::Shared;
+use crate::rib::source::LOCAL;
+use crate::rib::table::{Key, Table};
+use crate::wire::{UpdateTemplate, WithdrawWriter};
+
+/// Whole messages, encoded once.
+#[derive(Debug, Default)]
+pub(crate) struct Segment {
+    bytes: Vec<u8>,
+    messages: Vec<Message>,
+    /// Members whose own routes are in it, sorted.
+    sources: Vec<u32>,
+    /// What single members are told besides: withdrawals of routes that have become their own.
+    private: Vec<(u32, Arc<Segment>)>,
+    /// Log positions that it covers.
+    pub(crate) from: u64,
+    pub(crate) to: u64,
+}
+
+/// The end of a message in the bytes of its segment, and the source of its routes, which does not get it; [`LOCAL`]: all do.
+#[derive(Debug, Clone, Copy)]
+struct Message {
+    end: u32,
+    source: u32,
+}
+
+impl Segment {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.messages.is_empty() && self.private.is_empty()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len() + self.private.iter().map(|(_, s)| s.bytes.len()).sum::<usize>()
+    }
+
+    /// What only this member is told.
+    pub(crate) fn private(&self, member: u32) -> Option<&Arc<Self>> {
+        self.private.iter().find(|(m, _)| *m == member).map(|(_, s)| s)
+    }
+
+    /// Whether this member gets any message of it.
+    pub(crate) fn concerns(&self, member: u32) -> bool {
+        self.sources.binary_search(&member).is_err() || self.messages.iter().any(|m| m.source != member)
+    }
+}
+
+/// A place in a segment.
+#[derive(Debug, Clone)]
+pub(crate) struct Cursor {
+    segment: Arc<Segment>,
+    message: usize,
+    member: u32,
+}
+
+impl Cursor {
+    pub(crate) fn new(segment: Arc<Segment>, member: u32) -> Self {
+        Self { segment, message: 0, member }
+    }
+
+    /// Appends whole messages, at most `room` octets but at least one message; returns how many, and whether all are out.
+    pub(crate) fn copy(&mut self, out: &mut Vec<u8>, room: usize) -> (u64, bool) {
+        let segment = &*self.segment;
+        let messages = segment.messages.get(self.message..).unwrap_or_default();
+        let begin =
+            self.message.checked_sub(1).and_then(|m| segment.messages.get(m)).map_or(0, |m| m.end as usize);
+        if segment.sources.binary_search(&self.member).is_err() {
+            // All of it: one copy of as many messages as there is room for.
+            let fit = messages.partition_point(|m| m.end as usize - begin <= room).max(1).min(messages.len());
+            let end = fit.checked_sub(1).and_then(|m| messages.get(m)).map_or(begin, |m| m.end as usize);
+            out.extend_from_slice(segment.bytes.get(begin..end).unwrap_or_default());
+            self.message += fit;
+            return (fit as u64, self.message >= segment.messages.len());
+        }
+        let (mut count, start, mut begin) = (0, out.len(), begin);
+        for message in messages {
+            let end = message.end as usize;
+            if message.source != self.member {
+                if count > 0 && out.len() - start + (end - begin) > room {
+                    return (count, false);
+                }
+                out.extend_from_slice(segment.bytes.get(begin..end).unwrap_or_default());
+                count += 1;
+            }
+            begin = end;
+            self.message += 1;
+        }
+        (count, true)
+    }
+}
+
+/// Differences that a segment tells.
+#[derive(Debug, Default)]
+pub(crate) struct Changes {
+    /// Source that does not have to be told ([`LOCAL`]: none) and slot.
+    pub(crate) withdrawn: Vec<(u32, u32)>,
+    /// Out and slot.
+    pub(crate) announced: Vec<(u32, u32)>,
+    /// Member and slot: announced to it before, now its own.
+    pub(crate) private: Vec<(u32, u32)>,
+}
+
+impl Changes {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.withdrawn.is_empty() && self.announced.is_empty() && self.private.is_empty()
+    }
+
+    /// Encodes: withdrawals first, then announcements, packed by what they share. `is_member` tells whether a source is a
+    /// member of the group: only then what it withdrew has to be kept apart. Announcements of two sources differ anyway.
+    pub(crate) fn encode<A: Key>(
+        mut self,
+        key: &GroupKey,
+        shared: &Shared,
+        table: &Table<A>,
+        outs: &Outs,
+        is_member: impl Fn(u32) -> bool,
+    ) -> Segment {
+        let mut segment = Segment::default();
+        for (source, _) in &mut self.withdrawn {
+            if !is_member(*source) {
+                *source = LOCAL;
+            }
+        }
+        // Both sorts are stable, so that prefixes stay in the order in which they came.
+        self.withdrawn.sort_by_key(|(source, _)| *source);
+        if !self.announced.is_sorted_by_key(|(out, _)| *out) {
+            self.announced.sort_by_key(|(out, _)| *out);
+        }
+        for run in self.withdrawn.chunk_by(|a, b| a.0 == b.0) {
+            let source = run.first().map_or(LOCAL, |(s, _)| *s);
+            segment.withdraw(key, table, source, run.iter().map(|(_, slot)| *slot));
+        }
+        for run in self.announced.chunk_by(|a, b| a.0 == b.0) {
+            let Some(out) = run.first().and_then(|(out, _)| outs.key(*out)) else { continue };
+            let Some(attributes) = export::attributes(shared, key, out, outs.added(out.extra)) else {
+                continue;
+            };
+            // What does not fit is no out: see `is_oversized`.
+            let Ok(template) = UpdateTemplate::new(&attributes, key.family, &key.session) else { continue };
+            segment.announce(&template, table, out.source, run.iter().map(|(_, slot)| *slot));
+        }
+        self.private.sort_unstable();
+        for run in self.private.chunk_by(|a, b| a.0 == b.0) {
+            let mut own = Segment::default();
+            own.withdraw(key, table, LOCAL, run.iter().map(|(_, slot)| *slot));
+            if let Some((member, _)) = run.first() {
+                segment.private.push((*member, Arc::new(own)));
+            }
+        }
+        segment.sources.sort_unstable();
+        segment.sources.dedup();
+        segment
+    }
+}
+
+impl Segment {
+    fn close(&mut self, source: u32) {
+        let end = u32::try_from(self.bytes.len()).unwrap_or(u32::MAX);
+        if self.messages.last().map_or(0, |m| m.end) == end {
+            return;
+        }
+        self.messages.push(Message { end, source });
+        if source != LOCAL {
+            self.sources.push(source);
+        }
+    }
+
+    fn withdraw<A: Key>(
+        &mut self,
+        key: &GroupKey,
+        table: &Table<A>,
+        source: u32,
+        slots: impl Iterator<Item = u32>,
+    ) {
+        let mut slots = slots.filter_map(|slot| table.entry(slot).map(|e| e.prefix())).peekable();
+        while slots.peek().is_some() {
+            let mut writer = WithdrawWriter::begin(key.family, &key.session, &mut self.bytes);
+            while let Some(prefix) = slots.peek().copied() {
+                if !writer.push(prefix, 0) {
+                    break;
+                }
+                slots.next();
+            }
+            writer.finish();
+            self.close(source);
+        }
+    }
+
+    fn announce<A: Key>(
+        &mut self,
+        template: &UpdateTemplate,
+        table: &Table<A>,
+        source: u32,
+        slots: impl Iterator<Item = u32>,
+    ) {
+        let mut slots = slots.filter_map(|slot| table.entry(slot).map(|e| e.prefix())).peekable();
+        while slots.peek().is_some() {
+            let mut writer = template.begin(&mut self.bytes);
+            while let Some(prefix) = slots.peek().copied() {
+                if !writer.push(prefix, 0) {
+                    break;
+                }
+                slots.next();
+            }
+            writer.finish();
+            self.close(source);
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! The decision process (RFC 4271 9.1, RFC 4456 9) as elimination: each step leaves the best of what is left.
+//!
+//! Elimination makes MED harmless. Compared pairwise, MED between routes of one neighbouring AS only is no order (a beats
+//! b, b beats c, c beats a); dropped per neighbouring AS from what is left, as RFC 4271 9.1.2.2 c writes it, the outcome
+//! depends on the set of paths and on nothing else.
+
+use std::net::IpAddr;
+
+use smallvec::SmallVec;
+
+use crate::query::Step;
+
+/// A usable path as the decision process sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Candidate {
+    pub(crate) local: bool,
+    pub(crate) local_pref: u32,
+    pub(crate) path_len: u16,
+    pub(crate) origin: u8,
+    pub(crate) med: u32,
+    /// MEDs compare within one neighbouring AS.
+    pub(crate) neighbour: u32,
+    pub(crate) ebgp: bool,
+    pub(crate) metric: u32,
+    /// ORIGINATOR_ID, else the peer's BGP identifier.
+    pub(crate) router_id: u32,
+    pub(crate) clusters: u16,
+    pub(crate) address: IpAddr,
+    /// Two peers may share an address (several ports), so this ends all ties.
+    pub(crate) source: u32,
+}
+
+/// For each candidate the step at which it lost; `None` for the best one. Those that lost at [`Step::RouterId`] or later tie
+/// with it for ECMP.
+pub(crate) type Outcome = SmallVec<[Option<Step>; 4]>;
+
+/// Whether a path is used beside the best one.
+pub(crate) fn is_multipath(lost: Option<Step>) -> bool {
+    lost.is_none_or(|step| step >= Step::RouterId)
+}
+
+/// Decides among all usable paths of a prefix. Exactly one of them has no losing step, if there is any.
+pub(crate) fn decide(candidates: &[Candidate]) -> Outcome {
+    let mut round =
+        Round { candidates, lost: SmallVec::from_elem(None, candidates.len()), left: candidates.len() };
+    round.keep(Step::Local, |c| !c.local);
+    round.keep(Step::LocalPref, |c| std::cmp::Reverse(c.local_pref));
+    round.keep(Step::AsPathLength, |c| c.path_len);
+    round.keep(Step::Origin, |c| c.origin);
+    round.med();
+    round.keep(Step::Ebgp, |c| !c.ebgp);
+    round.keep(Step::IgpMetric, |c| c.metric);
+    round.keep(Step::RouterId, |c| c.router_id);
+    round.keep(Step::ClusterListLength, |c| c.clusters);
+    round.keep(Step::PeerAddress, |c| (c.address, c.source));
+    round.lost
+}
+
+struct Round<'c> {
+    candidates: &'c [Candidate],
+    lost: Outcome,
+    left: usize,
+}
+
+impl Round<'_> {
+    fn standing(&self) -> impl Iterator<Item = &Candidate> {
+        self.candidates.iter().zip(&self.lost).filter(|(_, lost)| lost.is_none()).map(|(c, _)| c)
+    }
+
+    /// Drops all but those with the least key.
+    fn keep<K: Ord>(&mut self, step: Step, key: impl Fn(&Candidate) -> K) {
+        if self.left < 2 {
+            return;
+        }
+        let Some(least) = self.standing().map(&key).min() else { return };
+        self.drop(step, |c| key(c) > least);
+    }
+
+    fn drop(&mut self, step: Step, loses: impl Fn(&Candidate) -> bool) {
+        for (candidate, lost) in self.candidates.iter().zip(&mut self.lost) {
+            if lost.is_none() && loses(candidate) {
+                *lost = Some(step);
+                self.left -= 1;
+            }
+        }
+    }
+
+    /// Drops those that have a rival of the same neighbouring AS with a lower MED.
+    fn med(&mut self) {
+        if self.left < 2 {
+            return;
+        }
+        let mut least: SmallVec<[(u32, u32); 8]> = self.standing().map(|c| (c.neighbour, c.med)).collect();
+        least.sort_unstable();
+        least.dedup_by_key(|(neighbour, _)| *neighbour);
+        self.drop(Step::Med, |c| {
+            let at = least.binary_search_by_key(&c.neighbour, |(neighbour, _)| *neighbour);
+            at.ok().and_then(|i| least.get(i)).is_some_and(|(_, med)| c.med > *med)
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn candidate() -> impl Strategy<Value = Candidate> {
+        // Small ranges, so that ties are common at every step.
+        let first = (prop::bool::weighted(0.1), 0u32..2, 0u16..2, 0u8..2, 0u32..3, 0u32..3);
+        let second = (any::<bool>(), 0u32..2, 0u32..3, 0u16..2, 0u32..3);
+        (first, second).prop_map(
+            |(
+                (local, local_pref, path_len, origin, med, neighbour),
+                (ebgp, metric, router_id, clusters, address),
+            )| {
+                Candidate {
+                    local,
+                    local_pref,
+                    path_len,
+                    origin,
+                    med,
+                    neighbour,
+                    ebgp,
+                    metric,
+                    router_id,
+                    clusters,
+                    address: IpAddr::V4(Ipv4Addr::from(address)),
+                    source: 0,
+                }
+            },
+        )
+    }
+
+    fn candidates() -> impl Strategy<Value = Vec<Candidate>> {
+        prop::collection::vec(candidate(), 1..8).prop_map(|mut all| {
+            for (n, c) in (0..).zip(&mut all) {
+                c.source = n;
+            }
+            all
+        })
+    }
+
+    fn best(all: &[Candidate]) -> Candidate {
+        let outcome = decide(all);
+        let mut winners = all.iter().zip(&outcome).filter(|(_, lost)| lost.is_none());
+        let winner = *winners.next().unwrap().0;
+        assert!(winners.next().is_none());
+        winner
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(3000))]
+
+        /// One winner, whatever the order in which paths came.
+        #[test]
+        fn order_of_arrival_does_not_matter(all in candidates(), turn in 0usize..8) {
+            let mut other = all.clone();
+            let by = turn % other.len();
+            other.rotate_left(by);
+            prop_assert_eq!(best(&all), best(&other));
+            other.reverse();
+            prop_assert_eq!(best(&all), best(&other));
+        }
+
+        /// Taking away paths that lost at a step that no MED decided changes nothing: the rest is a total order.
+        #[test]
+        fn without_med_the_winner_of_all_beats_every_subset(all in candidates(), mask in any::<u8>()) {
+            let flat: Vec<Candidate> = all.iter().map(|c| Candidate { med: 0, ..*c }).collect();
+            let winner = best(&flat);
+            let subset: Vec<Candidate> = flat
+                .iter()
+                .enumerate()
+                .filter(|(i, c)| mask & 1 << i != 0 || **c == winner)
+                .map(|(_, c)| *c)
+                .collect();
+            prop_assert_eq!(best(&subset), winner);
+        }
+
+        /// What is used beside the best path equals it in all that comes before the router id, path contents apart.
+        #[test]
+        fn multipath_ties_up_to_the_router_id(all in candidates()) {
+            let winner = best(&all);
+            for (c, lost) in all.iter().zip(decide(&all)) {
+                if is_multipath(lost) {
+                    let key = |c: &Candidate| (c.local, c.local_pref, c.path_len, c.origin, c.ebgp, c.metric);
+                    prop_assert_eq!(key(c), key(&winner));
+                }
+            }
+        }
+    }
+
+    fn plain() -> Candidate {
+        Candidate {
+            local: false,
+            local_pref: 100,
+            path_len: 2,
+            origin: 0,
+            med: 0,
+            neighbour: 1,
+            ebgp: true,
+            metric: 0,
+            router_id: 1,
+            clusters: 0,
+            address: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            source: 0,
+        }
+    }
+
+    /// The cycle of RFC 3345: with MED compared pairwise no path wins against both others.
+    #[test]
+    fn med_compares_within_one_neighbouring_as_only() {
+        let a =
+            Candidate { neighbour: 10, med: 10, ebgp: false, metric: 5, router_id: 1, source: 1, ..plain() };
+        let b =
+            Candidate { neighbour: 20, med: 5, ebgp: false, metric: 4, router_id: 2, source: 2, ..plain() };
+        let c =
+            Candidate { neighbour: 10, med: 0, ebgp: false, metric: 6, router_id: 3, source: 3, ..plain() };
+        // a loses to c by MED, then b has the lower metric.
+        let lost = decide(&[a, b, c]);
+        assert_eq!(lost.to_vec(), [Some(Step::Med), None, Some(Step::IgpMetric)]);
+        assert_eq!(best(&[a, b]), b);
+        assert_eq!(best(&[a, c]), c);
+    }
+
+    #[test]
+    fn each_step_decides_in_its_turn() {
+        let base = plain();
+        let worse = [
+            (Candidate { local_pref: 99, ..base }, Step::LocalPref),
+            (Candidate { path_len: 3, ..base }, Step::AsPathLength),
+            (Candidate { origin: 1, ..base }, Step::Origin),
+            (Candidate { med: 1, ..base }, Step::Med),
+            (Candidate { ebgp: false, ..base }, Step::Ebgp),
+            (Candidate { metric: 1, ..base }, Step::IgpMetric),
+            (Candidate { router_id: 2, ..base }, Step::RouterId),
+            (Candidate { clusters: 1, ..base }, Step::ClusterListLength),
+            (Candidate { address: "127.0.0.2".parse().unwrap(), ..base }, Step::PeerAddress),
+        ];
+        for (other, step) in worse {
+            assert_eq!(decide(&[base, other]).to_vec(), [None, Some(step)]);
+            assert_eq!(decide(&[other, base]).to_vec(), [Some(step), None]);
+        }
+        let local = Candidate { local: true, local_pref: 0, path_len: 9, ..base };
+        assert_eq!(decide(&[base, local]).to_vec(), [Some(Step::Local), None]);
+    }
+}

@@ -1,0 +1,163 @@
+//! Next hops of attribute sets, and what the embedder knows of them.
+
+use std::net::IpAddr;
+
+use rustc_hash::FxHashMap;
+
+use super::pool::Pool;
+use crate::api::NextHopState;
+use crate::types::Family;
+
+/// No next hop: a local route.
+pub(crate) const NO_HOP: u32 = u32::MAX;
+
+#[derive(Debug, Default)]
+struct Hop {
+    address: Option<IpAddr>,
+    refs: u32,
+    state: Option<NextHopState>,
+    /// Changed since the last full walk of the tables began.
+    dirty: bool,
+    /// Slots that came while nothing was known of it; `None`: too many, a walk has to find them.
+    waiting: Option<Vec<(Family, u32)>>,
+}
+
+/// Slots that a next hop remembers before its first answer.
+const WAITING_MAX: usize = 64;
+
+/// What an answer about a next hop asks for.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Answered {
+    /// Nothing new.
+    Same,
+    /// These slots have to be decided.
+    Slots(Vec<(Family, u32)>),
+    /// All routes have to be looked at.
+    Walk,
+}
+
+/// All next hops, counted by the attribute sets that have them.
+#[derive(Debug, Default)]
+pub(crate) struct Hops {
+    pool: Pool<Hop>,
+    by_address: FxHashMap<IpAddr, u32>,
+    /// New ones that the embedder has to be told of.
+    pub(crate) track: Vec<IpAddr>,
+    /// May have lost the last reference.
+    idle: Vec<u32>,
+    dirty: Vec<u32>,
+    unanswered: usize,
+}
+
+impl Hops {
+    pub(crate) fn retain(&mut self, address: IpAddr) -> u32 {
+        if let Some(id) = self.by_address.get(&address)
+            && let Some(hop) = self.pool.get_mut(*id)
+        {
+            hop.refs += 1;
+            return *id;
+        }
+        let hop =
+            Hop { address: Some(address), refs: 1, state: None, dirty: false, waiting: Some(Vec::new()) };
+        let id = self.pool.insert(hop);
+        self.unanswered += 1;
+        self.by_address.insert(address, id);
+        self.track.push(address);
+        id
+    }
+
+    pub(crate) fn release(&mut self, id: u32) {
+        if let Some(hop) = self.pool.get_mut(id) {
+            hop.refs = hop.refs.saturating_sub(1);
+            if hop.refs == 0 {
+                self.idle.push(id);
+            }
+        }
+    }
+
+    /// Forgets what nobody refers to any more and returns its addresses. Called between inputs, so that a next hop that
+    /// goes and comes within one is not resolved anew.
+    pub(crate) fn collect(&mut self, mut gone: impl FnMut(IpAddr)) {
+        while let Some(id) = self.idle.pop() {
+            if self.pool.get(id).is_some_and(|h| h.refs == 0 && h.address.is_some())
+                && let Some(hop) = self.pool.remove(id)
+                && let Some(address) = hop.address
+            {
+                self.unanswered -= usize::from(hop.state.is_none());
+                self.by_address.remove(&address);
+                gone(address);
+            }
+        }
+    }
+
+    /// Takes what is now known of a next hop.
+    pub(crate) fn set(&mut self, address: IpAddr, state: NextHopState) -> Answered {
+        let Some(id) = self.by_address.get(&address) else { return Answered::Same };
+        let Some(hop) = self.pool.get_mut(*id) else { return Answered::Same };
+        let old = hop.state.replace(state);
+        if old.is_none() {
+            self.unanswered = self.unanswered.saturating_sub(1);
+        }
+        match (old, hop.waiting.take()) {
+            (Some(old), _) if old == state => return Answered::Same,
+            (None, _) if state == NextHopState::Unreachable => return Answered::Same,
+            (None, Some(slots)) => return Answered::Slots(slots),
+            _ => {}
+        }
+        if !hop.dirty {
+            hop.dirty = true;
+            self.dirty.push(*id);
+        }
+        Answered::Walk
+    }
+
+    /// Next hops of which nothing is known yet.
+    pub(crate) fn unanswered(&self) -> usize {
+        self.unanswered
+    }
+
+    /// Notes a slot for the first answer, if there was none yet.
+    #[inline]
+    pub(crate) fn wait(&mut self, id: u32, family: Family, slot: u32) {
+        let Some(hop) = self.pool.get_mut(id) else { return };
+        if hop.state.is_some() {
+            return;
+        }
+        if let Some(waiting) = &mut hop.waiting {
+            waiting.push((family, slot));
+            if waiting.len() > WAITING_MAX {
+                hop.waiting = None;
+            }
+        }
+    }
+
+    /// All routes were looked at since the last change.
+    pub(crate) fn clean(&mut self) {
+        for id in self.dirty.drain(..) {
+            if let Some(hop) = self.pool.get_mut(id) {
+                hop.dirty = false;
+            }
+        }
+    }
+
+    pub(crate) fn is_dirty(&self, id: u32) -> bool {
+        self.pool.get(id).is_some_and(|h| h.dirty)
+    }
+
+    /// What is known; `None` while the embedder has not answered.
+    pub(crate) fn state(&self, id: u32) -> Option<NextHopState> {
+        self.pool.get(id)?.state
+    }
+
+    /// The metric of a reachable next hop; 0 for local routes.
+    #[inline]
+    pub(crate) fn metric(&self, id: u32) -> Option<u32> {
+        if id == NO_HOP {
+            return Some(0);
+        }
+        match self.pool.get(id)?.state? {
+            NextHopState::Reachable { metric, .. } => Some(metric),
+            NextHopState::Unreachable => None,
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! A hash index of slot numbers: it holds no keys, so it costs four octets a slot.
+
+const EMPTY: u32 = u32::MAX;
+const GONE: u32 = u32::MAX - 1;
+const ID_BITS: u32 = 26;
+const ID_MASK: u32 = (1 << ID_BITS) - 1;
+
+/// Most numbers that fit: 26 bits less the two marks.
+pub(crate) const MAX_ID: u32 = ID_MASK - 2;
+
+/// Open addressing over numbers below 2^26. The six bits above the number are taken from the hash, so that nearly all
+/// probes of other keys end without a look at the key itself.
+#[derive(Debug, Default)]
+pub(crate) struct Index {
+    slots: Vec<u32>,
+    len: usize,
+    used: usize,
+}
+
+/// Spreads the bits of a key over a hash: the top bits choose the slot, the low ones the tag.
+#[inline]
+pub(crate) fn mix(key: u64) -> u64 {
+    let h = (key ^ key >> 32).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    (h ^ h >> 29).wrapping_mul(0xBF58_476D_1CE4_E5B9) ^ h >> 32
+}
+
+#[inline]
+fn word(hash: u64, id: u32) -> u32 {
+    // The tag is six bits.
+    #[expect(clippy::cast_possible_truncation, reason = "masked")]
+    let tag = (hash & 63) as u32;
+    tag << ID_BITS | id & ID_MASK
+}
+
+impl Index {
+    #[inline]
+    fn start(&self, hash: u64) -> usize {
+        let bits = self.slots.len().trailing_zeros();
+        // The shift leaves less than `slots.len()`.
+        #[expect(clippy::cast_possible_truncation, reason = "below a length")]
+        let at = (hash >> (64 - bits)) as usize;
+        at
+    }
+
+    /// The number with this hash for which `is` holds.
+    #[inline]
+    pub(crate) fn find(&self, hash: u64, mut is: impl FnMut(u32) -> bool) -> Option<u32> {
+        if self.slots.is_empty() {
+            return None;
+        }
+        let tag = word(hash, 0);
+        let mask = self.slots.len() - 1;
+        let mut at = self.start(hash);
+        loop {
+            match *self.slots.get(at)? {
+                EMPTY => return None,
+                GONE => {}
+                w if w & !ID_MASK == tag && is(w & ID_MASK) => return Some(w & ID_MASK),
+                _ => {}
+            }
+            at = (at + 1) & mask;
+        }
+    }
+
+    /// Whether [`Index::rebuild`] has to come before the next insert.
+    #[inline]
+    pub(crate) fn is_full(&self) -> bool {
+        (self.used + 1) * 4 > self.slots.len() * 3
+    }
+
+    /// Adds a number that is not in it. There must be room: see [`Index::is_full`].
+    pub(crate) fn insert(&mut self, hash: u64, id: u32) {
+        let mask = self.slots.len().wrapping_sub(1);
+        let mut at = self.start(hash);
+        while let Some(slot) = self.slots.get_mut(at) {
+            if matches!(*slot, EMPTY | GONE) {
+                self.used += usize::from(*slot == EMPTY);
+                self.len += 1;
+                *slot = word(hash, id);
+                return;
+            }
+            at = (at + 1) & mask;
+        }
+    }
+
+    /// Removes a number.
+    pub(crate) fn remove(&mut self, hash: u64, id: u32) {
+        let want = word(hash, id);
+        let mask = self.slots.len().wrapping_sub(1);
+        let mut at = self.start(hash);
+        while let Some(slot) = self.slots.get_mut(at) {
+            if *slot == want {
+                *slot = GONE;
+                self.len -= 1;
+                return;
+            }
+            if *slot == EMPTY {
+                return;
+            }
+            at = (at + 1) & mask;
+        }
+    }
+
+    /// Whether so much is unused that a rebuild would give memory back.
+    pub(crate) fn is_sparse(&self) -> bool {
+        self.slots.len() > 1024 && self.len * 16 < self.slots.len()
+    }
+
+    /// Makes the index anew from all numbers with their hashes. In the order of the slots of their owner, which reads
+    /// memory in sequence where walking the old index would jump.
+    pub(crate) fn rebuild(&mut self, len: usize, all: impl Iterator<Item = (u64, u32)>) {
+        let size = ((len + 1) * 2).next_power_of_two().max(16);
+        self.slots = vec![EMPTY; size];
+        self.len = 0;
+        self.used = 0;
+        for (hash, id) in all {
+            self.insert(hash, id);
+        }
+    }
+
+    /// Octets allocated.
+    pub(crate) fn memory(&self) -> usize {
+        self.slots.capacity() * 4
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// The index and a set of the standard library agree after any inserts and removals.
+        #[test]
+        fn agrees_with_a_set(ops in proptest::collection::vec((any::<bool>(), 0u32..400), 0..2000)) {
+            let mut index = Index::default();
+            let mut model = std::collections::BTreeSet::new();
+            // Half of the hashes collide in slot and tag.
+            let hash = |id: u32| if id % 2 == 0 { mix(u64::from(id)) } else { 42 };
+            for (add, id) in ops {
+                if add && model.insert(id) {
+                    if index.is_full() {
+                        index.rebuild(model.len(), model.iter().filter(|i| **i != id).map(|i| (hash(*i), *i)));
+                    }
+                    index.insert(hash(id), id);
+                } else if !add && model.remove(&id) {
+                    index.remove(hash(id), id);
+                }
+            }
+            for id in 0..400 {
+                prop_assert_eq!(index.find(hash(id), |i| i == id).is_some(), model.contains(&id));
+            }
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Attribute sets, each stored once however many routes have it.
+
+use std::hash::{BuildHasher, BuildHasherDefault};
+
+use rustc_hash::FxHasher;
+
+use super::hops::{Hops, NO_HOP};
+use super::index::{Index, mix};
+use super::pool::Pool;
+use crate::attr::Attributes;
+
+/// No attribute set.
+pub(crate) const NO_ATTR: u32 = u32::MAX;
+
+/// An attribute set with what the decision process reads of it, so that comparing touches one place.
+#[derive(Debug, Default)]
+pub(crate) struct AttrSet {
+    attributes: Option<Attributes>,
+    hash: u64,
+    refs: u32,
+    /// Number of its next hop.
+    pub(crate) hop: u32,
+    /// The AS whose MEDs compare with this one's; 0: an empty path or one that starts with a set.
+    pub(crate) neighbour: u32,
+    /// RFC 4271 9.1.2.2 a.
+    pub(crate) path_len: u16,
+}
+
+/// All attribute sets in use.
+#[derive(Debug, Default)]
+pub(crate) struct AttrTable {
+    pool: Pool<AttrSet>,
+    index: Index,
+}
+
+impl AttrTable {
+    /// The number of this set, with one more reference. `local`: its next hop is nothing to resolve.
+    pub(crate) fn intern(&mut self, attributes: Attributes, local: bool, hops: &mut Hops) -> u32 {
+        let hash = mix(BuildHasherDefault::<FxHasher>::default().hash_one(&attributes) ^ u64::from(local));
+        let found = self.index.find(hash, |id| {
+            self.pool.get(id).is_some_and(|s| {
+                s.hash == hash && (s.hop == NO_HOP) == local && s.attributes.as_ref() == Some(&attributes)
+            })
+        });
+        if let Some(id) = found {
+            self.retain(id);
+            return id;
+        }
+        let hop = if local { NO_HOP } else { hops.retain(attributes.next_hop) };
+        let set = AttrSet {
+            hash,
+            refs: 1,
+            hop,
+            neighbour: attributes.as_path.first().unwrap_or(0),
+            path_len: u16::try_from(attributes.as_path.hops()).unwrap_or(u16::MAX),
+            attributes: Some(attributes),
+        };
+        if self.index.is_full() {
+            let all = self.pool.iter().filter(|(_, s)| s.attributes.is_some()).map(|(id, s)| (s.hash, id));
+            self.index.rebuild(self.pool.len(), all);
+        }
+        let id = self.pool.insert(set);
+        self.index.insert(hash, id);
+        id
+    }
+
+    #[inline]
+    pub(crate) fn retain(&mut self, id: u32) {
+        if let Some(set) = self.pool.get_mut(id) {
+            set.refs += 1;
+        }
+    }
+
+    #[inline]
+    pub(crate) fn release(&mut self, id: u32, hops: &mut Hops) {
+        let Some(set) = self.pool.get_mut(id) else { return };
+        set.refs = set.refs.saturating_sub(1);
+        if set.refs > 0 || set.attributes.is_none() {
+            return;
+        }
+        if let Some(set) = self.pool.remove(id) {
+            self.index.remove(set.hash, id);
+            hops.release(set.hop);
+        }
+        if self.index.is_sparse() {
+            let all = self.pool.iter().filter(|(_, s)| s.attributes.is_some()).map(|(id, s)| (s.hash, id));
+            self.index.rebuild(self.pool.len(), all);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn set(&self, id: u32) -> Option<&AttrSet> {
+        self.pool.get(id)
+    }
+
+    #[inline]
+    pub(crate) fn attributes(&self, id: u32) -> Option<&Attributes> {
+        self.pool.get(id)?.attributes.as_ref()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.pool.len()
+    }
+
+    /// Octets allocated, variable parts estimated.
+    pub(crate) fn memory(&self) -> usize {
+        let heap = |a: &Attributes| {
+            a.as_path.octets().len() + a.communities.len() * 4 + a.large_communities.len() * 12 + 32
+        };
+        let heap: usize = self.pool.iter().filter_map(|(_, s)| s.attributes.as_ref()).map(heap).sum();
+        heap + self.pool.memory() + self.index.memory()
+    }
+}
+
+impl AttrSet {
+    #[inline]
+    pub(crate) fn attributes(&self) -> Option<&Attributes> {
+        self.attributes.as_ref()
+    }
+}

@@ -1,0 +1,54 @@
+//! The routes: one table for each family, and what its entries refer to.
+//!
+//! What is here: prefixes with their paths ([`table`]), attribute sets stored once ([`intern`]), next hops ([`hops`]), the
+//! peers as the table sees them ([`source`]), import checks ([`import`]), the decision process ([`decision`]), and the slow
+//! walk that follows changes which touch many prefixes ([`walk`]). What is not: sessions, and what is announced to
+//! whom ([`out`](crate::out)).
+//!
+//! A received prefix goes `import` -> [`table::Table::announce`] -> `decision`. When its best path changed, its slot is
+//! appended to the table's log (which the update groups read) and marked dirty (which `take_best` drains). The
+//! Adj-RIB-In of a peer is the table as far as its paths carry that peer's number; the Loc-RIB is the first path of each
+//! entry. A path belongs to a generation of its session: when a session ends the number rises, and what carries
+//! another number is stale or gone without anybody having touched it; the walk removes it later, in slices.
+
+pub(crate) mod decision;
+pub(crate) mod hops;
+pub(crate) mod import;
+pub(crate) mod index;
+pub(crate) mod intern;
+pub(crate) mod log;
+pub(crate) mod pool;
+pub(crate) mod source;
+pub(crate) mod table;
+pub(crate) mod walk;
+
+use crate::api::PolicyHandle;
+use crate::query::RouteChanges;
+
+/// What tables and update groups of both families share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) attrs: intern::AttrTable,
+    pub(crate) hops: hops::Hops,
+    pub(crate) sources: source::Sources,
+    pub(crate) reasons: import::Reasons,
+    pub(crate) policy: PolicyHandle,
+    pub(crate) asn: u32,
+    pub(crate) router_id: u32,
+    /// Selection is deferred after our restart (RFC 4724 4.1): learned routes are neither announced nor given out.
+    pub(crate) deferring: bool,
+    /// `Input::LocalReady` came.
+    pub(crate) local_ready: bool,
+    /// Some peer may be sent learned routes: an eBGP peer or a reflector client is configured.
+    pub(crate) transit: bool,
+    pub(crate) changes: RouteChanges,
+    /// Cluster ids of our reflector clients (RFC 4456), sorted.
+    pub(crate) clusters: Vec<u32>,
+}
+
+impl Shared {
+    /// One of these clusters is ours.
+    fn is_own_cluster(&self, clusters: &[u32]) -> bool {
+        clusters.iter().any(|c| self.clusters.binary_search(c).is_ok())
+    }
+}

@@ -1,0 +1,99 @@
+//! A connection and what waits in it, both ways.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use crate::api::State;
+use crate::out::segment::Cursor;
+use crate::wire::{Negotiated, Open};
+
+/// Octets of input that a connection holds at most: two of the longest messages.
+pub(crate) const INPUT_MAX: usize = 128 * 1024;
+
+/// Who opened a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Direction {
+    Outgoing,
+    Incoming,
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(crate) struct Conn {
+    /// The source number of its peer.
+    pub(crate) peer: u32,
+    pub(crate) direction: Direction,
+    pub(crate) local: SocketAddr,
+    pub(crate) remote: SocketAddr,
+    /// OpenSent, OpenConfirm or Established.
+    pub(crate) state: State,
+    pub(crate) input: Input,
+    /// It is in the queue of connections with whole messages to read.
+    pub(crate) queued: bool,
+    /// Messages of the session itself; they go before all UPDATEs.
+    pub(crate) control: Vec<u8>,
+    /// UPDATEs that have been made and not all copied out.
+    pub(crate) cursors: VecDeque<Cursor>,
+    /// The embedder knows that something waits, since then without progress.
+    pub(crate) wants: Option<Instant>,
+    pub(crate) send_hold_armed: bool,
+    /// The family that is served first next time.
+    pub(crate) turn: usize,
+    pub(crate) ours: Open,
+    pub(crate) theirs: Option<Open>,
+    pub(crate) negotiated: Option<Negotiated>,
+    /// 0: none.
+    pub(crate) hold: Duration,
+    /// 0: none.
+    pub(crate) keepalive: Duration,
+    pub(crate) hold_at: Option<Instant>,
+    pub(crate) keepalive_at: Option<Instant>,
+    /// Its OPEN came, but it would lose a collision: it waits for the other connection until then.
+    pub(crate) held_until: Option<Instant>,
+    /// KEEPALIVE came while it waited.
+    pub(crate) confirmed: bool,
+}
+
+impl Conn {
+    pub(crate) fn is_extended(&self) -> bool {
+        self.negotiated.is_some_and(|n| n.extended)
+    }
+}
+
+/// Received octets that have not been read as messages.
+#[derive(Debug, Default)]
+pub(crate) struct Input {
+    octets: Vec<u8>,
+    at: usize,
+}
+
+impl Input {
+    pub(crate) fn push(&mut self, octets: &[u8]) {
+        if self.at > 0 {
+            self.octets.drain(..self.at);
+            self.at = 0;
+        }
+        self.octets.extend_from_slice(octets);
+    }
+
+    pub(crate) fn as_slice(&self) -> &[u8] {
+        self.octets.get(self.at..).unwrap_or_default()
+    }
+
+    pub(crate) fn consume(&mut self, count: usize) {
+        self.at += count;
+        if self.at >= self.octets.len() {
+            self.octets.clear();
+            self.at = 0;
+            // Thousands of idle connections hold nothing.
+            if self.octets.capacity() > 4096 {
+                self.octets = Vec::new();
+            }
+        }
+    }
+
+    pub(crate) fn room(&self) -> usize {
+        INPUT_MAX.saturating_sub(self.as_slice().len())
+    }
+}

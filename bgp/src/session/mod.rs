@@ -1,0 +1,134 @@
+//! Sessions: peers and their connections as values, timers, and OPENs.
+//!
+//! What is here: the state of a peer ([`Peer`]) and of a connection ([`Conn`]), the heap of deadlines ([`timers`]), and what
+//! we offer and accept in an OPEN ([`open`]). What is not: the transitions between states, which need tables and peers
+//! together and live in [`speaker`](crate::speaker).
+//!
+//! A peer has up to two connections, one in each direction, until a collision or Established leaves one. The state that
+//! is shown is that of its furthest connection; without any it is Connect (dialling), Active (waiting) or Idle.
+
+pub(crate) mod conn;
+pub(crate) mod open;
+pub(crate) mod timers;
+
+use std::time::{Duration, Instant};
+
+use crate::api::{ConnId, Down, PeerConfig, PeerId, State};
+use crate::query::MessageCounts;
+use crate::wire::GracefulRestart;
+
+/// Whether and when we dial.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Dialling {
+    /// Not planned: passive, or a session is there.
+    No,
+    /// At this time.
+    At(Instant),
+    /// The embedder was asked to.
+    Now,
+}
+
+/// A restart of the peer (RFC 4724 4.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Restart {
+    No,
+    /// It is away; its routes are kept until then.
+    Waiting(Instant),
+    /// It is back; stale routes are kept until End-of-RIB, at the latest until then.
+    Refreshing(Instant),
+}
+
+/// A configured peer.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    pub(crate) id: PeerId,
+    pub(crate) config: PeerConfig,
+    /// State that was last told.
+    pub(crate) state: State,
+    pub(crate) since: Instant,
+    pub(crate) dialling: Dialling,
+    pub(crate) outgoing: Option<ConnId>,
+    pub(crate) incoming: Option<ConnId>,
+    /// Which of the two is Established.
+    pub(crate) session: Option<ConnId>,
+    pub(crate) up_at: Option<Instant>,
+    /// It was Established since we started.
+    pub(crate) was_up: bool,
+    /// Its update groups, by family.
+    pub(crate) groups: [Option<u32>; 2],
+    pub(crate) end_of_rib_received: [bool; 2],
+    /// Attempts that failed since the last session.
+    pub(crate) failures: u32,
+    pub(crate) flaps: u32,
+    pub(crate) last_down: Option<(Down, Instant)>,
+    pub(crate) received: MessageCounts,
+    pub(crate) sent: MessageCounts,
+    /// What the peer offered for graceful restart in the running or last session.
+    pub(crate) graceful: Option<GracefulRestart>,
+    pub(crate) restart: Restart,
+    /// Not dialled and not let in before then, after an error that needs people.
+    pub(crate) penalty_until: Option<Instant>,
+}
+
+impl Peer {
+    pub(crate) fn new(id: PeerId, config: PeerConfig, now: Instant) -> Self {
+        Self {
+            id,
+            config,
+            state: State::Idle,
+            since: now,
+            dialling: Dialling::No,
+            outgoing: None,
+            incoming: None,
+            session: None,
+            up_at: None,
+            was_up: false,
+            groups: [None; 2],
+            end_of_rib_received: [false; 2],
+            failures: 0,
+            flaps: 0,
+            last_down: None,
+            received: MessageCounts::default(),
+            sent: MessageCounts::default(),
+            graceful: None,
+            restart: Restart::No,
+            penalty_until: None,
+        }
+    }
+
+    /// Its connections.
+    pub(crate) fn conns(&self) -> impl Iterator<Item = ConnId> {
+        self.outgoing.into_iter().chain(self.incoming)
+    }
+
+    /// The connection beside this one.
+    pub(crate) fn rival(&self, conn: ConnId) -> Option<ConnId> {
+        self.conns().find(|c| *c != conn)
+    }
+
+    pub(crate) fn forget(&mut self, conn: ConnId) {
+        for place in [&mut self.outgoing, &mut self.incoming, &mut self.session] {
+            if *place == Some(conn) {
+                *place = None;
+            }
+        }
+    }
+}
+
+/// A small generator for jitter: the crate has no source of randomness, and needs none that is unpredictable.
+#[derive(Debug)]
+pub(crate) struct Jitter(u64);
+
+impl Jitter {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// Between three quarters and all of `time` (RFC 4271 10).
+    pub(crate) fn apply(&mut self, time: Duration) -> Duration {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let random = crate::rib::index::mix(self.0) >> 40;
+        // 24 random bits.
+        time.mul_f64(0.75 + 0.25 * f64::from(u32::try_from(random).unwrap_or(0)) / f64::from(1u32 << 24))
+    }
+}

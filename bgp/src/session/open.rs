@@ -1,0 +1,129 @@
+//! OPENs: what we offer, and what we make of theirs (RFC 4271 6.2, RFC 6286, RFC 4724).
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use crate::api::{GlobalConfig, PeerConfig};
+use crate::types::Family;
+use crate::wire::{Capabilities, ErrorCode, Families, GracefulRestart, Negotiated, Notification, Open};
+
+/// Our AS towards a peer.
+pub(crate) fn local_asn(global: &GlobalConfig, peer: &PeerConfig) -> u32 {
+    peer.local_asn.unwrap_or(global.asn)
+}
+
+/// What graceful restart says about us now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RestartBits {
+    /// R: this is the first session with the peer after our restart.
+    pub(crate) restarted: bool,
+    /// The session was up before, so forwarding went on all the while.
+    pub(crate) was_up: bool,
+}
+
+/// The OPEN for a connection.
+pub(crate) fn ours(global: &GlobalConfig, peer: &PeerConfig, bits: RestartBits) -> Open {
+    let asn = local_asn(global, peer);
+    let families: Families = peer.families.iter().copied().collect();
+    let kept = global.restarting.as_deref().unwrap_or_default();
+    // F only where the forwarding state is known to be there: kept over our restart, or never gone (RFC 4724 3).
+    let forwarding = |f: Family| bits.was_up || (bits.restarted && kept.contains(&f));
+    let seconds = |d: Duration| u16::try_from(d.as_secs()).unwrap_or(u16::MAX);
+    let restart_time = peer.restart_time.unwrap_or(global.restart_time);
+    let capabilities = Capabilities {
+        multiprotocol: true,
+        families,
+        as4: Some(asn),
+        route_refresh: true,
+        extended_messages: peer.extended_messages,
+        ext_nexthop: families.contains(Family::Ipv4Unicast),
+        graceful_restart: Some(GracefulRestart {
+            restarted: bits.restarted,
+            notification: false,
+            time: seconds(restart_time).min(4095),
+            families: families.iter().map(|f| (f, forwarding(f))).collect(),
+        }),
+        ..Capabilities::default()
+    };
+    Open { asn, hold_time: seconds(peer.hold_time), router_id: global.router_id, capabilities }
+}
+
+/// What a session will run with.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Agreed {
+    pub(crate) negotiated: Negotiated,
+    pub(crate) hold: Duration,
+    pub(crate) keepalive: Duration,
+}
+
+/// Judges the peer's OPEN.
+///
+/// # Errors
+/// The NOTIFICATION to send.
+pub(crate) fn judge(ours: &Open, theirs: &Open, peer: &PeerConfig) -> Result<Agreed, Notification> {
+    if theirs.asn != peer.asn {
+        let short = u16::try_from(theirs.asn).unwrap_or(23456);
+        return Err(Notification::with_data(ErrorCode::BAD_PEER_AS, &short.to_be_bytes()));
+    }
+    // RFC 6286 2.1: identifiers are unique within an AS.
+    if theirs.router_id == ours.router_id && theirs.asn == ours.asn {
+        return Err(Notification::with_data(ErrorCode::BAD_IDENTIFIER, &theirs.router_id.0.to_be_bytes()));
+    }
+    let negotiated = Negotiated::between(ours, theirs);
+    if negotiated.families.is_empty() {
+        // RFC 5492 5: the capabilities that are missed, as they stand in an OPEN.
+        let missing: Vec<u8> = ours
+            .capabilities
+            .families
+            .iter()
+            .flat_map(|f| {
+                let [high, low] = f.afi().to_be_bytes();
+                [1, 4, high, low, 0, f.safi()]
+            })
+            .collect();
+        return Err(Notification::with_data(ErrorCode::UNSUPPORTED_CAPABILITY, &missing));
+    }
+    let hold = Duration::from_secs(u64::from(ours.hold_time.min(theirs.hold_time)));
+    let keepalive = match peer.keepalive {
+        _ if hold.is_zero() => Duration::ZERO,
+        // An interval that cannot keep the session up is cut to one that can.
+        Some(wanted) if !wanted.is_zero() => wanted.min(hold / 3),
+        _ => hold / 3,
+    };
+    Ok(Agreed { negotiated, hold, keepalive })
+}
+
+/// Whether a change of the configuration changes OPEN or transport.
+pub(crate) fn needs_reset(old: &PeerConfig, new: &PeerConfig) -> bool {
+    let key = |c: &PeerConfig| {
+        let families: Families = c.families.iter().copied().collect();
+        (
+            c.remote,
+            c.local,
+            c.asn,
+            c.local_asn,
+            families,
+            c.hold_time.as_secs(),
+            c.restart_time,
+            c.extended_messages,
+        )
+    };
+    key(old) != key(new)
+}
+
+/// Our next hop for routes of `family` on a session whose local address is `local`.
+pub(crate) fn own_next_hop(
+    peer: &PeerConfig,
+    local: IpAddr,
+    family: Family,
+    ext_nexthop: bool,
+) -> Option<IpAddr> {
+    let local = local.to_canonical();
+    let of_transport = peer.local.map_or(local, |l| l.to_canonical());
+    let v4 = || peer.local_v4.or(Some(of_transport)).filter(IpAddr::is_ipv4);
+    let v6 = || peer.local_v6.or(Some(of_transport)).filter(IpAddr::is_ipv6);
+    match family {
+        Family::Ipv4Unicast => v4().or_else(|| v6().filter(|_| ext_nexthop)),
+        Family::Ipv6Unicast => v6(),
+    }
+}

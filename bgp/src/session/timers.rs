@@ -1,0 +1,52 @@
+//! Deadlines in a heap.
+//!
+//! A deadline that moves, as the hold timer does with each message, is not moved in the heap: when the old entry comes up, its
+//! owner looks at the real deadline and sets it again. So a message costs nothing here.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::Instant;
+
+use crate::api::ConnId;
+
+/// What a deadline is for. Peers are named by their source number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Timer {
+    /// HoldTimer.
+    Hold(ConnId),
+    /// KeepaliveTimer.
+    Keepalive(ConnId),
+    /// SendHoldTimer (RFC 9687).
+    SendHold(ConnId),
+    /// How long an OPEN that would lose a collision waits for the one that would win.
+    Collision(ConnId),
+    /// ConnectRetryTimer and DelayOpen in one: when to dial.
+    Dial(u32),
+    /// Restart and stale timer (RFC 4724 4.2).
+    Restart(u32),
+    /// End of the selection deferral (RFC 4724 4.1).
+    Deferral,
+}
+
+/// All deadlines.
+#[derive(Debug, Default)]
+pub(crate) struct Timers(BinaryHeap<Reverse<(Instant, Timer)>>);
+
+impl Timers {
+    pub(crate) fn set(&mut self, timer: Timer, at: Instant) {
+        self.0.push(Reverse((at, timer)));
+    }
+
+    /// The earliest one.
+    pub(crate) fn next(&self) -> Option<Instant> {
+        self.0.peek().map(|Reverse((at, _))| *at)
+    }
+
+    /// Takes the earliest one if it has come.
+    pub(crate) fn pop(&mut self, now: Instant) -> Option<Timer> {
+        if self.next()? > now {
+            return None;
+        }
+        self.0.pop().map(|Reverse((_, timer))| timer)
+    }
+}

@@ -1,0 +1,168 @@
+//! Questions about peers and sums.
+
+use std::time::Instant;
+
+use rustc_hash::FxHashMap;
+
+use super::Speaker;
+use super::restart::group;
+use crate::api::{PeerId, State};
+use crate::out::group::Group;
+use crate::out::member::EndOfRib;
+use crate::query::{FamilyStatus, PeerStatus, RestartPhase, SessionStatus, Totals};
+use crate::session::{Dialling, Peer, Restart};
+use crate::types::Family;
+
+/// What update groups announce of each source, asked once for many peers.
+type OwnRoutes = FxHashMap<(Family, u32), FxHashMap<u32, u32>>;
+
+impl Speaker {
+    /// All peers, in the order of their ids.
+    pub fn peers(&self, now: Instant) -> impl Iterator<Item = PeerStatus> {
+        let mut own = OwnRoutes::default();
+        let mut all = Vec::with_capacity(self.ids.len());
+        for (number, peer) in self.ids.values().filter_map(|n| Some((*n, self.peers.get(n)?))) {
+            for family in Family::ALL {
+                if let Some(id) = group(peer, family) {
+                    let of = || self.group(family, id).map(|g| g.outs.by_source()).unwrap_or_default();
+                    own.entry((family, id)).or_insert_with(of);
+                }
+            }
+            all.push(self.status(number, peer, now, |family, id| {
+                own.get(&(family, id)).and_then(|g| g.get(&number)).copied().unwrap_or(0)
+            }));
+        }
+        all.into_iter()
+    }
+
+    /// One peer.
+    #[must_use]
+    pub fn peer(&self, id: PeerId, now: Instant) -> Option<PeerStatus> {
+        let number = *self.ids.get(&id)?;
+        let peer = self.peers.get(&number)?;
+        Some(self.status(number, peer, now, |family, id| {
+            self.group(family, id).map_or(0, |g| g.outs.of_source(number))
+        }))
+    }
+
+    pub(super) fn group(&self, family: Family, id: u32) -> Option<&Group> {
+        match family {
+            Family::Ipv4Unicast => self.v4.group(id),
+            Family::Ipv6Unicast => self.v6.group(id),
+        }
+    }
+
+    fn status(&self, number: u32, peer: &Peer, now: Instant, own: impl Fn(Family, u32) -> u32) -> PeerStatus {
+        let until = |at: Instant| at.saturating_duration_since(now);
+        PeerStatus {
+            id: peer.id,
+            name: peer.config.name.clone(),
+            remote: peer.config.remote,
+            asn: peer.config.asn,
+            local_asn: self.shared.sources.get(number).map_or(self.global.asn, |s| s.local_asn),
+            state: peer.state,
+            since: now.saturating_duration_since(peer.since),
+            uptime: peer.up_at.map(|up| now.saturating_duration_since(up)),
+            session: self.session_status(peer),
+            received: peer.received,
+            sent: peer.sent,
+            families: Family::ALL
+                .into_iter()
+                .filter(|f| peer.config.families.contains(f))
+                .map(|f| self.family_status(number, peer, f, &own))
+                .collect(),
+            flaps: peer.flaps,
+            failed_attempts: peer.failures,
+            last_down: peer.last_down.as_ref().map(|(d, at)| (d.clone(), now.saturating_duration_since(*at))),
+            next_attempt: match peer.dialling {
+                Dialling::At(at) => Some(until(at)),
+                Dialling::No | Dialling::Now => None,
+            },
+            restart: match peer.restart {
+                Restart::No => RestartPhase::Idle,
+                Restart::Waiting(at) => RestartPhase::Waiting(until(at)),
+                Restart::Refreshing(at) => RestartPhase::Refreshing(until(at)),
+            },
+        }
+    }
+
+    fn session_status(&self, peer: &Peer) -> Option<SessionStatus> {
+        let conns = peer.conns().filter_map(|c| self.conns.get(&c));
+        let conn = conns.filter(|c| c.state >= State::OpenConfirm).max_by_key(|c| c.state)?;
+        let (theirs, agreed) = (conn.theirs.as_ref()?, conn.negotiated?);
+        Some(SessionStatus {
+            local: conn.local,
+            remote: conn.remote,
+            router_id: theirs.router_id,
+            hold_time: conn.hold,
+            keepalive: conn.keepalive,
+            families: agreed.families.iter().collect(),
+            as4: agreed.as4,
+            extended_messages: agreed.extended,
+            extended_next_hop: agreed.ext_nexthop,
+            route_refresh: theirs.capabilities.route_refresh,
+            graceful_restart: theirs
+                .capabilities
+                .graceful_restart
+                .as_ref()
+                .map(|g| std::time::Duration::from_secs(u64::from(g.time))),
+        })
+    }
+
+    fn family_status(
+        &self,
+        number: u32,
+        peer: &Peer,
+        family: Family,
+        own: impl Fn(Family, u32) -> u32,
+    ) -> FamilyStatus {
+        let routes = self.shared.sources.get(number).map(|s| *s.family(family)).unwrap_or_default();
+        let group = group(peer, family).and_then(|id| Some((id, self.group(family, id)?)));
+        let filtered = routes.current.filtered + routes.stale.filtered;
+        let received = routes.current.received + routes.stale.received;
+        let [v4, v6] = peer.end_of_rib_received;
+        FamilyStatus {
+            family,
+            received,
+            accepted: received.saturating_sub(filtered),
+            filtered,
+            best: routes.best,
+            advertised: group.map_or(0, |(id, g)| g.advertised(number, own(family, id))),
+            stale: routes.stale.received,
+            end_of_rib_received: if family == Family::Ipv4Unicast { v4 } else { v6 },
+            end_of_rib_sent: group
+                .and_then(|(_, g)| g.member(number))
+                .is_some_and(|m| m.end_of_rib == EndOfRib::Sent),
+        }
+    }
+
+    /// Sums over everything.
+    #[must_use]
+    pub fn totals(&self) -> Totals {
+        let mut withheld: Vec<(&'static str, u64)> = Vec::new();
+        for (gate, count) in self.v4.groups().chain(self.v6.groups()).flat_map(Group::withheld) {
+            match withheld.iter_mut().find(|(g, _)| g == gate) {
+                Some((_, sum)) => *sum += count,
+                None => withheld.push((*gate, *count)),
+            }
+        }
+        let [withdraws, discards, resets] = self.update_errors;
+        let memory = self.v4.memory() + self.v6.memory() + self.shared.attrs.memory();
+        Totals {
+            prefixes: [self.v4.table.prefixes() as u64, self.v6.table.prefixes() as u64],
+            paths: [self.v4.table.path_count() as u64, self.v6.table.path_count() as u64],
+            local: [self.v4.table.locals.len() as u64, self.v6.table.locals.len() as u64],
+            attribute_sets: self.shared.attrs.len() as u64,
+            update_groups: (self.v4.groups().count() + self.v6.groups().count()) as u64,
+            memory: memory as u64,
+            withheld,
+            rejected: self.shared.reasons.totals(),
+            update_errors: [
+                ("treat_as_withdraw", withdraws),
+                ("attribute_discard", discards),
+                ("session_reset", resets),
+            ],
+            learned: self.shared.changes,
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! Changed best paths for the embedder.
+
+use std::net::IpAddr;
+
+use super::Speaker;
+use crate::api::{Best, BestChange};
+use crate::out::rib::FamilyRib;
+use crate::query::NextHops;
+use crate::rib::Shared;
+use crate::rib::source::LOCAL;
+use crate::rib::table::{Entry, Key};
+
+impl Speaker {
+    /// Appends up to `max` changed best paths to `out`; true: there are more. Nothing is given while the selection is
+    /// deferred after a restart (RFC 4724 4.1). Who has no use for them has to drain them all the same.
+    pub fn take_best(&mut self, max: usize, out: &mut Vec<BestChange>) -> bool {
+        if self.shared.deferring {
+            return false;
+        }
+        let mut left = max;
+        take(&mut self.v4, &self.shared, &mut left, out);
+        take(&mut self.v6, &self.shared, &mut left, out);
+        let more = self.v4.table.has_dirty() || self.v6.table.has_dirty();
+        if !more {
+            self.best_told = false;
+            self.v4.look_again();
+            self.v6.look_again();
+            self.tell_restart_done();
+        }
+        more
+    }
+}
+
+fn take<A: Key>(rib: &mut FamilyRib<A>, shared: &Shared, left: &mut usize, out: &mut Vec<BestChange>) {
+    while *left > 0 {
+        let Some((slot, tag)) = rib.table.pop_dirty() else { return };
+        *left -= 1;
+        if let Some(entry) = rib.table.entry(slot) {
+            out.push(BestChange { prefix: entry.cidr(), best: best(rib, shared, entry), tag });
+        }
+    }
+}
+
+fn best<A: Key>(rib: &FamilyRib<A>, shared: &Shared, entry: &Entry<A>) -> Option<Best> {
+    let path = entry.best().filter(|p| p.source != LOCAL)?;
+    let source = shared.sources.get(path.source)?;
+    let mut next_hops: NextHops = rib
+        .table
+        .paths(entry)
+        .filter(|p| p.multipath)
+        .filter_map(|p| {
+            let attributes = shared.attrs.attributes(p.attr)?;
+            // A link-local next hop is the nearer one where both were given, but only the global one can be tracked.
+            Some(attributes.next_hop)
+        })
+        .collect::<smallvec::SmallVec<[IpAddr; 2]>>();
+    next_hops.sort_unstable();
+    next_hops.dedup();
+    let stale = source.family(A::FAMILY).generation != path.generation;
+    Some(Best { next_hops, peer: source.id, ebgp: source.ebgp(), stale })
+}

@@ -1,0 +1,424 @@
+//! What the embedder wants: peers, the global configuration, policy, local routes.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use tortie_config::Cidr;
+
+use super::Speaker;
+use super::connect::pair;
+use crate::api::{
+    Down, DownCode, GlobalConfig, NextHopState, Origination, PeerConfig, PeerId, PolicyHandle, Reset, Tag,
+};
+use crate::attr::Attributes;
+use crate::out::rib::FamilyRib;
+use crate::rib::Shared;
+use crate::rib::hops::Answered;
+use crate::rib::import::ACCEPTED;
+use crate::rib::source::{LOCAL, Source, SourceFamily};
+use crate::rib::table::{Key, LocalRoute};
+use crate::rib::walk::Job;
+use crate::session::timers::Timer;
+use crate::session::{Dialling, Peer, open};
+use crate::types::Family;
+use crate::wire::{ErrorCode, Notification, RefreshKind, RouteRefresh};
+
+/// How long a peer that flooded us is left alone.
+const PENALTY: Duration = Duration::from_secs(60);
+
+impl Speaker {
+    pub(super) fn set_peer(&mut self, id: PeerId, config: PeerConfig) {
+        match self.ids.get(&id).copied() {
+            Some(number) => self.change_peer(number, config),
+            None => self.add_peer(id, config),
+        }
+    }
+
+    fn add_peer(&mut self, id: PeerId, config: PeerConfig) {
+        let number = self.shared.sources.insert(Source {
+            id,
+            name: config.name.clone(),
+            address: config.remote.ip().to_canonical(),
+            asn: config.asn,
+            local_asn: open::local_asn(&self.global, &config),
+            class: config.policy_class,
+            client: None,
+            allow_own_as: config.allow_own_as,
+            router_id: 0,
+            own: smallvec::SmallVec::new(),
+            families: [SourceFamily::default(); 2],
+            removed: false,
+        });
+        self.ids.insert(id, number);
+        self.by_address.entry(config.remote.ip().to_canonical()).or_default().push(number);
+        let client = config.reflector_client;
+        self.peers.insert(number, Peer::new(id, config, self.now));
+        self.count_transit(number, true);
+        self.set_client(number, client);
+        self.plan_dial(number, false);
+        self.tell_state(number, None);
+        self.look_at_deferral();
+    }
+
+    fn change_peer(&mut self, number: u32, config: PeerConfig) {
+        let Some(peer) = self.peers.get_mut(&number) else { return };
+        let old = std::mem::replace(&mut peer.config, config.clone());
+        if old == config {
+            return;
+        }
+        let reset = open::needs_reset(&old, &config);
+        if reset {
+            self.end_sessions(
+                number,
+                ErrorCode::CONFIGURATION_CHANGE,
+                DownCode::Config,
+                "the configuration changed",
+            );
+            self.forget_address(number, old.remote.ip().to_canonical());
+            self.by_address.entry(config.remote.ip().to_canonical()).or_default().push(number);
+        }
+        let local_asn = open::local_asn(&self.global, &config);
+        self.count_transit_of(&old, false);
+        self.count_transit(number, true);
+        let mut reimport = false;
+        if let Some(source) = self.shared.sources.get_mut(number) {
+            reimport = source.class != config.policy_class || source.allow_own_as != config.allow_own_as;
+            source.name = config.name.clone();
+            source.address = config.remote.ip().to_canonical();
+            source.asn = config.asn;
+            source.local_asn = local_asn;
+            source.class = config.policy_class;
+            source.allow_own_as = config.allow_own_as;
+        }
+        if old.reflector_client != config.reflector_client {
+            self.set_client(number, config.reflector_client);
+            self.v4.walk.request(Job::Reexport);
+            self.v6.walk.request(Job::Reexport);
+        }
+        if reimport {
+            self.reimport(number);
+        }
+        if old.dial != config.dial || reset {
+            if let Some(peer) = self.peers.get_mut(&number)
+                && peer.dialling != Dialling::Now
+            {
+                peer.dialling = Dialling::No;
+                peer.failures = 0;
+                peer.penalty_until = None;
+            }
+            self.plan_dial(number, false);
+        }
+        self.change_keepalive(number, &old, &config);
+        self.regroup(number);
+        self.check_limit(number);
+        self.tell_state(number, None);
+    }
+
+    /// The keepalive interval stands in no OPEN and changes at once.
+    fn change_keepalive(&mut self, number: u32, old: &PeerConfig, new: &PeerConfig) {
+        if old.keepalive == new.keepalive {
+            return;
+        }
+        let Some(id) = self.peers.get(&number).and_then(|p| p.session) else { return };
+        let Some(conn) = self.conns.get_mut(&id).filter(|c| !c.hold.is_zero()) else { return };
+        let most = conn.hold / 3;
+        conn.keepalive = new.keepalive.filter(|k| !k.is_zero()).unwrap_or(most).min(most);
+        let at = self.now + self.jitter.apply(conn.keepalive);
+        conn.keepalive_at = Some(at);
+        self.timers.set(Timer::Keepalive(id), at);
+    }
+
+    pub(super) fn remove_peer(&mut self, id: PeerId) {
+        let Some(number) = self.ids.remove(&id) else { return };
+        self.end_sessions(
+            number,
+            ErrorCode::DECONFIGURED,
+            DownCode::Config,
+            "the peer is no longer configured",
+        );
+        self.count_transit(number, false);
+        self.set_client(number, None);
+        if let Some(peer) = self.peers.remove(&number) {
+            self.forget_address(number, peer.config.remote.ip().to_canonical());
+        }
+        if let Some(source) = self.shared.sources.get_mut(number) {
+            source.removed = true;
+        }
+        for family in Family::ALL {
+            // Also what was kept from an earlier session.
+            if let Some(source) = self.shared.sources.get_mut(number) {
+                source.family_mut(family).end(false);
+            }
+            self.purge(number, family);
+        }
+        self.look_at_deferral();
+    }
+
+    fn forget_address(&mut self, number: u32, address: IpAddr) {
+        if let Some(list) = self.by_address.get_mut(&address) {
+            list.retain(|n| *n != number);
+            if list.is_empty() {
+                self.by_address.remove(&address);
+            }
+        }
+    }
+
+    /// Ends all connections of a peer with this Cease.
+    fn end_sessions(&mut self, number: u32, cease: ErrorCode, code: DownCode, text: &str) {
+        let conns: Vec<_> = self.peers.get(&number).map(|p| p.conns().collect()).unwrap_or_default();
+        for conn in conns {
+            let down = Down { code, text: text.into(), notification: Some(pair(cease)), helper: false };
+            self.drop_conn(conn, Some(Notification::new(cease)), &down);
+        }
+        // Not even stale routes outlive such an end.
+        for family in Family::ALL {
+            let stale =
+                self.shared.sources.get_mut(number).is_some_and(|s| s.family_mut(family).drop_stale());
+            if stale {
+                self.purge(number, family);
+            }
+        }
+    }
+
+    fn count_transit(&mut self, number: u32, add: bool) {
+        if let Some(config) = self.peers.get(&number).map(|p| p.config.clone()) {
+            self.count_transit_of(&config, add);
+        }
+    }
+
+    fn count_transit_of(&mut self, config: &PeerConfig, add: bool) {
+        let ebgp = config.asn != open::local_asn(&self.global, config);
+        if ebgp || config.reflector_client.is_some() {
+            self.transit_peers =
+                if add { self.transit_peers + 1 } else { self.transit_peers.saturating_sub(1) };
+        }
+        self.shared.transit = self.transit_peers > 0;
+    }
+
+    fn set_client(&mut self, number: u32, client: Option<u32>) {
+        let Some(source) = self.shared.sources.get_mut(number) else { return };
+        let old = std::mem::replace(&mut source.client, client);
+        if let Some(cluster) = old
+            && let Some(count) = self.clusters.get_mut(&cluster)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.clusters.remove(&cluster);
+            }
+        }
+        if let Some(cluster) = client {
+            *self.clusters.entry(cluster).or_insert(0) += 1;
+        }
+        if old != client {
+            self.shared.clusters = self.clusters.keys().copied().collect();
+        }
+    }
+
+    /// Import decisions about this peer's routes are made anew.
+    fn reimport(&mut self, number: u32) {
+        if let Some(source) = self.shared.sources.get_mut(number) {
+            for family in &mut source.families {
+                family.reimport = true;
+            }
+        }
+        self.v4.walk.request(Job::Reimport);
+        self.v6.walk.request(Job::Reimport);
+    }
+
+    pub(super) fn set_global(&mut self, global: GlobalConfig) {
+        let old = std::mem::replace(&mut self.global, global);
+        let (asn, router_id) = (self.global.asn, self.global.router_id);
+        if (old.asn, old.router_id) == (asn, router_id) {
+            return;
+        }
+        self.shared.asn = asn;
+        self.shared.router_id = router_id.0;
+        self.transit_peers = 0;
+        let numbers: Vec<u32> = self.peers.keys().copied().collect();
+        for number in numbers {
+            let Some(local_asn) = self.peers.get(&number).map(|p| open::local_asn(&self.global, &p.config))
+            else {
+                continue;
+            };
+            let before = self.shared.sources.get(number).map(|s| s.local_asn);
+            if old.router_id != router_id || before != Some(local_asn) {
+                let text = "AS or router id changed";
+                self.end_sessions(number, ErrorCode::CONFIGURATION_CHANGE, DownCode::Config, text);
+            }
+            if let Some(source) = self.shared.sources.get_mut(number) {
+                source.local_asn = local_asn;
+            }
+            self.count_transit(number, true);
+        }
+        self.walk_all();
+    }
+
+    pub(super) fn set_policy(&mut self, policy: PolicyHandle) {
+        self.shared.policy = policy;
+        self.walk_all();
+    }
+
+    /// All decisions of policy are made anew.
+    fn walk_all(&mut self) {
+        self.v4.walk.reimport_all = true;
+        self.v6.walk.reimport_all = true;
+        for job in [Job::Reimport, Job::Reexport] {
+            self.v4.walk.request(job);
+            self.v6.walk.request(job);
+        }
+    }
+
+    pub(super) fn set_local(&mut self, changes: &[(Cidr, Option<Origination>)]) {
+        for (prefix, change) in changes {
+            match prefix.addr() {
+                IpAddr::V4(a) => {
+                    originate(
+                        &mut self.v4,
+                        &mut self.shared,
+                        (u32::from(a), prefix.len()),
+                        change.as_ref(),
+                        a.into(),
+                    );
+                }
+                IpAddr::V6(a) => {
+                    originate(
+                        &mut self.v6,
+                        &mut self.shared,
+                        (u128::from(a), prefix.len()),
+                        change.as_ref(),
+                        a.into(),
+                    );
+                }
+            }
+        }
+    }
+
+    pub(super) fn set_next_hop(&mut self, address: IpAddr, state: NextHopState) {
+        match self.shared.hops.set(address, state) {
+            Answered::Same => {}
+            Answered::Slots(slots) => {
+                for (family, slot) in slots {
+                    match family {
+                        Family::Ipv4Unicast => self.v4.table.review(&mut self.shared, slot),
+                        Family::Ipv6Unicast => self.v6.table.review(&mut self.shared, slot),
+                    }
+                }
+            }
+            Answered::Walk => {
+                self.v4.walk.request(Job::Hops);
+                self.v6.walk.request(Job::Hops);
+            }
+        }
+        self.look_at_deferral();
+    }
+
+    pub(super) fn reset(&mut self, id: PeerId, reset: Reset) {
+        let Some(number) = self.ids.get(&id).copied() else { return };
+        match reset {
+            Reset::Hard => {
+                if let Some(peer) = self.peers.get_mut(&number) {
+                    peer.penalty_until = None;
+                    peer.failures = 0;
+                }
+                self.end_sessions(
+                    number,
+                    ErrorCode::ADMIN_RESET,
+                    DownCode::Admin,
+                    "reset by an administrator",
+                );
+                self.plan_dial(number, false);
+            }
+            Reset::SoftIn => self.refresh_in(number),
+            Reset::SoftOut => {
+                for family in Family::ALL {
+                    self.resend(number, family);
+                }
+            }
+        }
+    }
+
+    /// Asks for all routes again; a peer that does not take the question has its stored routes evaluated again.
+    fn refresh_in(&mut self, number: u32) {
+        let Some(id) = self.peers.get(&number).and_then(|p| p.session) else { return };
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        let (Some(theirs), Some(session)) = (&conn.theirs, conn.negotiated) else { return };
+        if !theirs.capabilities.route_refresh {
+            self.reimport(number);
+            return;
+        }
+        for family in session.families.iter() {
+            RouteRefresh { family, kind: RefreshKind::Request }.write(&mut conn.control);
+            if let Some(peer) = self.peers.get_mut(&number) {
+                peer.sent.route_refresh += 1;
+            }
+        }
+        self.want_write(id);
+    }
+
+    /// A peer did what only people can mend.
+    pub(super) fn penalise(&mut self, number: u32) {
+        let until = self.now + PENALTY;
+        if let Some(peer) = self.peers.get_mut(&number) {
+            peer.penalty_until = Some(until);
+        }
+    }
+
+    pub(super) fn shutdown(&mut self, graceful: bool, text: &str) {
+        self.stopping = true;
+        let conns: Vec<_> = self.conns.keys().copied().collect();
+        for conn in conns {
+            let mut down = Down {
+                code: DownCode::Admin,
+                text: "shutting down".into(),
+                notification: None,
+                helper: false,
+            };
+            let notification = (!graceful).then(|| Notification::with_text(ErrorCode::ADMIN_SHUTDOWN, text));
+            down.notification = notification.as_ref().map(|n| pair(n.code));
+            self.drop_conn(conn, notification, &down);
+        }
+        let numbers: Vec<u32> = self.peers.keys().copied().collect();
+        for number in numbers {
+            if let Some(peer) = self.peers.get_mut(&number) {
+                peer.dialling = Dialling::No;
+            }
+            self.tell_state(number, None);
+        }
+    }
+}
+
+/// A local route comes, changes or goes.
+fn originate<A: Key>(
+    rib: &mut FamilyRib<A>,
+    shared: &mut Shared,
+    prefix: (A, u8),
+    change: Option<&Origination>,
+    any: IpAddr,
+) {
+    let Some(origination) = change else {
+        if rib.table.locals.remove(&prefix).is_some() {
+            rib.table.withdraw(shared, LOCAL, prefix);
+        }
+        return;
+    };
+    let mut attributes = Attributes::new(match any {
+        IpAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
+    });
+    attributes.add_communities(&origination.communities);
+    attributes.add_large_communities(&origination.large_communities);
+    let attr = shared.attrs.intern(attributes, true, &mut shared.hops);
+    let route = LocalRoute { kind: origination.kind };
+    let old = rib.table.locals.insert(prefix, route);
+    rib.table.announce(shared, LOCAL, prefix, attr, ACCEPTED);
+    shared.attrs.release(attr, &mut shared.hops);
+    if old.is_some_and(|o| o != route)
+        && let Some(slot) = rib.table.find(prefix)
+    {
+        // Export policy may answer otherwise for the new kind.
+        rib.table.touch(slot);
+    }
+    if origination.tag != Tag::default() {
+        rib.table.tag(prefix, origination.tag);
+    }
+}

@@ -1,0 +1,326 @@
+//! Octets to messages to routes.
+
+use super::Speaker;
+use super::connect::pair;
+use crate::api::{ConnId, Down, DownCode, Event, State};
+use crate::attr::Attributes;
+use crate::out::rib::FamilyRib;
+use crate::rib::Shared;
+use crate::rib::import;
+use crate::rib::table::{Announced, Key};
+use crate::session::conn::Input;
+use crate::types::Family;
+use crate::wire::{
+    ErrorCode, Frame, MessageKind, Negotiated, Nlri, Notification, Open, RefreshKind, RouteRefresh, Update,
+};
+
+/// Messages of a connection that one call reads.
+const MESSAGES: usize = 64;
+/// Octets of a connection that one call reads, the last message apart.
+const OCTETS: usize = 64 * 1024;
+/// Octets that one call reads from connections that waited.
+const OCTETS_ALL: usize = 64 * 1024;
+
+/// What a batch of UPDATEs did.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+struct Tally {
+    announced: u32,
+    withdrawn: u32,
+    rejected: u32,
+    malformed: u32,
+}
+
+impl Speaker {
+    /// Octets came in.
+    pub(super) fn data(&mut self, id: ConnId, octets: &[u8]) {
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        let mut input = std::mem::take(&mut conn.input);
+        if conn.queued || !input.as_slice().is_empty() {
+            input.push(octets);
+            conn.input = input;
+            if !conn.queued {
+                self.read_input(id);
+            }
+            return;
+        }
+        // Nearly always nothing waits, and the octets need not be copied.
+        let (read, more) = self.read(id, octets);
+        self.put_back(id, input, octets.get(read..).unwrap_or_default(), more);
+    }
+
+    fn put_back(&mut self, id: ConnId, mut input: Input, rest: &[u8], more: bool) {
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        if !rest.is_empty() {
+            input.push(rest);
+        }
+        conn.input = input;
+        if more && !conn.queued {
+            conn.queued = true;
+            self.ready.push_back(id);
+        }
+    }
+
+    /// Reads what waits in a connection.
+    fn read_input(&mut self, id: ConnId) -> usize {
+        let Some(conn) = self.conns.get_mut(&id) else { return 0 };
+        let mut input = std::mem::take(&mut conn.input);
+        let (read, more) = self.read(id, input.as_slice());
+        input.consume(read);
+        self.put_back(id, input, &[], more);
+        read
+    }
+
+    /// Serves connections whose input waits, in turn.
+    pub(super) fn read_queued(&mut self) {
+        let mut octets = 0;
+        // Each at most once in a call.
+        for _ in 0..self.ready.len() {
+            if octets >= OCTETS_ALL {
+                return;
+            }
+            let Some(id) = self.ready.pop_front() else { return };
+            if let Some(conn) = self.conns.get_mut(&id) {
+                conn.queued = false;
+                octets += self.read_input(id);
+            }
+        }
+    }
+
+    /// Handles whole messages within the budget; returns the octets read, and whether more whole ones may follow.
+    fn read(&mut self, id: ConnId, octets: &[u8]) -> (usize, bool) {
+        let mut at = 0;
+        let mut tally = Tally::default();
+        let mut more = true;
+        for _ in 0..MESSAGES {
+            if at >= OCTETS {
+                break;
+            }
+            let Some(conn) = self.conns.get(&id) else {
+                more = false;
+                break;
+            };
+            match Frame::next(octets.get(at..).unwrap_or_default(), conn.is_extended()) {
+                Ok(Some(frame)) => {
+                    at += frame.len;
+                    self.message(id, frame, &mut tally);
+                }
+                Ok(None) => {
+                    more = false;
+                    break;
+                }
+                Err(notification) => {
+                    self.refuse(id, notification);
+                    more = false;
+                    break;
+                }
+            }
+        }
+        self.tell_learned(id, tally);
+        (at, more)
+    }
+
+    fn tell_learned(&mut self, id: ConnId, tally: Tally) {
+        if tally == Tally::default() {
+            return;
+        }
+        let Some(peer) = self.conns.get(&id).and_then(|c| self.peers.get(&c.peer)) else { return };
+        self.events.push_back(Event::Learned {
+            peer: peer.id,
+            announced: tally.announced,
+            withdrawn: tally.withdrawn,
+            rejected: tally.rejected,
+            malformed: tally.malformed,
+        });
+    }
+
+    fn message(&mut self, id: ConnId, frame: Frame<'_>, tally: &mut Tally) {
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        let state = conn.state;
+        if !conn.hold.is_zero() && state != State::OpenSent {
+            conn.hold_at = Some(self.now + conn.hold);
+        }
+        if let Some(peer) = self.peers.get_mut(&conn.peer) {
+            let count = &mut peer.received;
+            match frame.kind {
+                MessageKind::Open => count.open += 1,
+                MessageKind::Update => count.update += 1,
+                MessageKind::Notification => count.notification += 1,
+                MessageKind::Keepalive => count.keepalive += 1,
+                MessageKind::RouteRefresh => count.route_refresh += 1,
+            }
+        }
+        match (state, frame.kind) {
+            (_, MessageKind::Notification) => self.notified(id, &Notification::decode(frame.body)),
+            (State::OpenSent, MessageKind::Open) => match Open::decode(frame.body) {
+                Ok(open) => self.opened(id, open),
+                Err(notification) => self.refuse(id, notification),
+            },
+            (State::OpenConfirm, MessageKind::Keepalive) => self.confirmed(id),
+            (State::Established, MessageKind::Keepalive) => {}
+            (State::Established, MessageKind::Update) => self.update(id, frame.body, tally),
+            (State::Established, MessageKind::RouteRefresh) => self.refresh_asked(id, frame.body),
+            // RFC 6608: which state it was, and what came.
+            (state, kind) => {
+                let code = match state {
+                    State::OpenSent => ErrorCode::FSM_OPEN_SENT,
+                    State::OpenConfirm => ErrorCode::FSM_OPEN_CONFIRM,
+                    _ => ErrorCode::FSM_ESTABLISHED,
+                };
+                self.refuse(id, Notification::with_data(code, &[kind as u8]));
+            }
+        }
+    }
+
+    fn notified(&mut self, id: ConnId, notification: &Notification) {
+        let mut text = format!("received NOTIFICATION {}", notification.code);
+        if let Some(said) = notification.shutdown_text() {
+            text.push_str(": ");
+            text.push_str(&said);
+        }
+        let code = match notification.code {
+            ErrorCode::COLLISION => DownCode::Collision,
+            _ => DownCode::NotificationReceived,
+        };
+        let down = Down { code, text, notification: Some(pair(notification.code)), helper: false };
+        self.drop_conn(id, None, &down);
+    }
+
+    fn refresh_asked(&mut self, id: ConnId, body: &[u8]) {
+        match RouteRefresh::decode(body) {
+            Ok(Some(RouteRefresh { family, kind: RefreshKind::Request })) => {
+                let number = self.conns.get(&id).map(|c| c.peer);
+                if let Some(number) = number.filter(|n| self.carries(*n, family)) {
+                    self.resend(number, family);
+                }
+            }
+            // Demarcations are for those who offered enhanced refresh (RFC 7313).
+            Ok(_) => {}
+            Err(notification) => self.refuse(id, notification),
+        }
+    }
+
+    fn update(&mut self, id: ConnId, body: &[u8], tally: &mut Tally) {
+        let Some(conn) = self.conns.get(&id) else { return };
+        let (number, Some(session)) = (conn.peer, conn.negotiated) else { return };
+        let update = match Update::decode(body, &session) {
+            Ok(update) => update,
+            Err(notification) => {
+                let [.., resets] = &mut self.update_errors;
+                *resets += 1;
+                self.refuse(id, notification);
+                return;
+            }
+        };
+        let [withdraws, discards, _] = &mut self.update_errors;
+        if update.malformed.is_some() {
+            tally.malformed += 1;
+            *withdraws += 1;
+        }
+        *discards += update.discarded.len() as u64;
+        for nlri in &update.withdrawn {
+            tally.withdrawn += match nlri.family() {
+                Family::Ipv4Unicast => withdraw(&mut self.v4, &mut self.shared, number, nlri),
+                Family::Ipv6Unicast => withdraw(&mut self.v6, &mut self.shared, number, nlri),
+            };
+        }
+        for reach in update.reach {
+            self.announce(number, &session, &reach.nlri, reach.attributes, tally);
+            if self.is_over_limit(number, reach.nlri.family()) {
+                let notification = max_prefixes(reach.nlri.family(), self.limit(number));
+                self.penalise(number);
+                self.refuse(id, notification);
+                return;
+            }
+        }
+        if let Some(family) = update.end_of_rib {
+            self.end_of_rib(number, family);
+        }
+    }
+
+    fn announce(
+        &mut self,
+        number: u32,
+        session: &Negotiated,
+        nlri: &Nlri<'_>,
+        mut attributes: Attributes,
+        tally: &mut Tally,
+    ) {
+        if session.ebgp {
+            attributes.local_pref = None;
+        }
+        let attr = self.shared.attrs.intern(attributes, false, &mut self.shared.hops);
+        let shared = &mut self.shared;
+        match nlri.family() {
+            Family::Ipv4Unicast => announce(&mut self.v4, shared, number, nlri, attr, tally),
+            Family::Ipv6Unicast => announce(&mut self.v6, shared, number, nlri, attr, tally),
+        }
+        self.shared.attrs.release(attr, &mut self.shared.hops);
+    }
+
+    fn limit(&self, number: u32) -> Option<u32> {
+        self.peers.get(&number)?.config.max_prefixes
+    }
+
+    fn is_over_limit(&self, number: u32, family: Family) -> bool {
+        let received = self.shared.sources.get(number).map_or(0, |s| s.family(family).current.received);
+        self.limit(number).is_some_and(|max| received > max)
+    }
+
+    /// A limit was lowered: sessions that are over it end.
+    pub(super) fn check_limit(&mut self, number: u32) {
+        let Some(id) = self.peers.get(&number).and_then(|p| p.session) else { return };
+        if let Some(family) = Family::ALL.into_iter().find(|f| self.is_over_limit(number, *f)) {
+            let notification = max_prefixes(family, self.limit(number));
+            self.penalise(number);
+            self.refuse(id, notification);
+        }
+    }
+}
+
+/// Cease 1 with family and limit (RFC 4486 4).
+fn max_prefixes(family: Family, limit: Option<u32>) -> Notification {
+    let mut data = family.afi().to_be_bytes().to_vec();
+    data.push(family.safi());
+    data.extend_from_slice(&limit.unwrap_or(0).to_be_bytes());
+    Notification::with_data(ErrorCode::MAX_PREFIXES, &data)
+}
+
+fn withdraw<A: Key>(rib: &mut FamilyRib<A>, shared: &mut Shared, number: u32, nlri: &Nlri<'_>) -> u32 {
+    let mut count = 0;
+    for entry in nlri.of::<A>() {
+        count += u32::from(rib.table.withdraw(shared, number, entry.prefix));
+    }
+    shared.changes.withdrawn += u64::from(count);
+    count
+}
+
+fn announce<A: Key>(
+    rib: &mut FamilyRib<A>,
+    shared: &mut Shared,
+    number: u32,
+    nlri: &Nlri<'_>,
+    attr: u32,
+    tally: &mut Tally,
+) {
+    let looped = match (shared.sources.get(number), shared.attrs.attributes(attr)) {
+        (Some(from), Some(attributes)) => import::loop_check(shared, from, attributes),
+        _ => return,
+    };
+    for entry in nlri.of::<A>() {
+        let (address, len) = entry.prefix;
+        let reason = import::import(shared, number, address.cidr(len), attr, looped);
+        tally.rejected += u32::from(reason != import::ACCEPTED);
+        match rib.table.announce(shared, number, entry.prefix, attr, reason) {
+            Announced::New => {
+                shared.changes.announced += 1;
+                tally.announced += 1;
+            }
+            Announced::Replaced => {
+                shared.changes.replaced += 1;
+                tally.announced += 1;
+            }
+            Announced::Repeated => shared.changes.repeated += 1,
+            Announced::Refused => {}
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! Graceful restart (RFC 4724): our own, with the deferral of the selection, and as helper of peers.
+
+use std::time::{Duration, Instant};
+
+use super::Speaker;
+use crate::api::Event;
+use crate::rib::walk::Job;
+use crate::session::conn::Conn;
+use crate::session::timers::Timer;
+use crate::session::{Peer, Restart};
+use crate::types::Family;
+use crate::wire::Negotiated;
+
+/// Longest deferral after the first session came up.
+const AFTER_FIRST: Duration = Duration::from_secs(30);
+/// Longest deferral after the start.
+const AFTER_START: Duration = Duration::from_secs(120);
+/// How long peers that are not up are waited for although all that are up are done: longer than the delay with which the
+/// other end of a mesh session dials, and its first retries.
+const SETTLE: Duration = Duration::from_secs(12);
+/// How soon after an event the deferral is looked at: one look for many peers.
+const LOOK: Duration = Duration::from_millis(20);
+/// Longest time for which stale routes wait for End-of-RIB once the peer is back.
+const STALE: Duration = Duration::from_secs(120);
+
+/// Whether [`Event::RestartDone`] was told.
+#[derive(Debug, Default)]
+pub(super) struct Deferral {
+    first_up: Option<Instant>,
+    /// The next look is planned.
+    armed: bool,
+    ended: bool,
+    told: bool,
+    /// Until when a new connection may still carry the R bit.
+    restarting_until: Option<Instant>,
+}
+
+impl Deferral {
+    /// The time for which we said that we restart is over: the R bit has no meaning any more.
+    pub(super) fn is_over(&self, now: Instant) -> bool {
+        self.restarting_until.is_none_or(|until| now >= until)
+    }
+}
+
+impl Speaker {
+    pub(super) fn begin_deferral(&mut self) {
+        self.restart.restarting_until = Some(self.started + self.global.restart_time.max(AFTER_START));
+        self.timers.set(Timer::Deferral, self.started + AFTER_START);
+    }
+
+    pub(super) fn session_came_up(&mut self) {
+        if self.restart.first_up.is_none() {
+            self.restart.first_up = Some(self.now);
+            self.timers.set(Timer::Deferral, self.now + AFTER_FIRST);
+        }
+        self.look_at_deferral();
+    }
+
+    /// Plans a look at the deferral, because something it waits for may have come.
+    pub(super) fn look_at_deferral(&mut self) {
+        if !self.restart.ended && !self.restart.armed {
+            self.restart.armed = true;
+            self.timers.set(Timer::Deferral, self.now + LOOK);
+        }
+    }
+
+    pub(super) fn deferral_timer(&mut self) {
+        self.restart.armed = false;
+        if self.restart.ended {
+            return;
+        }
+        let since_start = self.now.duration_since(self.started);
+        let since_up = self.restart.first_up.map(|up| self.now.duration_since(up));
+        let late = since_start >= AFTER_START || since_up.is_some_and(|s| s >= AFTER_FIRST);
+        if !late {
+            if !self.shared.local_ready {
+                return;
+            }
+            let up_settled = self.peers.values().all(|p| p.session.is_none() || self.is_settled(p));
+            let all_up = self.peers.values().all(|p| p.session.is_some());
+            let waited = since_start >= SETTLE && since_up.is_some();
+            if !up_settled || (!all_up && !waited) {
+                if !waited {
+                    let at = (self.started + SETTLE).max(self.now + LOOK);
+                    self.timers.set(Timer::Deferral, at);
+                }
+                return;
+            }
+            // A route whose next hop nobody has answered for would be taken for one that is gone.
+            if self.shared.hops.unanswered() > 0 || self.v4.walk.has(Job::Hops) || self.v6.walk.has(Job::Hops)
+            {
+                self.look_at_deferral();
+                return;
+            }
+        }
+        self.end_deferral();
+    }
+
+    /// Its first routes are all here, or it will not say when.
+    fn is_settled(&self, peer: &Peer) -> bool {
+        // RFC 4724 4.1: not waited for are peers without the capability, and those that restart themselves.
+        if peer.graceful.as_ref().is_none_or(|g| g.restarted) {
+            return true;
+        }
+        let families = peer
+            .session
+            .and_then(|c| self.conns.get(&c))
+            .and_then(|c| c.negotiated)
+            .map(|n| n.families)
+            .unwrap_or_default();
+        let [v4, v6] = peer.end_of_rib_received;
+        (v4 || !families.contains(Family::Ipv4Unicast)) && (v6 || !families.contains(Family::Ipv6Unicast))
+    }
+
+    fn end_deferral(&mut self) {
+        self.restart.ended = true;
+        if self.shared.deferring {
+            self.shared.deferring = false;
+            if self.shared.local_ready && self.shared.transit {
+                // End-of-RIB goes out when this walk has put what was held back into the update groups.
+                self.v4.end_of_rib_after = None;
+                self.v6.end_of_rib_after = None;
+            }
+            self.v4.walk.request(Job::Reexport);
+            self.v6.walk.request(Job::Reexport);
+        }
+    }
+
+    /// Tells the end of the restart once all that was learned in it has been taken.
+    pub(super) fn tell_restart_done(&mut self) {
+        if self.restart.ended
+            && !self.restart.told
+            && !self.v4.table.has_dirty()
+            && !self.v6.table.has_dirty()
+        {
+            self.restart.told = true;
+            self.events.push_back(Event::RestartDone);
+        }
+    }
+
+    /// All local routes are there.
+    pub(super) fn local_ready(&mut self) {
+        if self.shared.local_ready {
+            return;
+        }
+        self.shared.local_ready = true;
+        self.v4.end_of_rib_after = Some(self.v4.table.log.head());
+        self.v6.end_of_rib_after = Some(self.v6.table.log.head());
+        let sessions: Vec<_> = self.peers.values().filter_map(|p| p.session).collect();
+        for conn in sessions {
+            self.want_write(conn);
+        }
+        self.look_at_deferral();
+    }
+
+    /// A session ended. Returns whether routes are kept as stale.
+    pub(super) fn session_ended(&mut self, number: u32, conn: &Conn, keep: bool) -> bool {
+        let carried = conn.negotiated.map(|n| n.families).unwrap_or_default();
+        let mut helper = false;
+        for family in Family::ALL {
+            if self.peers.get(&number).is_some_and(|p| group(p, family).is_some()) {
+                self.leave_group(number, family);
+            }
+            let graceful = self.peers.get(&number).and_then(|p| p.graceful.as_ref());
+            let keep = keep
+                && carried.contains(family)
+                && graceful.is_some_and(|g| g.time > 0 && g.families.iter().any(|(f, _)| *f == family));
+            let Some(source) = self.shared.sources.get_mut(number) else { continue };
+            source.family_mut(family).end(keep);
+            helper |= source.family(family).kept.is_some();
+            self.purge(number, family);
+        }
+        let now = self.now;
+        if let Some(peer) = self.peers.get_mut(&number) {
+            peer.restart = Restart::No;
+            if helper {
+                let time = peer.graceful.as_ref().map_or(0, |g| g.time);
+                let until = now + Duration::from_secs(u64::from(time));
+                peer.restart = Restart::Waiting(until);
+                self.timers.set(Timer::Restart(number), until);
+            }
+        }
+        self.look_at_deferral();
+        helper
+    }
+
+    /// Has paths that no longer count removed.
+    pub(super) fn purge(&mut self, number: u32, family: Family) {
+        // Generations are told apart as long as they are fewer than an octet holds.
+        let many = self.shared.sources.get(number).is_some_and(|s| s.family(family).unswept >= 200);
+        match family {
+            Family::Ipv4Unicast => self.v4.walk.request(Job::Purge),
+            Family::Ipv6Unicast => self.v6.walk.request(Job::Purge),
+        }
+        if many {
+            match family {
+                Family::Ipv4Unicast => self.v4.visit_all(&mut self.shared),
+                Family::Ipv6Unicast => self.v6.visit_all(&mut self.shared),
+            }
+            self.purged(family);
+        }
+    }
+
+    /// All paths of ended sessions are gone.
+    pub(super) fn purged(&mut self, family: Family) {
+        let mut gone = Vec::new();
+        for (number, source) in self.shared.sources.iter_mut() {
+            source.family_mut(family).unswept = 0;
+            if source.removed && source.families.iter().all(|f| f.unswept == 0) {
+                gone.push(number);
+            }
+        }
+        for number in gone {
+            self.shared.sources.remove(number);
+        }
+    }
+
+    /// A peer is Established again: which of its stale routes stay (RFC 4724 4.2).
+    pub(super) fn peer_returned(&mut self, number: u32, session: &Negotiated) {
+        let Some(peer) = self.peers.get_mut(&number) else { return };
+        if peer.restart == Restart::No {
+            return;
+        }
+        let graceful = peer.graceful.clone().unwrap_or_default();
+        let mut left = false;
+        for family in Family::ALL {
+            let kept = session.families.contains(family) && graceful.families.contains(&(family, true));
+            let Some(source) = self.shared.sources.get_mut(number) else { continue };
+            if kept {
+                left |= source.family(family).kept.is_some();
+            } else if source.family_mut(family).drop_stale() {
+                self.purge(number, family);
+            }
+        }
+        let until = self.now + STALE.max(Duration::from_secs(u64::from(graceful.time)));
+        if let Some(peer) = self.peers.get_mut(&number) {
+            peer.restart = if left { Restart::Refreshing(until) } else { Restart::No };
+            if left {
+                self.timers.set(Timer::Restart(number), until);
+            }
+        }
+    }
+
+    /// Restart or stale timer.
+    pub(super) fn restart_timer(&mut self, number: u32) {
+        let Some(peer) = self.peers.get_mut(&number) else { return };
+        let (Restart::Waiting(until) | Restart::Refreshing(until)) = peer.restart else { return };
+        if until > self.now {
+            return;
+        }
+        peer.restart = Restart::No;
+        for family in Family::ALL {
+            self.drop_stale(number, family);
+        }
+    }
+
+    fn drop_stale(&mut self, number: u32, family: Family) {
+        let had = self.shared.sources.get_mut(number).is_some_and(|s| s.family_mut(family).drop_stale());
+        if had {
+            self.purge(number, family);
+        }
+    }
+
+    /// The peer has sent all its routes of this family.
+    pub(super) fn end_of_rib(&mut self, number: u32, family: Family) {
+        let Some(peer) = self.peers.get_mut(&number) else { return };
+        let [v4, v6] = &mut peer.end_of_rib_received;
+        *(if family == Family::Ipv4Unicast { v4 } else { v6 }) = true;
+        self.drop_stale(number, family);
+        let stale =
+            self.shared.sources.get(number).is_some_and(|s| s.families.iter().any(|f| f.kept.is_some()));
+        if let Some(peer) = self.peers.get_mut(&number)
+            && !stale
+            && matches!(peer.restart, Restart::Refreshing(_))
+        {
+            peer.restart = Restart::No;
+        }
+        self.look_at_deferral();
+    }
+}
+
+pub(super) fn group(peer: &Peer, family: Family) -> Option<u32> {
+    let [v4, v6] = peer.groups;
+    if family == Family::Ipv4Unicast { v4 } else { v6 }
+}

@@ -1,0 +1,315 @@
+//! Questions about routes.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use tortie_config::Cidr;
+
+use super::Speaker;
+use super::restart::group;
+use crate::api::PeerId;
+use crate::out::export::{self, Verdict};
+use crate::out::group::Group;
+use crate::out::outs::{Added, OutKey};
+use crate::out::rib::FamilyRib;
+use crate::query::{
+    ExportStep, ExportTrace, PathInfo, PathSource, RouteInfo, RouteMatch, RouteQuery, RouteTable, Step,
+    Unusable,
+};
+use crate::rib::decision;
+use crate::rib::import::ACCEPTED;
+use crate::rib::source::LOCAL;
+use crate::rib::table::{Entry, Key, Path, candidate};
+use crate::types::Family;
+
+/// Which paths of an entry are asked for.
+#[derive(Clone, Copy)]
+enum View<'g> {
+    Loc,
+    In(u32),
+    /// The group, the peer's number and its announcements.
+    Out(&'g Group, u32),
+    Nothing,
+}
+
+impl Speaker {
+    /// Routes in the order of their prefixes: at most `max` prefixes that come after `after`. Each call looks at the whole
+    /// table unless the question names one prefix or address.
+    #[must_use]
+    pub fn routes(&self, query: &RouteQuery, after: Option<Cidr>, max: usize) -> Vec<RouteInfo> {
+        let family = match query.matching {
+            RouteMatch::All(family) => family,
+            RouteMatch::Exact(prefix) | RouteMatch::Within(prefix) => family_of(prefix.addr()),
+            RouteMatch::Longest(address) => family_of(address),
+        };
+        match family {
+            Family::Ipv4Unicast => self.routes_of(&self.v4, query, after, max),
+            Family::Ipv6Unicast => self.routes_of(&self.v6, query, after, max),
+        }
+    }
+
+    fn routes_of<A: Key + FromAddr>(
+        &self,
+        rib: &FamilyRib<A>,
+        query: &RouteQuery,
+        after: Option<Cidr>,
+        max: usize,
+    ) -> Vec<RouteInfo> {
+        let view = self.view(query.table, A::FAMILY);
+        let slots: Vec<u32> = match query.matching {
+            RouteMatch::Exact(prefix) => A::from_addr(prefix.addr())
+                .and_then(|a| rib.table.find((a, prefix.len())))
+                .into_iter()
+                .collect(),
+            RouteMatch::Longest(address) => (0..=A::WIDTH)
+                .rev()
+                .filter_map(|len| {
+                    let prefix = Cidr::new(address, len).ok()?;
+                    rib.table.find((A::from_addr(prefix.addr())?, len))
+                })
+                .find(|slot| rib.table.entry(*slot).is_some_and(|e| has(rib, e, *slot, view)))
+                .into_iter()
+                .collect(),
+            RouteMatch::All(_) => page(rib, view, None, after, max),
+            RouteMatch::Within(prefix) => page(rib, view, Some(prefix), after, max),
+        };
+        let entries = slots.into_iter().filter_map(|slot| Some((slot, rib.table.entry(slot)?)));
+        entries
+            .filter(|(slot, e)| has(rib, e, *slot, view) && after.is_none_or(|a| e.cidr() > a))
+            .take(max)
+            .map(|(slot, e)| RouteInfo { prefix: e.cidr(), paths: self.paths(rib, slot, e, view) })
+            .collect()
+    }
+
+    fn view(&self, table: RouteTable, family: Family) -> View<'_> {
+        match table {
+            RouteTable::Loc => View::Loc,
+            RouteTable::AdjIn(id) => self.ids.get(&id).map_or(View::Nothing, |n| View::In(*n)),
+            RouteTable::AdjOut(id) => self.out_view(id, family).unwrap_or(View::Nothing),
+        }
+    }
+
+    fn out_view(&self, id: PeerId, family: Family) -> Option<View<'_>> {
+        let number = *self.ids.get(&id)?;
+        let group = group(self.peers.get(&number)?, family)?;
+        Some(View::Out(self.group(family, group)?, number))
+    }
+
+    fn paths<A: Key>(
+        &self,
+        rib: &FamilyRib<A>,
+        slot: u32,
+        entry: &Entry<A>,
+        view: View<'_>,
+    ) -> Vec<PathInfo> {
+        let all: SmallVec<[Path; 4]> = rib.table.paths(entry).collect();
+        let judged = self.judge(A::FAMILY, &all);
+        let best = entry.best().map(|p| p.source);
+        let kind = || rib.table.locals.get(&entry.prefix()).map_or(0, |l| l.kind);
+        let infos = all.iter().zip(judged).map(|(p, decided_by)| {
+            let info = self.path(A::FAMILY, p, kind(), decided_by);
+            (p, info.map(|i| PathInfo { best: best == Some(p.source), ..i }))
+        });
+        match view {
+            View::Nothing => Vec::new(),
+            View::In(number) => infos.filter(|(p, _)| p.source == number).filter_map(|(_, i)| i).collect(),
+            View::Loc => {
+                let mut infos: Vec<PathInfo> = infos.filter_map(|(_, i)| i).collect();
+                infos.sort_by_key(|i| (!i.best, !i.multipath, i.unusable.is_some()));
+                infos
+            }
+            View::Out(group, number) => {
+                let out = group.adv.get(slot).out().and_then(|out| group.outs.key(out));
+                let Some(out) = out.filter(|o| o.source != number) else { return Vec::new() };
+                let sent = export::attributes(&self.shared, &group.key, out, group.outs.added(out.extra));
+                let path = infos.filter(|(p, _)| p.source == out.source).find_map(|(_, i)| i);
+                let (Some(sent), Some(path)) = (sent, path) else { return Vec::new() };
+                vec![PathInfo { attributes: Arc::new(sent), ..path }]
+            }
+        }
+    }
+
+    /// For each path the step that decided about it.
+    fn judge(&self, family: Family, paths: &[Path]) -> Vec<Option<Step>> {
+        let candidates: Vec<_> = paths.iter().map(|p| candidate(&self.shared, family, p)).collect();
+        let usable: SmallVec<[_; 4]> = candidates.iter().flatten().copied().collect();
+        let lost = decision::decide(&usable);
+        let last = lost.iter().flatten().max().copied();
+        let mut steps = lost.iter().map(|l| l.or(last));
+        candidates.iter().map(|c| if c.is_some() { steps.next().flatten() } else { None }).collect()
+    }
+
+    fn path(&self, family: Family, path: &Path, kind: u32, decided_by: Option<Step>) -> Option<PathInfo> {
+        let set = self.shared.attrs.set(path.attr)?;
+        let attributes = set.attributes()?.clone();
+        let source = self.shared.sources.get(path.source);
+        let unusable = if path.reason != ACCEPTED {
+            Some(Unusable::Filtered(self.shared.reasons.text(path.reason).unwrap_or("filter")))
+        } else if self.shared.hops.metric(set.hop).is_none() {
+            Some(Unusable::NextHop)
+        } else {
+            None
+        };
+        let local = path.source == LOCAL;
+        // Of a session that ended, and only not yet removed.
+        if !local && !source.is_some_and(|s| s.family(family).is_valid(path.generation)) {
+            return None;
+        }
+        Some(PathInfo {
+            source: match source {
+                Some(s) => PathSource::Peer { id: s.id, name: s.name.clone(), ebgp: s.ebgp() },
+                None => PathSource::Local { kind },
+            },
+            attributes: Arc::new(attributes),
+            best: false,
+            multipath: path.multipath,
+            stale: source.is_some_and(|s| s.family(family).generation != path.generation),
+            unusable,
+            next_hop: if local { None } else { self.shared.hops.state(set.hop) },
+            decided_by,
+        })
+    }
+
+    /// Why this prefix is announced to this peer or not.
+    #[must_use]
+    pub fn explain_export(&self, prefix: Cidr, peer: PeerId) -> ExportTrace {
+        match family_of(prefix.addr()) {
+            Family::Ipv4Unicast => self.explain(&self.v4, prefix, peer),
+            Family::Ipv6Unicast => self.explain(&self.v6, prefix, peer),
+        }
+    }
+
+    fn explain<A: Key + FromAddr>(&self, rib: &FamilyRib<A>, prefix: Cidr, peer: PeerId) -> ExportTrace {
+        let mut steps = Vec::new();
+        let announced = self.explain_steps(rib, prefix, peer, &mut steps);
+        ExportTrace { steps, announced }
+    }
+
+    fn explain_steps<A: Key + FromAddr>(
+        &self,
+        rib: &FamilyRib<A>,
+        prefix: Cidr,
+        id: PeerId,
+        steps: &mut Vec<ExportStep>,
+    ) -> Option<Arc<crate::attr::Attributes>> {
+        let mut check = |step: &'static str, pass: bool, verdict: String| {
+            steps.push(ExportStep { step, pass, verdict });
+            pass.then_some(())
+        };
+        let number = self.ids.get(&id).copied();
+        let peer = number.and_then(|n| self.peers.get(&n));
+        let up = peer.is_some_and(|p| p.session.is_some());
+        let state = peer.map_or("no such peer".into(), |p| p.state.as_str().to_owned());
+        check(
+            "session",
+            up && self.shared.local_ready,
+            match (up, self.shared.local_ready) {
+                (true, false) => "waits for the local routes of the start".into(),
+                _ => state,
+            },
+        )?;
+        let (number, peer) = (number?, peer?);
+        let group = group(peer, A::FAMILY).and_then(|g| self.group(A::FAMILY, g));
+        let family = A::FAMILY.as_str();
+        let carried = if group.is_some() { "carries" } else { "does not carry" };
+        check("family", group.is_some(), format!("the session {carried} {family}"))?;
+        let group = group?;
+        let slot = A::from_addr(prefix.addr()).and_then(|a| rib.table.find((a, prefix.len())));
+        let entry = slot.and_then(|s| rib.table.entry(s));
+        let best = entry.and_then(Entry::best).copied();
+        let from = best.map(|p| {
+            self.shared.sources.get(p.source).map_or("local".to_owned(), |s| format!("from {}", s.name))
+        });
+        check("best", best.is_some(), from.unwrap_or_else(|| "no usable path".into()))?;
+        let (entry, best) = (entry?, best?);
+        let own = best.source == number;
+        check("split-horizon", !own, if own { "it gave us this route" } else { "from elsewhere" }.into())?;
+        let kind =
+            (best.source == LOCAL).then(|| rib.table.locals.get(&entry.prefix()).map_or(0, |l| l.kind));
+        let verdict =
+            export::verdict(&self.shared, &group.key, group.face(), prefix, &best, kind, Some(&mut *steps));
+        let Verdict::Announce(added) = verdict else { return None };
+        // The communities may not have a number yet, when the question comes before the announcement.
+        let out = OutKey { attr: best.attr, source: best.source, extra: 0 };
+        let added = Some(&added).filter(|a| **a != Added::default());
+        let fits = !export::is_oversized(&self.shared, &group.key, out, added);
+        let text = if fits { "fits into a message" } else { "the attributes exceed a message" };
+        steps.push(ExportStep { step: "size", pass: fits, verdict: text.into() });
+        if !fits {
+            return None;
+        }
+        export::attributes(&self.shared, &group.key, out, added).map(Arc::new)
+    }
+}
+
+/// Whether the view has this entry.
+fn has<A: Key>(rib: &FamilyRib<A>, entry: &Entry<A>, slot: u32, view: View<'_>) -> bool {
+    match view {
+        View::Nothing => false,
+        View::Loc => !entry.is_empty(),
+        View::In(number) => rib.table.paths(entry).any(|p| p.source == number),
+        View::Out(group, number) => {
+            let out = group.adv.get(slot).out().and_then(|out| group.outs.key(out));
+            out.is_some_and(|o| o.source != number)
+        }
+    }
+}
+
+/// The next slots in the order of their prefixes.
+fn page<A: Key>(
+    rib: &FamilyRib<A>,
+    view: View<'_>,
+    within: Option<Cidr>,
+    after: Option<Cidr>,
+    max: usize,
+) -> Vec<u32> {
+    // A table that is hashed has no order: the least ones are picked in one pass.
+    let after = after.map(|a| (a.addr(), a.len()));
+    let mut least: BTreeSet<((A, u8), u32)> = BTreeSet::new();
+    for (slot, entry) in rib.table.iter() {
+        let key = entry.prefix();
+        if least.len() >= max && least.last().is_none_or(|(last, _)| key > *last) {
+            continue;
+        }
+        let cidr = entry.cidr();
+        let wanted = after.is_none_or(|a| (cidr.addr(), cidr.len()) > a)
+            && within.is_none_or(|w| w.covers(&cidr))
+            && has(rib, entry, slot, view);
+        if wanted {
+            least.insert((key, slot));
+            if least.len() > max {
+                least.pop_last();
+            }
+        }
+    }
+    least.into_iter().map(|(_, slot)| slot).collect()
+}
+
+/// An address of the table's family.
+pub(super) trait FromAddr: Sized {
+    fn from_addr(address: IpAddr) -> Option<Self>;
+}
+
+impl FromAddr for u32 {
+    fn from_addr(address: IpAddr) -> Option<Self> {
+        match address {
+            IpAddr::V4(a) => Some(Self::from(a)),
+            IpAddr::V6(_) => None,
+        }
+    }
+}
+
+impl FromAddr for u128 {
+    fn from_addr(address: IpAddr) -> Option<Self> {
+        match address {
+            IpAddr::V6(a) => Some(Self::from(a)),
+            IpAddr::V4(_) => None,
+        }
+    }
+}
+
+fn family_of(address: IpAddr) -> Family {
+    if address.is_ipv4() { Family::Ipv4Unicast } else { Family::Ipv6Unicast }
+}

@@ -1,0 +1,244 @@
+//! What goes out, and which update groups it comes from.
+
+use std::time::{Duration, Instant};
+
+use super::Speaker;
+use super::restart::group;
+use crate::api::{ConnId, Event, Transmit};
+use crate::out::export::{Face, GroupKey};
+use crate::out::member::Produced;
+use crate::out::rib::Known;
+use crate::out::segment::Cursor;
+use crate::session::open;
+use crate::session::timers::Timer;
+use crate::types::Family;
+use crate::wire::write_end_of_rib;
+
+/// Steps without output that one call of [`Speaker::poll_transmit`] takes.
+const STEPS: usize = 32;
+/// Least send hold time (RFC 9687 4.4).
+const SEND_HOLD: Duration = Duration::from_secs(480);
+/// How long last messages wait to be fetched.
+const CLOSING: Duration = Duration::from_secs(10);
+
+impl Speaker {
+    /// Appends whole messages for this connection to `buf`, at most about `room` octets: one message is never cut, so
+    /// a little room suffices for some progress. After [`Event::Close`] it still gives the last messages.
+    pub fn poll_transmit(&mut self, conn: ConnId, buf: &mut Vec<u8>, room: usize, now: Instant) -> Transmit {
+        self.now = self.now.max(now);
+        if let Some(last) = self.closing.remove(&conn) {
+            buf.extend_from_slice(&last);
+            return Transmit::Done;
+        }
+        let answer = self.transmit(conn, buf, room);
+        if let Some(c) = self.conns.get_mut(&conn) {
+            c.wants = (answer == Transmit::More).then_some(self.now);
+        }
+        self.wake_members();
+        answer
+    }
+
+    fn transmit(&mut self, id: ConnId, buf: &mut Vec<u8>, room: usize) -> Transmit {
+        let Some(conn) = self.conns.get_mut(&id) else { return Transmit::Done };
+        let start = buf.len();
+        buf.append(&mut conn.control);
+        conn.control = Vec::new();
+        let mut steps = STEPS;
+        loop {
+            let Some(conn) = self.conns.get_mut(&id) else { return Transmit::Done };
+            let left = room.saturating_sub(buf.len() - start);
+            if left == 0 {
+                return Transmit::More;
+            }
+            let number = conn.peer;
+            if let Some(cursor) = conn.cursors.front_mut() {
+                let (messages, done) = cursor.copy(buf, left);
+                if done {
+                    conn.cursors.pop_front();
+                }
+                if let Some(peer) = self.peers.get_mut(&number) {
+                    peer.sent.update += messages;
+                }
+                if !done {
+                    return Transmit::More;
+                }
+                continue;
+            }
+            if steps == 0 {
+                return Transmit::More;
+            }
+            steps -= 1;
+            if !self.produce(id, number, buf) {
+                return Transmit::Done;
+            }
+        }
+    }
+
+    /// Fetches the next thing from the peer's update groups, family by family in turn; `false`: there is nothing.
+    fn produce(&mut self, id: ConnId, number: u32, buf: &mut Vec<u8>) -> bool {
+        let Some(turn) = self.conns.get(&id).map(|c| c.turn) else { return false };
+        let [first, second] = Family::ALL;
+        let order = if turn == 0 { [first, second] } else { [second, first] };
+        for family in order {
+            let Some(group) = self.peers.get(&number).and_then(|p| group(p, family)) else { continue };
+            let (shared, wake) = (&mut self.shared, &mut self.wake);
+            let produced = match family {
+                Family::Ipv4Unicast => self.v4.produce(shared, group, number, wake),
+                Family::Ipv6Unicast => self.v6.produce(shared, group, number, wake),
+            };
+            let Some(conn) = self.conns.get_mut(&id) else { return false };
+            match produced {
+                Produced::Idle => continue,
+                Produced::Working => {}
+                Produced::Segment(segment) => {
+                    // What has become its own is withdrawn before anything is announced.
+                    if let Some(private) = segment.private(number) {
+                        conn.cursors.push_back(Cursor::new(private.clone(), number));
+                    }
+                    if segment.concerns(number) {
+                        conn.cursors.push_back(Cursor::new(segment, number));
+                    }
+                }
+                Produced::EndOfRib => {
+                    write_end_of_rib(family, buf);
+                    if let Some(peer) = self.peers.get_mut(&number) {
+                        peer.sent.update += 1;
+                    }
+                }
+            }
+            conn.turn = 1 - family.index();
+            return true;
+        }
+        false
+    }
+
+    /// How many octets this connection takes now; 0: read nothing until later.
+    #[must_use]
+    pub fn read_room(&self, conn: ConnId) -> usize {
+        self.conns.get(&conn).map_or(0, |c| if c.queued { 0 } else { c.input.room() })
+    }
+
+    /// Something waits for this connection.
+    pub(super) fn want_write(&mut self, id: ConnId) {
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        if conn.wants.is_some() {
+            return;
+        }
+        conn.wants = Some(self.now);
+        self.events.push_back(Event::WantWrite(id));
+        if !conn.send_hold_armed {
+            conn.send_hold_armed = true;
+            let at = self.now + send_hold(conn.hold);
+            self.timers.set(Timer::SendHold(id), at);
+        }
+    }
+
+    /// Tells those for whom update groups have made something.
+    pub(super) fn wake_members(&mut self) {
+        for number in std::mem::take(&mut self.wake) {
+            if let Some(conn) = self.peers.get(&number).and_then(|p| p.session) {
+                self.want_write(conn);
+            }
+        }
+    }
+
+    /// RFC 9687: the peer takes nothing any more.
+    pub(super) fn send_hold_timer(&mut self, id: ConnId) {
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        conn.send_hold_armed = false;
+        let Some(since) = conn.wants else { return };
+        let at = since + send_hold(conn.hold);
+        if at > self.now {
+            conn.send_hold_armed = true;
+            self.timers.set(Timer::SendHold(id), at);
+            return;
+        }
+        self.refuse(id, crate::wire::Notification::new(crate::wire::ErrorCode::SEND_HOLD_TIMER_EXPIRED));
+    }
+
+    /// Forgets last messages that nobody fetches.
+    pub(super) fn forget_closing(&mut self) {
+        while let Some((at, id)) = self.closing_order.front().copied() {
+            if self.closing.contains_key(&id) && self.now.duration_since(at) < CLOSING {
+                return;
+            }
+            self.closing.remove(&id);
+            self.closing_order.pop_front();
+        }
+    }
+
+    fn group_key(&self, number: u32, family: Family) -> Option<(GroupKey, Face)> {
+        let peer = self.peers.get(&number)?;
+        let conn = self.conns.get(&peer.session?)?;
+        let session = conn.negotiated?;
+        let key = GroupKey {
+            family,
+            session: GroupKey::normalise(&session, family),
+            asn: peer.config.asn,
+            local_asn: conn.ours.asn,
+            client: peer.config.reflector_client.filter(|_| !session.ebgp),
+            next_hop: peer.config.next_hop,
+            own: open::own_next_hop(&peer.config, conn.local.ip(), family, session.ext_nexthop),
+            class: peer.config.policy_class,
+        };
+        Some((key, Face { id: peer.id, name: peer.config.name.clone() }))
+    }
+
+    /// Puts an established peer into the update group that fits it.
+    pub(super) fn join_group(&mut self, number: u32, family: Family, known: Option<Known>) {
+        let Some((key, face)) = self.group_key(number, family) else { return };
+        let group = match family {
+            Family::Ipv4Unicast => self.v4.join(key, face, number, known),
+            Family::Ipv6Unicast => self.v6.join(key, face, number, known),
+        };
+        if let Some(place) = self.peers.get_mut(&number).and_then(|p| p.groups.get_mut(family.index())) {
+            *place = Some(group);
+        }
+    }
+
+    pub(super) fn leave_group(&mut self, number: u32, family: Family) -> Option<Known> {
+        let group = self.peers.get_mut(&number)?.groups.get_mut(family.index())?.take()?;
+        let known = match family {
+            Family::Ipv4Unicast => self.v4.leave(&mut self.shared, group, number),
+            Family::Ipv6Unicast => self.v6.leave(&mut self.shared, group, number),
+        };
+        self.v4.look_again();
+        self.v6.look_again();
+        known
+    }
+
+    /// The configuration changed: the peer moves where its group no longer fits.
+    pub(super) fn regroup(&mut self, number: u32) {
+        for family in Family::ALL {
+            let Some(old) = self.peers.get(&number).and_then(|p| group(p, family)) else { continue };
+            let Some((key, _)) = self.group_key(number, family) else { continue };
+            let same = match family {
+                Family::Ipv4Unicast => self.v4.group(old).is_some_and(|g| g.key == key),
+                Family::Ipv6Unicast => self.v6.group(old).is_some_and(|g| g.key == key),
+            };
+            if !same {
+                let known = self.leave_group(number, family);
+                self.join_group(number, family, known);
+                if let Some(conn) = self.peers.get(&number).and_then(|p| p.session) {
+                    self.want_write(conn);
+                }
+            }
+        }
+    }
+
+    /// Sends all routes of a family again.
+    pub(super) fn resend(&mut self, number: u32, family: Family) {
+        let Some(peer) = self.peers.get(&number) else { return };
+        let (Some(group), Some(conn)) = (group(peer, family), peer.session) else { return };
+        match family {
+            Family::Ipv4Unicast => self.v4.resend(group, number),
+            Family::Ipv6Unicast => self.v6.resend(group, number),
+        }
+        self.want_write(conn);
+    }
+}
+
+/// RFC 9687 4.4: the greater of eight minutes and twice the hold time.
+fn send_hold(hold: Duration) -> Duration {
+    SEND_HOLD.max(hold * 2)
+}

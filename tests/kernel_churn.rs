@@ -1,0 +1,160 @@
+//! Strangers that change 50,000 routes a second, and notifications that get lost.
+
+#[path = "common/churn.rs"]
+mod churn;
+#[path = "common/kernel_rig.rs"]
+mod kernel_rig;
+#[path = "common/netns.rs"]
+mod netns;
+
+use std::time::Duration;
+
+use churn::Stranger;
+use kernel_rig::{Rig, blocks, cidr, eventually, options};
+use netns::{in_netns, ip, try_ip, veth};
+use tortie::kernel::{KernelFact, Mode, Options, RouteCondition};
+
+/// Own routes are attacked under churn; afterwards everything is right within two seconds.
+fn churn(options: &Options, expect_overrun: bool) {
+    veth("eth0", "peer0", &["192.0.2.1/24"]);
+    ip("route add 203.0.113.0/24 via 192.0.2.77");
+    let rig = Rig::start(options);
+    rig.learn_all(blocks(1000), &["192.0.2.9"]);
+    rig.learn("10.66.0.0/26", &["203.0.113.5"]);
+    for i in 0..1000u32 {
+        rig.track(&std::net::Ipv4Addr::from(0x0ac8_0000 + i * 7).to_string());
+    }
+    rig.sweep();
+    let rate = Stranger::new().churn(50_000, 5000, Duration::from_secs(3));
+    let attacks = std::thread::scope(|scope| {
+        // A namespace belongs to a thread: this one inherits it from its parent.
+        let stranger = scope.spawn(|| Stranger::new().churn(50_000, 5000, Duration::from_secs(3)));
+        let mut attacks = 0;
+        while !stranger.is_finished() {
+            for i in 0..20 {
+                attacks += usize::from(try_ip(&format!("route del 10.128.{i}.64/26 metric 1790")).0);
+            }
+            try_ip("route change 203.0.113.0/24 via 192.0.2.78");
+            try_ip("nexthop flush proto 179");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        attacks
+    });
+    let right = |rig: &Rig| {
+        let foreign =
+            (ip("route show") + &ip("-6 route show")).lines().filter(|l| !l.contains("proto 179")).count();
+        let wrong = rig.ask(move |v| (v.drift(5), v.counts().foreign.abs_diff(foreign)));
+        let own = ip("route show proto 179").lines().count();
+        let moved = ip("route show 10.66.0.0/26").contains("via 192.0.2.78");
+        let all = own == 1001 && moved && wrong.0.count == 0 && wrong.1 == 0;
+        if !all {
+            eprintln!("not yet: own {own}, next hop moved {moved}, drift and foreign {wrong:?}");
+        }
+        all
+    };
+    let took = eventually("the end state is right", Duration::from_secs(2), || right(&rig));
+    let counters = rig.ask(|v| v.counters());
+    eprintln!("{rate:.0} changes/s, {attacks} attacks, right after {took:?}: {counters:?}");
+    assert!(rate > 10_000.0, "the generator is too slow to prove anything: {rate}");
+    assert!(attacks > 20 && counters.repairs > 20, "{counters:?}");
+    if expect_overrun {
+        assert!(counters.overruns > 0 && counters.compares > 0, "{counters:?}");
+        assert!(rig.drain().contains(&KernelFact::Overrun));
+    }
+    rig.stop();
+}
+
+#[test]
+fn a_flood_of_foreign_changes_leaves_the_end_state_right() {
+    in_netns(|| churn(&options(Mode::Program), false));
+}
+
+#[test]
+fn lost_notifications_are_noticed_counted_and_made_up_for() {
+    let mut small = options(Mode::Program);
+    small.watch_buffer = 4096;
+    in_netns(move || churn(&small, true));
+}
+
+#[test]
+fn a_tracked_next_hop_is_told_of_each_change() {
+    in_netns(|| {
+        veth("eth0", "peer0", &["192.0.2.1/24", "2001:db8::1/64"]);
+        let index: u32 = std::fs::read_to_string("/proc/self/net/dev").map_or(0, |_| 0)
+            + ip("-o link show eth0").split(':').next().unwrap().parse::<u32>().unwrap();
+        let rig = Rig::program();
+        let on_link = rig.track("192.0.2.9").expect("on-link");
+        assert_eq!((on_link.ifindex, on_link.gateway, on_link.metric), (index, None, 0));
+        assert_eq!(rig.track("192.0.2.1"), None, "an address of this host is no next hop");
+        assert_eq!(rig.track("203.0.113.5"), None);
+        assert_eq!(rig.track("2001:db8:9::1"), None);
+        ip("route add 203.0.113.0/24 via 192.0.2.77 metric 50");
+        let via = rig.next_hop("203.0.113.5".parse().unwrap()).expect("resolved");
+        assert_eq!((via.gateway, via.metric), (Some("192.0.2.77".parse().unwrap()), 50));
+        ip("route add default via 2001:db8::77 metric 9");
+        let via = rig.next_hop("2001:db8:9::1".parse().unwrap()).expect("resolved");
+        assert_eq!((via.gateway, via.metric), (Some("2001:db8::77".parse().unwrap()), 9));
+        // A learned route never resolves a next hop, not even a better one.
+        rig.learn("203.0.113.0/26", &["192.0.2.9"]);
+        ip("route add blackhole 203.0.113.4/30");
+        assert_eq!(rig.next_hop("203.0.113.5".parse().unwrap()), None);
+        ip("route del blackhole 203.0.113.4/30");
+        assert_eq!(rig.next_hop("203.0.113.5".parse().unwrap()).expect("again").metric, 50);
+        ip("link set peer0 down");
+        assert_eq!(rig.next_hop("192.0.2.9".parse().unwrap()), None);
+        ip("link set peer0 up");
+        assert_eq!(rig.next_hop("192.0.2.9".parse().unwrap()), Some(on_link));
+        rig.stop();
+    });
+}
+
+#[test]
+fn observing_reports_drift_and_writes_nothing() {
+    in_netns(|| {
+        veth("eth0", "peer0", &["192.0.2.1/24"]);
+        ip("route add blackhole 10.65.9.0/26 proto 179 metric 1790");
+        let before = ip("route show");
+        let mut rig = Rig::start(&options(Mode::Observe));
+        assert_eq!(rig.blackholes(&["10.65.0.0/26"]), vec![]);
+        assert_eq!(rig.learn("10.65.1.0/26", &["192.0.2.9"]), (0, 0));
+        let drift = rig.ask(|v| v.drift(10));
+        assert_eq!(drift.first, ["10.65.0.0/26: blackhole missing", "10.65.1.0/26: missing"]);
+        rig.sweep();
+        assert_eq!(rig.ask(|v| v.drift(10)).count, 3, "what is left over counts after the sweep");
+        ip("route add blackhole 10.65.0.0/26 proto 179 metric 1790");
+        eventually("drift shrinks", Duration::from_secs(1), || rig.ask(|v| v.drift(10)).count == 2);
+        ip("route del blackhole 10.65.0.0/26 proto 179 metric 1790");
+        assert_eq!((rig.writes(), ip("route show")), (0, before));
+        rig.stop();
+    });
+}
+
+#[test]
+fn off_answers_at_once_without_a_kernel() {
+    let mut rig = Rig::start(&options(Mode::Off));
+    assert_eq!(rig.blackholes(&["10.65.0.0/26"]), vec![]);
+    assert_eq!(rig.learn("10.65.1.0/26", &["192.0.2.9"]), (0, 0));
+    let answer = rig.track("192.0.2.9").expect("everything is reachable");
+    assert_eq!((answer.ifindex, answer.gateway, answer.metric), (0, None, 0));
+    assert_eq!(rig.sweep(), 0);
+    rig.stop();
+}
+
+#[test]
+fn many_failures_in_one_batch_lose_no_answer() {
+    in_netns(|| {
+        veth("eth0", "peer0", &["192.0.2.1/24"]);
+        let rig = Rig::program();
+        // Strangers hold our very places behind our back: with notifications off our adds are all refused.
+        rig.learn_all(blocks(5000), &["192.0.2.9"]);
+        ip("link set eth0 down");
+        eventually("all are withheld", Duration::from_secs(2), || rig.ask(|v| v.counts().withheld == 5000));
+        ip("link set eth0 up");
+        eventually("all are back", Duration::from_secs(2), || rig.ask(|v| v.counts().installed == 5000));
+        assert_eq!(
+            rig.ask(|v| v.route(&cidr("10.128.0.0/26")).map(|r| r.condition)),
+            Some(RouteCondition::Installed)
+        );
+        rig.stop();
+    });
+}

@@ -1,0 +1,122 @@
+//! Nexthop objects and their routes vanish without a word when links flap; these tests make that happen in each way.
+
+#[path = "common/kernel_rig.rs"]
+mod kernel_rig;
+#[path = "common/netns.rs"]
+mod netns;
+
+use std::time::{Duration, Instant};
+
+use kernel_rig::{Rig, blocks, blocks_v6, eventually, options};
+use netns::{in_netns, ip, veth};
+use tortie::kernel::{KernelFact, Mode, Options};
+
+const ROUTES: u32 = 2000;
+
+/// Own routes of both families; the legs of ECMP routes are lines of their own that start with a tab.
+fn own_count() -> usize {
+    let text = ip("route show proto 179") + &ip("-6 route show proto 179");
+    text.lines().filter(|l| !l.starts_with('\t')).count()
+}
+
+/// Two links, many routes over the first, some over both as ECMP, both families.
+fn set_up(options: &Options) -> (Rig, usize) {
+    veth("eth0", "peer0", &["192.0.2.1/24", "2001:db8::1/64"]);
+    veth("eth1", "peer1", &["198.51.100.1/24", "2001:db8:51::1/64"]);
+    let rig = Rig::start(options);
+    rig.learn_all(blocks(ROUTES), &["192.0.2.9"]);
+    rig.learn_all(blocks_v6(u128::from(ROUTES) / 2), &["2001:db8::9"]);
+    rig.learn("10.65.1.0/26", &["192.0.2.9", "198.51.100.9"]);
+    rig.learn("fd00:65::/122", &["2001:db8::9", "2001:db8:51::9"]);
+    rig.sweep();
+    let all = own_count();
+    assert_eq!(all, 3002);
+    (rig, all)
+}
+
+/// Breaks, waits, mends; everything must be back soon after, ECMP with both legs, and nothing may be called a repair.
+fn flap(options: &Options, breaks: &[&str], mends: &[&str]) {
+    let (rig, all) = set_up(options);
+    let ecmp = || ip("route show 10.65.1.0/26").matches("via").count();
+    assert_eq!(ecmp(), 2);
+    for round in 0..3 {
+        breaks.iter().for_each(|b| drop(ip(b)));
+        eventually("ECMP goes on over the other link", Duration::from_millis(2500), || ecmp() == 1);
+        std::thread::sleep(Duration::from_millis(200));
+        mends.iter().for_each(|m| drop(ip(m)));
+        let took = eventually("all routes are back", Duration::from_millis(2500), || {
+            own_count() == all && ecmp() == 2
+        });
+        eprintln!("{breaks:?} round {round}: back after {took:?}");
+        assert!(took < Duration::from_millis(1000), "{took:?}");
+    }
+    let repaired = rig.drain().into_iter().find(|f| matches!(f, KernelFact::Repaired { .. }));
+    assert_eq!(repaired, None, "the kernel did it, nobody else");
+    assert_eq!(rig.ask(|v| v.drift(5)).count, 0);
+    rig.stop();
+}
+
+#[test]
+fn link_down_and_up() {
+    let mend = ["link set eth0 up", "address replace 2001:db8::1/64 dev eth0 nodad"];
+    in_netns(move || flap(&options(Mode::Program), &["link set eth0 down"], &mend));
+}
+
+#[test]
+fn carrier_lost_and_found() {
+    in_netns(|| flap(&options(Mode::Program), &["link set peer0 down"], &["link set peer0 up"]));
+}
+
+#[test]
+fn address_removed_and_added() {
+    in_netns(|| {
+        flap(
+            &options(Mode::Program),
+            &["address del 192.0.2.1/24 dev eth0", "address del 2001:db8::1/64 dev eth0"],
+            &["address add 192.0.2.1/24 dev eth0", "address add 2001:db8::1/64 dev eth0 nodad"],
+        );
+    });
+}
+
+#[test]
+fn link_down_and_up_without_nexthop_objects() {
+    let mut plain = options(Mode::Program);
+    plain.nexthop_objects = Some(false);
+    let mend = ["link set eth0 up", "address replace 2001:db8::1/64 dev eth0 nodad"];
+    in_netns(move || flap(&plain, &["link set eth0 down"], &mend));
+}
+
+#[test]
+fn device_deleted_and_made_again() {
+    in_netns(|| {
+        let (rig, all) = set_up(&options(Mode::Program));
+        ip("link del eth0");
+        eventually("routes over the device go", Duration::from_secs(1), || own_count() == 2);
+        veth("eth0", "peer0", &["192.0.2.1/24", "2001:db8::1/64"]);
+        eventually("they come back over the new one", Duration::from_secs(1), || own_count() == all);
+        assert_eq!(rig.ask(|v| v.drift(5)).count, 0);
+        rig.stop();
+    });
+}
+
+#[test]
+fn ten_thousand_routes_are_back_within_half_a_second_of_carrier() {
+    in_netns(|| {
+        veth("eth0", "peer0", &["192.0.2.1/24"]);
+        let rig = Rig::program();
+        rig.learn_all(blocks(10_000), &["192.0.2.9"]);
+        for how in ["peer0", "eth0"] {
+            ip(&format!("link set {how} down"));
+            std::thread::sleep(Duration::from_millis(200));
+            ip(&format!("link set {how} up"));
+            let begin = Instant::now();
+            let count = || ip("route show proto 179").lines().count();
+            eventually("all are back", Duration::from_secs(3), || count() == 10_000);
+            eprintln!("{how}: 10,000 routes back after {:?}", begin.elapsed());
+            assert!(begin.elapsed() < Duration::from_millis(500));
+            std::thread::sleep(Duration::from_millis(1500));
+            assert_eq!(count(), 10_000, "and they stay");
+        }
+        rig.stop();
+    });
+}
