@@ -26,6 +26,8 @@ mod netlink;
 mod nexthop;
 mod objects;
 mod plan;
+#[cfg(test)]
+mod plan_tests;
 mod resolve;
 mod route;
 mod state;

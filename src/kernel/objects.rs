@@ -59,6 +59,8 @@ pub(super) struct Objects {
     /// Ids in our range that others use.
     reserved: FxHashSet<u32>,
     dirty: Vec<TargetId>,
+    /// Targets whose object was refused.
+    refused: Vec<TargetId>,
     unused: Vec<u32>,
 }
 
@@ -76,6 +78,7 @@ impl Objects {
             objects: FxHashMap::default(),
             reserved: FxHashSet::default(),
             dirty: Vec::new(),
+            refused: Vec::new(),
             unused: Vec::new(),
         }
     }
@@ -212,6 +215,11 @@ impl Objects {
             Some(object) if self.objects.get(&object).is_some_and(|o| o.content.is_some()) => Ok(object),
             _ => Err(t.error.as_deref().unwrap_or("its nexthop is not in the kernel")),
         }
+    }
+
+    /// Whether a target has neither an object nor a reason why not.
+    pub(super) fn is_pending(&self, id: TargetId) -> bool {
+        self.target(id).is_some_and(|t| t.object.is_none() && t.error.is_none())
     }
 
     /// Whether a route that names this object says what the target says.
@@ -371,6 +379,21 @@ impl Objects {
         }
     }
 
+    /// Looks at every object again: a deletion that was refused is tried once more.
+    pub(super) fn review(&mut self) {
+        self.unused.extend(self.objects.keys());
+    }
+
+    /// Whether some object was refused since the last retry.
+    pub(super) fn has_refused(&self) -> bool {
+        !self.refused.is_empty()
+    }
+
+    /// What was refused is tried again.
+    pub(super) fn retry(&mut self) {
+        self.dirty.append(&mut self.refused);
+    }
+
     // Planning.
 
     /// Targets whose objects changed under them and that are still wanted.
@@ -423,10 +446,14 @@ impl Objects {
         let (object, put) = match self.target(id).and_then(|t| t.object) {
             Some(object) => {
                 let o = self.objects.get(&object);
+                let put = if o.is_some_and(|o| o.existed) { Put::Replace } else { Put::Add };
                 if o.and_then(|o| o.content.as_ref()).is_some_and(|c| same(c, &content)) {
+                    if let Some(t) = self.target_mut(id) {
+                        t.error = None;
+                    }
                     return;
                 }
-                (object, if o.is_some_and(|o| o.existed) { Put::Replace } else { Put::Add })
+                (object, put)
             }
             None => {
                 let object = self.allocate();
@@ -451,6 +478,7 @@ impl Objects {
     fn fail(&mut self, id: TargetId, error: &str) {
         if let Some(t) = self.target_mut(id) {
             t.error = Some(error.into());
+            self.refused.push(id);
         }
     }
 
@@ -501,14 +529,8 @@ impl Objects {
         }
     }
 
-    /// The kernel's answer to [`Op::PutNexthop`]; true: try again with another id.
-    pub(super) fn put_done(
-        &mut self,
-        id: u32,
-        content: &Content,
-        put: Put,
-        result: &Result<(), Refusal>,
-    ) -> bool {
+    /// The kernel's answer to [`Op::PutNexthop`].
+    pub(super) fn put_done(&mut self, id: u32, content: &Content, put: Put, result: &Result<(), Refusal>) {
         let target = self.objects.get(&id).and_then(|o| o.target);
         match result {
             Ok(()) => {
@@ -516,13 +538,11 @@ impl Objects {
                 if let Some(t) = target.and_then(|t| self.target_mut(t)) {
                     t.error = None;
                 }
-                false
             }
             Err(refusal) if refusal.code == libc::EEXIST && put == Put::Add => {
                 self.reserved.insert(id);
                 self.forget(id);
                 self.dirty.extend(target);
-                true
             }
             Err(refusal) => {
                 if let Some(t) = target {
@@ -532,7 +552,6 @@ impl Objects {
                 if let Some(o) = self.objects.get_mut(&id) {
                     o.existed |= refusal.code == 0;
                 }
-                false
             }
         }
     }

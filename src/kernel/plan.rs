@@ -4,6 +4,7 @@
 //! nothing needs any more. A route therefore never names an object that is not there, and no object is deleted under a
 //! route that uses it.
 
+use std::io;
 use std::net::IpAddr;
 
 use rustc_hash::FxHashSet;
@@ -76,8 +77,44 @@ impl Op {
     }
 }
 
+/// What sends a list of requests and gives one answer for each.
+pub(super) type Send<'a> = dyn FnMut(&Table, &[Op]) -> io::Result<Vec<Result<(), Refusal>>> + 'a;
+
+/// Rounds in one go: ids that are taken and groups that lose members need a second or third.
+const ROUNDS: usize = 4;
+
+/// Writes everything that is due; `each` hears of every request and whether it came to its end (a route that was gone
+/// already counts as deleted).
+pub(super) fn flush(
+    table: &mut Table,
+    around: &dyn Surroundings,
+    send: &mut Send<'_>,
+    each: &mut dyn FnMut(&Op, &Result<(), Refusal>, bool),
+) -> io::Result<()> {
+    let steps: [fn(&mut Table, &dyn Surroundings) -> Vec<Op>; 3] = [nexthops, routes, leftovers];
+    for _ in 0..ROUNDS {
+        let mut busy = false;
+        for step in steps {
+            let ops = step(table, around);
+            if ops.is_empty() {
+                continue;
+            }
+            busy = true;
+            let results = send(table, &ops)?;
+            for (op, result) in ops.iter().zip(&results) {
+                let reason = settle(table, op, result);
+                each(op, result, reason.is_none());
+            }
+        }
+        if !busy {
+            break;
+        }
+    }
+    Ok(())
+}
+
 /// The nexthop objects that dirty entries and dirty targets need, members before groups.
-pub(super) fn nexthops(table: &mut Table, around: &dyn Surroundings) -> Vec<Op> {
+fn nexthops(table: &mut Table, around: &dyn Surroundings) -> Vec<Op> {
     let mut targets = table.objects.take_dirty();
     for prefix in table.dirty() {
         if let Some(Want::Via(target)) = table.entries.get(prefix).map(|e| e.want) {
@@ -94,7 +131,7 @@ pub(super) fn nexthops(table: &mut Table, around: &dyn Surroundings) -> Vec<Op> 
 }
 
 /// What brings the dirty entries right, given the nexthop objects that are there now.
-pub(super) fn routes(table: &mut Table, around: &dyn Surroundings) -> Vec<Op> {
+fn routes(table: &mut Table, around: &dyn Surroundings) -> Vec<Op> {
     let mut ops = Vec::new();
     for prefix in table.take_dirty() {
         let Some(entry) = table.entries.get(&prefix).copied() else { continue };
@@ -115,6 +152,10 @@ pub(super) fn routes(table: &mut Table, around: &dyn Surroundings) -> Vec<Op> {
                 Err(reason) => {
                     let reason = reason.into();
                     table.failed.insert(prefix, reason);
+                    // Its id was taken by somebody: the next round comes with another one.
+                    if table.objects.is_pending(target) {
+                        table.mark(prefix);
+                    }
                     continue;
                 }
             },
@@ -134,13 +175,13 @@ pub(super) fn routes(table: &mut Table, around: &dyn Surroundings) -> Vec<Op> {
     ops
 }
 
-/// Own objects that nothing needs any more.
-pub(super) fn leftovers(table: &mut Table) -> Vec<Op> {
-    table.objects.plan_unused()
+/// Own objects that nothing needs any more. None while answers are missing: what is believed unused may be in use.
+fn leftovers(table: &mut Table, _: &dyn Surroundings) -> Vec<Op> {
+    if table.doubtful { Vec::new() } else { table.objects.plan_unused() }
 }
 
 /// Takes the kernel's answer to one request over into what is known. Gives the reason when it failed.
-pub(super) fn settle(table: &mut Table, op: &Op, result: &Result<(), Refusal>) -> Option<String> {
+fn settle(table: &mut Table, op: &Op, result: &Result<(), Refusal>) -> Option<String> {
     if matches!(result, Err(r) if r.code == 0) {
         table.doubtful = true;
     }

@@ -253,6 +253,7 @@ impl State {
     ) {
         if let Some(list) = nexthops {
             self.take_nexthops(list, !moved);
+            self.table.objects.review();
         }
         let (table, mut different, mut first) = (&mut self.table, 0, None);
         table.begin_compare();

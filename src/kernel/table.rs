@@ -407,6 +407,7 @@ impl Table {
 
     /// What failed is tried again.
     pub(super) fn retry(&mut self) {
+        self.objects.retry();
         let failed: Vec<Cidr> = self.failed.keys().copied().collect();
         for prefix in failed {
             self.mark(prefix);

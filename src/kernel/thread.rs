@@ -11,7 +11,7 @@ use rustc_hash::FxHashMap;
 use tortie_config::Cidr;
 
 use super::api::{KernelFact, KernelIntent, LearnedChange, Mode, ToKernel};
-use super::netlink::{Refusal, Socket};
+use super::netlink::Socket;
 use super::nexthop::{self, Content, Nexthop};
 use super::plan::{self, Op};
 use super::state::{Due, State};
@@ -31,8 +31,6 @@ const COMPARE_SOON: Duration = Duration::from_millis(200);
 const COMPARE_EVERY: Duration = Duration::from_secs(60);
 /// Changes of the kernel thread's own prefixes that go into the single-prefix history, per batch.
 const SAMPLE: usize = 64;
-/// Rounds of planning in one go: ids that are taken and groups that lose members need a second or third.
-const ROUNDS: usize = 4;
 
 /// What one flush did.
 #[derive(Debug, Default)]
@@ -416,18 +414,34 @@ impl Thread {
             self.state.table.take_dirty();
             return Ok(done);
         }
-        for _ in 0..ROUNDS {
-            let ops = plan::nexthops(&mut self.state.table, &self.state.picture);
-            let mut busy = self.send(&ops, &mut done)?;
-            let ops = plan::routes(&mut self.state.table, &self.state.picture);
-            busy |= self.send(&ops, &mut done)?;
-            let ops = plan::leftovers(&mut self.state.table);
-            busy |= self.send(&ops, &mut done)?;
-            if !busy {
-                break;
+        let State { table, picture, counters, .. } = &mut self.state;
+        let (writer, picture, begin) = (&mut self.writer, &*picture, Instant::now());
+        let mut send = |table: &Table, ops: &[Op]| {
+            let mut results = Vec::with_capacity(ops.len());
+            writer.batch(
+                ops,
+                |op, buf, flags, seq| op.encode(table, picture, buf, flags, seq),
+                |_, result| results.push(result),
+            )?;
+            Ok(results)
+        };
+        let mut wrote = false;
+        plan::flush(table, picture, &mut send, &mut |op, result, settled| {
+            wrote = true;
+            match op {
+                Op::PutRoute { .. } if settled => done.written += 1,
+                Op::DeleteRoute { .. } if settled => done.deleted += 1,
+                _ => {}
             }
+            match result {
+                Ok(()) => counters.ops_ok += 1,
+                Err(_) => counters.ops_failed += 1,
+            }
+        })?;
+        if wrote {
+            counters.op_seconds += begin.elapsed().as_secs_f64();
         }
-        if self.state.table.failed.is_empty() {
+        if self.state.table.failed.is_empty() && !self.state.table.objects.has_refused() {
             (self.retry_due, self.retry_pause) = (None, RETRY_FIRST);
         } else if self.retry_due.is_none() {
             self.retry_due = Some(Instant::now() + self.retry_pause);
@@ -436,35 +450,6 @@ impl Thread {
             self.compare_soon(Duration::ZERO);
         }
         Ok(done)
-    }
-
-    /// Sends requests and takes the answers over; false when there was nothing to send.
-    fn send(&mut self, ops: &[Op], done: &mut Done) -> io::Result<bool> {
-        if ops.is_empty() {
-            return Ok(false);
-        }
-        let begin = Instant::now();
-        let mut results: Vec<Result<(), Refusal>> = Vec::with_capacity(ops.len());
-        let (table, picture) = (&self.state.table, &self.state.picture);
-        let sent = self.writer.batch(
-            ops,
-            |op, buf, flags, seq| op.encode(table, picture, buf, flags, seq),
-            |_, result| results.push(result),
-        );
-        results.resize_with(ops.len(), || Err(Refusal::lost()));
-        for (op, result) in ops.iter().zip(&results) {
-            match (plan::settle(&mut self.state.table, op, result), op) {
-                (None, Op::PutRoute { .. }) => done.written += 1,
-                (None, Op::DeleteRoute { .. }) => done.deleted += 1,
-                _ => {}
-            }
-            match result {
-                Ok(()) => self.state.counters.ops_ok += 1,
-                Err(_) => self.state.counters.ops_failed += 1,
-            }
-        }
-        self.state.counters.op_seconds += begin.elapsed().as_secs_f64();
-        sent.map(|()| true)
     }
 }
 
