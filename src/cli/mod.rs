@@ -14,6 +14,7 @@ mod agent;
 mod bgp;
 mod client;
 mod failure;
+mod lab;
 pub mod output;
 mod route;
 mod selector;
@@ -141,6 +142,9 @@ enum Command {
     /// The label selector language
     #[command(subcommand)]
     Selector(selector::SelectorCommand),
+    /// Labs of network namespaces from containerlab files
+    #[command(subcommand)]
+    Lab(lab::LabCommand),
     /// The version of this program
     Version,
 }
@@ -219,6 +223,7 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
         Command::Route(command) => repeat(&context, || route::run(&context, command)),
         Command::Store(command) => runtime()?.block_on(store::run(&context, command)),
         Command::Selector(command) => selector::run(&context, command),
+        Command::Lab(command) => lab::run(&context, command),
         Command::Version => output::write_out(&format!("tortie {}\n", env!("CARGO_PKG_VERSION"))),
     }
 }
