@@ -140,6 +140,8 @@ impl Host {
         let at = match self.slots.binary_search_by_key(&item, |(i, _)| *i) {
             Ok(at) => at,
             Err(at) => {
+                // Doubling would waste as much as it holds, thousands of times.
+                self.slots.reserve_exact(1);
                 self.slots.insert(at, (item, Slot::default()));
                 at
             }

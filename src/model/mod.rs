@@ -13,13 +13,13 @@
 //! ```
 //!
 //! One key's trouble stays with that key: a value that cannot be read leaves the last good one in force and is listed
-//! in [`Model::problems`]; a malformed key is listed there too; keys of other systems are counted. Both forms of a
+//! in [`Model::problems`]; a malformed key is listed there too; keys of other systems are counted, and other hosts' settings are left to them. Both forms of a
 //! thing, under today's key and under an older path, are kept, and today's wins.
 //!
 //! A model that saw deltas and one that saw a snapshot of the same revision are equal, but for last good values that a
 //! snapshot cannot know.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -59,7 +59,12 @@ pub struct Model {
     hosts_at: FxHashMap<IpAddr, Vec<Arc<str>>>,
     /// Everything that [`HostItem`] does not cover.
     rest: BTreeMap<Key, Slot>,
-    /// Which hosts have a peer of their own at an address; a host stands here once for each such key.
+    /// Addresses that several hosts have.
+    shared: BTreeSet<IpAddr>,
+    /// Hosts without any address.
+    silent: BTreeSet<Arc<str>>,
+    /// Who has a peer at an address, in the order of names: a host, or every host (the empty name). One stands here
+    /// once for each such key.
     peered_by: FxHashMap<IpAddr, Vec<Arc<str>>>,
     endpoints: usize,
     problems: BTreeMap<String, Problem>,
@@ -100,6 +105,8 @@ impl Model {
             node: node.to_owned(),
             hosts: BTreeMap::new(),
             hosts_at: FxHashMap::default(),
+            shared: BTreeSet::new(),
+            silent: BTreeSet::new(),
             rest: BTreeMap::new(),
             peered_by: FxHashMap::default(),
             endpoints: 0,
@@ -123,7 +130,7 @@ impl Model {
                 Change::Put(kv) => Some(kv),
                 Change::Delete { .. } => None,
             };
-            match Place::of(text) {
+            match self.place(text) {
                 Place::Unread => {}
                 Place::Unknown => match put {
                     Some(kv) if kv.create_revision == kv.mod_revision => self.unknown += 1,
@@ -155,7 +162,7 @@ impl Model {
         let mut seen: HashSet<&str> = HashSet::with_capacity(snapshot.entries.len());
         let mut unknown = 0;
         for kv in snapshot.entries.iter().filter(|kv| part.covers(&kv.key)) {
-            match Place::of(&kv.key) {
+            match self.place(&kv.key) {
                 Place::Unread => {}
                 Place::Unknown => unknown += 1,
                 Place::Malformed(error) => {
@@ -204,8 +211,10 @@ impl Model {
         let hosts = self.hosts.len();
         match put {
             Some(kv) => {
-                let read = Value::read(key, &kv.value);
-                let error = read.as_ref().err().cloned();
+                let (read, error) = match Value::read(key, &kv.value) {
+                    Ok(value) => (Some(value), None),
+                    Err(error) => (None, Some(error)),
+                };
                 let slot = self.slot_mut(key);
                 slot.put(spelling.clone(), kv, read);
                 let last_good = slot.under(spelling).is_some_and(|entry| entry.value.is_some());
@@ -226,6 +235,11 @@ impl Model {
         });
         // Even a value that cannot be read makes a host known.
         dirty.hosts |= self.hosts.len() != hosts;
+        if let Some((host, item)) = HostItem::of(key)
+            && (self.hosts.len() != hosts || matches!(item, HostItem::Address(_)))
+        {
+            self.note_silence(host);
+        }
         let after = self.effective(key);
         if before != after {
             self.reindex(key, before.as_ref(), after.as_ref());
@@ -279,7 +293,7 @@ impl Model {
             }
         }
         self.rest.iter().for_each(|(key, slot)| add(key, slot));
-        let malformed = self.problems.keys().filter(|text| matches!(Place::of(text), Place::Malformed(_)));
+        let malformed = self.problems.keys().filter(|text| matches!(self.place(text), Place::Malformed(_)));
         texts.extend(malformed.map(|text| (text.clone(), None)));
         texts
     }
@@ -313,6 +327,18 @@ impl Model {
         }
     }
 
+    /// Keeps the list of hosts without address in step with one host.
+    fn note_silence(&mut self, host: &str) {
+        match self.hosts.get_key_value(host) {
+            Some((name, host)) if host.addrs().next().is_none() => {
+                self.silent.insert(name.clone());
+            }
+            _ => {
+                self.silent.remove(host);
+            }
+        }
+    }
+
     /// The value in force under a key, and the revisions of its entry.
     fn effective(&self, key: &Key) -> Option<Effective> {
         let entry = self.slot(key)?.entry()?;
@@ -327,12 +353,19 @@ impl Model {
         };
         match key {
             Key::Bgp(Scope::Host(host), BgpItem::Address(_)) => {
-                index(&mut self.hosts_at, host, address(before), address(after));
+                let (old, new) = (address(before), address(after));
+                index(&mut self.hosts_at, host, old, new);
+                for addr in [old, new].into_iter().flatten() {
+                    if self.hosts_at.get(&addr).is_some_and(|hosts| hosts.len() > 1) {
+                        self.shared.insert(addr);
+                    } else {
+                        self.shared.remove(&addr);
+                    }
+                }
             }
-            Key::Bgp(Scope::Host(host), BgpItem::Peer { addr, .. }) => {
-                let at =
-                    |effective: Option<&Effective>| effective.filter(|e| e.value.is_some()).map(|_| *addr);
-                index(&mut self.peered_by, host, at(before), at(after));
+            Key::Bgp(scope, BgpItem::Peer { addr, .. }) => {
+                let at = |effective: Option<&Effective>| effective?.value.as_ref().map(|_| *addr);
+                index(&mut self.peered_by, scope.host().unwrap_or_default(), at(before), at(after));
             }
             Key::Endpoint(_) => {
                 self.endpoints = (self.endpoints + usize::from(after.is_some()))
@@ -377,7 +410,7 @@ fn index(map: &mut FxHashMap<IpAddr, Vec<Arc<str>>>, host: &str, old: Option<IpA
 enum Place {
     /// A thing, and which of its keys this is.
     Known(Key, Spelling),
-    /// A key that is read past: old marks, and reports of agents.
+    /// A key that is read past: old marks, reports of agents, settings of other hosts.
     Unread,
     /// Some other system's key.
     Unknown,
@@ -385,18 +418,20 @@ enum Place {
     Malformed(String),
 }
 
-impl Place {
-    fn of(text: &str) -> Self {
+impl Model {
+    fn place(&self, text: &str) -> Place {
         let key = match Key::parse(text) {
             Ok(key) => key,
-            Err(error) => return Self::Malformed(error.problem),
+            Err(error) => return Place::Malformed(error.problem),
         };
         match key {
-            Key::Unknown(_) => Self::Unknown,
-            Key::Marker { .. } | Key::Felix { .. } | Key::TortieStatus { .. } => Self::Unread,
-            Key::Old(old) => Self::Known(old.newest().clone(), Spelling::Old(text.into())),
-            key if key.to_string() == text => Self::Known(key, Spelling::Canonical),
-            key => Self::Known(key, Spelling::Variant(text.into())),
+            Key::Unknown(_) => Place::Unknown,
+            Key::Marker { .. } | Key::Felix { .. } | Key::TortieStatus { .. } => Place::Unread,
+            // Nobody but that host reads its settings, and there may be a dozen for each of thousands.
+            Key::Setting(Scope::Host(host), _) if host != self.node => Place::Unread,
+            Key::Old(old) => Place::Known(old.newest().clone(), Spelling::Old(text.into())),
+            key if key.to_string() == text => Place::Known(key, Spelling::Canonical),
+            key => Place::Known(key, Spelling::Variant(text.into())),
         }
     }
 }

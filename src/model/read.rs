@@ -96,17 +96,31 @@ impl Model {
         names.iter().filter_map(|name| self.hosts.get_key_value(name)).map(|(name, host)| (&**name, host))
     }
 
-    /// Addresses that several hosts claim.
+    /// Addresses that several hosts claim, sorted.
     pub fn shared_addrs(&self) -> impl Iterator<Item = IpAddr> {
-        self.hosts_at.iter().filter(|(_, hosts)| hosts.len() > 1).map(|(addr, _)| *addr)
+        self.shared.iter().copied()
+    }
+
+    /// Hosts without any address, by name.
+    pub fn silent_hosts(&self) -> impl Iterator<Item = &str> {
+        self.silent.iter().map(|name| &**name)
     }
 
     /// How many hosts have a peer of their own at this address.
     #[must_use]
     pub fn peered_by(&self, addr: IpAddr) -> usize {
         let Some(hosts) = self.peered_by.get(&addr) else { return 0 };
-        // Sorted, and a host stands here once for each port.
-        hosts.chunk_by(|a, b| a == b).count()
+        // Sorted, and a host stands here once for each port; the empty name means all hosts.
+        hosts.chunk_by(|a, b| a == b).filter(|same| same.first().is_some_and(|name| !name.is_empty())).count()
+    }
+
+    /// Whether there is an explicit peer at this address, for every host (`None`) or for this one.
+    #[must_use]
+    pub fn has_peer(&self, host: Option<&str>, addr: IpAddr) -> bool {
+        let name = host.unwrap_or_default();
+        self.peered_by
+            .get(&addr)
+            .is_some_and(|names| names.binary_search_by(|other| (**other).cmp(name)).is_ok())
     }
 
     /// The AS of a host: its own, else the global one, else the default.

@@ -4,7 +4,7 @@
 //! that is not in its shortest form). Today's key wins key by key, then its other spellings, then the older paths, each
 //! in the order of their texts: the answer never depends on the order in which the keys came.
 //!
-//! A value that cannot be read leaves the last good one in force and is remembered as a problem.
+//! A value that cannot be read leaves the last good one in force.
 
 use std::collections::BTreeMap;
 
@@ -20,29 +20,20 @@ pub(super) struct Entry {
     pub(super) revision: Revision,
     /// Revision of the write that created the key.
     pub(super) created: Revision,
-    /// Why the value of the last write cannot be read.
-    pub(super) problem: Option<Box<str>>,
 }
 
 impl Entry {
-    /// Takes a newer write in; `read` is what the value means.
-    fn write(&mut self, kv: &KeyValue, read: Result<Value, String>) {
+    /// Takes a write in; `read` is its value, `None` when it cannot be read.
+    fn write(&mut self, kv: &KeyValue, read: Option<Value>) {
         self.revision = kv.mod_revision;
         self.created = kv.create_revision;
-        match read {
-            Ok(value) => {
-                self.value = Some(value);
-                self.problem = None;
-            }
-            Err(problem) => self.problem = Some(problem.into()),
+        if read.is_some() {
+            self.value = read;
         }
     }
 
-    fn new(kv: &KeyValue, read: Result<Value, String>) -> Self {
-        let mut entry =
-            Self { value: None, revision: kv.mod_revision, created: kv.create_revision, problem: None };
-        entry.write(kv, read);
-        entry
+    fn new(kv: &KeyValue, value: Option<Value>) -> Self {
+        Self { value, revision: kv.mod_revision, created: kv.create_revision }
     }
 }
 
@@ -91,7 +82,7 @@ impl Slot {
         }
     }
 
-    pub(super) fn put(&mut self, spelling: Spelling, kv: &KeyValue, read: Result<Value, String>) {
+    pub(super) fn put(&mut self, spelling: Spelling, kv: &KeyValue, read: Option<Value>) {
         if let Spelling::Canonical = spelling {
             match &mut self.canonical {
                 Some(entry) => entry.write(kv, read),

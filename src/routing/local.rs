@@ -39,6 +39,8 @@ pub(super) struct Local {
     pub(super) asn: u32,
     pub(super) v4: Option<IpAddr>,
     pub(super) v6: Option<IpAddr>,
+    /// Both as texts, by which hosts agree on who dials.
+    texts: [String; 2],
     pub(super) network_v4: Option<Cidr>,
     pub(super) cluster_id: Option<Ipv4Addr>,
     pub(super) port: u16,
@@ -65,6 +67,7 @@ impl Local {
             asn: options.asn.unwrap_or_else(|| model.as_num(host).get()),
             v4,
             v6,
+            texts: [v4, v6].map(|addr| addr.map_or_else(String::new, |addr| addr.to_string())),
             network_v4,
             cluster_id: host.and_then(|host| host.cluster_id()),
             port: model.listen_port(host),
@@ -77,6 +80,13 @@ impl Local {
         match family {
             IpFamily::V4 => self.v4,
             IpFamily::V6 => self.v6,
+        }
+    }
+
+    pub(super) fn text(&self, family: IpFamily) -> &str {
+        match family {
+            IpFamily::V4 => &self.texts[0],
+            IpFamily::V6 => &self.texts[1],
         }
     }
 

@@ -1,6 +1,7 @@
 //! Remarks for `status`: no errors, but what an operator would want to know.
 
 use std::net::IpAddr;
+use std::ops::Bound;
 
 use tortie_config::Cidr;
 use tortie_config::key::{Key, Scope};
@@ -54,9 +55,7 @@ fn own_address(model: &Model, local: &Local, notes: &mut Vec<Note>) {
 
 fn hosts(model: &Model, notes: &mut Vec<Note>) {
     let node = model.node();
-    let without = |host: &Host| host.addrs().next().is_none();
-    let silent: Vec<&str> =
-        model.hosts().filter(|(name, host)| *name != node && without(host)).map(|(name, _)| name).collect();
+    let silent: Vec<&str> = model.silent_hosts().filter(|name| *name != node).collect();
     if let Some(first) = silent.first() {
         notes.push(Note {
             code: "host-without-address",
@@ -64,9 +63,7 @@ fn hosts(model: &Model, notes: &mut Vec<Note>) {
             text: format!("no BGP address in the store, so no session: {}", list(&silent)),
         });
     }
-    let mut shared: Vec<IpAddr> = model.shared_addrs().collect();
-    shared.sort_unstable();
-    for addr in shared {
+    for addr in model.shared_addrs() {
         let names: Vec<&str> = model.hosts_at(addr).map(|(name, _)| name).collect();
         notes.push(Note {
             code: "shared-address",
@@ -97,7 +94,10 @@ fn network(local: &Local, view: &RoutingView, notes: &mut Vec<Note>) {
 
 fn explicit_peers(model: &Model, local: &Local, intent: &RoutingIntent, notes: &mut Vec<Note>) {
     let mut shared_routers = Vec::new();
-    for peer in intent.peers.values().filter(|peer| peer.kind != PeerKind::Mesh) {
+    // By their names: `Mesh_` stands between the two and may be thousands.
+    let global = intent.peers.range::<str, _>((Bound::Unbounded, Bound::Excluded("Mesh_")));
+    for (_, peer) in global.chain(intent.peers.range::<str, _>((Bound::Included("Node_"), Bound::Unbounded)))
+    {
         let addr = peer.remote.ip();
         let router = other_host(model, addr).is_none();
         let ebgp = peer.asn != peer.local_asn.unwrap_or(local.asn);

@@ -76,14 +76,17 @@ pub(super) fn peers_at(model: &Model, local: &Local, addr: IpAddr, rec: &mut imp
         return named;
     };
     let host = model.hosts_at(addr).find(|(name, _)| *name != model.node());
-    let ends = Ends { model, local, own, addr, family, host };
+    let text = addr.to_string();
+    let ends = Ends { model, local, own, addr, text: &text, family, host };
 
-    for kind in [PeerKind::Global, PeerKind::Node] {
-        let scope =
-            if kind == PeerKind::Global { Scope::Global } else { Scope::Host(model.node().to_owned()) };
+    for (kind, of) in [(PeerKind::Global, None), (PeerKind::Node, Some(model.node()))] {
+        if !model.has_peer(of, addr) {
+            continue;
+        }
+        let scope = of.map_or(Scope::Global, |host| Scope::Host(host.to_owned()));
         for stored in model.peers_at(&scope, addr) {
             let key = || Key::Bgp(scope.clone(), stored.key.clone()).to_string();
-            let peer = ends.explicit(kind, stored.value, stored.value.as_num.get(), key());
+            let peer = ends.explicit(kind, stored.value, key());
             if named.iter().any(|(_, other)| other.remote == peer.remote) {
                 rec.step("node", StepOutcome::No, || {
                     format!("{}: the global peer of this address counts", key())
@@ -96,7 +99,7 @@ pub(super) fn peers_at(model: &Model, local: &Local, addr: IpAddr, rec: &mut imp
                 continue;
             }
             rec.step(kind.as_str(), StepOutcome::Yes, || peer.reason.clone());
-            named.push((name(kind, addr, port_of(stored.key)), peer));
+            named.push((name(kind, &text, port_of(stored.key)), peer));
         }
     }
     if !named.is_empty() {
@@ -110,13 +113,13 @@ pub(super) fn peers_at(model: &Model, local: &Local, addr: IpAddr, rec: &mut imp
     };
     if let Some(peer) = ends.reverse(host_name, host) {
         rec.step("reverse", StepOutcome::Yes, || peer.reason.clone());
-        named.push((name(PeerKind::Node, addr, None), peer));
+        named.push((name(PeerKind::Node, &text, None), peer));
     } else if let Some(why) = ends.no_mesh(host_name, host) {
         rec.step("mesh", StepOutcome::No, || why);
     } else {
         let peer = ends.mesh(host_name, host);
         rec.step("mesh", StepOutcome::Yes, || peer.reason.clone());
-        named.push((name(PeerKind::Mesh, addr, None), peer));
+        named.push((name(PeerKind::Mesh, &text, None), peer));
     }
     named
 }
@@ -129,6 +132,8 @@ struct Ends<'a> {
     own: IpAddr,
     /// Theirs.
     addr: IpAddr,
+    /// The same as text.
+    text: &'a str,
     family: IpFamily,
     /// The host of the cluster that has it.
     host: Option<NamedHost<'a>>,
@@ -140,7 +145,7 @@ impl Ends<'_> {
         let both = self.both_families();
         PeerIntent {
             kind,
-            name: self.host.map_or_else(|| self.addr.to_string(), |(name, _)| name.to_owned()),
+            name: self.host.map_or(self.text, |(name, _)| name).to_owned(),
             reason,
             remote: SocketAddr::new(self.addr, port),
             local: Some(self.own),
@@ -174,7 +179,7 @@ impl Ends<'_> {
     }
 
     fn dial_after(&self) -> Duration {
-        let first = self.host.is_none() || self.own.to_string() > self.addr.to_string();
+        let first = self.host.is_none() || self.local.text(self.family) > self.text;
         if first { Duration::ZERO } else { SECOND_DIAL }
     }
 
@@ -205,7 +210,9 @@ impl Ends<'_> {
 
     /// The session that answers another's peering with us.
     fn reverse(&self, name: &str, host: &Host) -> Option<PeerIntent> {
-        let theirs = self.model.peers_at(&Scope::Host(name.to_owned()), self.own).next();
+        let has = self.model.has_peer(Some(name), self.own);
+        let theirs =
+            has.then(|| self.model.peers_at(&Scope::Host(name.to_owned()), self.own).next()).flatten();
         let (value, reason) = match &theirs {
             Some(stored) => (stored.value, format!("{name} has this host as its peer")),
             None => {
@@ -225,7 +232,8 @@ impl Ends<'_> {
         (peer.ipv4 || peer.ipv6).then_some(peer)
     }
 
-    fn explicit(&self, kind: PeerKind, value: &Peer, asn: u32, key: String) -> PeerIntent {
+    fn explicit(&self, kind: PeerKind, value: &Peer, key: String) -> PeerIntent {
+        let asn = value.as_num.get();
         let port = value.port.unwrap_or_else(|| match self.host {
             Some((_, host)) => self.model.listen_port(Some(host)),
             None => tortie_config::key::BGP_PORT,
@@ -294,14 +302,16 @@ fn port_of(item: &BgpItem) -> Option<u16> {
     }
 }
 
-/// Calico's name of a session's protocol instance.
-pub(super) fn name(kind: PeerKind, addr: IpAddr, port: Option<u16>) -> String {
+/// Calico's name of a session's protocol instance, from the address as text.
+pub(super) fn name(kind: PeerKind, addr: &str, port: Option<u16>) -> String {
     let kind = match kind {
         PeerKind::Mesh => "Mesh_",
         PeerKind::Global => "Global_",
         PeerKind::Node => "Node_",
     };
-    let mut name = format!("{kind}{addr}").replace(['.', ':'], "_");
+    let mut name = String::with_capacity(kind.len() + addr.len());
+    name.push_str(kind);
+    name.extend(addr.chars().map(|c| if matches!(c, '.' | ':') { '_' } else { c }));
     if let Some(port) = port {
         name.push_str(&format!("_port_{port}"));
     }

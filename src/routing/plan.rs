@@ -144,8 +144,9 @@ impl Planner {
     /// The names of the peers at an address: they begin with their kind and the address.
     fn names_at(&self, addr: IpAddr) -> Vec<String> {
         let mut names = Vec::new();
+        let text = addr.to_string();
         for kind in [PeerKind::Mesh, PeerKind::Global, PeerKind::Node] {
-            let first = name(kind, addr, None);
+            let first = name(kind, &text, None);
             let range = self.intent.peers.range(first.clone()..);
             let here = range.take_while(|(name, _)| name.starts_with(&first));
             names.extend(here.filter(|(_, peer)| peer.remote.ip() == addr).map(|(name, _)| name.clone()));

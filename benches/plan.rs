@@ -1,0 +1,78 @@
+//! Model and routing with 5,000 hosts: a start, and one host's change.
+
+use std::hint::black_box;
+
+use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
+use tortie::model::{Model, Part};
+use tortie::routing::{NodeOptions, Planner, intent};
+use tortie::store::{Change, Delta, KeyValue, Snapshot};
+
+const HOSTS: u32 = 5_000;
+
+fn kv(key: String, value: &str, revision: u64) -> KeyValue {
+    KeyValue { key, value: value.as_bytes().to_vec(), mod_revision: revision, create_revision: revision }
+}
+
+fn address(host: u32) -> String {
+    std::net::Ipv4Addr::from(0x0a00_0001 + host).to_string()
+}
+
+/// The keys that a node's start-up writes, for each host.
+fn snapshot() -> Snapshot {
+    let mut entries = vec![kv("/calico/v1/Ready".to_owned(), "true", 1)];
+    for host in 0..HOSTS {
+        let bgp = |item: &str, value: &str| kv(format!("/calico/bgp/v1/host/node-{host}/{item}"), value, 1);
+        entries.push(bgp("ip_addr_v4", &address(host)));
+        entries.push(bgp("ip_addr_v6", ""));
+        entries.push(bgp("network_v4", "10.0.0.0/16"));
+        entries.push(kv(format!("/calico/v1/host/node-{host}/bird_ip"), &address(host), 1));
+        entries.push(kv(format!("/calico/v1/host/node-{host}/metadata"), "{}", 1));
+        entries.push(kv(
+            format!("/calico/v1/host/node-{host}/config/DefaultEndpointToHostAction"),
+            "RETURN",
+            1,
+        ));
+    }
+    Snapshot { revision: 1, store_id: "bench".to_owned(), entries }
+}
+
+fn loaded(snapshot: &Snapshot) -> Model {
+    let mut model = Model::new("node-0");
+    model.replace(Part::All, snapshot);
+    model
+}
+
+fn benches(c: &mut Criterion) {
+    let snapshot = snapshot();
+    c.bench_function("model: first snapshot, 5,000 hosts", |b| b.iter(|| loaded(black_box(&snapshot))));
+    c.bench_function("model: relist without changes, 5,000 hosts", |b| {
+        let mut model = loaded(&snapshot);
+        b.iter(|| model.replace(Part::All, black_box(&snapshot)));
+    });
+    c.bench_function("routing: intent from scratch, 5,000 hosts", |b| {
+        let model = loaded(&snapshot);
+        b.iter(|| intent(black_box(&model), &NodeOptions::default()));
+    });
+    c.bench_function("model and routing: one host of 5,000 changes its AS", |b| {
+        let model = loaded(&snapshot);
+        let planner = Planner::new(&model, NodeOptions::default());
+        let mut state = (model, planner, 1);
+        b.iter_batched(
+            || (),
+            |()| {
+                let (model, planner, revision) = &mut state;
+                *revision += 1;
+                let key = format!("/calico/bgp/v1/host/node-{}/as_num", *revision % u64::from(HOSTS - 1) + 1);
+                let asn = (65_000 + *revision % 400).to_string();
+                let delta =
+                    Delta { revision: *revision, changes: vec![Change::Put(kv(key, &asn, *revision))] };
+                let dirty = model.apply(&delta);
+                planner.update(model, &dirty)
+            },
+            BatchSize::SmallInput,
+        );
+    });
+}
+
+criterion_group!(group, benches);
+criterion_main!(group);
