@@ -61,7 +61,13 @@ async fn measure(url: &str, count: usize, pause: Duration) -> Result<Vec<i64>> {
     let after = store.list(&prefixes).await?.revision;
     let mut watch = store.watch(&prefixes, after).await?;
     // Watchers of etcd hold back at first.
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    let settle = async {
+        loop {
+            watch.next().await?;
+        }
+    };
+    let _: Result<Result<(), tortie::store::StoreError>, _> =
+        tokio::time::timeout(Duration::from_secs(1), settle).await;
     let mut writer = std::process::Command::new(std::env::current_exe()?)
         .args(["--write", url, &count.to_string(), &pause.as_micros().to_string()])
         .spawn()?;

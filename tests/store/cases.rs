@@ -193,6 +193,37 @@ pub(crate) async fn watch(store: &Shared, p: &str) {
     assert_eq!(got, [format!("-{a}1"), format!("-{a}n"), format!("-{b}1"), format!("-{b}n")]);
 }
 
+pub(crate) async fn watch_under_load(store: &Shared, p: &str) {
+    const WRITERS: usize = 4;
+    const EACH: usize = 150;
+    let prefixes = ["a/", "b/", "c/"].map(|name| format!("{p}{name}"));
+    let start = write(store, vec![put(&format!("{p}start"), "")]).await;
+    let mut watch = store.watch(&prefixes, start).await.unwrap();
+    for writer in 0..WRITERS {
+        let (store, prefixes) = (Arc::clone(store), prefixes.clone());
+        tokio::spawn(async move {
+            for i in 0..EACH {
+                let op = |prefix: &String| put(&format!("{prefix}{writer}"), &i.to_string());
+                write(&store, prefixes.iter().map(op).collect()).await;
+            }
+        });
+    }
+    let mut last = start;
+    let mut next = [0; WRITERS];
+    for _ in 0..WRITERS * EACH {
+        let delta = delta(&mut watch).await;
+        assert!(delta.revision > last, "{} after {last}", delta.revision);
+        last = delta.revision;
+        let mut got = text(&delta);
+        got.sort();
+        let writer: usize = got[0][p.len() + 3..].split('=').next().unwrap().parse().unwrap();
+        let want: Vec<_> =
+            prefixes.iter().map(|prefix| format!("+{prefix}{writer}={}", next[writer])).collect();
+        assert_eq!(got, want, "a transaction in halves");
+        next[writer] += 1;
+    }
+}
+
 pub(crate) async fn watch_is_cancel_safe(store: &Shared, p: &str) {
     let start = write(store, vec![put(&format!("{p}k"), "start")]).await;
     let mut watch = store.watch(&[format!("{p}k")], start).await.unwrap();

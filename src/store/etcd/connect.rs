@@ -11,6 +11,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::super::{StoreError, StoreOptions};
 use super::failure::store_error;
+use super::merge::reports_in_order;
 
 /// No call takes longer.
 const DEADLINE: Duration = Duration::from_secs(5);
@@ -44,8 +45,17 @@ pub(super) struct Pool {
 
 struct Slot {
     /// Index of the member in use or to be tried next.
-    member: usize,
-    client: Option<Client>,
+    index: usize,
+    member: Option<Member>,
+    generation: u64,
+}
+
+/// The member that calls go to.
+#[derive(Clone)]
+pub(super) struct Member {
+    pub(super) client: Client,
+    /// See [`reports_in_order`].
+    pub(super) reports_in_order: bool,
     /// Counts connections, so that a late failure of an old one does not end the new one.
     generation: u64,
 }
@@ -73,7 +83,7 @@ impl Pool {
         endpoints.shuffle(&mut rand::rng());
         let scheme = if tls { "https" } else { "http" };
         let urls = endpoints.iter().map(|endpoint| format!("{scheme}://{endpoint}")).collect();
-        Ok(Self { urls, files, slot: Mutex::new(Slot { member: 0, client: None, generation: 0 }) })
+        Ok(Self { urls, files, slot: Mutex::new(Slot { index: 0, member: None, generation: 0 }) })
     }
 
     pub(super) fn describe(&self) -> String {
@@ -84,19 +94,20 @@ impl Pool {
     }
 
     /// The connection in use, or a new one to the first member that answers and knows a leader.
-    pub(super) async fn client(&self) -> Result<(Client, u64), StoreError> {
+    pub(super) async fn member(&self) -> Result<Member, StoreError> {
         let mut slot = self.slot.lock().await;
-        if let Some(client) = &slot.client {
-            return Ok((client.clone(), slot.generation));
+        if let Some(member) = &slot.member {
+            return Ok(member.clone());
         }
         let mut failure = StoreError::Away("no member".into());
         for _ in 0..self.urls.len() {
-            let Some(url) = self.urls.get(slot.member) else { break };
+            let Some(url) = self.urls.get(slot.index) else { break };
             match timeout(PROBE, self.connect(url)).await {
-                Ok(Ok(client)) => {
+                Ok(Ok((client, reports_in_order))) => {
                     slot.generation += 1;
-                    slot.client = Some(client.clone());
-                    return Ok((client, slot.generation));
+                    let member = Member { client, reports_in_order, generation: slot.generation };
+                    slot.member = Some(member.clone());
+                    return Ok(member);
                 }
                 Ok(Err(StoreError::Away(text))) => {
                     failure = StoreError::Away(format!("{url}: {}", self.files.hint(text)))
@@ -105,19 +116,20 @@ impl Pool {
                 // Another member would say the same.
                 Ok(Err(e)) => return Err(told(url, e)),
             }
-            slot.member = (slot.member + 1) % self.urls.len();
+            slot.index = (slot.index + 1) % self.urls.len();
         }
         Err(failure)
     }
 
-    async fn connect(&self, url: &str) -> Result<Client, StoreError> {
+    /// Gives the connection and whether the member reports progress in order.
+    async fn connect(&self, url: &str) -> Result<(Client, bool), StoreError> {
         let options = self.files.options()?;
         let mut client = Client::connect([url], Some(options)).await.map_err(|e| store_error(&e))?;
         match client.status().await {
             Ok(status) if status.leader() == 0 => Err(StoreError::Away("this member has no leader".into())),
-            Ok(_) => Ok(client),
+            Ok(status) => Ok((client, reports_in_order(status.version()))),
             // Newer servers may keep the status from users; this one is alive.
-            Err(Error::GRpcStatus(e)) if [7, 16].contains(&i32::from(e.code())) => Ok(client),
+            Err(Error::GRpcStatus(e)) if [7, 16].contains(&i32::from(e.code())) => Ok((client, true)),
             Err(e) => Err(store_error(&e)),
         }
     }
@@ -125,9 +137,9 @@ impl Pool {
     /// Leaves a member that failed.
     pub(super) async fn leave(&self, generation: u64) {
         let mut slot = self.slot.lock().await;
-        if slot.generation == generation && slot.client.is_some() {
-            slot.client = None;
-            slot.member = (slot.member + 1) % self.urls.len().max(1);
+        if slot.generation == generation && slot.member.is_some() {
+            slot.member = None;
+            slot.index = (slot.index + 1) % self.urls.len().max(1);
         }
     }
 
@@ -143,17 +155,17 @@ impl Pool {
         let deadline = Instant::now() + DEADLINE;
         loop {
             // Connecting is no attempt of the call: nothing was sent.
-            let connected = timeout_at(deadline, self.client()).await;
+            let connected = timeout_at(deadline, self.member()).await;
             let failure = match connected {
                 Err(_) => return Err(late(&self.describe(), "no member answers")),
                 Ok(Err(e @ StoreError::Away(_))) => e,
                 Ok(Err(e)) => return Err(e),
-                Ok(Ok((client, generation))) => {
+                Ok(Ok(member)) => {
                     let until = match attempts {
                         Attempts::Once => deadline,
                         Attempts::Several => deadline.min(Instant::now() + ATTEMPT),
                     };
-                    let failure = match timeout_at(until, send(client)).await {
+                    let failure = match timeout_at(until, send(member.client)).await {
                         Ok(Ok(answer)) => return Ok(answer),
                         Ok(Err(e)) => store_error(&e),
                         Err(_) => late(&self.describe(), "no answer"),
@@ -161,7 +173,7 @@ impl Pool {
                     if !matches!(failure, StoreError::Away(_)) {
                         return Err(failure);
                     }
-                    self.leave(generation).await;
+                    self.leave(member.generation).await;
                     if attempts == Attempts::Once {
                         let StoreError::Away(text) = failure else { return Err(failure) };
                         return Err(StoreError::Away(format!(

@@ -7,7 +7,7 @@
 //! ```text
 //!  list:    pages of 1,000 keys at one revision, prefix after prefix
 //!  commit:  one Txn; sent once, never again by itself (an answer that was lost may stand for a commit)
-//!  watch:   one stream, one watcher for each prefix -> merge.rs: whole transactions in the order of revisions
+//!  watch:   one stream, a watcher for each prefix -> merge.rs: whole transactions in the order of revisions
 //! ```
 
 mod connect;
@@ -129,8 +129,8 @@ impl Store for EtcdStore {
             // Another cluster, or one that was restored from a copy: only a list can tell.
             return Ok(Box::new(Restart { oldest: Some(current) }));
         }
-        let (client, _) = self.pool.client().await?;
-        Ok(Box::new(watch::EtcdWatch::open(client, &prefixes, after).await?))
+        let member = self.pool.member().await?;
+        Ok(Box::new(watch::EtcdWatch::open(member, prefixes, after).await?))
     }
 
     async fn commit(&self, txn: Txn) -> Result<Outcome, StoreError> {

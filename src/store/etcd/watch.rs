@@ -1,12 +1,13 @@
-//! A watch: one stream with one watcher for each prefix.
+//! A watch: one stream, one watcher for each prefix or one for all.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use etcd_client::{Client, EventType, WatchOptions, WatchResponse, WatchStream};
+use etcd_client::{EventType, WatchOptions, WatchResponse, WatchStream};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::super::{Change, Revision, StoreError, Watch, WatchEvent};
+use super::super::{Change, Delta, Revision, StoreError, Watch, WatchEvent, prefix_end};
+use super::connect::Member;
 use super::failure::store_error;
 use super::merge::Merge;
 use super::{MAX_ANSWER, key_value, revision_of};
@@ -16,63 +17,74 @@ const OPEN: Duration = Duration::from_secs(5);
 /// A report that did not come is asked for again: servers answer only when all watchers have caught up.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
 /// Changes wait no longer for a report.
-const GIVE_UP: Duration = Duration::from_secs(1);
-/// A watcher that a commit overtook while it was made catches up in a round each 100 ms, and servers before 3.4.25 and
-/// 3.5.8 report all the same: time for two rounds.
-const SETTLE: Duration = Duration::from_millis(250);
+const GIVE_UP: Duration = Duration::from_secs(10);
 /// Answers are taken this long before a report about them is asked for.
 const DRAIN: Duration = Duration::from_millis(20);
 /// A silent stream is asked whether it lives; the answer is the proof of freshness. Without one in as long again it is
 /// dead, whatever TCP thinks.
 const SILENCE: Duration = Duration::from_secs(5);
+/// Revisions that only concern others are told no more often.
+const PROGRESS: Duration = Duration::from_secs(1);
 
 /// A running watch.
 pub(super) struct EtcdWatch {
     stream: WatchStream,
     merge: Merge,
-    /// Watcher ids as the server gave them -> index of the prefix.
+    /// What is handed out; one watcher for all of them sees more.
+    prefixes: Vec<String>,
+    /// There are several watchers, and what they tell is whole only after a report.
+    several: bool,
+    /// Watcher ids as the server gave them -> index of the watcher.
     ids: BTreeMap<i64, usize>,
-    /// How many are made.
-    watchers: usize,
     ready: VecDeque<WatchEvent>,
-    /// Changes are held back at least until then.
-    settled: Instant,
     /// When the first of the changes that are held came.
     held_since: Option<Instant>,
     /// When a report was asked for that has not come.
     asked_at: Option<Instant>,
     heard: Instant,
+    /// When progress was told last.
+    progress: Instant,
     over: bool,
 }
 
 impl EtcdWatch {
-    /// Opens the stream for what happens after `after`.
+    /// Opens the stream for what happens after `after`; `prefixes` are sorted and disjoint.
     pub(super) async fn open(
-        client: Client,
-        prefixes: &[String],
+        member: Member,
+        prefixes: Vec<String>,
         after: Revision,
     ) -> Result<Self, StoreError> {
         let start = i64::try_from(after.saturating_add(1)).unwrap_or(i64::MAX);
-        let options = |id: usize| {
-            WatchOptions::new()
-                .with_prefix()
-                .with_start_revision(start)
-                .with_progress_notify()
-                .with_fragment()
-                .with_watch_id(i64::try_from(id).unwrap_or(i64::MAX))
+        let several = prefixes.len() > 1 && member.reports_in_order;
+        let (Some(first), Some(last)) = (prefixes.first(), prefixes.last()) else {
+            return Err(StoreError::Refused("nothing to watch".into()));
+        };
+        let ranges: Vec<(&str, Option<String>)> = if several {
+            prefixes.iter().map(|prefix| (prefix.as_str(), prefix_end(prefix))).collect()
+        } else {
+            vec![(first.as_str(), prefix_end(last))]
+        };
+        let options = |id: i64, end: Option<String>| {
+            let options =
+                WatchOptions::new().with_start_revision(start).with_progress_notify().with_watch_id(id);
+            // Fragments would cut transactions.
+            let options = if several { options.with_fragment() } else { options };
+            match end {
+                Some(end) => options.with_range(end),
+                None => options.with_from_key(),
+            }
         };
         let open = async {
-            let mut watch = client.watch_client().max_decoding_message_size(MAX_ANSWER);
+            let mut client = member.client.watch_client().max_decoding_message_size(MAX_ANSWER);
+            let mut stream: Option<WatchStream> = None;
             // Ids begin with 1: 0 asks the server to choose.
-            let mut numbered = (1..).zip(prefixes);
-            let Some((id, first)) = numbered.next() else {
-                return Err(etcd_client::Error::InvalidArgs("nothing to watch".into()));
-            };
-            let mut stream = watch.watch(first.as_str(), Some(options(id))).await?;
-            for (id, prefix) in numbered {
-                stream.watch(prefix.as_str(), Some(options(id))).await?;
+            for (id, (from, end)) in (1..).zip(ranges) {
+                match &mut stream {
+                    None => stream = Some(client.watch(from, Some(options(id, end))).await?),
+                    Some(stream) => stream.watch(from, Some(options(id, end))).await?,
+                }
             }
-            Ok(stream)
+            stream.ok_or_else(|| etcd_client::Error::InvalidArgs("nothing to watch".into()))
         };
         let stream = match timeout(OPEN, open).await {
             Ok(opened) => opened.map_err(|e| store_error(&e))?,
@@ -81,14 +93,15 @@ impl EtcdWatch {
         let now = Instant::now();
         Ok(Self {
             stream,
-            merge: Merge::new(prefixes.len(), after),
+            merge: Merge::new(if several { prefixes.len() } else { 1 }, after),
+            prefixes,
+            several,
             ids: BTreeMap::new(),
             ready: VecDeque::new(),
-            watchers: prefixes.len(),
-            settled: now + OPEN,
             held_since: None,
             asked_at: None,
             heard: now,
+            progress: now,
             over: false,
         })
     }
@@ -97,12 +110,11 @@ impl EtcdWatch {
     fn take(&mut self, answer: &WatchResponse) -> Result<(), StoreError> {
         let now = Instant::now();
         self.heard = now;
-        let revision = answer.header().map_or(0, |header| revision_of(header.revision()));
         if answer.canceled() {
             self.over = true;
             if answer.compact_revision() > 0 {
-                self.ready
-                    .push_back(WatchEvent::Compacted { oldest: revision_of(answer.compact_revision()) });
+                let oldest = revision_of(answer.compact_revision());
+                self.ready.push_back(WatchEvent::Compacted { oldest });
                 return Ok(());
             }
             let reason = answer.cancel_reason();
@@ -115,40 +127,60 @@ impl EtcdWatch {
         if answer.created() {
             let index = usize::try_from(answer.watch_id() - 1).unwrap_or(usize::MAX);
             self.ids.insert(answer.watch_id(), index);
-            if self.ids.len() == self.watchers {
-                self.settled = if self.watchers > 1 { now + SETTLE } else { now };
-            }
             return Ok(());
         }
+        if answer.events().is_empty() {
+            self.report(answer, now);
+            return Ok(());
+        }
+        let mut last = 0;
         for event in answer.events() {
             let Some(kv) = event.kv() else { continue };
-            let at = revision_of(kv.mod_revision());
+            last = revision_of(kv.mod_revision());
+            let key = String::from_utf8_lossy(kv.key());
+            if !self.prefixes.iter().any(|prefix| key.starts_with(prefix.as_str())) {
+                continue;
+            }
             let change = match event.event_type() {
                 EventType::Put => Change::Put(key_value(kv)),
-                EventType::Delete => Change::Delete { key: String::from_utf8_lossy(kv.key()).into_owned() },
+                EventType::Delete => Change::Delete { key: key.into_owned() },
             };
-            self.merge.change(at, change);
-            self.held_since.get_or_insert(now);
+            self.merge.change(last, change);
         }
-        if answer.events().is_empty() {
-            if let Some(index) = self.ids.get(&answer.watch_id()) {
-                // The server's own report about one watcher.
-                let known = self.merge.quiet(*index, revision);
-                self.ready.extend(known.map(WatchEvent::Progress));
-            } else if self.asked_at.take().is_some() {
-                let whole = self.merge.reported(revision);
-                self.hand_out(whole);
-                if self.ready.is_empty() && !self.merge.waiting() {
-                    self.ready.push_back(WatchEvent::Progress(self.merge.after()));
-                }
-            }
+        if self.several {
+            self.held_since.get_or_insert(now);
+        } else {
+            // A single watcher tells whole transactions in order.
+            let whole = self.merge.complete(last);
+            self.hand_out(whole, now);
         }
         Ok(())
     }
 
-    fn hand_out(&mut self, whole: Vec<super::super::Delta>) {
-        if !whole.is_empty() {
-            self.held_since = if self.merge.waiting() { Some(Instant::now()) } else { None };
+    /// An answer without events says how far the server is.
+    fn report(&mut self, answer: &WatchResponse, now: Instant) {
+        let revision = answer.header().map_or(0, |header| revision_of(header.revision()));
+        if let Some(index) = self.ids.get(&answer.watch_id()) {
+            // The server's own report about one watcher, in its turn.
+            if let Some(whole) = self.merge.quiet(*index, revision) {
+                self.progress = now.checked_sub(PROGRESS).unwrap_or(now);
+                self.hand_out(whole, now);
+            }
+            return;
+        }
+        self.asked_at = None;
+        // Without the order of newer servers it only says that the server lives.
+        let upto = if self.several { revision } else { self.merge.after() };
+        let whole = self.merge.complete(upto);
+        self.progress = now.checked_sub(PROGRESS).unwrap_or(now);
+        self.hand_out(whole, now);
+    }
+
+    fn hand_out(&mut self, whole: Vec<Delta>, now: Instant) {
+        self.held_since = if self.merge.waiting() { self.held_since.or(Some(now)) } else { None };
+        if whole.is_empty() && now.duration_since(self.progress) >= PROGRESS {
+            self.ready.push_back(WatchEvent::Progress(self.merge.after()));
+            self.progress = now;
         }
         self.ready.extend(whole.into_iter().map(WatchEvent::Delta));
     }
@@ -157,11 +189,10 @@ impl EtcdWatch {
     fn due(&self) -> (Instant, Due) {
         match (self.held_since, self.asked_at) {
             (Some(since), Some(asked)) => {
-                let again = (asked + ASK_AGAIN, Due::Ask);
-                let enough = (since.max(self.settled) + GIVE_UP, Due::GiveUp);
-                if again.0 < enough.0 { again } else { enough }
+                let (again, enough) = (asked + ASK_AGAIN, since + GIVE_UP);
+                if again < enough { (again, Due::Ask) } else { (enough, Due::GiveUp) }
             }
-            (Some(_), None) => (self.settled, Due::Ask),
+            (Some(since), None) => (since, Due::Ask),
             // It speaks, so it lives, but the report was lost.
             (None, Some(asked)) if self.heard > asked => (asked + SILENCE, Due::Ask),
             (None, Some(asked)) => (asked + SILENCE, Due::Dead),
@@ -189,39 +220,30 @@ impl Watch for EtcdWatch {
             }
             let (at, due) = self.due();
             // Answers that wait are taken before a report is asked for, but not for ever.
-            let overdue = !matches!(due, Due::Dead) && Instant::now() > at + DRAIN;
+            let overdue = matches!(due, Due::Ask) && Instant::now() > at + DRAIN;
             let answer = if overdue { None } else { timeout_at(at, self.stream.message()).await.ok() };
-            match answer {
-                Some(Ok(Some(answer))) => self.take(&answer)?,
-                Some(Ok(None)) => {
-                    self.over = true;
-                    return Err(StoreError::Away("etcd closed the watch".into()));
+            let failure = match answer {
+                Some(Ok(Some(answer))) => {
+                    self.take(&answer)?;
+                    continue;
                 }
-                Some(Err(e)) => {
-                    self.over = true;
-                    return Err(store_error(&e));
-                }
+                Some(Ok(None)) => StoreError::Away("etcd closed the watch".into()),
+                Some(Err(e)) => store_error(&e),
                 None => match due {
                     Due::Ask => {
                         // Noted first: a caller may drop this future while the request waits to be sent.
-                        self.merge.asked();
                         self.asked_at = Some(Instant::now());
                         self.stream.request_progress().await.map_err(|e| store_error(&e))?;
+                        continue;
                     }
                     Due::GiveUp => {
-                        let all = self.merge.give_up();
-                        self.asked_at = None;
-                        self.hand_out(all);
+                        StoreError::Away(format!("etcd reports no progress in {} s", GIVE_UP.as_secs()))
                     }
-                    Due::Dead => {
-                        self.over = true;
-                        return Err(StoreError::Away(format!(
-                            "etcd did not answer for {} s",
-                            SILENCE.as_secs()
-                        )));
-                    }
+                    Due::Dead => StoreError::Away(format!("etcd did not answer for {} s", SILENCE.as_secs())),
                 },
-            }
+            };
+            self.over = true;
+            return Err(failure);
         }
     }
 }
