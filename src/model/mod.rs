@@ -13,8 +13,9 @@
 //! ```
 //!
 //! One key's trouble stays with that key: a value that cannot be read leaves the last good one in force and is listed
-//! in [`Model::problems`]; a malformed key is listed there too; keys of other systems are counted, and other hosts' settings are left to them. Both forms of a
-//! thing, under today's key and under an older path, are kept, and today's wins.
+//! in [`Model::problems`]; a malformed key is listed there too; keys of other systems are counted, and other hosts'
+//! settings are left to them. Both forms of a thing, under today's key and under an older path, are kept, and today's
+//! wins.
 //!
 //! A model that saw deltas and one that saw a snapshot of the same revision are equal, but for last good values that a
 //! snapshot cannot know.
