@@ -1,12 +1,12 @@
 //! Scenario D of the benchmarks: how a BGP daemon takes a mesh of many nodes with a few blocks each.
 //!
 //! ```text
-//! bgp_load --target 127.0.0.1:1790 --peers 1000 --observer 127.0.0.2 --pid PID [--burst] [--idle 30]
-//! bgp_load --target 127.0.0.1:1790 --peers 1000 --observer 127.0.0.2 --bird-config > bird.conf
-//! bgp_load --target 127.0.0.1:1790 --peers 1000 --observer 127.0.0.2 --store > store.json
+//! bgp_load --target 10.64.0.1:179 --peers 1000 --observer 10.64.0.2 --pid PID [--burst] [--idle 30]
+//! bgp_load --target 10.64.0.1:179 --peers 1000 --observer 10.64.0.2 --bird-config > bird.conf
+//! bgp_load --target 10.64.0.1:179 --peers 1000 --observer 10.64.0.2 --store > store.json
 //! ```
 //!
-//! The first form runs it and prints one JSON object; the others print what BIRD 2 and `tortie store import` need to
+//! `benches/mesh.sh` sets up the addresses. The first form runs it and prints one JSON object; the others print what BIRD 2 and `tortie store import` need to
 //! know of the same peers.
 
 mod load;
@@ -27,8 +27,8 @@ struct Args {
     /// iBGP peers.
     #[arg(long, default_value_t = 1000)]
     peers: u32,
-    /// Address of the first peer; the others follow (127.x needs no setup).
-    #[arg(long, default_value = "127.1.0.1")]
+    /// Address of the first peer; the others follow.
+    #[arg(long, default_value = "10.65.0.1")]
     first: Ipv4Addr,
     /// AS of daemon and peers.
     #[arg(long = "as", default_value_t = 64512)]

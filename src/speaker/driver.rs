@@ -237,6 +237,7 @@ impl Driver {
         }
         if let Some(core) = &mut self.core {
             self.feed.run(core, &mut self.facts, self.now);
+            self.events();
         }
     }
 

@@ -1,0 +1,97 @@
+//! A BIRD 2 of the test's own.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use crate::net;
+use crate::node::wait;
+
+pub(crate) struct Bird {
+    dir: tempfile::TempDir,
+    bird: PathBuf,
+    birdc: PathBuf,
+    child: Child,
+}
+
+/// What stands around the BGP protocol: two static routes to announce, short waits.
+const BASE: &str = "log stderr all; router id 192.0.2.9; protocol device { scan time 3600; }
+protocol static s4 { ipv4; route 10.9.0.0/24 blackhole; route 10.9.1.0/24 blackhole; }
+protocol static s6 { ipv6; route fd00:9::/64 blackhole; }
+template bgp quick { connect delay time 1; connect retry time 1; error wait time 1, 1; multihop; strict bind yes; }
+";
+
+impl Bird {
+    /// Starts with these protocols; `None`: there is no BIRD here.
+    pub(crate) fn start(protocols: &str) -> Option<Self> {
+        let (bird, birdc) = (net::tool("bird")?, net::tool("birdc")?);
+        let dir = tempfile::tempdir().unwrap();
+        let child = spawn(&bird, &dir, protocols, &[]);
+        let this = Self { dir, bird, birdc, child };
+        this.ready();
+        Some(this)
+    }
+
+    /// Kill -9.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Starts again after [`Self::kill`].
+    pub(crate) fn start_again(&mut self, protocols: &str, flags: &[&str]) {
+        self.child = spawn(&self.bird, &self.dir, protocols, flags);
+        self.ready();
+    }
+
+    pub(crate) fn ask(&self, command: &str) -> String {
+        let out = Command::new(&self.birdc)
+            .arg("-s")
+            .arg(self.dir.path().join("ctl"))
+            .args(command.split(' '))
+            .output()
+            .unwrap();
+        String::from_utf8_lossy(&out.stdout).into_owned()
+    }
+
+    /// What it logged so far.
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("log")).unwrap()
+    }
+
+    pub(crate) fn says(&self, command: &str, text: &str) {
+        wait(&format!("BIRD to say {text:?} to {command:?}"), || {
+            let answer = self.ask(command);
+            if answer.contains(text) { Ok(()) } else { Err(format!("{answer}\n{}", self.log())) }
+        });
+    }
+
+    fn ready(&self) {
+        self.says("show status", "Daemon is up and running");
+    }
+}
+
+fn spawn(bird: &PathBuf, dir: &tempfile::TempDir, protocols: &str, flags: &[&str]) -> Child {
+    let file = |name: &str| dir.path().join(name);
+    std::fs::write(file("conf"), format!("{BASE}{protocols}")).unwrap();
+    Command::new(bird)
+        .arg("-f")
+        .arg("-c")
+        .arg(file("conf"))
+        .arg("-s")
+        .arg(file("ctl"))
+        .arg("-P")
+        .arg(file("pid"))
+        .args(flags)
+        .stdin(Stdio::null())
+        .stderr(File::create(file("log")).unwrap())
+        .spawn()
+        .unwrap()
+}
+
+impl Drop for Bird {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,215 @@
+//! Sessions with BIRD 2.
+
+use std::time::Duration;
+
+use tortie::routing::Password;
+use tortie::speaker::SpeakerFact;
+use tortie_bgp::{Reset, State};
+
+use crate::bird::Bird;
+use crate::net;
+use crate::node::{Node, cidr, intent, peer, wait};
+
+const US: &str = "192.0.2.1:1790";
+const BIRD: &str = "192.0.2.9:1790";
+
+/// BIRD's end of the session with [`US`], with more options.
+fn bgp(options: &str) -> String {
+    format!(
+        "protocol bgp tortie from quick {{ local 192.0.2.9 port 1790 as 65009; neighbor 192.0.2.1 port 1790 as 64512;
+           ipv4 {{ import all; export where source = RTS_STATIC; }};
+           ipv6 {{ import all; export where source = RTS_STATIC; next hop address 2001:db8::9; }};
+           {options} }}"
+    )
+}
+
+/// A node with BIRD as its eBGP peer.
+fn node() -> Node {
+    Node::start(with_bird())
+}
+
+fn with_bird() -> tortie::routing::RoutingIntent {
+    let mut us = intent(US, 64512, &["10.1.0.0/26", "fd00:1::/122"]);
+    let mut bird = peer(BIRD, "192.0.2.1", 65009);
+    bird.local_v6 = Some("2001:db8::1".parse().unwrap());
+    us.peers.insert("bird".into(), bird);
+    us
+}
+
+#[test]
+fn routes_of_both_families_go_both_ways_over_ipv4() {
+    if !net::enter(&[]) {
+        return;
+    }
+    let Some(bird) = Bird::start(&bgp("")) else { return };
+    let a = node();
+    a.up("bird");
+    a.has("10.9.0.0/24", "192.0.2.9");
+    a.has("10.9.1.0/24", "192.0.2.9");
+    a.has("fd00:9::/64", "2001:db8::9");
+    bird.says("show route for 10.1.0.0/26 all", "BGP.next_hop: 192.0.2.1");
+    bird.says("show route for 10.1.0.0/26 all", "BGP.as_path: 64512");
+    bird.says("show route for fd00:1::/122 all", "BGP.next_hop: 2001:db8::1");
+    bird.ask("disable s4");
+    a.has_not("10.9.0.0/24");
+    assert!(a.route("fd00:9::/64").is_some());
+    bird.ask("enable s4");
+    a.has("10.9.0.0/24", "192.0.2.9");
+}
+
+#[test]
+fn an_ipv6_session_carries_ipv6_routes() {
+    if !net::enter(&["2001:db8::1/128", "2001:db8::9/128"]) {
+        return;
+    }
+    let config = "protocol bgp tortie from quick { local 2001:db8::9 port 1790 as 64512;
+        neighbor 2001:db8::1 port 1790 as 64512;
+        ipv6 { import all; export where source = RTS_STATIC; }; }";
+    let Some(bird) = Bird::start(config) else { return };
+    let mut us = intent("[2001:db8::1]:1790", 64512, &["fd00:1::/122"]);
+    let mut to = peer("[2001:db8::9]:1790", "2001:db8::1", 64512);
+    to.ipv4 = false;
+    us.peers.insert("bird".into(), to);
+    let a = Node::start(us);
+    a.has("fd00:9::/64", "2001:db8::9");
+    bird.says("show route for fd00:1::/122 all", "BGP.next_hop: 2001:db8::1");
+}
+
+#[test]
+fn a_bird_that_dies_takes_its_routes_along_and_comes_back() {
+    if !net::enter(&[]) {
+        return;
+    }
+    let Some(mut bird) = Bird::start(&bgp("graceful restart off;")) else { return };
+    let a = node();
+    a.has("10.9.0.0/24", "192.0.2.9");
+    bird.kill();
+    a.has_not("10.9.0.0/24");
+    a.fact("the end", |f| matches!(f, SpeakerFact::Peer { from: State::Established, down: Some(_), .. }));
+    bird.start_again(&bgp("graceful restart off;"), &[]);
+    a.up("bird");
+    a.has("10.9.0.0/24", "192.0.2.9");
+    bird.says("show route for 10.1.0.0/26 all", "BGP.next_hop: 192.0.2.1");
+    assert_eq!(a.peer("bird").unwrap().flaps, 1);
+}
+
+#[test]
+fn a_bird_that_restarts_gracefully_keeps_its_routes_and_loses_those_it_no_longer_has() {
+    if !net::enter(&[]) {
+        return;
+    }
+    let Some(mut bird) = Bird::start(&bgp("graceful restart on;")) else { return };
+    let a = node();
+    a.has("10.9.0.0/24", "192.0.2.9");
+    a.has("10.9.1.0/24", "192.0.2.9");
+    bird.kill();
+    a.fact(
+        "helper",
+        |f| matches!(f, SpeakerFact::Peer { from: State::Established, down: Some(d), .. } if d.helper),
+    );
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(a.route("10.9.0.0/24").is_some() && a.route("10.9.1.0/24").is_some());
+    // It comes back without one of its routes: that one goes at End-of-RIB, the other never.
+    let less = "filter less { if net = 10.9.1.0/24 then reject; accept; }\n".to_owned()
+        + &bgp("graceful restart on;").replacen("export where source = RTS_STATIC", "export filter less", 1);
+    bird.start_again(&less, &["-R"]);
+    a.up("bird");
+    a.has_not("10.9.1.0/24");
+    a.has("10.9.0.0/24", "192.0.2.9");
+    let gone = a.facts().iter().any(|f| matches!(f, SpeakerFact::Trouble(_)));
+    assert!(!gone, "{:#?}", a.facts());
+}
+
+#[test]
+fn md5_joins_with_the_right_password_only() {
+    if !net::enter(&[]) {
+        return;
+    }
+    let Some(bird) = Bird::start(&bgp("password \"right\";")) else { return };
+    let mut us = with_bird();
+    us.peers.get_mut("bird").unwrap().password = Some(Password::Text("wrong".into()));
+    let mut a = Node::start(us);
+    std::thread::sleep(Duration::from_secs(3));
+    assert_ne!(a.state("bird"), Some(State::Established));
+    a.intent.peers.get_mut("bird").unwrap().password = Some(Password::Text("right".into()));
+    a.apply();
+    a.up("bird");
+    a.has("10.9.0.0/24", "192.0.2.9");
+    bird.says("show route for 10.1.0.0/26", "10.1.0.0/26");
+    // Passive: BIRD's own connection has to pass our listener's key.
+    a.intent.peers.get_mut("bird").unwrap().dial_after = None;
+    a.apply();
+    a.handle.send(tortie::speaker::ToSpeaker::Reset("bird".into(), Reset::Hard)).unwrap();
+    wait("another session", || match a.peer("bird") {
+        Some(p) if p.state == State::Established && p.flaps > 0 => Ok(()),
+        p => Err(format!("{p:#?}")),
+    });
+}
+
+#[test]
+fn ttl_security_takes_neighbours_and_refuses_those_from_afar() {
+    if !net::enter(&[]) {
+        return;
+    }
+    let Some(mut bird) = Bird::start(&bgp("ttl security on; multihop 1;")) else { return };
+    let mut us = with_bird();
+    us.peers.get_mut("bird").unwrap().ttl_security = Some(1);
+    // Another peer without it: the listener itself must not be strict.
+    us.peers.insert("other".into(), peer("192.0.2.7:1790", "192.0.2.1", 65007));
+    let mut a = Node::start(us);
+    a.up("bird");
+    a.has("10.9.0.0/24", "192.0.2.9");
+    bird.kill();
+    // Now its segments leave with TTL 5, as if it stood 250 hops away.
+    bird.start_again(&bgp("multihop 5;"), &[]);
+    a.fact("down", |f| matches!(f, SpeakerFact::Peer { from: State::Established, down: Some(_), .. }));
+    wait("a refusal", || match a.ask(|v| v.counters()) {
+        c if c.refused_ttl > 0 => Ok(()),
+        c => Err(format!("{c:?}")),
+    });
+    assert_ne!(a.state("bird"), Some(State::Established));
+    a.intent.peers.get_mut("bird").unwrap().ttl_security = None;
+    a.apply();
+    a.up("bird");
+}
+
+#[test]
+fn the_last_words_reach_the_peer() {
+    if !net::enter(&[]) {
+        return;
+    }
+    let Some(bird) = Bird::start(&bgp("")) else { return };
+    let mut a = node();
+    a.up("bird");
+    a.has("10.9.0.0/24", "192.0.2.9");
+    a.stop(false, "maintenance at noon");
+    wait("BIRD to have read them", || {
+        let log = bird.log();
+        if log.contains("Administrative shutdown") && log.contains("maintenance at noon") {
+            Ok(())
+        } else {
+            Err(log)
+        }
+    });
+}
+
+#[test]
+fn what_is_announced_is_explained_by_the_gate() {
+    if !net::enter(&[]) {
+        return;
+    }
+    let Some(_bird) = Bird::start(&bgp("")) else { return };
+    let a = node();
+    a.up("bird");
+    a.has("10.9.0.0/24", "192.0.2.9");
+    let gate = |prefix: &'static str| {
+        a.ask(move |v| v.explain_export("bird", cidr(prefix)))
+            .unwrap()
+            .steps
+            .into_iter()
+            .find(|s| s.step == "policy")
+            .map(|s| (s.pass, s.verdict))
+    };
+    let (pass, verdict) = gate("10.1.0.0/26").unwrap();
+    assert!(pass && verdict.contains("own-block"), "{verdict}");
+}

@@ -1,0 +1,12 @@
+//! The speaker thread against itself, against BIRD 2 and against a crowd of peers, each test in a network namespace of
+//! its own.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+mod bird;
+mod bird_tests;
+mod crowd;
+mod net;
+mod node;
+mod others;
+mod pair;

@@ -1,0 +1,246 @@
+//! A speaker thread with what stands around it in the agent: a kernel that takes batches and resolves next hops.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use tortie::routing::{
+    ChangeId, LearnedChange, NextHopRule, OriginKind, Originated, PeerIntent, PeerKind, PeerPolicy, PoolView,
+    Resolved, RoutingIntent, RoutingView,
+};
+use tortie::speaker::{SpeakerFact, SpeakerHandle, SpeakerOptions, SpeakerView, ToSpeaker, spawn};
+use tortie_bgp::{PeerStatus, State};
+use tortie_config::Cidr;
+
+pub(crate) const SOON: Duration = Duration::from_secs(10);
+
+pub(crate) struct Node {
+    pub(crate) handle: SpeakerHandle,
+    pub(crate) intent: RoutingIntent,
+    thread: Option<JoinHandle<()>>,
+    facts: Arc<Mutex<Vec<SpeakerFact>>>,
+    kernel: Arc<Mutex<BTreeMap<Cidr, Vec<IpAddr>>>>,
+}
+
+pub(crate) fn cidr(text: &str) -> Cidr {
+    Cidr::parse_strict(text).unwrap()
+}
+
+pub(crate) fn addr(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+/// What the model would want of a node at this address: it listens there and announces its blocks and its pools.
+pub(crate) fn intent(at: &str, asn: u32, blocks: &[&str]) -> RoutingIntent {
+    let listen: SocketAddr = at.parse().unwrap();
+    let own: Vec<Cidr> = blocks.iter().map(|b| cidr(b)).collect();
+    let pool = |c| PoolView { cidr: cidr(c), ipip: None, disabled: false };
+    RoutingIntent {
+        asn,
+        router_id: match listen.ip() {
+            IpAddr::V4(v4) => v4.into(),
+            IpAddr::V6(v6) => u32::from(v6.segments()[7]) + 1,
+        },
+        listen: vec![listen],
+        peers: BTreeMap::new(),
+        originated: own
+            .iter()
+            .map(|c| (*c, Originated { kind: OriginKind::OwnBlock, key: c.to_string(), revision: 1 }))
+            .collect(),
+        blackholes: own.iter().copied().collect(),
+        tunnel: None,
+        view: Arc::new(RoutingView {
+            node: at.into(),
+            pools: vec![pool("10.0.0.0/8"), pool("fd00::/8")],
+            own_blocks: own.into_iter().collect(),
+            ..RoutingView::default()
+        }),
+        notes: Vec::new(),
+    }
+}
+
+/// A peer with both families that is dialled at once.
+pub(crate) fn peer(at: &str, local: &str, asn: u32) -> PeerIntent {
+    PeerIntent {
+        kind: PeerKind::Node,
+        name: at.into(),
+        reason: String::new(),
+        remote: at.parse().unwrap(),
+        local: Some(addr(local)),
+        local_v4: None,
+        local_v6: None,
+        asn,
+        local_asn: None,
+        ipv4: true,
+        ipv6: true,
+        dial_after: Some(Duration::ZERO),
+        hold_time: Duration::from_secs(90),
+        keepalive_time: None,
+        restart_time: Duration::from_secs(120),
+        reflector_client: None,
+        next_hop: NextHopRule::Auto,
+        allow_local_as: 0,
+        ttl_security: None,
+        max_prefixes: None,
+        extended_messages: false,
+        password: None,
+        policy: PeerPolicy::default(),
+    }
+}
+
+impl Node {
+    /// Starts with this intent; all its local routes are given.
+    pub(crate) fn start(intent: RoutingIntent) -> Self {
+        Self::start_with(intent, SpeakerOptions::default())
+    }
+
+    pub(crate) fn start_with(intent: RoutingIntent, options: SpeakerOptions) -> Self {
+        let facts = Arc::new(Mutex::new(Vec::new()));
+        let kernel = Arc::new(Mutex::new(BTreeMap::new()));
+        let (fact_out, fact_in) = channel();
+        let (batch_out, batch_in) = channel();
+        let (handle, thread) = spawn(
+            options,
+            Box::new(move |fact| drop(fact_out.send(fact))),
+            Box::new(move |batch| batch_out.send(batch).map_err(|e| e.0)),
+        )
+        .unwrap();
+        around(&handle, fact_in, batch_in, &facts, &kernel);
+        let node = Self { handle, intent, thread: Some(thread), facts, kernel };
+        node.apply();
+        node.handle.send(ToSpeaker::LocalReady).unwrap();
+        node
+    }
+
+    /// Gives the intent as it now is.
+    pub(crate) fn apply(&self) {
+        self.handle.send(ToSpeaker::Intent(Arc::new(self.intent.clone()), ChangeId(7))).unwrap();
+    }
+
+    pub(crate) fn ask<T: Send + 'static>(
+        &self,
+        ask: impl FnOnce(&SpeakerView<'_>) -> T + Send + 'static,
+    ) -> T {
+        let (out, answer) = channel();
+        self.handle.send(ToSpeaker::Query(Box::new(move |view| drop(out.send(ask(view)))))).unwrap();
+        answer.recv_timeout(SOON).unwrap()
+    }
+
+    pub(crate) fn peer(&self, name: &str) -> Option<PeerStatus> {
+        let name = name.to_owned();
+        self.ask(move |view| view.peer(&name))
+    }
+
+    pub(crate) fn state(&self, name: &str) -> Option<State> {
+        self.peer(name).map(|p| p.state)
+    }
+
+    pub(crate) fn facts(&self) -> Vec<SpeakerFact> {
+        self.facts.lock().unwrap().clone()
+    }
+
+    /// The kernel's next hops of a prefix.
+    pub(crate) fn route(&self, prefix: &str) -> Option<Vec<IpAddr>> {
+        self.kernel.lock().unwrap().get(&cidr(prefix)).cloned()
+    }
+
+    pub(crate) fn routes(&self) -> usize {
+        self.kernel.lock().unwrap().len()
+    }
+
+    pub(crate) fn up(&self, name: &str) {
+        wait(&format!("{name} to come up"), || match self.state(name) {
+            Some(State::Established) => Ok(()),
+            other => Err(format!("{other:?}; {:#?}", self.facts().last())),
+        });
+    }
+
+    pub(crate) fn has(&self, prefix: &str, via: &str) {
+        wait(&format!("{prefix} via {via}"), || match self.route(prefix) {
+            Some(hops) if hops == [addr(via)] => Ok(()),
+            other => Err(format!("{other:?}")),
+        });
+    }
+
+    pub(crate) fn has_not(&self, prefix: &str) {
+        wait(&format!("no {prefix}"), || self.route(prefix).map_or(Ok(()), |r| Err(format!("{r:?}"))));
+    }
+
+    pub(crate) fn fact(&self, what: &str, is: impl Fn(&SpeakerFact) -> bool) {
+        wait(
+            what,
+            || if self.facts().iter().any(&is) { Ok(()) } else { Err(format!("{:#?}", self.facts())) },
+        );
+    }
+
+    /// Stops and waits for the thread.
+    pub(crate) fn stop(&mut self, graceful: bool, text: &str) {
+        let Some(thread) = self.thread.take() else { return };
+        self.handle.send(ToSpeaker::Shutdown { graceful, text: text.into() }).unwrap();
+        thread.join().unwrap();
+        self.fact("the last fact", |f| *f == SpeakerFact::Stopped);
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.stop(false, "");
+        }
+    }
+}
+
+/// The kernel thread and the agent, as far as the speaker sees them.
+fn around(
+    handle: &SpeakerHandle,
+    facts: Receiver<SpeakerFact>,
+    batches: Receiver<Vec<LearnedChange>>,
+    seen: &Arc<Mutex<Vec<SpeakerFact>>>,
+    kernel: &Arc<Mutex<BTreeMap<Cidr, Vec<IpAddr>>>>,
+) {
+    let (agent, seen) = (handle.clone(), seen.clone());
+    std::thread::spawn(move || {
+        for fact in facts {
+            if let SpeakerFact::TrackNextHop(hop) = fact {
+                let on_link = Resolved { ifindex: 1, gateway: None, metric: 0 };
+                let _ = agent.send(ToSpeaker::NextHop(hop, Some(on_link)));
+            }
+            seen.lock().unwrap().push(fact);
+        }
+    });
+    let (agent, kernel) = (handle.clone(), kernel.clone());
+    std::thread::spawn(move || {
+        for batch in batches {
+            assert!(batch.len() <= 1024);
+            let mut kernel = kernel.lock().unwrap();
+            for change in batch {
+                if change.next_hops.is_empty() {
+                    kernel.remove(&change.prefix);
+                } else {
+                    kernel.insert(change.prefix, change.next_hops.to_vec());
+                }
+            }
+            drop(kernel);
+            let _ = agent.send(ToSpeaker::KernelTook);
+        }
+    });
+}
+
+/// Polls until it is so; the last answer is the message of the failure.
+pub(crate) fn wait(what: &str, check: impl FnMut() -> Result<(), String>) {
+    wait_for(SOON, what, check);
+}
+
+pub(crate) fn wait_for(time: Duration, what: &str, mut check: impl FnMut() -> Result<(), String>) {
+    let end = Instant::now() + time;
+    loop {
+        match check() {
+            Ok(()) => return,
+            Err(last) if Instant::now() > end => panic!("waited {time:?} for {what}: {last}"),
+            Err(_) => std::thread::sleep(Duration::from_millis(5)),
+        }
+    }
+}

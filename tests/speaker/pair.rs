@@ -1,0 +1,265 @@
+//! Two of our speakers over loopback.
+
+use std::net::TcpListener;
+use std::time::Duration;
+
+use tortie::routing::Password;
+use tortie::speaker::{SpeakerFact, SpeakerOptions};
+use tortie_bgp::{DownCode, State};
+
+use crate::net;
+use crate::node::{Node, intent, peer, wait};
+
+const A: &str = "192.0.2.1:1790";
+const B: &str = "192.0.2.2:1790";
+
+/// Both ends of an iBGP session.
+fn pair() -> (Node, Node) {
+    let mut a = intent(A, 64512, &["10.1.0.0/26", "fd00:1::/122"]);
+    let mut b = intent(B, 64512, &["10.2.0.0/26", "fd00:2::/122"]);
+    let mut to_b = peer(B, "192.0.2.1", 64512);
+    to_b.local_v6 = Some("2001:db8::1".parse().unwrap());
+    let mut to_a = peer(A, "192.0.2.2", 64512);
+    to_a.local_v6 = Some("2001:db8::2".parse().unwrap());
+    a.peers.insert("b".into(), to_b);
+    b.peers.insert("a".into(), to_a);
+    (Node::start(a), Node::start(b))
+}
+
+#[test]
+fn both_dial_at_once_and_one_session_carries_both_families() {
+    if !net::enter(&[]) {
+        return;
+    }
+    let (a, b) = pair();
+    a.up("b");
+    b.up("a");
+    b.has("10.1.0.0/26", "192.0.2.1");
+    a.has("10.2.0.0/26", "192.0.2.2");
+    b.has("fd00:1::/122", "2001:db8::1");
+    a.has("fd00:2::/122", "2001:db8::2");
+    // The collision is over: one TCP connection, and it stays.
+    wait("one connection", || match a.ask(|v| v.connections()) {
+        1 => Ok(()),
+        n => Err(format!("{n} connections")),
+    });
+    assert_eq!(a.peer("b").unwrap().flaps, 0);
+    assert_eq!(b.peer("a").unwrap().flaps, 0);
+}
+
+#[test]
+fn blocks_come_and_go_and_a_removed_peer_takes_its_routes_along() {
+    if !net::enter(&[]) {
+        return;
+    }
+    let (mut a, b) = pair();
+    b.has("10.1.0.0/26", "192.0.2.1");
+    let more = intent(A, 64512, &["10.1.0.0/26", "10.1.0.64/26"]);
+    (a.intent.originated, a.intent.view) = (more.originated, more.view);
+    a.apply();
+    b.has("10.1.0.64/26", "192.0.2.1");
+    b.has_not("fd00:1::/122");
+    let less = intent(A, 64512, &["10.1.0.64/26"]);
+    (a.intent.originated, a.intent.view) = (less.originated, less.view);
+    a.apply();
+    b.has_not("10.1.0.0/26");
+    assert!(b.route("10.1.0.64/26").is_some());
+    a.intent.peers.clear();
+    a.apply();
+    b.has_not("10.1.0.64/26");
+    assert_eq!(a.peer("b"), None);
+    assert_eq!(a.routes(), 0);
+    assert_eq!(b.peer("a").unwrap().flaps, 1);
+}
+
+#[test]
+fn an_address_that_is_taken_is_reported_once_and_tried_again_and_changes_are_followed() {
+    if !net::enter(&[]) {
+        return;
+    }
+    let other = TcpListener::bind(A).unwrap();
+    let mut a = Node::start(intent(A, 64512, &[]));
+    let failed = |f: &SpeakerFact| matches!(f, SpeakerFact::ListenFailed { error, .. } if error.contains("another process"));
+    a.fact("the failure", failed);
+    std::thread::sleep(Duration::from_millis(2500));
+    assert_eq!(a.facts().iter().filter(|f| failed(f)).count(), 1);
+    drop(other);
+    a.fact("listening", |f| *f == SpeakerFact::Listening(A.parse().unwrap()));
+    a.intent.listen = vec![B.parse().unwrap()];
+    a.apply();
+    a.fact("moved", |f| *f == SpeakerFact::Listening(B.parse().unwrap()));
+    a.fact("left", |f| *f == SpeakerFact::ListenEnded(A.parse().unwrap()));
+    assert!(std::net::TcpStream::connect(A).is_err());
+    assert!(std::net::TcpStream::connect(B).is_ok());
+}
+
+#[test]
+fn the_listen_option_overrides_the_intent() {
+    if !net::enter(&[]) {
+        return;
+    }
+    let options =
+        SpeakerOptions { listen: vec!["192.0.2.3:1799".parse().unwrap()], ..SpeakerOptions::default() };
+    let a = Node::start_with(intent(A, 64512, &[]), options);
+    a.fact("listening", |f| *f == SpeakerFact::Listening("192.0.2.3:1799".parse().unwrap()));
+    assert!(std::net::TcpStream::connect(A).is_err());
+}
+
+#[test]
+fn strangers_are_closed_and_counted() {
+    if !net::enter(&[]) {
+        return;
+    }
+    let a = Node::start(intent(A, 64512, &[]));
+    a.fact("listening", |f| matches!(f, SpeakerFact::Listening(_)));
+    let mut stranger = std::net::TcpStream::connect(A).unwrap();
+    let mut end = Vec::new();
+    let _ = std::io::Read::read_to_end(&mut stranger, &mut end);
+    wait("the count", || match a.ask(|v| v.counters()) {
+        c if c.refused_address == 1 => Ok(()),
+        c => Err(format!("{c:?}")),
+    });
+    wait("no connection", || match a.ask(|v| v.connections()) {
+        0 => Ok(()),
+        n => Err(n.to_string()),
+    });
+}
+
+#[test]
+fn connect_errors_are_told_in_words() {
+    if !net::enter(&[]) {
+        return;
+    }
+    let mut a = intent(A, 64512, &[]);
+    a.peers.insert("refused".into(), peer(B, "192.0.2.1", 64512));
+    a.peers.insert("unreachable".into(), peer("203.0.113.1:179", "192.0.2.1", 64512));
+    a.peers.insert("no-address".into(), peer(B, "198.51.100.1", 64512));
+    let mut v6 = peer("[2001:db8::9]:179", "::1", 64512);
+    v6.local = None;
+    a.peers.insert("v6".into(), v6);
+    let a = Node::start(a);
+    for (peer, text) in [
+        ("refused", "connection refused by 192.0.2.2:1790"),
+        ("unreachable", "203.0.113.1:179"),
+        ("no-address", "no interface has the local address 198.51.100.1"),
+        ("v6", "[2001:db8::9]:179"),
+    ] {
+        a.fact(text, |f| match f {
+            SpeakerFact::Peer { name, down: Some(down), .. } => {
+                &**name == peer && down.code == DownCode::ConnectFailed && down.text.contains(text)
+            }
+            _ => false,
+        });
+    }
+}
+
+#[test]
+fn equal_md5_passwords_join_and_different_ones_do_not() {
+    if !net::enter(&[]) {
+        return;
+    }
+    let (mut a, mut b) = pair();
+    let password = |node: &mut Node, text: &str| {
+        for peer in node.intent.peers.values_mut() {
+            peer.password = (!text.is_empty()).then(|| Password::Text(text.into()));
+        }
+        node.apply();
+    };
+    a.up("b");
+    // Both ends change: the new sessions are signed.
+    password(&mut a, "first");
+    password(&mut b, "first");
+    wait("a signed session", || match (a.peer("b"), b.peer("a")) {
+        (Some(a), Some(b))
+            if a.state == State::Established && b.state == State::Established && a.flaps > 0 =>
+        {
+            Ok(())
+        }
+        (a, b) => Err(format!("{a:#?} {b:#?}")),
+    });
+    b.has("10.1.0.0/26", "192.0.2.1");
+    // A key that both change within the hold time costs no session.
+    let flaps = a.peer("b").unwrap().flaps;
+    password(&mut a, "second");
+    password(&mut b, "second");
+    a.intent.originated = intent(A, 64512, &["10.1.0.128/26"]).originated;
+    a.intent.view = intent(A, 64512, &["10.1.0.128/26"]).view;
+    a.apply();
+    b.has("10.1.0.128/26", "192.0.2.1");
+    assert_eq!(a.peer("b").unwrap().flaps, flaps);
+    // One without, one with: nothing gets through.
+    password(&mut a, "");
+    wait("down", || match a.state("b") {
+        Some(State::Established) => Err("still up".into()),
+        _ => Ok(()),
+    });
+    std::thread::sleep(Duration::from_secs(2));
+    assert_ne!(a.state("b"), Some(State::Established));
+    password(&mut b, "");
+    a.up("b");
+    b.up("a");
+}
+
+#[test]
+fn a_peer_with_an_unusable_password_stays_out_and_says_why() {
+    if !net::enter(&[]) {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut a = intent(A, 64512, &[]);
+    let mut b = peer(B, "192.0.2.1", 64512);
+    b.password = Some(Password::File("bgp".into()));
+    a.peers.insert("b".into(), b);
+    let options = SpeakerOptions { secrets: dir.path().to_owned(), ..SpeakerOptions::default() };
+    let a = Node::start_with(a, options);
+    let mut b = intent(B, 64512, &[]);
+    let mut to_a = peer(A, "192.0.2.2", 64512);
+    to_a.password = Some(Password::Text("from a file".into()));
+    b.peers.insert("a".into(), to_a);
+    let b = Node::start(b);
+    a.fact("the trouble", |f| {
+        matches!(f, SpeakerFact::PeerTrouble { name, trouble: Some(text) } if &**name == "b" && text.contains("password file"))
+    });
+    assert_eq!(a.peer("b"), None);
+    let file = dir.path().join("bgp");
+    std::fs::write(&file, "from a file\n").unwrap();
+    std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    a.apply();
+    a.fact("the end of it", |f| matches!(f, SpeakerFact::PeerTrouble { trouble: None, .. }));
+    a.up("b");
+    b.up("a");
+    assert!(!a.facts().iter().any(|f| format!("{f:?}").contains("from a file")));
+}
+
+#[test]
+fn a_graceful_stop_keeps_our_routes_and_another_takes_them_back() {
+    if !net::enter(&[]) {
+        return;
+    }
+    let (mut a, b) = pair();
+    b.has("10.1.0.0/26", "192.0.2.1");
+    a.has("10.2.0.0/26", "192.0.2.2");
+    a.stop(true, "");
+    b.fact(
+        "helper",
+        |f| matches!(f, SpeakerFact::Peer { to, down: Some(d), .. } if *to != State::Established && d.helper),
+    );
+    assert!(b.route("10.1.0.0/26").is_some());
+    let options =
+        SpeakerOptions { restarting: Some(tortie_bgp::Family::ALL.to_vec()), ..SpeakerOptions::default() };
+    let mut again = Node::start_with(a.intent.clone(), options);
+    again.up("b");
+    again.fact("the end of the restart", |f| *f == SpeakerFact::RestartDone);
+    again.has("10.2.0.0/26", "192.0.2.2");
+    wait("nothing stale", || match b.peer("a") {
+        Some(p) if p.families.iter().all(|f| f.stale == 0 && f.end_of_rib_received) => Ok(()),
+        p => Err(format!("{p:#?}")),
+    });
+    assert!(b.route("10.1.0.0/26").is_some());
+    again.stop(false, "for good");
+    b.has_not("10.1.0.0/26");
+    b.fact(
+        "the farewell",
+        |f| matches!(f, SpeakerFact::Peer { down: Some(d), .. } if d.text.contains("for good")),
+    );
+}
