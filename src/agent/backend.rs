@@ -42,6 +42,7 @@ pub(super) enum Ask {
 /// What the threads share with the API: handles and two flags.
 pub(super) struct Live {
     pub(super) node: String,
+    pub(super) protocol: u8,
     pub(super) started: Instant,
     pub(super) ask: mpsc::Sender<Ask>,
     pub(super) intent: ArcSwapOption<RoutingIntent>,
@@ -132,7 +133,7 @@ impl Backend for Live {
         let facts = self.facts().await.ok();
         let kernel = self.kernel(status::kernel_facts).await.ok();
         let blackholes = self.intent.load_full();
-        Arc::new(status::build(&self.node, self.started, facts, kernel, blackholes.as_deref(), self.ready()))
+        Arc::new(status::build(self, facts, kernel, blackholes.as_deref()))
     }
 
     async fn peers(&self) -> Result<List<Peer>, ApiError> {

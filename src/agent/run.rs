@@ -158,6 +158,10 @@ impl Agent {
         let (ask, asks) = mpsc::channel(1_024);
         let live = Arc::new(Live {
             node: options.node.clone(),
+            protocol: options
+                .settings
+                .route_protocol
+                .unwrap_or(kernel::Options::new(Mode::Off).marks.protocol),
             started: now,
             ask,
             intent: ArcSwapOption::empty(),

@@ -2,18 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tortie_config::Cidr;
 
+use super::backend::Live;
 use super::core::now_text;
 use crate::kernel::{Counters, Counts, Drift, KernelView, Mode, RouteCondition, RouteState};
 use crate::routing::{Hop, OriginKind, RoutingIntent};
-use crate::serve::RouteQuery;
 use crate::serve::api::{
     API_VERSION, ApiError, BgpStatus, BlockStatus, DataplaneStatus, InvalidObject, KernelRouteRow, Problem,
     RouteStatus, Status, StoreStatus, UpOf,
 };
+use crate::serve::{Backend, RouteQuery};
 
 /// What the core knows; a copy for the asker.
 #[derive(Debug, Clone, Default)]
@@ -99,13 +100,12 @@ fn problem(
 
 /// Puts the verdict together.
 pub(super) fn build(
-    node: &str,
-    started: Instant,
+    live: &Live,
     facts: Option<CoreFacts>,
     kernel: Option<KernelFacts>,
     intent: Option<&RoutingIntent>,
-    ready: bool,
 ) -> Status {
+    let ready = live.ready();
     let facts = facts.unwrap_or_default();
     let problems = problems(&facts, kernel.as_ref());
     let (verdict, summary) = verdict(&facts, intent, ready, &problems);
@@ -120,10 +120,10 @@ pub(super) fn build(
     Status {
         api_version: API_VERSION.to_owned(),
         kind: "Status".to_owned(),
-        node: node.to_owned(),
+        node: live.node.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         time: now_text(),
-        uptime_seconds: started.elapsed().as_secs(),
+        uptime_seconds: live.started.elapsed().as_secs(),
         ready,
         verdict: verdict.to_owned(),
         summary,
@@ -153,7 +153,7 @@ pub(super) fn build(
             invalid: facts.invalid.clone(),
             keys: facts.keys,
         },
-        dataplane: dataplane(kernel.as_ref(), intent),
+        dataplane: DataplaneStatus { protocol: live.protocol, ..dataplane(kernel.as_ref(), intent) },
         problems,
         notes: facts.notes,
     }
