@@ -77,8 +77,16 @@ impl Op {
     }
 }
 
+/// The kernel's answer to one request.
+pub(super) type Answer = Result<(), Refusal>;
+
 /// What sends a list of requests and gives one answer for each.
-pub(super) type Send<'a> = dyn FnMut(&Table, &[Op]) -> io::Result<Vec<Result<(), Refusal>>> + 'a;
+pub(super) type Send<'a> = dyn FnMut(&Table, &[Op]) -> io::Result<Vec<Answer>> + 'a;
+
+/// What hears of each request, its answer, and whether it came to its end.
+pub(super) type Each<'a> = dyn FnMut(&Op, &Answer, bool) + 'a;
+
+type Step = fn(&mut Table, &dyn Surroundings) -> Vec<Op>;
 
 /// Rounds in one go: ids that are taken and groups that lose members need a second or third.
 const ROUNDS: usize = 4;
@@ -89,9 +97,9 @@ pub(super) fn flush(
     table: &mut Table,
     around: &dyn Surroundings,
     send: &mut Send<'_>,
-    each: &mut dyn FnMut(&Op, &Result<(), Refusal>, bool),
+    each: &mut Each<'_>,
 ) -> io::Result<()> {
-    let steps: [fn(&mut Table, &dyn Surroundings) -> Vec<Op>; 3] = [nexthops, routes, leftovers];
+    let steps: [Step; 3] = [nexthops, routes, leftovers];
     for _ in 0..ROUNDS {
         let mut busy = false;
         for step in steps {
