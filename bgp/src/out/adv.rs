@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 /// Slots in a page.
-pub(crate) const PAGE: u32 = 1024;
+pub(crate) const PAGE: u32 = if cfg!(test) { 16 } else { 1024 };
 
 /// Never announced.
 pub(crate) const NEVER: u32 = 0;
@@ -24,7 +24,7 @@ impl State {
 
     /// Not announced, because of a gate or for another reason.
     pub(crate) fn withheld(gate: Option<u8>) -> Self {
-        Self(gate.map_or(NEVER, |g| NOT | u32::from(g) + 1))
+        Self(gate.map_or(NEVER, |g| NOT | (u32::from(g) + 1)))
     }
 
     /// What is announced.
@@ -150,10 +150,13 @@ impl Adv {
         self.announced
     }
 
-    /// All slots that are announced.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, u32)> {
+    /// All slots that are or were announced.
+    pub(crate) fn traces(&self) -> impl Iterator<Item = u32> {
         let pages = (0u32..).zip(&self.pages).filter_map(|(n, p)| Some((n, p.as_deref()?)));
-        pages.flat_map(|(n, page)| page.outs(n))
+        pages.flat_map(|(n, page)| {
+            let states = (n * PAGE..).zip(&page.states).map(|(slot, s)| (slot, State(*s)));
+            states.filter(|(_, s)| s.out().is_some() || s.was()).map(|(slot, _)| slot)
+        })
     }
 
     pub(crate) fn memory(&self) -> usize {

@@ -15,9 +15,9 @@ use crate::rib::source::LOCAL;
 use crate::rib::table::{Entry, Key, Table};
 
 /// Log positions that one segment covers at most.
-const SLICE: u64 = 2048;
+const SLICE: u64 = if cfg!(test) { 8 } else { 2048 };
 /// Octets of segments that are kept for members that have not taken them.
-const RING_BYTES: usize = 512 * 1024;
+const RING_BYTES: usize = if cfg!(test) { 300 } else { 512 * 1024 };
 /// Encoded pages that are kept for members that join.
 const PAGES_KEPT: usize = 32;
 /// Pages that one call looks at without finding anything to send.
@@ -34,6 +34,9 @@ pub(crate) struct Group {
     /// The Adj-RIB-Out stands at this position of the log.
     front: u64,
     build: Build,
+    /// Pages from the first on to below the second were there before the group and have not been evaluated yet. All others
+    /// were, or came through the log.
+    unbuilt: (u32, u32),
     /// The group has one member, whose own routes are not even looked at.
     sole: Option<u32>,
     ring: VecDeque<Arc<Segment>>,
@@ -49,13 +52,16 @@ pub(crate) struct Group {
     fresh: bool,
 }
 
-/// Filling the Adj-RIB-Out, page by page, as the first member asks for it.
+/// Filling the Adj-RIB-Out, page by page, as members ask for it. What was evaluated before is evaluated again only where a
+/// member is sure to be told of the outcome: members that are in step hear of a slot through the log alone.
 #[derive(Debug, Clone, Copy)]
 struct Build {
     next: u32,
     end: u32,
-    /// Only what changed since this position: the front could not follow the log.
+    /// Of pages that were built, what changed since this position: the front could not follow the log.
     since: Option<u64>,
+    /// Of pages that were built, from this one on the routes of this source: they were left out.
+    only: Option<(u32, u32)>,
 }
 
 impl Group {
@@ -68,7 +74,8 @@ impl Group {
             outs: Outs::default(),
             gates: Vec::new(),
             front,
-            build: Build { next: 0, end: pages(table), since: None },
+            build: Build { next: 0, end: pages(table), since: None, only: None },
+            unbuilt: (0, pages(table)),
             sole: None,
             ring: VecDeque::new(),
             ring_first: 0,
@@ -92,8 +99,12 @@ impl Group {
             (0, _) => self.sole = Some(member),
             (_, Some(_)) => {
                 // The routes of the only member so far were left out.
-                self.sole = None;
-                self.build = Build { next: 0, end: pages(table), since: None };
+                let since = self.unbuilt_since();
+                let only = self.sole.take().map(|sole| (0, sole));
+                self.build = Build { next: 0, end: pages(table), since, only };
+                if let Some(since) = since {
+                    self.tell_since(table, since);
+                }
             }
             _ => {}
         }
@@ -106,7 +117,12 @@ impl Group {
     }
 
     fn all_pages<A: Key>(&self, table: &Table<A>) -> Pages {
-        Pages { next: 0, end: pages(table), since: None, resume: self.front }
+        Pages { next: 0, end: pages(table), all: true, since: None, resume: self.front }
+    }
+
+    /// What a build that is under way still looks for.
+    fn unbuilt_since(&self) -> Option<u64> {
+        self.build.since.filter(|_| self.build.next < self.build.end)
     }
 
     /// Removes a member; returns what it was told.
@@ -118,9 +134,9 @@ impl Group {
         let told = if gone.idle { self.front } else { gone.told };
         let mut adv = self.adv.clone();
         // A member that was still being told of its change of group knows parts of both.
-        for (slot, out) in gone.known.iter().flat_map(Adv::iter) {
+        for slot in gone.known.iter().flat_map(Adv::traces) {
             if adv.get(slot).out().is_none() {
-                adv.set(slot, State::announced(out));
+                adv.set(slot, State::announced(0));
             }
         }
         Some((adv, told, gone.end_of_rib))
@@ -136,9 +152,15 @@ impl Group {
 
     /// Everything has to be sent to this member again.
     pub(crate) fn resend<A: Key>(&mut self, table: &Table<A>, member: u32) {
-        let pages = self.all_pages(table);
+        let mut pages = self.all_pages(table);
         self.wake(member);
         if let Some(member) = self.members.get_mut(&member) {
+            pages.since = match &member.mode {
+                Mode::Pages(old) => Some(old.since.unwrap_or(old.resume)),
+                Mode::Ring(_) | Mode::Log(_) => Some(member.told),
+            };
+            // Up to date members share their pages.
+            pages.since = pages.since.filter(|since| *since < pages.resume);
             member.mode = Mode::Pages(pages);
         }
     }
@@ -191,8 +213,7 @@ impl Group {
 
     /// The oldest log position that some member or the group still needs.
     pub(crate) fn needs(&self) -> u64 {
-        let building = self.build.since.filter(|_| self.build.next < self.build.end);
-        let floor = self.front.min(building.unwrap_or(u64::MAX));
+        let floor = self.front.min(self.unbuilt_since().unwrap_or(u64::MAX));
         if self.idle.len() == self.members.len() {
             return floor;
         }
@@ -249,7 +270,7 @@ impl Group {
         match mode {
             Mode::Pages(pages) => self.produce_pages(shared, table, member, pages),
             Mode::Log(at) if at < table.log.base() => {
-                let pages = Pages { since: Some(at), ..self.all_pages(table) };
+                let pages = Pages { all: false, since: Some(at), ..self.all_pages(table) };
                 self.set_mode(member, Mode::Pages(pages));
                 Produced::Working
             }
@@ -321,28 +342,30 @@ impl Group {
 
     /// The log lost changes that the group has not seen: it looks for them in the table, as far as it is asked to.
     fn overrun<A: Key>(&mut self, table: &Table<A>) {
-        let building = self.build.next < self.build.end;
-        let since = match (building, self.build.since) {
-            (true, None) => None,
-            (true, Some(since)) => Some(since.min(self.front)),
-            (false, _) => Some(self.front),
-        };
-        self.build = Build { next: 0, end: pages(table), since };
-        let told = self.front;
+        let since = self.front.min(self.unbuilt_since().unwrap_or(u64::MAX));
+        let only = self.build.only.filter(|_| self.build.next < self.build.end);
+        let only = only.map(|(from, source)| (from.max(self.build.next), source));
+        self.build = Build { next: 0, end: pages(table), since: Some(since), only };
+        for member in self.members.values_mut().filter(|m| m.idle) {
+            member.told = self.front;
+        }
         self.front = table.log.head();
         self.drop_ring(0);
         self.ring_from = self.front;
-        let all = self.all_pages(table);
+        self.tell_since(table, since);
+    }
+
+    /// What changed since this position will be evaluated again, so all members have to be told of it, also those that
+    /// were told once: the answer of policy may be another now.
+    fn tell_since<A: Key>(&mut self, table: &Table<A>, since: u64) {
+        let fresh = self.all_pages(table);
         for member in self.members.values_mut() {
-            if member.idle {
-                member.told = told;
-            }
-            let since = match &member.mode {
-                // A pass over everything starts over, or it would miss what the build finds behind it.
-                Mode::Pages(pages) => pages.since,
-                Mode::Ring(_) | Mode::Log(_) => Some(member.told),
+            let (all, told) = match &member.mode {
+                Mode::Pages(pages) => (pages.all, pages.since.unwrap_or(pages.resume)),
+                Mode::Ring(_) | Mode::Log(_) => (false, member.told),
             };
-            member.mode = Mode::Pages(Pages { since, ..all.clone() });
+            member.told = member.told.min(told);
+            member.mode = Mode::Pages(Pages { all, since: Some(told.min(since)), ..fresh.clone() });
         }
     }
 
@@ -378,7 +401,7 @@ impl Group {
             }
             pages.next += 1;
             let segment = if alone {
-                self.encode_for(shared, table, member, number, pages.since)
+                self.encode_for(shared, table, member, number, &pages)
             } else {
                 self.encode_page(shared, table, number)
             };
@@ -428,35 +451,43 @@ impl Group {
         table: &Table<A>,
         member: u32,
         number: u32,
-        since: Option<u64>,
+        pages: &Pages,
     ) -> Option<Arc<Segment>> {
         let known = self.members.get(&member).and_then(|m| m.known.as_ref());
         let told = self.members.get(&member).map_or(0, |m| m.told);
         let mut changes = Changes::default();
         for slot in number * PAGE..(number + 1) * PAGE {
             let Some(entry) = table.entry(slot).filter(|e| e.is_live()) else { continue };
-            if since.is_some_and(|since| !table.changed_since(entry, since)) {
+            let changed = pages.since.is_some_and(|since| table.changed_since(entry, since));
+            if !changed && !pages.all {
                 continue;
             }
-            let before = known.map(|k| k.get(slot));
-            let was = match before {
-                Some(before) => before.out().is_some() || (before.was() && table.changed_since(entry, told)),
-                None => self.adv.get(slot).was(),
-            };
-            self.tell(&mut changes, member, slot, was);
+            let state = self.adv.get(slot);
+            let own = state.out().and_then(|out| self.outs.key(out)).is_some_and(|k| k.source == member);
+            match state.out().filter(|_| !own) {
+                Some(out) => changes.announced.push((out, slot)),
+                None => {
+                    let known = known
+                        .map(|k| k.get(slot))
+                        .is_some_and(|k| k.out().is_some() || (k.was() && table.changed_since(entry, told)));
+                    if known || (changed && (own || state.was())) {
+                        changes.withdrawn.push((LOCAL, slot));
+                    }
+                }
+            }
         }
         self.finish(shared, table, changes)
     }
 
-    /// Notes the state of a slot for one member. `was`: it may have been told of it.
-    fn tell(&self, changes: &mut Changes, member: u32, slot: u32, was: bool) {
+    /// Notes the state of a changed slot for one member.
+    fn tell(&self, changes: &mut Changes, member: u32, slot: u32) {
         let state = self.adv.get(slot);
         match state.out() {
             Some(out) if self.outs.key(out).is_some_and(|k| k.source != member) => {
                 changes.announced.push((out, slot));
             }
             Some(_) => changes.withdrawn.push((LOCAL, slot)),
-            None if was || state.was() => changes.withdrawn.push((LOCAL, slot)),
+            None if state.was() => changes.withdrawn.push((LOCAL, slot)),
             None => {}
         }
     }
@@ -474,7 +505,7 @@ impl Group {
         for position in at..end {
             let Some(slot) = table.log.get(position) else { continue };
             if table.entry(slot).is_some_and(|e| table.is_newest(e, position)) {
-                self.tell(&mut changes, member, slot, false);
+                self.tell(&mut changes, member, slot);
             }
         }
         if end == self.front {
@@ -491,12 +522,22 @@ impl Group {
         let number = self.build.next;
         for slot in number * PAGE..(number + 1) * PAGE {
             let Some(entry) = table.entry(slot).filter(|e| e.is_live()) else { continue };
-            if self.build.since.is_none_or(|since| table.changed_since(entry, since)) {
+            // What changed behind the front comes through the log, or members in step would not hear of it.
+            let wanted = !table.changed_since(entry, self.front)
+                && ((self.unbuilt.0..self.unbuilt.1).contains(&number)
+                    || self.build.since.is_some_and(|since| table.changed_since(entry, since))
+                    || self.build.only.is_some_and(|(from, source)| {
+                        number >= from
+                            && self.adv.get(slot).out().is_none()
+                            && entry.best().is_some_and(|p| p.source == source)
+                    }));
+            if wanted {
                 let state = self.evaluate(shared, table, entry);
                 self.set(shared, slot, state);
             }
         }
         self.build.next += 1;
+        self.unbuilt.0 = self.unbuilt.0.max(self.build.next);
     }
 
     /// What is to be announced of an entry. Announced outs are counted once more.

@@ -21,7 +21,9 @@ pub(crate) enum Mode {
 pub(crate) struct Pages {
     pub(crate) next: u32,
     pub(crate) end: u32,
-    /// Only what changed at this log position or later; `None`: all that is announced.
+    /// All that is announced, not only what changed.
+    pub(crate) all: bool,
+    /// What changed at this log position or later, and may have to be withdrawn; `None`: nothing can have to be.
     pub(crate) since: Option<u64>,
     /// Where in the log it goes on.
     pub(crate) resume: u64,

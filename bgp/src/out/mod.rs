@@ -18,3 +18,5 @@ pub(crate) mod member;
 pub(crate) mod outs;
 pub(crate) mod rib;
 pub(crate) mod segment;
+#[cfg(test)]
+mod tests;

@@ -120,10 +120,10 @@ impl<A: Key> FamilyRib<A> {
     }
 
     /// Whether [`FamilyRib::work`] has something to do.
-    pub(crate) fn has_work(&self) -> bool {
+    pub(crate) fn has_work(&self, shared: &Shared) -> bool {
+        let behind = !self.queue.is_empty() || self.queued_to != self.table.log.head();
         !self.walk.is_idle()
-            || !self.queue.is_empty()
-            || (self.queued_to != self.table.log.head() && !self.groups.is_empty())
+            || (shared.local_ready && behind && !self.groups.is_empty())
             || self.wants_sweep()
     }
 

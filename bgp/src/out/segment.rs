@@ -17,7 +17,7 @@ pub(crate) struct Segment {
     /// Members whose own routes are in it, sorted.
     sources: Vec<u32>,
     /// What single members are told besides: withdrawals of routes that have become their own.
-    private: Vec<(u32, Arc<Segment>)>,
+    private: Vec<(u32, Arc<Self>)>,
     /// Log positions that it covers.
     pub(crate) from: u64,
     pub(crate) to: u64,

@@ -27,7 +27,6 @@ pub(crate) fn mix(key: u64) -> u64 {
 #[inline]
 fn word(hash: u64, id: u32) -> u32 {
     // The tag is six bits.
-    #[expect(clippy::cast_possible_truncation, reason = "masked")]
     let tag = (hash & 63) as u32;
     tag << ID_BITS | id & ID_MASK
 }
@@ -137,7 +136,7 @@ mod tests {
             let mut index = Index::default();
             let mut model = std::collections::BTreeSet::new();
             // Half of the hashes collide in slot and tag.
-            let hash = |id: u32| if id % 2 == 0 { mix(u64::from(id)) } else { 42 };
+            let hash = |id: u32| if id.is_multiple_of(2) { mix(u64::from(id)) } else { 42 };
             for (add, id) in ops {
                 if add && model.insert(id) {
                     if index.is_full() {

@@ -12,7 +12,7 @@ const TIMERS: usize = 512;
 
 impl Speaker {
     pub(super) fn has_work(&self) -> bool {
-        !self.ready.is_empty() || self.v4.has_work() || self.v6.has_work()
+        !self.ready.is_empty() || self.v4.has_work(&self.shared) || self.v6.has_work(&self.shared)
     }
 
     pub(super) fn work(&mut self) {
@@ -24,10 +24,10 @@ impl Speaker {
             self.read_queued();
         }
         let mut done = Vec::new();
-        if self.v4.has_work() {
+        if self.v4.has_work(&self.shared) {
             self.v4.work(&mut self.shared, &mut self.wake, |job| done.push((Family::Ipv4Unicast, job)));
         }
-        if self.v6.has_work() {
+        if self.v6.has_work(&self.shared) {
             self.v6.work(&mut self.shared, &mut self.wake, |job| done.push((Family::Ipv6Unicast, job)));
         }
         for (family, job) in done {

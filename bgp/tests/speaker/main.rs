@@ -3,5 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, missing_docs)]
 #![allow(dead_code)]
 
+mod laws;
 mod net;
+mod restart;
+mod routes;
 mod sessions;

@@ -373,6 +373,15 @@ impl Net {
         }
     }
 
+    /// A few of the things that can happen now.
+    pub(crate) fn some(&mut self, steps: usize) {
+        for _ in 0..steps {
+            if !self.step() {
+                return;
+            }
+        }
+    }
+
     /// Lets time pass, with all that happens in it.
     pub(crate) fn run(&mut self, time: Duration) {
         let until = self.now + time;
@@ -418,6 +427,17 @@ impl Net {
     pub(crate) fn kill(&mut self, node: usize) {
         self.nodes[node].up = false;
         self.cut(node);
+    }
+
+    /// The node is gone and nobody is told: its connections hang.
+    pub(crate) fn vanish(&mut self, node: usize) {
+        self.nodes[node].up = false;
+        self.ends.retain(|(n, _), _| *n != node);
+        for end in self.ends.values_mut() {
+            if end.other.is_some_and(|(n, _)| n == node) {
+                end.other = None;
+            }
+        }
     }
 
     /// The node is started anew with this configuration; peers and routes have to be given again.

@@ -1,0 +1,315 @@
+//! Groups under random load with a tiny log, ring and page, so that members lag, lose their place and catch up.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use smallvec::SmallVec;
+use tortie_config::Cidr;
+
+use super::export::{Face, GroupKey};
+use super::member::Produced;
+use super::rib::FamilyRib;
+use super::segment::Cursor;
+use crate::api::{
+    Export, Import, NextHopMode, NextHopState, PeerId, PeerView, Policy, PolicyHandle, RouteView,
+};
+use crate::attr::Attributes;
+use crate::query::RouteChanges;
+use crate::rib::Shared;
+use crate::rib::source::{Source, SourceFamily};
+use crate::rib::walk::Job;
+use crate::types::Family;
+use crate::wire::{Families, Frame, Negotiated, Update};
+
+struct Every(u64);
+
+impl Policy for Every {
+    fn import(&self, _: &PeerView<'_>, _: Cidr, _: &Attributes) -> Import {
+        Import::Accept
+    }
+
+    fn export(&self, to: &PeerView<'_>, route: &RouteView<'_>) -> Export {
+        let IpAddr::V4(a) = route.prefix.addr() else { unreachable!() };
+        let accept = !(u64::from(u32::from(a) >> 8) + self.0 + to.class).is_multiple_of(5);
+        Export { accept, gate: "every", communities: SmallVec::new(), large_communities: SmallVec::new() }
+    }
+}
+
+fn session() -> Negotiated {
+    Negotiated {
+        ebgp: true,
+        as4: true,
+        extended: false,
+        families: Families::NONE.with(Family::Ipv4Unicast),
+        ext_nexthop: false,
+        add_path_receive: Families::NONE,
+        add_path_send: Families::NONE,
+        reject_as_sets: false,
+    }
+}
+
+fn key(class: u64) -> GroupKey {
+    GroupKey {
+        family: Family::Ipv4Unicast,
+        session: session(),
+        asn: 65000,
+        local_asn: 64512,
+        client: None,
+        next_hop: NextHopMode::Auto,
+        own: Some(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1))),
+        class,
+    }
+}
+
+fn face() -> Face {
+    Face { id: PeerId(0), name: "face".into() }
+}
+
+/// One receiver: what it was told, and what it has of it.
+#[derive(Default)]
+struct Receiver {
+    group: Option<u32>,
+    class: u64,
+    routes: BTreeMap<Cidr, Attributes>,
+    /// A withdrawal of something that it did not have.
+    idle_withdrawals: usize,
+}
+
+struct World {
+    rib: FamilyRib<u32>,
+    shared: Shared,
+    receivers: Vec<Receiver>,
+    policy: u64,
+    wake: Vec<u32>,
+    waiting: BTreeSet<u32>,
+}
+
+impl World {
+    fn new(sources: u32) -> Self {
+        let mut shared = Shared {
+            attrs: Default::default(),
+            hops: Default::default(),
+            sources: Default::default(),
+            reasons: Default::default(),
+            policy: PolicyHandle(Arc::new(Every(0))),
+            asn: 64512,
+            router_id: 1,
+            deferring: false,
+            local_ready: true,
+            transit: true,
+            changes: RouteChanges::default(),
+            clusters: Vec::new(),
+        };
+        for n in 0..sources {
+            shared.sources.insert(Source {
+                id: PeerId(n),
+                name: "s".into(),
+                address: IpAddr::V4(Ipv4Addr::from(n)),
+                asn: 65000,
+                local_asn: 64512,
+                class: 0,
+                client: None,
+                allow_own_as: 0,
+                router_id: n + 1,
+                own: SmallVec::new(),
+                families: [SourceFamily::default(); 2],
+                removed: false,
+            });
+        }
+        let receivers = (0..sources).map(|_| Receiver::default()).collect();
+        let mut rib = FamilyRib::new();
+        rib.end_of_rib_after = Some(0);
+        Self { rib, shared, receivers, policy: 0, wake: Vec::new(), waiting: BTreeSet::new() }
+    }
+
+    fn announce(&mut self, source: u32, prefix: u32, med: u32) {
+        let mut a = Attributes::new(IpAddr::V4(Ipv4Addr::from(0x0a00_0000 + source)));
+        a.med = Some(med);
+        let attr = self.shared.attrs.intern(a.clone(), false, &mut self.shared.hops);
+        self.shared.hops.set(a.next_hop, NextHopState::Reachable { metric: 0, on_link: true });
+        self.rib.table.announce(&mut self.shared, source, (prefix << 8, 24), attr, 0);
+        self.shared.attrs.release(attr, &mut self.shared.hops);
+    }
+
+    fn join(&mut self, n: u32, class: u64) {
+        let receiver = &mut self.receivers[n as usize];
+        let known = receiver.group.take().and_then(|g| self.rib.leave(&mut self.shared, g, n));
+        receiver.class = class;
+        receiver.group = Some(self.rib.join(key(class), face(), n, known));
+        self.waiting.insert(n);
+    }
+
+    /// One step of transmission; false: nothing waits for it.
+    fn produce(&mut self, n: u32) -> bool {
+        let Some(group) = self.receivers[n as usize].group else { return false };
+        let produced = self.rib.produce(&mut self.shared, group, n, &mut self.wake);
+        self.waiting.extend(self.wake.drain(..));
+        let segment = match produced {
+            Produced::Idle => {
+                self.waiting.remove(&n);
+                return false;
+            }
+            Produced::Working | Produced::EndOfRib => return true,
+            Produced::Segment(segment) => segment,
+        };
+        let own = segment.private(n).cloned();
+        for segment in own.into_iter().chain([segment]) {
+            let mut bytes = Vec::new();
+            let mut cursor = Cursor::new(segment, n);
+            while !cursor.copy(&mut bytes, 100).1 {}
+            self.receive(n, &bytes);
+        }
+        true
+    }
+
+    fn receive(&mut self, n: u32, mut bytes: &[u8]) {
+        let receiver = &mut self.receivers[n as usize];
+        while let Some(frame) = Frame::next(bytes, false).unwrap() {
+            let update = Update::decode(frame.body, &session()).unwrap();
+            assert!(update.malformed.is_none());
+            for prefix in update.withdrawn.iter().flat_map(|w| w.cidrs()) {
+                receiver.idle_withdrawals += usize::from(receiver.routes.remove(&prefix).is_none());
+            }
+            for reach in &update.reach {
+                receiver.routes.extend(reach.nlri.cidrs().map(|p| (p, reach.attributes.clone())));
+            }
+            bytes = &bytes[frame.len..];
+        }
+        assert!(bytes.is_empty());
+    }
+
+    fn work(&mut self) {
+        self.rib.work(&mut self.shared, &mut self.wake, |_| ());
+        self.waiting.extend(self.wake.drain(..));
+    }
+
+    fn settle(&mut self) {
+        for _ in 0..100_000 {
+            if self.rib.has_work(&self.shared) {
+                self.work();
+            } else if let Some(n) = self.waiting.first().copied() {
+                self.produce(n);
+            } else {
+                return;
+            }
+        }
+        panic!("no rest");
+    }
+
+    /// What a receiver has to have: all best paths that are not its own and that policy passes.
+    fn expected(&self, n: u32) -> BTreeSet<Cidr> {
+        let class = self.receivers[n as usize].class;
+        let all = self.rib.table.iter().filter_map(|(_, e)| Some((e.cidr(), e.best()?.source)));
+        let passes = |p: &Cidr| {
+            let IpAddr::V4(a) = p.addr() else { unreachable!() };
+            !(u64::from(u32::from(a) >> 8) + self.policy + class).is_multiple_of(5)
+        };
+        all.filter(|(p, source)| *source != n && passes(p)).map(|(p, _)| p).collect()
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 600, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_member_ends_with_what_the_table_says(ops in prop::collection::vec(any::<(u8, u16, u16)>(), 1..900)) {
+        let mut world = World::new(4);
+        for (op, x, y) in ops {
+            let n = u32::from(x) % 4;
+            let prefix = u32::from(y) % 120;
+            match op % 16 {
+                0..=4 => {
+                    for k in 0..u32::from(op / 16) {
+                        world.announce(n, (prefix + k) % 120, u32::from(x) / 4 % 3);
+                    }
+                }
+                5..=7 => {
+                    for k in 0..u32::from(op / 16) {
+                        world.rib.table.withdraw(&mut world.shared, n, (((prefix + k) % 120) << 8, 24));
+                    }
+                }
+                8 => world.join(n, u64::from(y) % 3),
+                9 if y % 4 == 0 => {
+                    // The session ends: what comes next starts from nothing.
+                    let receiver = &mut world.receivers[n as usize];
+                    if let Some(group) = receiver.group.take() {
+                        world.rib.leave(&mut world.shared, group, n);
+                        *receiver = Receiver::default();
+                        world.waiting.remove(&n);
+                    }
+                }
+                10 if y % 4 == 0 => {
+                    world.policy = u64::from(y) % 5;
+                    world.shared.policy = PolicyHandle(Arc::new(Every(world.policy)));
+                    world.rib.walk.request(Job::Reexport);
+                }
+                11 if y % 4 == 0 => {
+                    if let Some(group) = world.receivers[n as usize].group {
+                        world.rib.resend(group, n);
+                        world.waiting.insert(n);
+                    }
+                }
+                12 | 13 => world.work(),
+                _ => {
+                    for _ in 0..x % 4 {
+                        world.produce(n);
+                    }
+                }
+            }
+            while world.rib.table.pop_dirty().is_some() {}
+        }
+        world.settle();
+        for n in 0..4 {
+            let receiver = &world.receivers[n as usize];
+            if receiver.group.is_none() {
+                continue;
+            }
+            let have: BTreeSet<Cidr> = receiver.routes.keys().copied().collect();
+            prop_assert_eq!(&have, &world.expected(n), "member {}", n);
+            for (prefix, attributes) in &receiver.routes {
+                prop_assert_eq!(attributes.as_path.ases().collect::<Vec<_>>(), [64512], "{}", prefix);
+            }
+            let group = world.rib.group(receiver.group.unwrap()).unwrap();
+            prop_assert_eq!(group.advertised(n, group.outs.of_source(n)) as usize, have.len());
+        }
+        // Without routes and members nothing is held.
+        for n in 0..4 {
+            for prefix in 0..120 {
+                world.rib.table.withdraw(&mut world.shared, n, (prefix << 8, 24));
+            }
+        }
+        while world.rib.table.pop_dirty().is_some() {}
+        world.settle();
+        prop_assert!(world.receivers.iter().all(|r| r.routes.is_empty()));
+        world.rib.look_again();
+        world.settle();
+        prop_assert_eq!(world.shared.attrs.len(), 0);
+        prop_assert!(!world.rib.table.has_dead());
+    }
+}
+
+/// Members in step are never told of the end of a route that they did not have.
+#[test]
+fn members_in_step_get_no_idle_withdrawals() {
+    let mut world = World::new(4);
+    for n in 0..4 {
+        world.join(n, 0);
+    }
+    world.settle();
+    for round in 0..20u32 {
+        for prefix in 0..6 {
+            match (round + prefix) % 3 {
+                0 => world.announce(prefix % 4, prefix, round % 2),
+                1 => {
+                    world.rib.table.withdraw(&mut world.shared, prefix % 4, (prefix << 8, 24));
+                }
+                _ => world.announce((prefix + 1) % 4, prefix, 0),
+            }
+            while world.rib.table.pop_dirty().is_some() {}
+            world.settle();
+        }
+    }
+    assert!(world.receivers.iter().all(|r| r.idle_withdrawals == 0));
+}

@@ -1,0 +1,236 @@
+//! Laws: whatever happened on the way, the outcome is that of a fresh start.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use tortie_bgp::attr::Attributes;
+use tortie_bgp::{Export, Family, Import, Input, PeerId, PeerView, Policy, Reset, RouteTable, RouteView};
+use tortie_config::Cidr;
+
+use crate::net::{Net, Rng, cidr, no, policy, route, yes};
+
+/// Withholds and refuses by a number and the prefix, so that each number is another policy.
+struct Numbered(u64);
+
+impl Numbered {
+    fn bit(&self, prefix: Cidr, salt: u64) -> bool {
+        let text = prefix.to_string();
+        let sum: u64 =
+            text.bytes().fold(self.0 ^ salt, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
+        (sum >> 20).is_multiple_of(4)
+    }
+}
+
+impl Policy for Numbered {
+    fn import(&self, _: &PeerView<'_>, prefix: Cidr, _: &Attributes) -> Import {
+        if self.0 > 0 && self.bit(prefix, 1) { Import::Reject("numbered") } else { Import::Accept }
+    }
+
+    fn export(&self, to: &PeerView<'_>, route: &RouteView<'_>) -> Export {
+        if self.0 > 0 && self.bit(route.prefix, 2 + to.class) { no("numbered") } else { yes("numbered") }
+    }
+}
+
+fn prefix(n: usize) -> Cidr {
+    cidr(&format!("10.{}.{}.0/24", n / 256, n % 256))
+}
+
+/// What a node has from the middle, without what is stale.
+fn view(net: &Net, at: usize, from: usize) -> BTreeMap<Cidr, Arc<Attributes>> {
+    net.received(at, from)
+}
+
+/// A reflector or transit router in the middle (0), members around it, random life, then rest.
+fn life(seed: u64, members: usize, prefixes: usize, steps: usize) -> Net {
+    let mut net = Net::new(seed);
+    let mut rng = Rng(seed ^ 0xabcd);
+    for n in 0..=members {
+        // Members 1 and 2 are clients, 3 an iBGP peer, the rest eBGP of one AS.
+        net.node(if n > 3 { 65001 } else { 64512 });
+    }
+    net.ready_all();
+    let half = |at: usize, n: usize, class: u64| {
+        move |_: usize, c: &mut tortie_bgp::PeerConfig| {
+            c.asn = if at == 0 && n > 3 { 65001 } else { 64512 };
+            c.reflector_client = (at == 0 && n < 3).then_some(9);
+            c.policy_class = class;
+            c.allow_own_as = 3;
+        }
+    };
+    for n in 1..=members {
+        net.half(0, n, &half(0, n, 0));
+        net.half(n, 0, &half(n, n, 0));
+    }
+    let mut down = None;
+    for _ in 0..steps {
+        let node = rng.below(members + 1);
+        let count = 1 + rng.below(6);
+        match rng.below(14) {
+            0..=5 => {
+                let up = rng.below(3) > 0;
+                let changes: Vec<_> =
+                    (0..count).map(|_| (prefix(rng.below(prefixes)), up.then(route))).collect();
+                if net.nodes[node].up {
+                    net.give(node, Input::Local(&changes));
+                }
+            }
+            6 => {
+                if net.nodes[node].up && node != 0 {
+                    net.cut(node);
+                }
+            }
+            7 => {
+                let number = rng.next() % 5;
+                net.give(0, Input::Policy(policy(Numbered(number))));
+            }
+            8 => {
+                let n = 1 + rng.below(members);
+                let class = rng.next() % 3;
+                net.half(0, n, &half(0, n, class));
+            }
+            9 => net.nodes[1 + rng.below(members)].stuck ^= true,
+            10 => {
+                let address = net.address(1 + rng.below(members));
+                if !net.nodes[0].unreachable.remove(&address) {
+                    net.nodes[0].unreachable.insert(address);
+                }
+                net.next_hop_changed(0, address);
+            }
+            11 => {
+                let n = 1 + rng.below(members);
+                net.nodes[n].room = [50, 400, 16 * 1024][rng.below(3)];
+                net.give(
+                    0,
+                    Input::Reset(
+                        PeerId(n as u32),
+                        [Reset::SoftIn, Reset::SoftOut, Reset::Hard][rng.below(3)],
+                    ),
+                );
+            }
+            12 => match down.take() {
+                None => {
+                    down = Some(1 + rng.below(members));
+                    net.kill(down.unwrap());
+                }
+                Some(n) => {
+                    let id = 0x0aff_0001 + n as u32;
+                    let asn = if n > 3 { 65001 } else { 64512 };
+                    let global = tortie_bgp::GlobalConfig {
+                        restarting: (rng.below(2) == 0).then(|| vec![Family::Ipv4Unicast]),
+                        ..crate::net::global(asn, id)
+                    };
+                    net.start(n, global, policy(crate::net::Open));
+                    net.give(n, Input::LocalReady);
+                    net.half(n, 0, &half(n, n, 0));
+                }
+            },
+            _ => {
+                let time = [1, 50, 3000, 20_000][rng.below(4)];
+                net.run(std::time::Duration::from_millis(time));
+            }
+        }
+        // A few moves, so that inputs meet what is under way.
+        net.some(rng.below(30));
+    }
+    if let Some(n) = down {
+        net.start(
+            n,
+            crate::net::global(if n > 3 { 65001 } else { 64512 }, 0x0aff_0001 + n as u32),
+            policy(crate::net::Open),
+        );
+        net.give(n, Input::LocalReady);
+        net.half(n, 0, &half(n, n, 0));
+    }
+    for node in &mut net.nodes {
+        node.stuck = false;
+        node.room = 16 * 1024;
+    }
+    // Longer than hold time, retries, restart and stale timers together.
+    net.secs(600);
+    net
+}
+
+fn check(net: &mut Net, members: usize) {
+    for n in 1..=members {
+        assert!(net.is_up(0, n), "member {n}: {:?} {:?}", net.status(0, n), net.status(n, 0));
+    }
+    let held: Vec<_> = (1..=members).map(|n| view(net, n, 0)).collect();
+    for (n, have) in (1..).zip(&held) {
+        // What the middle says it sends is what they have.
+        let out = net.table(0, RouteTable::AdjOut(PeerId(n as u32)), Family::Ipv4Unicast);
+        let sent: Vec<_> = out.keys().copied().collect();
+        assert_eq!(have.keys().copied().collect::<Vec<_>>(), sent, "member {n}");
+        let status = net.status(0, n);
+        assert_eq!(status.families[0].advertised as usize, sent.len(), "member {n}");
+        // The explanation agrees with what was done.
+        for p in 0..40 {
+            let trace = net.nodes[0].speaker.explain_export(prefix(p), PeerId(n as u32));
+            assert_eq!(trace.announced.is_some(), have.contains_key(&prefix(p)), "member {n} {p} {trace:?}");
+            if let Some(attributes) = trace.announced {
+                let mut got = (*have[&prefix(p)]).clone();
+                // Sent to iBGP only; a next hop has no link-local address here.
+                got.local_pref = attributes.local_pref;
+                assert_eq!(*attributes, got, "member {n} {p}");
+            }
+        }
+        // Counters agree with the table.
+        let inn = net.table(0, RouteTable::AdjIn(PeerId(n as u32)), Family::Ipv4Unicast);
+        let filtered =
+            inn.values().filter(|p| matches!(p[0].unusable, Some(tortie_bgp::Unusable::Filtered(_)))).count();
+        let best = inn.values().filter(|p| p[0].best).count();
+        let f = status.families[0];
+        let counted = (f.received as usize, f.filtered as usize, f.best as usize, f.stale);
+        assert_eq!(counted, (inn.len(), filtered, best, 0), "member {n}");
+    }
+    // A best path in the table is what take_best gave.
+    let loc = net.table(0, RouteTable::Loc, Family::Ipv4Unicast);
+    for (prefix, paths) in &loc {
+        let learned = paths[0].best && matches!(paths[0].source, tortie_bgp::PathSource::Peer { .. });
+        assert_eq!(net.nodes[0].best.contains_key(prefix), learned, "{prefix}");
+        if learned {
+            let hops: std::collections::BTreeSet<_> =
+                paths.iter().filter(|p| p.multipath).map(|p| p.attributes.next_hop).collect();
+            assert!(net.nodes[0].best[prefix].next_hops.iter().eq(hops.iter()), "{prefix}");
+        }
+    }
+    assert!(net.nodes[0].best.keys().all(|p| loc.contains_key(p)));
+    // A session that starts afresh brings the same.
+    for n in 1..=members {
+        net.give(n, Input::Reset(PeerId(0), Reset::Hard));
+    }
+    net.secs(60);
+    for (n, have) in (1..).zip(&held) {
+        assert_eq!(&view(net, n, 0), have, "member {n} after a fresh start");
+    }
+}
+
+#[test]
+fn thousands_of_lives_end_like_a_fresh_start() {
+    for seed in 0..1500 {
+        let mut net = life(seed, 5, 40, 40);
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| check(&mut net, 5)));
+        assert!(result.is_ok(), "seed {seed}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(50))]
+
+    /// When all routes are withdrawn nothing is left: no prefix, no attribute set, no tracked next hop.
+    #[test]
+    fn nothing_is_left_behind(seed in any::<u64>()) {
+        let mut net = life(seed, 5, 40, 30);
+        for n in 0..6 {
+            let all: Vec<_> = (0..40).map(|p| (prefix(p), None)).collect();
+            net.give(n, Input::Local(&all));
+        }
+        net.secs(200);
+        for node in &net.nodes {
+            let totals = node.speaker.totals();
+            prop_assert_eq!((totals.paths, totals.prefixes, totals.attribute_sets), ([0, 0], [0, 0], 0));
+            prop_assert!(node.best.is_empty());
+            prop_assert!(node.tracked.is_empty());
+        }
+    }
+}
