@@ -72,6 +72,8 @@ pub struct Model {
     unknown: usize,
     revision: Revision,
     store_id: String,
+    /// Where the blocks came from, which are listed apart.
+    blocks_store_id: String,
 }
 
 /// A key that cannot be used as it is.
@@ -115,6 +117,7 @@ impl Model {
             unknown: 0,
             revision: 0,
             store_id: String::new(),
+            blocks_store_id: String::new(),
         }
     }
 
@@ -159,7 +162,10 @@ impl Model {
     /// gone, what has the same revision is not even read again.
     pub fn replace(&mut self, part: Part, snapshot: &Snapshot) -> Dirty {
         let mut dirty = Dirty::default();
-        let same_store = self.store_id == snapshot.store_id;
+        let same_store = match part {
+            Part::Blocks => self.blocks_store_id == snapshot.store_id,
+            Part::All | Part::Main => self.store_id == snapshot.store_id,
+        };
         let mut seen: HashSet<&str> = HashSet::with_capacity(snapshot.entries.len());
         let mut unknown = 0;
         for kv in snapshot.entries.iter().filter(|kv| part.covers(&kv.key)) {
@@ -194,7 +200,12 @@ impl Model {
         }
         // A list may be older than what a watch of the other part has brought.
         self.revision = if same_store { self.revision.max(snapshot.revision) } else { snapshot.revision };
-        self.store_id.clone_from(&snapshot.store_id);
+        if part != Part::Blocks {
+            self.store_id.clone_from(&snapshot.store_id);
+        }
+        if part != Part::Main {
+            self.blocks_store_id.clone_from(&snapshot.store_id);
+        }
         dirty
     }
 

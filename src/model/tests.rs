@@ -247,6 +247,21 @@ fn the_block_part_is_replaced_alone() {
 }
 
 #[test]
+fn another_store_is_read_anew_even_where_revisions_agree() {
+    let mut model = loaded();
+    let mut other = snapshot(10, NETWORK);
+    other.store_id = "s2".to_owned();
+    for kv in &mut other.entries {
+        if kv.key.contains("assignment") {
+            kv.value = BLOCK_1.replace("host:h1", "host:h2").into_bytes();
+        }
+    }
+    model.replace(Part::Main, &other);
+    assert!(model.replace(Part::Blocks, &other).originated);
+    assert_eq!(own_blocks(&model), [""; 0]);
+}
+
+#[test]
 fn a_repeated_delta_changes_nothing() {
     let mut model = loaded();
     let delta = put(11, "/calico/bgp/v1/host/h2/as_num", "65001");
