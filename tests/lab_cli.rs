@@ -154,7 +154,7 @@ topology:
     let down = tortie(&["lab", "down", &file]);
     assert_eq!(down.status.code(), Some(0), "{down:?}");
     assert_eq!(stdout(&down), format!("lab {name} is down\n"));
-    assert!(!Path::new("/run/netns").join(&namespace).symlink_metadata().is_ok());
+    assert!(Path::new("/run/netns").join(&namespace).symlink_metadata().is_err());
     assert!(!Path::new(&state).exists());
     assert_eq!(tortie(&["lab", "down", &file]).status.code(), Some(1));
 }

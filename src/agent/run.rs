@@ -26,6 +26,8 @@ use crate::store::{self, Feed, FeedEvent, FeedOptions, Outcome, Store, StoreOpti
 
 /// How long a start waits for the store before it goes on with what the disk has.
 const STORE_PATIENCE: Duration = Duration::from_secs(3);
+/// Between two calls of [`Store::maintain`].
+const MAINTAIN_EVERY: Duration = Duration::from_secs(60);
 /// Restart time that peers are told (RFC 4724).
 const RESTART_TIME: Duration = Duration::from_secs(120);
 
@@ -130,6 +132,7 @@ struct Agent {
     kernel_intent: Option<Arc<KernelIntent>>,
     announced_ready: bool,
     stopping: bool,
+    maintained: Option<Instant>,
 }
 
 struct Waiting {
@@ -203,7 +206,22 @@ impl Agent {
             kernel_intent: None,
             announced_ready: false,
             stopping: false,
+            maintained: None,
         })
+    }
+
+    /// Folds the store's log and forgets old history: nobody else of this host lives long enough to do it.
+    fn maintain(&mut self, now: Instant) {
+        if self.maintained.is_some_and(|at| now.duration_since(at) < MAINTAIN_EVERY) {
+            return;
+        }
+        self.maintained = Some(now);
+        let store = Arc::clone(&self.store);
+        self.io.spawn(async move {
+            if let Err(error) = store.maintain().await {
+                tracing::debug!(target: "tortie", "the store is not maintained: {error}");
+            }
+        });
     }
 
     /// Turns until a signal says stop.
@@ -443,6 +461,7 @@ impl Agent {
         let now = Instant::now();
         let turned = i64::try_from(now.duration_since(self.live.started).as_secs()).unwrap_or(i64::MAX);
         self.live.turned.store(turned, Ordering::Relaxed);
+        self.maintain(now);
         if !self.core.link.from_cache && self.core.loaded() {
             self.register();
         }

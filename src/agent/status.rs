@@ -226,7 +226,7 @@ fn problems(facts: &CoreFacts, kernel: Option<&KernelFacts>) -> Vec<Problem> {
         ));
     }
     if let Some(away) = &facts.away {
-        let text = format!("away: {away}; the last good state stays in force");
+        let text = format!("{away}; the last good state stays in force");
         out.push(problem("store-away", "store", text, "nothing here; it is tried again by itself"));
     }
     for object in facts.invalid.iter().take(50) {

@@ -6,7 +6,7 @@
 //!    +-- compacted, other store <--+                            a new Snapshot: the consumer compares, never flushes
 //! ```
 //!
-//! The task decides nothing about the data: whether a snapshot is to be believed says the consumer ([`super::guard`]),
+//! The task decides nothing about the data: whether a snapshot is to be believed says the consumer (the model's guard),
 //! and only what it trusts reaches the cache on disk.
 
 use std::collections::BTreeMap;

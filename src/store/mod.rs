@@ -11,7 +11,6 @@ pub mod cache;
 #[cfg(feature = "etcd")]
 pub mod etcd;
 pub mod feed;
-pub mod guard;
 mod options;
 pub mod sqlite;
 mod txn;
@@ -20,7 +19,6 @@ use std::time::Duration;
 
 pub use cache::{Cache, Cached};
 pub use feed::{Feed, FeedEvent, FeedOptions};
-pub use guard::{Summary, freeze_reason, ready_reason};
 pub use options::{DEFAULT_URL, StoreOptions, StoreUrl, open};
 pub use txn::{MAX_TXN_BYTES, disjoint_prefixes, prefix_end, split};
 
