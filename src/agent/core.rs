@@ -9,14 +9,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use jiff::Timestamp;
-use tortie_bgp::{DownCode, State};
+use tortie_bgp::State;
 use tortie_config::Cidr;
 
 use super::recorder::{Entry, Plane, Recorder};
-use crate::kernel::{KernelFact, KernelIntent};
+use crate::kernel::KernelIntent;
 use crate::model::{Dirty, Guard, Model, Part};
 use crate::routing::{self, ChangeId, NodeOptions, Planner, RoutingIntent};
-use crate::speaker::{ChangeIds, SpeakerFact};
+use crate::speaker::ChangeIds;
 use crate::store::{Change, Delta, FeedEvent, Snapshot};
 
 /// What the core wants done.
@@ -48,7 +48,7 @@ pub(super) enum Effect {
 
 /// Where the start stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
+pub(super) enum Phase {
     /// No snapshot yet.
     Loading,
     /// Snapshot taken, kernel not dumped yet.
@@ -84,11 +84,11 @@ pub(super) struct PeerRecord {
 pub(super) struct Core {
     pub(super) node: NodeOptions,
     pub(super) model: Model,
-    phase: Phase,
+    pub(super) phase: Phase,
     planner: Option<Planner>,
     pub(super) intent: Option<Arc<RoutingIntent>>,
-    generation: u64,
-    acknowledged: u64,
+    pub(super) generation: u64,
+    pub(super) acknowledged: u64,
     pub(super) blackholes: BTreeSet<Cidr>,
     pub(super) refused: BTreeMap<Cidr, String>,
     pub(super) kernel_writes: bool,
@@ -118,7 +118,7 @@ pub(super) struct Core {
     pub(super) overruns: u64,
     pub(super) repairs: u64,
     pub(super) failed_routes: BTreeMap<Cidr, String>,
-    out: Vec<Effect>,
+    pub(super) out: Vec<Effect>,
 }
 
 impl Core {
@@ -401,7 +401,7 @@ impl Core {
     }
 
     /// The speaker gets the intent without the blocks whose blackhole the kernel has not acknowledged.
-    fn announce(&mut self, change: ChangeId) {
+    pub(super) fn announce(&mut self, change: ChangeId) {
         let Some(intent) = &self.intent else { return };
         if self.phase != Phase::Running {
             return;
@@ -486,213 +486,6 @@ impl Core {
             revision: self.link.revision,
         };
         self.recorder.record(now_text(), entry);
-    }
-
-    pub(super) fn kernel(&mut self, fact: KernelFact) {
-        match fact {
-            KernelFact::Started { routes_v4, routes_v6 } => {
-                self.kernel_found = Some((routes_v4, routes_v6));
-                let text =
-                    format!("dumped: {routes_v4} IPv4 and {routes_v6} IPv6 routes of ours kept as stale");
-                self.say(ChangeId::default(), Plane::Kernel, '~', "kernel", &text);
-            }
-            KernelFact::Applied { generation, change, failed } => self.applied(generation, change, failed),
-            KernelFact::Learned { prefixes, written, deleted, failed, sample, micros } => {
-                for (prefix, _, _) in &sample {
-                    self.failed_routes.remove(prefix);
-                }
-                let time = now_text();
-                for (prefix, change, what) in sample {
-                    let entry = Entry {
-                        change,
-                        plane: Plane::Kernel,
-                        mark: '~',
-                        subject: prefix.to_string(),
-                        text: what.to_owned(),
-                        revision: 0,
-                    };
-                    self.recorder.record_prefix(time.clone(), prefix, entry);
-                }
-                if prefixes > 0 {
-                    let entry = Entry {
-                        change: ChangeId::default(),
-                        plane: Plane::Kernel,
-                        mark: '~',
-                        subject: format!("{prefixes} prefixes"),
-                        text: format!(
-                            "{written} routes written, {deleted} deleted, acknowledged after {micros} us"
-                        ),
-                        revision: 0,
-                    };
-                    self.recorder.record(time, entry);
-                }
-                for (prefix, why) in failed {
-                    tracing::warn!(target: "tortie", "the kernel refuses {prefix}: {why}");
-                    if self.failed_routes.len() < 1_000 {
-                        self.failed_routes.insert(prefix, why);
-                    }
-                }
-                self.out.push(Effect::KernelTook);
-            }
-            KernelFact::NextHop(addr, state) => self.out.push(Effect::NextHop(addr, state)),
-            KernelFact::Swept(count) => {
-                self.say(ChangeId::default(), Plane::Kernel, '-', "stale routes", &format!("{count} swept"));
-            }
-            KernelFact::Repaired { objects, first } => {
-                self.repairs += objects as u64;
-                let text = format!("{objects} changed by somebody else and repaired, first: {first}");
-                self.say(ChangeId::default(), Plane::Kernel, '!', "own routes", &text);
-            }
-            KernelFact::Overrun => {
-                self.overruns += 1;
-                self.say(
-                    ChangeId::default(),
-                    Plane::Kernel,
-                    '!',
-                    "netlink",
-                    "notifications lost: everything compared anew",
-                );
-            }
-            KernelFact::Tunnel(trouble) => {
-                if trouble != self.tunnel_trouble {
-                    let text = trouble.clone().unwrap_or_else(|| "right again".to_owned());
-                    self.say(ChangeId::default(), Plane::Kernel, '~', "tunl0", &text);
-                }
-                self.tunnel_trouble = trouble;
-            }
-            KernelFact::Trouble(text) => {
-                self.say(ChangeId::default(), Plane::Kernel, '!', "kernel", &text);
-                self.trouble = Some(text);
-            }
-        }
-    }
-
-    fn applied(&mut self, generation: u64, change: ChangeId, failed: Vec<(Cidr, String)>) {
-        self.acknowledged = self.acknowledged.max(generation);
-        self.refused = failed.into_iter().collect();
-        let refused = std::mem::take(&mut self.refused);
-        if let Some(intent) = &self.intent
-            && generation == self.generation
-        {
-            self.blackholes =
-                intent.blackholes.iter().filter(|b| !refused.contains_key(*b)).copied().collect();
-        }
-        for (block, why) in &refused {
-            self.say(
-                change,
-                Plane::Kernel,
-                '!',
-                &block.to_string(),
-                &format!("blackhole refused, not announced: {why}"),
-            );
-        }
-        self.refused = refused;
-        if generation != self.generation {
-            return;
-        }
-        let first = self.phase != Phase::Running;
-        self.phase = Phase::Running;
-        self.announce(change);
-        if first {
-            self.out.push(Effect::LocalReady);
-        }
-    }
-
-    pub(super) fn speaker(&mut self, fact: SpeakerFact, now: Instant) {
-        match fact {
-            SpeakerFact::Peer { name, from, to, down } => {
-                let record = self.peers.entry(Arc::clone(&name)).or_default();
-                record.state = Some(to);
-                if from != to || record.since.is_none() {
-                    record.since = Some(now);
-                }
-                if let Some(down) = &down {
-                    record.error = Some(down.text.clone());
-                    if from == State::Established {
-                        *record.flaps.entry(down.code.as_str()).or_default() += 1;
-                    } else if down.code == DownCode::ConnectFailed {
-                        record.connect_failures += 1;
-                    }
-                }
-                // Attempts come and go each few seconds; the record keeps ends and beginnings of sessions.
-                let notable = State::Established;
-                if from == notable || to == notable {
-                    let mark = if to == notable { '+' } else { '-' };
-                    let why = down.map(|d| d.text).unwrap_or_default();
-                    let text = format!("{} -> {} {why}", from.as_str(), to.as_str());
-                    self.say(ChangeId::default(), Plane::Rib, mark, &name, text.trim_end());
-                }
-            }
-            SpeakerFact::Learned { peer, announced, withdrawn, rejected, malformed } => {
-                let text = format!(
-                    "{announced} prefixes announced, {withdrawn} withdrawn, {rejected} rejected, {malformed} UPDATEs malformed"
-                );
-                let mark = if malformed > 0 { '!' } else { '~' };
-                let entry = Entry {
-                    change: ChangeId::default(),
-                    plane: Plane::Rib,
-                    mark,
-                    subject: peer.to_string(),
-                    text,
-                    revision: 0,
-                };
-                self.recorder.record(now_text(), entry);
-            }
-            SpeakerFact::Batch { change, prefixes, first } => {
-                let entry = Entry {
-                    change,
-                    plane: Plane::Rib,
-                    mark: '~',
-                    subject: first.to_string(),
-                    text: format!("{prefixes} best paths changed"),
-                    revision: 0,
-                };
-                self.recorder.record(now_text(), entry);
-            }
-            SpeakerFact::TrackNextHop(addr) => self.out.push(Effect::Track(addr, true)),
-            SpeakerFact::UntrackNextHop(addr) => self.out.push(Effect::Track(addr, false)),
-            SpeakerFact::RestartDone => {
-                self.restart_done = true;
-                self.out.push(Effect::Sweep);
-            }
-            SpeakerFact::Listening(addr) => {
-                self.listen_failed.remove(&addr);
-                self.listening.insert(addr);
-                self.say(
-                    ChangeId::default(),
-                    Plane::Rib,
-                    '+',
-                    &addr.to_string(),
-                    "sessions are accepted here",
-                );
-            }
-            SpeakerFact::ListenEnded(addr) => {
-                self.listen_failed.remove(&addr);
-                self.listening.remove(&addr);
-            }
-            SpeakerFact::ListenFailed { addr, error } => {
-                if self.listen_failed.get(&addr) != Some(&error) {
-                    let text = format!("cannot be listened on: {error}");
-                    self.say(ChangeId::default(), Plane::Rib, '!', &addr.to_string(), &text);
-                }
-                self.listening.remove(&addr);
-                self.listen_failed.insert(addr, error);
-            }
-            SpeakerFact::PeerTrouble { name, trouble } => match trouble {
-                Some(text) => {
-                    self.say(ChangeId::default(), Plane::Rib, '!', &name, &text);
-                    self.peer_trouble.insert(name.to_string(), text);
-                }
-                None => {
-                    self.peer_trouble.remove(&*name);
-                }
-            },
-            SpeakerFact::Trouble(text) => {
-                self.say(ChangeId::default(), Plane::Rib, '!', "speaker", &text);
-                self.trouble = Some(text);
-            }
-            SpeakerFact::Stopped => {}
-        }
     }
 }
 

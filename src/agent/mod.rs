@@ -22,6 +22,7 @@ mod answers;
 mod backend;
 mod core;
 mod facts;
+mod heard;
 mod host;
 mod logging;
 mod metrics;
@@ -30,7 +31,9 @@ mod presence;
 mod recorder;
 mod register;
 mod run;
+mod start;
 mod status;
+mod turn;
 
 pub use options::{AddressChoice, Extent, HttpChoice, Settings};
 pub use run::{AgentError, AgentOptions, run};

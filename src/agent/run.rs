@@ -1,35 +1,26 @@
 //! The agent from start to stop.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use std::sync::mpsc::TrySendError;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use arc_swap::ArcSwapOption;
 use futures_util::FutureExt;
 use tokio::sync::mpsc;
-use tortie_bgp::Family;
 
 use super::backend::{Ask, Live};
 use super::core::{Core, Effect};
-use super::options::{Extent, Settings};
-use super::status::CoreFacts;
-use super::{host, logging, presence, register};
-use crate::kernel::{self, KernelFact, KernelHandle, KernelIntent, Marks, Mode, ToKernel};
+use super::options::Settings;
+use super::{host, logging, presence};
+use crate::kernel::{KernelFact, KernelHandle, KernelIntent, ToKernel};
 use crate::model::watch_scope;
+use crate::serve;
 use crate::serve::api::{Applied, AppliedRequest};
-use crate::serve::{self, Backend};
-use crate::speaker::{self, ChangeIds, SpeakerFact, SpeakerHandle, SpeakerOptions, ToSpeaker};
-use crate::store::{self, Feed, FeedEvent, FeedOptions, Outcome, Store, StoreOptions};
+use crate::speaker::{ChangeIds, SpeakerFact, SpeakerHandle, ToSpeaker};
+use crate::store::{self, Feed, FeedEvent, Store, StoreOptions};
 
 /// How long a start waits for the store before it goes on with what the disk has.
 const STORE_PATIENCE: Duration = Duration::from_secs(3);
-/// Between two calls of [`Store::maintain`].
-const MAINTAIN_EVERY: Duration = Duration::from_secs(60);
-/// Restart time that peers are told (RFC 4724).
-const RESTART_TIME: Duration = Duration::from_secs(120);
 
 /// What the agent is asked to be.
 #[derive(Debug, Clone)]
@@ -64,7 +55,7 @@ pub enum AgentError {
     System(&'static str, std::io::Error),
 }
 
-enum Fact {
+pub(super) enum Fact {
     Kernel(KernelFact),
     Speaker(SpeakerFact),
     /// The store was asked whether this host may start, and told that it does.
@@ -109,121 +100,39 @@ fn end_with_any_panic() {
     }));
 }
 
-struct Agent {
-    options: AgentOptions,
-    core: Core,
-    live: Arc<Live>,
-    store: Arc<dyn Store>,
-    io: tokio::runtime::Handle,
-    logs: logging::Logs,
-    log_trouble: Option<String>,
-    changes: ChangeIds,
-    kernel: Option<KernelHandle>,
-    speaker: Option<(SpeakerHandle, std::thread::JoinHandle<()>)>,
-    held: Vec<Effect>,
-    feed: Feed,
-    facts: mpsc::UnboundedReceiver<Fact>,
-    facts_in: mpsc::UnboundedSender<Fact>,
-    asks: mpsc::Receiver<Ask>,
-    waiting: Vec<Waiting>,
-    presence: presence::Presence,
-    registered: bool,
-    refused: Option<String>,
-    kernel_intent: Option<Arc<KernelIntent>>,
-    announced_ready: bool,
-    stopping: bool,
-    maintained: Option<Instant>,
+pub(super) struct Agent {
+    pub(super) options: AgentOptions,
+    pub(super) core: Core,
+    pub(super) live: Arc<Live>,
+    pub(super) store: Arc<dyn Store>,
+    pub(super) io: tokio::runtime::Handle,
+    pub(super) logs: logging::Logs,
+    pub(super) log_trouble: Option<String>,
+    pub(super) changes: ChangeIds,
+    pub(super) kernel: Option<KernelHandle>,
+    pub(super) speaker: Option<(SpeakerHandle, std::thread::JoinHandle<()>)>,
+    pub(super) held: Vec<Effect>,
+    pub(super) feed: Feed,
+    pub(super) facts: mpsc::UnboundedReceiver<Fact>,
+    pub(super) facts_in: mpsc::UnboundedSender<Fact>,
+    pub(super) asks: mpsc::Receiver<Ask>,
+    pub(super) waiting: Vec<Waiting>,
+    pub(super) presence: presence::Presence,
+    pub(super) registered: bool,
+    pub(super) refused: Option<String>,
+    pub(super) kernel_intent: Option<Arc<KernelIntent>>,
+    pub(super) announced_ready: bool,
+    pub(super) stopping: bool,
+    pub(super) maintained: Option<Instant>,
 }
 
-struct Waiting {
-    request: AppliedRequest,
-    answer: tokio::sync::oneshot::Sender<Applied>,
-    until: Instant,
-}
-
-fn mode(extent: Extent) -> Mode {
-    match extent {
-        Extent::Program => Mode::Program,
-        Extent::Observe => Mode::Observe,
-        Extent::Off => Mode::Off,
-    }
+pub(super) struct Waiting {
+    pub(super) request: AppliedRequest,
+    pub(super) answer: tokio::sync::oneshot::Sender<Applied>,
+    pub(super) until: Instant,
 }
 
 impl Agent {
-    async fn start(
-        options: AgentOptions,
-        logs: logging::Logs,
-        io: tokio::runtime::Handle,
-    ) -> Result<Self, AgentError> {
-        let now = Instant::now();
-        let url = options.store.clone();
-        let store = io.spawn(async move { store::open(&url).await }).await.map_err(joined)??;
-        let (ask, asks) = mpsc::channel(1_024);
-        let live = Arc::new(Live {
-            node: options.node.clone(),
-            protocol: options
-                .settings
-                .route_protocol
-                .unwrap_or(kernel::Options::new(Mode::Off).marks.protocol),
-            started: now,
-            ask,
-            intent: ArcSwapOption::empty(),
-            speaker: ArcSwapOption::empty(),
-            kernel: ArcSwapOption::empty(),
-            ready: AtomicBool::new(false),
-            turned: AtomicI64::new(0),
-        });
-        serve_api(&options, &live, &io).await?;
-        let changes = ChangeIds::default();
-        let writes = options.settings.kernel() == Extent::Program;
-        let core =
-            Core::new(&options.node, host::node_options(&options.settings), writes, changes.clone(), now);
-        tracing::info!(target: "tortie", "tortie {} starts as {} on {}", env!("CARGO_PKG_VERSION"), options.node, store.describe());
-        let what = FeedOptions { prefixes: watch_scope(&options.node), cache: Some(cache_path(&options)) };
-        let feed = Feed::start(&io, Arc::clone(&store), what);
-        let (facts_in, facts) = mpsc::unbounded_channel();
-        let presence = presence::Presence::start(&io, Arc::clone(&store), &options.node, writes);
-        Ok(Self {
-            options,
-            core,
-            live,
-            store,
-            io,
-            logs,
-            log_trouble: None,
-            changes,
-            kernel: None,
-            speaker: None,
-            held: Vec::new(),
-            feed,
-            facts,
-            facts_in,
-            asks,
-            waiting: Vec::new(),
-            presence,
-            registered: false,
-            refused: None,
-            kernel_intent: None,
-            announced_ready: false,
-            stopping: false,
-            maintained: None,
-        })
-    }
-
-    /// Folds the store's log and forgets old history: nobody else of this host lives long enough to do it.
-    fn maintain(&mut self, now: Instant) {
-        if self.maintained.is_some_and(|at| now.duration_since(at) < MAINTAIN_EVERY) {
-            return;
-        }
-        self.maintained = Some(now);
-        let store = Arc::clone(&self.store);
-        self.io.spawn(async move {
-            if let Err(error) = store.maintain().await {
-                tracing::debug!(target: "tortie", "the store is not maintained: {error}");
-            }
-        });
-    }
-
     /// Turns until a signal says stop.
     async fn turn(&mut self) {
         use tokio::signal::unix::{SignalKind, signal};
@@ -297,7 +206,7 @@ impl Agent {
         }
     }
 
-    fn effect(&mut self, effect: Effect) {
+    pub(super) fn effect(&mut self, effect: Effect) {
         match effect {
             Effect::Loaded => self.loaded(),
             Effect::Kernel(intent) => {
@@ -330,7 +239,7 @@ impl Agent {
         }
     }
 
-    fn to_kernel(&self, message: ToKernel) {
+    pub(super) fn to_kernel(&self, message: ToKernel) {
         if let Some(kernel) = &self.kernel {
             // The thread only ends with the process, which ends when it is gone.
             let _ = kernel.sender().send(message);
@@ -343,214 +252,6 @@ impl Agent {
         {
             tracing::error!(target: "tortie", "the speaker did not take an order: {error}");
         }
-    }
-
-    /// The first whole picture is there: see that the address is ours, make the host known; then the kernel thread
-    /// starts.
-    fn loaded(&mut self) {
-        if self.core.link.from_cache || !self.writes() {
-            self.start_kernel();
-            return;
-        }
-        self.register();
-    }
-
-    fn writes(&self) -> bool {
-        self.options.settings.kernel() == Extent::Program
-    }
-
-    fn start_kernel(&mut self) {
-        if self.kernel.is_some() {
-            return;
-        }
-        let settings = &self.options.settings;
-        let mut options = kernel::Options::new(mode(settings.kernel()));
-        let marks = options.marks;
-        options.marks = Marks {
-            protocol: settings.route_protocol.unwrap_or(marks.protocol),
-            metric: settings.route_metric.unwrap_or(marks.metric),
-            ..marks
-        };
-        let facts = self.facts_in.clone();
-        let sink = Box::new(move |fact| {
-            let _ = facts.send(Fact::Kernel(fact));
-        });
-        match kernel::spawn(&options, sink) {
-            Ok(handle) => {
-                self.live.kernel.store(Some(Arc::new(handle.sender())));
-                self.kernel = Some(handle);
-                if let Some(intent) = self.kernel_intent.clone() {
-                    self.to_kernel(ToKernel::Intent(intent));
-                }
-            }
-            Err(error) => {
-                tracing::error!(target: "tortie", "the kernel thread cannot start: {error}");
-                std::process::exit(71);
-            }
-        }
-    }
-
-    fn start_speaker(&mut self, routes_v4: usize, routes_v6: usize) {
-        let found = [(routes_v4, Family::Ipv4Unicast), (routes_v6, Family::Ipv6Unicast)];
-        let families: Vec<Family> = found.iter().filter(|(n, _)| *n > 0).map(|(_, f)| *f).collect();
-        let options = SpeakerOptions {
-            listen: self.options.settings.bgp_listen.clone(),
-            kernel: self.options.settings.kernel() != Extent::Off,
-            restarting: Some(families),
-            restart_time: RESTART_TIME,
-            changes: self.changes.clone(),
-            ..SpeakerOptions::default()
-        };
-        let facts = self.facts_in.clone();
-        let sink = Box::new(move |fact| {
-            let _ = facts.send(Fact::Speaker(fact));
-        });
-        let Some(kernel) = self.kernel.as_ref().map(KernelHandle::sender) else { return };
-        let learned = Box::new(move |batch| match kernel.try_send(ToKernel::Learned(batch)) {
-            Err(
-                TrySendError::Full(ToKernel::Learned(batch))
-                | TrySendError::Disconnected(ToKernel::Learned(batch)),
-            ) => Err(batch),
-            _ => Ok(()),
-        });
-        match speaker::spawn(options, sink, learned) {
-            Ok((handle, thread)) => {
-                self.live.speaker.store(Some(Arc::new(handle.clone())));
-                self.speaker = Some((handle, thread));
-                for effect in std::mem::take(&mut self.held) {
-                    self.effect(effect);
-                }
-            }
-            Err(error) => {
-                tracing::error!(target: "tortie", "the speaker thread cannot start: {error}");
-                std::process::exit(71);
-            }
-        }
-    }
-
-    /// Makes the host known where the store does not say it yet, unless another live host has its address.
-    fn register(&mut self) {
-        if self.registered || self.core.link.from_cache || !self.writes() {
-            return;
-        }
-        self.registered = true;
-        let (node, settings) = (self.options.node.clone(), self.options.settings.clone());
-        let rivals = self.core.rivals();
-        let (store, facts) = (Arc::clone(&self.store), self.facts_in.clone());
-        self.io.spawn(async move {
-            let checked = match register::rival_alive(&*store, &rivals).await {
-                Some(text) => Err(text),
-                None => {
-                    match make_known(&*store, &node, &settings).await {
-                        Ok(0) => {}
-                        Ok(keys) => {
-                            tracing::info!(target: "tortie", "this host is made known: {keys} keys written");
-                        }
-                        Err(error) => {
-                            tracing::warn!(target: "tortie", "this host cannot be made known: {error}")
-                        }
-                    }
-                    Ok(())
-                }
-            };
-            let _ = facts.send(Fact::Checked(checked));
-        });
-    }
-
-    fn tick(&mut self) {
-        let now = Instant::now();
-        let turned = i64::try_from(now.duration_since(self.live.started).as_secs()).unwrap_or(i64::MAX);
-        self.live.turned.store(turned, Ordering::Relaxed);
-        self.maintain(now);
-        if !self.core.link.from_cache && self.core.loaded() {
-            self.register();
-        }
-        let ready = self.is_ready();
-        let before = self.live.ready.swap(ready, Ordering::Relaxed);
-        if before != ready {
-            tracing::info!(target: "tortie", "{}", if ready { "ready" } else { "not ready" });
-        }
-        if self.core.running() && !self.announced_ready {
-            self.announced_ready = true;
-            let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
-        }
-        let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
-        let peers = self.core.intent.as_ref().map_or(0, |i| i.peers.len());
-        self.presence.tell(presence::Brief {
-            ready,
-            sessions: peers,
-            up: self.up(),
-            revision: self.core.link.revision,
-        });
-    }
-
-    fn up(&self) -> usize {
-        let Some(intent) = &self.core.intent else { return 0 };
-        let established = |name: &String| {
-            self.core
-                .peers
-                .get(name.as_str())
-                .is_some_and(|p| p.state == Some(tortie_bgp::State::Established))
-        };
-        intent.peers.keys().filter(|name| established(name)).count()
-    }
-
-    /// Serving: the kernel answered, sessions are accepted, and at least one session is up where any is wanted.
-    fn is_ready(&self) -> bool {
-        let wanted = self.core.intent.as_ref().is_some_and(|i| !i.peers.is_empty());
-        self.core.running() && !self.stopping && (!wanted || self.up() > 0)
-    }
-
-    fn ask(&mut self, ask: Ask) {
-        match ask {
-            Ask::Facts(answer) => {
-                let _ = answer.send(self.facts_now());
-            }
-            Ask::Events { after, subject, max, answer } => {
-                let _ = answer.send(self.core.recorder.after(after, subject.as_deref(), max));
-            }
-            Ask::Applied { request, answer } => {
-                let until = Instant::now() + Duration::from_millis(request.wait_millis.min(600_000));
-                self.waiting.push(Waiting { request, answer, until });
-            }
-            Ask::Accept(answer) => {
-                let _ = answer.send(self.core.accept());
-            }
-        }
-    }
-
-    fn answer_waiting(&mut self) {
-        let now = Instant::now();
-        for waiting in std::mem::take(&mut self.waiting) {
-            let revision = self.core.link.revision;
-            let result = if let Some(reason) = &self.core.frozen {
-                Some(("frozen", Some(reason.clone())))
-            } else if revision >= waiting.request.revision && self.core.settled() {
-                match self.core.model_problem(&waiting.request.key) {
-                    Some(problem) => Some(("failed", Some(problem))),
-                    None => Some(("applied", None)),
-                }
-            } else if now >= waiting.until {
-                Some(("timeout", None))
-            } else {
-                None
-            };
-            match result {
-                Some((word, reason)) => {
-                    let _ = waiting.answer.send(Applied { result: word.to_owned(), reason, revision });
-                }
-                None if waiting.answer.is_closed() => {}
-                None => self.waiting.push(waiting),
-            }
-        }
-    }
-
-    fn facts_now(&self) -> CoreFacts {
-        let mut facts = self.core.facts(Instant::now());
-        facts.store = self.store.describe();
-        facts.log_trouble.clone_from(&self.log_trouble);
-        facts.stopping = self.stopping;
-        facts
     }
 
     /// SIGTERM: close sessions so that graceful-restart helpers keep our routes; kernel state stays.
@@ -577,57 +278,6 @@ impl Agent {
         let _ = std::fs::remove_file(&self.options.socket);
         tracing::info!(target: "tortie", "stopped");
     }
-}
-
-async fn serve_api(
-    options: &AgentOptions,
-    live: &Arc<Live>,
-    io: &tokio::runtime::Handle,
-) -> Result<(), AgentError> {
-    let backend: Arc<dyn Backend> = live.clone();
-    let unix = io.spawn(serve::serve_unix(options.socket.clone(), Arc::clone(&backend)));
-    let tcp = options.settings.http().map(|addr: SocketAddr| io.spawn(serve::serve_tcp(addr, backend)));
-    // Whoever cannot listen says so at once; after that the tasks live as long as the process.
-    tokio::time::sleep(Duration::from_millis(50)).await;
-    for task in [Some(unix), tcp].into_iter().flatten() {
-        if task.is_finished() {
-            task.await.map_err(joined)??;
-        } else {
-            io.spawn(async move {
-                if let Ok(Err(error)) = task.await {
-                    tracing::error!(target: "tortie", "the API is no longer served: {error}");
-                }
-            });
-        }
-    }
-    Ok(())
-}
-
-fn joined(error: tokio::task::JoinError) -> AgentError {
-    AgentError::System("run a task", std::io::Error::other(error))
-}
-
-fn cache_path(options: &AgentOptions) -> PathBuf {
-    options.settings.cache.clone().unwrap_or_else(|| PathBuf::from("/var/lib/tortie/cache.json"))
-}
-
-/// Registers the host: reads what stands, writes what is missing; again when somebody else wrote in between.
-async fn make_known(store: &dyn Store, node: &str, settings: &Settings) -> Result<usize, store::StoreError> {
-    let detected = tokio::task::spawn_blocking(host::detect).await.unwrap_or_default();
-    let all = register::prefixes(node);
-    for _ in 0..5 {
-        let snapshot = store.list(&all).await?;
-        let stored = |key: &tortie_config::key::Key| {
-            let text = key.to_string();
-            snapshot.entries.iter().find(|kv| kv.key == text).map(|kv| kv.value.clone())
-        };
-        let Some(txn) = register::plan(node, settings, detected, &stored) else { return Ok(0) };
-        let keys = txn.ops.len();
-        if let Outcome::Committed(_) = store.commit(txn).await? {
-            return Ok(keys);
-        }
-    }
-    Err(store::StoreError::Away("others write the same keys all the time".to_owned()))
 }
 
 async fn signalled(signal: &mut Option<tokio::signal::unix::Signal>) {

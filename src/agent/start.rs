@@ -1,0 +1,259 @@
+//! The start, in the order that keeps forwarding: store or cache, the host made known, kernel dump, speaker.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64};
+use std::sync::mpsc::TrySendError;
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwapOption;
+use tokio::sync::mpsc;
+use tortie_bgp::Family;
+
+use super::backend::Live;
+use super::core::Core;
+use super::options::{Extent, Settings};
+use super::run::{Agent, AgentError, AgentOptions, Fact};
+use super::{host, logging, presence, register};
+use crate::kernel::{self, KernelHandle, Marks, Mode, ToKernel};
+use crate::model::watch_scope;
+use crate::serve::{self, Backend};
+use crate::speaker::{self, ChangeIds, SpeakerOptions};
+use crate::store::{self, Feed, FeedOptions, Outcome, Store};
+
+/// Restart time that peers are told (RFC 4724).
+const RESTART_TIME: Duration = Duration::from_secs(120);
+
+impl Agent {
+    pub(super) async fn start(
+        options: AgentOptions,
+        logs: logging::Logs,
+        io: tokio::runtime::Handle,
+    ) -> Result<Self, AgentError> {
+        let now = Instant::now();
+        let url = options.store.clone();
+        let store = io.spawn(async move { store::open(&url).await }).await.map_err(joined)??;
+        let (ask, asks) = mpsc::channel(1_024);
+        let live = Arc::new(Live {
+            node: options.node.clone(),
+            protocol: options
+                .settings
+                .route_protocol
+                .unwrap_or(kernel::Options::new(Mode::Off).marks.protocol),
+            started: now,
+            ask,
+            intent: ArcSwapOption::empty(),
+            speaker: ArcSwapOption::empty(),
+            kernel: ArcSwapOption::empty(),
+            ready: AtomicBool::new(false),
+            turned: AtomicI64::new(0),
+        });
+        serve_api(&options, &live, &io).await?;
+        let changes = ChangeIds::default();
+        let writes = options.settings.kernel() == Extent::Program;
+        let core =
+            Core::new(&options.node, host::node_options(&options.settings), writes, changes.clone(), now);
+        tracing::info!(target: "tortie", "tortie {} starts as {} on {}", env!("CARGO_PKG_VERSION"), options.node, store.describe());
+        let what = FeedOptions { prefixes: watch_scope(&options.node), cache: Some(cache_path(&options)) };
+        let feed = Feed::start(&io, Arc::clone(&store), what);
+        let (facts_in, facts) = mpsc::unbounded_channel();
+        let presence = presence::Presence::start(&io, Arc::clone(&store), &options.node, writes);
+        Ok(Self {
+            options,
+            core,
+            live,
+            store,
+            io,
+            logs,
+            log_trouble: None,
+            changes,
+            kernel: None,
+            speaker: None,
+            held: Vec::new(),
+            feed,
+            facts,
+            facts_in,
+            asks,
+            waiting: Vec::new(),
+            presence,
+            registered: false,
+            refused: None,
+            kernel_intent: None,
+            announced_ready: false,
+            stopping: false,
+            maintained: None,
+        })
+    }
+
+    /// The first whole picture is there: see that the address is ours, make the host known; then the kernel thread
+    /// starts.
+    pub(super) fn loaded(&mut self) {
+        if self.core.link.from_cache || !self.writes() {
+            self.start_kernel();
+            return;
+        }
+        self.register();
+    }
+
+    pub(super) fn writes(&self) -> bool {
+        self.options.settings.kernel() == Extent::Program
+    }
+
+    pub(super) fn start_kernel(&mut self) {
+        if self.kernel.is_some() {
+            return;
+        }
+        let settings = &self.options.settings;
+        let mut options = kernel::Options::new(mode(settings.kernel()));
+        let marks = options.marks;
+        options.marks = Marks {
+            protocol: settings.route_protocol.unwrap_or(marks.protocol),
+            metric: settings.route_metric.unwrap_or(marks.metric),
+            ..marks
+        };
+        let facts = self.facts_in.clone();
+        let sink = Box::new(move |fact| {
+            let _ = facts.send(Fact::Kernel(fact));
+        });
+        match kernel::spawn(&options, sink) {
+            Ok(handle) => {
+                self.live.kernel.store(Some(Arc::new(handle.sender())));
+                self.kernel = Some(handle);
+                if let Some(intent) = self.kernel_intent.clone() {
+                    self.to_kernel(ToKernel::Intent(intent));
+                }
+            }
+            Err(error) => {
+                tracing::error!(target: "tortie", "the kernel thread cannot start: {error}");
+                std::process::exit(71);
+            }
+        }
+    }
+
+    pub(super) fn start_speaker(&mut self, routes_v4: usize, routes_v6: usize) {
+        let found = [(routes_v4, Family::Ipv4Unicast), (routes_v6, Family::Ipv6Unicast)];
+        let families: Vec<Family> = found.iter().filter(|(n, _)| *n > 0).map(|(_, f)| *f).collect();
+        let options = SpeakerOptions {
+            listen: self.options.settings.bgp_listen.clone(),
+            kernel: self.options.settings.kernel() != Extent::Off,
+            restarting: Some(families),
+            restart_time: RESTART_TIME,
+            changes: self.changes.clone(),
+            ..SpeakerOptions::default()
+        };
+        let facts = self.facts_in.clone();
+        let sink = Box::new(move |fact| {
+            let _ = facts.send(Fact::Speaker(fact));
+        });
+        let Some(kernel) = self.kernel.as_ref().map(KernelHandle::sender) else { return };
+        let learned = Box::new(move |batch| match kernel.try_send(ToKernel::Learned(batch)) {
+            Err(
+                TrySendError::Full(ToKernel::Learned(batch))
+                | TrySendError::Disconnected(ToKernel::Learned(batch)),
+            ) => Err(batch),
+            _ => Ok(()),
+        });
+        match speaker::spawn(options, sink, learned) {
+            Ok((handle, thread)) => {
+                self.live.speaker.store(Some(Arc::new(handle.clone())));
+                self.speaker = Some((handle, thread));
+                for effect in std::mem::take(&mut self.held) {
+                    self.effect(effect);
+                }
+            }
+            Err(error) => {
+                tracing::error!(target: "tortie", "the speaker thread cannot start: {error}");
+                std::process::exit(71);
+            }
+        }
+    }
+
+    /// Makes the host known where the store does not say it yet, unless another live host has its address.
+    pub(super) fn register(&mut self) {
+        if self.registered || self.core.link.from_cache || !self.writes() {
+            return;
+        }
+        self.registered = true;
+        let (node, settings) = (self.options.node.clone(), self.options.settings.clone());
+        let rivals = self.core.rivals();
+        let (store, facts) = (Arc::clone(&self.store), self.facts_in.clone());
+        self.io.spawn(async move {
+            let checked = match register::rival_alive(&*store, &rivals).await {
+                Some(text) => Err(text),
+                None => {
+                    match make_known(&*store, &node, &settings).await {
+                        Ok(0) => {}
+                        Ok(keys) => {
+                            tracing::info!(target: "tortie", "this host is made known: {keys} keys written");
+                        }
+                        Err(error) => {
+                            tracing::warn!(target: "tortie", "this host cannot be made known: {error}")
+                        }
+                    }
+                    Ok(())
+                }
+            };
+            let _ = facts.send(Fact::Checked(checked));
+        });
+    }
+}
+
+fn mode(extent: Extent) -> Mode {
+    match extent {
+        Extent::Program => Mode::Program,
+        Extent::Observe => Mode::Observe,
+        Extent::Off => Mode::Off,
+    }
+}
+
+async fn serve_api(
+    options: &AgentOptions,
+    live: &Arc<Live>,
+    io: &tokio::runtime::Handle,
+) -> Result<(), AgentError> {
+    let backend: Arc<dyn Backend> = live.clone();
+    let unix = io.spawn(serve::serve_unix(options.socket.clone(), Arc::clone(&backend)));
+    let tcp = options.settings.http().map(|addr: SocketAddr| io.spawn(serve::serve_tcp(addr, backend)));
+    // Whoever cannot listen says so at once; after that the tasks live as long as the process.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    for task in [Some(unix), tcp].into_iter().flatten() {
+        if task.is_finished() {
+            task.await.map_err(joined)??;
+        } else {
+            io.spawn(async move {
+                if let Ok(Err(error)) = task.await {
+                    tracing::error!(target: "tortie", "the API is no longer served: {error}");
+                }
+            });
+        }
+    }
+    Ok(())
+}
+
+fn joined(error: tokio::task::JoinError) -> AgentError {
+    AgentError::System("run a task", std::io::Error::other(error))
+}
+
+fn cache_path(options: &AgentOptions) -> PathBuf {
+    options.settings.cache.clone().unwrap_or_else(|| PathBuf::from("/var/lib/tortie/cache.json"))
+}
+
+/// Registers the host: reads what stands, writes what is missing; again when somebody else wrote in between.
+async fn make_known(store: &dyn Store, node: &str, settings: &Settings) -> Result<usize, store::StoreError> {
+    let detected = tokio::task::spawn_blocking(host::detect).await.unwrap_or_default();
+    let all = register::prefixes(node);
+    for _ in 0..5 {
+        let snapshot = store.list(&all).await?;
+        let stored = |key: &tortie_config::key::Key| {
+            let text = key.to_string();
+            snapshot.entries.iter().find(|kv| kv.key == text).map(|kv| kv.value.clone())
+        };
+        let Some(txn) = register::plan(node, settings, detected, &stored) else { return Ok(0) };
+        let keys = txn.ops.len();
+        if let Outcome::Committed(_) = store.commit(txn).await? {
+            return Ok(keys);
+        }
+    }
+    Err(store::StoreError::Away("others write the same keys all the time".to_owned()))
+}

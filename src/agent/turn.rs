@@ -1,0 +1,126 @@
+//! What the agent does each second, and the questions that it answers.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::backend::Ask;
+use super::presence;
+use super::run::{Agent, Waiting};
+use super::status::CoreFacts;
+use crate::serve::api::Applied;
+
+/// Between two calls of [`Store::maintain`](crate::store::Store::maintain).
+const MAINTAIN_EVERY: Duration = Duration::from_secs(60);
+
+impl Agent {
+    /// Folds the store's log and forgets old history: nobody else of this host lives long enough to do it.
+    fn maintain(&mut self, now: Instant) {
+        if self.maintained.is_some_and(|at| now.duration_since(at) < MAINTAIN_EVERY) {
+            return;
+        }
+        self.maintained = Some(now);
+        let store = Arc::clone(&self.store);
+        self.io.spawn(async move {
+            if let Err(error) = store.maintain().await {
+                tracing::debug!(target: "tortie", "the store is not maintained: {error}");
+            }
+        });
+    }
+
+    pub(super) fn tick(&mut self) {
+        let now = Instant::now();
+        let turned = i64::try_from(now.duration_since(self.live.started).as_secs()).unwrap_or(i64::MAX);
+        self.live.turned.store(turned, Ordering::Relaxed);
+        self.maintain(now);
+        if !self.core.link.from_cache && self.core.loaded() {
+            self.register();
+        }
+        let ready = self.is_ready();
+        let before = self.live.ready.swap(ready, Ordering::Relaxed);
+        if before != ready {
+            tracing::info!(target: "tortie", "{}", if ready { "ready" } else { "not ready" });
+        }
+        if self.core.running() && !self.announced_ready {
+            self.announced_ready = true;
+            let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+        }
+        let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
+        let peers = self.core.intent.as_ref().map_or(0, |i| i.peers.len());
+        self.presence.tell(presence::Brief {
+            ready,
+            sessions: peers,
+            up: self.up(),
+            revision: self.core.link.revision,
+        });
+    }
+
+    fn up(&self) -> usize {
+        let Some(intent) = &self.core.intent else { return 0 };
+        let established = |name: &String| {
+            self.core
+                .peers
+                .get(name.as_str())
+                .is_some_and(|p| p.state == Some(tortie_bgp::State::Established))
+        };
+        intent.peers.keys().filter(|name| established(name)).count()
+    }
+
+    /// Serving: the kernel answered, sessions are accepted, and at least one session is up where any is wanted.
+    fn is_ready(&self) -> bool {
+        let wanted = self.core.intent.as_ref().is_some_and(|i| !i.peers.is_empty());
+        self.core.running() && !self.stopping && (!wanted || self.up() > 0)
+    }
+
+    pub(super) fn ask(&mut self, ask: Ask) {
+        match ask {
+            Ask::Facts(answer) => {
+                let _ = answer.send(self.facts_now());
+            }
+            Ask::Events { after, subject, max, answer } => {
+                let _ = answer.send(self.core.recorder.after(after, subject.as_deref(), max));
+            }
+            Ask::Applied { request, answer } => {
+                let until = Instant::now() + Duration::from_millis(request.wait_millis.min(600_000));
+                self.waiting.push(Waiting { request, answer, until });
+            }
+            Ask::Accept(answer) => {
+                let _ = answer.send(self.core.accept());
+            }
+        }
+    }
+
+    pub(super) fn answer_waiting(&mut self) {
+        let now = Instant::now();
+        for waiting in std::mem::take(&mut self.waiting) {
+            let revision = self.core.link.revision;
+            let result = if let Some(reason) = &self.core.frozen {
+                Some(("frozen", Some(reason.clone())))
+            } else if revision >= waiting.request.revision && self.core.settled() {
+                match self.core.model_problem(&waiting.request.key) {
+                    Some(problem) => Some(("failed", Some(problem))),
+                    None => Some(("applied", None)),
+                }
+            } else if now >= waiting.until {
+                Some(("timeout", None))
+            } else {
+                None
+            };
+            match result {
+                Some((word, reason)) => {
+                    let _ = waiting.answer.send(Applied { result: word.to_owned(), reason, revision });
+                }
+                None if waiting.answer.is_closed() => {}
+                None => self.waiting.push(waiting),
+            }
+        }
+    }
+
+    fn facts_now(&self) -> CoreFacts {
+        let mut facts = self.core.facts(Instant::now());
+        facts.store = self.store.describe();
+        facts.log_trouble.clone_from(&self.log_trouble);
+        facts.stopping = self.stopping;
+        facts
+    }
+}
