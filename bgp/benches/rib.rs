@@ -91,7 +91,7 @@ fn feed(peer: u32, asn: Option<u32>, prefixes: u32, salt: u32) -> Vec<u8> {
         path.extend((0..h % 6).map(|k| 1000 + (h >> k) % 60_000));
         let mut a = Attributes::new(address(peer));
         a.as_path = AsPath::from_sequence(&path);
-        a.med = (h % 4 == 0).then_some(h % 1000);
+        a.med = h.is_multiple_of(4).then_some(h % 1000);
         let communities: Vec<u32> = (0..h % 4).map(|k| h.wrapping_add(k)).collect();
         a.add_communities(&communities);
         let template = UpdateTemplate::new(&a, Family::Ipv4Unicast, &session(asn.is_some())).unwrap();

@@ -5,6 +5,7 @@
 
 mod laws;
 mod net;
+mod raw;
 mod restart;
 mod routes;
 mod sessions;

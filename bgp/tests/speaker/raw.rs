@@ -1,0 +1,330 @@
+//! A speaker and a peer that is played by hand, octet by octet.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use tortie_bgp::attr::{AsPath, Attributes};
+use tortie_bgp::wire::{
+    Capabilities, Families, Frame, GracefulRestart, MessageKind, Negotiated, Notification, Open, Update,
+    UpdateTemplate, write_keepalive,
+};
+use tortie_bgp::{
+    ConnId, Dial, DownCode, Event, Family, Input, NextHopState, PeerId, RouterId, Speaker, State, Transmit,
+};
+
+use crate::net::{cidr, global, ip, peer, policy, route};
+
+struct Hand {
+    speaker: Speaker,
+    now: Instant,
+    events: Vec<Event>,
+}
+
+const CONN: ConnId = ConnId(1);
+
+impl Hand {
+    fn new() -> Self {
+        let now = Instant::now();
+        let mut hand = Self {
+            speaker: Speaker::new(global(64512, 1), policy(crate::net::Open), now),
+            now,
+            events: vec![],
+        };
+        hand.give(Input::LocalReady);
+        let mut config = peer(ip("192.0.2.9"), 65001);
+        config.dial = Dial::Passive;
+        hand.give(Input::Peer(PeerId(1), Box::new(config)));
+        hand.accept(CONN);
+        hand
+    }
+
+    fn accept(&mut self, conn: ConnId) {
+        let local = SocketAddr::new(ip("192.0.2.1"), 179);
+        self.give(Input::Accepted { conn, local, remote: SocketAddr::new(ip("192.0.2.9"), 40_000) });
+    }
+
+    fn give(&mut self, input: Input<'_>) {
+        self.speaker.handle(input, self.now);
+        while let Some(event) = self.speaker.poll_event() {
+            if let Event::TrackNextHop(a) = event {
+                self.speaker.handle(
+                    Input::NextHop(a, NextHopState::Reachable { metric: 0, on_link: true }),
+                    self.now,
+                );
+            }
+            self.events.push(event);
+        }
+    }
+
+    fn rest(&mut self) {
+        while self.speaker.poll_timeout().is_some_and(|t| t <= self.now) {
+            self.give(Input::Tick);
+        }
+    }
+
+    fn wait(&mut self, time: Duration) {
+        let until = self.now + time;
+        while let Some(at) = self.speaker.poll_timeout().filter(|at| *at <= until) {
+            self.now = self.now.max(at);
+            self.give(Input::Tick);
+        }
+        self.now = until;
+    }
+
+    fn sent(&mut self, conn: ConnId) -> Vec<(MessageKind, Vec<u8>)> {
+        let mut bytes = Vec::new();
+        while self.speaker.poll_transmit(conn, &mut bytes, 4096, self.now) == Transmit::More {}
+        let mut rest = &bytes[..];
+        let mut all = Vec::new();
+        while let Some(frame) = Frame::next(rest, false).unwrap() {
+            all.push((frame.kind, frame.body.to_vec()));
+            rest = &rest[frame.len..];
+        }
+        all
+    }
+
+    fn up(mut self) -> Self {
+        let mut bytes = Vec::new();
+        open().write(&mut bytes);
+        write_keepalive(&mut bytes);
+        self.give(Input::Data(CONN, &bytes));
+        assert_eq!(self.state(), State::Established);
+        self
+    }
+
+    fn state(&self) -> State {
+        self.speaker.peer(PeerId(1), self.now).unwrap().state
+    }
+
+    /// The NOTIFICATION that ended the connection; it was closed after it.
+    fn refused(&mut self, bytes: &[u8]) -> (u8, u8) {
+        self.give(Input::Data(CONN, bytes));
+        assert!(self.events.contains(&Event::Close(CONN)), "not closed");
+        let sent = self.sent(CONN);
+        let (kind, body) = sent.last().unwrap();
+        assert_eq!(*kind, MessageKind::Notification);
+        let code = Notification::decode(body).code;
+        (code.0, code.1)
+    }
+}
+
+fn open() -> Open {
+    Open {
+        asn: 65001,
+        hold_time: 90,
+        router_id: RouterId(9),
+        capabilities: Capabilities {
+            multiprotocol: true,
+            families: Families::NONE.with(Family::Ipv4Unicast),
+            as4: Some(65001),
+            ..Capabilities::default()
+        },
+    }
+}
+
+fn bytes_of(open: &Open) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    open.write(&mut bytes);
+    bytes
+}
+
+fn session() -> Negotiated {
+    Negotiated {
+        ebgp: true,
+        as4: true,
+        extended: false,
+        families: Families::NONE.with(Family::Ipv4Unicast),
+        ext_nexthop: false,
+        add_path_receive: Families::NONE,
+        add_path_send: Families::NONE,
+        reject_as_sets: false,
+    }
+}
+
+fn update(prefixes: std::ops::Range<u32>) -> Vec<u8> {
+    let mut a = Attributes::new(ip("192.0.2.9"));
+    a.as_path = AsPath::from_sequence(&[65001]);
+    let template = UpdateTemplate::new(&a, Family::Ipv4Unicast, &session()).unwrap();
+    let mut out = Vec::new();
+    let mut n = prefixes.start;
+    while n < prefixes.end {
+        let mut writer = template.begin(&mut out);
+        while n < prefixes.end && writer.push((0x0a00_0000 + (n << 8), 24u8), 0) {
+            n += 1;
+        }
+        writer.finish();
+    }
+    out
+}
+
+#[test]
+fn our_open_offers_what_it_should() {
+    let mut hand = Hand::new();
+    let sent = hand.sent(CONN);
+    assert_eq!(sent.len(), 1);
+    let open = Open::decode(&sent[0].1).unwrap();
+    assert_eq!((open.asn, open.hold_time, open.router_id), (64512, 90, RouterId(1)));
+    let c = open.capabilities;
+    assert_eq!(
+        (c.as4, c.route_refresh, c.extended_messages, c.enhanced_refresh),
+        (Some(64512), true, false, false)
+    );
+    let gr = GracefulRestart {
+        restarted: false,
+        notification: false,
+        time: 120,
+        families: [(Family::Ipv4Unicast, false)].into_iter().collect(),
+    };
+    assert_eq!(c.graceful_restart, Some(gr));
+}
+
+#[test]
+fn errors_have_the_codes_of_rfc_4271_and_6608() {
+    let mut keepalive = Vec::new();
+    write_keepalive(&mut keepalive);
+    assert_eq!(Hand::new().refused(&keepalive), (5, 1));
+    let mut twice = bytes_of(&open());
+    twice.extend(bytes_of(&open()));
+    assert_eq!(Hand::new().refused(&twice), (5, 2));
+    assert_eq!(Hand::new().up().refused(&bytes_of(&open())), (5, 3));
+    assert_eq!(Hand::new().refused(&[0; 19]), (1, 1));
+    let mut version = bytes_of(&open());
+    version[19] = 3;
+    assert_eq!(Hand::new().refused(&version), (2, 1));
+    assert_eq!(Hand::new().refused(&bytes_of(&Open { hold_time: 2, ..open() })), (2, 6));
+    let mut as2 = open();
+    as2.asn = 65009;
+    as2.capabilities.as4 = Some(65009);
+    assert_eq!(Hand::new().refused(&bytes_of(&as2)), (2, 2));
+    let mut v6 = open();
+    v6.capabilities.families = Families::NONE.with(Family::Ipv6Unicast);
+    assert_eq!(Hand::new().refused(&bytes_of(&v6)), (2, 7));
+    let mut kind = keepalive.clone();
+    kind[18] = 9;
+    assert_eq!(Hand::new().up().refused(&kind), (1, 3));
+}
+
+#[test]
+fn a_peer_without_capabilities_gets_ipv4_and_two_octet_paths() {
+    let mut hand = Hand::new();
+    let old = Open { capabilities: Capabilities::default(), ..open() };
+    let mut bytes = bytes_of(&old);
+    write_keepalive(&mut bytes);
+    hand.give(Input::Data(CONN, &bytes));
+    hand.give(Input::Local(&[(cidr("10.1.0.0/24"), Some(route()))]));
+    let sent = hand.sent(CONN);
+    let updates: Vec<_> = sent.iter().filter(|(k, _)| *k == MessageKind::Update).collect();
+    let as2 = Negotiated { as4: false, ..session() };
+    let first = Update::decode(&updates[0].1, &as2).unwrap();
+    assert_eq!(first.reach[0].attributes.as_path.ases().collect::<Vec<_>>(), [64512]);
+    assert_eq!(Update::decode(&updates[1].1, &as2).unwrap().end_of_rib, Some(Family::Ipv4Unicast));
+}
+
+#[test]
+fn a_malformed_attribute_withdraws_its_routes_and_keeps_the_session() {
+    let mut hand = Hand::new().up();
+    let good = update(0..3);
+    hand.give(Input::Data(CONN, &good));
+    let received = |h: &Hand| h.speaker.peer(PeerId(1), h.now).unwrap().families[0].received;
+    assert_eq!(received(&hand), 3);
+    let mut bad = update(1..2);
+    // The value of ORIGIN: flags, type, length, value right behind the two length fields.
+    let origin = bad.windows(3).position(|w| w == [0x40, 1, 1]).unwrap() + 3;
+    bad[origin] = 7;
+    hand.give(Input::Data(CONN, &bad));
+    assert_eq!((hand.state(), received(&hand)), (State::Established, 2));
+    assert_eq!(hand.speaker.totals().update_errors[0], ("treat_as_withdraw", 1));
+    assert!(hand.events.iter().any(|e| matches!(e, Event::Learned { malformed: 1, withdrawn: 1, .. })));
+}
+
+#[test]
+fn octets_may_come_in_any_pieces() {
+    let mut stream = bytes_of(&open());
+    write_keepalive(&mut stream);
+    stream.extend(update(0..500));
+    for size in [1, 7, 19, 64, 1000, 5000] {
+        let mut hand = Hand::new();
+        for piece in stream.chunks(size) {
+            hand.give(Input::Data(CONN, piece));
+            hand.rest();
+        }
+        assert_eq!(hand.speaker.peer(PeerId(1), hand.now).unwrap().families[0].received, 500, "{size}");
+    }
+}
+
+#[test]
+fn one_call_reads_a_bounded_number_of_messages_and_says_so() {
+    let mut hand = Hand::new().up();
+    let feed: Vec<u8> = (0..1000).flat_map(|n| update(n..n + 1)).collect();
+    let received = |h: &Hand| h.speaker.peer(PeerId(1), h.now).unwrap().families[0].received;
+    hand.give(Input::Data(CONN, &feed));
+    assert!(received(&hand) <= 200, "{}", received(&hand));
+    assert_eq!(hand.speaker.read_room(CONN), 0, "no more before this is read");
+    assert!(hand.speaker.poll_timeout().unwrap() <= hand.now);
+    hand.rest();
+    assert_eq!(received(&hand), 1000);
+    assert!(hand.speaker.read_room(CONN) > 0);
+}
+
+#[test]
+fn a_peer_that_takes_nothing_is_dropped_by_the_send_hold_timer() {
+    let mut hand = Hand::new().up();
+    hand.sent(CONN);
+    let mut keepalive = Vec::new();
+    write_keepalive(&mut keepalive);
+    // It says that it lives, but its window stays shut.
+    for n in 0..60 {
+        hand.wait(Duration::from_secs(20));
+        hand.give(Input::Data(CONN, &keepalive));
+        if hand.state() != State::Established {
+            assert!((24..28).contains(&n), "after {} s", n * 20);
+            let down = hand.speaker.peer(PeerId(1), hand.now).unwrap().last_down.unwrap().0;
+            assert_eq!((down.code, down.notification), (DownCode::SendHoldTimer, Some((8, 0))));
+            return;
+        }
+    }
+    panic!("still up");
+}
+
+#[test]
+fn keepalives_go_before_routes() {
+    let mut hand = Hand::new().up();
+    hand.sent(CONN);
+    let locals: Vec<_> =
+        (0..5000u32).map(|n| (cidr(&format!("10.{}.{}.0/24", n / 256, n % 256)), Some(route()))).collect();
+    hand.give(Input::Local(&locals));
+    let mut bytes = Vec::new();
+    assert_eq!(hand.speaker.poll_transmit(CONN, &mut bytes, 5000, hand.now), Transmit::More);
+    assert!(bytes.len() <= 5000 + 4096);
+    hand.wait(Duration::from_secs(31));
+    let first = hand.sent(CONN).first().map(|m| m.0);
+    assert_eq!(first, Some(MessageKind::Keepalive));
+}
+
+#[test]
+fn strangers_are_closed() {
+    let mut hand = Hand::new();
+    let local = SocketAddr::new(ip("192.0.2.1"), 179);
+    hand.give(Input::Accepted { conn: ConnId(7), local, remote: SocketAddr::new(ip("198.51.100.1"), 1) });
+    assert!(hand.events.contains(&Event::Close(ConnId(7))));
+    hand.give(Input::Data(ConnId(7), &[1, 2, 3]));
+    hand.give(Input::Closed(ConnId(7), "gone".into()));
+    assert_eq!(hand.speaker.read_room(ConnId(7)), 0);
+}
+
+#[test]
+fn as_many_sessions_end_as_an_octet_cannot_count() {
+    let mut hand = Hand::new();
+    for n in 2..700 {
+        hand.accept(ConnId(n));
+        let mut bytes = bytes_of(&open());
+        write_keepalive(&mut bytes);
+        bytes.extend(update(n as u32 % 5..n as u32 % 5 + 1));
+        hand.give(Input::Data(ConnId(n), &bytes));
+        let status = hand.speaker.peer(PeerId(1), hand.now).unwrap();
+        assert_eq!((status.state, status.families[0].received), (State::Established, 1), "{n}");
+        hand.give(Input::Closed(ConnId(n), "reset".into()));
+    }
+    hand.rest();
+    assert_eq!(hand.speaker.totals().paths, [0, 0]);
+}
