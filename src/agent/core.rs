@@ -493,3 +493,7 @@ impl Core {
 pub(super) fn now_text() -> String {
     format!("{:.3}", Timestamp::now())
 }
+
+#[cfg(test)]
+#[path = "core_tests.rs"]
+mod tests;
