@@ -6,18 +6,18 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::adv::{Adv, PAGE, State};
-use super::export::{self, Face, GroupKey, Verdict};
+use super::export::{Face, GroupKey};
 use super::member::{EndOfRib, Member, Mode, Pages, Produced};
-use super::outs::{Added, OutKey, Outs};
+use super::outs::Outs;
 use super::segment::{Changes, Segment};
 use crate::rib::Shared;
 use crate::rib::source::LOCAL;
-use crate::rib::table::{Entry, Key, Table};
+use crate::rib::table::{Key, Table};
 
 /// Log positions that one segment covers at most.
-const SLICE: u64 = if cfg!(test) { 8 } else { 2048 };
+pub(super) const SLICE: u64 = if cfg!(test) { 8 } else { 2048 };
 /// Octets of segments that are kept for members that have not taken them.
-const RING_BYTES: usize = if cfg!(test) { 300 } else { 512 * 1024 };
+pub(super) const RING_BYTES: usize = if cfg!(test) { 300 } else { 512 * 1024 };
 /// Encoded pages that are kept for members that join.
 const PAGES_KEPT: usize = 32;
 /// Pages that one call looks at without finding anything to send.
@@ -27,41 +27,41 @@ const PAGES_LOOKED_AT: u32 = 256;
 #[derive(Debug)]
 pub(crate) struct Group {
     pub(crate) key: GroupKey,
-    face: Face,
+    pub(super) face: Face,
     pub(crate) adv: Adv,
     pub(crate) outs: Outs,
-    gates: Vec<(&'static str, u64)>,
+    pub(super) gates: Vec<(&'static str, u64)>,
     /// The Adj-RIB-Out stands at this position of the log.
-    front: u64,
-    build: Build,
+    pub(super) front: u64,
+    pub(super) build: Build,
     /// Pages from the first on to below the second were there before the group and have not been evaluated yet. All others
     /// were, or came through the log.
-    unbuilt: (u32, u32),
+    pub(super) unbuilt: (u32, u32),
     /// The group has one member, whose own routes are not even looked at.
-    sole: Option<u32>,
-    ring: VecDeque<Arc<Segment>>,
+    pub(super) sole: Option<u32>,
+    pub(super) ring: VecDeque<Arc<Segment>>,
     /// Number of the first segment of the ring.
-    ring_first: u64,
+    pub(super) ring_first: u64,
     /// The ring holds all that was told from this position on.
-    ring_from: u64,
-    ring_bytes: usize,
-    encoded: VecDeque<(u32, u32, Arc<Segment>)>,
-    members: FxHashMap<u32, Member>,
-    idle: Vec<u32>,
+    pub(super) ring_from: u64,
+    pub(super) ring_bytes: usize,
+    pub(super) encoded: VecDeque<(u32, u32, Arc<Segment>)>,
+    pub(super) members: FxHashMap<u32, Member>,
+    pub(super) idle: Vec<u32>,
     /// A segment was made that idle members do not know of.
-    fresh: bool,
+    pub(super) fresh: bool,
 }
 
 /// Filling the Adj-RIB-Out, page by page, as members ask for it. What was evaluated before is evaluated again only where a
 /// member is sure to be told of the outcome: members that are in step hear of a slot through the log alone.
 #[derive(Debug, Clone, Copy)]
-struct Build {
-    next: u32,
-    end: u32,
+pub(super) struct Build {
+    pub(super) next: u32,
+    pub(super) end: u32,
     /// Of pages that were built, what changed since this position: the front could not follow the log.
-    since: Option<u64>,
+    pub(super) since: Option<u64>,
     /// Of pages that were built, from this one on the routes of this source: they were left out.
-    only: Option<(u32, u32)>,
+    pub(super) only: Option<(u32, u32)>,
 }
 
 impl Group {
@@ -517,146 +517,8 @@ impl Group {
         self.finish(shared, table, changes).map_or(Produced::Working, Produced::Segment)
     }
 
-    /// Evaluates the next page of a build.
-    fn build_page<A: Key>(&mut self, shared: &mut Shared, table: &Table<A>) {
-        let number = self.build.next;
-        for slot in number * PAGE..(number + 1) * PAGE {
-            let Some(entry) = table.entry(slot).filter(|e| e.is_live()) else { continue };
-            // What changed behind the front comes through the log, or members in step would not hear of it.
-            let wanted = !table.changed_since(entry, self.front)
-                && ((self.unbuilt.0..self.unbuilt.1).contains(&number)
-                    || self.build.since.is_some_and(|since| table.changed_since(entry, since))
-                    || self.build.only.is_some_and(|(from, source)| {
-                        number >= from
-                            && self.adv.get(slot).out().is_none()
-                            && entry.best().is_some_and(|p| p.source == source)
-                    }));
-            if wanted {
-                let state = self.evaluate(shared, table, entry);
-                self.set(shared, slot, state);
-            }
-        }
-        self.build.next += 1;
-        self.unbuilt.0 = self.unbuilt.0.max(self.build.next);
-    }
-
-    /// What is to be announced of an entry. Announced outs are counted once more.
-    fn evaluate<A: Key>(&mut self, shared: &mut Shared, table: &Table<A>, entry: &Entry<A>) -> State {
-        let Some(path) = entry.best() else { return State::withheld(None) };
-        if self.sole == Some(path.source) {
-            return State::withheld(None);
-        }
-        let kind = (path.source == LOCAL).then(|| table.locals.get(&entry.prefix()).map_or(0, |l| l.kind));
-        match export::verdict(shared, &self.key, &self.face, entry.cidr(), path, kind, None) {
-            Verdict::No => State::withheld(None),
-            Verdict::Gate(gate) => State::withheld(Some(self.gate(gate))),
-            Verdict::Announce(added) => self.announced(shared, path.attr, path.source, added),
-        }
-    }
-
-    fn announced(&mut self, shared: &mut Shared, attr: u32, source: u32, added: Added) -> State {
-        let out = OutKey { attr, source, extra: self.outs.added_number(added) };
-        let key = &self.key;
-        let id = self.outs.intern(out, shared, |shared, outs| {
-            export::is_oversized(shared, key, out, outs.added(out.extra))
-        });
-        if self.outs.is_oversized(id) {
-            self.outs.release(id, shared);
-            return State::withheld(Some(self.gate("size")));
-        }
-        State::announced(id)
-    }
-
-    fn gate(&mut self, gate: &'static str) -> u8 {
-        let at = self.gates.iter().position(|(g, _)| *g == gate).unwrap_or_else(|| {
-            self.gates.push((gate, 0));
-            self.gates.len() - 1
-        });
-        u8::try_from(at).unwrap_or(u8::MAX)
-    }
-
-    /// Sets a slot to a state from [`Group::evaluate`]; returns what was announced before, if that differs.
-    fn set(&mut self, shared: &mut Shared, slot: u32, state: State) -> Option<Option<OutKey>> {
-        let old = self.adv.get(slot);
-        if let Some(gate) = state.gate().and_then(|g| self.gates.get_mut(usize::from(g))) {
-            gate.1 += 1;
-        }
-        if old.same(state) {
-            self.drop_state(shared, state);
-            return None;
-        }
-        self.adv.set(slot, state);
-        let before = old.out().and_then(|out| self.outs.key(out));
-        self.drop_state(shared, old);
-        (old.out() != state.out()).then_some(before)
-    }
-
-    /// A state is no longer counted.
-    fn drop_state(&mut self, shared: &mut Shared, state: State) {
-        if let Some(out) = state.out() {
-            self.outs.release(out, shared);
-        }
-        if let Some(gate) = state.gate().and_then(|g| self.gates.get_mut(usize::from(g))) {
-            gate.1 = gate.1.saturating_sub(1);
-        }
-    }
-
-    /// Whether export of this entry would now give something else than what is announced.
-    pub(crate) fn differs<A: Key>(&mut self, shared: &mut Shared, table: &Table<A>, slot: u32) -> bool {
-        let Some(entry) = table.entry(slot) else { return false };
-        let state = self.evaluate(shared, table, entry);
-        let differs = !self.adv.get(slot).same(state);
-        if let Some(out) = state.out() {
-            self.outs.release(out, shared);
-        }
-        differs
-    }
-
-    /// Follows the log by one slice; true when there is a new segment.
-    pub(crate) fn advance<A: Key>(&mut self, shared: &mut Shared, table: &Table<A>) -> bool {
-        let from = self.front;
-        let to = table.log.head().min(from + SLICE);
-        let mut changes = Changes::default();
-        for position in from..to {
-            let Some(slot) = table.log.get(position) else { continue };
-            let Some(entry) = table.entry(slot).filter(|e| table.is_newest(e, position)) else { continue };
-            let state = self.evaluate(shared, table, entry);
-            let Some(before) = self.set(shared, slot, state) else { continue };
-            let source = before.map(|b| b.source);
-            match (state.out(), source) {
-                (Some(out), _) => {
-                    changes.announced.push((out, slot));
-                    let now = self.outs.key(out).map(|k| k.source);
-                    if let (Some(now), Some(source)) = (now, source)
-                        && now != source
-                        && self.members.contains_key(&now)
-                    {
-                        changes.private.push((now, slot));
-                    }
-                }
-                (None, Some(source)) => changes.withdrawn.push((source, slot)),
-                (None, None) => {}
-            }
-        }
-        self.front = to;
-        if changes.is_empty() {
-            return false;
-        }
-        let is_member = |s| self.members.contains_key(&s);
-        let mut segment = changes.encode(&self.key, shared, table, &self.outs, is_member);
-        if segment.is_empty() {
-            return false;
-        }
-        (segment.from, segment.to) = (from, to);
-        self.fresh = true;
-        self.ring_bytes += segment.len();
-        self.ring.push_back(Arc::new(segment));
-        self.drop_ring(RING_BYTES);
-        true
-    }
-
     /// Drops the oldest segments until at most `bytes` are left, but never the newest unless all are to go.
-    fn drop_ring(&mut self, bytes: usize) {
+    pub(super) fn drop_ring(&mut self, bytes: usize) {
         while self.ring_bytes > bytes && (self.ring.len() > 1 || bytes == 0) {
             let Some(segment) = self.ring.pop_front() else { break };
             self.ring_bytes -= segment.len();

@@ -1,7 +1,8 @@
 //! The routes: one table for each family, and what its entries refer to.
 //!
 //! What is here: prefixes with their paths ([`table`]), attribute sets stored once ([`intern`]), next hops ([`hops`]), the
-//! peers as the table sees them ([`source`]), import checks ([`import`]), the decision process ([`decision`]), and the slow
+//! peers as the table sees them ([`source`]), import checks ([`import`]), the decision
+//! process ([`decision`], applied by [`choice`]), and the slow
 //! walk that follows changes which touch many prefixes ([`walk`]). What is not: sessions, and what is announced to
 //! whom ([`out`](crate::out)).
 //!
@@ -11,6 +12,7 @@
 //! entry. A path belongs to a generation of its session: when a session ends the number rises, and what carries
 //! another number is stale or gone without anybody having touched it; the walk removes it later, in slices.
 
+pub(crate) mod choice;
 pub(crate) mod decision;
 pub(crate) mod hops;
 pub(crate) mod import;

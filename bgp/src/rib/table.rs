@@ -7,9 +7,7 @@ use smallvec::SmallVec;
 use tortie_config::Cidr;
 
 use super::Shared;
-use super::decision::{self, Candidate};
-use super::hops::NO_HOP;
-use super::import::ACCEPTED;
+use super::choice::count;
 use super::index::{Index, MAX_ID, mix};
 use super::intern::NO_ATTR;
 use super::log::{Log, short};
@@ -38,7 +36,7 @@ impl Key for u128 {
     }
 }
 
-const NO_PATH: u32 = u32::MAX;
+pub(super) const NO_PATH: u32 = u32::MAX;
 
 /// A path of a prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +45,7 @@ pub(crate) struct Path {
     pub(crate) attr: u32,
     /// Who sent it, or [`LOCAL`].
     pub(crate) source: u32,
-    next: u32,
+    pub(super) next: u32,
     /// The session of its source that it belongs to.
     pub(crate) generation: u8,
     /// Why import refused it, or [`ACCEPTED`].
@@ -65,17 +63,17 @@ impl Default for Path {
 /// What distinguishes one best path from another towards peers.
 pub(crate) type BestKey = Option<(u32, u32)>;
 
-mod flag {
+pub(super) mod flag {
     /// The slot is in use.
-    pub(super) const LIVE: u8 = 1;
+    pub(in crate::rib) const LIVE: u8 = 1;
     /// The first path is the best one.
-    pub(super) const BEST: u8 = 2;
+    pub(in crate::rib) const BEST: u8 = 2;
     /// In the dirty queue.
-    pub(super) const DIRTY: u8 = 4;
+    pub(in crate::rib) const DIRTY: u8 = 4;
     /// In the queue of entries without paths.
-    pub(super) const DEAD: u8 = 8;
+    pub(in crate::rib) const DEAD: u8 = 8;
     /// In the log since it came to life.
-    pub(super) const LOGGED: u8 = 16;
+    pub(in crate::rib) const LOGGED: u8 = 16;
 }
 
 /// A prefix with its first path; others hang on it.
@@ -84,9 +82,9 @@ pub(crate) struct Entry<A> {
     address: A,
     /// Position of its newest change in the log, cut.
     seq: u32,
-    first: Path,
+    pub(super) first: Path,
     len: u8,
-    flags: u8,
+    pub(super) flags: u8,
 }
 
 impl<A: Key> Entry<A> {
@@ -108,7 +106,7 @@ impl<A: Key> Entry<A> {
         (self.flags & flag::BEST != 0).then_some(&self.first)
     }
 
-    fn best_key(&self) -> BestKey {
+    pub(super) fn best_key(&self) -> BestKey {
         self.best().map(|p| (p.attr, p.source))
     }
 
@@ -126,9 +124,9 @@ pub(crate) struct LocalRoute {
 /// The prefixes of one family.
 #[derive(Debug)]
 pub(crate) struct Table<A> {
-    entries: Pool<Entry<A>>,
+    pub(super) entries: Pool<Entry<A>>,
     index: Index,
-    paths: Pool<Path>,
+    pub(super) paths: Pool<Path>,
     pub(crate) log: Log,
     pub(crate) locals: FxHashMap<(A, u8), LocalRoute>,
     /// Marks of inputs by slot, until the change is taken.
@@ -409,89 +407,6 @@ impl<A: Key> Table<A> {
         self.redecide(shared, slot, old_best, false);
     }
 
-    /// Runs the decision process over one entry. `touched`: a path that was in use changed or went.
-    fn redecide(&mut self, shared: &mut Shared, slot: u32, old: BestKey, touched: bool) {
-        let Some(entry) = self.entries.get(slot) else { return };
-        let mut changed = touched;
-        if entry.first.next == NO_PATH {
-            // Most prefixes have one path.
-            let usable = !entry.is_empty() && is_usable(shared, A::FAMILY, &entry.first);
-            changed |= entry.first.multipath != usable;
-            if let Some(entry) = self.entries.get_mut(slot) {
-                entry.first.multipath = usable;
-                entry.flags = if usable { entry.flags | flag::BEST } else { entry.flags & !flag::BEST };
-            }
-        } else {
-            changed |= self.contest(shared, slot);
-        }
-        let new = self.entries.get(slot).and_then(Entry::best_key);
-        if new != old {
-            let family = A::FAMILY;
-            if let Some(source) = old.and_then(|(_, s)| shared.sources.get_mut(s)) {
-                let best = &mut source.family_mut(family).best;
-                *best = best.saturating_sub(1);
-            }
-            if let Some(source) = new.and_then(|(_, s)| shared.sources.get_mut(s)) {
-                source.family_mut(family).best += 1;
-            }
-            self.touch(slot);
-            changed = true;
-        }
-        if changed {
-            self.mark_dirty(slot);
-        }
-    }
-
-    /// Decides among several paths, moves the best one to the front and marks those in use; true when the set of those in
-    /// use changed.
-    fn contest(&mut self, shared: &Shared, slot: u32) -> bool {
-        let Some(entry) = self.entries.get(slot) else { return false };
-        let all: SmallVec<[Path; 4]> = self.paths(entry).collect();
-        let mut usable: SmallVec<[usize; 4]> = SmallVec::new();
-        let mut candidates: SmallVec<[Candidate; 4]> = SmallVec::new();
-        for (at, path) in all.iter().enumerate() {
-            if let Some(candidate) = candidate(shared, A::FAMILY, path) {
-                usable.push(at);
-                candidates.push(candidate);
-            }
-        }
-        let lost = decision::decide(&candidates);
-        let best = usable.iter().zip(&lost).find(|(_, lost)| lost.is_none()).map(|(at, _)| *at);
-        // A local best path is used alone: there is no next hop to share with.
-        let local = best.and_then(|b| all.get(b)).is_some_and(|p| p.source == LOCAL);
-        let mut changed = false;
-        let mut now = all.clone();
-        for path in &mut now {
-            path.multipath = false;
-        }
-        for (at, lost) in usable.iter().zip(&lost) {
-            if let Some(path) = now.get_mut(*at) {
-                path.multipath = if local { lost.is_none() } else { decision::is_multipath(*lost) };
-            }
-        }
-        for (before, after) in all.iter().zip(&now) {
-            changed |= before.multipath != after.multipath;
-        }
-        if let Some(best) = best {
-            now.swap(0, best);
-        }
-        // The chain of slots stays, their contents move.
-        let mut at = NO_PATH;
-        for (n, path) in now.iter().enumerate() {
-            if n == 0 {
-                let Some(entry) = self.entries.get_mut(slot) else { return changed };
-                at = entry.first.next;
-                entry.first = Path { next: at, ..*path };
-                entry.flags =
-                    if best.is_some() { entry.flags | flag::BEST } else { entry.flags & !flag::BEST };
-            } else if let Some(place) = self.paths.get_mut(at) {
-                at = place.next;
-                *place = Path { next: at, ..*path };
-            }
-        }
-        changed
-    }
-
     /// Appends an entry to the log.
     pub(crate) fn touch(&mut self, slot: u32) {
         let seq = self.log.push(slot);
@@ -501,7 +416,7 @@ impl<A: Key> Table<A> {
         }
     }
 
-    fn mark_dirty(&mut self, slot: u32) {
+    pub(super) fn mark_dirty(&mut self, slot: u32) {
         if let Some(entry) = self.entries.get_mut(slot)
             && entry.flags & flag::DIRTY == 0
         {
@@ -587,58 +502,4 @@ impl<A: Key> Table<A> {
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Entry<A>)> {
         self.entries.iter().filter(|(_, e)| e.is_live())
     }
-}
-
-/// Counts a path for its peer, or no longer.
-fn count(shared: &mut Shared, family: crate::Family, path: Path, add: bool) {
-    let Some(source) = shared.sources.get_mut(path.source) else { return };
-    let Some(counts) = source.family_mut(family).counts(path.generation) else { return };
-    let filtered = u32::from(path.reason != ACCEPTED);
-    if add {
-        counts.received += 1;
-        counts.filtered += filtered;
-    } else {
-        counts.received = counts.received.saturating_sub(1);
-        counts.filtered = counts.filtered.saturating_sub(filtered);
-    }
-}
-
-/// Whether a path can be chosen.
-#[inline]
-fn is_usable(shared: &Shared, family: crate::Family, path: &Path) -> bool {
-    if path.source == LOCAL {
-        return true;
-    }
-    path.reason == ACCEPTED
-        && shared.sources.get(path.source).is_some_and(|s| s.family(family).is_valid(path.generation))
-        && shared.attrs.set(path.attr).is_some_and(|a| shared.hops.metric(a.hop).is_some())
-}
-
-/// A path as the decision process sees it; `None` when it is unusable.
-pub(crate) fn candidate(shared: &Shared, family: crate::Family, path: &Path) -> Option<Candidate> {
-    let set = shared.attrs.set(path.attr)?;
-    let attributes = set.attributes()?;
-    let metric = shared.hops.metric(set.hop)?;
-    let local = path.source == LOCAL && set.hop == NO_HOP;
-    let source = shared.sources.get(path.source);
-    let usable = local
-        || (path.reason == ACCEPTED && source.is_some_and(|s| s.family(family).is_valid(path.generation)));
-    if !usable {
-        return None;
-    }
-    let router_id = attributes.originator_id().or(source.map(|s| s.router_id)).unwrap_or(shared.router_id);
-    Some(Candidate {
-        local,
-        local_pref: attributes.local_pref.unwrap_or(100),
-        path_len: set.path_len,
-        origin: attributes.origin as u8,
-        med: attributes.med.unwrap_or(0),
-        neighbour: set.neighbour,
-        ebgp: source.is_some_and(super::source::Source::ebgp),
-        metric,
-        router_id,
-        clusters: u16::try_from(attributes.cluster_list().len()).unwrap_or(u16::MAX),
-        address: source.map_or(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), |s| s.address),
-        source: path.source,
-    })
 }

@@ -18,10 +18,11 @@ use crate::query::{
     ExportStep, ExportTrace, PathInfo, PathSource, RouteInfo, RouteMatch, RouteQuery, RouteTable, Step,
     Unusable,
 };
+use crate::rib::choice::candidate;
 use crate::rib::decision;
 use crate::rib::import::ACCEPTED;
 use crate::rib::source::LOCAL;
-use crate::rib::table::{Entry, Key, Path, candidate};
+use crate::rib::table::{Entry, Key, Path};
 use crate::types::Family;
 
 /// Which paths of an entry are asked for.

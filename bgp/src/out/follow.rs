@@ -1,0 +1,152 @@
+//! How a group follows the table: evaluation, its Adj-RIB-Out, and new segments.
+
+use std::sync::Arc;
+
+use super::adv::{PAGE, State};
+use super::export::{self, Verdict};
+use super::group::{Group, RING_BYTES, SLICE};
+use super::outs::{Added, OutKey};
+use super::segment::Changes;
+use crate::rib::Shared;
+use crate::rib::source::LOCAL;
+use crate::rib::table::{Entry, Key, Table};
+
+impl Group {
+    /// Evaluates the next page of a build.
+    pub(super) fn build_page<A: Key>(&mut self, shared: &mut Shared, table: &Table<A>) {
+        let number = self.build.next;
+        for slot in number * PAGE..(number + 1) * PAGE {
+            let Some(entry) = table.entry(slot).filter(|e| e.is_live()) else { continue };
+            // What changed behind the front comes through the log, or members in step would not hear of it.
+            let wanted = !table.changed_since(entry, self.front)
+                && ((self.unbuilt.0..self.unbuilt.1).contains(&number)
+                    || self.build.since.is_some_and(|since| table.changed_since(entry, since))
+                    || self.build.only.is_some_and(|(from, source)| {
+                        number >= from
+                            && self.adv.get(slot).out().is_none()
+                            && entry.best().is_some_and(|p| p.source == source)
+                    }));
+            if wanted {
+                let state = self.evaluate(shared, table, entry);
+                self.set(shared, slot, state);
+            }
+        }
+        self.build.next += 1;
+        self.unbuilt.0 = self.unbuilt.0.max(self.build.next);
+    }
+
+    /// What is to be announced of an entry. Announced outs are counted once more.
+    fn evaluate<A: Key>(&mut self, shared: &mut Shared, table: &Table<A>, entry: &Entry<A>) -> State {
+        let Some(path) = entry.best() else { return State::withheld(None) };
+        if self.sole == Some(path.source) {
+            return State::withheld(None);
+        }
+        let kind = (path.source == LOCAL).then(|| table.locals.get(&entry.prefix()).map_or(0, |l| l.kind));
+        match export::verdict(shared, &self.key, &self.face, entry.cidr(), path, kind, None) {
+            Verdict::No => State::withheld(None),
+            Verdict::Gate(gate) => State::withheld(Some(self.gate(gate))),
+            Verdict::Announce(added) => self.announced(shared, path.attr, path.source, added),
+        }
+    }
+
+    fn announced(&mut self, shared: &mut Shared, attr: u32, source: u32, added: Added) -> State {
+        let out = OutKey { attr, source, extra: self.outs.added_number(added) };
+        let key = &self.key;
+        let id = self.outs.intern(out, shared, |shared, outs| {
+            export::is_oversized(shared, key, out, outs.added(out.extra))
+        });
+        if self.outs.is_oversized(id) {
+            self.outs.release(id, shared);
+            return State::withheld(Some(self.gate("size")));
+        }
+        State::announced(id)
+    }
+
+    fn gate(&mut self, gate: &'static str) -> u8 {
+        let at = self.gates.iter().position(|(g, _)| *g == gate).unwrap_or_else(|| {
+            self.gates.push((gate, 0));
+            self.gates.len() - 1
+        });
+        u8::try_from(at).unwrap_or(u8::MAX)
+    }
+
+    /// Sets a slot to a state from [`Group::evaluate`]; returns what was announced before, if that differs.
+    fn set(&mut self, shared: &mut Shared, slot: u32, state: State) -> Option<Option<OutKey>> {
+        let old = self.adv.get(slot);
+        if let Some(gate) = state.gate().and_then(|g| self.gates.get_mut(usize::from(g))) {
+            gate.1 += 1;
+        }
+        if old.same(state) {
+            self.drop_state(shared, state);
+            return None;
+        }
+        self.adv.set(slot, state);
+        let before = old.out().and_then(|out| self.outs.key(out));
+        self.drop_state(shared, old);
+        (old.out() != state.out()).then_some(before)
+    }
+
+    /// A state is no longer counted.
+    pub(super) fn drop_state(&mut self, shared: &mut Shared, state: State) {
+        if let Some(out) = state.out() {
+            self.outs.release(out, shared);
+        }
+        if let Some(gate) = state.gate().and_then(|g| self.gates.get_mut(usize::from(g))) {
+            gate.1 = gate.1.saturating_sub(1);
+        }
+    }
+
+    /// Whether export of this entry would now give something else than what is announced.
+    pub(crate) fn differs<A: Key>(&mut self, shared: &mut Shared, table: &Table<A>, slot: u32) -> bool {
+        let Some(entry) = table.entry(slot) else { return false };
+        let state = self.evaluate(shared, table, entry);
+        let differs = !self.adv.get(slot).same(state);
+        if let Some(out) = state.out() {
+            self.outs.release(out, shared);
+        }
+        differs
+    }
+
+    /// Follows the log by one slice; true when there is a new segment.
+    pub(crate) fn advance<A: Key>(&mut self, shared: &mut Shared, table: &Table<A>) -> bool {
+        let from = self.front;
+        let to = table.log.head().min(from + SLICE);
+        let mut changes = Changes::default();
+        for position in from..to {
+            let Some(slot) = table.log.get(position) else { continue };
+            let Some(entry) = table.entry(slot).filter(|e| table.is_newest(e, position)) else { continue };
+            let state = self.evaluate(shared, table, entry);
+            let Some(before) = self.set(shared, slot, state) else { continue };
+            let source = before.map(|b| b.source);
+            match (state.out(), source) {
+                (Some(out), _) => {
+                    changes.announced.push((out, slot));
+                    let now = self.outs.key(out).map(|k| k.source);
+                    if let (Some(now), Some(source)) = (now, source)
+                        && now != source
+                        && self.members.contains_key(&now)
+                    {
+                        changes.private.push((now, slot));
+                    }
+                }
+                (None, Some(source)) => changes.withdrawn.push((source, slot)),
+                (None, None) => {}
+            }
+        }
+        self.front = to;
+        if changes.is_empty() {
+            return false;
+        }
+        let is_member = |s| self.members.contains_key(&s);
+        let mut segment = changes.encode(&self.key, shared, table, &self.outs, is_member);
+        if segment.is_empty() {
+            return false;
+        }
+        (segment.from, segment.to) = (from, to);
+        self.fresh = true;
+        self.ring_bytes += segment.len();
+        self.ring.push_back(Arc::new(segment));
+        self.drop_ring(RING_BYTES);
+        true
+    }
+}
