@@ -51,7 +51,7 @@ for n in $PEERS; do for daemon in $DAEMONS; do for ((run = 1; run <= RUNS; run++
     ip netns exec "$dut" ss -Hltn "sport = :179" | grep -q . && break; sleep 0.1
   done
   sleep 1
-  if out=$(ip netns exec "$gen" "${load[@]}" --pid "$pid" --idle "$IDLE" --timeout 120 "${burst[@]}"); then
+  if out=$(ip netns exec "$gen" "${load[@]}" --pid "$pid" --idle "$IDLE" --timeout "${TIMEOUT:-120}" "${burst[@]}"); then
     echo "{\"daemon\":\"$daemon\",\"run\":$run,${out#\{}"
   else
     tail -5 "$dir/log" >&2

@@ -6,7 +6,8 @@ mod load;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use tortie::speaker::SpeakerFact;
+use tortie::speaker::{SpeakerFact, SpeakerOptions};
+use tortie_bgp::State;
 
 use crate::net;
 use crate::node::{Node, intent, peer, wait_for};
@@ -28,7 +29,9 @@ fn a_thousand_peers_connect_in_the_same_instant() {
     let mut observer = peer("192.0.2.2:1790", "192.0.2.1", 65000);
     observer.dial_after = None;
     a.peers.insert("observer".into(), observer);
-    let a = Node::start(a);
+    // A start that says it is a restart: routes are taken once every peer has sent its End-of-RIB.
+    let options = SpeakerOptions { restarting: Some(Vec::new()), ..SpeakerOptions::default() };
+    let a = Node::start_with(a, options);
     a.fact("listening", |f| matches!(f, SpeakerFact::Listening(_)));
     let plan = load::Plan {
         target: "192.0.2.1:1790".parse().unwrap(),
@@ -51,6 +54,9 @@ fn a_thousand_peers_connect_in_the_same_instant() {
         n => Err(n.to_string()),
     });
     assert_eq!(a.route("10.128.0.64/26"), Some(vec!["10.65.0.1".parse().unwrap()]));
+    let ups =
+        a.facts().iter().filter(|f| matches!(f, SpeakerFact::Peer { to: State::Established, .. })).count();
+    assert_eq!(ups, 1001);
     let report = load.join().unwrap();
     assert_eq!(
         (report.established, report.observed, report.lost, report.retries),
