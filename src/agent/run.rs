@@ -184,7 +184,7 @@ impl Agent {
     fn fact(&mut self, first: Fact) {
         let mut next = Some(first);
         // A bounded run, so that questions are answered between the facts of a full feed.
-        for _ in 0..256 {
+        for taken in 1.. {
             match next {
                 Some(Fact::Kernel(KernelFact::Started { routes_v4, routes_v6 })) => {
                     self.core.kernel(KernelFact::Started { routes_v4, routes_v6 });
@@ -195,6 +195,9 @@ impl Agent {
                 Some(Fact::Checked(Ok(()))) => self.start_kernel(),
                 Some(Fact::Checked(Err(text))) => self.refused = Some(text),
                 None => break,
+            }
+            if taken == 256 {
+                break;
             }
             next = self.facts.try_recv().ok();
         }

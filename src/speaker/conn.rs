@@ -138,10 +138,11 @@ impl Conns {
         }
     }
 
-    /// Looks at up to `most` of those set aside and queues those that have room again.
-    pub(super) fn unstall(&mut self, most: usize, has_room: impl Fn(ConnId) -> bool) {
-        for _ in 0..most.min(self.stalled.len()) {
-            let Some(id) = self.stalled.pop_front() else { return };
+    /// Looks at up to `most` of those set aside and queues those that have room again; `true`: all were looked at.
+    pub(super) fn unstall(&mut self, most: usize, has_room: impl Fn(ConnId) -> bool) -> bool {
+        let waiting = self.stalled.len();
+        for _ in 0..most.min(waiting) {
+            let Some(id) = self.stalled.pop_front() else { break };
             let Some(conn) = self.get_mut(id) else { continue };
             if has_room(id) {
                 conn.stalled = false;
@@ -150,6 +151,7 @@ impl Conns {
                 self.stalled.push_back(id);
             }
         }
+        most >= waiting
     }
 
     /// Whether any is set aside.

@@ -54,6 +54,8 @@ pub(super) struct Driver {
     /// Listeners that may have more to accept, and from when on.
     pub(super) accepting: Vec<(usize, Instant)>,
     stopping: Option<Instant>,
+    /// Connections that were set aside may have room again.
+    pub(super) unlooked: bool,
     pub(super) input: Vec<u8>,
     pub(super) output: Vec<u8>,
 }
@@ -84,6 +86,7 @@ impl Driver {
             feed,
             accepting: Vec::new(),
             stopping: None,
+            unlooked: false,
             input: vec![0; traffic::READ],
             output: Vec::with_capacity(traffic::WRITE),
         })
@@ -129,7 +132,9 @@ impl Driver {
     /// `None`: until something happens.
     fn timeout(&self) -> Option<Timespec> {
         let now = Instant::now();
-        let at_once = self.conns.queued() > 0 || (self.core.is_some() && self.feed.busy());
+        let at_once = self.conns.queued() > 0
+            || (self.unlooked && self.conns.any_stalled())
+            || (self.core.is_some() && self.feed.busy());
         let at = if at_once {
             Some(now)
         } else {
@@ -229,7 +234,8 @@ impl Driver {
         if self.conns.any_stalled()
             && let Some(core) = &self.core
         {
-            self.conns.unstall(UNSTALL, |id| core.read_room(id) > 0);
+            // What this turn does may make room, too: the next one looks until nothing has happened in between.
+            self.unlooked = !self.conns.unstall(UNSTALL, |id| core.read_room(id) > 0);
         }
         for _ in 0..self.conns.queued() {
             let Some(id) = self.conns.dequeue() else { break };
@@ -245,6 +251,7 @@ impl Driver {
     pub(super) fn give(&mut self, input: Input<'_>) {
         let Some(core) = &mut self.core else { return };
         core.handle(input, self.now);
+        self.unlooked = true;
         self.events();
     }
 

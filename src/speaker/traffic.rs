@@ -159,6 +159,7 @@ impl Driver {
                     self.conns.enqueue(id);
                 }
                 self.counters.bytes_in += n as u64;
+                self.unlooked = true;
                 core.handle(Input::Data(id, buffer.get(..n).unwrap_or_default()), self.now);
                 None
             }
