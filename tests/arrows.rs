@@ -34,7 +34,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ("etcd_client", &["store"]),
     ("tortie_bgp", &["speaker", "agent"]),
     ("tortie_topology", &["cli"]),
-    ("axum", &["serve"]),
+    ("axum", &["serve", "cli"]),
     ("clap", &["cli", "agent"]),
 ];
 

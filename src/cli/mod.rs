@@ -13,6 +13,8 @@
 mod agent;
 mod bgp;
 mod client;
+#[doc(hidden)]
+pub mod demo;
 mod failure;
 mod lab;
 pub mod output;
@@ -142,6 +144,8 @@ enum Command {
     /// The label selector language
     #[command(subcommand)]
     Selector(selector::SelectorCommand),
+    /// A network of hosts with a real router on this machine, shown working
+    Demo(demo::DemoCommand),
     /// Labs of network namespaces from containerlab files
     #[command(subcommand)]
     Lab(lab::LabCommand),
@@ -223,6 +227,7 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
         Command::Route(command) => repeat(&context, || route::run(&context, command)),
         Command::Store(command) => runtime()?.block_on(store::run(&context, command)),
         Command::Selector(command) => selector::run(&context, command),
+        Command::Demo(command) => demo::run(&context, command),
         Command::Lab(command) => lab::run(&context, command),
         Command::Version => output::write_out(&format!("tortie {}\n", env!("CARGO_PKG_VERSION"))),
     }

@@ -1,0 +1,482 @@
+//! The demo's checks. Each asks kernels and the router, and says what they answered.
+//!
+//! The interop tests run the same functions on networks of their own.
+
+use std::net::IpAddr;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use tortie_config::Cidr;
+use tortie_topology::{Running, Victim};
+
+use super::network::{Host, Network, ROUTER, UPLINK, WIRE};
+use super::ping::Pings;
+use super::probe::{self, Monitor, run, until};
+use super::router::{LEARNED_V4, LEARNED_V6};
+use crate::serve::api::Status;
+
+/// The outcome of a check.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Check {
+    /// Its name, stable.
+    pub name: String,
+    /// What was expected is so.
+    pub ok: bool,
+    /// What was measured, milliseconds; for a check that measures nothing, how long it took.
+    pub millis: u64,
+    /// What the kernel or the router said.
+    pub evidence: String,
+}
+
+/// What a check found: what it measured, and the evidence.
+pub type Found = Result<(Duration, String), String>;
+
+/// How long things may take.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Sessions, and everything learned, after the start of the agents.
+    pub start: Duration,
+    /// A change of the store in the other kernels.
+    pub change: Duration,
+    /// A change of the store in the router's table.
+    pub change_router: Duration,
+    /// All routes back after carrier.
+    pub flap: Duration,
+    /// Sessions back after an agent was started again.
+    pub restart: Duration,
+}
+
+impl Default for Limits {
+    /// Several times what is usual, so that a loaded machine does not fail; the evidence has what was measured.
+    fn default() -> Self {
+        Self {
+            start: Duration::from_secs(10),
+            change: Duration::from_secs(1),
+            change_router: Duration::from_secs(3),
+            flap: Duration::from_secs(1),
+            restart: Duration::from_secs(20),
+        }
+    }
+}
+
+/// Runs one check.
+pub fn check(name: &str, run: impl FnOnce() -> Found) -> Check {
+    let begin = Instant::now();
+    let found = run();
+    let (ok, span, evidence) = match found {
+        Ok((span, evidence)) => (true, span, evidence),
+        Err(evidence) => (false, begin.elapsed(), evidence),
+    };
+    Check { name: name.to_owned(), ok, millis: millis(span), evidence }
+}
+
+fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Every session of the mesh and with the router is Established, at both ends.
+///
+/// # Errors
+/// The evidence against it; so for every check here.
+pub fn sessions_established(net: &Network, limits: &Limits) -> Found {
+    let evidence = until(limits.start, || sessions(net))?;
+    Ok((net.started.elapsed(), evidence))
+}
+
+fn sessions(net: &Network) -> Result<String, String> {
+    let (mut mesh, mut peers) = (0, 0);
+    let families = if net.spec.v6 { 2 } else { 1 };
+    for host in &net.hosts {
+        let status: Status = net.ask(&host.name, "/v1/status")?;
+        let bgp = &status.bgp;
+        let all_up = bgp.mesh.up == net.hosts.len() - 1 && bgp.peers.up == families;
+        if !all_up {
+            return Err(format!(
+                "{}: mesh {}/{}, router {}/{families}: {}",
+                host.name, bgp.mesh.up, bgp.mesh.of, bgp.peers.up, status.summary
+            ));
+        }
+        mesh += bgp.mesh.up;
+        peers += bgp.peers.up;
+    }
+    let name = net.spec.router.name();
+    let at_router = net.spec.router.sessions(net)?;
+    let up = at_router.iter().filter(|s| s.up).count();
+    let quotes = at_router.iter().map(|s| s.quote.as_str()).collect::<Vec<_>>().join("; ");
+    if up < peers {
+        return Err(format!("{name}: {up} of {peers} sessions: {quotes}"));
+    }
+    Ok(format!("mesh {}/{}, router {peers}/{peers}; {name}: {quotes}", mesh / 2, mesh / 2))
+}
+
+/// Every block of every host, and what the router announces, is in every other host's kernel, by the right gateway.
+///
+/// # Errors
+/// See [`sessions_established`].
+pub fn blocks_in_every_kernel(net: &Network, limits: &Limits) -> Found {
+    let evidence = until(limits.start, || {
+        let mut quotes = Vec::new();
+        for host in &net.hosts {
+            let routes = probe::routes(&net.running, &host.name, &[])?;
+            for (dst, gateway) in wanted(net, host) {
+                let found = routes.iter().find(|r| same(&r.dst, &dst) && r.is_ours());
+                let Some(found) = found.filter(|r| r.forwards() && r.gateway.as_deref() == Some(&gateway))
+                else {
+                    let has = routes.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+                    return Err(format!("{}: no {dst} via {gateway}; ip route: {has}", host.name));
+                };
+                if host.number == 1 {
+                    quotes.push(found.to_string());
+                }
+            }
+        }
+        Ok(quotes)
+    })?;
+    Ok((net.started.elapsed(), format!("on {}: {}", first(net), evidence.join("; "))))
+}
+
+fn first(net: &Network) -> &str {
+    net.hosts.first().map_or("", |h| h.name.as_str())
+}
+
+/// Prefixes and gateways that a host has to have learned.
+fn wanted(net: &Network, host: &Host) -> Vec<(String, String)> {
+    let mut all = Vec::new();
+    let hop = |other: &Host, v4: bool| match other.v6 {
+        Some(v6) if !v4 => v6.to_string(),
+        _ => other.v4.to_string(),
+    };
+    for other in net.hosts.iter().filter(|o| o.number != host.number) {
+        all.extend(other.blocks.iter().map(|b| (b.to_string(), hop(other, b.is_v4()))));
+    }
+    let router = super::network::ROUTER_V4.to_string();
+    if net.spec.router.announces_default() {
+        all.push(("default".to_owned(), router.clone()));
+    }
+    all.push((LEARNED_V4.to_owned(), router));
+    if net.spec.v6 {
+        all.push((LEARNED_V6.to_owned(), super::network::ROUTER_V6.to_string()));
+    }
+    all
+}
+
+/// Whether two texts name one prefix: `ip` shows /32 and /128 without length.
+fn same(shown: &str, wanted: &str) -> bool {
+    shown == wanted || wanted.strip_suffix("/32").or(wanted.strip_suffix("/128")) == Some(shown)
+}
+
+/// Every block of every host is in the router's table.
+///
+/// # Errors
+/// See [`sessions_established`].
+pub fn blocks_in_router(net: &Network, limits: &Limits) -> Found {
+    let evidence = until(limits.start, || {
+        let mut quotes = Vec::new();
+        for block in net.hosts.iter().flat_map(|h| &h.blocks) {
+            match net.spec.router.route(net, &block.to_string())? {
+                Some(quote) => quotes.push(quote),
+                None => return Err(format!("{} has no {block}", net.spec.router.name())),
+            }
+        }
+        Ok(quotes)
+    })?;
+    Ok((net.started.elapsed(), format!("{}: {}", net.spec.router.name(), evidence.join("; "))))
+}
+
+/// Every workload reaches every other, over each family.
+///
+/// # Errors
+/// See [`sessions_established`].
+pub fn ping_between_workloads(net: &Network, limits: &Limits) -> Found {
+    let begin = Instant::now();
+    let mut lines = Vec::new();
+    for from in &net.hosts {
+        for to in net.hosts.iter().filter(|t| t.number != from.number) {
+            for address in &to.workload.addresses {
+                let line = until(limits.change, || {
+                    let pings = ping(net, from, *address, 3)?;
+                    let path = format!("{}({}) -> {address}({})", from.workload.name, from.name, to.name);
+                    match pings.lost() {
+                        0 => Ok(format!("{path} {:.2} ms", milli(pings.min_micros))),
+                        lost => Err(format!("{path}: {lost} of {} echo requests not answered", pings.sent)),
+                    }
+                })?;
+                lines.push(line);
+            }
+        }
+    }
+    let count = lines.len();
+    lines.truncate(3);
+    let more = if count > 3 { format!("; {} more", count - 3) } else { String::new() };
+    Ok((begin.elapsed(), format!("echo replies: {}{more}", lines.join("; "))))
+}
+
+fn milli(micros: u64) -> f64 {
+    Duration::from_micros(micros).as_secs_f64() * 1e3
+}
+
+/// A few echo requests out of a workload.
+///
+/// # Errors
+/// What the sender said.
+pub fn ping(net: &Network, from: &Host, to: IpAddr, count: u32) -> Result<Pings, String> {
+    let (to, count) = (to.to_string(), count.to_string());
+    let words = ["tortie", "demo", "--ping", &to, "--ping-pace", "5000", "--ping-count", &count];
+    let text = run(&net.running, &from.workload.name, &words)?;
+    serde_json::from_str(&text).map_err(|e| format!("{}: {e}: {text}", from.workload.name))
+}
+
+/// Echo requests that go on until they are asked for the result.
+#[derive(Debug)]
+pub struct Pinger {
+    child: Child,
+    path: String,
+}
+
+impl Pinger {
+    /// Starts a thousand a second.
+    ///
+    /// # Errors
+    /// When the sender cannot be started.
+    pub fn start(running: &Running, from: &Host, to: &Host, address: IpAddr) -> Result<Self, String> {
+        let address = address.to_string();
+        let words = ["tortie", "demo", "--ping", &address, "--ping-pace", "1000"];
+        let child = running
+            .spawn(&from.workload.name, &words, |c| {
+                c.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+            })
+            .map_err(|e| e.to_string())?;
+        Ok(Self { child, path: format!("{} -> {}", from.workload.name, to.workload.name) })
+    }
+
+    /// Ends it.
+    ///
+    /// # Errors
+    /// What the sender said.
+    pub fn finish(mut self) -> Result<(String, Pings), String> {
+        drop(self.child.stdin.take());
+        let output = self.child.wait_with_output().map_err(|e| e.to_string())?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let pings = serde_json::from_str(&text)
+            .map_err(|e| format!("{}: {e}: {text}{}", self.path, String::from_utf8_lossy(&output.stderr)))?;
+        Ok((self.path, pings))
+    }
+}
+
+/// The second host's agent is killed under a thousand pings a second through that host. None is lost, nobody sees a
+/// withdrawal, and the agent that is started again writes nothing that was right.
+///
+/// # Errors
+/// See [`sessions_established`].
+pub fn kill9_no_loss(net: &mut Network, limits: &Limits) -> Found {
+    let begin = Instant::now();
+    let [first, victim, ..] = net.hosts.as_slice() else { return Err("needs two hosts".to_owned()) };
+    let (first, victim) = (first.clone(), victim.clone());
+    let last = net.hosts.last().cloned().unwrap_or_else(|| first.clone());
+    let own: Vec<String> = victim.blocks.iter().map(ToString::to_string).collect();
+    let before: Vec<Option<String>> = table(net, &own)?;
+    let mut monitors = Vec::new();
+    for node in net.hosts.iter().map(|h| h.name.as_str()).chain([ROUTER]) {
+        monitors.push(Monitor::start(&net.running, node)?);
+    }
+    let mut pingers = Vec::new();
+    let mut paths = vec![(&first, &victim), (&victim, &first)];
+    if last.number > 2 {
+        paths.push((&last, &victim));
+    }
+    for (from, to) in paths {
+        for address in &to.workload.addresses {
+            pingers.push(Pinger::start(&net.running, from, to, *address)?);
+        }
+    }
+    std::thread::sleep(Duration::from_millis(500));
+    let old = net.running.pid(&victim.name).ok_or_else(|| format!("{}: no agent runs", victim.name))?;
+    net.running.kill(&victim.name, Victim::Command).map_err(|e| e.to_string())?;
+    let killed = Instant::now();
+    // Asked over and over while it is away: the table must not change.
+    while killed.elapsed() < Duration::from_secs(1) {
+        let now = table(net, &own)?;
+        if let Some((prefix, _)) = own.iter().zip(&now).find(|(_, route)| route.is_none()) {
+            return Err(format!("{} lost {prefix} while the agent was away", net.spec.router.name()));
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    net.running.start(&victim.name).map_err(|e| e.to_string())?;
+    let again = Instant::now();
+    until(limits.restart, || sessions(net))?;
+    let back = again.elapsed();
+    // End-of-RIB of every peer and the sweep of stale routes come after the sessions.
+    std::thread::sleep(Duration::from_millis(1500));
+    let new = net.running.pid(&victim.name).unwrap_or_default();
+    let (mut sent, mut quotes) = (0, Vec::new());
+    let mut slowest = 0;
+    for pinger in pingers {
+        let (path, pings) = pinger.finish()?;
+        if pings.lost() > 0 || pings.sent == 0 {
+            return Err(format!(
+                "{path}: {} of {} pings lost, numbers {:?}",
+                pings.lost(),
+                pings.sent,
+                pings.lost
+            ));
+        }
+        sent += pings.sent;
+        slowest = slowest.max(pings.millis);
+        quotes.push(format!("{path} {}/{}", pings.answered, pings.sent));
+    }
+    for monitor in &monitors {
+        let at_victim = monitor.node == victim.name;
+        if monitor.node == ROUTER && !net.spec.router.programs_kernel() {
+            continue;
+        }
+        let mut bad = monitor.changes();
+        bad.retain(|(_, line)| {
+            let concerns = own.iter().any(|prefix| line.contains(prefix.as_str()));
+            at_victim || (concerns && line.contains("Deleted"))
+        });
+        if !bad.is_empty() {
+            let line = |(at, line): &(Instant, String)| {
+                format!("+{:.2} s {}", at.saturating_duration_since(killed).as_secs_f64(), line.trim())
+            };
+            let lines: Vec<String> = bad.iter().map(line).collect();
+            return Err(format!("{}: ip monitor after the kill: {}", monitor.node, lines.join("; ")));
+        }
+    }
+    let after: Vec<Option<String>> = table(net, &own)?;
+    let router = net.spec.router.name();
+    let quote = match (before.first(), after.first()) {
+        (Some(Some(before)), Some(Some(after))) if before == after => {
+            format!("{router} before and after: {after}")
+        }
+        (_, Some(Some(after))) => format!("{router}: {after}"),
+        _ => return Err(format!("{router} has no {} afterwards", own.join(", "))),
+    };
+    Ok((
+        begin.elapsed(),
+        format!(
+            "{sent} pings, 0 lost ({}); agent {old} killed, agent {new} has all sessions {:.1} s after its start; \
+             ip monitor: no route of {} deleted at the others, nothing written on {}; {quote}",
+            quotes.join(", "),
+            back.as_secs_f64(),
+            victim.name,
+            victim.name
+        ),
+    ))
+}
+
+fn table(net: &Network, prefixes: &[String]) -> Result<Vec<Option<String>>, String> {
+    prefixes.iter().map(|p| net.spec.router.route(net, p)).collect()
+}
+
+/// The last host loses its carrier for 200 ms; its routes are back at once when it returns.
+///
+/// # Errors
+/// See [`sessions_established`].
+pub fn link_flap_recovers(net: &Network, limits: &Limits) -> Found {
+    let Some(host) = net.hosts.last() else { return Err("needs a host".to_owned()) };
+    let node = host.name.as_str();
+    let learned = || -> Result<Vec<String>, String> {
+        let mut list: Vec<String> = probe::routes(&net.running, node, &["proto", "179"])?
+            .iter()
+            .filter(|r| r.forwards())
+            .map(ToString::to_string)
+            .collect();
+        list.sort();
+        Ok(list)
+    };
+    let before = learned()?;
+    let port = format!("{WIRE}-{node}");
+    let set = |up| net.running.set_link(WIRE, &port, up).map_err(|e| e.to_string());
+    set(false)?;
+    std::thread::sleep(Duration::from_millis(200));
+    let during = learned();
+    set(true)?;
+    let carrier = Instant::now();
+    let during = during?;
+    let back = until(limits.flap, || {
+        let now = learned()?;
+        match now == before {
+            true => Ok(carrier.elapsed()),
+            false => Err(format!("{node}: ip route: {}; before: {}", now.join("; "), before.join("; "))),
+        }
+    })?;
+    let other = net.hosts.first().ok_or("needs a host")?;
+    for address in &other.workload.addresses {
+        until(limits.flap, || match ping(net, host, *address, 1)?.lost() {
+            0 => Ok(()),
+            _ => Err(format!("{} does not reach {address} after the flap", host.workload.name)),
+        })?;
+    }
+    Ok((
+        back,
+        format!(
+            "{node}: {UPLINK} without carrier for 200 ms: {} routes, then {}, {} again {} ms after carrier; {}",
+            before.len(),
+            during.len(),
+            before.len(),
+            millis(back),
+            before.first().cloned().unwrap_or_default()
+        ),
+    ))
+}
+
+/// One more block of the first host: announced by a transaction in the store, withdrawn by another.
+///
+/// # Errors
+/// See [`sessions_established`].
+pub fn withdraw_seen(net: &Network, limits: &Limits) -> Found {
+    let host = net.hosts.first().ok_or("needs a host")?;
+    let block = Cidr::v4(std::net::Ipv4Addr::new(10, 244, 200, 0), 26);
+    let prefix = block.to_string();
+    let mut monitors = Vec::new();
+    for other in net.hosts.iter().filter(|h| h.number != host.number) {
+        monitors.push(Monitor::start(&net.running, &other.name)?);
+    }
+    let mut spans = Vec::new();
+    for give in [true, false] {
+        let at = net.commit(Network::block_ops(&host.name, block, give))?;
+        let in_router = || match net.spec.router.route(net, &prefix)? {
+            Some(quote) if give => Ok(quote),
+            None if !give => Ok(String::new()),
+            Some(quote) => Err(format!("{} still has {quote}", net.spec.router.name())),
+            None => Err(format!("{} has no {prefix}", net.spec.router.name())),
+        };
+        let quote = until(limits.change_router, in_router)?;
+        let router = at.elapsed();
+        let mut kernels = Duration::ZERO;
+        for monitor in &monitors {
+            // The transaction is acknowledged after it is visible: the kernel may be faster than the answer.
+            let since = at.checked_sub(Duration::from_secs(1)).unwrap_or(at);
+            let wanted = |line: &str| line.contains(&prefix) && line.contains("Deleted") != give;
+            let seen = until(limits.change, || {
+                let lines = || monitor.changes().into_iter().map(|(_, l)| l).collect::<Vec<_>>().join("; ");
+                monitor.first(since, wanted).ok_or_else(|| {
+                    let what = if give { "nothing of" } else { "no withdrawal of" };
+                    format!("{}: ip monitor shows {what} {prefix}: {}", monitor.node, lines())
+                })
+            })?;
+            kernels = kernels.max(seen.saturating_duration_since(at));
+        }
+        if kernels > limits.change {
+            return Err(format!("{prefix} took {} ms to the other kernels", millis(kernels)));
+        }
+        spans.push((kernels, router, quote));
+    }
+    let [(here, here_router, quote), (gone, gone_router, _)] = spans.as_slice() else {
+        return Err("needs two changes".to_owned());
+    };
+    Ok((
+        *gone.max(here),
+        format!(
+            "{prefix} in the other kernels {} ms after its transaction, in {} after {} ms ({quote}); withdrawn: gone from the \
+             kernels after {} ms, from {} after {} ms",
+            millis(*here),
+            net.spec.router.name(),
+            millis(*here_router),
+            millis(*gone),
+            net.spec.router.name(),
+            millis(*gone_router)
+        ),
+    ))
+}

@@ -1,0 +1,224 @@
+//! The part of the demo that runs inside: builds the network, runs the checks, tells the parent.
+
+use std::io::{Read, Write};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use tortie_topology::{Running, Signal, Victim};
+
+use super::checks::{self, Check, Limits};
+use super::network::{Network, ROUTER, Spec};
+use super::probe;
+use crate::cli::failure::Failure;
+
+/// What the inner part tells the parent, one JSON object a line.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "camelCase")]
+pub(super) enum Event {
+    /// Something happened.
+    Line {
+        /// Since the beginning.
+        seconds: f64,
+        /// What.
+        text: String,
+        /// How it ended, where it can end badly.
+        ok: Option<bool>,
+    },
+    /// More about the line before.
+    Detail {
+        /// What a kernel or the router said.
+        text: String,
+    },
+    /// All sockets are there: the page can be served.
+    Up {
+        /// The hosts, then the router where it is one of ours.
+        nodes: Vec<String>,
+    },
+    /// The namespaces that have to be gone in the end, as `/proc/PID/ns` names them.
+    Namespaces {
+        /// Such as `net:[4026532001]`.
+        names: Vec<String>,
+    },
+    /// A check is done.
+    Check(Check),
+    /// All is done; it stays until its standard input ends.
+    Done,
+    /// It cannot be built.
+    Failed {
+        /// Exit code.
+        exit: u8,
+        /// Stable.
+        code: String,
+        /// For people.
+        text: String,
+    },
+}
+
+/// What is broken on purpose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Break {
+    /// The router is killed before its table is looked at
+    RouterStopped,
+    /// A route is deleted while its agent is stopped and cannot repair it
+    RouteDeleted,
+}
+
+pub(super) fn run(spec: Spec, breaking: Option<Break>) -> Result<(), Failure> {
+    match demo(spec, breaking) {
+        Ok(net) => {
+            tell(&Event::Done);
+            let mut rest = Vec::new();
+            let _ = std::io::stdin().read_to_end(&mut rest);
+            net.running.down().map_err(crate::cli::lab::failure)
+        }
+        Err(failure) => {
+            tell(&Event::Failed { exit: failure.exit as u8, code: failure.code.clone(), text: failure.text });
+            Ok(())
+        }
+    }
+}
+
+fn tell(event: &Event) {
+    let Ok(mut text) = serde_json::to_string(event) else { return };
+    text.push('\n');
+    let mut out = std::io::stdout().lock();
+    // The parent being gone ends this process anyway.
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+fn demo(spec: Spec, breaking: Option<Break>) -> Result<Network, Failure> {
+    if let Err(error) = tortie_topology::run::loopback_up() {
+        return Err(Failure::new(
+            crate::cli::Exit::Permission,
+            "system",
+            format!("loopback interface: {error}"),
+        ));
+    }
+    let router = spec.router;
+    let mut net = Network::up(spec, &mut |_| ())?;
+    let begin = net.begin;
+    let line = |text: String, ok: Option<bool>| {
+        tell(&Event::Line { seconds: begin.elapsed().as_secs_f64(), text, ok });
+    };
+    tell(&Event::Namespaces { names: namespaces(&net) });
+    let nodes: Vec<&str> = net.hosts.iter().map(|h| h.name.as_str()).chain([ROUTER]).collect();
+    let at = net.linked.as_secs_f64();
+    tell(&Event::Line {
+        seconds: at,
+        text: format!("namespaces {} + links", nodes.join(" ")),
+        ok: Some(true),
+    });
+    let seconds = net.started.duration_since(begin).as_secs_f64();
+    let text = format!("agents started on host1-{}, one embedded store", net.hosts.len());
+    tell(&Event::Line { seconds, text, ok: Some(true) });
+    match router.version(&net) {
+        Ok(version) => line(format!("router: {version}"), Some(true)),
+        Err(error) => line(format!("router: {error}"), Some(false)),
+    }
+    let mut sockets: Vec<String> = net.hosts.iter().map(|h| h.name.clone()).collect();
+    if router == super::Router::Tortie {
+        sockets.push(ROUTER.to_owned());
+    }
+    tell(&Event::Up { nodes: sockets });
+
+    let limits = Limits::default();
+    let broken = Limits { start: Duration::from_secs(2), ..limits };
+    let report = |text: &str, check: Check| {
+        line(text.to_owned(), Some(check.ok));
+        tell(&Event::Check(check));
+    };
+
+    let check = checks::check("sessions_established", || checks::sessions_established(&net, &limits));
+    let mesh = net.hosts.len() * (net.hosts.len() - 1) / 2;
+    let families = if net.spec.v6 { 2 } else { 1 };
+    let peers = net.hosts.len() * families;
+    report(&format!("BGP: mesh {mesh}, router {peers} sessions Established"), check);
+
+    if breaking == Some(Break::RouteDeleted) {
+        hold_and_delete(&mut net)?;
+    }
+    let start = if breaking.is_some() { &broken } else { &limits };
+    let check = checks::check("blocks_in_every_kernel", || checks::blocks_in_every_kernel(&net, start));
+    report("every block in every other kernel", check);
+    show_kernel(&net);
+    if breaking == Some(Break::RouteDeleted) {
+        let host = net.hosts.first().map(|h| h.name.clone()).unwrap_or_default();
+        net.running.signal(&host, Victim::Command, Signal::CONT).map_err(crate::cli::lab::failure)?;
+    }
+
+    if breaking == Some(Break::RouterStopped) {
+        net.running.kill(ROUTER, Victim::Everything).map_err(crate::cli::lab::failure)?;
+        line(format!("{} killed on purpose", router.name()), None);
+    }
+    let check = checks::check("blocks_in_router", || checks::blocks_in_router(&net, start));
+    report(&format!("every block in {}'s table", router.name()), check);
+
+    let check = checks::check("ping_between_workloads", || checks::ping_between_workloads(&net, &limits));
+    report("ping between all workloads", check);
+    if breaking.is_some() {
+        line("broken on purpose: the other checks are left out".to_owned(), None);
+        return Ok(net);
+    }
+
+    let check = checks::check("withdraw_seen", || checks::withdraw_seen(&net, &limits));
+    report("a block announced and withdrawn", check);
+    let check = checks::check("kill9_no_loss", || checks::kill9_no_loss(&mut net, &limits));
+    report("agent on host2 killed with -9 under 1,000 pings a second: traffic flows", check);
+    let last = net.hosts.len();
+    let check = checks::check("link_flap_recovers", || checks::link_flap_recovers(&net, &limits));
+    report(&format!("link of host{last} without carrier for 200 ms"), check);
+    Ok(net)
+}
+
+/// What the first host's kernel has learned, in `ip`'s words.
+fn show_kernel(net: &Network) {
+    let Some(host) = net.hosts.first() else { return };
+    let Ok(routes) = probe::routes(&net.running, &host.name, &[]) else { return };
+    let router = super::network::ROUTER_V4.to_string();
+    for route in routes.iter().filter(|r| r.kind.is_none() && r.is_ours()) {
+        let mark = if route.gateway.as_ref() == Some(&router) { "   <- learned from the router" } else { "" };
+        tell(&Event::Detail { text: format!("{}: {route}{mark}", host.name) });
+    }
+}
+
+fn hold_and_delete(net: &mut Network) -> Result<(), Failure> {
+    let [host, other, ..] = net.hosts.as_slice() else { return Ok(()) };
+    let (host, block) =
+        (host.name.clone(), other.blocks.first().map(ToString::to_string).unwrap_or_default());
+    let failed = |text: String| Failure::new(crate::cli::Exit::No, "break", text);
+    // It has to be there before it can be missed.
+    let begin = Instant::now();
+    probe::until(Duration::from_secs(10), || {
+        match probe::routes(&net.running, &host, &[])?.iter().any(|r| r.dst == block) {
+            false => Err(format!("{host} never had {block}")),
+            true => Ok(()),
+        }
+    })
+    .map_err(failed)?;
+    net.running.signal(&host, Victim::Command, Signal::STOP).map_err(crate::cli::lab::failure)?;
+    probe::run(&net.running, &host, &["ip", "route", "del", &block]).map_err(failed)?;
+    let seconds = net.begin.elapsed().as_secs_f64();
+    let text =
+        format!("{host}: {block} deleted on purpose, its agent held ({} ms)", begin.elapsed().as_millis());
+    tell(&Event::Line { seconds, text, ok: None });
+    Ok(())
+}
+
+/// The namespaces of this process and of every node.
+fn namespaces(net: &Network) -> Vec<String> {
+    let mut dirs = vec!["/proc/self/ns".into()];
+    let nodes = net.running.topology().nodes.iter();
+    dirs.extend(nodes.filter_map(|n| ns_dir(&net.running, &n.name)));
+    let mut names: Vec<String> = dirs
+        .iter()
+        .flat_map(|dir| ["net", "mnt", "pid", "uts", "ipc"].map(|kind| dir.join(kind)))
+        .filter_map(|path| Some(std::fs::read_link(path).ok()?.to_string_lossy().into_owned()))
+        .collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+fn ns_dir(running: &Running, node: &str) -> Option<std::path::PathBuf> {
+    running.netns(node).ok()?.parent().map(Into::into)
+}

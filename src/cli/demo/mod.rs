@@ -1,0 +1,409 @@
+//! `tortie demo`: a network of hosts with a real router on this machine, shown working and checked.
+//!
+//! What it does: builds the network in namespaces (as an ordinary user where the kernel lets one), runs the checks,
+//! prints what kernels and the router say, serves a page, and leaves nothing behind. What it does not: change anything
+//! of this machine.
+//!
+//! ```text
+//!  tortie demo (outside) --spawns--> tortie demo --inside (namespaces of its own; number 1 there)
+//!    mod.rs, page.rs, leftover.rs      inside.rs: network.rs builds, checks.rs asks (probe.rs, router.rs, ping.rs)
+//!        <-------- events, JSON lines on its standard output --------
+//!        page: the agents' unix sockets, by way of /proc/PID/root
+//! ```
+//!
+//! The inner part dies with the outer one, however that ends; its namespaces, mounts and processes go with it.
+
+pub mod checks;
+mod inside;
+mod leftover;
+pub mod network;
+mod page;
+mod ping;
+pub mod probe;
+pub mod router;
+
+use std::io::{BufRead, BufReader, IsTerminal, Write};
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use tortie_topology::{Lab, Options, Sandbox};
+
+use self::checks::{Check, check};
+use self::inside::{Break, Event};
+use self::network::{MOST_HOSTS, Spec};
+use self::router::Router;
+use super::Context;
+use super::failure::{Exit, Failure};
+use super::lab::{self, own_program};
+use super::output::{self, Format};
+
+/// Where the lab keeps its state; inside, /run is a file system of its own.
+const STATE_DIR: &str = "/run/tortie-demo";
+
+/// The demo.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(super) struct DemoCommand {
+    #[command(subcommand)]
+    shell: Option<Shell>,
+    /// How many hosts, 2 to 20
+    #[arg(long, value_name = "N", default_value = "3")]
+    hosts: usize,
+    /// The router beside them [default: the first of bird, gobgp, frr, openbgpd that is here, else tortie]
+    #[arg(long, value_enum)]
+    router: Option<Router>,
+    /// IPv6 beside IPv4
+    #[arg(long)]
+    v6: bool,
+    /// Only run the checks; exit 1 when one fails
+    #[arg(long)]
+    assert: bool,
+    /// Break something, so that its check fails
+    #[arg(long = "break", value_enum, hide = true)]
+    breaking: Option<Break>,
+    /// Build and check here: this process is inside already
+    #[arg(long, hide = true)]
+    inside: bool,
+    /// Only one user exists
+    #[arg(long, hide = true, requires = "inside")]
+    rootless: bool,
+    /// Send echo requests to this address until standard input ends
+    #[arg(long, hide = true, value_name = "ADDRESS")]
+    ping: Option<IpAddr>,
+    /// Microseconds between two of them
+    #[arg(long, hide = true, default_value = "1000")]
+    ping_pace: u64,
+    /// This many instead
+    #[arg(long, hide = true)]
+    ping_count: Option<u64>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Shell {
+    /// A shell on a node of the demo that runs
+    Sh {
+        /// host1, web, tor, ...
+        node: String,
+    },
+}
+
+pub(super) fn run(context: &Context, command: &DemoCommand) -> Result<(), Failure> {
+    if let Some(to) = command.ping {
+        return ping::run(to, Duration::from_micros(command.ping_pace), command.ping_count);
+    }
+    if let Some(Shell::Sh { node }) = &command.shell {
+        return shell(node);
+    }
+    if !(2..=MOST_HOSTS).contains(&command.hosts) {
+        return Err(Failure::usage(format!(
+            "--hosts {}: give 2 to {MOST_HOSTS}; the checks need two ends, and each host its own address",
+            command.hosts
+        )));
+    }
+    if command.inside {
+        let spec = Spec {
+            hosts: command.hosts,
+            router: command.router.unwrap_or(Router::Tortie),
+            v6: command.v6,
+            rootless: command.rootless,
+            binary: own_program()?,
+            state_dir: STATE_DIR.into(),
+            datastore: None,
+        };
+        return inside::run(spec, command.breaking);
+    }
+    outside(context, command)
+}
+
+/// Prints for people or keeps silent.
+struct Teller {
+    /// Where the timeline goes: standard output, or nowhere when machines read.
+    people: bool,
+}
+
+impl Teller {
+    fn say(&self, text: &str) {
+        if self.people {
+            let _ = output::write_out(&format!("{text}\n"));
+        }
+    }
+
+    fn line(&self, seconds: f64, text: &str, ok: Option<bool>) {
+        let mark = match ok {
+            Some(true) => "ok",
+            Some(false) => "FAILED",
+            None => "",
+        };
+        self.say(format!("{seconds:5.1}s  {text:<72} {mark}").trim_end());
+    }
+}
+
+/// What came of the inner part.
+#[derive(Default)]
+struct Outcome {
+    checks: Vec<Check>,
+    namespaces: Vec<String>,
+    failed: Option<Failure>,
+    done: bool,
+}
+
+fn outside(context: &Context, command: &DemoCommand) -> Result<(), Failure> {
+    let format = context.globals.output;
+    let sandbox = Sandbox::detect().map_err(lab::failure)?;
+    let rootless = matches!(sandbox, Sandbox::Rootless { .. });
+    let program = own_program()?;
+    let router = choose(command.router, rootless, &program)?;
+    let teller = Teller { people: format.is_text() };
+    let plural = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
+    let how = if rootless { "rootless; everything vanishes on exit" } else { "everything vanishes on exit" };
+    teller.say(&format!(
+        "tortie demo: {}, 1 router ({}), {}          ({how})\n",
+        plural(command.hosts, "host"),
+        router.name(),
+        plural(command.hosts, "workload")
+    ));
+    let mut child = spawn(sandbox, &program, command, router)?;
+    let hosts = page::Hosts::default();
+    let page = page::serve(hosts.clone())
+        .map_err(|e| Failure::new(Exit::Permission, "page", format!("no loopback port for the page: {e}")))?;
+    let mut outcome = Outcome::default();
+    follow(&mut child, &teller, &hosts, page, &mut outcome);
+    let stays =
+        !command.assert && teller.people && std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
+    if outcome.done && stays {
+        summary(&teller, &outcome.checks, Some(page));
+        wait_for_q();
+    }
+    // Its standard input ends: it takes the network down and goes.
+    drop(child.stdin.take());
+    let status = child.wait();
+    if let Some(failure) = outcome.failed {
+        return Err(failure);
+    }
+    if !outcome.done {
+        let how = status.map_or_else(|e| e.to_string(), |s| s.to_string());
+        return Err(Failure::new(
+            Exit::No,
+            "ended",
+            format!("the inner part of the demo ended early ({how})"),
+        ));
+    }
+    let left = leftover::nothing_left(&outcome.namespaces, STATE_DIR);
+    teller.say(&format!("        nothing left: {:<58} {}", "", if left.ok { "ok" } else { "FAILED" }));
+    if !left.ok {
+        teller.say(&format!("          {}", left.evidence));
+    }
+    outcome.checks.push(left);
+    report(format, &teller, &outcome.checks)
+}
+
+fn choose(wanted: Option<Router>, rootless: bool, program: &Path) -> Result<Router, Failure> {
+    let options = Options::tied(program, Path::new(STATE_DIR));
+    let router = wanted.unwrap_or_else(|| Router::choose(&options, rootless));
+    if rootless && router.needs_users() {
+        return Err(Failure::new(
+            Exit::Permission,
+            "needs-root",
+            format!(
+                "{} changes to users of its own, and a rootless demo has only one: run `sudo tortie demo --router {}`, \
+                 or take --router bird, frr, gobgp or tortie",
+                router.name(),
+                router.name().to_lowercase()
+            ),
+        ));
+    }
+    // Whatever is missing is said before anything is built.
+    let spec = Spec {
+        hosts: 2,
+        router,
+        v6: false,
+        rootless,
+        binary: program.to_owned(),
+        state_dir: STATE_DIR.into(),
+        datastore: None,
+    };
+    let file = Path::new(STATE_DIR).join("demo.clab.yml");
+    let lab = Lab::from_text(&spec.lab(&spec.hosts()), &file).map_err(lab::failure)?;
+    match tortie_topology::plan::Plan::new(&lab.topology, program, rootless, &|p| options.find(p)) {
+        Ok(_) => Ok(router),
+        Err(e) => {
+            Err(Failure::usage(format!("--router {}: {}; {}", router.name().to_lowercase(), e.text, e.next)))
+        }
+    }
+}
+
+fn spawn(sandbox: Sandbox, program: &Path, command: &DemoCommand, router: Router) -> Result<Child, Failure> {
+    let mut inner = Command::new(program);
+    inner.args(["demo", "--inside", "--hosts", &command.hosts.to_string()]);
+    inner.args(["--router", &router.name().to_lowercase()]);
+    if command.v6 {
+        inner.arg("--v6");
+    }
+    if matches!(sandbox, Sandbox::Rootless { .. }) {
+        inner.arg("--rootless");
+    }
+    match command.breaking {
+        Some(Break::RouterStopped) => inner.args(["--break", "router-stopped"]),
+        Some(Break::RouteDeleted) => inner.args(["--break", "route-deleted"]),
+        None => &mut inner,
+    };
+    // The agents inside must not take this machine's settings for theirs.
+    for (name, _) in std::env::vars_os().filter(|(n, _)| n.to_string_lossy().starts_with("TORTIE_")) {
+        if name != "TORTIE_PEERS" {
+            inner.env_remove(name);
+        }
+    }
+    inner.stdin(Stdio::piped()).stdout(Stdio::piped());
+    sandbox.wrap(&mut inner);
+    // Process number 1 has no parent to take over; a terminal's interrupt ends the outer part and so this one.
+    inner.spawn().map_err(|e| {
+        let text = format!("the inner part of the demo cannot be started: {e}");
+        Failure::new(Exit::Permission, "system", text)
+    })
+}
+
+/// Reads the inner part's events until it is done or gone.
+fn follow(child: &mut Child, teller: &Teller, hosts: &page::Hosts, page: SocketAddr, outcome: &mut Outcome) {
+    let Some(stdout) = child.stdout.take() else { return };
+    for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+        let Ok(event) = serde_json::from_str::<Event>(&line) else {
+            tracing::debug!(target: "tortie", line, "not an event");
+            continue;
+        };
+        match event {
+            Event::Line { seconds, text, ok } => teller.line(seconds, &text, ok),
+            Event::Detail { text } => teller.say(&format!("          {text}")),
+            Event::Up { nodes } => {
+                if let Some(inner) = leftover::inner_process(child.id()) {
+                    let root = PathBuf::from(format!("/proc/{inner}/root{STATE_DIR}"));
+                    hosts.set(nodes.into_iter().map(|n| (n.clone(), network::socket(&root, &n))).collect());
+                }
+            }
+            Event::Namespaces { names } => outcome.namespaces = names,
+            Event::Check(check) => {
+                // What the kernels have learned is shown line by line.
+                if !check.ok || check.name != "blocks_in_every_kernel" {
+                    teller.say(&format!("          {}", shortened(&check)));
+                }
+                outcome.checks.push(check);
+            }
+            Event::Failed { exit, code, text } => {
+                outcome.failed = Some(Failure { exit: exit_of(exit), code, text });
+                return;
+            }
+            Event::Done => {
+                outcome.checks.push(page_answers(page));
+                outcome.done = true;
+                return;
+            }
+        }
+    }
+}
+
+/// The beginning of the evidence, for a line; of a failure, all of it.
+fn shortened(check: &Check) -> String {
+    if !check.ok {
+        return check.evidence.clone();
+    }
+    check.evidence.splitn(3, "; ").take(2).collect::<Vec<_>>().join("; ")
+}
+
+/// The page shows every host, from outside the namespaces.
+fn page_answers(page: SocketAddr) -> Check {
+    check("page_answers", || {
+        let begin = std::time::Instant::now();
+        let mut stream = std::net::TcpStream::connect(page).map_err(|e| e.to_string())?;
+        let request = format!("GET /v1/hosts HTTP/1.1\r\nHost: {page}\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).map_err(|e| e.to_string())?;
+        let mut text = String::new();
+        std::io::Read::read_to_string(&mut stream, &mut text).map_err(|e| e.to_string())?;
+        let body = text.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+        let json: serde_json::Value = serde_json::from_str(body).map_err(|e| format!("{e}: {text}"))?;
+        let items = json.get("items").and_then(|i| i.as_array()).cloned().unwrap_or_default();
+        let mut quotes = Vec::new();
+        for item in &items {
+            let word =
+                |pointer: &str| item.pointer(pointer).and_then(|v| v.as_str()).unwrap_or("?").to_owned();
+            if item.get("status").is_none_or(serde_json::Value::is_null) {
+                return Err(format!("{}: {}", word("/name"), word("/error")));
+            }
+            quotes.push(format!("{} {}", word("/status/node"), word("/status/verdict")));
+        }
+        if quotes.is_empty() {
+            return Err(format!("http://{page}/v1/hosts lists nobody"));
+        }
+        Ok((begin.elapsed(), format!("http://{page}/v1/hosts: {}", quotes.join(", "))))
+    })
+}
+
+fn exit_of(number: u8) -> Exit {
+    let all = [
+        Exit::No,
+        Exit::Usage,
+        Exit::Unreachable,
+        Exit::Permission,
+        Exit::TimedOut,
+        Exit::Partial,
+        Exit::Refused,
+    ];
+    all.into_iter().find(|e| *e as u8 == number).unwrap_or(Exit::No)
+}
+
+fn summary(teller: &Teller, checks: &[Check], page: Option<SocketAddr>) {
+    let good = checks.iter().filter(|c| c.ok).count();
+    let mut text = format!("\n{good} of {} checks passed.", checks.len());
+    if let Some(page) = page {
+        text += &format!("  Page: http://{page}   Shell on a host: tortie demo sh host1   Quit: q");
+    }
+    teller.say(&text);
+}
+
+/// Until a line that begins with q, or the end of the terminal.
+fn wait_for_q() {
+    for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+        if line.trim_start().starts_with(['q', 'Q']) {
+            return;
+        }
+    }
+}
+
+#[derive(serde::Serialize)]
+struct Report<'a> {
+    checks: &'a [Check],
+}
+
+fn report(format: Format, teller: &Teller, checks: &[Check]) -> Result<(), Failure> {
+    if format.is_text() {
+        summary(teller, checks, None);
+    } else {
+        output::print(format, &Report { checks }, |_, _| ())?;
+    }
+    let bad: Vec<&str> = checks.iter().filter(|c| !c.ok).map(|c| c.name.as_str()).collect();
+    if bad.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::new(Exit::No, "checks-failed", format!("these checks failed: {}", bad.join(", "))))
+}
+
+/// Becomes a shell in a node of the demo that runs.
+fn shell(node: &str) -> Result<(), Failure> {
+    let Some(holder) = leftover::holder_of(node) else {
+        let text = format!("no demo with a node {node} runs here: start `tortie demo` in another terminal");
+        return Err(Failure::new(Exit::No, "not-running", text));
+    };
+    let mut command = Command::new("nsenter");
+    command.args(["--target", &holder.to_string(), "--mount", "--uts", "--ipc", "--net", "--pid"]);
+    let same_user = std::fs::read_link("/proc/self/ns/user").ok()
+        == std::fs::read_link(format!("/proc/{holder}/ns/user")).ok();
+    if !same_user {
+        command.args(["--user", "--preserve-credentials"]);
+    }
+    let path = std::env::var("PATH").unwrap_or_else(|_| "/usr/sbin:/usr/bin:/sbin:/bin".to_owned());
+    command.args(["sh"]).env("PATH", format!("/run/lab/bin:{path}")).env("PS1", format!("{node}# "));
+    let error = command.exec();
+    Err(Failure::new(Exit::No, "nsenter", format!("nsenter (package util-linux) cannot be run: {error}")))
+}

@@ -1,0 +1,166 @@
+//! The demo's page: what every host's agent says, relayed from the agents' unix sockets to one loopback port.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use axum::Router;
+use axum::extract::{Path, Request, State};
+use axum::http::{StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{Html, IntoResponse, Response};
+use axum::routing::get;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::cli::Client;
+use crate::serve::api::Status;
+
+/// The port that is tried first.
+const PORT: u16 = 7979;
+
+/// The hosts and their sockets, once they are there.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Hosts(Arc<Mutex<Vec<(String, PathBuf)>>>);
+
+impl Hosts {
+    pub(super) fn set(&self, hosts: Vec<(String, PathBuf)>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = hosts;
+    }
+
+    fn all(&self) -> Vec<(String, PathBuf)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn client(&self, name: &str) -> Option<Client> {
+        self.all().iter().find(|(host, _)| host == name).map(|(_, socket)| Client::new(socket))
+    }
+}
+
+/// Serves on a thread of its own for as long as the process lives.
+///
+/// # Errors
+/// When no loopback port can be had.
+pub(super) fn serve(hosts: Hosts) -> std::io::Result<SocketAddr> {
+    let bind = |port| std::net::TcpListener::bind(("127.0.0.1", port));
+    let listener = bind(PORT).or_else(|_| bind(0))?;
+    listener.set_nonblocking(true)?;
+    let addr = listener.local_addr()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    std::thread::Builder::new().name("page".to_owned()).spawn(move || {
+        runtime.block_on(async move {
+            let Ok(listener) = tokio::net::TcpListener::from_std(listener) else { return };
+            let _ = axum::serve(listener, router(hosts)).await;
+        });
+    })?;
+    Ok(addr)
+}
+
+fn router(hosts: Hosts) -> Router {
+    Router::new()
+        .route("/", get(page))
+        .route("/v1/hosts", get(list))
+        .route("/v1/hosts/{host}/{what}", get(relay))
+        .layer(middleware::from_fn(own_name_only))
+        .with_state(hosts)
+}
+
+/// A page of another site must not read this one by having its name lead here (DNS rebinding).
+async fn own_name_only(request: Request, next: Next) -> Response {
+    let host = request.headers().get(header::HOST).and_then(|h| h.to_str().ok()).unwrap_or_default();
+    match host.split(':').next() {
+        Some("127.0.0.1" | "localhost") => next.run(request).await,
+        _ => refuse(StatusCode::FORBIDDEN, "forbidden-host", "use http://127.0.0.1 or localhost"),
+    }
+}
+
+fn refuse(status: StatusCode, code: &str, text: &str) -> Response {
+    (status, axum::Json(json!({ "code": code, "text": text }))).into_response()
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Row {
+    name: String,
+    status: Option<Status>,
+    error: Option<String>,
+}
+
+async fn rows(hosts: &Hosts) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for (name, socket) in hosts.all() {
+        let asked = Client::new(&socket).get::<Status>("/v1/status").await;
+        let (status, error) = match asked {
+            Ok(status) => (Some(status), None),
+            Err(error) => (None, Some(error.text)),
+        };
+        rows.push(Row { name, status, error });
+    }
+    rows
+}
+
+async fn list(State(hosts): State<Hosts>) -> Response {
+    axum::Json(json!({ "items": rows(&hosts).await })).into_response()
+}
+
+async fn relay(State(hosts): State<Hosts>, Path((host, what)): Path<(String, String)>) -> Response {
+    let path = match what.as_str() {
+        "status" => "/v1/status",
+        "peers" => "/v1/bgp/peers",
+        "routes" => "/v1/routes",
+        "bgp-routes" => "/v1/bgp/routes",
+        _ => {
+            return refuse(
+                StatusCode::NOT_FOUND,
+                "not-found",
+                "there are status, peers, routes and bgp-routes",
+            );
+        }
+    };
+    let Some(client) = hosts.client(&host) else {
+        return refuse(StatusCode::NOT_FOUND, "not-found", "no such host: /v1/hosts lists them");
+    };
+    match client.get::<Value>(path).await {
+        Ok(value) => axum::Json(value).into_response(),
+        Err(error) => refuse(StatusCode::BAD_GATEWAY, &error.code, &error.text),
+    }
+}
+
+async fn page(State(hosts): State<Hosts>) -> Html<String> {
+    let mut body = String::new();
+    for row in rows(&hosts).await {
+        let name = escape(&row.name);
+        let links = ["status", "peers", "routes", "bgp-routes"]
+            .map(|what| format!("<a href=\"/v1/hosts/{name}/{what}\">{what}</a>"))
+            .join(" ");
+        let cells = match (&row.status, &row.error) {
+            (Some(s), _) => format!(
+                "<td>{}</td><td>{}/{}</td><td>{}/{}</td><td>{}</td><td>{}</td>",
+                escape(&s.verdict),
+                s.bgp.mesh.up,
+                s.bgp.mesh.of,
+                s.bgp.peers.up,
+                s.bgp.peers.of,
+                s.routes.installed,
+                escape(&s.summary)
+            ),
+            (None, error) => {
+                format!(
+                    "<td>DOWN</td><td></td><td></td><td></td><td>{}</td>",
+                    escape(error.as_deref().unwrap_or(""))
+                )
+            }
+        };
+        body += &format!("<tr><th>{name}</th>{cells}<td>{links}</td></tr>\n");
+    }
+    Html(format!(
+        "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><meta http-equiv=\"refresh\" content=\"1\"><title>tortie demo</title>\
+         <style>body{{font:15px/1.5 system-ui,sans-serif;margin:2em}}td,th{{text-align:left;padding:.2em 1.2em .2em 0}}</style>\
+         <h1>tortie demo</h1><table><tr><th>Host</th><th>State</th><th>Mesh</th><th>Router</th><th>Kernel routes</th>\
+         <th></th><th></th></tr>\n{body}</table>"
+    ))
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}

@@ -1,0 +1,201 @@
+//! `tortie demo` as a user runs it: with root and without, broken on purpose, and killed.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use tortie_topology::{Options, Sandbox};
+
+/// The checks that the README promises.
+const PROMISED: &[&str] = &[
+    "sessions_established",
+    "blocks_in_every_kernel",
+    "blocks_in_router",
+    "ping_between_workloads",
+    "kill9_no_loss",
+    "link_flap_recovers",
+    "withdraw_seen",
+    "nothing_left",
+];
+
+/// Ends a test early for a reason; in CI that is a failure.
+fn skip(why: &str) {
+    assert!(std::env::var_os("CI").is_none(), "cannot run: {why}");
+    eprintln!("skipped: {why}");
+}
+
+/// True when this kernel lets us build the demo with BIRD.
+fn possible() -> bool {
+    if let Err(error) = Sandbox::detect() {
+        skip(&error.to_string());
+        return false;
+    }
+    let found = Options::tied(Path::new("/bin/true"), Path::new("/nowhere")).find("bird").is_some();
+    if !found {
+        skip("BIRD is not here: make peers");
+    }
+    found
+}
+
+fn demo(words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tortie"));
+    command.arg("demo").args(words).stdin(Stdio::null());
+    command
+}
+
+/// The checks by name: whether they hold, and the evidence.
+fn checks(output: &Output) -> BTreeMap<String, (bool, String)> {
+    let text = String::from_utf8_lossy(&output.stdout);
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {output:?}"));
+    assert_eq!(json.as_object().unwrap().keys().collect::<Vec<_>>(), ["checks"]);
+    let list = json["checks"].as_array().unwrap();
+    list.iter()
+        .map(|check| {
+            let mut names: Vec<&str> = check.as_object().unwrap().keys().map(String::as_str).collect();
+            names.sort_unstable();
+            assert_eq!(names, ["evidence", "millis", "name", "ok"]);
+            assert!(check["millis"].is_u64());
+            let evidence = check["evidence"].as_str().unwrap().to_owned();
+            assert!(!evidence.is_empty());
+            (check["name"].as_str().unwrap().to_owned(), (check["ok"].as_bool().unwrap(), evidence))
+        })
+        .collect()
+}
+
+fn all_hold(output: &Output) {
+    let checks = checks(output);
+    for (name, (ok, evidence)) in &checks {
+        assert!(ok, "{name}: {evidence}");
+    }
+    for name in PROMISED {
+        assert!(checks.contains_key(*name), "{name} is missing");
+    }
+    assert_eq!(output.status.code(), Some(0));
+    // Evidence comes from kernels and the router.
+    assert!(checks["blocks_in_every_kernel"].1.contains("10.244.2.0/26 via 172.30.0.2 dev eth1 proto 179"));
+    assert!(checks["blocks_in_router"].1.contains("unicast [host1"), "{:?}", checks["blocks_in_router"]);
+    assert!(checks["kill9_no_loss"].1.contains(" 0 lost"));
+}
+
+#[test]
+fn every_check_holds_with_root() {
+    match Sandbox::detect() {
+        Ok(Sandbox::Root) if possible() => all_hold(&demo(&["--assert", "-o", "json"]).output().unwrap()),
+        Ok(Sandbox::Root) => {}
+        _ => skip("needs root"),
+    }
+}
+
+#[test]
+fn every_check_holds_without_root() {
+    if !possible() {
+        return;
+    }
+    let output = match Sandbox::detect() {
+        // Without capabilities root is an ordinary user who happens to own this folder.
+        Ok(Sandbox::Root) => {
+            let drop = ["--bounding-set", "-all", "--inh-caps", "-all"];
+            let mut command = Command::new("setpriv");
+            command.args(drop).arg(env!("CARGO_BIN_EXE_tortie")).args(["demo", "--assert", "-o", "json"]);
+            command.stdin(Stdio::null()).output()
+        }
+        _ => demo(&["--assert", "-o", "json"]).output(),
+    };
+    let Ok(output) = output else { return skip("setpriv (util-linux) is not here") };
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    if output.status.code() == Some(4) {
+        // The kernel forbids it: it has to say what does, and what to do.
+        assert!(error.contains("sudo") || error.contains("--privileged"), "{error}");
+        return skip(&error);
+    }
+    all_hold(&output);
+}
+
+#[test]
+fn what_is_broken_is_found_and_only_that() {
+    if !possible() {
+        return;
+    }
+    for (what, name) in [("router-stopped", "blocks_in_router"), ("route-deleted", "blocks_in_every_kernel")]
+    {
+        let output = demo(&["--assert", "-o", "json", "--break", what]).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        for (check, (ok, evidence)) in checks(&output) {
+            assert_eq!(ok, check != name, "{what}: {check}: {evidence}");
+        }
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(error.contains(name), "{error}");
+    }
+}
+
+#[test]
+fn a_kill_of_the_demo_takes_everything_with_it() {
+    if !possible() {
+        return;
+    }
+    let mut child = demo(&["--assert"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    // Wait until a node's process is there, three generations down.
+    let begin = Instant::now();
+    let family = loop {
+        let family = descendants(child.id());
+        if family.len() > 8 {
+            break family;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(10), "nothing was built: {family:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let begin = Instant::now();
+    loop {
+        let left: Vec<_> =
+            family.iter().filter(|(pid, start)| stat(*pid).is_some_and(|s| s.1 == *start)).collect();
+        if left.is_empty() {
+            break;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(5), "left: {left:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(!Path::new("/run/tortie-demo").exists());
+}
+
+#[test]
+fn wrong_usage_says_what_is_right() {
+    for (words, wanted) in [(&["--hosts", "1"][..], "2 to 20"), (&["--hosts", "99"][..], "2 to 20")] {
+        let output = demo(words).output().unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(text.contains(wanted), "{text}");
+    }
+    let output = demo(&["sh", "no-such-node"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("tortie demo"));
+}
+
+/// Parent and start time of a living process.
+fn stat(pid: u32) -> Option<(u32, u64)> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let fields: Vec<&str> = text.rsplit_once(") ")?.1.split(' ').collect();
+    (fields[0] != "Z").then_some(())?;
+    Some((fields[1].parse().ok()?, fields[19].parse().ok()?))
+}
+
+/// All processes below one, with their start times.
+fn descendants(root: u32) -> Vec<(u32, u64)> {
+    let pids = std::fs::read_dir("/proc").unwrap().flatten();
+    let all: Vec<(u32, u32, u64)> = pids
+        .filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok())
+        .filter_map(|pid| stat(pid).map(|(parent, start)| (pid, parent, start)))
+        .collect();
+    let mut family = vec![(root, 0)];
+    let mut next = 0;
+    while let Some((parent, _)) = family.get(next).copied() {
+        family.extend(all.iter().filter(|(_, p, _)| *p == parent).map(|(pid, _, start)| (*pid, *start)));
+        next += 1;
+    }
+    family.remove(0);
+    family
+}
