@@ -446,12 +446,10 @@ pub fn withdraw_seen(net: &Network, limits: &Limits) -> Found {
         let router = at.elapsed();
         let mut kernels = Duration::ZERO;
         for monitor in &monitors {
-            // The transaction is acknowledged after it is visible: the kernel may be faster than the answer.
-            let since = at.checked_sub(Duration::from_secs(1)).unwrap_or(at);
             let wanted = |line: &str| line.contains(&prefix) && line.contains("Deleted") != give;
             let seen = until(limits.change, || {
                 let lines = || monitor.changes().into_iter().map(|(_, l)| l).collect::<Vec<_>>().join("; ");
-                monitor.first(since, wanted).ok_or_else(|| {
+                monitor.first(at, wanted).ok_or_else(|| {
                     let what = if give { "nothing of" } else { "no withdrawal of" };
                     format!("{}: ip monitor shows {what} {prefix}: {}", monitor.node, lines())
                 })

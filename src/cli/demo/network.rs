@@ -388,14 +388,15 @@ impl Network {
         self.runtime.block_on(client.get(path)).map_err(|e| format!("{node}: {e}"))
     }
 
-    /// Writes or deletes keys in one transaction; gives when it was done.
+    /// Writes or deletes keys in one transaction; gives when it was begun.
     ///
     /// # Errors
     /// What the store said.
     pub fn commit(&self, ops: Vec<Op>) -> Result<Instant, String> {
         let txn = Txn { ops, ..Txn::default() };
+        let begin = Instant::now();
         match self.runtime.block_on(self.store.0.commit(txn)) {
-            Ok(Outcome::Committed(_)) => Ok(Instant::now()),
+            Ok(Outcome::Committed(_)) => Ok(begin),
             Ok(Outcome::Conflict) => Err("somebody else wrote in the same moment".to_owned()),
             Err(e) => Err(e.to_string()),
         }
