@@ -9,7 +9,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use tortie_config::Cidr;
 
 use super::api::{KernelIntent, LearnedChange, Mode};
-use super::link::Link;
+use super::link::{Address, Link};
 use super::nexthop::{Content, Nexthop};
 use super::resolve::Picture;
 use super::route::Route;
@@ -153,7 +153,10 @@ impl State {
             Event::Link(link) => {
                 let (index, can_carry, up) = (link.index, link.can_carry(), link.is_up());
                 due.tunnel |= link.name == tunnel::DEVICE;
+                let mtu = link.mtu;
                 let old = self.picture.set_link(link);
+                // The device under a new name, or the link below it with another MTU.
+                due.tunnel |= old.as_ref().is_some_and(|o| o.name == tunnel::DEVICE || o.mtu != mtu);
                 let moved = old.is_none_or(|o| o.can_carry() != can_carry || o.is_up() != up);
                 if moved {
                     due.nexthops |= self.table.objects.uses_device(index);
@@ -168,12 +171,12 @@ impl State {
                 self.picture.remove_link(link.index);
             }
             Event::Address(address) => {
-                due.tunnel |= self.on_tunnel(address.ifindex);
+                due.tunnel |= self.concerns_tunnel(&address);
                 due.retry = true;
                 self.picture.add_address(address);
             }
             Event::AddressGone(address) => {
-                due.tunnel |= self.on_tunnel(address.ifindex);
+                due.tunnel |= self.concerns_tunnel(&address);
                 due.nexthops |= self.table.objects.uses_device(address.ifindex);
                 due.compare = true;
                 self.picture.remove_address(&address);
@@ -309,8 +312,10 @@ impl State {
         route.metric == self.table.marks.metric && route.tos == 0
     }
 
-    fn on_tunnel(&self, ifindex: u32) -> bool {
-        self.picture.links.get(&ifindex).is_some_and(|l| l.name == tunnel::DEVICE)
+    /// An address of the device, or the node's own, by which the link below is found.
+    fn concerns_tunnel(&self, address: &Address) -> bool {
+        self.view.node_v4 == Some(address.addr)
+            || self.picture.links.get(&address.ifindex).is_some_and(|l| l.name == tunnel::DEVICE)
     }
 
     fn entry_is_right(&self, prefix: &Cidr) -> bool {

@@ -2,7 +2,7 @@
 //! makes of them, and answers with facts.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -11,6 +11,7 @@ use rustc_hash::FxHashMap;
 use tortie_config::Cidr;
 
 use super::api::{KernelFact, KernelIntent, LearnedChange, Mode, ToKernel};
+use super::link::Change;
 use super::netlink::Socket;
 use super::nexthop::{self, Content, Nexthop};
 use super::plan::{self, Op};
@@ -19,9 +20,10 @@ use super::table::{Known, Table, Want};
 use super::view::KernelView;
 use super::watch::Mailbox;
 use super::{Sink, dump, sysctl, tunnel};
+use crate::routing::TunnelIntent;
 
 /// Checks of the tunnel device while one is wanted, besides events.
-const TUNNEL_EVERY: Duration = Duration::from_secs(2);
+const TUNNEL_EVERY: Duration = Duration::from_secs(1);
 /// First pause before what failed is tried again; doubles up to the last.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_LAST: Duration = Duration::from_secs(30);
@@ -47,6 +49,8 @@ pub(super) struct Thread {
     pub(super) mailbox: Arc<Mailbox>,
     pub(super) sink: Sink,
     tunnel_due: Option<Instant>,
+    /// The address that the tunnel device has from us.
+    tunnel_addr: Option<Ipv4Addr>,
     retry_due: Option<Instant>,
     retry_pause: Duration,
     compare_due: Instant,
@@ -71,6 +75,7 @@ impl Thread {
             mailbox,
             sink,
             tunnel_due: None,
+            tunnel_addr: None,
             retry_due: None,
             retry_pause: RETRY_FIRST,
             compare_due: now + COMPARE_EVERY,
@@ -364,47 +369,74 @@ impl Thread {
 
     /// Brings the tunnel device right and says so when that changed.
     fn tunnel(&mut self) -> io::Result<()> {
-        let Some((wanted, node)) =
-            self.state.intent.as_ref().and_then(|i| Some((i.tunnel.clone()?, i.view.node_v4)))
-        else {
-            self.tunnel_due = None;
-            self.state.tunnel_trouble = None;
-            return Ok(());
+        let wanted = self.state.intent.as_ref().and_then(|i| Some((i.tunnel.clone()?, i.view.node_v4)));
+        self.tunnel_due = wanted.is_some().then(|| Instant::now() + TUNNEL_EVERY);
+        let trouble = match wanted {
+            Some((wanted, node)) => {
+                self.tunnel_addr = wanted.addr;
+                self.repair_tunnel(&wanted, node)?
+            }
+            None => {
+                self.leave_tunnel()?;
+                None
+            }
         };
-        self.tunnel_due = Some(Instant::now() + TUNNEL_EVERY);
-        let mut trouble = None;
-        // Creating the device makes the second round possible that sets it up.
-        for _ in 0..2 {
-            let changes = tunnel::plan(&wanted, &self.state.picture, node);
-            if changes.is_empty() {
-                trouble = None;
-                break;
-            }
-            if self.state.mode == Mode::Observe {
-                trouble = Some(format!("{} is not as wanted", tunnel::DEVICE));
-                break;
-            }
-            trouble = None;
-            for change in changes {
-                let result = self.writer.request(|(), buf, flags, seq| change.encode(buf, flags, seq))?;
-                if let Err(refusal) = result
-                    && refusal.code != libc::EEXIST
-                {
-                    trouble.get_or_insert_with(|| tunnel::explain(&change, refusal.code, &refusal.text));
-                }
-            }
-            let (links, addresses) = dump::devices(&mut self.reader)?;
-            self.state.picture.replace_devices(links, addresses);
-            if trouble.is_some() {
-                break;
-            }
-        }
         self.state.look_at_tunnel();
         if trouble != self.state.tunnel_trouble {
             self.state.tunnel_trouble.clone_from(&trouble);
             (self.sink)(KernelFact::Tunnel(trouble));
         }
         Ok(())
+    }
+
+    /// What stays wrong with the tunnel device after everything was tried.
+    fn repair_tunnel(&mut self, wanted: &TunnelIntent, node: Option<IpAddr>) -> io::Result<Option<String>> {
+        // Creating the device makes the second round possible that sets it up.
+        for _ in 0..2 {
+            let changes = tunnel::plan(wanted, &self.state.picture, node);
+            if changes.is_empty() {
+                return Ok(None);
+            }
+            if self.state.mode == Mode::Observe {
+                return Ok(Some(format!("{} is not as wanted", tunnel::DEVICE)));
+            }
+            let trouble = self.change_links(&changes)?;
+            if trouble.is_some() {
+                return Ok(trouble);
+            }
+        }
+        // What exists already is no trouble when it is the device itself; under another name nobody finds it.
+        let left = tunnel::plan(wanted, &self.state.picture, node);
+        Ok(left.first().map(|change| tunnel::explain(change, libc::EEXIST, "it does not stay so")))
+    }
+
+    /// The tunnel is wanted no more: our address goes back to IPAM and must not stay behind. The device is left alone.
+    fn leave_tunnel(&mut self) -> io::Result<()> {
+        if self.state.mode == Mode::Program
+            && let Some(addr) = self.tunnel_addr.take()
+            && let Some(change) = tunnel::leave(addr, &self.state.picture)
+        {
+            self.change_links(&[change])?;
+        }
+        Ok(())
+    }
+
+    /// Sends changes of links and addresses and reads what came of them; gives the first refusal in words.
+    fn change_links(&mut self, changes: &[Change]) -> io::Result<Option<String>> {
+        let (mut trouble, mut moved) = (None, false);
+        for change in changes {
+            match self.writer.request(|(), buf, flags, seq| change.encode(buf, flags, seq))? {
+                Err(refusal) if refusal.code != libc::EEXIST => {
+                    trouble.get_or_insert_with(|| tunnel::explain(change, refusal.code, &refusal.text));
+                }
+                _ => moved = true,
+            }
+        }
+        if moved {
+            let (links, addresses) = dump::devices(&mut self.reader)?;
+            self.state.picture.replace_devices(links, addresses);
+        }
+        Ok(trouble)
     }
 
     /// Writes everything that is due.

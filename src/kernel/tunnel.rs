@@ -45,6 +45,13 @@ pub(super) fn plan(intent: &TunnelIntent, picture: &Picture, node: Option<IpAddr
     changes
 }
 
+/// What takes the address away that the device had from us.
+pub(super) fn leave(addr: Ipv4Addr, picture: &Picture) -> Option<Change> {
+    let ifindex = picture.link_named(DEVICE)?.index;
+    let held = super::link::Address { ifindex, addr: IpAddr::V4(addr), len: 32 };
+    picture.addresses.contains(&held).then_some(Change::DeleteAddress { ifindex, addr, len: 32 })
+}
+
 fn wanted_mtu(intent: &TunnelIntent, picture: &Picture, node: Option<IpAddr>) -> u32 {
     intent.mtu.unwrap_or_else(|| {
         let link = node.and_then(|n| picture.link_with(n)).map_or(u32::MAX, |l| l.mtu);
@@ -58,6 +65,11 @@ pub(super) fn explain(change: &Change, code: i32, text: &str) -> String {
         Change::CreateIpip { .. } if code == libc::EOPNOTSUPP => {
             "this kernel has no ipip (CONFIG_NET_IPIP): load the module, or use pools without IPIP".to_owned()
         }
+        // The kernel has one such device a namespace, and it is not called so.
+        Change::CreateIpip { name } if code == libc::EEXIST => format!(
+            "the kernel's ipip device has another name: find it with `ip -d link show type ipip`, then `ip link set DEVICE \
+             name {name}`"
+        ),
         Change::CreateIpip { name } => format!("{name} cannot be created: {text}"),
         Change::Set { .. } => format!("{DEVICE} cannot be set up: {text}"),
         Change::AddAddress { addr, .. } => format!("{DEVICE} does not take the address {addr}/32: {text}"),
@@ -116,5 +128,16 @@ mod tests {
             plan(&intent(None), &Picture::default(), None),
             vec![Change::CreateIpip { name: DEVICE.into() }]
         );
+    }
+
+    #[test]
+    fn a_tunnel_wanted_no_more_loses_our_address_and_nothing_else() {
+        let mut p = picture(1500);
+        assert_eq!(leave(TUNNEL, &p), None);
+        p.add_address(Address { ifindex: 5, addr: Ipv4Addr::new(192, 0, 2, 9).into(), len: 32 });
+        p.add_address(Address { ifindex: 2, addr: TUNNEL.into(), len: 32 });
+        assert_eq!(leave(TUNNEL, &p), None, "the same address elsewhere is not ours");
+        p.add_address(Address { ifindex: 5, addr: TUNNEL.into(), len: 32 });
+        assert_eq!(leave(TUNNEL, &p), Some(Change::DeleteAddress { ifindex: 5, addr: TUNNEL, len: 32 }));
     }
 }

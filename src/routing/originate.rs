@@ -89,9 +89,9 @@ fn advertisement(ad: &resource::PrefixAdvertisement) -> Advertisement {
     view
 }
 
-/// The tunnel, when an enabled IPv4 pool has IPIP.
+/// The tunnel, when an IPv4 pool has IPIP. A disabled one gives out no addresses; those in use go on through it.
 pub(super) fn tunnel(model: &Model, view: &RoutingView) -> Option<TunnelIntent> {
-    view.pools.iter().any(|pool| pool.ipip.is_some() && !pool.disabled).then(|| {
+    view.pools.iter().any(|pool| pool.ipip.is_some()).then(|| {
         let settings = model.settings();
         TunnelIntent { addr: settings.ip_in_ip_tunnel_addr, mtu: settings.ip_in_ip_mtu }
     })

@@ -34,7 +34,7 @@ pub struct RoutingIntent {
     pub originated: BTreeMap<Cidr, Originated>,
     /// Own blocks that need a blackhole (every own block but /32 and /128), in the kernel before they are announced.
     pub blackholes: BTreeSet<Cidr>,
-    /// The tunnel, when an enabled IPv4 pool has IPIP.
+    /// The tunnel, when an IPv4 pool has IPIP.
     pub tunnel: Option<TunnelIntent>,
     /// What decisions about single routes read.
     pub view: Arc<RoutingView>,

@@ -64,14 +64,16 @@ mount -t proc proc /proc
 $(quote "$insmod" "$modules/$release/kernel/fs/overlayfs/overlay.ko")
 mount -t tmpfs -o mode=755 none /mnt && mkdir /mnt/upper /mnt/work /mnt/root
 mount -t overlay -o lowerdir=/,upperdir=/mnt/upper,workdir=/mnt/work,xino=off none /mnt/root
-exec chroot /mnt/root /bin/sh $(quote "$box/guest")
+# Not chroot alone: who enters another mount namespace (\`ip netns exec\`, labs) would stand on the read-only root again.
+cd /mnt/root && mkdir -p mnt && pivot_root . mnt
+exec chroot . /bin/sh $(quote "$box/guest")
 INIT
 # Second one: a machine that looks like a freshly started one.
 cat > "$box/guest" <<GUEST
 #!/bin/sh
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin
 end() { echo "\$1" > $(quote "$box/status.new"); mv $(quote "$box/status.new") $(quote "$box/status"); sync; echo o > /proc/sysrq-trigger; sleep 9; }
-mount -t proc proc /proc; mount -t sysfs sysfs /sys; mount -t devtmpfs dev /dev 2>/dev/null
+umount -l /mnt; mount -t proc proc /proc; mount -t sysfs sysfs /sys; mount -t devtmpfs dev /dev 2>/dev/null
 mkdir -p /dev/pts /dev/shm /dev/net; mount -t devpts devpts /dev/pts; mount -t tmpfs none /dev/shm
 [ -e /dev/fd ] || ln -s /proc/self/fd /dev/fd
 [ -e /dev/net/tun ] || mknod /dev/net/tun c 10 200

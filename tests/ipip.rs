@@ -1,0 +1,190 @@
+//! IPIP with real packets: the lab `topology/labs/ipip-cross-subnet.clab.yml`, three real agents on one store, and a
+//! stranger who breaks `tunl0` in every way that root has.
+//!
+//! The machine's own kernel may have no ipip, and nobody wants its module unloaded there: the lab runs in user-mode Linux
+//! (`tests/tools/uml-run.sh`). One machine is started for all cases. In it this same program runs again, as [`guest`],
+//! goes through the cases one after the other and prints one JSON line for each; the tests here read them.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+#[path = "ipip/guest.rs"]
+mod guest;
+#[path = "ipip/rig.rs"]
+mod rig;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::LazyLock;
+
+use rig::{Rig, within};
+use serde::{Deserialize, Serialize};
+
+/// What became of one case in the guest.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Case {
+    case: String,
+    ok: bool,
+    /// From the disturbance until all was right again; of cases without one: how long the case took.
+    millis: u64,
+    evidence: String,
+}
+
+/// Set in the guest.
+const GUEST: &str = "TORTIE_IPIP_GUEST";
+
+/// All cases, from one run of the machine; `Err` says why there is none.
+static CASES: LazyLock<Result<BTreeMap<String, Case>, String>> = LazyLock::new(|| {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let peers = std::env::var_os("TORTIE_PEERS").map_or_else(|| root.join("target/peers/bin"), PathBuf::from);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut folders = std::env::split_paths(&path).chain([peers.clone()]);
+    if !folders.any(|f| f.join("linux.uml").exists()) {
+        return Err("no user-mode Linux (linux.uml): run make peers".to_owned());
+    }
+    let output = Command::new(root.join("tests/tools/uml-run.sh"))
+        .args(["-t", "150", "-e", "RUST_BACKTRACE=0", "-e", &format!("{GUEST}=1")])
+        .args(["-e", &format!("TORTIE_PEERS={}", peers.display()), "--"])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "guest", "--ignored", "--nocapture", "--test-threads", "1"])
+        .env("TORTIE_PEERS", &peers)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let cases: BTreeMap<String, Case> = text
+        .lines()
+        .filter(|line| line.starts_with("{\"case\""))
+        .map(|line| serde_json::from_str::<Case>(line).unwrap())
+        .map(|case| (case.case.clone(), case))
+        .collect();
+    for case in cases.values() {
+        println!("{:32} {:6} ms  {}", case.case, case.millis, if case.ok { "ok" } else { "FAILED" });
+    }
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "the guest failed: {}\n{text}\n{errors}", output.status);
+    Ok(cases)
+});
+
+/// Every named case went well. Without user-mode Linux the test is skipped and says so; in CI that is a failure.
+fn went_well(names: &[&str]) {
+    let cases = match &*CASES {
+        Ok(cases) => cases,
+        Err(why) => {
+            assert!(std::env::var_os("CI").is_none(), "cannot run: {why}");
+            eprintln!("skipped: {why}");
+            return;
+        }
+    };
+    for name in names {
+        let case = cases.get(*name).unwrap_or_else(|| panic!("the guest did not come to {name}"));
+        assert!(case.ok, "{name}, {} ms: {}", case.millis, case.evidence);
+    }
+}
+
+#[test]
+#[ignore = "the half that runs in user-mode Linux, started by the tests of this file"]
+fn guest() {
+    if std::env::var_os(GUEST).is_some() {
+        guest::run();
+    }
+}
+
+#[test]
+fn packets_between_subnets_go_through_the_tunnel_and_others_do_not() {
+    went_well(&["cross-subnet-routes", "cross-subnet-packets", "host-uses-tunnel-address", "status-up"]);
+}
+
+#[test]
+fn always_means_within_the_subnet_too() {
+    went_well(&["always"]);
+}
+
+#[test]
+fn a_device_that_a_stranger_changed_is_right_again_within_two_seconds() {
+    went_well(&[
+        "link-down",
+        "address-removed",
+        "address-added",
+        "address-with-another-length",
+        "mtu-changed",
+        "underlay-mtu-changed",
+        "underlay-mtu-back",
+        "link-del",
+        "renamed",
+        "everything-at-once",
+    ]);
+}
+
+#[test]
+fn the_module_may_go_and_come() {
+    went_well(&[
+        "module-unloaded",
+        "module-refused",
+        "module-loaded",
+        "no-fallback-device",
+        "real-device-deleted",
+    ]);
+}
+
+#[test]
+fn settings_of_the_store_reach_the_device() {
+    went_well(&["store-mtu", "store-address", "store-back"]);
+}
+
+#[test]
+fn a_restarted_agent_writes_nothing_that_was_right() {
+    went_well(&["restart-writes-nothing", "broken-while-away"]);
+}
+
+#[test]
+fn a_disabled_pool_keeps_its_tunnel_and_no_ipip_means_none() {
+    went_well(&["pool-disabled", "pool-without-ipip", "pool-with-ipip-again", "pool-removed"]);
+}
+
+/// On this machine's own kernel. Where it has no ipip, `status` says so and what to do, routes of the pool that need the
+/// tunnel are withheld and the others are there; where it has, the tunnel works without ado.
+#[test]
+fn without_ipip_status_names_the_trouble_and_routes_are_withheld() {
+    let Some(rig) = Rig::up() else { return };
+    let lacks = !rig.exec("web1", &["ip", "link", "add", "probe0", "type", "ipip", "remote", "192.0.2.1"]).0;
+    let plain = "10.244.2.0/26 via 10.0.1.2 dev eth1 metric 1790";
+    let mut wanted = vec!["blackhole 10.244.1.0/26 metric 1790".to_owned(), plain.to_owned()];
+    if !lacks {
+        wanted.push("10.244.3.0/26 via 10.0.2.1 dev tunl0 metric 1790 onlink".to_owned());
+    }
+    within(20_000, "routes of host1", || {
+        let now = rig.routes("host1");
+        if now == wanted { Ok(()) } else { Err(format!("{now:#?}, wanted {wanted:#?}")) }
+    });
+    within(10_000, "status of host1", || {
+        let status = rig.json("host1", &["tortie", "status", "-o", "json"]);
+        let tunnel = status["problems"].as_array().unwrap().iter().find(|p| p["code"] == "tunnel").cloned();
+        match tunnel {
+            None if !lacks => Ok(()),
+            Some(p)
+                if lacks && p.to_string().contains("modprobe ipip") && p.to_string().contains("NET_IPIP") =>
+            {
+                Ok(())
+            }
+            _ => Err(status.to_string()),
+        }
+    });
+    if lacks {
+        let rows = rig.json("host1", &["tortie", "route", "list", "10.244.3.0/26", "-o", "json"]).to_string();
+        assert!(rows.contains("withheld") && rows.contains("no-tunnel"), "{rows}");
+    }
+    // Nobody wants a tunnel any more: nothing is wrong any more, and all routes are plain.
+    let (key, pool) = ("/calico/v1/ipam/v4/pool/10.244.0.0-16", r#"{"cidr":"10.244.0.0/16"}"#);
+    rig.run("host2", &format!("tortie --datastore sqlite:/store/store.db store put {key} {pool}"));
+    within(2_000, "plain routes", || {
+        let now = rig.routes("host1");
+        if now.len() == 3 && !now.concat().contains("tunl0") { Ok(()) } else { Err(format!("{now:#?}")) }
+    });
+    within(2_000, "status without trouble", || {
+        let status = rig.json("host1", &["tortie", "status", "-o", "json"]);
+        let right =
+            status["dataplane"]["tunnel"] == "none" && !status["problems"].to_string().contains("tunl0");
+        if right { Ok(()) } else { Err(status.to_string()) }
+    });
+}

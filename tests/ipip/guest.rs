@@ -1,0 +1,340 @@
+//! The cases, run in user-mode Linux as its root.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::Stdio;
+use std::time::Instant;
+
+use tortie_topology::{Signal, Victim};
+
+use super::Case;
+use super::rig::{Rig, Wanted, within};
+
+/// Bound of issue and design, in milliseconds.
+const REPAIRED: u64 = 2_000;
+
+const OWN: &str = "blackhole 10.244.1.0/26 metric 1790";
+const HOST2_PLAIN: &str = "10.244.2.0/26 via 10.0.1.2 dev eth1 metric 1790";
+const HOST2_TUNNEL: &str = "10.244.2.0/26 via 10.0.1.2 dev tunl0 metric 1790 onlink";
+const HOST3_TUNNEL: &str = "10.244.3.0/26 via 10.0.2.1 dev tunl0 metric 1790 onlink";
+const HOST3_PLAIN: &str = "10.244.3.0/26 via 10.0.1.254 dev eth1 metric 1790";
+/// The program that the kernel runs when it misses a module.
+const LOADER: &str = "/proc/sys/kernel/modprobe";
+const POOL: &str = "/calico/v1/ipam/v4/pool/10.244.0.0-16";
+const CROSS: &str = r#"{"cidr":"10.244.0.0/16","ipip":"tunl0","ipip_mode":"cross-subnet"}"#;
+
+fn cross() -> Wanted<'static> {
+    Wanted { mtu: 1440, address: "10.244.1.63/32", routes: vec![OWN, HOST2_PLAIN, HOST3_TUNNEL] }
+}
+
+/// The time and the evidence of a case that went well.
+type Good = (u64, String);
+
+struct Guest {
+    rig: Rig,
+}
+
+pub(super) fn run() {
+    println!();
+    let mut guest = Guest { rig: Rig::up().expect("root") };
+    guest.convergence();
+    guest.disturbances();
+    guest.module();
+    guest.settings();
+    guest.restart();
+    guest.pools();
+}
+
+impl Guest {
+    fn case(&mut self, name: &str, body: impl FnOnce(&mut Self) -> Good) {
+        let begin = Instant::now();
+        let result = catch_unwind(AssertUnwindSafe(|| body(self)));
+        let took = u64::try_from(begin.elapsed().as_millis()).unwrap();
+        let case = match result {
+            Ok((millis, evidence)) => Case { case: name.to_owned(), ok: true, millis, evidence },
+            Err(panic) => {
+                let text = panic.downcast_ref::<String>().cloned();
+                let text = text.or_else(|| panic.downcast_ref::<&str>().map(|t| (*t).to_owned()));
+                let mut evidence = text.unwrap_or_default();
+                let log = std::fs::read_to_string(self.rig.lab.log_of("host1").unwrap()).unwrap_or_default();
+                let lines: Vec<&str> = log.lines().collect();
+                evidence += "\nlog of host1:\n";
+                evidence += &lines[lines.len().saturating_sub(15)..].join("\n");
+                Case { case: name.to_owned(), ok: false, millis: took, evidence }
+            }
+        };
+        println!("{}", serde_json::to_string(&case).unwrap());
+    }
+
+    /// host1 is as wanted within the bound, and a packet goes through the tunnel.
+    fn repaired(&self, wanted: &Wanted<'_>) -> Good {
+        let millis = within(REPAIRED, "host1", || self.rig.check("host1", wanted));
+        self.crosses();
+        (millis, "device, address, MTU, routes and a ping".to_owned())
+    }
+
+    /// A workload of host1 reaches one behind the router; one packet more in each direction of the tunnel at least.
+    fn crosses(&self) {
+        let before = self.rig.tunnel_packets("host1");
+        assert_eq!(self.rig.ping("web1", "10.244.3.1", 1), 1, "web1 to web3");
+        let after = self.rig.tunnel_packets("host1");
+        assert!(after.0 > before.0 && after.1 > before.1, "{before:?} {after:?}");
+    }
+
+    /// A stranger runs `ip` commands on host1; all is right again within the bound.
+    fn disturb(&mut self, name: &str, commands: &str) {
+        self.case(name, |g| {
+            let said = g.rig.ip("host1", commands);
+            assert!(said.is_empty(), "{commands}: {said}");
+            g.repaired(&cross())
+        });
+    }
+
+    fn put(&self, key: &str, value: &str) {
+        self.rig.run("host2", &format!("tortie --datastore sqlite:/store/store.db store put {key} {value}"));
+    }
+
+    fn convergence(&mut self) {
+        self.case("cross-subnet-routes", |g| {
+            let millis = within(20_000, "host1", || g.rig.check("host1", &cross()));
+            let wanted = Wanted {
+                mtu: 1440,
+                address: "10.244.3.63/32",
+                routes: vec![
+                    "blackhole 10.244.3.0/26 metric 1790",
+                    "10.244.1.0/26 via 10.0.1.1 dev tunl0 metric 1790 onlink",
+                    "10.244.2.0/26 via 10.0.1.2 dev tunl0 metric 1790 onlink",
+                ],
+            };
+            within(10_000, "host3", || g.rig.check("host3", &wanted));
+            let objects = g.rig.run("host1", "ip nexthop show proto 179");
+            assert!(objects.contains("via 10.0.2.1 dev tunl0") && objects.contains("onlink"), "{objects}");
+            (millis, objects)
+        });
+        self.case("cross-subnet-packets", |g| {
+            let begin = Instant::now();
+            // A first packet each way settles neighbours.
+            g.rig.ping("web1", "10.244.2.1", 1);
+            g.rig.ping("web1", "10.244.3.1", 1);
+            let before = g.rig.tunnel_packets("host1");
+            assert_eq!(g.rig.ping("web1", "10.244.2.1", 5), 5);
+            let between = g.rig.tunnel_packets("host1");
+            assert_eq!(before, between, "within the subnet no packet is tunnelled");
+            assert_eq!(g.rig.ping("web1", "10.244.3.1", 5), 5);
+            let after = g.rig.tunnel_packets("host1");
+            assert_eq!((after.0 - between.0, after.1 - between.1), (5, 5), "five there and five back");
+            (u64::try_from(begin.elapsed().as_millis()).unwrap(), format!("{before:?} {between:?} {after:?}"))
+        });
+        self.case("host-uses-tunnel-address", |g| {
+            let text = g.rig.run("host1", "ip route get 10.244.3.1");
+            assert!(text.contains("dev tunl0") && text.contains("src 10.244.1.63"), "{text}");
+            assert_eq!(g.rig.ping("host1", "10.244.3.1", 1), 1);
+            (0, text)
+        });
+        self.case("status-up", |g| {
+            let status = g.rig.json("host1", &["tortie", "status", "-o", "json"]);
+            assert_eq!(status["dataplane"]["tunnel"], "up", "{status}");
+            (0, status["dataplane"].to_string())
+        });
+    }
+
+    fn disturbances(&mut self) {
+        self.disturb("link-down", "link set tunl0 down\n");
+        self.disturb("address-removed", "addr del 10.244.1.63/32 dev tunl0\n");
+        self.disturb("address-added", "addr add 10.244.1.62/32 dev tunl0\n");
+        self.disturb(
+            "address-with-another-length",
+            "addr del 10.244.1.63/32 dev tunl0\naddr add 10.244.1.63/26 dev tunl0\n",
+        );
+        self.disturb("mtu-changed", "link set tunl0 mtu 1300\n");
+        self.case("underlay-mtu-changed", |g| {
+            g.rig.ip("host1", "link set eth1 mtu 1400\n");
+            g.repaired(&Wanted { mtu: 1380, ..cross() })
+        });
+        self.case("underlay-mtu-back", |g| {
+            g.rig.ip("host1", "link set eth1 mtu 1500\n");
+            g.repaired(&cross())
+        });
+        // The kernel says yes and keeps its fallback device.
+        self.disturb("link-del", "link del tunl0\n");
+        self.case("renamed", |g| {
+            // There is one such device: under another name it can be neither used nor made anew.
+            // Held meanwhile: the agent would set it up again before the second command.
+            g.rig.lab.signal("host1", Victim::Command, Signal::STOP).unwrap();
+            let said = g.rig.ip("host1", "link set tunl0 down\nlink set tunl0 name mine\n");
+            g.rig.lab.signal("host1", Victim::Command, Signal::CONT).unwrap();
+            assert!(said.is_empty(), "{said}");
+            within(REPAIRED, "status", || {
+                let status = g.rig.json("host1", &["tortie", "status", "-o", "json"]);
+                let text = status["problems"].to_string();
+                if text.contains("tunl0") { Ok(()) } else { Err(status.to_string()) }
+            });
+            assert_eq!(g.rig.routes("host1"), [OWN, HOST2_PLAIN]);
+            g.rig.ip("host1", "link set mine name tunl0\n");
+            g.repaired(&cross())
+        });
+        self.disturb(
+            "everything-at-once",
+            "link set tunl0 down\nlink set tunl0 mtu 600\naddr flush dev tunl0\naddr add 192.0.2.7/24 dev tunl0\n",
+        );
+    }
+
+    fn module(&mut self) {
+        let loader = std::fs::read(LOADER).unwrap();
+        self.case("module-unloaded", |g| {
+            // The agent asks the kernel for the device, the kernel for its module.
+            g.rig.run("host1", "modprobe -r ipip");
+            g.repaired(&cross())
+        });
+        self.case("module-refused", |g| {
+            std::fs::write(LOADER, "/bin/false\n").unwrap();
+            g.rig.run("host1", "modprobe -r ipip");
+            let millis = within(REPAIRED, "routes withheld", || {
+                let routes = g.rig.routes("host1");
+                if routes == [OWN, HOST2_PLAIN] { Ok(()) } else { Err(format!("{routes:#?}")) }
+            });
+            let status = g.rig.json("host1", &["tortie", "status", "-o", "json"]);
+            let text = status["problems"].to_string();
+            assert!(text.contains("NET_IPIP") && text.contains("modprobe ipip"), "{text}");
+            // The subnet's own traffic does not care.
+            assert_eq!(g.rig.ping("web1", "10.244.2.1", 1), 1);
+            (millis, text)
+        });
+        self.case("module-loaded", |g| {
+            g.rig.run("host1", "modprobe ipip");
+            let good = g.repaired(&cross());
+            let status = g.rig.json("host1", &["tortie", "status", "-o", "json"]);
+            assert_eq!(status["dataplane"]["tunnel"], "up", "{status}");
+            good
+        });
+        self.case("no-fallback-device", |g| {
+            // Some machines keep fallback devices out of all but the first namespace: there `tunl0` has to be made.
+            std::fs::write("/proc/sys/net/core/fb_tunnels_only_for_init_net", "1\n").unwrap();
+            g.rig.run("host1", "modprobe -r ipip");
+            g.rig.run("host1", "modprobe ipip");
+            g.repaired(&cross())
+        });
+        self.case("real-device-deleted", |g| {
+            // This one can be deleted.
+            g.rig.ip("host1", "link del tunl0\n");
+            g.repaired(&cross())
+        });
+        std::fs::write("/proc/sys/net/core/fb_tunnels_only_for_init_net", "0\n").unwrap();
+        std::fs::write(LOADER, loader).unwrap();
+    }
+
+    fn settings(&mut self) {
+        self.case("store-mtu", |g| {
+            g.put("/calico/v1/config/IpInIpMtu", "1300");
+            g.repaired(&Wanted { mtu: 1300, ..cross() })
+        });
+        self.case("store-address", |g| {
+            g.put("/calico/v1/host/host1/config/IpInIpTunnelAddr", "10.244.1.60");
+            g.repaired(&Wanted { mtu: 1300, address: "10.244.1.60/32", ..cross() })
+        });
+        self.case("store-back", |g| {
+            g.put("/calico/v1/host/host1/config/IpInIpTunnelAddr", "10.244.1.63");
+            g.rig.run(
+                "host2",
+                "tortie --datastore sqlite:/store/store.db store rm /calico/v1/config/IpInIpMtu",
+            );
+            g.repaired(&cross())
+        });
+        self.case("always", |g| {
+            g.put(POOL, r#"{"cidr":"10.244.0.0/16","ipip":"tunl0"}"#);
+            let wanted = Wanted { routes: vec![OWN, HOST2_TUNNEL, HOST3_TUNNEL], ..cross() };
+            let good = g.repaired(&wanted);
+            let before = g.rig.tunnel_packets("host1");
+            assert_eq!(g.rig.ping("web1", "10.244.2.1", 3), 3);
+            let after = g.rig.tunnel_packets("host1");
+            assert_eq!((after.0 - before.0, after.1 - before.1), (3, 3));
+            g.put(POOL, CROSS);
+            within(REPAIRED, "cross-subnet again", || g.rig.check("host1", &cross()));
+            good
+        });
+    }
+
+    fn restart(&mut self) {
+        self.case("restart-writes-nothing", |g| {
+            let monitor = g
+                .rig
+                .lab
+                .spawn("host1", &["ip", "monitor", "link", "address", "route", "nexthop"], |c| {
+                    c.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+                })
+                .unwrap();
+            let monitor_pid = i32::try_from(monitor.id()).unwrap();
+            std::thread::sleep(std::time::Duration::from_millis(300));
+            assert!(g.rig.lab.kill("host1", Victim::Command).unwrap());
+            g.crosses();
+            g.rig.lab.start("host1").unwrap();
+            let millis = within(20_000, "ready", || {
+                let (ok, text) = g.rig.exec("host1", &["tortie", "status", "-o", "json"]);
+                if ok { Ok(()) } else { Err(text) }
+            });
+            within(20_000, "both sessions and no stale route", || {
+                let rows = g.rig.json("host1", &["tortie", "route", "list", "-o", "json"]).to_string();
+                if rows.matches("\"installed\"").count() == 3 { Ok(()) } else { Err(rows) }
+            });
+            g.rig.check("host1", &cross()).unwrap();
+            assert!(g.rig.lab.signal("host1", Victim::Pid(monitor_pid), Signal::TERM).unwrap());
+            let heard = monitor.wait_with_output().unwrap();
+            let heard = String::from_utf8_lossy(&heard.stdout).into_owned();
+            assert!(heard.is_empty(), "the restarted agent wrote: {heard}");
+            (millis, "`ip monitor` heard nothing".to_owned())
+        });
+        self.case("broken-while-away", |g| {
+            assert!(g.rig.lab.kill("host1", Victim::Command).unwrap());
+            g.rig.ip("host1", "link set tunl0 down\nlink set tunl0 mtu 600\naddr flush dev tunl0\n");
+            g.rig.lab.start("host1").unwrap();
+            // The routes went with the device; they come back with the sessions.
+            let millis = within(20_000, "host1", || g.rig.check("host1", &cross()));
+            g.crosses();
+            (millis, String::new())
+        });
+    }
+
+    fn pools(&mut self) {
+        self.case("pool-disabled", |g| {
+            // Disabled: no new addresses. Those in use go on.
+            g.put(
+                POOL,
+                r#"{"cidr":"10.244.0.0/16","ipip":"tunl0","ipip_mode":"cross-subnet","disabled":true}"#,
+            );
+            std::thread::sleep(std::time::Duration::from_millis(500));
+            g.rig.check("host1", &cross()).unwrap();
+            g.crosses();
+            g.put(POOL, CROSS);
+            (0, "packets go on through the tunnel".to_owned())
+        });
+        self.case("pool-without-ipip", |g| {
+            g.put(POOL, r#"{"cidr":"10.244.0.0/16"}"#);
+            let millis = within(REPAIRED, "plain routes, no tunnel address", || {
+                let routes = g.rig.routes("host1");
+                let device = g.rig.ip("host1", "addr show dev tunl0\n");
+                let right = routes == [OWN, HOST2_PLAIN, HOST3_PLAIN] && !device.contains("inet ");
+                if right { Ok(()) } else { Err(format!("{routes:#?}\n{device}")) }
+            });
+            let status = g.rig.json("host1", &["tortie", "status", "-o", "json"]);
+            assert_eq!(status["dataplane"]["tunnel"], "none", "{status}");
+            // Nobody wants the device now: what a stranger does with it is left alone.
+            g.rig.ip("host1", "addr add 192.0.2.9/32 dev tunl0\nlink set tunl0 down\n");
+            std::thread::sleep(std::time::Duration::from_millis(1000));
+            let device = g.rig.ip("host1", "addr show dev tunl0\n");
+            assert!(device.contains("192.0.2.9/32") && !device.contains("UP"), "{device}");
+            (millis, device)
+        });
+        self.case("pool-with-ipip-again", |g| {
+            g.put(POOL, CROSS);
+            g.repaired(&cross())
+        });
+        self.case("pool-removed", |g| {
+            g.rig.run("host2", &format!("tortie --datastore sqlite:/store/store.db store rm {POOL}"));
+            let millis = within(REPAIRED, "plain routes", || {
+                let routes = g.rig.routes("host1");
+                let right = routes == [OWN, HOST2_PLAIN, HOST3_PLAIN];
+                if right { Ok(()) } else { Err(format!("{routes:#?}")) }
+            });
+            (millis, String::new())
+        });
+    }
+}

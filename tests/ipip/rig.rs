@@ -1,0 +1,153 @@
+//! The lab with its agents, and what the kernel of each node says.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use tortie_topology::{Lab, Options, Running, Sandbox};
+
+/// The running lab. Ends with the test.
+pub(crate) struct Rig {
+    pub(crate) lab: Running,
+    _dir: tempfile::TempDir,
+}
+
+/// Asks each 50 ms until the answer is yes; gives how long that took in milliseconds, panics with the last evidence.
+pub(crate) fn within(millis: u64, what: &str, mut ask: impl FnMut() -> Result<(), String>) -> u64 {
+    let begin = Instant::now();
+    loop {
+        let answer = ask();
+        let took = begin.elapsed();
+        match answer {
+            Ok(()) if took <= Duration::from_millis(millis) => {
+                return u64::try_from(took.as_millis()).unwrap();
+            }
+            Ok(()) => panic!("{what}: right only after {took:?}"),
+            Err(evidence) if took > Duration::from_millis(millis) => {
+                panic!("{what}: not within {millis} ms: {evidence}")
+            }
+            Err(_) => std::thread::sleep(Duration::from_millis(50)),
+        }
+    }
+}
+
+impl Rig {
+    /// Builds the lab; `None` where it cannot be built (in CI that is a failure).
+    pub(crate) fn up() -> Option<Self> {
+        if !matches!(Sandbox::detect(), Ok(Sandbox::Root)) {
+            assert!(std::env::var_os("CI").is_none(), "the lab needs root");
+            eprintln!("skipped: the lab needs root");
+            return None;
+        }
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let lab = Lab::from_file(&root.join("topology/labs/ipip-cross-subnet.clab.yml")).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options::tied(Path::new(env!("CARGO_BIN_EXE_tortie")), &dir.path().join("lab"));
+        let lab = lab.up(&options, &mut |_| ()).unwrap_or_else(|e| panic!("{e}"));
+        Some(Self { lab, _dir: dir })
+    }
+
+    /// Runs a command in a node: whether it succeeded, and all that it said.
+    pub(crate) fn exec(&self, node: &str, command: &[&str]) -> (bool, String) {
+        let out = self.lab.exec(node, command).unwrap();
+        let text = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
+        (out.status.success(), text)
+    }
+
+    /// The same for a command that has to succeed, in one text.
+    pub(crate) fn run(&self, node: &str, command: &str) -> String {
+        let (ok, text) = self.exec(node, &command.split(' ').collect::<Vec<_>>());
+        assert!(ok, "{node}: {command}: {text}");
+        text
+    }
+
+    pub(crate) fn json(&self, node: &str, command: &[&str]) -> serde_json::Value {
+        let out = self.lab.exec(node, command).unwrap();
+        serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{command:?}: {e}: {out:?}"))
+    }
+
+    /// Several `ip` commands in one process: a fork is expensive in user-mode Linux. Goes on past errors.
+    pub(crate) fn ip(&self, node: &str, lines: &str) -> String {
+        let mut child = self
+            .lab
+            .spawn(node, &["ip", "-force", "-batch", "-"], |c| {
+                c.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+            })
+            .unwrap();
+        child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+        let out = child.wait_with_output().unwrap();
+        String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr)
+    }
+
+    /// Our routes as `ip` shows them, without the ids of their nexthop objects.
+    pub(crate) fn routes(&self, node: &str) -> Vec<String> {
+        routes_in(&self.ip(node, "route show proto 179\n"))
+    }
+
+    /// What differs from the wanted device and routes.
+    pub(crate) fn check(&self, node: &str, wanted: &Wanted<'_>) -> Result<(), String> {
+        let text = self.ip(node, "addr show dev tunl0\nroute show proto 179\n");
+        let (device, routes) = text.lines().partition::<Vec<_>, _>(|l| !is_route(l));
+        let head = device.first().copied().unwrap_or_default();
+        let flags = head.split(['<', '>']).nth(1).unwrap_or_default();
+        let up = flags.split(',').any(|f| f == "UP");
+        let addresses: Vec<&str> = device
+            .iter()
+            .filter_map(|l| l.trim().strip_prefix("inet "))
+            .map(|l| l.split(' ').next().unwrap_or_default())
+            .collect();
+        let right = up
+            && head.contains(&format!(" mtu {} ", wanted.mtu))
+            && addresses == [wanted.address]
+            && routes_in(&routes.join("\n")) == wanted.routes;
+        if right { Ok(()) } else { Err(format!("{text}\nwanted {wanted:?}")) }
+    }
+
+    /// Packets that went out of and came in through `tunl0`.
+    pub(crate) fn tunnel_packets(&self, node: &str) -> (u64, u64) {
+        let link = self.json(node, &["ip", "-s", "-j", "link", "show", "dev", "tunl0"]);
+        let count = |way: &str| link[0]["stats64"][way]["packets"].as_u64().unwrap();
+        (count("tx"), count("rx"))
+    }
+
+    /// Pings; how many answers came.
+    pub(crate) fn ping(&self, node: &str, to: &str, count: u32) -> u32 {
+        let count = count.to_string();
+        let (_, text) = self.exec(node, &["ping", "-n", "-c", &count, "-i", "0.02", "-W", "1", to]);
+        let line =
+            text.lines().find(|l| l.contains(" received")).unwrap_or_else(|| panic!("ping {to}: {text}"));
+        line.split(',').nth(1).unwrap().trim().split(' ').next().unwrap().parse().unwrap()
+    }
+}
+
+/// What a host should hold.
+#[derive(Debug, Clone)]
+pub(crate) struct Wanted<'a> {
+    pub(crate) mtu: u32,
+    /// All addresses of `tunl0`: one, with its length.
+    pub(crate) address: &'a str,
+    /// All our routes, sorted.
+    pub(crate) routes: Vec<&'a str>,
+}
+
+fn is_route(line: &str) -> bool {
+    line.starts_with("10.") || line.starts_with("blackhole ")
+}
+
+fn routes_in(text: &str) -> Vec<String> {
+    let mut routes: Vec<String> = text.lines().filter(|l| is_route(l)).map(without_id).collect();
+    routes.sort();
+    // Blackholes first, as in the wanted lists.
+    routes.sort_by_key(|r| !r.starts_with("blackhole"));
+    routes
+}
+
+/// A learned route names a nexthop object; the number is nobody's business.
+fn without_id(line: &str) -> String {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    match words.iter().position(|w| *w == "nhid") {
+        Some(at) => [&words[..at], &words[at + 2..]].concat().join(" "),
+        None => words.join(" "),
+    }
+}
