@@ -75,7 +75,7 @@ pub struct Settings {
     /// What to do to the kernel's routes [default: program]
     #[arg(long, value_enum, env = "TORTIE_KERNEL")]
     pub kernel: Option<Extent>,
-    /// What to do to the kernel's packet rules [default: program]
+    /// What to do to the kernel's packet rules (this version writes none) [default: program]
     #[arg(long, value_enum, env = "TORTIE_POLICY")]
     pub policy: Option<Extent>,
     /// Keep the last good state of the store here [default: /var/lib/tortie/cache.json]

@@ -39,7 +39,9 @@ impl Agent {
         let ready = self.is_ready();
         let before = self.live.ready.swap(ready, Ordering::Relaxed);
         if before != ready {
-            tracing::info!(target: "tortie", "{}", if ready { "ready" } else { "not ready" });
+            let word = if ready { "ready" } else { "not ready" };
+            tracing::info!(target: "tortie", "{word}");
+            let _ = sd_notify::notify(&[sd_notify::NotifyState::Status(word)]);
         }
         if self.core.running() && !self.announced_ready {
             self.announced_ready = true;
