@@ -15,7 +15,7 @@ use crate::speaker::SpeakerFact;
 impl Core {
     pub(super) fn kernel(&mut self, fact: KernelFact) {
         match fact {
-            KernelFact::Started { routes_v4, routes_v6 } => {
+            KernelFact::Started { routes_v4, routes_v6, .. } => {
                 self.kernel_found = Some((routes_v4, routes_v6));
                 let text =
                     format!("dumped: {routes_v4} IPv4 and {routes_v6} IPv6 routes of ours kept as stale");

@@ -186,9 +186,10 @@ impl Agent {
         // A bounded run, so that questions are answered between the facts of a full feed.
         for taken in 1.. {
             match next {
-                Some(Fact::Kernel(KernelFact::Started { routes_v4, routes_v6 })) => {
-                    self.core.kernel(KernelFact::Started { routes_v4, routes_v6 });
-                    self.start_speaker(routes_v4, routes_v6);
+                Some(Fact::Kernel(KernelFact::Started { routes_v4, routes_v6, blackholes })) => {
+                    self.core.kernel(KernelFact::Started { routes_v4, routes_v6, blackholes });
+                    let [v4, v6] = blackholes;
+                    self.start_speaker(routes_v4 + v4, routes_v6 + v6);
                 }
                 Some(Fact::Kernel(fact)) => self.core.kernel(fact),
                 Some(Fact::Speaker(fact)) => self.core.speaker(fact, Instant::now()),

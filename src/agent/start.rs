@@ -131,13 +131,18 @@ impl Agent {
         }
     }
 
-    pub(super) fn start_speaker(&mut self, routes_v4: usize, routes_v6: usize) {
-        let found = [(routes_v4, Family::Ipv4Unicast), (routes_v6, Family::Ipv6Unicast)];
+    /// `v4`, `v6`: own routes that the kernel kept. None at all: a first start, which has nothing to preserve.
+    pub(super) fn start_speaker(&mut self, v4: usize, v6: usize) {
+        let found = [(v4, Family::Ipv4Unicast), (v6, Family::Ipv6Unicast)];
         let families: Vec<Family> = found.iter().filter(|(n, _)| *n > 0).map(|(_, f)| *f).collect();
+        if families.is_empty() {
+            self.core.restart_done = true;
+            self.to_kernel(ToKernel::SweepStale);
+        }
         let options = SpeakerOptions {
             listen: self.options.settings.bgp_listen.clone(),
             kernel: self.options.settings.kernel() != Extent::Off,
-            restarting: Some(families),
+            restarting: (!families.is_empty()).then_some(families),
             restart_time: RESTART_TIME,
             changes: self.changes.clone(),
             ..SpeakerOptions::default()

@@ -88,10 +88,12 @@ impl std::fmt::Debug for ToKernel {
 pub enum KernelFact {
     /// The first dump is done; these own learned routes were found and are kept as stale.
     Started {
-        /// Own IPv4 routes found.
+        /// Own learned IPv4 routes found.
         routes_v4: usize,
-        /// Own IPv6 routes found.
+        /// Own learned IPv6 routes found.
         routes_v6: usize,
+        /// Own IPv4 and IPv6 blackholes found: blocks that this host forwards for.
+        blackholes: [usize; 2],
     },
     /// The intent of this generation is in the kernel, but for what failed.
     Applied {

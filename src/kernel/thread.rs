@@ -128,7 +128,8 @@ impl Thread {
             }
         }
         let protocol = self.state.table.marks.protocol;
-        let (mut foreign, mut found) = (Vec::new(), [0usize; 2]);
+        let mut foreign = Vec::new();
+        let (mut found, mut blackholes) = ([0usize; 2], [0usize; 2]);
         let table = &mut self.state.table;
         dump::routes(&mut self.reader, |route| {
             if route.protocol != protocol {
@@ -136,15 +137,15 @@ impl Thread {
                 return;
             }
             table.load(&route);
-            if table.entries.get(&route.prefix).is_some_and(|e| e.known != Known::Blackhole)
-                && let Some(n) = found.get_mut(usize::from(!route.prefix.is_v4()))
-            {
+            let Some(entry) = table.entries.get(&route.prefix) else { return };
+            let count = if entry.known == Known::Blackhole { &mut blackholes } else { &mut found };
+            if let Some(n) = count.get_mut(usize::from(!route.prefix.is_v4())) {
                 *n += 1;
             }
         })?;
         self.state.picture.replace_routes(foreign);
         let [routes_v4, routes_v6] = found;
-        (self.sink)(KernelFact::Started { routes_v4, routes_v6 });
+        (self.sink)(KernelFact::Started { routes_v4, routes_v6, blackholes });
         Ok(())
     }
 
@@ -487,7 +488,7 @@ impl Thread {
 
 /// Answers for a pure speaker: every next hop is reachable, everything is applied at once.
 pub(super) fn run_off(inbox: &Receiver<ToKernel>, mut sink: Sink, view: &State) {
-    sink(KernelFact::Started { routes_v4: 0, routes_v6: 0 });
+    sink(KernelFact::Started { routes_v4: 0, routes_v6: 0, blackholes: [0; 2] });
     while let Ok(message) = inbox.recv() {
         match message {
             ToKernel::Intent(intent) => sink(KernelFact::Applied {

@@ -42,7 +42,7 @@ impl Rig {
         let handle = spawn(options, sink).expect("netlink opens");
         let mut rig = Self { handle: Some(handle), facts, generation: 0, started: (0, 0) };
         rig.started = rig.wait("Started", |fact| match fact {
-            KernelFact::Started { routes_v4, routes_v6 } => Some((*routes_v4, *routes_v6)),
+            KernelFact::Started { routes_v4, routes_v6, .. } => Some((*routes_v4, *routes_v6)),
             _ => None,
         });
         rig
