@@ -154,10 +154,10 @@ async fn the_cache_holds_what_was_trusted_and_serves_a_start_without_store() {
     let store = open(&path).await;
     write(&store, vec![put("/calico/v1/a", "1")]).await;
     let mut feed = start(&store, &[PREFIX], Some(cache.clone()));
-    let (_, generation) = snapshot(&mut feed).await;
+    let (listed, generation) = snapshot(&mut feed).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert!(!cache.exists(), "nobody trusts it yet");
-    feed.trust(generation);
+    feed.trust(generation, listed.revision);
     let until = Instant::now() + Duration::from_secs(5);
     while !cache.exists() {
         assert!(Instant::now() < until, "no cache was written");
@@ -483,5 +483,28 @@ mod etcd {
         while Instant::now() < until {
             watch.next().await.unwrap();
         }
+    }
+}
+
+/// A watch may bring the end of everything: the cache must not have it before the consumer has said that it is right.
+#[tokio::test]
+async fn the_cache_never_has_a_change_that_nobody_trusts_yet() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = dir.path().join("cache");
+    let store = open(&dir.path().join("store.db")).await;
+    write(&store, vec![put("/calico/v1/a", "1")]).await;
+    let mut feed = start(&store, &[PREFIX], Some(cache.clone()));
+    let (listed, generation) = snapshot(&mut feed).await;
+    // Two changes at once: whatever is written first, the wipe is in it.
+    write(&store, vec![tortie::store::Op::Delete { key: "/calico/v1/a".to_owned() }]).await;
+    assert_eq!(changes(&mut feed).await, ["-/calico/v1/a"]);
+    feed.trust(generation, listed.revision);
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert!(!cache.exists(), "the deletion is not trusted");
+    feed.trust(generation, listed.revision + 1);
+    let until = Instant::now() + Duration::from_secs(10);
+    while !cache.exists() {
+        assert!(Instant::now() < until, "no cache was written");
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

@@ -40,8 +40,9 @@ pub(super) enum Effect {
     KernelTook,
     /// The own blocks: watch these keys too.
     Scope(Vec<String>),
-    /// The snapshot of this generation is believed: it may replace the cache on disk.
-    Trust(u64),
+    /// The snapshot of this generation, with what followed up to this revision, is believed: it may replace the cache
+    /// on disk.
+    Trust(u64, u64),
     /// The settings of the logs may have changed.
     Logs,
 }
@@ -96,13 +97,17 @@ pub(super) struct Core {
     guard: Guard,
     /// What was read and not acted on yet.
     pending: Dirty,
-    /// The own blocks that are watched; `None` before the first list.
-    scope: Option<Vec<String>>,
+    /// The blocks that are watched.
+    scope: BTreeSet<String>,
+    /// Those of them that were not told yet.
+    awaited: BTreeSet<String>,
     have_main: bool,
-    have_blocks: bool,
+    blocks_told: bool,
     cached: Option<Model>,
-    /// The generation of a snapshot that the guard has not let pass yet.
-    untrusted: Option<u64>,
+    /// The generation of the last snapshot.
+    listed: u64,
+    /// Generation and revision that are in force.
+    trusted: (u64, u64),
     pub(super) keys: usize,
     pub(super) link: StoreLink,
     changes: ChangeIds,
@@ -144,11 +149,13 @@ impl Core {
             frozen: None,
             guard: Guard::new(),
             pending: Dirty::everything(),
-            scope: None,
+            scope: BTreeSet::new(),
+            awaited: BTreeSet::new(),
             have_main: false,
-            have_blocks: false,
+            blocks_told: false,
             cached: None,
-            untrusted: None,
+            listed: 0,
+            trusted: (0, 0),
             keys: 0,
             link: StoreLink {
                 connected: false,
@@ -212,9 +219,7 @@ impl Core {
         self.say(ChangeId::default(), Plane::Store, '!', "store", "away: running from the cache on disk");
         self.link.from_cache = true;
         let followed = std::mem::replace(&mut self.model, cached);
-        let untrusted = self.untrusted.take();
         self.load(&Dirty::everything());
-        self.untrusted = untrusted;
         self.model = followed;
         true
     }
@@ -267,14 +272,14 @@ impl Core {
         let before = self.model.census();
         let mut dirty = self.model.replace(Part::Main, snapshot);
         // The first list of a start is made before the own affinities are known, so it has no blocks.
-        if self.have_blocks {
+        if self.blocks_told {
             dirty.merge(self.model.replace(Part::Blocks, snapshot));
         }
         self.guard.after_replace(before, &self.model, &snapshot.store_id);
-        self.untrusted = Some(generation);
+        self.listed = generation;
         self.keys = snapshot.entries.len();
-        self.link.from_cache = false;
-        self.link.revision = self.link.revision.max(snapshot.revision);
+        // Another history may count from the beginning.
+        self.link.revision = snapshot.revision;
         self.pending.merge(dirty);
         self.have_main = true;
         self.rescope();
@@ -288,19 +293,24 @@ impl Core {
             .map(|key| Change::Delete { key: key.clone() })
             .collect();
         changes.extend(snapshot.entries.into_iter().map(Change::Put));
-        self.have_blocks = true;
+        self.blocks_told = true;
+        self.awaited.retain(|key| !prefixes.iter().any(|told| key.starts_with(told.as_str())));
         self.delta(&Delta { revision: snapshot.revision, changes });
     }
 
-    /// Own blocks are single keys that the own affinities name: what is watched follows the affinities.
+    /// Own blocks are single keys that the own affinities name: what is watched follows the affinities, and nothing is
+    /// computed between an affinity and its block. A block that was released stays watched: should its affinity come
+    /// back (a wiped store that is filled again), both come in one transaction.
     fn rescope(&mut self) {
-        let scope = self.model.block_scope();
-        if self.have_main && self.scope.as_ref() != Some(&scope) {
-            if scope.is_empty() {
-                self.have_blocks = true;
-            }
-            self.scope = Some(scope.clone());
-            self.out.push(Effect::Scope(scope));
+        if !self.have_main {
+            return;
+        }
+        let watched = |key: &String| self.scope.iter().any(|known| key.starts_with(known.as_str()));
+        let new: Vec<String> = self.model.block_scope().into_iter().filter(|key| !watched(key)).collect();
+        if !new.is_empty() {
+            self.scope.extend(new.iter().cloned());
+            self.awaited.extend(new);
+            self.out.push(Effect::Scope(self.scope.iter().cloned().collect()));
         }
     }
 
@@ -322,11 +332,12 @@ impl Core {
 
     /// Acts on what was read, unless the guard says to hold still. Called once after a run of deltas.
     pub(super) fn go_on(&mut self) {
-        if !(self.have_main && self.have_blocks) {
+        if !self.have_main || !self.awaited.is_empty() {
             return;
         }
         if self.pending.is_clean() && self.frozen.is_none() && self.loaded() {
             self.pending.touched.clear();
+            self.trust();
             return;
         }
         match self.guard.frozen(&self.model) {
@@ -345,8 +356,19 @@ impl Core {
                 }
                 let dirty = std::mem::take(&mut self.pending);
                 self.cached = None;
+                self.link.from_cache = false;
                 self.load(&dirty);
+                self.trust();
             }
+        }
+    }
+
+    /// What was read so far is in force.
+    fn trust(&mut self) {
+        let now = (self.listed, self.link.revision);
+        if self.trusted != now {
+            self.trusted = now;
+            self.out.push(Effect::Trust(now.0, now.1));
         }
     }
 
@@ -368,9 +390,6 @@ impl Core {
             self.out.push(Effect::Loaded);
         }
         self.recompute(dirty, revision);
-        if let Some(generation) = self.untrusted.take() {
-            self.out.push(Effect::Trust(generation));
-        }
         self.out.push(Effect::Logs);
     }
 

@@ -131,7 +131,7 @@ fn a_wiped_store_freezes_a_running_agent_until_somebody_accepts() {
     assert!(core.accept());
     let effects = core.effects();
     assert_eq!(kernel_intents(&effects)[0].blackholes.len(), 0);
-    assert!(effects.iter().any(|e| matches!(e, Effect::Trust(2))));
+    assert!(effects.iter().any(|e| matches!(e, Effect::Trust(2, _))));
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn a_restart_on_a_wiped_store_runs_from_the_cache_and_trusts_nothing_new() {
     let effects = feed(&mut core, wiped);
     assert!(core.frozen.is_some());
     assert_eq!(kernel_intents(&effects)[0].blackholes.len(), 1);
-    assert!(!effects.iter().any(|e| matches!(e, Effect::Trust(_))));
+    assert!(!effects.iter().any(|e| matches!(e, Effect::Trust(..))));
 }
 
 #[test]

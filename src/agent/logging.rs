@@ -93,6 +93,8 @@ pub(super) struct Logs {
     file: Box<dyn Fn(Targets) + Send>,
     sink: SharedFile,
     current: LogSettings,
+    /// Why the file is not written.
+    trouble: Option<String>,
 }
 
 impl std::fmt::Debug for Logs {
@@ -124,31 +126,33 @@ pub(super) fn start() -> Logs {
     let set_file = move |filter: Targets| {
         let _ = file.reload(filter);
     };
-    Logs { screen, file: Box::new(set_file), sink, current }
+    Logs { screen, file: Box::new(set_file), sink, current, trouble: None }
 }
 
 impl Logs {
-    /// Takes new settings. Gives a sentence when the file cannot be opened; the screen goes on in any case.
+    /// Takes new settings. Gives a sentence while the file cannot be opened; the screen goes on in any case.
     pub(super) fn apply(&mut self, wanted: &LogSettings) -> Option<String> {
         if *wanted == self.current {
-            return None;
+            return self.trouble.clone();
         }
-        let mut trouble = None;
         if wanted.path != self.current.path {
             let opened = wanted.path.as_deref().map(open).transpose();
             match opened {
-                Ok(file) => self.sink.set(file),
+                Ok(file) => {
+                    self.sink.set(file);
+                    self.trouble = None;
+                }
                 Err(error) => {
                     self.sink.set(None);
                     let path = wanted.path.as_deref().unwrap_or(Path::new("")).display().to_string();
-                    trouble = Some(format!("LogFilePath {path} cannot be opened: {error}"));
+                    self.trouble = Some(format!("LogFilePath {path} cannot be opened: {error}"));
                 }
             }
         }
         let _ = self.screen.reload(targets(wanted.screen, wanted.bgp));
         (self.file)(targets(wanted.file, wanted.bgp));
         self.current = wanted.clone();
-        trouble
+        self.trouble.clone()
     }
 }
 

@@ -235,10 +235,10 @@ impl Agent {
                 keys.extend(blocks);
                 self.feed.set_prefixes(&keys);
             }
-            Effect::Trust(generation) => self.feed.trust(generation),
+            Effect::Trust(generation, upto) => self.feed.trust(generation, upto),
             Effect::Logs => {
                 let wanted = host::log_settings(&self.core.model);
-                self.log_trouble = self.logs.apply(&wanted).or(self.log_trouble.take());
+                self.log_trouble = self.logs.apply(&wanted);
             }
         }
     }

@@ -229,6 +229,10 @@ fn problems(facts: &CoreFacts, kernel: Option<&KernelFacts>) -> Vec<Problem> {
         let text = format!("{away}; the last good state stays in force");
         out.push(problem("store-away", "store", text, "nothing here; it is tried again by itself"));
     }
+    if facts.from_cache && facts.away.is_none() && facts.frozen.is_none() {
+        let text = "running from the cache on disk: the store has not answered yet";
+        out.push(problem("from-cache", "store", text, "nothing here; it is tried again by itself"));
+    }
     for object in facts.invalid.iter().take(50) {
         out.push(problem(
             "invalid-value",

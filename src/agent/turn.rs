@@ -87,7 +87,10 @@ impl Agent {
                 self.waiting.push(Waiting { request, answer, until });
             }
             Ask::Accept(answer) => {
-                let _ = answer.send(self.core.accept());
+                let accepted = self.core.accept();
+                // A store that was empty does not know this host.
+                self.registered &= !accepted;
+                let _ = answer.send(accepted);
             }
         }
     }

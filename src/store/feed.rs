@@ -41,8 +41,9 @@ pub enum FeedEvent {
         /// Counts snapshots; for [`Feed::trust`].
         generation: u64,
     },
-    /// The entries of prefixes that [`Feed::set_prefixes`] added. Changes in them up to this revision are not told again,
-    /// but deltas of other prefixes may come later with smaller revisions.
+    /// The entries of prefixes that [`Feed::set_prefixes`] added; each is told once, also when a snapshot had it. Changes
+    /// in them up to this revision are not told again, but deltas of other prefixes may come later with smaller
+    /// revisions.
     Added {
         /// What was added.
         prefixes: Vec<String>,
@@ -77,7 +78,7 @@ pub struct FeedOptions {
 pub struct Feed {
     events: mpsc::Receiver<FeedEvent>,
     prefixes: watch::Sender<Vec<String>>,
-    trusted: watch::Sender<u64>,
+    trusted: watch::Sender<(u64, Revision)>,
     task: JoinHandle<()>,
 }
 
@@ -87,7 +88,7 @@ impl Feed {
     pub fn start(runtime: &Handle, store: Arc<dyn Store>, options: FeedOptions) -> Self {
         let (sender, events) = mpsc::channel(CAPACITY);
         let (prefixes, wanted) = watch::channel(disjoint_prefixes(&options.prefixes));
-        let (trusted, trust) = watch::channel(0);
+        let (trusted, trust) = watch::channel((0, 0));
         let task = Task {
             store,
             events: sender,
@@ -118,9 +119,10 @@ impl Feed {
         });
     }
 
-    /// Says that the snapshot of this generation, and what follows it, is believed: it may replace the cache.
-    pub fn trust(&self, generation: u64) {
-        self.trusted.send_replace(generation);
+    /// Says that the snapshot of this generation, and what followed it up to this revision, is believed: it may replace
+    /// the cache. What comes later may not, until that is believed too.
+    pub fn trust(&self, generation: u64, upto: Revision) {
+        self.trusted.send_replace((generation, upto));
     }
 }
 
@@ -206,10 +208,13 @@ impl Task {
     }
 
     async fn list(&mut self) -> Result<Option<Revision>, Gone> {
-        self.prefixes.clone_from(&self.wanted.borrow_and_update());
-        match self.store.list(&self.prefixes).await {
+        let wanted = self.wanted.borrow_and_update().clone();
+        match self.store.list(&wanted).await {
             Ok(snapshot) => {
                 self.back().await?;
+                let known = std::mem::replace(&mut self.prefixes, wanted);
+                let new = if self.generation == 0 { Vec::new() } else { uncovered(&self.prefixes, &known) };
+                let added = (!new.is_empty()).then(|| part(&snapshot, new));
                 let revision = snapshot.revision;
                 self.generation += 1;
                 self.floors.clear();
@@ -218,6 +223,9 @@ impl Task {
                     copy.replace(&snapshot, self.generation);
                 }
                 self.tell(FeedEvent::Snapshot { snapshot, generation: self.generation }).await?;
+                if let Some(added) = added {
+                    self.tell(added).await?;
+                }
                 Ok(Some(revision))
             }
             Err(e) => {
@@ -233,8 +241,7 @@ impl Task {
         if wanted == self.prefixes {
             return Ok(Ok(()));
         }
-        let covered = |prefix: &String| self.prefixes.iter().any(|known| prefix.starts_with(known.as_str()));
-        let new: Vec<String> = wanted.iter().filter(|prefix| !covered(prefix)).cloned().collect();
+        let new = uncovered(&wanted, &self.prefixes);
         if !new.is_empty() {
             let snapshot = match self.store.list(&new).await {
                 Ok(snapshot) => snapshot,
@@ -365,32 +372,57 @@ impl Task {
     }
 }
 
+/// The wanted prefixes that no known one covers.
+fn uncovered(wanted: &[String], known: &[String]) -> Vec<String> {
+    let covered = |prefix: &String| known.iter().any(|known| prefix.starts_with(known.as_str()));
+    wanted.iter().filter(|prefix| !covered(prefix)).cloned().collect()
+}
+
+/// What a snapshot has of these prefixes.
+fn part(whole: &Snapshot, prefixes: Vec<String>) -> FeedEvent {
+    let wanted = |kv: &&KeyValue| prefixes.iter().any(|prefix| kv.key.starts_with(prefix.as_str()));
+    let entries = whole.entries.iter().filter(wanted).cloned().collect();
+    let snapshot = Snapshot { revision: whole.revision, store_id: whole.store_id.clone(), entries };
+    FeedEvent::Added { prefixes, snapshot }
+}
+
 /// The state that was told, kept for the cache.
 struct Copy {
     cache: Cache,
     store_id: String,
     entries: BTreeMap<String, KeyValue>,
     generation: u64,
-    trust: watch::Receiver<u64>,
+    /// The revision of the newest entry or deletion in it.
+    newest: Revision,
+    trust: watch::Receiver<(u64, Revision)>,
     debounce: Debounce,
 }
 
 impl Copy {
-    fn new(cache: Cache, trust: watch::Receiver<u64>) -> Self {
+    fn new(cache: Cache, trust: watch::Receiver<(u64, Revision)>) -> Self {
         let debounce = Debounce::new(CACHE_INTERVAL);
-        Self { cache, store_id: String::new(), entries: BTreeMap::new(), generation: 0, trust, debounce }
+        Self {
+            cache,
+            store_id: String::new(),
+            entries: BTreeMap::new(),
+            generation: 0,
+            newest: 0,
+            trust,
+            debounce,
+        }
     }
 
     fn replace(&mut self, snapshot: &Snapshot, generation: u64) {
         self.generation = generation;
         self.store_id.clone_from(&snapshot.store_id);
         self.entries.clear();
+        self.newest = 0;
         self.insert(snapshot);
-        self.debounce.changed();
     }
 
     fn insert(&mut self, snapshot: &Snapshot) {
         self.entries.extend(snapshot.entries.iter().map(|kv| (kv.key.clone(), kv.clone())));
+        self.newest = self.newest.max(snapshot.revision);
         self.debounce.changed();
     }
 
@@ -401,6 +433,7 @@ impl Copy {
                 Change::Delete { key } => drop(self.entries.remove(key)),
             }
         }
+        self.newest = self.newest.max(delta.revision);
         self.debounce.changed();
     }
 
@@ -410,8 +443,12 @@ impl Copy {
 
     /// When to save; never what the consumer does not trust.
     fn due(&self) -> Option<Instant> {
-        let trusted = *self.trust.borrow() == self.generation;
-        if trusted { self.debounce.due(Instant::now()) } else { None }
+        let (generation, upto) = *self.trust.borrow();
+        if generation == self.generation && upto >= self.newest {
+            self.debounce.due(Instant::now())
+        } else {
+            None
+        }
     }
 
     async fn sleep(due: Option<Instant>) {

@@ -42,6 +42,9 @@ pub struct EtcdStore {
     pool: Pool,
     /// Cluster id of the last list, 0 before.
     cluster: AtomicU64,
+    /// Raft term of the last list, 0 before. It never falls in one history: a cluster that lost its data and was set up
+    /// anew has the same id, and may have as many revisions again.
+    term: AtomicU64,
 }
 
 impl EtcdStore {
@@ -50,7 +53,11 @@ impl EtcdStore {
     /// # Errors
     /// [`StoreError::Unusable`] for options that do not fit together and files that cannot be read.
     pub fn new(options: &StoreOptions, endpoints: Vec<String>, tls: bool) -> Result<Self, StoreError> {
-        Ok(Self { pool: Pool::new(options, endpoints, tls)?, cluster: AtomicU64::new(0) })
+        Ok(Self {
+            pool: Pool::new(options, endpoints, tls)?,
+            cluster: AtomicU64::new(0),
+            term: AtomicU64::new(0),
+        })
     }
 
     async fn range(&self, key: impl Into<Vec<u8>>, options: GetOptions) -> Result<GetResponse, StoreError> {
@@ -82,6 +89,7 @@ impl EtcdStore {
                     snapshot.revision = revision_of(header.revision());
                     snapshot.store_id = format!("{:x}", header.cluster_id());
                     self.cluster.store(header.cluster_id(), Ordering::Relaxed);
+                    self.term.store(header.raft_term(), Ordering::Relaxed);
                 }
                 let (more, kvs) = (answer.more(), answer.take_kvs());
                 snapshot.entries.extend(kvs.iter().map(key_value));
@@ -125,7 +133,8 @@ impl Store for EtcdStore {
         let now = self.range(first, GetOptions::new().with_keys_only()).await?;
         let header = now.header().ok_or_else(|| StoreError::Away("etcd answered without header".into()))?;
         let (current, known) = (revision_of(header.revision()), self.cluster.load(Ordering::Relaxed));
-        if current < after || (known != 0 && known != header.cluster_id()) {
+        let younger = header.raft_term() < self.term.load(Ordering::Relaxed);
+        if current < after || younger || (known != 0 && known != header.cluster_id()) {
             // Another cluster, or one that was restored from a copy: only a list can tell.
             return Ok(Box::new(Restart { oldest: Some(current) }));
         }

@@ -1,0 +1,544 @@
+//! Hosts with real agents in namespaces: a fabric, a network of its own for etcd, and a store that the test can break.
+//!
+//! ```text
+//!   host1 .. hostN --eth1--> switch (172.30.0.0/24; a BIRD at .254 when asked for)
+//!                  --eth2--> switch (10.99.0.0/24) <--eth1-- etcd1 .. etcdM
+//! ```
+
+#![allow(
+    dead_code,
+    clippy::expect_used,
+    clippy::unwrap_used,
+    reason = "test helper; not every test uses all of it"
+)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tortie_topology::{Lab, Options, Running, Sandbox, Signal, Victim};
+
+/// Longest wait for anything; machines that run tests are busy.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// The program under test.
+pub(crate) const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
+
+/// Asks until the answer is yes; panics with the last evidence.
+pub(crate) fn within(limit: Duration, what: &str, mut ask: impl FnMut() -> Result<(), String>) {
+    let begin = Instant::now();
+    loop {
+        match ask() {
+            Ok(()) => return,
+            Err(evidence) if begin.elapsed() > limit => panic!("{what}: not within {limit:?}: {evidence}"),
+            Err(_) => std::thread::sleep(Duration::from_millis(50)),
+        }
+    }
+}
+
+/// What the lab is made of.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Plan {
+    /// Hosts with an agent.
+    pub(crate) hosts: usize,
+    /// Members of etcd; 0 = SQLite.
+    pub(crate) etcd: usize,
+    /// The switch is a BIRD too.
+    pub(crate) router: bool,
+    /// Words after `agent`, by host.
+    pub(crate) flags: BTreeMap<usize, String>,
+    /// The members that a host knows, where not all.
+    pub(crate) members: BTreeMap<usize, Vec<usize>>,
+    /// Hosts whose agents wait for [`Hosts::go`].
+    pub(crate) later: Vec<usize>,
+    /// Only this is in the store at first, in the place of the usual data.
+    pub(crate) data: Option<BTreeMap<String, String>>,
+}
+
+/// A lab that runs.
+pub(crate) struct Hosts {
+    pub(crate) lab: Running,
+    plan: Plan,
+    dir: tempfile::TempDir,
+}
+
+/// True when labs can be built here and the programs are there. Otherwise says why; in CI that is a failure.
+fn possible(options: &Options, plan: &Plan) -> bool {
+    let skip = |why: &str| {
+        assert!(std::env::var_os("CI").is_none(), "cannot run: {why}");
+        eprintln!("skipped: {why}");
+        false
+    };
+    match Sandbox::detect() {
+        Ok(Sandbox::Root) => {}
+        Ok(Sandbox::Rootless { .. }) => return skip("needs root to act on namespaces directly"),
+        Err(e) => return skip(&e.to_string()),
+    }
+    let programs = [(plan.etcd > 0, "etcd"), (plan.etcd > 0, "etcdctl"), (plan.router, "bird")];
+    for (_, program) in programs.iter().filter(|(needed, _)| *needed) {
+        if options.find(program).is_none() {
+            return skip(&format!("{program} is missing; tests/tools/peers.sh brings it"));
+        }
+    }
+    true
+}
+
+/// The value of a block of 64 addresses that belongs to a host.
+pub(crate) fn block(cidr: &str, host: &str) -> String {
+    let free: Vec<u32> = (0..64).collect();
+    json!({
+        "cidr": cidr, "affinity": format!("host:{host}"), "strictAffinity": false,
+        "allocations": vec![Value::Null; 64], "unallocated": free, "attributes": [],
+    })
+    .to_string()
+}
+
+/// The keys of a block with its affinity.
+pub(crate) fn block_keys(cidr: &str, host: &str) -> [String; 2] {
+    let name = cidr.replace('/', "-");
+    [
+        format!("/calico/ipam/v2/host/{host}/ipv4/block/{name}"),
+        format!("/calico/ipam/v2/assignment/ipv4/block/{name}"),
+    ]
+}
+
+/// The data of the lab files of this repository, for as many hosts as are asked for.
+pub(crate) fn lab_data(hosts: usize, router: bool) -> BTreeMap<String, String> {
+    let lab = if router { "tor-bird" } else { "mesh" };
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("topology/labs/{lab}/store.json"));
+    let mut map: BTreeMap<String, String> =
+        serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+    for absent in hosts + 1..=3 {
+        map.retain(|k, v| !k.contains(&format!("host{absent}")) && !v.contains(&format!("host{absent}")));
+    }
+    map
+}
+
+impl Hosts {
+    /// Builds the lab, fills the store and starts the agents; `None` when that is not possible here.
+    pub(crate) fn up(plan: Plan) -> Option<Self> {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options::tied(Path::new(TORTIE), &dir.path().join("state"));
+        if !possible(&options, &plan) {
+            return None;
+        }
+        let text = text(&plan);
+        let lab = Lab::from_text(&text, &dir.path().join("hosts.clab.yml")).unwrap_or_else(|e| panic!("{e}"));
+        let lab = lab.up(&options, &mut |_| ()).unwrap_or_else(|e| panic!("{e}\n{text}"));
+        let this = Self { lab, plan, dir };
+        if this.plan.etcd > 0 {
+            this.etcd_answers();
+        }
+        let data = this.plan.data.clone();
+        let data = data.unwrap_or_else(|| lab_data(this.plan.hosts, this.plan.router));
+        if !data.is_empty() {
+            this.import(&data);
+        }
+        for host in (1..=this.plan.hosts).filter(|h| !this.plan.later.contains(h)) {
+            this.go(host);
+        }
+        Some(this)
+    }
+
+    fn shared(&self) -> PathBuf {
+        self.lab.lab_dir().join("store")
+    }
+
+    /// Lets a host's agent start.
+    pub(crate) fn go(&self, host: usize) {
+        std::fs::write(self.shared().join(format!("go{host}")), "").unwrap();
+    }
+
+    /// Waits until etcd answers on every member that runs.
+    pub(crate) fn etcd_answers(&self) {
+        within(PATIENCE, "etcd answers", || match self.try_etcdctl(1, &["endpoint", "health"]) {
+            Ok(_) => Ok(()),
+            Err(e) => Err(e),
+        });
+    }
+
+    pub(crate) fn try_etcdctl(&self, member: usize, words: &[&str]) -> Result<String, String> {
+        let mut all = vec!["env", "ETCDCTL_API=3", "etcdctl", "--dial-timeout=1s", "--command-timeout=3s"];
+        all.extend(words);
+        let output = self.lab.exec(&format!("etcd{member}"), &all).unwrap();
+        if output.status.success() { Ok(stdout(&output)) } else { Err(stderr(&output)) }
+    }
+
+    pub(crate) fn etcdctl(&self, member: usize, words: &[&str]) -> String {
+        self.try_etcdctl(member, words).unwrap_or_else(|e| panic!("etcdctl {words:?}: {e}"))
+    }
+
+    /// A member's link to everybody else.
+    pub(crate) fn cable(&self, member: usize, up: bool) {
+        self.lab.set_link(&format!("etcd{member}"), "eth1", up).unwrap();
+    }
+
+    /// Runs `tortie` straight on the store: on the first member of etcd itself, or on the first host.
+    pub(crate) fn store(&self, words: &[&str]) -> Output {
+        self.store_at(1, words)
+    }
+
+    /// The same on another member.
+    pub(crate) fn store_at(&self, member: usize, words: &[&str]) -> Output {
+        let (node, url) = match self.plan.etcd {
+            0 => ("host1".to_owned(), "sqlite:/store/store.db"),
+            _ => (format!("etcd{member}"), "etcd://127.0.0.1:2379"),
+        };
+        let mut all = vec![TORTIE, "--datastore", url, "store"];
+        all.extend(words);
+        self.lab.exec(&node, &all).unwrap()
+    }
+
+    pub(crate) fn put(&self, key: &str, value: &str) {
+        let output = self.store(&["put", "--raw", key, value]);
+        assert!(output.status.success(), "{output:?}");
+    }
+
+    pub(crate) fn rm(&self, key: &str) {
+        let output = self.store(&["rm", key]);
+        assert!(output.status.success(), "{output:?}");
+    }
+
+    /// Writes a map into the store, on a member that answers on its own loopback.
+    pub(crate) fn import(&self, data: &BTreeMap<String, String>) {
+        self.import_at(1, data);
+    }
+
+    pub(crate) fn import_at(&self, member: usize, data: &BTreeMap<String, String>) {
+        let name = format!("import{member}.json");
+        std::fs::write(self.shared().join(&name), serde_json::to_string(data).unwrap()).unwrap();
+        let output = self.store_at(member, &["import", &format!("/store/{name}")]);
+        assert!(output.status.success(), "{output:?}");
+    }
+
+    /// Runs `tortie` on a host, as a person there would.
+    pub(crate) fn tortie(&self, host: usize, words: &[&str]) -> Output {
+        let mut all = vec![TORTIE];
+        all.extend(words);
+        self.lab.exec(&format!("host{host}"), &all).unwrap()
+    }
+
+    /// Output of a command that has to succeed.
+    pub(crate) fn run(&self, node: &str, command: &str) -> String {
+        let output = self.lab.exec(node, &command.split(' ').collect::<Vec<_>>()).unwrap();
+        assert!(output.status.success(), "{node}: {command}: {}", stderr(&output));
+        stdout(&output)
+    }
+
+    pub(crate) fn node(host: usize) -> String {
+        format!("host{host}")
+    }
+
+    /// Process id of a host's agent.
+    pub(crate) fn pid(&self, host: usize) -> i32 {
+        self.lab.pid(&Self::node(host)).unwrap_or_else(|| panic!("host{host}: {}", self.log(host)))
+    }
+
+    pub(crate) fn log(&self, host: usize) -> String {
+        std::fs::read_to_string(self.lab.log_of(&Self::node(host)).unwrap()).unwrap_or_default()
+    }
+
+    /// A path as a host sees it.
+    pub(crate) fn path(&self, host: usize, path: &str) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/root{path}", self.pid(host)))
+    }
+
+    /// One request on the agent's socket: status code and body.
+    pub(crate) fn ask(
+        &self,
+        host: usize,
+        method: &str,
+        path: &str,
+        body: &str,
+    ) -> Result<(u16, String), String> {
+        let Some(pid) = self.lab.pid(&Self::node(host)) else {
+            return Err(format!("no agent on host{host}: {}", self.log(host)));
+        };
+        let socket = format!("/proc/{pid}/root/run/tortie/tortie.sock");
+        let mut stream = UnixStream::connect(&socket).map_err(|e| format!("{socket}: {e}"))?;
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        let request = format!(
+            "{method} {path} HTTP/1.0\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        stream.write_all(request.as_bytes()).map_err(|e| e.to_string())?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).map_err(|e| e.to_string())?;
+        let (head, body) = answer.split_once("\r\n\r\n").ok_or("no answer")?;
+        let code = head.split(' ').nth(1).and_then(|c| c.parse().ok()).ok_or("no status")?;
+        Ok((code, body.to_owned()))
+    }
+
+    pub(crate) fn get(&self, host: usize, path: &str) -> Result<Value, String> {
+        let (code, body) = self.ask(host, "GET", path, "")?;
+        if code != 200 {
+            return Err(format!("{code} {body}"));
+        }
+        serde_json::from_str(&body).map_err(|e| format!("{e}: {body}"))
+    }
+
+    pub(crate) fn status(&self, host: usize) -> Value {
+        let mut found = Value::Null;
+        within(PATIENCE, "the agent answers", || {
+            found = self.get(host, "/v1/status")?;
+            Ok(())
+        });
+        found
+    }
+
+    /// Waits until `check` is content with a host's status.
+    pub(crate) fn until(&self, host: usize, what: &str, check: impl Fn(&Value) -> bool) -> Value {
+        let mut found = Value::Null;
+        within(PATIENCE, &format!("host{host}: {what}"), || {
+            found = self.get(host, "/v1/status")?;
+            if check(&found) { Ok(()) } else { Err(format!("{found:#}\n{}", self.log(host))) }
+        });
+        found
+    }
+
+    /// The prefixes that are in a host's kernel with our protocol number, blackholes too.
+    pub(crate) fn routes(&self, host: usize) -> BTreeSet<String> {
+        let text = self.run(&Self::node(host), "ip route show proto 179");
+        text.lines()
+            .map(|l| {
+                let mut words = l.split_whitespace();
+                let first = words.next().unwrap_or_default();
+                let kind = if first == "blackhole" { " blackhole" } else { "" };
+                let prefix = if kind.is_empty() { first } else { words.next().unwrap_or_default() };
+                format!("{prefix}{kind}")
+            })
+            .collect()
+    }
+
+    /// Waits until exactly these are in a host's kernel.
+    pub(crate) fn until_routes(&self, host: usize, wanted: &[&str]) {
+        let wanted: BTreeSet<String> = wanted.iter().map(|w| (*w).to_owned()).collect();
+        within(PATIENCE, &format!("routes of host{host}"), || {
+            let found = self.routes(host);
+            if found == wanted {
+                return Ok(());
+            }
+            Err(format!("{found:?} instead of {wanted:?}\n{}", self.log(host)))
+        });
+    }
+
+    /// Waits until every wanted session of every host that runs is up.
+    pub(crate) fn until_sessions(&self, each: usize) {
+        for host in (1..=self.plan.hosts).filter(|h| self.lab.pid(&Self::node(*h)).is_some()) {
+            self.until(host, "sessions up", |s| {
+                s["bgp"]["mesh"]["up"].as_u64().unwrap() + s["bgp"]["peers"]["up"].as_u64().unwrap()
+                    == each as u64
+            });
+        }
+    }
+
+    /// Sessions of a host: name -> (state, seconds in it, flaps).
+    pub(crate) fn sessions(&self, host: usize) -> BTreeMap<String, (String, u64, u64)> {
+        let mut list = Value::Null;
+        within(PATIENCE, "the agent lists its peers", || {
+            list = self.get(host, "/v1/bgp/peers")?;
+            Ok(())
+        });
+        list["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|p| {
+                let text = |f: &str| p[f].as_str().unwrap().to_owned();
+                let number = |f: &str| p[f].as_u64().unwrap();
+                (text("session"), (text("state"), number("stateSeconds"), number("flaps")))
+            })
+            .collect()
+    }
+
+    pub(crate) fn kill(&mut self, node: &str) {
+        assert!(self.lab.kill(node, Victim::Command).unwrap(), "{node} does not run");
+    }
+
+    pub(crate) fn signal(&mut self, node: &str, signal: Signal) {
+        assert!(self.lab.signal(node, Victim::Command, signal).unwrap(), "{node} does not run");
+    }
+
+    pub(crate) fn start(&mut self, node: &str) {
+        self.lab.start(node).unwrap_or_else(|e| panic!("{e}"));
+    }
+
+    /// Begins to watch that nothing moves on these hosts.
+    pub(crate) fn still(&self, hosts: &[usize]) -> Still {
+        let watch = |host: &usize| {
+            let file = self.dir.path().join(format!("monitor{host}-{}", rand::random::<u32>()));
+            let out = std::fs::File::create(&file).unwrap();
+            let child =
+                self.lab.spawn(&Self::node(*host), &["ip", "-ts", "monitor", "route", "nexthop"], |c| {
+                    c.stdin(Stdio::null()).stdout(out).stderr(Stdio::null());
+                });
+            let begin = Instant::now();
+            Watched {
+                host: *host,
+                file,
+                child: child.unwrap(),
+                begin,
+                before: self.sessions(*host),
+                routes: self.routes(*host),
+            }
+        };
+        let still = Still { watched: hosts.iter().map(watch).collect() };
+        // Until the monitors listen.
+        std::thread::sleep(Duration::from_millis(300));
+        still
+    }
+}
+
+struct Watched {
+    host: usize,
+    file: PathBuf,
+    child: Child,
+    begin: Instant,
+    before: BTreeMap<String, (String, u64, u64)>,
+    routes: BTreeSet<String>,
+}
+
+/// What must not move: the kernel's routes and next hops, and the sessions.
+pub(crate) struct Still {
+    watched: Vec<Watched>,
+}
+
+impl Still {
+    /// Panics when something moved since the beginning; goes on watching.
+    pub(crate) fn check(&mut self, hosts: &Hosts, what: &str) {
+        for w in &mut self.watched {
+            let changes = std::fs::read_to_string(&w.file).unwrap();
+            assert!(w.child.try_wait().unwrap().is_none(), "ip monitor ended");
+            assert!(
+                changes.is_empty(),
+                "{what}: host{}: routes moved:\n{changes}\n{}",
+                w.host,
+                hosts.log(w.host)
+            );
+            assert_eq!(hosts.routes(w.host), w.routes, "{what}: host{}", w.host);
+            sessions_held(hosts, w, what);
+        }
+    }
+
+    /// Panics when a session moved; routes may have.
+    pub(crate) fn check_sessions(&self, hosts: &Hosts, what: &str) {
+        self.watched.iter().for_each(|w| sessions_held(hosts, w, what));
+    }
+
+    /// What `ip monitor` said on a host.
+    pub(crate) fn said(&self, host: usize) -> String {
+        let watched = self.watched.iter().find(|w| w.host == host).expect("watched");
+        std::fs::read_to_string(&watched.file).unwrap()
+    }
+}
+
+fn sessions_held(hosts: &Hosts, w: &Watched, what: &str) {
+    let since = w.begin.elapsed().as_secs();
+    let now = hosts.sessions(w.host);
+    let names = |m: &BTreeMap<String, _>| m.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(names(&now), names(&w.before), "{what}: host{}", w.host);
+    for (session, (state, seconds, flaps)) in &now {
+        let (before, was, flapped) = &w.before[session];
+        let held = state == before && flaps == flapped && seconds + 2 >= was + since;
+        // One that was down may go on trying.
+        assert!(
+            held || before != "Established" && state != "Established",
+            "{what}: host{}: {session} moved: {state} for {seconds}s, {flaps} flaps; before {before} {was}s, {flapped}\n{}",
+            w.host,
+            hosts.log(w.host)
+        );
+    }
+}
+
+impl Drop for Still {
+    fn drop(&mut self) {
+        for w in &mut self.watched {
+            let _ = w.child.kill();
+            let _ = w.child.wait();
+        }
+    }
+}
+
+pub(crate) fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+pub(crate) fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// The lab as a containerlab file.
+fn text(plan: &Plan) -> String {
+    let (mut nodes, mut links, mut waits) = (String::new(), String::new(), Vec::new());
+    let mut ports = String::new();
+    let url = |host: usize| {
+        if plan.etcd == 0 {
+            return "sqlite:/store/store.db".to_owned();
+        }
+        let known = plan.members.get(&host).cloned().unwrap_or_else(|| (1..=plan.etcd).collect());
+        let all: Vec<String> = known.iter().map(|m| format!("10.99.0.{}:2379", 100 + m)).collect();
+        format!("etcd://{}", all.join(","))
+    };
+    for host in 1..=plan.hosts {
+        let flags = plan.flags.get(&host).map_or("", String::as_str);
+        let agent = format!("{TORTIE} --datastore {} --node host{host} agent {flags}", url(host));
+        let _ = write!(
+            nodes,
+            "    host{host}:\n      image: tortie\n      binds: [\"__clabDir__/store:/store\"]\n      \
+             sysctls: {{net.ipv4.ip_forward: 1}}\n      \
+             cmd: sh -c 'until [ -e /store/go{host} ]; do sleep 0.05; done; exec {agent}'\n"
+        );
+        let _ = writeln!(
+            links,
+            "    - {{endpoints: [\"host{host}:eth1\", \"switch:h{host}\"], ipv4: [172.30.0.{host}/24]}}"
+        );
+        let _ = writeln!(
+            links,
+            "    - {{endpoints: [\"host{host}:eth2\", \"switch:m{host}\"], ipv4: [10.99.0.{host}/24]}}"
+        );
+        let _ = write!(
+            ports,
+            "        - ip link set h{host} master br0\n        - ip link set m{host} master br1\n"
+        );
+        waits.push(format!("{{node: host{host}, stage: create-links}}"));
+    }
+    let cluster: Vec<String> =
+        (1..=plan.etcd).map(|m| format!("etcd{m}=http://10.99.0.{}:2380", 100 + m)).collect();
+    for m in 1..=plan.etcd {
+        let at = format!("10.99.0.{}", 100 + m);
+        let _ = write!(
+            nodes,
+            "    etcd{m}:\n      image: etcd\n      binds: [\"__clabDir__/store:/store\"]\n      \
+             cmd: etcd --name etcd{m} --data-dir /var/tmp/etcd --listen-client-urls http://0.0.0.0:2379 \
+             --advertise-client-urls http://{at}:2379 --listen-peer-urls http://0.0.0.0:2380 \
+             --initial-advertise-peer-urls http://{at}:2380 --initial-cluster {} --heartbeat-interval 100 \
+             --election-timeout 1000\n",
+            cluster.join(",")
+        );
+        let _ = writeln!(links, "    - {{endpoints: [\"etcd{m}:eth1\", \"switch:e{m}\"], ipv4: [{at}/24]}}");
+        let _ = writeln!(ports, "        - ip link set e{m} master br1");
+        waits.push(format!("{{node: etcd{m}, stage: create-links}}"));
+    }
+    let conf = Path::new(env!("CARGO_MANIFEST_DIR")).join("topology/labs/tor-bird/bird.conf");
+    let (kind, address) = if plan.router {
+        let kind = format!(
+            "      image: bird\n      binds: [\"{}:/etc/bird/bird.conf:ro\"]\n      cmd: bird -f -c /etc/bird/bird.conf\n",
+            conf.display()
+        );
+        (kind, "        - ip addr add 172.30.0.254/24 dev br0\n")
+    } else {
+        ("      image: alpine\n      cmd: sleep infinity\n".to_owned(), "")
+    };
+    format!(
+        "name: hosts{}\ntopology:\n  defaults: {{kind: linux, network-mode: none}}\n  nodes:\n    switch:\n{kind}      \
+         exec:\n        - ip link add br0 type bridge\n        - ip link add br1 type bridge\n{ports}{address}        \
+         - ip link set br0 up\n        - ip link set br1 up\n      stages: {{configure: {{wait-for: [{}]}}}}\n\
+         {nodes}  links:\n{links}",
+        std::process::id(),
+        waits.join(", ")
+    )
+}
