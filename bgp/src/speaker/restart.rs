@@ -69,16 +69,14 @@ impl Speaker {
         if self.restart.ended {
             return;
         }
-        let since_start = self.now.duration_since(self.started);
-        let since_up = self.restart.first_up.map(|up| self.now.duration_since(up));
-        let late = since_start >= AFTER_START || since_up.is_some_and(|s| s >= AFTER_FIRST);
-        if !late {
+        if !self.is_late() {
+            let since_start = self.now.duration_since(self.started);
             if !self.shared.local_ready {
                 return;
             }
             let up_settled = self.peers.values().all(|p| p.session.is_none() || self.is_settled(p));
             let all_up = self.peers.values().all(|p| p.session.is_some());
-            let waited = since_start >= SETTLE && since_up.is_some();
+            let waited = since_start >= SETTLE && self.restart.first_up.is_some();
             if !up_settled || (!all_up && !waited) {
                 if !waited {
                     let at = (self.started + SETTLE).max(self.now + LOOK);
@@ -86,9 +84,7 @@ impl Speaker {
                 }
                 return;
             }
-            // A route whose next hop nobody has answered for would be taken for one that is gone.
-            if self.shared.hops.unanswered() > 0 || self.v4.walk.has(Job::Hops) || self.v6.walk.has(Job::Hops)
-            {
+            if self.hops_open() {
                 self.look_at_deferral();
                 return;
             }
@@ -96,10 +92,26 @@ impl Speaker {
         self.end_deferral();
     }
 
-    /// Its first routes are all here, or it will not say when.
+    /// A route whose next hop nobody has answered for would be taken for one that is gone.
+    fn hops_open(&self) -> bool {
+        self.shared.hops.unanswered() > 0 || self.v4.walk.has(Job::Hops) || self.v6.walk.has(Job::Hops)
+    }
+
+    /// Nobody is waited for any longer.
+    fn is_late(&self) -> bool {
+        let since = |at: Instant| self.now.duration_since(at);
+        since(self.started) >= AFTER_START || self.restart.first_up.is_some_and(|up| since(up) >= AFTER_FIRST)
+    }
+
+    /// Its first routes are all here, or the selection must not wait for them.
     fn is_settled(&self, peer: &Peer) -> bool {
         // RFC 4724 4.1: not waited for are peers without the capability, and those that restart themselves.
-        if peer.graceful.as_ref().is_none_or(|g| g.restarted) {
+        peer.graceful.as_ref().is_none_or(|g| g.restarted) || self.has_said_all(peer)
+    }
+
+    /// Its first routes are all here, or it will never say when.
+    fn has_said_all(&self, peer: &Peer) -> bool {
+        if peer.graceful.is_none() {
             return true;
         }
         let families = peer
@@ -114,6 +126,9 @@ impl Speaker {
 
     fn end_deferral(&mut self) {
         self.restart.ended = true;
+        if let Some(up) = self.restart.first_up {
+            self.timers.set(Timer::Deferral, up + AFTER_FIRST);
+        }
         if self.shared.deferring {
             self.shared.deferring = false;
             if self.shared.local_ready && self.shared.transit {
@@ -126,12 +141,17 @@ impl Speaker {
         }
     }
 
-    /// Tells the end of the restart once all that was learned in it has been taken.
+    /// Tells the end of the restart once all that was learned in it has been taken. Upon it stale kernel routes are
+    /// swept, so it also waits for peers that say that they restart (FRR does for two minutes after every start): the
+    /// selection has gone on without them, but what they announce must not be missing for a moment.
     pub(super) fn tell_restart_done(&mut self) {
         if self.restart.ended
             && !self.restart.told
             && !self.v4.table.has_dirty()
             && !self.v6.table.has_dirty()
+            && (self.is_late()
+                || !self.hops_open()
+                    && self.peers.values().all(|p| p.session.is_none() || self.has_said_all(p)))
         {
             self.restart.told = true;
             self.events.push_back(Event::RestartDone);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tortie_bgp::attr::{AsPath, Attributes};
 use tortie_bgp::wire::{
     Capabilities, Families, Frame, GracefulRestart, MessageKind, Negotiated, Notification, Open, Update,
-    UpdateTemplate, write_keepalive,
+    UpdateTemplate, write_end_of_rib, write_keepalive,
 };
 use tortie_bgp::{
     ConnId, Dial, DownCode, Event, Family, Input, NextHopState, PeerId, RouterId, Speaker, State, Transmit,
@@ -176,6 +176,43 @@ fn our_open_offers_what_it_should() {
         families: [(Family::Ipv4Unicast, false)].into_iter().collect(),
     };
     assert_eq!(c.graceful_restart, Some(gr));
+}
+
+/// FRR sets the R bit for two minutes after its start and sends its routes a second after the session is up.
+#[test]
+fn the_end_of_the_restart_waits_for_a_peer_that_restarts_too_but_not_for_ever() {
+    let restarting = || {
+        let mut open = open();
+        open.capabilities.graceful_restart =
+            Some(GracefulRestart { restarted: true, time: 120, ..GracefulRestart::default() });
+        let mut bytes = bytes_of(&open);
+        write_keepalive(&mut bytes);
+        bytes
+    };
+    let done = |hand: &Hand| hand.events.contains(&Event::RestartDone);
+    let mut hand = Hand::new();
+    hand.give(Input::Data(CONN, &restarting()));
+    assert_eq!(hand.state(), State::Established);
+    hand.wait(Duration::from_secs(1));
+    assert!(!done(&hand), "its routes are still to come");
+    let mut bytes = update(0..1);
+    hand.give(Input::Data(CONN, &bytes));
+    hand.wait(Duration::from_secs(1));
+    assert!(hand.events.contains(&Event::BestChanged), "the selection does not wait (RFC 4724 4.1)");
+    assert!(!done(&hand));
+    bytes.clear();
+    write_end_of_rib(Family::Ipv4Unicast, &mut bytes);
+    hand.give(Input::Data(CONN, &bytes));
+    while hand.speaker.take_best(10, &mut Vec::new()) {}
+    hand.give(Input::Tick);
+    assert!(done(&hand));
+
+    let mut silent = Hand::new();
+    silent.give(Input::Data(CONN, &restarting()));
+    silent.wait(Duration::from_secs(29));
+    assert!(!done(&silent));
+    silent.wait(Duration::from_secs(2));
+    assert!(done(&silent));
 }
 
 #[test]
