@@ -5,7 +5,7 @@ export CARGO_TERM_COLOR ?= auto
 # The tests and the demo look for peers here first, then in PATH.
 export TORTIE_PEERS := $(CURDIR)/$(PEERS)/bin
 
-.PHONY: demo build test test-long soak bench peers fmt fmt-check lint docs
+.PHONY: demo build test test-long soak fuzzer bench peers fmt fmt-check lint docs
 .DEFAULT_GOAL := build
 
 build: peers
@@ -19,16 +19,23 @@ demo: peers
 test: peers fmt-check lint
 	$(CARGO) test --workspace --no-fail-fast
 
-# Everything that takes minutes: marked #[ignore] with the word "long" or "soak" in its reason, named long_* or soak_*.
-test-long: peers
-	$(CARGO) test --workspace --no-fail-fast -- --include-ignored --skip soak_
+# What takes minutes: tests named long_* and 30 seconds a fuzz target.
+test-long: peers fuzzer
+	bgp/fuzz/run 30
+	$(CARGO) test --workspace --no-fail-fast -- --ignored long_ --test-threads 1
 
-soak: peers
+# What takes hours: tests named soak_* and an hour a fuzz target.
+soak: peers fuzzer
+	bgp/fuzz/run 3600
 	$(CARGO) test --workspace --no-fail-fast -- --ignored soak_ --test-threads 1
 
+fuzzer:
+	@$(CARGO) fuzz --version >/dev/null 2>&1 || $(CARGO) install --locked cargo-fuzz
+
 bench: peers
-	$(CARGO) build --release --bin tortie
+	$(CARGO) build --release --bin tortie --example bgp_load
 	$(CARGO) bench --workspace
+	benches/mesh.sh
 
 peers:
 	@tests/tools/peers.sh $(PEERS)
