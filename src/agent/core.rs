@@ -85,6 +85,7 @@ pub(super) struct PeerRecord {
 pub(super) struct Core {
     pub(super) node: NodeOptions,
     pub(super) model: Model,
+    pub(super) started: Instant,
     pub(super) phase: Phase,
     planner: Option<Planner>,
     pub(super) intent: Option<Arc<RoutingIntent>>,
@@ -118,6 +119,8 @@ pub(super) struct Core {
     pub(super) listen_failed: BTreeMap<SocketAddr, String>,
     pub(super) tunnel_trouble: Option<String>,
     pub(super) trouble: Option<String>,
+    /// With a SQLite store: the hosts whose agents run.
+    pub(super) present: Option<Vec<String>>,
     pub(super) restart_done: bool,
     pub(super) kernel_found: Option<(usize, usize)>,
     pub(super) overruns: u64,
@@ -138,6 +141,7 @@ impl Core {
         Self {
             node,
             model,
+            started: now,
             phase: Phase::Loading,
             planner: None,
             intent: None,
@@ -176,6 +180,7 @@ impl Core {
             listen_failed: BTreeMap::new(),
             tunnel_trouble: None,
             trouble: None,
+            present: None,
             restart_done: false,
             kernel_found: None,
             overruns: 0,

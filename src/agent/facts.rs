@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tortie_bgp::State;
 use tortie_config::Cidr;
@@ -10,8 +10,11 @@ use tortie_config::key::IpFamily;
 
 use super::core::Core;
 use super::status::{CoreFacts, PeerFacts};
-use crate::routing::{self, AddressOption, RoutingIntent};
+use crate::routing::{self, AddressOption, PeerKind, RoutingIntent};
 use crate::serve::api::{InvalidObject, Problem};
+
+/// How long other agents of a SQLite store may take to start.
+const PATIENCE: Duration = Duration::from_secs(90);
 
 impl Core {
     /// Other hosts of the store that have one of our addresses: the address and the host.
@@ -76,24 +79,49 @@ impl Core {
             tunnel_trouble: self.tunnel_trouble.clone(),
             log_trouble: None,
             trouble: self.trouble.clone(),
-            notes: intent
-                .map(|i| {
-                    i.notes
-                        .iter()
-                        .map(|n| Problem {
-                            code: n.code.to_owned(),
-                            subject: n.subject.clone(),
-                            text: n.text.clone(),
-                            next: String::new(),
-                        })
-                        .collect()
-                })
-                .unwrap_or_default(),
+            notes: self.notes(now),
             watch_restarts: self.link.restarts,
             puts: self.link.puts,
             deletes: self.link.deletes,
             snapshots: self.link.snapshots,
         }
+    }
+
+    fn notes(&self, now: Instant) -> Vec<Problem> {
+        let told = self.intent.iter().flat_map(|i| i.notes.iter()).map(|n| Problem {
+            code: n.code.to_owned(),
+            subject: n.subject.clone(),
+            text: n.text.clone(),
+            next: String::new(),
+        });
+        let mut notes: Vec<Problem> = told.collect();
+        let absent = self.absent_hosts();
+        // The others of a lab may be starting too.
+        if !absent.is_empty() && now.saturating_duration_since(self.started) > PATIENCE {
+            let (shown, more) = absent.split_at(absent.len().min(5));
+            let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
+            notes.push(Problem {
+                code: "sqlite-serves-one-machine".to_owned(),
+                subject: "store".to_owned(),
+                text: format!(
+                    "no agent of this machine runs as {}{more}, and a SQLite store serves one machine only",
+                    shown.join(", ")
+                ),
+                next: "etcd for several machines: --datastore etcd://HOST:PORT".to_owned(),
+            });
+        }
+        notes
+    }
+
+    /// Hosts with an address that have no agent on this SQLite store.
+    fn absent_hosts(&self) -> Vec<String> {
+        let Some(present) = &self.present else { return Vec::new() };
+        let wanted = self.intent.iter().flat_map(|i| i.peers.values());
+        let mesh = wanted.filter(|p| p.kind == PeerKind::Mesh && !present.contains(&p.name));
+        let mut absent: Vec<String> = mesh.map(|p| p.name.clone()).collect();
+        absent.sort();
+        absent.dedup();
+        absent
     }
 
     fn peer_facts(&self, intent: &RoutingIntent, now: Instant) -> BTreeMap<String, PeerFacts> {

@@ -60,6 +60,8 @@ pub(super) enum Fact {
     Speaker(SpeakerFact),
     /// The store was asked whether this host may start, and told that it does.
     Checked(Result<(), String>),
+    /// The hosts of a SQLite store whose agents run.
+    Present(Vec<String>),
 }
 
 /// Runs the agent until SIGTERM or SIGINT.
@@ -195,6 +197,7 @@ impl Agent {
                 Some(Fact::Speaker(fact)) => self.core.speaker(fact, Instant::now()),
                 Some(Fact::Checked(Ok(()))) => self.start_kernel(),
                 Some(Fact::Checked(Err(text))) => self.refused = Some(text),
+                Some(Fact::Present(hosts)) => self.core.present = Some(hosts),
                 None => break,
             }
             if taken == 256 {

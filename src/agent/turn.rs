@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use tortie_config::key::{Key, prefix};
+
 use super::backend::Ask;
 use super::presence;
-use super::run::{Agent, Waiting};
+use super::run::{Agent, Fact, Waiting};
 use super::status::CoreFacts;
 use crate::serve::api::Applied;
 
@@ -14,16 +16,27 @@ use crate::serve::api::Applied;
 const MAINTAIN_EVERY: Duration = Duration::from_secs(60);
 
 impl Agent {
-    /// Folds the store's log and forgets old history: nobody else of this host lives long enough to do it.
+    /// Folds the store's log and forgets old history: nobody else of this host lives long enough to do it. A SQLite store
+    /// serves one machine, so it is also asked which of its hosts have an agent.
     fn maintain(&mut self, now: Instant) {
         if self.maintained.is_some_and(|at| now.duration_since(at) < MAINTAIN_EVERY) {
             return;
         }
         self.maintained = Some(now);
         let store = Arc::clone(&self.store);
+        let present = self.options.store.url.starts_with("sqlite:").then(|| self.facts_in.clone());
         self.io.spawn(async move {
             if let Err(error) = store.maintain().await {
                 tracing::debug!(target: "tortie", "the store is not maintained: {error}");
+            }
+            if let Some(facts) = present
+                && let Ok(found) = store.list(&[prefix::STATUS.to_owned()]).await
+            {
+                let hosts = found.entries.iter().filter_map(|kv| match kv.key.parse::<Key>().ok()? {
+                    Key::TortieStatus { host } => Some(host),
+                    _ => None,
+                });
+                let _ = facts.send(Fact::Present(hosts.collect()));
             }
         });
     }
