@@ -21,6 +21,8 @@ use crate::store::{self, Feed, FeedEvent, Store, StoreOptions};
 
 /// How long a start waits for the store before it goes on with what the disk has.
 const STORE_PATIENCE: Duration = Duration::from_secs(3);
+/// From the last End-of-RIB to the sweep of stale routes: FRR 8.4 sends its `default-originate` 0.6 s after it.
+const SWEEP_DELAY: Duration = Duration::from_secs(2);
 
 /// What the agent is asked to be.
 #[derive(Debug, Clone)]
@@ -230,7 +232,15 @@ impl Agent {
             Effect::LocalReady => self.to_speaker(ToSpeaker::LocalReady),
             Effect::NextHop(addr, state) => self.to_speaker(ToSpeaker::NextHop(addr, state)),
             Effect::KernelTook => self.to_speaker(ToSpeaker::KernelTook),
-            Effect::Sweep => self.to_kernel(ToKernel::SweepStale),
+            Effect::Sweep => {
+                if let Some(kernel) = &self.kernel {
+                    let sender = kernel.sender();
+                    tokio::spawn(async move {
+                        tokio::time::sleep(SWEEP_DELAY).await;
+                        let _ = sender.send(ToKernel::SweepStale);
+                    });
+                }
+            }
             Effect::Track(addr, true) => self.to_kernel(ToKernel::Track(addr)),
             Effect::Track(addr, false) => self.to_kernel(ToKernel::Untrack(addr)),
             Effect::Scope(blocks) => {

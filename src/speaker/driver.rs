@@ -132,9 +132,10 @@ impl Driver {
     /// `None`: until something happens.
     fn timeout(&self) -> Option<Timespec> {
         let now = Instant::now();
+        let feeding = self.core.is_some() && self.stopping.is_none();
         let at_once = self.conns.queued() > 0
             || (self.unlooked && self.conns.any_stalled())
-            || (self.core.is_some() && self.feed.busy());
+            || (feeding && self.feed.busy());
         let at = if at_once {
             Some(now)
         } else {
@@ -142,7 +143,7 @@ impl Driver {
                 self.core.as_ref().and_then(Speaker::poll_timeout),
                 self.conns.deadline(),
                 self.listeners.deadline(),
-                self.feed.deadline(),
+                self.feed.deadline().filter(|_| feeding),
                 self.secrets_again,
                 self.accepting.iter().map(|(_, at)| *at).min(),
                 self.stopping,
@@ -241,7 +242,8 @@ impl Driver {
             let Some(id) = self.conns.dequeue() else { break };
             self.serve(id);
         }
-        if let Some(core) = &mut self.core {
+        // What a stop takes out of the table stays in the kernel: routes outlive the process.
+        if let Some(core) = self.core.as_mut().filter(|_| self.stopping.is_none()) {
             self.feed.run(core, &mut self.facts, self.now);
             self.events();
         }

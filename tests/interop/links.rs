@@ -1,0 +1,184 @@
+//! Two subnets behind a router, and a link that flaps under 10,000 routes.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::probe::{full_kernels, kernel, sessions};
+use crate::rig::{Backend, Net, within};
+
+/// Two hosts, each in a subnet of its own; the router learns their blocks, the hosts are in a mesh, and no next hop of
+/// the mesh is on-link. No pool has IPIP.
+const SUBNETS: &str = r#"
+#   web1 - host1 10.0.1.1/24 - [tor] BIRD, AS 65000 - host2 10.0.2.1/24 - web2
+name: subnets
+topology:
+  defaults: {kind: linux, image: tortie, network-mode: none}
+  groups:
+    host:
+      binds: ["__clabDir__/store:/store"]
+      sysctls: {net.ipv4.ip_forward: 1}
+      stages: {create: {wait-for: [{node: store, stage: exit}]}}
+    workload:
+      cmd: sleep infinity
+      exec:
+        - ip route add 169.254.1.1 dev eth1
+        - ip route add default via 169.254.1.1
+  nodes:
+    store:
+      binds: ["__clabDir__/store:/store", "STORE:/lab/store.json:ro"]
+      cmd: tortie --datastore sqlite:/store/store.db store import /lab/store.json
+    tor:
+      image: bird:2.0.12
+      binds: ["BIRD:/etc/bird/bird.conf:ro"]
+      cmd: bird -f -c /etc/bird/bird.conf
+      sysctls: {net.ipv4.ip_forward: 1}
+    host1:
+      group: host
+      cmd: tortie --datastore sqlite:/store/store.db --node host1 agent
+      exec: [ip addr add 169.254.1.1/32 dev cali1 scope link, ip route add 10.244.1.1/32 dev cali1, ip route add default via 10.0.1.254]
+    host2:
+      group: host
+      cmd: tortie --datastore sqlite:/store/store.db --node host2 agent
+      exec: [ip addr add 169.254.1.1/32 dev cali1 scope link, ip route add 10.244.2.1/32 dev cali1, ip route add default via 10.0.2.254]
+    web1:
+      group: workload
+      stages: {configure: {wait-for: [{node: host1, stage: create-links}]}}
+    web2:
+      group: workload
+      stages: {configure: {wait-for: [{node: host2, stage: create-links}]}}
+  links:
+    - endpoints: ["host1:eth1", "tor:eth1"]
+      ipv4: [10.0.1.1/24, 10.0.1.254/24]
+    - endpoints: ["host2:eth1", "tor:eth2"]
+      ipv4: [10.0.2.1/24, 10.0.2.254/24]
+    - endpoints: ["host1:cali1", "web1:eth1"]
+      ipv4: ["", 10.244.1.1/32]
+    - endpoints: ["host2:cali1", "web2:eth1"]
+      ipv4: ["", 10.244.2.1/32]
+"#;
+
+const BIRD: &str = "router id 10.0.1.254;\nprotocol device { scan time 2; }\n\
+    protocol kernel { ipv4 { import none; export where source = RTS_BGP; }; }\n\
+    template bgp host { neighbor as 64512; connect delay time 1; connect retry time 2; error wait time 1, 5;\n\
+    ipv4 { import where net ~ [ 10.244.0.0/16+ ]; export none; }; }\n\
+    protocol bgp host1 from host { local 10.0.1.254 as 65000; neighbor 10.0.1.1; }\n\
+    protocol bgp host2 from host { local 10.0.2.254 as 65000; neighbor 10.0.2.1; }\n";
+
+fn two_subnets(backend: Backend) {
+    let dir = tempfile::tempdir().unwrap();
+    let mut data = serde_json::Map::new();
+    let mut add = |key: &str, value: String| data.insert(format!("/calico/{key}"), value.into());
+    add("v1/Ready", "true".into());
+    add("bgp/v1/global/as_num", "64512".into());
+    add("v1/ipam/v4/pool/10.244.0.0-16", "{\"cidr\": \"10.244.0.0/16\"}".into());
+    for n in [1, 2] {
+        let (host, block) = (format!("host{n}"), format!("10.244.{n}.0"));
+        add(&format!("bgp/v1/host/{host}/ip_addr_v4"), format!("10.0.{n}.1"));
+        add(&format!("bgp/v1/host/{host}/network_v4"), format!("10.0.{n}.0/24"));
+        // The other host's mesh route passes `pool` towards the router; it has to prefer the owner's.
+        add(
+            &format!("bgp/v1/host/{host}/peer_v4/10.0.{n}.254"),
+            format!("{{\"ip\": \"10.0.{n}.254\", \"as_num\": \"65000\", \"own_only\": true}}"),
+        );
+        add(&format!("ipam/v2/host/{host}/ipv4/block/{block}-26"), String::new());
+        let free: Vec<u32> = (0..64).collect();
+        let value = serde_json::json!({
+            "cidr": format!("{block}/26"), "affinity": format!("host:{host}"), "strictAffinity": false,
+            "allocations": vec![(); 64], "unallocated": free, "attributes": [],
+        });
+        add(&format!("ipam/v2/assignment/ipv4/block/{block}-26"), value.to_string());
+    }
+    let data = serde_json::to_string(&data).unwrap();
+    let (store, bird) = (dir.path().join("store.json"), dir.path().join("bird.conf"));
+    std::fs::write(&store, &data).unwrap();
+    std::fs::write(&bird, BIRD).unwrap();
+    let text =
+        SUBNETS.replace("STORE", store.to_str().unwrap()).replace("BIRD:", &format!("{}:", bird.display()));
+    let Some(net) = Net::text(&text, &dir.path().join("subnets.clab.yml"), &data, backend) else { return };
+    within(Duration::from_secs(10), net.started, "every block in every kernel", || full_kernels(&net));
+    let routes = kernel(&net, "host1").unwrap();
+    assert!(routes["10.244.2.0/26"].contains("via 10.0.1.254 dev eth1"), "{routes:?}");
+    for (web, far) in [("web1", "10.244.2.1"), ("web2", "10.244.1.1")] {
+        let (_, took) =
+            within(Duration::from_secs(10), net.started, "an answer from the other subnet", || {
+                net.run(web, &["ping", "-c", "1", "-W", "1", far])
+            });
+        println!("{backend:?}: {web} reaches {far} after {} ms", took.as_millis());
+    }
+    assert!(net.run("host1", &["ip", "link", "show", "tunl0"]).is_err(), "no tunnel was asked for");
+}
+
+#[test]
+fn two_subnets_sqlite() {
+    two_subnets(Backend::Sqlite);
+}
+
+#[test]
+fn two_subnets_etcd() {
+    two_subnets(Backend::Etcd);
+}
+
+const FEED: usize = 10_000;
+
+fn flap(backend: Backend) {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("topology/labs");
+    let file = root.join("tor-bird.clab.yml");
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = std::fs::read_to_string(root.join("tor-bird/bird.conf")).unwrap();
+    config += "protocol static feed {\n ipv4;\n";
+    for n in 0..FEED {
+        writeln!(config, " route 20.{}.{}.0/24 blackhole;", n / 256, n % 256).unwrap();
+    }
+    config += "}\n";
+    let bird = dir.path().join("bird.conf");
+    std::fs::write(&bird, config).unwrap();
+    let text = std::fs::read_to_string(&file).unwrap();
+    let text = text.replace("tor-bird/bird.conf", bird.to_str().unwrap());
+    let data = std::fs::read_to_string(root.join("tor-bird/store.json")).unwrap();
+    let Some(net) = Net::text(&text, &file, &data, backend) else { return };
+    let full = || {
+        let routes = net.run("host1", &["ip", "route", "show", "proto", "179", "root", "20.0.0.0/8"])?;
+        let good = routes.lines().filter(|line| line.contains(" via ") && !line.contains("linkdown")).count();
+        (good == FEED).then_some(()).ok_or_else(|| format!("{good} of {FEED} routes"))
+    };
+    within(Duration::from_secs(15), net.started, "the feed is in the kernel", full);
+    within(Duration::from_secs(15), net.started, "every block in every kernel", || full_kernels(&net));
+    let before = sessions(&net, "host1").unwrap();
+    for round in 1..=3 {
+        net.running.set_link("tor", "eth1", false).unwrap();
+        let down = Instant::now();
+        let carrier = |want: &str| {
+            let text = net.run("host1", &["cat", "/sys/class/net/eth1/carrier"])?;
+            (text.trim() == want).then_some(()).ok_or(text)
+        };
+        within(Duration::from_secs(5), down, "the carrier goes", || carrier("0"));
+        std::thread::sleep(Duration::from_millis(200).saturating_sub(down.elapsed()));
+        let left = full().unwrap_err();
+        net.running.set_link("tor", "eth1", true).unwrap();
+        let up = Instant::now();
+        within(Duration::from_secs(5), up, "the carrier comes", || carrier("1"));
+        let back = Instant::now();
+        let (_, took) = within(Duration::from_millis(500), back, "all routes are back", full);
+        within(Duration::from_millis(500), back, "the blocks too", || full_kernels(&net));
+        println!(
+            "{backend:?} flap {round}: {left} without carrier, carrier {} ms after the cable, all back {} ms after that",
+            (back - up).as_millis(),
+            took.as_millis()
+        );
+    }
+    // No session was lost over it: what came back did not come from the peers again.
+    for (peer, now) in sessions(&net, "host1").unwrap() {
+        assert_eq!(now["flaps"], before[&peer]["flaps"], "{now}");
+    }
+}
+
+#[test]
+fn flap_sqlite() {
+    flap(Backend::Sqlite);
+}
+
+#[test]
+fn flap_etcd() {
+    flap(Backend::Etcd);
+}

@@ -1,0 +1,113 @@
+//! Echo requests at a fixed pace between workloads, each accounted for.
+
+use std::io::Read;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::rig::{self, Net};
+
+/// A sender that runs.
+pub(crate) struct Pinger {
+    stop: Arc<AtomicBool>,
+    sent: Arc<AtomicU64>,
+    thread: JoinHandle<Vec<bool>>,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub(crate) struct Pings {
+    pub(crate) sent: usize,
+    /// The numbers of those that were not answered.
+    pub(crate) lost: Vec<usize>,
+    pub(crate) took: Duration,
+}
+
+impl Pinger {
+    /// Sends a request to an IPv4 address each millisecond from a node.
+    pub(crate) fn start(net: &Net, node: &str, to: &str) -> Self {
+        let (stop, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (netns, to): (_, IpAddr) = (net.running.netns(node).unwrap(), to.parse().unwrap());
+        let (stopped, count) = (Arc::clone(&stop), Arc::clone(&sent));
+        let thread = std::thread::spawn(move || {
+            rig::enter(&netns);
+            send(to, &stopped, &count)
+        });
+        Self { stop, sent, thread }
+    }
+
+    /// Waits until so many more were sent.
+    pub(crate) fn wait(&self, more: u64) {
+        let until = self.sent.load(Ordering::Relaxed) + more;
+        while self.sent.load(Ordering::Relaxed) < until {
+            assert!(!self.thread.is_finished(), "the sender ended");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Stops, and waits two seconds for the last answers.
+    pub(crate) fn stop(self, begin: Instant) -> Pings {
+        self.stop.store(true, Ordering::Relaxed);
+        let took = begin.elapsed();
+        let answered = self.thread.join().expect("the sender lives");
+        let lost = (0..answered.len()).filter(|n| !answered[*n]).collect();
+        Pings { sent: answered.len(), lost, took }
+    }
+}
+
+fn send(to: IpAddr, stop: &AtomicBool, count: &AtomicU64) -> Vec<bool> {
+    const PACE: Duration = Duration::from_millis(1);
+    let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::ICMPV4)).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    socket.set_recv_buffer_size(1 << 20).unwrap();
+    socket.connect(&SocketAddr::new(to, 0).into()).unwrap();
+    let mut answered: Vec<bool> = Vec::new();
+    let mut next = Instant::now();
+    let mut end = None;
+    loop {
+        let now = Instant::now();
+        if stop.load(Ordering::Relaxed) {
+            let end = *end.get_or_insert(now + Duration::from_secs(2));
+            if now > end || answered.iter().all(|a| *a) {
+                return answered;
+            }
+        } else if now >= next {
+            // Refused is lost.
+            let _ = socket.send(&request(u64::try_from(answered.len()).unwrap()));
+            answered.push(false);
+            count.fetch_add(1, Ordering::Relaxed);
+            // A sender that was not scheduled does not catch up: a burst would measure the sender.
+            next = (next + PACE).max(now);
+        }
+        // A socket's own timeout counts in ticks of the kernel, which are longer than the pace.
+        let wait = next.saturating_duration_since(Instant::now()).min(PACE);
+        let timeout = Timespec { tv_sec: 0, tv_nsec: wait.subsec_nanos().into() };
+        let _ = poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&timeout));
+        let mut buffer = [0u8; 256];
+        while let Ok(len) = (&socket).read(&mut buffer) {
+            // A raw IPv4 socket gives the IP header too; 0 is an echo reply (RFC 792).
+            let icmp = &buffer[usize::from(buffer[0] & 0x0f) * 4..len];
+            if icmp.len() >= 16 && icmp[0] == 0 {
+                let number = u64::from_be_bytes(icmp[8..16].try_into().unwrap());
+                answered[usize::try_from(number).unwrap()] = true;
+            }
+        }
+    }
+}
+
+/// An echo request (RFC 792) whose data is its whole number.
+fn request(number: u64) -> Vec<u8> {
+    let mut out = vec![8, 0, 0, 0, 0x70, 0x17];
+    out.extend(&number.to_be_bytes()[6..]);
+    out.extend(number.to_be_bytes());
+    let sum: u32 = out.chunks(2).map(|p| u32::from(u16::from_be_bytes([p[0], p[1]]))).sum();
+    let sum = (sum & 0xffff) + (sum >> 16);
+    let sum = !u16::try_from((sum & 0xffff) + (sum >> 16)).unwrap();
+    out.splice(2..4, sum.to_be_bytes());
+    out
+}

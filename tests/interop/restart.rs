@@ -1,0 +1,109 @@
+//! An agent killed or stopped under traffic: no packet lost, no route moved, and nothing written that was right.
+
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tortie_topology::{Signal, Victim};
+
+use crate::ping::Pinger;
+use crate::probe::{Monitor, Router, full_kernels, names, sessions};
+use crate::rig::{Net, within};
+
+const RECOVERY: Duration = Duration::from_secs(30);
+
+/// kill -9.
+pub(crate) fn kill(net: &mut Net, router: Router) {
+    under_traffic(net, router, "kill -9", |net| {
+        assert!(net.running.kill("host1", Victim::Command).unwrap());
+    });
+}
+
+/// SIGTERM, which is a stop with graceful restart.
+pub(crate) fn terminate(net: &mut Net, router: Router) {
+    under_traffic(net, router, "SIGTERM", |net| {
+        assert!(net.running.signal("host1", Victim::Command, Signal::TERM).unwrap());
+        within(Duration::from_secs(10), Instant::now(), "the agent ends", || {
+            match net.running.pid("host1") {
+                Some(pid) => Err(format!("still process {pid}")),
+                None => Ok(()),
+            }
+        });
+    });
+}
+
+fn under_traffic(net: &mut Net, router: Router, what: &str, end: impl FnOnce(&mut Net)) {
+    let before = sessions(net, "host1").unwrap();
+    let own = net.blocks.iter().find(|(host, _)| host == "host1").unwrap().1.clone();
+    let hosts: Vec<Monitor> = net.hosts.iter().map(|host| Monitor::kernel(net, host)).collect();
+    let tor = router.watch(net, "tor");
+    let sweeps = swept(net);
+    let begin = Instant::now();
+    let pinger = Pinger::start(net, "web3", "10.244.1.1");
+    pinger.wait(300);
+
+    let ended = Instant::now();
+    end(net);
+    within(RECOVERY, ended, "the others notice", || {
+        for host in &net.hosts[1..] {
+            let peer = sessions(net, host)?.remove("172.30.0.1").ok_or("no session")?;
+            if peer["state"] == "Established" {
+                return Err(format!("{host} still has its session"));
+            }
+        }
+        Ok(())
+    });
+    pinger.wait(300);
+    let again = Instant::now();
+    net.running.start("host1").unwrap();
+    let (_, back) = within(RECOVERY, again, "the restart is over", || over(net, before.len()));
+    // What the restarted agent writes without need would be written by then.
+    within(RECOVERY, again, "what is stale is swept", || match swept(net) {
+        now if now > sweeps => Ok(()),
+        now => Err(format!("{now} sweeps")),
+    });
+    pinger.wait(300);
+    let pings = pinger.stop(begin);
+    println!(
+        "{router:?} {what}: back after {} ms; {} pings in {} ms, {} lost",
+        back.as_millis(),
+        pings.sent,
+        pings.took.as_millis(),
+        pings.lost.len()
+    );
+    let first = &pings.lost[..pings.lost.len().min(20)];
+    assert!(pings.lost.is_empty(), "{what}: lost {} of {}, such as {first:?}", pings.lost.len(), pings.sent);
+    // A pace far below a thousand a second would prove little.
+    assert!(pings.sent as f64 > pings.took.as_secs_f64() * 200.0, "{pings:?}");
+    for monitor in &hosts {
+        let seen = monitor.since(ended);
+        assert!(seen.is_empty(), "{what}: the kernel of {} was written: {seen:#?}", monitor.node);
+    }
+    // The router hears host1's block from all hosts, so paths may come and go; the block itself stays.
+    let seen = tor.since(ended);
+    let gone =
+        |line: &String| (line.contains(" Deleted ") || line.contains("[DELROUTE]")) && names(line, &own);
+    assert!(!seen.iter().any(gone), "{what}: the router saw {seen:#?}");
+}
+
+/// How often the agent of host1 has looked for stale routes at the end of a start.
+fn swept(net: &Net) -> usize {
+    net.log("host1").lines().filter(|line| line.contains("stale routes: ")).count()
+}
+
+/// Sessions up on both sides, tables full, nothing stale any more.
+fn over(net: &Net, count: usize) -> Result<(), String> {
+    let mine = sessions(net, "host1")?;
+    if mine.len() != count {
+        return Err(format!("{} sessions of {count}", mine.len()));
+    }
+    if let Some(peer) = mine.values().find(|p| p["state"] != "Established") {
+        return Err(peer.to_string());
+    }
+    let status = net.running.exec("host1", &["tortie", "-o", "json", "status"]).map_err(|e| e.to_string())?;
+    let status: Value = serde_json::from_slice(&status.stdout).map_err(|e| e.to_string())?;
+    if status["routes"]["stale"] != 0 || status["bgp"]["gracefulRestart"] != "idle" || status["ready"] != true
+    {
+        return Err(status.to_string());
+    }
+    full_kernels(net)
+}

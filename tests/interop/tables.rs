@@ -1,0 +1,149 @@
+//! Every block of every host in every other kernel and in the router, new blocks at once, withdrawn ones too.
+
+use std::time::Duration;
+
+use crate::probe::{Monitor, Router, full_kernels, names};
+use crate::restart;
+use crate::rig::{Backend, Net, delete, put, within};
+
+/// The time from the start of the agents to full tables.
+const START: Duration = Duration::from_secs(5);
+
+/// Hosts, one router of each kind, either store: from the start to a crash.
+fn rack(router: Router, backend: Backend) {
+    let Some(mut net) = Net::file(router.lab(), backend) else { return };
+    within(START, net.started, "every block in every kernel", || full_kernels(&net));
+    let (_, took) = within(START, net.started, "every block in the router", || router_has_all(&net, router));
+    println!("{router:?} {backend:?}: full tables {} ms after the start", took.as_millis());
+    new_blocks(&net, router, backend);
+    restart::kill(&mut net, router);
+    restart::terminate(&mut net, router);
+}
+
+fn router_has_all(net: &Net, router: Router) -> Result<(), String> {
+    let table = router.table(net, "tor")?;
+    match net.blocks.iter().find(|(_, block)| !names(&table, block)) {
+        Some((owner, block)) => Err(format!("the router lacks {owner}'s {block}:\n{table}")),
+        None => Ok(()),
+    }
+}
+
+/// Gives host1 new blocks and takes them away.
+fn new_blocks(net: &Net, router: Router, backend: Backend) {
+    const LIMIT: Duration = Duration::from_secs(1);
+    let others: Vec<Monitor> = net.hosts[1..].iter().map(|host| Monitor::kernel(net, host)).collect();
+    let (mut came, mut went) = (Vec::new(), Vec::new());
+    for i in 0..10 {
+        let block = format!("10.244.{}.64/26", 100 + i);
+        let dashed = block.replace('/', "-");
+        let (affinity, value) = (
+            format!("/calico/ipam/v2/host/host1/ipv4/block/{dashed}"),
+            format!("/calico/ipam/v2/assignment/ipv4/block/{dashed}"),
+        );
+        let free: Vec<u32> = (0..64).collect();
+        let text = serde_json::json!({
+            "cidr": block, "affinity": "host:host1", "strictAffinity": false,
+            "allocations": vec![(); 64], "unallocated": free, "attributes": [],
+        });
+        let at = net.commit(vec![put(&value, &text.to_string()), put(&affinity, "")]);
+        for monitor in &others {
+            came.push(monitor.wait(LIMIT, at, "a new block comes", |line| {
+                line.starts_with(&block) && line.contains(" via ")
+            }));
+        }
+        within(LIMIT, at.done, "the new block is in the router", || {
+            let table = router.table(net, "tor")?;
+            names(&table, &block).then_some(()).ok_or(table)
+        });
+        let at = net.commit(vec![delete(&affinity), delete(&value)]);
+        for monitor in &others {
+            went.push(
+                monitor.wait(LIMIT, at, "a block goes", |line| {
+                    line.starts_with("Deleted") && names(line, &block)
+                }),
+            );
+        }
+        within(LIMIT, at.done, "the block is gone from the router", || {
+            let table = router.table(net, "tor")?;
+            (!names(&table, &block)).then_some(()).ok_or(table)
+        });
+    }
+    for (what, mut all) in [("in", came), ("out", went)] {
+        all.sort();
+        let millis = |n: usize| all[n].as_secs_f64() * 1000.0;
+        println!(
+            "{router:?} {backend:?}: a block is {what} after median {:.1} ms, worst {:.1} ms",
+            millis(all.len() / 2),
+            millis(all.len() - 1)
+        );
+    }
+}
+
+#[test]
+fn bird_sqlite() {
+    rack(Router::Bird, Backend::Sqlite);
+}
+
+#[test]
+fn bird_etcd() {
+    rack(Router::Bird, Backend::Etcd);
+}
+
+#[test]
+fn frr_sqlite() {
+    rack(Router::Frr, Backend::Sqlite);
+}
+
+#[test]
+fn frr_etcd() {
+    rack(Router::Frr, Backend::Etcd);
+}
+
+#[test]
+fn gobgp_sqlite() {
+    rack(Router::Gobgp, Backend::Sqlite);
+}
+
+#[test]
+fn gobgp_etcd() {
+    rack(Router::Gobgp, Backend::Etcd);
+}
+
+#[test]
+fn openbgpd_sqlite() {
+    rack(Router::Openbgpd, Backend::Sqlite);
+}
+
+#[test]
+fn openbgpd_etcd() {
+    rack(Router::Openbgpd, Backend::Etcd);
+}
+
+/// Other shapes of network: full tables within five seconds of the start.
+fn shape(lab: &str, backend: Backend) {
+    let Some(net) = Net::file(lab, backend) else { return };
+    let (_, took) = within(START, net.started, "every block in every kernel", || full_kernels(&net));
+    println!("{lab} {backend:?}: full tables {} ms after the start", took.as_millis());
+}
+
+#[test]
+fn reflectors() {
+    shape("reflectors", Backend::Sqlite);
+    shape("reflectors", Backend::Etcd);
+}
+
+#[test]
+fn as_per_rack() {
+    shape("as-per-rack", Backend::Sqlite);
+    shape("as-per-rack", Backend::Etcd);
+}
+
+#[test]
+fn ipv6() {
+    shape("ipv6", Backend::Sqlite);
+}
+
+#[test]
+fn dual_stack() {
+    shape("dual-stack", Backend::Etcd);
+}
