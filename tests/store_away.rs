@@ -40,11 +40,11 @@ fn with_block(cidr: &str, host: &str) -> BTreeMap<String, String> {
     [(affinity, String::new()), (assignment, block(cidr, host))].into()
 }
 
-fn snapshots(hosts: &Hosts, host: usize) -> u64 {
+fn snapshots(hosts: &Hosts, host: usize) -> String {
     let (code, text) = hosts.ask(host, "GET", "/metrics", "").unwrap();
     assert_eq!(code, 200);
     let line = text.lines().find(|l| l.starts_with("tortie_store_snapshots_total")).unwrap();
-    line.split(' ').nth(1).unwrap().parse::<f64>().unwrap() as u64
+    line.to_owned()
 }
 
 /// etcd is killed for a while, changed and compacted out of sight of the agents, and comes back.
@@ -66,7 +66,7 @@ fn stopped_for(time: Duration) {
     assert!(stdout(&hosts.tortie(1, &["status"])).contains("AWAY"));
 
     // Changes that no agent can see, first with and then without their history.
-    let mut wanted = vec![ROUTES_1.to_vec(), ROUTES_2.to_vec()];
+    let mut wanted = [ROUTES_1.to_vec(), ROUTES_2.to_vec()];
     for (round, (mine, theirs)) in
         [("10.244.1.64/26", "10.244.2.64/26"), ("10.244.1.128/26", "10.244.2.128/26")].into_iter().enumerate()
     {
@@ -103,8 +103,8 @@ fn stopped_for(time: Duration) {
         }
         hosts.until_routes(1, &wanted[0]);
         hosts.until_routes(2, &wanted[1]);
-        let relists = snapshots(&hosts, 1) - before;
-        assert_eq!(relists > 0, round == 1, "lists again only when the history is gone: {relists}");
+        let after = snapshots(&hosts, 1);
+        assert_eq!(after != before, round == 1, "lists again only when the history is gone: {after}");
         still.check_sessions(&hosts, "store back");
         let said = still.said(1);
         assert!(!said.contains("10.244.2.0/26"), "a route that nobody changed was touched:\n{said}");
@@ -328,4 +328,161 @@ fn a_lost_sqlite_file_flushes_nothing() {
     assert!(accepted.status.success(), "{accepted:?}");
     hosts.until(1, "goes on", not_frozen);
     still.check(&hosts, "the same data in another file");
+}
+
+/// One key of every kind that an agent reads, beside those of the lab files.
+fn every_kind() -> BTreeMap<String, String> {
+    let mut data = lab_data(3, true);
+    let more = [
+        ("v1/config/InterfacePrefix", "cali"),
+        ("v1/config/LogSeverityScreen", "INFO"),
+        ("v1/config/IpInIpMtu", "1440"),
+        ("v1/host/host1/config/LogSeverityFile", "none"),
+        ("v1/host/host1/config/DefaultEndpointToHostAction", "RETURN"),
+        (
+            "v1/host/host1/endpoint/eth1",
+            r#"{"name":"eth1","expected_ipv4_addrs":["172.30.0.1"],"profile_ids":[],"labels":{}}"#,
+        ),
+        ("v1/policy/profile/lab/labels", r#"{"zone":"a"}"#),
+        ("v1/policy/tier/default/metadata", r#"{"order":100}"#),
+        (
+            "v1/policy/tier/default/policy/p1",
+            r#"{"selector":"all()","order":10,"inbound_rules":[{"action":"allow"}],"outbound_rules":[]}"#,
+        ),
+        ("v1/ipam/v6/pool/fd00:10:244::-48", r#"{"cidr":"fd00:10:244::/48"}"#),
+        ("ipam/v2/config", r#"{"strict_affinity":false,"auto_allocate_blocks":true}"#),
+        ("bgp/v1/global/loglevel", "info"),
+        ("bgp/v1/global/listen_port", "179"),
+        ("bgp/v1/host/host1/as_num", "64512"),
+        ("bgp/v1/host/host1/peer_v4/172.30.0.99", r#"{"ip":"172.30.0.99","as_num":"65099"}"#),
+        ("bgp/v1/host/host3/as_num", "64512"),
+        ("bgp/v1/host/host1/ip_addr_v6", ""),
+    ];
+    data.extend(more.map(|(k, v)| (format!("/calico/{k}"), v.to_owned())));
+    data
+}
+
+const WITH_ROUTER: &[&str] = &["10.244.1.0/26 blackhole", "10.244.2.0/26", "10.244.3.0/26", "default"];
+
+fn with_every_kind() -> Option<(Hosts, BTreeMap<String, String>)> {
+    let data = every_kind();
+    let plan = Plan { hosts: 3, router: true, data: Some(data.clone()), ..Plan::default() };
+    let hosts = Hosts::up(plan)?;
+    for host in [1, 2, 3] {
+        // The peer at .99 of host 1 does not exist.
+        hosts.until(host, "sessions up", |s| s["bgp"]["mesh"]["up"] == 2 && s["bgp"]["peers"]["up"] == 1);
+    }
+    hosts.until_routes(1, WITH_ROUTER);
+    Some((hosts, data))
+}
+
+/// What nobody can read under this key, if there is such a thing.
+fn unreadable(key: &str) -> Option<&'static str> {
+    let parsed = tortie_config::Key::parse(key).unwrap();
+    let fails = |v: &&str| tortie_config::Resource::parse(&parsed, v.as_bytes()).is_err();
+    let garbage = ["{not what it should be", "\u{1}\u{fffd}"].into_iter().find(fails);
+    garbage.or((key == "/calico/v1/Ready").then_some("{not what it should be"))
+}
+
+fn names(list: &serde_json::Value, field: &str, key: &str) -> bool {
+    list.as_array().unwrap().iter().any(|o| o[field] == key)
+}
+
+#[test]
+fn a_broken_value_in_any_one_key_moves_nothing_and_is_named() {
+    let Some((hosts, data)) = with_every_kind() else { return };
+    let mut still = hosts.still(&[1, 2, 3]);
+    let (mut named, mut elsewhere, mut any_text) = (Vec::new(), Vec::new(), Vec::new());
+    for (key, value) in &data {
+        let Some(garbage) = unreadable(key) else {
+            any_text.push(key.as_str());
+            continue;
+        };
+        hosts.put(key, garbage);
+        let frozen = key == "/calico/v1/Ready";
+        // What only another host or an allocator reads is not watched here.
+        let watched = !key.contains("/ipam/v2/handle/")
+            && !["host2", "host3"].iter().any(|h| key.contains(&format!("/ipam/v2/host/{h}/")))
+            && !["10.244.2.0-26", "10.244.3.0-26"].iter().any(|b| key.ends_with(&format!("/block/{b}")));
+        if frozen {
+            hosts.until(1, "freezes", |s| {
+                is_frozen(s) && s["store"]["frozen"].as_str().unwrap().contains(key)
+            });
+        } else if watched {
+            let status =
+                hosts.until(1, &format!("names {key}"), |s| names(&s["store"]["invalid"], "key", key));
+            assert!(names(&status["problems"], "subject", key), "{status:#}");
+            assert_eq!(status["store"]["invalid"].as_array().unwrap().len(), 1, "{status:#}");
+        } else {
+            let found = hosts.store(&["validate"]);
+            assert_eq!(found.status.code(), Some(1));
+            assert!(stdout(&found).contains(key.as_str()), "{found:?}");
+        }
+        still.check(&hosts, key);
+        hosts.put(key, value);
+        hosts.until(1, &format!("{key} is right again"), |s| {
+            s["store"]["invalid"] == serde_json::json!([]) && not_frozen(s)
+        });
+        if watched { named.push(key) } else { elsewhere.push(key) }
+    }
+    still.check(&hosts, "all values are right again");
+    println!(
+        "named in status: {}; found by validate: {elsewhere:?}; any text is right: {any_text:?}",
+        named.len()
+    );
+    assert!(named.len() > 30, "{named:?}");
+    // Affinities are the keys whose values mean nothing when they are not `pendingDeletion` and the like.
+    assert!(any_text.len() < 12, "{any_text:?}");
+}
+
+/// Without a last good value only that object is missing.
+#[test]
+fn a_start_with_a_broken_value_misses_only_that_object() {
+    let Some((mut hosts, data)) = with_every_kind() else { return };
+    let cases: [(&str, &[&str], u64, u64); 4] = [
+        // Another host's address: no session with it, and no route of it.
+        (
+            "/calico/bgp/v1/host/host3/ip_addr_v4",
+            &["10.244.1.0/26 blackhole", "10.244.2.0/26", "default"],
+            1,
+            1,
+        ),
+        // The router.
+        (
+            "/calico/bgp/v1/global/peer_v4/172.30.0.254",
+            &["10.244.1.0/26 blackhole", "10.244.2.0/26", "10.244.3.0/26"],
+            2,
+            0,
+        ),
+        // The own block: its workload's address is announced for itself.
+        (
+            "/calico/ipam/v2/assignment/ipv4/block/10.244.1.0-26",
+            &["10.244.2.0/26", "10.244.3.0/26", "default"],
+            2,
+            1,
+        ),
+        // A policy: nothing of routing.
+        ("/calico/v1/policy/tier/default/policy/p1", WITH_ROUTER, 2, 1),
+    ];
+    for (key, routes, mesh, peers) in cases {
+        hosts.put(key, unreadable(key).unwrap());
+        hosts.signal("host1", tortie_topology::Signal::TERM);
+        within(PATIENCE, "the agent ends", || {
+            hosts.lab.pid("host1").map_or(Ok(()), |_| Err("it runs".into()))
+        });
+        std::fs::remove_file(hosts.holder_path("host1", "/var/lib/tortie/cache.json")).unwrap();
+        hosts.start("host1");
+        let status = hosts.until(1, &format!("runs without {key}"), |s| {
+            s["bgp"]["mesh"]["up"] == mesh
+                && s["bgp"]["peers"]["up"] == peers
+                && names(&s["store"]["invalid"], "key", key)
+        });
+        assert_eq!(status["store"]["invalid"].as_array().unwrap().len(), 1, "{status:#}");
+        hosts.until_routes(1, routes);
+        hosts.put(key, &data[key]);
+        hosts.until(1, &format!("runs with {key}"), |s| {
+            s["bgp"]["mesh"]["up"] == 2 && s["bgp"]["peers"]["up"] == 1
+        });
+        hosts.until_routes(1, WITH_ROUTER);
+    }
 }

@@ -496,10 +496,12 @@ impl Core {
     }
 
     pub(super) fn say(&mut self, change: ChangeId, plane: Plane, mark: char, subject: &str, text: &str) {
-        if mark == '!' {
-            tracing::warn!(target: "tortie", "{subject}: {text}");
-        } else {
-            tracing::info!(target: "tortie", "{subject}: {text}");
+        // BGP has a level of its own.
+        match (plane, mark) {
+            (Plane::Rib, '!') => tracing::warn!(target: "tortie::speaker", "{subject}: {text}"),
+            (Plane::Rib, _) => tracing::info!(target: "tortie::speaker", "{subject}: {text}"),
+            (_, '!') => tracing::warn!(target: "tortie", "{subject}: {text}"),
+            _ => tracing::info!(target: "tortie", "{subject}: {text}"),
         }
         let entry = Entry {
             change,

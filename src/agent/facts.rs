@@ -132,6 +132,7 @@ impl Core {
                 kind: wanted.kind.as_str(),
                 name: wanted.name.clone(),
                 address: wanted.remote.ip().to_string(),
+                asn: wanted.asn,
                 state: state.as_str(),
                 up: state == State::Established,
                 seconds: record

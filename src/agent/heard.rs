@@ -146,12 +146,16 @@ impl Core {
                     let why = down.map(|d| d.text).unwrap_or_default();
                     let text = format!("{} -> {} {why}", from.as_str(), to.as_str());
                     self.say(ChangeId::default(), Plane::Rib, mark, &name, text.trim_end());
+                } else if from != to {
+                    let why = down.map(|d| d.text).unwrap_or_default();
+                    tracing::debug!(target: "tortie::speaker", "{name}: {} -> {} {why}", from.as_str(), to.as_str());
                 }
             }
             SpeakerFact::Learned { peer, announced, withdrawn, rejected, malformed } => {
                 let text = format!(
                     "{announced} prefixes announced, {withdrawn} withdrawn, {rejected} rejected, {malformed} UPDATEs malformed"
                 );
+                tracing::debug!(target: "tortie::speaker", "{peer}: {text}");
                 let mark = if malformed > 0 { '!' } else { '~' };
                 let entry = Entry {
                     change: ChangeId::default(),

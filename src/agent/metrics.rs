@@ -58,6 +58,14 @@ impl Collector for Once {
             let kind = if series.counter { first.metric_type() } else { ConstGauge::new(0.0).metric_type() };
             let mut family = encoder.encode_descriptor(series.name, series.help, None, kind)?;
             for (labels, value) in &series.values {
+                // Empty braces are right, but nobody writes them.
+                if labels.is_empty() {
+                    match series.counter {
+                        true => ConstCounter::new(*value).encode(family)?,
+                        false => ConstGauge::new(*value).encode(family)?,
+                    }
+                    break;
+                }
                 if series.counter {
                     ConstCounter::new(*value).encode(family.encode_family(labels)?)?;
                 } else {
@@ -163,7 +171,12 @@ fn store(scrape: &mut Scrape, facts: &CoreFacts) {
 }
 
 fn labels(peer: &PeerFacts) -> Labels {
-    vec![("peer", peer.address.clone()), ("peer_name", peer.name.clone()), ("type", peer.kind.to_owned())]
+    vec![
+        ("peer", peer.address.clone()),
+        ("peer_name", peer.name.clone()),
+        ("peer_as", peer.asn.to_string()),
+        ("type", peer.kind.to_owned()),
+    ]
 }
 
 fn sessions(scrape: &mut Scrape, facts: &CoreFacts) {

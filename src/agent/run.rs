@@ -278,19 +278,20 @@ impl Agent {
         tracing::info!(target: "tortie", "stopping: sessions close for a graceful restart, routes stay");
         self.live.ready.store(false, Ordering::Relaxed);
         self.presence.stop().await;
-        if let Some((speaker, thread)) = self.speaker.take() {
-            let text = "agent stopping".to_owned();
-            if speaker.send(ToSpeaker::Shutdown { graceful: true, text }).is_ok() {
-                let ended = tokio::task::spawn_blocking(move || thread.join());
-                let _ = tokio::time::timeout(Duration::from_secs(5), ended).await;
-            }
-        }
+        // The kernel first: sessions that close take their routes out of the speaker, and those stay in the kernel.
         if let Some(kernel) = self.kernel.take() {
             let _ = tokio::time::timeout(
                 Duration::from_secs(5),
                 tokio::task::spawn_blocking(move || kernel.stop()),
             )
             .await;
+        }
+        if let Some((speaker, thread)) = self.speaker.take() {
+            let text = "agent stopping".to_owned();
+            if speaker.send(ToSpeaker::Shutdown { graceful: true, text }).is_ok() {
+                let ended = tokio::task::spawn_blocking(move || thread.join());
+                let _ = tokio::time::timeout(Duration::from_secs(5), ended).await;
+            }
         }
         let _ = std::fs::remove_file(&self.options.socket);
         tracing::info!(target: "tortie", "stopped");

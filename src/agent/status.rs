@@ -56,6 +56,7 @@ pub(super) struct PeerFacts {
     pub(super) kind: &'static str,
     pub(super) name: String,
     pub(super) address: String,
+    pub(super) asn: u32,
     pub(super) state: &'static str,
     pub(super) up: bool,
     pub(super) seconds: u64,

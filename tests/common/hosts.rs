@@ -247,6 +247,13 @@ impl Hosts {
         PathBuf::from(format!("/proc/{}/root{path}", self.pid(host)))
     }
 
+    /// A path as a node sees it, also while its command does not run.
+    pub(crate) fn holder_path(&self, node: &str, path: &str) -> PathBuf {
+        let netns = self.lab.netns(node).unwrap();
+        let process = netns.ancestors().nth(2).unwrap();
+        process.join("root").join(path.trim_start_matches('/'))
+    }
+
     /// One request on the agent's socket: status code and body.
     pub(crate) fn ask(
         &self,

@@ -1,0 +1,372 @@
+//! The agent beside its routes: logs that follow the store, the questions on its socket, how it makes itself known, how
+//! it ends.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test ends where something is not as it must be"
+)]
+
+#[path = "common/hosts.rs"]
+mod hosts;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use hosts::{Hosts, PATIENCE, Plan, block, block_keys, stderr, stdout, within};
+use serde_json::json;
+use tortie_topology::Signal;
+
+fn up(plan: Plan) -> Option<Hosts> {
+    let hosts = Hosts::up(plan)?;
+    within(PATIENCE, "the block of host 2", || {
+        if hosts.routes(1).contains("10.244.2.0/26") { Ok(()) } else { Err(hosts.log(1)) }
+    });
+    Some(hosts)
+}
+
+/// A new block of host 1 and the line that its agent says about it.
+fn event(hosts: &Hosts, n: u32) -> String {
+    let cidr = format!("10.244.{n}.0/26");
+    let [affinity, assignment] = block_keys(&cidr, "host1");
+    hosts.import(&[(affinity, String::new()), (assignment, block(&cidr, "host1"))].into());
+    within(PATIENCE, "the block is in force", || {
+        if hosts.routes(1).contains(&format!("{cidr} blackhole")) { Ok(()) } else { Err(hosts.log(1)) }
+    });
+    format!("{cidr}: originated")
+}
+
+#[test]
+fn logs_follow_the_store() {
+    let Some(hosts) = up(Plan { hosts: 2, ..Plan::default() }) else { return };
+    let file = hosts.path(1, "/run/logs/agent.log");
+    let logged = || std::fs::read_to_string(&file).unwrap_or_default();
+    let holds = |what: &str, read: &dyn Fn() -> String, text: &str| {
+        within(PATIENCE, what, || if read().contains(text) { Ok(()) } else { Err(read()) });
+    };
+    let screen = || hosts.log(1);
+    // No file by default; then one, made with its folder.
+    let line = event(&hosts, 100);
+    holds("the screen has it", &screen, &line);
+    assert!(!file.exists());
+    hosts.put("/calico/v1/config/LogFilePath", "/run/logs/agent.log");
+    within(PATIENCE, "the file is made", || if file.exists() { Ok(()) } else { Err(hosts.log(1)) });
+    let line = event(&hosts, 101);
+    holds("the file has it", &logged, &line);
+    // The host says otherwise than the globe: `none` is off, for that one only.
+    hosts.put("/calico/v1/host/host1/config/LogSeverityFile", "none");
+    std::thread::sleep(Duration::from_millis(300));
+    let line = event(&hosts, 102);
+    holds("the screen has it", &screen, &line);
+    assert!(!logged().contains(&line));
+    hosts.put("/calico/v1/host/host1/config/LogSeverityFile", "INFO");
+    hosts.put("/calico/v1/config/LogSeverityScreen", "none");
+    std::thread::sleep(Duration::from_millis(300));
+    let line = event(&hosts, 103);
+    holds("the file has it", &logged, &line);
+    assert!(!screen().contains(&line));
+    // Only what is at least a warning.
+    hosts.put("/calico/v1/config/LogSeverityScreen", "WARNING");
+    std::thread::sleep(Duration::from_millis(300));
+    let line = event(&hosts, 104);
+    holds("the file has it", &logged, &line);
+    hosts.put("/calico/v1/Ready", "false");
+    holds("the screen has the freeze", &screen, "frozen: /calico/v1/Ready is `false`");
+    assert!(!screen().contains(&line));
+    hosts.put("/calico/v1/Ready", "true");
+    hosts.put("/calico/v1/config/LogSeverityScreen", "INFO");
+    // A file that cannot be opened is a problem for as long as it is so; the screen goes on.
+    hosts.put("/calico/v1/host/host1/config/LogFilePath", "/proc/nowhere/agent.log");
+    let status = hosts.until(1, "the file is a problem", |s| s["problems"].to_string().contains("log-file"));
+    assert!(status["problems"].to_string().contains("/proc/nowhere/agent.log"), "{status:#}");
+    let line = event(&hosts, 105);
+    holds("the screen has it", &screen, &line);
+    hosts.rm("/calico/v1/host/host1/config/LogFilePath");
+    hosts.until(1, "no problem any more", |s| !s["problems"].to_string().contains("log-file"));
+    let line = event(&hosts, 106);
+    holds("the file has it", &logged, &line);
+
+    // BGP has a level of its own: host over global.
+    let session = |hosts: &Hosts| {
+        let before = hosts.sessions(1).into_values().next().unwrap().2;
+        let reset = hosts.tortie(1, &["bgp", "reset", "host2"]);
+        assert!(reset.status.success(), "{reset:?}");
+        hosts.until(1, "the session is back", |s| s["bgp"]["mesh"]["up"] == 1);
+        within(PATIENCE, "the session was reset", || {
+            let (state, _, flaps) = hosts.sessions(1).into_values().next().unwrap();
+            if flaps > before && state == "Established" { Ok(()) } else { Err(format!("{state} {flaps}")) }
+        });
+        std::thread::sleep(Duration::from_millis(500));
+        hosts.log(1)
+    };
+    let told = |log: &str| log.matches("-> Established").count();
+    let first = told(&hosts.log(1));
+    assert!(first > 0);
+    hosts.put("/calico/bgp/v1/global/loglevel", "none");
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(told(&session(&hosts)), first);
+    hosts.put("/calico/bgp/v1/host/host1/loglevel", "debug");
+    std::thread::sleep(Duration::from_millis(300));
+    let log = session(&hosts);
+    assert!(told(&log) > first && log.contains("-> OpenSent"), "{log}");
+}
+
+#[test]
+fn the_socket_says_when_an_endpoint_is_in_force() {
+    let Some(hosts) = up(Plan { hosts: 2, ..Plan::default() }) else { return };
+    let key = "/calico/v1/host/host1/workload/lab/web1/endpoint/eth1";
+    let ask = |revision: u64, wait: u64| {
+        let body = json!({ "key": key, "revision": revision, "waitMillis": wait }).to_string();
+        let (code, body) = hosts.ask(1, "POST", "/v1/applied", &body).unwrap();
+        assert_eq!(code, 200, "{body}");
+        serde_json::from_str::<serde_json::Value>(&body).unwrap()
+    };
+    let put = |value: &str| {
+        let output = hosts.store(&["put", "--raw", key, value, "-o", "json"]);
+        let text = stdout(&output);
+        let digits = text.split("revision ").nth(1).unwrap();
+        digits.chars().take_while(char::is_ascii_digit).collect::<String>().parse::<u64>().unwrap()
+    };
+    let value = &hosts::lab_data(2, false)[key];
+    let revision = put(value);
+    let answer = ask(revision, 30_000);
+    assert_eq!(answer["result"], "applied", "{answer}");
+    assert!(answer["revision"].as_u64().unwrap() >= revision);
+    let begin = std::time::Instant::now();
+    assert_eq!(ask(revision + 1_000, 400)["result"], "timeout");
+    assert!(begin.elapsed() >= Duration::from_millis(300));
+    let answer = ask(put("{broken"), 30_000);
+    assert_eq!(answer["result"], "failed", "{answer}");
+    assert!(answer["reason"].as_str().unwrap().contains("JSON"), "{answer}");
+    put(value);
+    hosts.put("/calico/v1/Ready", "false");
+    hosts.until(1, "freezes", |s| s["verdict"] == "frozen");
+    let answer = ask(1, 1_000);
+    assert_eq!(answer["result"], "frozen", "{answer}");
+    assert!(answer["reason"].as_str().unwrap().contains("Ready"));
+    // A request that is not as documented is refused by name.
+    let (code, body) = hosts.ask(1, "POST", "/v1/applied", r#"{"kye":"x"}"#).unwrap();
+    assert_eq!(code, 400);
+    assert!(body.contains("kye"), "{body}");
+}
+
+#[test]
+fn sigterm_leaves_the_routes_here_and_at_the_peers() {
+    let Some(mut hosts) = up(Plan { hosts: 2, ..Plan::default() }) else { return };
+    hosts.until_routes(2, &["10.244.2.0/26 blackhole", "10.244.1.0/26"]);
+    let key = "/calico/tortie/v1/status/host1";
+    let known = |hosts: &Hosts| hosts.store(&["get", key]).status.code() == Some(0);
+    within(PATIENCE, "the status key is written", || if known(&hosts) { Ok(()) } else { Err(hosts.log(1)) });
+    hosts.until_sessions(1);
+    let still = hosts.still(&[1, 2]);
+    let socket = hosts.holder_path("host1", "/run/tortie/tortie.sock");
+    assert!(socket.exists());
+    hosts.signal("host1", Signal::TERM);
+    within(PATIENCE, "the agent ends", || hosts.lab.pid("host1").map_or(Ok(()), |_| Err(hosts.log(1))));
+    assert!(hosts.lab.exit_status("host1").unwrap().success());
+    assert!(!socket.exists());
+    assert!(!known(&hosts), "others must not think that an agent runs here");
+    hosts.until(2, "the session is down", |s| s["bgp"]["mesh"]["up"] == 0);
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!((still.said(1), still.said(2)), (String::new(), String::new()));
+    hosts.start("host1");
+    hosts.until(1, "is back", |s| s["bgp"]["mesh"]["up"] == 1 && s["bgp"]["gracefulRestart"] == "idle");
+    hosts.until(2, "has its peer", |s| s["bgp"]["mesh"]["up"] == 1);
+    assert_eq!(
+        (still.said(1), still.said(2)),
+        (String::new(), String::new()),
+        "nothing that was right is written"
+    );
+}
+
+#[test]
+fn a_host_makes_itself_known_and_observe_writes_nothing() {
+    let flags = [(2, "--kernel observe".to_owned())].into();
+    let plan = Plan { hosts: 3, data: Some(BTreeMap::new()), later: vec![1, 2, 3], flags, ..Plan::default() };
+    let Some(hosts) = Hosts::up(plan) else { return };
+    for host in [1, 2, 3] {
+        hosts.run(&format!("host{host}"), "ip route add default via 172.30.0.254 dev eth1");
+    }
+    hosts.go(1);
+    let exported = || -> BTreeMap<String, String> {
+        let output = hosts.store(&["export"]);
+        serde_json::from_slice(&output.stdout).unwrap_or_default()
+    };
+    within(PATIENCE, "host1 is known", || {
+        let now = exported();
+        if now.contains_key("/calico/tortie/v1/status/host1") {
+            Ok(())
+        } else {
+            Err(format!("{now:?}\n{}", hosts.log(1)))
+        }
+    });
+    let known = exported();
+    let wanted = [
+        ("/calico/v1/Ready", "true"),
+        ("/calico/v1/host/host1/metadata", "{}"),
+        ("/calico/v1/host/host1/bird_ip", "172.30.0.1"),
+        ("/calico/bgp/v1/host/host1/ip_addr_v4", "172.30.0.1"),
+        ("/calico/bgp/v1/host/host1/network_v4", "172.30.0.0/24"),
+        ("/calico/bgp/v1/global/as_num", "64512"),
+        ("/calico/bgp/v1/global/node_mesh", r#"{"enabled":true}"#),
+    ];
+    for (key, value) in wanted {
+        assert_eq!(known.get(key).map(String::as_str), Some(value), "{key}: {known:?}");
+    }
+    assert!(!known.keys().any(|k| k.contains("/pool/")));
+    // Observing: known to nobody, nothing in the kernel.
+    hosts.put("/calico/bgp/v1/host/host2/ip_addr_v4", "172.30.0.2");
+    let [affinity, assignment] = block_keys("10.244.2.0/26", "host2");
+    hosts.import(&[(affinity, String::new()), (assignment, block("10.244.2.0/26", "host2"))].into());
+    hosts.go(2);
+    hosts.until(2, "has its session", |s| s["bgp"]["mesh"]["up"] == 1);
+    std::thread::sleep(Duration::from_secs(1));
+    let now = exported();
+    let of_2: Vec<&String> = now.keys().filter(|k| k.contains("host2")).collect();
+    assert_eq!(
+        of_2,
+        ["/calico/bgp/v1/host/host2/ip_addr_v4", "/calico/ipam/v2/host/host2/ipv4/block/10.244.2.0-26"]
+    );
+    assert_eq!(hosts.routes(2), BTreeSet::new());
+    // The address of a host that lives.
+    let rival = |name: &str| {
+        let words = [
+            "--datastore",
+            "sqlite:/store/store.db",
+            "--node",
+            name,
+            "agent",
+            "--ip4",
+            "172.30.0.1/24",
+            "-o",
+            "json",
+        ];
+        hosts.tortie(3, &words)
+    };
+    let refused = rival("host3");
+    assert_eq!(refused.status.code(), Some(7), "{refused:?}");
+    let text = stderr(&refused);
+    let error: serde_json::Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    assert_eq!(error["error"]["code"], "address-taken", "{text}");
+    let text = error["error"]["text"].as_str().unwrap();
+    assert!(text.contains("host1") && text.contains("172.30.0.1") && text.contains("--ip4"), "{text}");
+    assert!(!exported().keys().any(|k| k.contains("host3")), "nothing written by the one that was refused");
+    assert_eq!(hosts.status(1)["ready"], true);
+}
+
+/// Families of metrics with their kinds, read as strictly as the format is.
+fn families(text: &str) -> BTreeMap<String, (String, usize)> {
+    let mut found: BTreeMap<String, (String, usize)> = BTreeMap::new();
+    assert!(text.ends_with("# EOF\n"), "{text}");
+    let mut current = String::new();
+    for line in text.lines() {
+        if let Some(rest) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = rest.split_once(' ').unwrap();
+            let twice = found.insert(name.to_owned(), (kind.to_owned(), 0));
+            assert!(twice.is_none(), "{name} is there twice");
+            current = name.to_owned();
+        } else if !line.starts_with('#') {
+            let end = line.find(['{', ' ']).unwrap();
+            let (name, rest) = line.split_at(end);
+            let (kind, count) = found.get_mut(&current).unwrap();
+            let wanted = if kind == "counter" { format!("{current}_total") } else { current.clone() };
+            assert_eq!(name, wanted, "{line}");
+            assert_eq!(name.ends_with("_total"), kind == "counter", "{line}");
+            let value = rest.rsplit(' ').next().unwrap();
+            assert!(value.parse::<f64>().is_ok_and(f64::is_finite), "{line}");
+            *count += 1;
+        }
+    }
+    found
+}
+
+#[test]
+fn health_and_metrics_answer_on_loopback_and_on_the_socket() {
+    let Some(mut hosts) = up(Plan { hosts: 2, router: true, ..Plan::default() }) else { return };
+    hosts.until(1, "is ready", |s| s["ready"] == true && s["bgp"]["peers"]["up"] == 1);
+    let http = |path: &str, host: &str| {
+        let script = format!(
+            "exec 3<>/dev/tcp/127.0.0.1/9099; printf 'GET {path} HTTP/1.0\\r\\nHost: {host}\\r\\n\\r\\n' >&3; cat <&3"
+        );
+        stdout(&hosts.lab.exec("host1", &["bash", "-c", &script]).unwrap())
+    };
+    for path in ["/livez", "/readyz", "/liveness", "/readiness"] {
+        let answer = http(path, "localhost");
+        assert!(answer.starts_with("HTTP/1.0 200") && answer.ends_with("\r\n\r\nok\n"), "{path}: {answer}");
+    }
+    assert!(http("/metrics", "evil.example").starts_with("HTTP/1.0 403"));
+    // Writes are for the socket only.
+    assert!(http("/v1/store/accept", "localhost").starts_with("HTTP/1.0 404"));
+    let answer = http("/metrics", "127.0.0.1:9099");
+    assert!(answer.to_lowercase().contains("content-type: application/openmetrics-text"), "{answer}");
+    let body = answer.split_once("\r\n\r\n").unwrap().1;
+    let found = families(body);
+    let gauges = [
+        "tortie_build_info",
+        "tortie_ready",
+        "tortie_live",
+        "tortie_start_time_seconds",
+        "tortie_bgp_peer_up",
+        "tortie_bgp_peer_fsm_state",
+        "tortie_bgp_peer_prefixes",
+        "tortie_bgp_peers",
+        "tortie_bgp_peers_expected",
+        "tortie_rib_routes",
+        "tortie_rib_memory_bytes",
+        "tortie_rib_attribute_sets",
+        "tortie_kernel_routes",
+        "tortie_store_connected",
+        "tortie_store_revision",
+        "tortie_store_watch_lag_seconds",
+        "tortie_store_frozen",
+        "tortie_store_invalid_objects",
+        "tortie_drift_items",
+    ];
+    let counters = [
+        "tortie_bgp_peer_flaps",
+        "tortie_bgp_peer_connect_failures",
+        "tortie_bgp_peer_messages",
+        "tortie_bgp_update_errors",
+        "tortie_rib_route_changes",
+        "tortie_rib_import_rejected",
+        "tortie_kernel_route_ops",
+        "tortie_kernel_netlink_overruns",
+        "tortie_kernel_route_external_changes",
+        "tortie_store_events",
+        "tortie_store_watch_restarts",
+        "tortie_drift_repairs",
+        "tortie_resyncs",
+    ];
+    for (kind, names) in [("gauge", &gauges[..]), ("counter", &counters[..])] {
+        for name in names {
+            let (found, _) = found.get(*name).unwrap_or_else(|| panic!("no {name}: {body}"));
+            assert_eq!(found, kind, "{name}");
+        }
+    }
+    let value = |line: &str| {
+        let found = body.lines().find(|l| l.starts_with(line)).unwrap_or_else(|| panic!("no {line}: {body}"));
+        found.rsplit(' ').next().unwrap().parse::<f64>().unwrap()
+    };
+    let close = |line: &str, wanted: f64| assert!((value(line) - wanted).abs() < 1e-9, "{line}: {body}");
+    close("tortie_ready ", 1.0);
+    close("tortie_bgp_peers{type=\"mesh\",state=\"established\"}", 1.0);
+    close("tortie_bgp_peers_expected{type=\"global\"}", 1.0);
+    close("tortie_kernel_routes{state=\"installed\"}", 3.0);
+    // A peer's label is the bare address.
+    assert!(body.contains("peer=\"172.30.0.254\"") && body.contains("peer_as=\"65000\""), "{body}");
+    assert!(!body.contains("172.30.0.254:179"), "{body}");
+
+    // Alone: alive, not ready, and it says why.
+    hosts.kill("switch");
+    hosts.kill("host2");
+    let reset = hosts.tortie(1, &["bgp", "reset", "host2"]);
+    assert!(reset.status.success(), "{reset:?}");
+    let reset = hosts.tortie(1, &["bgp", "reset", "172.30.0.254"]);
+    assert!(reset.status.success(), "{reset:?}");
+    within(PATIENCE, "not ready", || {
+        let (code, body) = hosts.ask(1, "GET", "/readyz", "")?;
+        if code == 503 && body.contains("0 of 2") { Ok(()) } else { Err(format!("{code} {body}")) }
+    });
+    assert_eq!(hosts.ask(1, "GET", "/livez", "").unwrap().0, 200);
+    assert_eq!(hosts.tortie(1, &["status"]).status.code(), Some(1));
+}
