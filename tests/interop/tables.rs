@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::probe::{Monitor, Router, full_kernels, names};
+use crate::probe::{Monitor, Router, full_kernels, names, sessions};
 use crate::restart;
 use crate::rig::{Backend, Net, delete, put, within};
 
@@ -16,8 +16,9 @@ fn rack(router: Router, backend: Backend) {
     let (_, took) = within(START, net.started, "every block in the router", || router_has_all(&net, router));
     println!("{router:?} {backend:?}: full tables {} ms after the start", took.as_millis());
     new_blocks(&net, router, backend);
-    restart::kill(&mut net, router);
-    restart::terminate(&mut net, router);
+    each_its_own(&net);
+    restart::kill(&mut net, Some(router));
+    restart::terminate(&mut net, Some(router));
 }
 
 fn router_has_all(net: &Net, router: Router) -> Result<(), String> {
@@ -26,6 +27,27 @@ fn router_has_all(net: &Net, router: Router) -> Result<(), String> {
         Some((owner, block)) => Err(format!("the router lacks {owner}'s {block}:\n{table}")),
         None => Ok(()),
     }
+}
+
+/// From now on the hosts tell the router their own blocks only; no session moves for that.
+fn each_its_own(net: &Net) {
+    const TOR: &str = "172.30.0.254";
+    let flaps = || -> Vec<_> {
+        net.hosts.iter().map(|host| sessions(net, host).unwrap()[TOR]["flaps"].clone()).collect()
+    };
+    let before = flaps();
+    let value = format!("{{\"ip\": \"{TOR}\", \"as_num\": \"65000\", \"own_only\": true}}");
+    let commit = net.commit(vec![put(&format!("/calico/bgp/v1/global/peer_v4/{TOR}"), &value)]);
+    within(Duration::from_secs(5), commit.done, "own blocks only", || {
+        for host in &net.hosts {
+            let peer = sessions(net, host)?.remove(TOR).ok_or("no session")?;
+            if peer["families"][0]["advertised"] != 1 || peer["state"] != "Established" {
+                return Err(peer.to_string());
+            }
+        }
+        Ok(())
+    });
+    assert_eq!(flaps(), before);
 }
 
 /// Gives host1 new blocks and takes them away.
@@ -120,10 +142,11 @@ fn openbgpd_etcd() {
 }
 
 /// Other shapes of network: full tables within five seconds of the start.
-fn shape(lab: &str, backend: Backend) {
-    let Some(net) = Net::file(lab, backend) else { return };
+fn shape(lab: &str, backend: Backend) -> Option<Net> {
+    let net = Net::file(lab, backend)?;
     let (_, took) = within(START, net.started, "every block in every kernel", || full_kernels(&net));
     println!("{lab} {backend:?}: full tables {} ms after the start", took.as_millis());
+    Some(net)
 }
 
 #[test]
@@ -145,5 +168,6 @@ fn ipv6() {
 
 #[test]
 fn dual_stack() {
-    shape("dual-stack", Backend::Etcd);
+    let Some(mut net) = shape("dual-stack", Backend::Etcd) else { return };
+    restart::kill(&mut net, None);
 }
