@@ -6,8 +6,8 @@ use serde_json::Value;
 use tortie_topology::{Signal, Victim};
 
 use crate::ping::Pinger;
-use crate::probe::{Monitor, Router, full_kernels, names, sessions};
-use crate::rig::{Net, within};
+use crate::probe::{Monitor, Router, full_kernels, kernel, names, sessions};
+use crate::rig::{Backend, Net, delete, within};
 
 const RECOVERY: Duration = Duration::from_secs(30);
 
@@ -104,4 +104,36 @@ fn over(net: &Net, count: usize) -> Result<(), String> {
         return Err(status.to_string());
     }
     full_kernels(net)
+}
+
+/// What changed while an agent was dead: its kernel keeps the old route until it is back, and not longer.
+#[test]
+fn what_went_meanwhile_is_swept() {
+    let Some(mut net) = Net::file("mesh", Backend::Sqlite) else { return };
+    within(RECOVERY, net.started, "every block in every kernel", || full_kernels(&net));
+    let gone = net.blocks.iter().position(|(host, _)| host == "host3").unwrap();
+    let (_, block) = net.blocks.remove(gone);
+    assert!(net.running.kill("host1", Victim::Command).unwrap());
+    let dashed = block.replace('/', "-");
+    let commit = net.commit(vec![
+        delete(&format!("/calico/ipam/v2/host/host3/ipv4/block/{dashed}")),
+        delete(&format!("/calico/ipam/v2/assignment/ipv4/block/{dashed}")),
+    ]);
+    within(RECOVERY, commit.done, "host2 hears of it", || match kernel(&net, "host2")?.get(&block) {
+        Some(line) => Err(line.clone()),
+        None => Ok(()),
+    });
+    assert!(kernel(&net, "host1").unwrap().contains_key(&block), "nobody is there to take it out");
+    let monitor = Monitor::kernel(&net, "host1");
+    let again = Instant::now();
+    net.running.start("host1").unwrap();
+    let (_, took) =
+        within(RECOVERY, again, "the stale route goes", || match kernel(&net, "host1")?.get(&block) {
+            Some(line) => Err(line.clone()),
+            None => full_kernels(&net),
+        });
+    println!("swept after {} ms", took.as_millis());
+    let wrong: Vec<String> =
+        monitor.since(again).into_iter().filter(|line| line.contains("10.244.2.0")).collect();
+    assert!(wrong.is_empty(), "host2's block was right: {wrong:?}");
 }
