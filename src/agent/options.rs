@@ -127,8 +127,9 @@ impl Settings {
     /// # Errors
     /// A sentence that names file, line and what is wrong.
     pub fn from_file(path: &Path) -> Result<Self, String> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|e| format!("the settings file {} cannot be read: {e}", path.display()))?;
+        let text = std::fs::read_to_string(path).map_err(|e| {
+            format!("the settings file {} cannot be read: {e}; name one with --config", path.display())
+        })?;
         let settings: Self = toml::from_str(&text).map_err(|e| format!("{}: {e}", path.display()))?;
         if settings.route_protocol.is_some_and(|p| p < 5) {
             return Err(format!(

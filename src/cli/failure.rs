@@ -70,6 +70,10 @@ impl From<crate::store::StoreError> for Failure {
             StoreError::Denied(_) => (Exit::Permission, "denied"),
             StoreError::Unusable(_) => (Exit::Usage, "unusable"),
         };
-        Self::new(exit, code, error.to_string())
+        let next = match &error {
+            StoreError::Away(_) => "; is --datastore right, and does the store run?",
+            _ => "",
+        };
+        Self::new(exit, code, format!("{error}{next}"))
     }
 }

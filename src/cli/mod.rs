@@ -157,10 +157,10 @@ enum Command {
 #[derive(Debug, Clone, Args)]
 pub struct RouteFilter {
     /// Exactly this prefix, or the longest match of an address
-    #[arg(value_name = "PREFIX|ADDRESS")]
+    #[arg(value_name = "PREFIX|ADDRESS", value_parser = prefix_or_address)]
     pub prefix: Option<String>,
     /// All prefixes inside of this one
-    #[arg(long, value_name = "CIDR", conflicts_with = "prefix")]
+    #[arg(long, value_name = "CIDR", conflicts_with = "prefix", value_parser = prefix)]
     pub within: Option<String>,
     /// At most this many
     #[arg(long, value_name = "N")]
@@ -194,7 +194,10 @@ fn query_string(
 /// Runs the command line and gives the exit code.
 #[must_use]
 pub fn run() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return misused(&error),
+    };
     let format = cli.globals.output;
     match dispatch(cli) {
         Ok(()) => ExitCode::SUCCESS,
@@ -203,6 +206,34 @@ pub fn run() -> ExitCode {
             failure.exit.into()
         }
     }
+}
+
+/// Help and version as they are; wrong usage as any other failure when JSON is asked for.
+fn misused(error: &clap::Error) -> ExitCode {
+    let words: Vec<String> = std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect();
+    let json = words.iter().any(|w| w == "-ojson" || w == "-o=json" || w == "--output=json")
+        || words
+            .windows(2)
+            .any(|w| matches!(w, [flag, value] if value == "json" && (flag == "-o" || flag == "--output")));
+    if error.use_stderr() && json {
+        let text = error.render().to_string();
+        let text = text.trim().trim_start_matches("error: ");
+        report(Format::Json, &Failure::usage(text));
+        return Exit::Usage.into();
+    }
+    // A closed pipe is no error.
+    let _ = error.print();
+    if error.use_stderr() { Exit::Usage.into() } else { ExitCode::SUCCESS }
+}
+
+/// A prefix, or an address that stands for the prefix that covers it.
+fn prefix_or_address(text: &str) -> Result<String, String> {
+    if text.parse::<std::net::IpAddr>().is_ok() { Ok(text.to_owned()) } else { prefix(text) }
+}
+
+/// A prefix.
+fn prefix(text: &str) -> Result<String, String> {
+    text.parse::<tortie_config::Cidr>().map(|_| text.to_owned()).map_err(|e| e.to_string())
 }
 
 /// Errors go to stderr, as JSON when JSON was asked for.
@@ -247,7 +278,7 @@ where
         if let Err(failure) = result {
             report(context.globals.output, &failure);
         }
-        runtime.block_on(tokio::time::sleep(std::time::Duration::from_secs(1)));
+        std::thread::sleep(std::time::Duration::from_secs(1));
     }
 }
 

@@ -223,7 +223,12 @@ fn read(path: &Path) -> Result<Vec<u8>, Failure> {
             .map_err(|e| Failure::usage(format!("standard input cannot be read: {e}")))?;
         return Ok(bytes);
     }
-    std::fs::read(path).map_err(|e| Failure::usage(format!("{} cannot be read: {e}", path.display())))
+    std::fs::read(path).map_err(|e| {
+        Failure::usage(format!(
+            "{} cannot be read: {e}; name a file, or - for standard input",
+            path.display()
+        ))
+    })
 }
 
 fn list(out: &mut String, rows: &[Row<'_>], wide: bool) {
@@ -240,10 +245,38 @@ fn list(out: &mut String, rows: &[Row<'_>], wide: bool) {
     }
 }
 
+/// The members of an import; a key that is there twice is a mistake that JSON readers pass over.
+struct Entries(BTreeMap<String, serde_json::Value>);
+
+impl<'de> serde::Deserialize<'de> for Entries {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Once;
+        impl<'de> serde::de::Visitor<'de> for Once {
+            type Value = Entries;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<Entries, A::Error> {
+                let mut entries = BTreeMap::new();
+                while let Some((key, value)) = map.next_entry::<String, serde_json::Value>()? {
+                    if entries.contains_key(&key) {
+                        return Err(serde::de::Error::custom(format_args!("{key} is there twice")));
+                    }
+                    entries.insert(key, value);
+                }
+                Ok(Entries(entries))
+            }
+        }
+        deserializer.deserialize_map(Once)
+    }
+}
+
 async fn import(globals: &Globals, file: &Path, raw: bool) -> Result<(), Failure> {
     let name = if file == Path::new("-") { "standard input".to_owned() } else { file.display().to_string() };
     let bytes = read(file)?;
-    let map: BTreeMap<String, serde_json::Value> = serde_json::from_slice(&bytes).map_err(|error| {
+    let Entries(map) = serde_json::from_slice(&bytes).map_err(|error| {
         Failure::usage(format!(
             "{name}: {error}. An import is one JSON object {{\"<full key>\": \"<value as text>\"}}"
         ))

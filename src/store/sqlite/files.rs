@@ -64,7 +64,7 @@ impl Files {
             let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
             made.map_err(|e| failed(folder, &e))?;
         }
-        if !create && !self.database.exists() {
+        if !create && !self.database.try_exists().map_err(|e| failed(&self.database, &e))? {
             return Err(StoreError::Unusable(format!(
                 "there is no store at {}; name the right one with --datastore, or start the agent or write to make it",
                 self.database.display()
@@ -135,7 +135,10 @@ impl Drop for Lock<'_> {
 pub(super) fn failed(path: &Path, error: &io::Error) -> StoreError {
     let text = format!("{}: {error}", path.display());
     match error.kind() {
-        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => StoreError::Denied(text),
+        io::ErrorKind::PermissionDenied => {
+            StoreError::Denied(format!("{text}; run it with sudo, or as the owner of the store"))
+        }
+        io::ErrorKind::ReadOnlyFilesystem => StoreError::Denied(text),
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::IsADirectory => {
             StoreError::Unusable(text)
         }

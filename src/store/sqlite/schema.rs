@@ -99,7 +99,7 @@ pub(super) fn failed(files: &Files, error: &rusqlite::Error) -> StoreError {
             "{text}; the file is damaged: move it away with its -wal and -shm files and import an export of it"
         )),
         Some(ErrorCode::PermissionDenied | ErrorCode::ReadOnly | ErrorCode::CannotOpen) => {
-            StoreError::Denied(text)
+            StoreError::Denied(format!("{text}; run it with sudo, or as the owner of the store"))
         }
         Some(ErrorCode::TooBig) => StoreError::Refused(text),
         // Busy, full disk, I/O error: may pass.
