@@ -74,8 +74,7 @@ fn stopped_for(time: Duration) {
         if round == 1 {
             hosts.kill("etcd1");
         }
-        hosts.start("etcd1");
-        hosts.etcd_answers();
+        hosts.start_etcd();
         hosts.import(&with_block(mine, "host1"));
         hosts.import(&with_block(theirs, "host2"));
         if round == 1 {
@@ -201,7 +200,7 @@ fn a_wiped_store_flushes_nothing_and_the_keys_return() {
     let Some(mut hosts) = two_hosts(1) else { return };
     until_cached(&hosts, 1, "10.244.1.0-26");
     // The next write of the cache would be at once.
-    std::thread::sleep(Duration::from_secs(21));
+    std::thread::sleep(Duration::from_secs(11));
     let mut still = hosts.still(&[1, 2]);
     hosts.etcdctl(1, &["del", "--prefix", "/calico/"]);
     for host in [1, 2] {
@@ -245,8 +244,7 @@ fn an_empty_etcd_in_its_place_is_obeyed_only_when_accepted() {
     let mut still = hosts.still(&[1, 2]);
     hosts.kill("etcd1");
     hosts.run("etcd1", "rm -rf /var/tmp/etcd");
-    hosts.start("etcd1");
-    hosts.etcd_answers();
+    hosts.start_etcd();
     for host in [1, 2] {
         hosts.until(host, "freezes", is_frozen);
     }

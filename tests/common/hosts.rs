@@ -157,8 +157,27 @@ impl Hosts {
     pub(crate) fn etcd_answers(&self) {
         within(PATIENCE, "etcd answers", || match self.try_etcdctl(1, &["endpoint", "health"]) {
             Ok(_) => Ok(()),
-            Err(e) => Err(e),
+            Err(e) => {
+                let log = std::fs::read_to_string(self.lab.log_of("etcd1").unwrap()).unwrap_or_default();
+                Err(format!("{e}, etcd runs: {}\n{log}", self.lab.pid("etcd1").is_some()))
+            }
         });
+    }
+
+    /// Starts the first member again and waits until it answers. One that ends at its start (a port that is not free
+    /// yet) is started once more.
+    pub(crate) fn start_etcd(&mut self) {
+        self.start("etcd1");
+        let begin = Instant::now();
+        while let Err(error) = self.try_etcdctl(1, &["endpoint", "health"]) {
+            let log = std::fs::read_to_string(self.lab.log_of("etcd1").unwrap()).unwrap_or_default();
+            assert!(begin.elapsed() < PATIENCE, "etcd does not answer: {error}\n{log}");
+            if self.lab.pid("etcd1").is_none() {
+                println!("etcd ended at its start: {}", log.lines().last().unwrap_or_default());
+                self.start("etcd1");
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
     }
 
     pub(crate) fn try_etcdctl(&self, member: usize, words: &[&str]) -> Result<String, String> {

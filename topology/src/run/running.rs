@@ -201,8 +201,10 @@ impl Running {
         let any = self.signal(node, victim, Signal::KILL)?;
         if any && victim == Victim::Command {
             let begin = Instant::now();
-            while self.state.nodes[i].command.is_some_and(Process::alive)
-                && begin.elapsed() < Duration::from_secs(5)
+            // A dead first thread is not the end: sockets stay open until the last one is gone, and only then the
+            // process can be waited for.
+            while (self.commands.contains_key(&i) || self.state.nodes[i].command.is_some_and(Process::alive))
+                && begin.elapsed() < PATIENCE
             {
                 self.ended(i);
                 std::thread::sleep(Duration::from_millis(1));
