@@ -9,7 +9,8 @@ use crate::ping::Pinger;
 use crate::probe::{Monitor, Router, full_kernels, kernel, names, sessions};
 use crate::rig::{Backend, Net, delete, within};
 
-const RECOVERY: Duration = Duration::from_secs(30);
+/// A peer that sends no End-of-RIB is waited for half a minute.
+const RECOVERY: Duration = Duration::from_secs(60);
 
 /// kill -9.
 pub(crate) fn kill(net: &mut Net, router: Option<Router>) {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::probe::{Monitor, Router, full_kernels, names, sessions};
+use crate::probe::{Monitor, Router, full_kernels, kernel, names, sessions};
 use crate::restart;
 use crate::rig::{Backend, Net, delete, put, within};
 
@@ -15,6 +15,11 @@ fn rack(router: Router, backend: Backend) {
     within(START, net.started, "every block in every kernel", || full_kernels(&net));
     let (_, took) = within(START, net.started, "every block in the router", || router_has_all(&net, router));
     println!("{router:?} {backend:?}: full tables {} ms after the start", took.as_millis());
+    // FRR sends it a second later than everything else; the start is over when it is there.
+    within(Duration::from_secs(10), net.started, "the router's default route", || {
+        let lacks = |host: &&String| kernel(&net, host).is_ok_and(|routes| !routes.contains_key("default"));
+        net.hosts.iter().find(lacks).map_or(Ok(()), |host| Err(format!("{host} lacks it")))
+    });
     new_blocks(&net, router, backend);
     each_its_own(&net);
     restart::kill(&mut net, Some(router));
