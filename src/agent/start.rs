@@ -217,6 +217,13 @@ async fn serve_api(
     live: &Arc<Live>,
     io: &tokio::runtime::Handle,
 ) -> Result<(), AgentError> {
+    // An agent that was just killed may hold its socket for a moment longer.
+    for _ in 0..20 {
+        if std::os::unix::net::UnixStream::connect(&options.socket).is_err() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
     let backend: Arc<dyn Backend> = live.clone();
     let unix = io.spawn(serve::serve_unix(options.socket.clone(), Arc::clone(&backend)));
     let tcp = options.settings.http().map(|addr: SocketAddr| io.spawn(serve::serve_tcp(addr, backend)));

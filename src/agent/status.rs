@@ -324,6 +324,11 @@ fn verdict(
         return ("starting", "waiting for the kernel's first answer".to_owned());
     }
     let (up, all) = (facts.peers.values().filter(|p| p.up).count(), facts.peers.len());
+    if !ready && (facts.away.is_some() || facts.from_cache) {
+        let text =
+            format!("the store is away, the last good state stays in force; {up} of {all} BGP sessions up");
+        return ("not-ready", text);
+    }
     if !ready {
         return ("not-ready", format!("{up} of {all} BGP sessions are up"));
     }

@@ -81,10 +81,11 @@ impl Agent {
         intent.peers.keys().filter(|name| established(name)).count()
     }
 
-    /// Serving: the kernel answered, sessions are accepted, and at least one session is up where any is wanted.
+    /// Serving: the kernel answered, the store answers, and at least one session is up where any is wanted.
     fn is_ready(&self) -> bool {
         let wanted = self.core.intent.as_ref().is_some_and(|i| !i.peers.is_empty());
-        self.core.running() && !self.stopping && (!wanted || self.up() > 0)
+        let store = self.core.link.away.is_none() && !self.core.link.from_cache;
+        self.core.running() && !self.stopping && store && (!wanted || self.up() > 0)
     }
 
     pub(super) fn ask(&mut self, ask: Ask) {
