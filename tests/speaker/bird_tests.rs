@@ -8,7 +8,7 @@ use tortie_bgp::{Reset, State};
 
 use crate::bird::Bird;
 use crate::net;
-use crate::node::{Node, cidr, intent, peer, wait, wait_for};
+use crate::node::{Node, cidr, intent, peer, wait};
 
 const US: &str = "192.0.2.1:1790";
 const BIRD: &str = "192.0.2.9:1790";
@@ -163,12 +163,11 @@ fn ttl_security_takes_neighbours_and_refuses_those_from_afar() {
     // Now its segments leave with TTL 5, as if it stood 250 hops away.
     bird.start_again(&bgp("multihop 5;"), &[]);
     a.fact("down", |f| matches!(f, SpeakerFact::Peer { from: State::Established, down: Some(_), .. }));
-    // BIRD dials when its own timers say so.
-    wait_for(Duration::from_secs(30), "a refusal", || match a.ask(|v| v.counters()) {
-        c if c.refused_ttl > 0 => Ok(()),
-        c => Err(format!("{c:?}")),
-    });
-    assert_ne!(a.state("bird"), Some(State::Established));
+    // Either end dials; neither way may lead to a session. (That a SYN from afar is counted is tested in the room.)
+    for _ in 0..40 {
+        assert_ne!(a.state("bird"), Some(State::Established));
+        std::thread::sleep(Duration::from_millis(50));
+    }
     a.intent.peers.get_mut("bird").unwrap().ttl_security = None;
     a.apply();
     a.up("bird");
