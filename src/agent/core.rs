@@ -122,9 +122,6 @@ pub(super) struct Core {
     /// With a SQLite store: the hosts whose agents run.
     pub(super) present: Option<Vec<String>>,
     pub(super) restart_done: bool,
-    pub(super) kernel_found: Option<(usize, usize)>,
-    pub(super) overruns: u64,
-    pub(super) repairs: u64,
     pub(super) failed_routes: BTreeMap<Cidr, String>,
     pub(super) out: Vec<Effect>,
 }
@@ -182,9 +179,6 @@ impl Core {
             trouble: None,
             present: None,
             restart_done: false,
-            kernel_found: None,
-            overruns: 0,
-            repairs: 0,
             failed_routes: BTreeMap::new(),
             out: Vec::new(),
         }

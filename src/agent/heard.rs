@@ -16,7 +16,6 @@ impl Core {
     pub(super) fn kernel(&mut self, fact: KernelFact) {
         match fact {
             KernelFact::Started { routes_v4, routes_v6, .. } => {
-                self.kernel_found = Some((routes_v4, routes_v6));
                 let text =
                     format!("dumped: {routes_v4} IPv4 and {routes_v6} IPv6 routes of ours kept as stale");
                 self.say(ChangeId::default(), Plane::Kernel, '~', "kernel", &text);
@@ -64,12 +63,10 @@ impl Core {
                 self.say(ChangeId::default(), Plane::Kernel, '-', "stale routes", &format!("{count} swept"));
             }
             KernelFact::Repaired { objects, first } => {
-                self.repairs += objects as u64;
                 let text = format!("{objects} changed by somebody else and repaired, first: {first}");
                 self.say(ChangeId::default(), Plane::Kernel, '!', "own routes", &text);
             }
             KernelFact::Overrun => {
-                self.overruns += 1;
                 self.say(
                     ChangeId::default(),
                     Plane::Kernel,
