@@ -1,0 +1,13 @@
+//! The command line as people and scripts use it: what is wrong is said once, with place and next step, and nothing is
+//! changed by it.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test ends where something is not as it must be"
+)]
+
+mod agent;
+mod arguments;
+mod rig;
+mod store;
