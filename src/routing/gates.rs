@@ -17,6 +17,7 @@
 //! iBGP peers RFC 4271 9.2.1 holds learned iBGP routes back already, and a route reflector has to go on reflecting.
 
 use tortie_config::Cidr;
+use tortie_config::resource::Community;
 
 use super::cover;
 use super::explain::{Recorder, Step, StepOutcome, fill_not_reached};
@@ -128,9 +129,12 @@ fn decide_export(
 fn announce(view: &RoutingView, gate: &'static str, prefix: Cidr) -> GateAnswer {
     let mut answer =
         GateAnswer { accept: true, gate, communities: Vec::new(), large_communities: Vec::new() };
-    for ad in view.advertisements.iter().filter(|a| a.cidr.covers(&prefix)) {
-        answer.communities.extend_from_slice(&ad.communities);
-        answer.large_communities.extend_from_slice(&ad.large_communities);
+    let covering = view.advertisements.iter().filter(|a| a.cidr.covers(&prefix));
+    for community in covering.flat_map(|ad| &ad.communities) {
+        match community {
+            Community::Standard(value) => answer.communities.push(*value),
+            Community::Large(value) => answer.large_communities.push(*value),
+        }
     }
     answer.communities.sort_unstable();
     answer.communities.dedup();
@@ -202,7 +206,7 @@ mod tests {
 
     use super::*;
     use crate::routing::cover::tests::prefix;
-    use crate::routing::types::Advertisement;
+    use crate::routing::types::PrefixAdvertisement;
 
     fn cidr(text: &str) -> Cidr {
         text.parse().unwrap()
@@ -210,10 +214,14 @@ mod tests {
 
     fn view() -> RoutingView {
         let pool = |text: &str, disabled| PoolView { cidr: cidr(text), ipip: None, disabled };
-        let ad = |text: &str, communities: &[u32], large: &[[u32; 3]]| Advertisement {
+        let ad = |text: &str, standard: &[u32], large: &[[u32; 3]]| PrefixAdvertisement {
             cidr: cidr(text),
-            communities: communities.to_vec(),
-            large_communities: large.to_vec(),
+            communities: standard
+                .iter()
+                .map(|c| Community::Standard(*c))
+                .chain(large.iter().map(|c| Community::Large(*c)))
+                .collect(),
+            extra: Default::default(),
         };
         RoutingView {
             pools: vec![pool("10.0.0.0/16", false), pool("10.9.0.0/16", true), pool("fd00::/48", false)],
@@ -335,7 +343,11 @@ mod tests {
                 pools: pools.into_iter().map(|cidr| PoolView { cidr, ipip: None, disabled: false }).collect(),
                 advertisements: ads
                     .into_iter()
-                    .map(|cidr| Advertisement { cidr, communities: vec![1], large_communities: Vec::new() })
+                    .map(|cidr| PrefixAdvertisement {
+                        cidr,
+                        communities: vec![Community::Standard(1)],
+                        extra: Default::default(),
+                    })
                     .collect(),
                 ..RoutingView::default()
             };

@@ -8,11 +8,11 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use tortie_config::Cidr;
 use tortie_config::key::{IpFamily, Key};
-use tortie_config::resource::{self, Community};
+use tortie_config::resource::Pool;
 
 use super::cover;
 use super::local::Local;
-use super::types::{Advertisement, IpipMode, OriginKind, Originated, PoolView, RoutingView, TunnelIntent};
+use super::types::{OriginKind, Originated, PoolView, RoutingView, TunnelIntent};
 use crate::model::Model;
 
 /// The originated routes; `view` is the one of this moment.
@@ -64,29 +64,15 @@ pub(super) fn view(model: &Model, local: &Local) -> RoutingView {
         advertisements: [IpFamily::V4, IpFamily::V6]
             .into_iter()
             .flat_map(|family| model.advertisements(family))
-            .map(advertisement)
+            .cloned()
             .collect(),
         endpoint_addresses,
     }
 }
 
-fn pool_view(pool: &resource::Pool) -> PoolView {
-    let ipip = pool.ipip.as_ref().filter(|_| pool.cidr.is_v4()).map(|ipip| match ipip.mode {
-        resource::IpipMode::Always => IpipMode::Always,
-        resource::IpipMode::CrossSubnet => IpipMode::CrossSubnet,
-    });
+fn pool_view(pool: &Pool) -> PoolView {
+    let ipip = pool.ipip.as_ref().filter(|_| pool.cidr.is_v4()).map(|ipip| ipip.mode);
     PoolView { cidr: pool.cidr, ipip, disabled: pool.disabled }
-}
-
-fn advertisement(ad: &resource::PrefixAdvertisement) -> Advertisement {
-    let mut view = Advertisement { cidr: ad.cidr, communities: Vec::new(), large_communities: Vec::new() };
-    for community in &ad.communities {
-        match community {
-            Community::Standard(value) => view.communities.push(*value),
-            Community::Large(value) => view.large_communities.push(*value),
-        }
-    }
-    view
 }
 
 /// The tunnel, when an IPv4 pool has IPIP. A disabled one gives out no addresses; those in use go on through it.

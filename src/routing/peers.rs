@@ -33,7 +33,7 @@ use tortie_config::resource::{self, NextHopMode, Peer, SourceAddr};
 
 use super::explain::{Recorder, Step, StepOutcome};
 use super::local::{Local, NodeOptions};
-use super::types::{NextHopRule, Password, PeerIntent, PeerKind, PeerPolicy};
+use super::types::{PeerIntent, PeerKind, PeerPolicy};
 use crate::model::{Host, Model};
 
 /// Proposed hold time where none is configured (RFC 4271 10 suggests 90 s).
@@ -160,7 +160,7 @@ impl Ends<'_> {
             keepalive_time: None,
             restart_time: RESTART_TIME,
             reflector_client: None,
-            next_hop: NextHopRule::Auto,
+            next_hop: NextHopMode::Auto,
             allow_local_as: 0,
             ttl_security: None,
             max_prefixes: None,
@@ -187,7 +187,7 @@ impl Ends<'_> {
         let reason = format!("node-to-node mesh with {name}");
         let asn = self.model.as_num(Some(host)).get();
         let mut peer = self.plain(PeerKind::Mesh, asn, self.model.listen_port(Some(host)), reason);
-        peer.password = self.local.mesh.password.as_ref().map(password);
+        peer.password = self.local.mesh.password.clone();
         peer.policy.own_only = self.local.mesh.own_only;
         peer
     }
@@ -224,7 +224,7 @@ impl Ends<'_> {
         let mut peer = self.plain(PeerKind::Node, asn, self.model.listen_port(Some(host)), reason);
         self.families(&mut peer, value);
         self.times(&mut peer, value);
-        peer.password = value.password.as_ref().map(password);
+        peer.password = value.password.clone();
         peer.ttl_security = value.ttl_security;
         // What they call our AS, when it is not the one we have.
         peer.local_asn = Some(value.as_num.get()).filter(|asn| *asn != self.local.asn);
@@ -252,18 +252,16 @@ impl Ends<'_> {
         }
         let ebgp = asn != peer.local_asn.unwrap_or(self.local.asn);
         peer.next_hop = match value.next_hop_mode {
-            Some(NextHopMode::Auto) => NextHopRule::Auto,
-            Some(NextHopMode::Own) => NextHopRule::Own,
-            Some(NextHopMode::Keep) => NextHopRule::Keep,
+            Some(mode) => mode,
             // `keep_next_hop` only ever acted on eBGP sessions.
-            None if value.keep_next_hop && ebgp => NextHopRule::Keep,
-            None => NextHopRule::Auto,
+            None if value.keep_next_hop && ebgp => NextHopMode::Keep,
+            None => NextHopMode::Auto,
         };
         peer.allow_local_as = value.num_allow_local_as;
         peer.ttl_security = value.ttl_security;
         peer.max_prefixes = value.max_prefixes;
         peer.extended_messages = value.extended_messages.unwrap_or(true);
-        peer.password = value.password.as_ref().map(password);
+        peer.password = value.password.clone();
         peer.policy = PeerPolicy {
             own_only: value.own_only,
             import_pools: value.import_pools,
@@ -316,11 +314,4 @@ pub(super) fn name(kind: PeerKind, addr: &str, port: Option<u16>) -> String {
         name.push_str(&format!("_port_{port}"));
     }
     name
-}
-
-fn password(value: &resource::Password) -> Password {
-    match value {
-        resource::Password::Text(text) => Password::Text(text.clone()),
-        resource::Password::File(path) => Password::File(path.clone()),
-    }
 }

@@ -3,6 +3,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use proptest::prelude::*;
+use tortie_config::resource::Community;
 
 use super::*;
 use crate::model::tests::{FakeStore, delete, history, put, snapshot};
@@ -196,7 +197,7 @@ fn options_of_a_peer_reach_its_session() {
         (peer.restart_time, peer.keepalive_time, peer.hold_time),
         (SECONDS(30), Some(SECONDS(10)), SECONDS(45))
     );
-    assert_eq!((peer.next_hop, peer.ttl_security, peer.allow_local_as), (NextHopRule::Keep, Some(3), 2));
+    assert_eq!((peer.next_hop, peer.ttl_security, peer.allow_local_as), (NextHopMode::Keep, Some(3), 2));
     assert_eq!((peer.local_asn, peer.max_prefixes, peer.extended_messages), (Some(65099), Some(100), false));
     assert_eq!((peer.ipv4, peer.ipv6), (true, true));
     let policy = PeerPolicy { own_only: true, import_pools: false, filters: vec!["f".to_owned()] };
@@ -207,7 +208,7 @@ fn options_of_a_peer_reach_its_session() {
 
 #[test]
 fn keep_next_hop_acts_on_ebgp_only() {
-    for (asn, wanted) in [("65001", NextHopRule::Keep), ("64512", NextHopRule::Auto)] {
+    for (asn, wanted) in [("65001", NextHopMode::Keep), ("64512", NextHopMode::Auto)] {
         let value = format!(r#"{{"as_num":"{asn}","keep_next_hop":true}}"#);
         let intent = plan(&with(MESH, &[("bgp/v1/global/peer_v4/198.51.100.1", &value)]));
         assert_eq!(intent.peers["Global_198_51_100_1"].next_hop, wanted);
@@ -401,8 +402,8 @@ fn a_hosts_own_advertisements_replace_the_global_ones() {
         r#"[{"cidr":"203.0.113.0/24","communities":["65000:100","65000:1:2"]}]"#,
     );
     let view = plan(&with(MESH, &[global])).view;
-    assert_eq!(view.advertisements[0].communities, [65000 << 16 | 100]);
-    assert_eq!(view.advertisements[0].large_communities, [[65000, 1, 2]]);
+    let communities = [Community::Standard(65000 << 16 | 100), Community::Large([65000, 1, 2])];
+    assert_eq!(view.advertisements[0].communities, communities);
     let own = ("bgp/v1/host/b/prefix_advertisements/ip_v4", r#"[{"cidr":"198.18.0.0/15","communities":[]}]"#);
     let view = plan(&with(MESH, &[global, own])).view;
     assert_eq!(view.advertisements.iter().map(|a| a.cidr.to_string()).collect::<Vec<_>>(), ["198.18.0.0/15"]);

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 use tortie_config::Cidr;
+/// What the values of the store say of pools and peers means the same here.
+pub use tortie_config::resource::{IpipMode, NextHopMode, Password, PrefixAdvertisement};
 
 /// A change on its way from a store revision (or an UPDATE) to the kernel's acknowledgement; unique while the agent
 /// runs, 0 = none. Written `c-7f31`.
@@ -112,7 +114,7 @@ pub struct PeerIntent {
     /// The peer is a reflector client of ours, with this cluster id (RFC 4456).
     pub reflector_client: Option<u32>,
     /// `next_hop_mode` or `keep_next_hop`.
-    pub next_hop: NextHopRule,
+    pub next_hop: NextHopMode,
     /// `num_allow_local_as`.
     pub allow_local_as: u8,
     /// `ttl_security`: greatest distance in hops (RFC 5082).
@@ -125,36 +127,6 @@ pub struct PeerIntent {
     pub password: Option<Password>,
     /// What export and import decisions read of this peer.
     pub policy: PeerPolicy,
-}
-
-/// Where the next hop of announced routes comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum NextHopRule {
-    /// Self, except on reflected routes.
-    #[default]
-    Auto,
-    /// Always self.
-    Own,
-    /// What was received.
-    Keep,
-}
-
-/// A TCP MD5 secret; never printed.
-#[derive(Clone, PartialEq, Eq)]
-pub enum Password {
-    /// As given in the store.
-    Text(String),
-    /// To be read from this file by the one who opens the socket.
-    File(std::path::PathBuf),
-}
-
-impl std::fmt::Debug for Password {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Text(_) => f.write_str("Text(***)"),
-            Self::File(path) => write!(f, "File({})", path.display()),
-        }
-    }
 }
 
 /// What decisions about routes to and from a peer depend on. Peers with an equal value share their update group.
@@ -205,15 +177,6 @@ pub struct TunnelIntent {
     pub mtu: Option<u32>,
 }
 
-/// How a pool is tunnelled.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum IpipMode {
-    /// Always.
-    Always,
-    /// Only when the BGP next hop is outside of the node's own network.
-    CrossSubnet,
-}
-
 /// A pool as routing sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PoolView {
@@ -223,17 +186,6 @@ pub struct PoolView {
     pub ipip: Option<IpipMode>,
     /// Disabled pools are still exported.
     pub disabled: bool,
-}
-
-/// One element of `prefix_advertisements`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Advertisement {
-    /// Equal to or inside of this prefix.
-    pub cidr: Cidr,
-    /// Standard communities to add.
-    pub communities: Vec<u32>,
-    /// Large communities to add.
-    pub large_communities: Vec<[u32; 3]>,
 }
 
 /// What decisions about single routes read; immutable, replaced as a whole.
@@ -252,7 +204,7 @@ pub struct RoutingView {
     /// Own blocks (announced ones), for the gates `own-block` and `inside-own-block`.
     pub own_blocks: BTreeSet<Cidr>,
     /// The host's list, else the global one.
-    pub advertisements: Vec<Advertisement>,
+    pub advertisements: Vec<PrefixAdvertisement>,
     /// Addresses that this host's endpoints hold: a learned route to one of them is refused.
     pub endpoint_addresses: HashSet<IpAddr>,
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 use tortie_bgp::{ConnId, Dial, Family, NextHopMode, PeerConfig, PeerId};
 
-use crate::routing::{NextHopRule, PeerIntent};
+use crate::routing::{self, PeerIntent};
 
 use super::listen::Guard;
 use super::policy::Classes;
@@ -220,9 +220,9 @@ fn config(intent: &PeerIntent, name: Arc<str>, classes: &Classes) -> PeerConfig 
         hold_time: intent.hold_time,
         keepalive: intent.keepalive_time,
         next_hop: match intent.next_hop {
-            NextHopRule::Auto => NextHopMode::Auto,
-            NextHopRule::Own => NextHopMode::Own,
-            NextHopRule::Keep => NextHopMode::Keep,
+            routing::NextHopMode::Auto => NextHopMode::Auto,
+            routing::NextHopMode::Own => NextHopMode::Own,
+            routing::NextHopMode::Keep => NextHopMode::Keep,
         },
         local_v4: intent.local_v4,
         local_v6: intent.local_v6,
@@ -262,7 +262,7 @@ mod tests {
             keepalive_time: None,
             restart_time: Duration::from_secs(120),
             reflector_client: None,
-            next_hop: NextHopRule::Auto,
+            next_hop: routing::NextHopMode::Auto,
             allow_local_as: 0,
             ttl_security: None,
             max_prefixes: None,

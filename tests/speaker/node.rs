@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use tortie::routing::{
-    ChangeId, LearnedChange, NextHopRule, OriginKind, Originated, PeerIntent, PeerKind, PeerPolicy, PoolView,
+    ChangeId, LearnedChange, NextHopMode, OriginKind, Originated, PeerIntent, PeerKind, PeerPolicy, PoolView,
     Resolved, RoutingIntent, RoutingView,
 };
 use tortie::speaker::{SpeakerFact, SpeakerHandle, SpeakerOptions, SpeakerView, ToSpeaker, spawn};
@@ -81,7 +81,7 @@ pub(crate) fn peer(at: &str, local: &str, asn: u32) -> PeerIntent {
         keepalive_time: None,
         restart_time: Duration::from_secs(120),
         reflector_client: None,
-        next_hop: NextHopRule::Auto,
+        next_hop: NextHopMode::Auto,
         allow_local_as: 0,
         ttl_security: None,
         max_prefixes: None,
