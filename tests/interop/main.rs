@@ -2,7 +2,7 @@
 //! etcd as stores, and kernels, routers and packets asked what became of it.
 //!
 //! It does not test what a part does by itself, nor the lab runner. Numbers that are printed are what was measured;
-//! what is asserted is behaviour, with more time where the machine has other work (see [`rig::patience`]).
+//! what is asserted is behaviour, with more time where the machine has other work (see [`rig::within`]).
 //!
 //! ```text
 //!  topology/labs/*.clab.yml --rig--> Net: nodes, agents, store     probe: kernels, routers, sessions, `ip monitor`

@@ -44,10 +44,11 @@ impl Pinger {
     /// Waits until so many more were sent.
     pub(crate) fn wait(&self, more: u64) {
         let until = self.sent.load(Ordering::Relaxed) + more;
-        while self.sent.load(Ordering::Relaxed) < until {
+        rig::within(rig::DEADLINE, Instant::now(), "echo requests are sent", || {
             assert!(!self.thread.is_finished(), "the sender ended");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+            let sent = self.sent.load(Ordering::Relaxed);
+            (sent >= until).then_some(()).ok_or_else(|| format!("{sent} of {until}"))
+        });
     }
 
     /// Stops, and waits two seconds for the last answers.

@@ -98,7 +98,7 @@ fn over(net: &Net, count: usize) -> Result<(), String> {
     if let Some(peer) = mine.values().find(|p| p["state"] != "Established") {
         return Err(peer.to_string());
     }
-    let status = net.running.exec("host1", &["tortie", "-o", "json", "status"]).map_err(|e| e.to_string())?;
+    let status = net.output("host1", &["tortie", "-o", "json", "status"])?;
     let status: Value = serde_json::from_slice(&status.stdout).map_err(|e| e.to_string())?;
     if status["routes"]["stale"] != 0 || status["bgp"]["gracefulRestart"] != "idle" || status["ready"] != true
     {

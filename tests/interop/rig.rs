@@ -1,6 +1,7 @@
 //! A lab of the repository, on SQLite or on etcd, with its agents running.
 
 use std::path::{Path, PathBuf};
+use std::process::Output;
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -38,12 +39,16 @@ pub(crate) struct Net {
     _turn: MutexGuard<'static, ()>,
 }
 
-/// `limit`, and more where the machine has more to do than processors: it is shared with others.
-pub(crate) fn patience(limit: Duration) -> Duration {
-    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    let load: f64 = text.split(' ').next().and_then(|word| word.parse().ok()).unwrap_or_default();
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    limit.mul_f64((load / processors as f64).clamp(1.0, 20.0))
+/// How long anything is waited for, at least: what is slow is told apart from what does not come.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
+/// How long a command in a node may take before it is killed.
+const COMMAND: Duration = Duration::from_secs(20);
+
+/// How long tasks of this machine have waited for a processor since it started; `None` where the kernel does not tell
+/// (pressure stall information, proc(5)).
+fn stalled() -> Option<Duration> {
+    let text = std::fs::read_to_string("/proc/pressure/cpu").ok()?;
+    text.lines().next()?.rsplit_once("total=")?.1.parse().ok().map(Duration::from_micros)
 }
 
 impl Drop for Net {
@@ -58,26 +63,39 @@ impl Drop for Net {
     }
 }
 
-/// Asks until the answer is yes, and gives it with the time it took; panics with the last no after [`patience`].
+/// Asks until the answer is yes, and gives it with the time it took; panics with the last no after half a minute, or
+/// `limit` where that is longer. An answer that came after `limit` is a fault when nothing else kept the machine busy.
 pub(crate) fn within<T>(
     limit: Duration,
     since: Instant,
     what: &str,
     mut ask: impl FnMut() -> Result<T, String>,
 ) -> (T, Duration) {
-    loop {
+    let (begin, before) = (Instant::now(), stalled());
+    let answer = loop {
         match ask() {
-            Ok(answer) => return (answer, since.elapsed()),
+            Ok(answer) => break answer,
             Err(evidence) => {
                 assert!(
-                    since.elapsed() < patience(limit),
+                    begin.elapsed() < limit.max(DEADLINE),
                     "{what}: not after {:.1} s: {evidence}",
                     since.elapsed().as_secs_f64()
                 );
                 std::thread::sleep(Duration::from_millis(10));
             }
         }
+    };
+    let took = since.elapsed();
+    if took > limit {
+        // A quarter of the time without a processor: the machine is shared with others. Where most of the time went by
+        // before this wait, what came before it was judged by itself.
+        let (here, waited) =
+            (begin.elapsed(), before.zip(stalled()).map(|(then, now)| now.saturating_sub(then)));
+        let idle = here > took / 2 && waited.is_some_and(|waited| waited < here / 4);
+        assert!(!idle, "{what}: took {} ms of {}", took.as_millis(), limit.as_millis());
+        println!("{what}: took {} ms of {} on a busy machine", took.as_millis(), limit.as_millis());
     }
+    (answer, took)
 }
 
 /// A put, as the writers of the data model make it.
@@ -156,17 +174,25 @@ impl Net {
         let (reply, answer) = mpsc::channel();
         let asked = Instant::now();
         self.writer.send((ops, reply)).expect("the writer runs");
-        Commit { asked, done: answer.recv().expect("the store takes it") }
+        Commit { asked, done: answer.recv_timeout(DEADLINE).expect("the store takes it") }
+    }
+
+    /// Runs a command in a node. One that does not end (`vtysh` waits for its daemon for ever) is killed.
+    pub(crate) fn output(&self, node: &str, command: &[&str]) -> Result<Output, String> {
+        let limit = format!("{}", COMMAND.as_secs());
+        let limited = [&["timeout", "--signal=KILL", &limit], command].concat();
+        self.running.exec(node, &limited).map_err(|e| e.to_string())
     }
 
     /// Standard output of a command that succeeds.
     pub(crate) fn run(&self, node: &str, command: &[&str]) -> Result<String, String> {
-        let output = self.running.exec(node, command).map_err(|e| e.to_string())?;
+        let output = self.output(node, command)?;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         if output.status.success() {
             return Ok(text(&output.stdout));
         }
-        Err(format!("{node}: {}: {}{}", command.join(" "), text(&output.stdout), text(&output.stderr)))
+        let (status, out, err) = (output.status, text(&output.stdout), text(&output.stderr));
+        Err(format!("{node}: {}: {status}: {out}{err}", command.join(" ")))
     }
 
     /// What an agent has logged; evidence for a failure.

@@ -146,33 +146,45 @@ fn openbgpd_etcd() {
     rack(Router::Openbgpd, Backend::Etcd);
 }
 
-/// Other shapes of network: full tables within five seconds of the start.
-fn shape(lab: &str, backend: Backend) -> Option<Net> {
+/// Other shapes of network: full tables within five seconds of the start, and a workload that reaches those of the
+/// hosts that are farthest from its own.
+fn shape(lab: &str, backend: Backend, far: &[&str]) -> Option<Net> {
     let net = Net::file(lab, backend)?;
     let (_, took) = within(START, net.started, "every block in every kernel", || full_kernels(&net));
     println!("{lab} {backend:?}: full tables {} ms after the start", took.as_millis());
+    for address in far {
+        within(Duration::from_secs(10), net.started, "an answer from the farthest host", || {
+            net.run("web1", &["ping", "-c", "1", "-W", "1", address])
+        });
+    }
     Some(net)
 }
 
 #[test]
+fn mesh() {
+    shape("mesh", Backend::Sqlite, &["10.244.2.1", "10.244.3.1"]);
+}
+
+#[test]
 fn reflectors() {
-    shape("reflectors", Backend::Sqlite);
-    shape("reflectors", Backend::Etcd);
+    shape("reflectors", Backend::Sqlite, &["10.244.8.1"]);
+    shape("reflectors", Backend::Etcd, &["10.244.8.1"]);
 }
 
 #[test]
 fn as_per_rack() {
-    shape("as-per-rack", Backend::Sqlite);
-    shape("as-per-rack", Backend::Etcd);
+    shape("as-per-rack", Backend::Sqlite, &["10.244.2.1", "10.244.4.1"]);
+    shape("as-per-rack", Backend::Etcd, &["10.244.2.1", "10.244.4.1"]);
 }
 
 #[test]
 fn ipv6() {
-    shape("ipv6", Backend::Sqlite);
+    shape("ipv6", Backend::Sqlite, &["fd00:10:244:3::1"]);
 }
 
 #[test]
 fn dual_stack() {
-    let Some(mut net) = shape("dual-stack", Backend::Etcd) else { return };
+    let far = ["10.244.3.1", "fd00:10:244:3::1"];
+    let Some(mut net) = shape("dual-stack", Backend::Etcd, &far) else { return };
     restart::kill(&mut net, None);
 }
