@@ -3,7 +3,7 @@
 //! It decides when something may start: nothing is told to the speaker or the kernel before the first whole snapshot;
 //! a block is announced only when its blackhole is in the kernel; a freeze stops everything but reading.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
@@ -18,6 +18,11 @@ use crate::model::{Dirty, Guard, Model, Part};
 use crate::routing::{self, ChangeId, NodeOptions, Planner, RoutingIntent};
 use crate::speaker::ChangeIds;
 use crate::store::{Change, Delta, FeedEvent, Snapshot};
+
+/// More entries of one kind and change than this are recorded as one.
+pub(super) const SINGLES: usize = 16;
+/// Changes whose store revision is remembered, for entries about what becomes of them.
+const REVISIONS: usize = 1_024;
 
 /// What the core wants done.
 #[derive(Debug)]
@@ -91,6 +96,12 @@ pub(super) struct Core {
     pub(super) intent: Option<Arc<RoutingIntent>>,
     pub(super) generation: u64,
     pub(super) acknowledged: u64,
+    /// Wanted blackholes with the change that each came with.
+    block_changes: BTreeMap<Cidr, ChangeId>,
+    /// The store revisions of the last changes, oldest first.
+    revisions: VecDeque<(ChangeId, u64)>,
+    /// The store revision that the newest intent was computed from.
+    pub(super) in_force: u64,
     pub(super) blackholes: BTreeSet<Cidr>,
     pub(super) refused: BTreeMap<Cidr, String>,
     pub(super) kernel_writes: bool,
@@ -144,6 +155,9 @@ impl Core {
             intent: None,
             generation: 0,
             acknowledged: 0,
+            block_changes: BTreeMap::new(),
+            revisions: VecDeque::new(),
+            in_force: 0,
             blackholes: BTreeSet::new(),
             refused: BTreeMap::new(),
             kernel_writes,
@@ -364,6 +378,7 @@ impl Core {
 
     /// What was read so far is in force.
     fn trust(&mut self) {
+        self.in_force = self.link.revision;
         let now = (self.listed, self.link.revision);
         if self.trusted != now {
             self.trusted = now;
@@ -389,6 +404,7 @@ impl Core {
             self.out.push(Effect::Loaded);
         }
         self.recompute(dirty, revision);
+        self.in_force = revision;
         self.out.push(Effect::Logs);
     }
 
@@ -404,13 +420,19 @@ impl Core {
         };
         let intent = planner.intent().clone();
         let change = self.changes.next();
+        self.describe_store(dirty, change);
         self.describe(&intent, change, revision);
+        self.remember(change, revision);
+        // A block keeps the change that it came with for as long as it stays.
+        let known = std::mem::take(&mut self.block_changes);
+        let came = |block: &Cidr| known.get(block).copied().unwrap_or(change);
+        self.block_changes = intent.blackholes.iter().map(|b| (*b, came(b))).collect();
         let intent = Arc::new(intent);
         self.generation += 1;
         self.out.push(Effect::Kernel(Arc::new(KernelIntent {
             generation: self.generation,
             change,
-            blackholes: intent.blackholes.iter().map(|b| (*b, change)).collect(),
+            blackholes: self.block_changes.clone(),
             tunnel: intent.tunnel.clone(),
             view: Arc::clone(&intent.view),
         })));
@@ -441,6 +463,43 @@ impl Core {
         self.out.push(Effect::Speaker(intent, change));
     }
 
+    fn remember(&mut self, change: ChangeId, revision: u64) {
+        if self.revisions.len() == REVISIONS {
+            self.revisions.pop_front();
+        }
+        self.revisions.push_back((change, revision));
+    }
+
+    /// The store revision that a change came with; 0 for one that is long past or not of the store.
+    pub(super) fn revision_of(&self, change: ChangeId) -> u64 {
+        let at = self.revisions.binary_search_by_key(&change, |(c, _)| *c);
+        at.ok().and_then(|i| self.revisions.get(i)).map_or(0, |(_, revision)| *revision)
+    }
+
+    /// The change that a wanted blackhole came with.
+    pub(super) fn block_change(&self, block: &Cidr) -> ChangeId {
+        self.block_changes.get(block).copied().unwrap_or_default()
+    }
+
+    /// Records the keys that a change comes from.
+    fn describe_store(&mut self, dirty: &Dirty, change: ChangeId) {
+        let time = now_text();
+        let mut record = |mark, subject: String, text: &str, revision| {
+            let text = text.to_owned();
+            let entry = Entry { change, plane: Plane::Store, mark, subject, text, revision };
+            self.recorder.record(time.clone(), entry);
+        };
+        if dirty.touched.len() > SINGLES {
+            let newest = dirty.touched.iter().map(|t| t.revision).max().unwrap_or_default();
+            record('~', format!("{} keys", dirty.touched.len()), "read", newest);
+            return;
+        }
+        for key in &dirty.touched {
+            let (mark, text) = if key.deleted { ('-', "deleted") } else { ('+', "written") };
+            record(mark, key.key.clone(), text, key.revision);
+        }
+    }
+
     /// Records what is new in an intent.
     fn describe(&mut self, new: &RoutingIntent, change: ChangeId, revision: u64) {
         let old = self.intent.clone();
@@ -465,7 +524,7 @@ impl Core {
             .collect();
         let gone: Vec<&String> = old_peers.keys().filter(|n| !new.peers.contains_key(*n)).collect();
         for (mark, list, word) in [('+', changed, "wanted"), ('-', gone, "no longer wanted")] {
-            if list.len() > 16 {
+            if list.len() > SINGLES {
                 entries.push((mark, format!("{} peers", list.len()), word.to_owned()));
                 continue;
             }

@@ -73,7 +73,13 @@ fn announced(effects: &[Effect]) -> Option<Vec<String>> {
 }
 
 fn applied(core: &mut Core, generation: u64, failed: Vec<(Cidr, String)>) -> Vec<Effect> {
-    core.kernel(KernelFact::Applied { generation, change: ChangeId(1), failed });
+    core.kernel(KernelFact::Applied {
+        generation,
+        change: ChangeId(1),
+        failed,
+        acknowledged: Vec::new(),
+        micros: 1,
+    });
     core.effects()
 }
 
@@ -168,4 +174,146 @@ fn a_start_while_the_store_is_away_runs_from_the_cache_and_follows_the_store_lat
     assert!(!core.link.from_cache && core.frozen.is_none());
     assert_eq!(core.intent.as_ref().unwrap().peers.len(), 2);
     assert_eq!(core.intent.as_ref().unwrap().originated.len(), 1);
+}
+
+fn put(key: &str, value: &str, revision: u64) -> FeedEvent {
+    FeedEvent::Delta(Delta { revision, changes: vec![Change::Put(kv(key, value, revision))] })
+}
+
+#[test]
+fn a_block_keeps_its_change_and_the_acknowledgement_is_recorded_under_it() {
+    use crate::kernel::{BlackholeAck, BlackholeOutcome};
+    let mut core = core();
+    let first = kernel_intents(&whole(&mut core)).remove(0);
+    let (block, change) = first.blackholes.first_key_value().map(|(b, c)| (*b, *c)).unwrap();
+    assert_eq!(change, first.change);
+    applied(&mut core, 1, Vec::new());
+    let second = kernel_intents(&feed(&mut core, put("/calico/bgp/v1/host/h3/ip_addr_v4", "172.30.0.3", 2)));
+    assert!(second.is_empty() || second[0].blackholes[&block] == change);
+    let second = kernel_intents(&feed(
+        &mut core,
+        put("/calico/v1/ipam/v4/pool/10.9.0.0-16", r#"{"cidr":"10.9.0.0/16"}"#, 3),
+    ));
+    assert_eq!(second[0].blackholes[&block], change, "the block did not change");
+    assert_ne!(second[0].change, change);
+    core.kernel(KernelFact::Applied {
+        generation: second[0].generation,
+        change: second[0].change,
+        failed: Vec::new(),
+        acknowledged: vec![BlackholeAck { prefix: block, change, outcome: BlackholeOutcome::Written }],
+        micros: 400,
+    });
+    let story = core.recorder.after(0, Some(&change.to_string()), 100);
+    let planes: Vec<&str> = story.iter().map(|e| e.plane.as_str()).collect();
+    assert_eq!(planes.first(), Some(&"store"), "{story:#?}");
+    let ack = story.last().unwrap();
+    assert_eq!(
+        (ack.plane.as_str(), ack.mark.as_str(), ack.subject.as_str()),
+        ("kernel", "+", "10.244.1.0/26")
+    );
+    assert_eq!((ack.text.as_str(), ack.revision), ("blackhole written, acknowledged after 400 us", 1));
+    let story = core.recorder.after(0, Some(&second[0].change.to_string()), 100);
+    assert!(
+        story.iter().any(|e| e.plane == "store" && e.subject.ends_with("10.9.0.0-16") && e.revision == 3)
+    );
+}
+
+#[test]
+fn many_acknowledgements_are_one_entry_and_the_histories_of_their_prefixes() {
+    use crate::kernel::{BlackholeAck, BlackholeOutcome};
+    let mut core = core();
+    whole(&mut core);
+    let ack = |i: u32| BlackholeAck {
+        prefix: Cidr::v4((0x0a00_0000 + i * 64).into(), 26),
+        change: ChangeId(9),
+        outcome: BlackholeOutcome::Kept,
+    };
+    let acknowledged = (0..500).map(ack).collect();
+    let before = core.recorder.after(0, None, usize::MAX).len();
+    let fact = KernelFact::Applied {
+        generation: 1,
+        change: ChangeId(9),
+        failed: Vec::new(),
+        acknowledged,
+        micros: 5,
+    };
+    core.kernel(fact);
+    let ring = core.recorder.after(0, None, usize::MAX);
+    assert_eq!(ring.len(), before + 1);
+    assert_eq!(ring.last().unwrap().text, "0 written, 500 there already, 0 removed, acknowledged after 5 us");
+    let story = core.recorder.after(0, Some("10.0.0.64/26"), 10);
+    assert_eq!((story.len(), story[0].change.as_str(), story[0].plane.as_str()), (1, "c-9", "kernel"));
+}
+
+#[test]
+fn a_refusal_is_said_once_for_as_long_as_it_stays_so() {
+    let mut core = core();
+    whole(&mut core);
+    let refused = || vec![("10.244.1.0/26".parse().unwrap(), "no room".to_owned())];
+    for _ in 0..3 {
+        applied(&mut core, 1, refused());
+    }
+    let said = core.recorder.after(0, Some("10.244.1.0/26"), 100);
+    assert_eq!(said.iter().filter(|e| e.plane == "kernel").count(), 1, "{said:#?}");
+}
+
+#[test]
+fn an_answer_waits_for_the_intent_of_its_revision_and_for_nothing_else() {
+    use crate::serve::api::AppliedRequest;
+    let request = |key: &str, revision| AppliedRequest { key: key.to_owned(), revision, wait_millis: 0 };
+    let word = |core: &Core, key: &str, revision, needed: &mut Option<u64>| {
+        core.verdict(&request(key, revision), needed).map(|(word, _)| word)
+    };
+    let endpoint = "/calico/v1/host/h1/workload/lab/web/endpoint/eth0";
+    let mut core = core();
+    let mut needed = None;
+    assert_eq!(word(&core, endpoint, 1, &mut needed), None, "nothing was read");
+    whole(&mut core);
+    assert_eq!(word(&core, endpoint, 1, &mut needed), None, "the kernel has not answered");
+    applied(&mut core, 1, Vec::new());
+    assert_eq!(word(&core, endpoint, 1, &mut needed), Some("applied"));
+    // Its own change is in the second intent; a third one follows before the kernel answers.
+    let mut needed = None;
+    assert_eq!(word(&core, endpoint, 2, &mut needed), None);
+    feed(&mut core, put("/calico/v1/ipam/v4/pool/10.8.0.0-16", r#"{"cidr":"10.8.0.0/16"}"#, 2));
+    assert_eq!(word(&core, endpoint, 2, &mut needed), None);
+    feed(&mut core, put("/calico/v1/ipam/v4/pool/10.9.0.0-16", r#"{"cidr":"10.9.0.0/16"}"#, 3));
+    assert_eq!(core.generation, 3);
+    let refused = vec![("10.244.1.0/26".parse().unwrap(), "no room".to_owned())];
+    applied(&mut core, 2, refused);
+    assert_eq!(
+        word(&core, endpoint, 2, &mut needed),
+        Some("applied"),
+        "another object's failure is not its own"
+    );
+    assert_eq!(word(&core, endpoint, 3, &mut None), None);
+    assert_eq!(word(&core, BLOCK, 2, &mut Some(2)), Some("failed"));
+    assert_eq!(word(&core, AFFINITY, 2, &mut Some(2)), Some("failed"));
+    let (word, why) = core.verdict(&request(BLOCK, 2), &mut Some(2)).unwrap();
+    assert!(word == "failed" && why.unwrap().contains("no room"));
+    // What can never come true is not waited for.
+    let foreign = core.verdict(&request("/calico/v1/host/h2/workload/lab/web/endpoint/eth0", 99), &mut None);
+    assert!(foreign.is_some_and(|(word, why)| word == "failed" && why.unwrap().contains("h2")));
+    let nonsense = core.verdict(&request("/elsewhere/x", 99), &mut None);
+    assert_eq!(nonsense.map(|(word, _)| word), Some("failed"));
+}
+
+#[test]
+fn nothing_is_applied_before_a_new_block_is_known() {
+    use crate::serve::api::AppliedRequest;
+    let mut core = core();
+    whole(&mut core);
+    applied(&mut core, 1, Vec::new());
+    let affinity = "/calico/ipam/v2/host/h1/ipv4/block/10.244.2.0-26";
+    feed(&mut core, put(affinity, r#"{"state":"confirmed"}"#, 2));
+    let request = AppliedRequest { key: affinity.to_owned(), revision: 2, wait_millis: 0 };
+    assert!(core.verdict(&request, &mut None).is_none(), "its block was not read yet");
+    let key = "/calico/ipam/v2/assignment/ipv4/block/10.244.2.0-26";
+    let value = block().replace("10.244.1.0", "10.244.2.0");
+    let added = snapshot("a", 2, vec![kv(key, &value, 2)]);
+    feed(&mut core, FeedEvent::Added { prefixes: vec![key.to_owned()], snapshot: added });
+    let mut needed = None;
+    assert!(core.verdict(&request, &mut needed).is_none(), "not in the kernel yet");
+    applied(&mut core, 2, Vec::new());
+    assert_eq!(core.verdict(&request, &mut needed), Some(("applied", None)));
 }

@@ -1,14 +1,15 @@
 //! What the core does with what the kernel thread and the speaker tell.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
 use tortie_bgp::{DownCode, State};
 use tortie_config::Cidr;
 
-use super::core::{Core, Effect, Phase, now_text};
+use super::core::{Core, Effect, Phase, SINGLES, now_text};
 use super::recorder::{Entry, Plane};
-use crate::kernel::KernelFact;
+use crate::kernel::{BlackholeAck, BlackholeOutcome, KernelFact};
 use crate::routing::ChangeId;
 use crate::speaker::SpeakerFact;
 
@@ -20,8 +21,11 @@ impl Core {
                     format!("dumped: {routes_v4} IPv4 and {routes_v6} IPv6 routes of ours kept as stale");
                 self.say(ChangeId::default(), Plane::Kernel, '~', "kernel", &text);
             }
-            KernelFact::Applied { generation, change, failed } => self.applied(generation, change, failed),
-            KernelFact::Learned { prefixes, written, deleted, failed, sample, micros } => {
+            KernelFact::Applied { generation, change, failed, acknowledged, micros } => {
+                self.acknowledge(change, &acknowledged, micros);
+                self.applied(generation, change, failed);
+            }
+            KernelFact::Learned { change, prefixes, written, deleted, failed, sample, micros } => {
                 for (prefix, _, _) in &sample {
                     self.failed_routes.remove(prefix);
                 }
@@ -39,7 +43,7 @@ impl Core {
                 }
                 if prefixes > 0 {
                     let entry = Entry {
-                        change: ChangeId::default(),
+                        change,
                         plane: Plane::Kernel,
                         mark: '~',
                         subject: format!("{prefixes} prefixes"),
@@ -89,24 +93,61 @@ impl Core {
         }
     }
 
+    /// Records what the kernel did with the blackholes of own blocks: few as single entries, many as one, with the rest
+    /// in the histories of the prefixes.
+    fn acknowledge(&mut self, change: ChangeId, acknowledged: &[BlackholeAck], micros: u64) {
+        let time = now_text();
+        let many = acknowledged.len() > SINGLES;
+        let after = if micros > 0 { format!(", acknowledged after {micros} us") } else { String::new() };
+        for ack in acknowledged {
+            let (mark, text) = match ack.outcome {
+                BlackholeOutcome::Written => ('+', format!("blackhole written{after}")),
+                BlackholeOutcome::Kept => ('+', "blackhole was there already".to_owned()),
+                BlackholeOutcome::Removed => ('-', format!("blackhole removed{after}")),
+            };
+            let entry = Entry {
+                change: ack.change,
+                plane: Plane::Kernel,
+                mark,
+                subject: ack.prefix.to_string(),
+                text,
+                revision: self.revision_of(ack.change),
+            };
+            if many {
+                self.recorder.record_prefix(time.clone(), ack.prefix, entry);
+            } else {
+                self.recorder.record(time.clone(), entry);
+            }
+        }
+        if many {
+            let count = |outcome| acknowledged.iter().filter(|a| a.outcome == outcome).count();
+            let [written, kept, removed] =
+                [BlackholeOutcome::Written, BlackholeOutcome::Kept, BlackholeOutcome::Removed].map(count);
+            let entry = Entry {
+                change,
+                plane: Plane::Kernel,
+                mark: '~',
+                subject: format!("{} blackholes", acknowledged.len()),
+                text: format!("{written} written, {kept} there already, {removed} removed{after}"),
+                revision: self.revision_of(change),
+            };
+            self.recorder.record(time, entry);
+        }
+    }
+
     fn applied(&mut self, generation: u64, change: ChangeId, failed: Vec<(Cidr, String)>) {
         self.acknowledged = self.acknowledged.max(generation);
-        self.refused = failed.into_iter().collect();
-        let refused = std::mem::take(&mut self.refused);
+        let refused: BTreeMap<Cidr, String> = failed.into_iter().collect();
         if let Some(intent) = &self.intent
             && generation == self.generation
         {
             self.blackholes =
                 intent.blackholes.iter().filter(|b| !refused.contains_key(*b)).copied().collect();
         }
-        for (block, why) in &refused {
-            self.say(
-                change,
-                Plane::Kernel,
-                '!',
-                &block.to_string(),
-                &format!("blackhole refused, not announced: {why}"),
-            );
+        let before = std::mem::take(&mut self.refused);
+        for (block, why) in refused.iter().filter(|(b, why)| before.get(*b) != Some(*why)) {
+            let text = format!("blackhole refused, not announced: {why}");
+            self.say(self.block_change(block), Plane::Kernel, '!', &block.to_string(), &text);
         }
         self.refused = refused;
         if generation != self.generation {

@@ -19,6 +19,7 @@
 //! A panic in any thread ends the process: kernel state stays, graceful restart covers it, the supervisor restarts.
 
 mod answers;
+mod applied;
 mod backend;
 mod core;
 mod facts;

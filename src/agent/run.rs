@@ -134,6 +134,8 @@ pub(super) struct Waiting {
     pub(super) request: AppliedRequest,
     pub(super) answer: tokio::sync::oneshot::Sender<Applied>,
     pub(super) until: Instant,
+    /// The intent that has to be acknowledged, once the revision is in one.
+    pub(super) needed: Option<u64>,
 }
 
 impl Agent {

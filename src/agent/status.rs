@@ -9,7 +9,7 @@ use tortie_config::Cidr;
 use super::backend::Live;
 use super::core::now_text;
 use crate::kernel::{Counters, Counts, Drift, KernelView, Mode, RouteCondition, RouteState};
-use crate::routing::{Hop, OriginKind, RoutingIntent};
+use crate::routing::{ChangeId, Hop, OriginKind, RoutingIntent};
 use crate::serve::api::{
     API_VERSION, ApiError, BgpStatus, BlockStatus, DataplaneStatus, InvalidObject, KernelRouteRow, Problem,
     RouteStatus, Status, StoreStatus, UpOf,
@@ -414,7 +414,7 @@ fn row(view: &KernelView<'_>, state: &RouteState) -> KernelRouteRow {
         })
         .collect();
     let (condition, reason) = match &state.condition {
-        RouteCondition::Installed => ("installed", String::new()),
+        RouteCondition::Installed => ("installed", state.why.unwrap_or_default().to_owned()),
         RouteCondition::Pending => ("pending", "not written yet".to_owned()),
         RouteCondition::Failed(why) => ("failed", why.clone()),
         RouteCondition::Withheld(why) => ("withheld", (*why).to_owned()),
@@ -427,6 +427,6 @@ fn row(view: &KernelView<'_>, state: &RouteState) -> KernelRouteRow {
         state: condition.to_owned(),
         via,
         reason,
-        change: String::new(),
+        change: if state.change == ChangeId::default() { String::new() } else { state.change.to_string() },
     }
 }

@@ -98,7 +98,7 @@ impl Agent {
             }
             Ask::Applied { request, answer } => {
                 let until = Instant::now() + Duration::from_millis(request.wait_millis.min(600_000));
-                self.waiting.push(Waiting { request, answer, until });
+                self.waiting.push(Waiting { request, answer, until, needed: None });
             }
             Ask::Accept(answer) => {
                 let accepted = self.core.accept();
@@ -111,20 +111,10 @@ impl Agent {
 
     pub(super) fn answer_waiting(&mut self) {
         let now = Instant::now();
-        for waiting in std::mem::take(&mut self.waiting) {
-            let revision = self.core.link.revision;
-            let result = if let Some(reason) = &self.core.frozen {
-                Some(("frozen", Some(reason.clone())))
-            } else if revision >= waiting.request.revision && self.core.settled() {
-                match self.core.model_problem(&waiting.request.key) {
-                    Some(problem) => Some(("failed", Some(problem))),
-                    None => Some(("applied", None)),
-                }
-            } else if now >= waiting.until {
-                Some(("timeout", None))
-            } else {
-                None
-            };
+        for mut waiting in std::mem::take(&mut self.waiting) {
+            let revision = self.core.in_force;
+            let verdict = self.core.verdict(&waiting.request, &mut waiting.needed);
+            let result = verdict.or_else(|| (now >= waiting.until).then_some(("timeout", None)));
             match result {
                 Some((word, reason)) => {
                     let _ = waiting.answer.send(Applied { result: word.to_owned(), reason, revision });

@@ -37,7 +37,7 @@ pub struct KernelIntent {
     pub generation: u64,
     /// The change that brought it.
     pub change: ChangeId,
-    /// Blackholes of own blocks.
+    /// Blackholes of own blocks, each with the change that made it wanted.
     pub blackholes: BTreeMap<Cidr, ChangeId>,
     /// The tunnel; `None`: none of ours (an existing `tunl0` is left alone).
     pub tunnel: Option<TunnelIntent>,
@@ -83,6 +83,28 @@ impl std::fmt::Debug for ToKernel {
     }
 }
 
+/// What the kernel did with a blackhole that an intent changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BlackholeOutcome {
+    /// It was written.
+    Written,
+    /// It was there already, from before the start.
+    Kept,
+    /// It is wanted no more, and gone.
+    Removed,
+}
+
+/// The kernel's acknowledgement of one blackhole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlackholeAck {
+    /// The own block.
+    pub prefix: Cidr,
+    /// The change that this answers.
+    pub change: ChangeId,
+    /// What became of it.
+    pub outcome: BlackholeOutcome,
+}
+
 /// From the kernel thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KernelFact {
@@ -103,9 +125,17 @@ pub enum KernelFact {
         change: ChangeId,
         /// Blackholes that the kernel refused, with the reason.
         failed: Vec<(Cidr, String)>,
+        /// Changes of blackholes that the kernel has carried out since the last such fact, each once: of this intent,
+        /// or of an earlier one that was refused at first.
+        acknowledged: Vec<BlackholeAck>,
+        /// From the hand-over of the intent to the acknowledgement, in microseconds; 0 for what a later attempt
+        /// brought.
+        micros: u64,
     },
     /// A batch of learned routes was handled.
     Learned {
+        /// The newest change of the batch.
+        change: ChangeId,
         /// How many prefixes.
         prefixes: usize,
         /// Routes written.

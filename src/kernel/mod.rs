@@ -18,6 +18,7 @@
 //! entries whose wanted and known sides differ are dirty and are written. Start, steady state and recovery from lost
 //! notifications are the same function with more or fewer dirty entries.
 
+mod acks;
 mod api;
 mod detect;
 mod dump;

@@ -125,7 +125,7 @@ pub(super) fn flush(
 fn nexthops(table: &mut Table, around: &dyn Surroundings) -> Vec<Op> {
     let mut targets = table.objects.take_dirty();
     for prefix in table.dirty() {
-        if let Some(Want::Via(target)) = table.entries.get(prefix).map(|e| e.want) {
+        if let Some(Want::Via(target, _)) = table.entries.get(prefix).map(|e| e.want) {
             targets.push(target);
         }
     }
@@ -154,8 +154,8 @@ fn routes(table: &mut Table, around: &dyn Surroundings) -> Vec<Op> {
                 continue;
             }
             Want::Blackhole => What::Blackhole,
-            Want::Via(target) if !table.objects.enabled() => What::Plain(target),
-            Want::Via(target) => match table.objects.usable(target) {
+            Want::Via(target, _) if !table.objects.enabled() => What::Plain(target),
+            Want::Via(target, _) => match table.objects.usable(target) {
                 Ok(id) => What::Nexthop(id),
                 Err(reason) => {
                     let reason = reason.into();

@@ -17,7 +17,7 @@ use super::table::Table;
 use super::tunnel;
 use super::view::Counters;
 use super::watch::Event;
-use crate::routing::{KernelRoute, Resolved, RoutingView, kernel_route};
+use crate::routing::{ChangeId, KernelRoute, Resolved, RoutingView, kernel_route};
 
 /// Something that somebody else did to our objects.
 #[derive(Debug, Default)]
@@ -97,9 +97,9 @@ impl State {
             && old.network_v4 == self.view.network_v4
             && (old.node_v4, old.node_v6) == (self.view.node_v4, self.view.node_v6);
         self.with_decide(|table, decide| {
-            table.set_blackholes(&intent.blackholes, decide);
+            table.set_blackholes(&intent.blackholes, intent.change, decide);
             if !same {
-                table.decide_again(&|_| true, decide);
+                table.decide_again(&|_| true, intent.change, decide);
             }
         });
         self.intent = Some(intent);
@@ -110,7 +110,7 @@ impl State {
     pub(super) fn learn(&mut self, batch: &[LearnedChange]) {
         self.with_decide(|table, decide| {
             for change in batch {
-                table.learn(change.prefix, &change.next_hops, decide);
+                table.learn(change.prefix, &change.next_hops, change.change, decide);
             }
         });
     }
@@ -124,7 +124,8 @@ impl State {
         self.table.objects.set_tunnel(ifindex);
         if present != self.tunnel_present {
             self.tunnel_present = present;
-            self.with_decide(|table, decide| table.decide_again(&|_| true, decide));
+            let moved = ChangeId::default();
+            self.with_decide(|table, decide| table.decide_again(&|_| true, moved, decide));
         }
     }
 
@@ -136,7 +137,8 @@ impl State {
         }
         let moved: FxHashSet<IpAddr> = changes.iter().map(|(a, ..)| *a).collect();
         self.with_decide(|table, decide| {
-            table.decide_again(&|hops| hops.iter().any(|h| moved.contains(h)), decide);
+            let concerned = |hops: &[IpAddr]| hops.iter().any(|h| moved.contains(h));
+            table.decide_again(&concerned, ChangeId::default(), decide);
         });
         changes.into_iter().filter(|(.., tracked)| *tracked).map(|(a, r, _)| (a, r)).collect()
     }

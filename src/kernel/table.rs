@@ -25,7 +25,8 @@ pub(super) enum Want {
     /// No route; the reason when one was learned.
     Nothing(Option<u8>),
     Blackhole,
-    Via(TargetId),
+    /// Over these hops; and why so.
+    Via(TargetId, u8),
 }
 
 /// What the kernel holds at the prefix, our metric and our protocol.
@@ -53,6 +54,8 @@ pub(super) struct Entry {
     pub(super) stale: bool,
     dirty: bool,
     seen: bool,
+    /// The change that made `want` what it is, its lower half: see [`Table::change_of`].
+    change: u32,
 }
 
 #[derive(Debug)]
@@ -82,6 +85,7 @@ pub(super) struct Table {
     by_hops: FxHashMap<SmallVec<[IpAddr; 2]>, SetId>,
     reasons: Vec<&'static str>,
     blackholes: BTreeMap<Cidr, ChangeId>,
+    newest: ChangeId,
 }
 
 impl Table {
@@ -100,36 +104,46 @@ impl Table {
             by_hops: FxHashMap::default(),
             reasons: Vec::new(),
             blackholes: BTreeMap::new(),
+            newest: ChangeId::default(),
         }
     }
 
     // Wanted.
 
-    /// Replaces the set of blackholes; gives those that changed.
-    pub(super) fn set_blackholes(&mut self, wanted: &BTreeMap<Cidr, ChangeId>, decide: &mut Decide<'_>) {
+    /// Replaces the set of blackholes; those that go, go by `change`.
+    pub(super) fn set_blackholes(
+        &mut self,
+        wanted: &BTreeMap<Cidr, ChangeId>,
+        change: ChangeId,
+        decide: &mut Decide<'_>,
+    ) {
         let old = std::mem::replace(&mut self.blackholes, wanted.clone());
         for prefix in old.keys().filter(|p| !wanted.contains_key(p)) {
             self.with_entry(*prefix, |e| e.blackhole = false);
-            self.decide(*prefix, decide);
+            self.decide(*prefix, change, decide);
         }
-        for prefix in wanted.keys().filter(|p| !old.contains_key(p)) {
+        for (prefix, change) in wanted.iter().filter(|(p, _)| !old.contains_key(p)) {
             self.with_entry(*prefix, |e| (e.blackhole, e.stale) = (true, false));
-            self.decide(*prefix, decide);
+            self.decide(*prefix, *change, decide);
         }
     }
 
     /// The wanted blackholes that are not in the kernel, with the reason.
     pub(super) fn failed_blackholes(&self) -> Vec<(Cidr, String)> {
-        let known = |p: &Cidr| self.entries.get(p).map_or(Known::Absent, |e| e.known);
         self.blackholes
             .keys()
-            .filter(|p| known(p) != Known::Blackhole)
+            .filter(|p| !self.holds_blackhole(p))
             .map(|p| (*p, self.failed.get(p).map_or_else(|| "not written yet".to_owned(), |r| r.to_string())))
             .collect()
     }
 
+    /// Whether the kernel is known to hold our blackhole of this prefix.
+    pub(super) fn holds_blackhole(&self, prefix: &Cidr) -> bool {
+        self.entries.get(prefix).is_some_and(|e| e.known == Known::Blackhole)
+    }
+
     /// What was learned for a prefix; no hops: nothing any more.
-    pub(super) fn learn(&mut self, prefix: Cidr, hops: &[IpAddr], decide: &mut Decide<'_>) {
+    pub(super) fn learn(&mut self, prefix: Cidr, hops: &[IpAddr], change: ChangeId, decide: &mut Decide<'_>) {
         let set = if hops.is_empty() { NO_SET } else { self.acquire_set(hops) };
         let mut old = NO_SET;
         self.with_entry(prefix, |e| {
@@ -137,11 +151,17 @@ impl Table {
             e.stale = false;
         });
         self.release_set(old);
-        self.decide(prefix, decide);
+        self.decide(prefix, change, decide);
     }
 
-    /// Decides again about all learned prefixes that `concerns`, given their next hops.
-    pub(super) fn decide_again(&mut self, concerns: &dyn Fn(&[IpAddr]) -> bool, decide: &mut Decide<'_>) {
+    /// Decides again about all learned prefixes that `concerns`, given their next hops. Without a `change` of the store
+    /// it is the network that moved; routes keep the change that they come from.
+    pub(super) fn decide_again(
+        &mut self,
+        concerns: &dyn Fn(&[IpAddr]) -> bool,
+        change: ChangeId,
+        decide: &mut Decide<'_>,
+    ) {
         let sets: Vec<bool> =
             self.sets.iter().map(|s| s.as_ref().is_some_and(|s| concerns(&s.hops))).collect();
         if !sets.contains(&true) {
@@ -152,7 +172,7 @@ impl Table {
         let prefixes: Vec<Cidr> =
             self.entries.iter().filter(|(_, e)| concerned(e)).map(|(p, _)| *p).collect();
         for prefix in prefixes {
-            self.decide(prefix, decide);
+            self.decide(prefix, change, decide);
         }
     }
 
@@ -161,13 +181,15 @@ impl Table {
         self.sets.iter().flatten().flat_map(|s| s.hops.iter().copied())
     }
 
-    fn decide(&mut self, prefix: Cidr, decide: &mut Decide<'_>) {
+    fn decide(&mut self, prefix: Cidr, change: ChangeId, decide: &mut Decide<'_>) {
         let Some(entry) = self.entries.get(&prefix).copied() else { return };
         let want = if entry.blackhole {
             Want::Blackhole
         } else if let Some(set) = self.set(entry.learned) {
             match decide(prefix, &set.hops) {
-                KernelRoute::Via { hops, .. } if !hops.is_empty() => Want::Via(self.objects.acquire(&hops)),
+                KernelRoute::Via { hops, reason } if !hops.is_empty() => {
+                    Want::Via(self.objects.acquire(&hops), self.reason_index(reason))
+                }
                 KernelRoute::Via { reason, .. } | KernelRoute::Withheld { reason } => {
                     Want::Nothing(Some(self.reason_index(reason)))
                 }
@@ -176,13 +198,32 @@ impl Table {
             Want::Nothing(None)
         };
         // The new reference was taken before the old one is dropped, so that an unchanged target never loses its object.
-        if let Want::Via(old) = entry.want {
+        if let Want::Via(old, _) = entry.want {
             self.objects.release(old);
         }
+        let change = self.lower_half(change);
         if let Some(e) = self.entries.get_mut(&prefix) {
+            if e.want != want && change != 0 {
+                e.change = change;
+            }
             e.want = want;
         }
         self.mark(prefix);
+    }
+
+    fn lower_half(&mut self, change: ChangeId) -> u32 {
+        self.newest = self.newest.max(change);
+        u32::try_from(change.0 & u64::from(u32::MAX)).unwrap_or_default()
+    }
+
+    /// The change of the store or of BGP that an entry's wish comes from; 0: none, it was found at start. Changes are
+    /// counted up, so the lower half says which it is among the newest four billion.
+    pub(super) fn change_of(&self, entry: &Entry) -> ChangeId {
+        if entry.change == 0 {
+            return ChangeId::default();
+        }
+        let before = self.newest.0.wrapping_sub(u64::from(entry.change)) & u64::from(u32::MAX);
+        ChangeId(self.newest.0.wrapping_sub(before))
     }
 
     fn with_entry(&mut self, prefix: Cidr, change: impl FnOnce(&mut Entry)) {
@@ -194,6 +235,7 @@ impl Table {
             stale: false,
             dirty: false,
             seen: false,
+            change: 0,
         }));
     }
 
@@ -239,7 +281,7 @@ impl Table {
         u8::try_from(at).unwrap_or(u8::MAX)
     }
 
-    /// Why a learned prefix has no route.
+    /// Why a learned prefix has its route, or none.
     pub(super) fn reason(&self, index: u8) -> &'static str {
         self.reasons.get(usize::from(index)).copied().unwrap_or("unknown")
     }
@@ -375,8 +417,8 @@ impl Table {
         match (entry.want, entry.known) {
             (Want::Nothing(_), Known::Absent | Known::Gone) | (Want::Blackhole, Known::Blackhole) => true,
             (Want::Nothing(_), _) => entry.stale,
-            (Want::Via(t), Known::Nexthop(id)) => self.objects.enabled() && self.objects.expresses(id, t),
-            (Want::Via(t), Known::Plain(k)) => !self.objects.enabled() && t == k,
+            (Want::Via(t, _), Known::Nexthop(id)) => self.objects.enabled() && self.objects.expresses(id, t),
+            (Want::Via(t, _), Known::Plain(k)) => !self.objects.enabled() && t == k,
             _ => false,
         }
     }

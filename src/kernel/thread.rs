@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use rustc_hash::FxHashMap;
 use tortie_config::Cidr;
 
+use super::acks::Acks;
 use super::api::{KernelFact, KernelIntent, LearnedChange, Mode, ToKernel};
 use super::link::Change;
 use super::netlink::Socket;
@@ -56,6 +57,7 @@ pub(super) struct Thread {
     compare_due: Instant,
     compare_earliest: Instant,
     applied_failed: Vec<(Cidr, String)>,
+    acks: Acks,
     forwards_v6: bool,
 }
 
@@ -81,6 +83,7 @@ impl Thread {
             compare_due: now + COMPARE_EVERY,
             compare_earliest: now,
             applied_failed: Vec::new(),
+            acks: Acks::default(),
             forwards_v6: false,
         }
     }
@@ -109,6 +112,7 @@ impl Thread {
 
     /// The first dump: own routes are kept as stale, own nexthop objects adopted.
     fn start(&mut self) -> io::Result<()> {
+        let begin = Instant::now();
         let (links, addresses) = dump::devices(&mut self.reader)?;
         self.state.picture.replace_devices(links, addresses);
         self.state.look_at_tunnel();
@@ -131,7 +135,7 @@ impl Thread {
         let mut foreign = Vec::new();
         let (mut found, mut blackholes) = ([0usize; 2], [0usize; 2]);
         let table = &mut self.state.table;
-        dump::routes(&mut self.reader, |route| {
+        let complete = dump::routes(&mut self.reader, |route| {
             if route.protocol != protocol {
                 foreign.push(route);
                 return;
@@ -144,6 +148,11 @@ impl Thread {
             }
         })?;
         self.state.picture.replace_routes(foreign);
+        let now = Instant::now();
+        self.state.last_compare = Some((now, now - begin));
+        if !complete {
+            self.compare_soon(COMPARE_SOON);
+        }
         let [routes_v4, routes_v6] = found;
         (self.sink)(KernelFact::Started { routes_v4, routes_v6, blackholes });
         Ok(())
@@ -177,6 +186,7 @@ impl Thread {
     }
 
     fn intent(&mut self, intent: Arc<KernelIntent>) -> io::Result<()> {
+        let begin = Instant::now();
         let generation = intent.generation;
         let change = intent.change;
         let has_v6 = intent.view.node_v6.is_some() || intent.blackholes.keys().any(|p| !p.is_v4());
@@ -186,12 +196,17 @@ impl Thread {
                 (self.sink)(KernelFact::Trouble(text));
             }
         }
+        if self.state.mode == Mode::Program {
+            self.acks.expect(self.state.intent.as_deref(), &intent, &self.state.table);
+        }
         self.state.take_intent(intent);
         self.tunnel()?;
         self.flush()?;
         let failed = self.failed_blackholes();
         self.applied_failed.clone_from(&failed);
-        (self.sink)(KernelFact::Applied { generation, change, failed });
+        let acknowledged = self.acks.take(&self.state.table);
+        let micros = micros_since(begin);
+        (self.sink)(KernelFact::Applied { generation, change, failed, acknowledged, micros });
         Ok(())
     }
 
@@ -213,8 +228,9 @@ impl Thread {
             .skip(batch.len().saturating_sub(SAMPLE))
             .map(|c| (c.prefix, c.change, self.outcome(&c.prefix)))
             .collect();
-        let micros = u64::try_from(begin.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let micros = micros_since(begin);
         (self.sink)(KernelFact::Learned {
+            change: newest(batch),
             prefixes: batch.len(),
             written: done.written,
             deleted: done.deleted,
@@ -234,8 +250,8 @@ impl Thread {
             Want::Nothing(Some(reason)) => table.reason(reason),
             Want::Nothing(None) => "gone",
             Want::Blackhole => "own-block",
-            Want::Via(_) if table.is_right(entry) => "installed",
-            Want::Via(_) => "pending",
+            Want::Via(..) if table.is_right(entry) => "installed",
+            Want::Via(..) => "pending",
         }
     }
 
@@ -302,14 +318,15 @@ impl Thread {
             }
             (self.sink)(KernelFact::Repaired { objects: external.objects, first });
         }
-        if !self.applied_failed.is_empty() {
+        if !self.applied_failed.is_empty() || !self.acks.is_empty() {
             let failed = self.failed_blackholes();
-            if failed != self.applied_failed
+            let acknowledged = self.acks.take(&self.state.table);
+            if (failed != self.applied_failed || !acknowledged.is_empty())
                 && let Some(intent) = &self.state.intent
             {
                 self.applied_failed.clone_from(&failed);
                 let (generation, change) = (intent.generation, intent.change);
-                (self.sink)(KernelFact::Applied { generation, change, failed });
+                (self.sink)(KernelFact::Applied { generation, change, failed, acknowledged, micros: 0 });
             }
         }
         Ok(())
@@ -486,6 +503,14 @@ impl Thread {
     }
 }
 
+fn micros_since(begin: Instant) -> u64 {
+    u64::try_from(begin.elapsed().as_micros()).unwrap_or(u64::MAX)
+}
+
+fn newest(batch: &[LearnedChange]) -> crate::routing::ChangeId {
+    batch.iter().map(|c| c.change).max().unwrap_or_default()
+}
+
 /// Answers for a pure speaker: every next hop is reachable, everything is applied at once.
 pub(super) fn run_off(inbox: &Receiver<ToKernel>, mut sink: Sink, view: &State) {
     sink(KernelFact::Started { routes_v4: 0, routes_v6: 0, blackholes: [0; 2] });
@@ -495,8 +520,11 @@ pub(super) fn run_off(inbox: &Receiver<ToKernel>, mut sink: Sink, view: &State) 
                 generation: intent.generation,
                 change: intent.change,
                 failed: Vec::new(),
+                acknowledged: Vec::new(),
+                micros: 0,
             }),
             ToKernel::Learned(batch) => sink(KernelFact::Learned {
+                change: newest(&batch),
                 prefixes: batch.len(),
                 written: 0,
                 deleted: 0,

@@ -9,7 +9,7 @@ use super::api::Mode;
 use super::resolve::Covering;
 use super::state::State;
 use super::table::{Entry, Known, Want};
-use crate::routing::{Hop, Resolved};
+use crate::routing::{ChangeId, Hop, Resolved};
 
 /// What the kernel thread counted since it started.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -81,6 +81,10 @@ pub struct RouteState {
     pub hops: Vec<Hop>,
     /// The nexthop object that the route in the kernel names.
     pub nexthop: Option<u32>,
+    /// Why the route that is wanted is as it is: `own-block`, or the reason of `routing::kernel_route`.
+    pub why: Option<&'static str>,
+    /// The change of the store or of BGP that it comes from, 0 for what was found at start.
+    pub change: ChangeId,
 }
 
 /// Differences between what is wanted and what the kernel holds.
@@ -194,7 +198,8 @@ impl KernelView<'_> {
         self.0.counters
     }
 
-    /// How long the last full comparison with the kernel is ago, and how long it took; `None`: none yet.
+    /// How long the last full comparison with the kernel is ago (the dump at start is the first), and how long it took;
+    /// `None`: none yet.
     #[must_use]
     pub fn last_compare(&self) -> Option<(Duration, Duration)> {
         self.0.last_compare.map(|(at, took)| (at.elapsed(), took))
@@ -213,13 +218,19 @@ impl KernelView<'_> {
             blackhole: entry.want == Want::Blackhole
                 || (entry.known == Known::Blackhole && matches!(entry.want, Want::Nothing(_))),
             hops: match entry.want {
-                Want::Via(target) => self.0.table.objects.hops(target).to_vec(),
+                Want::Via(target, _) => self.0.table.objects.hops(target).to_vec(),
                 _ => Vec::new(),
             },
             nexthop: match entry.known {
                 Known::Nexthop(id) => Some(id),
                 _ => None,
             },
+            why: match entry.want {
+                Want::Via(_, reason) => Some(self.0.table.reason(reason)),
+                Want::Blackhole => Some("own-block"),
+                Want::Nothing(_) => None,
+            },
+            change: self.0.table.change_of(entry),
         })
     }
 
@@ -254,7 +265,7 @@ fn describe(prefix: &Cidr, entry: &Entry) -> String {
         (Want::Nothing(_), _) => format!("{prefix}: in the kernel, not wanted"),
         (Want::Blackhole, false) => format!("{prefix}: blackhole missing"),
         (Want::Blackhole, true) => format!("{prefix}: should be a blackhole"),
-        (Want::Via(_), false) => format!("{prefix}: missing"),
-        (Want::Via(_), true) => format!("{prefix}: leads elsewhere"),
+        (Want::Via(..), false) => format!("{prefix}: missing"),
+        (Want::Via(..), true) => format!("{prefix}: leads elsewhere"),
     }
 }

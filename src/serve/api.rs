@@ -343,9 +343,9 @@ pub struct KernelRouteRow {
     pub state: String,
     /// How: `via 192.0.2.12 dev eth0`, or several.
     pub via: Vec<String>,
-    /// Why so.
+    /// Why so: with `installed` the rule (`own-block`, `plain`, `ipip-cross-subnet`, ...), else what is in the way.
     pub reason: String,
-    /// The change that made it so.
+    /// The change of the store or of BGP that it comes from: `c-7f31`; empty for a route from before the start.
     pub change: String,
 }
 
