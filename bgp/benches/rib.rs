@@ -13,9 +13,7 @@ use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use tortie_bgp::attr::{AsPath, Attributes};
-use tortie_bgp::wire::{
-    Capabilities, Families, Negotiated, Open, UpdateTemplate, WithdrawWriter, write_keepalive,
-};
+use tortie_bgp::wire::{Capabilities, Entry, Families, Negotiated, Open, UpdateTemplate, write_keepalive};
 use tortie_bgp::{
     ConnId, Dial, Event, Export, Family, GlobalConfig, Import, Input, NextHopMode, NextHopState, Origination,
     PeerConfig, PeerId, PeerView, Policy, PolicyHandle, RouteView, RouterId, Speaker, Tag, Transmit,
@@ -106,14 +104,8 @@ fn feed(peer: u32, asn: Option<u32>, prefixes: u32, salt: u32) -> Vec<u8> {
 
 fn withdrawals(prefixes: u32) -> Vec<u8> {
     let mut out = Vec::new();
-    let mut n = 0;
-    while n < prefixes {
-        let mut writer = WithdrawWriter::begin(Family::Ipv4Unicast, &session(true), &mut out);
-        while n < prefixes && writer.push((0x0100_0000 + (n << 8), 24u8), 0) {
-            n += 1;
-        }
-        writer.finish();
-    }
+    let gone = (0..prefixes).map(|n| Entry { prefix: (0x0100_0000 + (n << 8), 24u8), path_id: 0 });
+    UpdateTemplate::withdrawal(Family::Ipv4Unicast, &session(true)).write(&mut out, gone, |_| ());
     out
 }
 

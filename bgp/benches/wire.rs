@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use tortie_bgp::Family;
 use tortie_bgp::attr::{AsPath, Attributes};
-use tortie_bgp::wire::{Address, Families, Frame, Negotiated, Update, UpdateTemplate};
+use tortie_bgp::wire::{Address, Entry, Families, Frame, Negotiated, Update, UpdateTemplate};
 
 const SESSION: Negotiated = Negotiated {
     ebgp: false,
@@ -31,13 +31,7 @@ fn attributes(next_hop: &str) -> Attributes {
 }
 
 fn write<A: Address>(template: &UpdateTemplate, prefixes: &[(A, u8)], out: &mut Vec<u8>) {
-    let mut rest = prefixes;
-    while !rest.is_empty() {
-        let mut writer = template.begin(out);
-        let n = rest.iter().take_while(|p| writer.push(**p, 0)).count();
-        writer.finish();
-        rest = rest.get(n..).unwrap_or_default();
-    }
+    template.write(out, prefixes.iter().map(|prefix| Entry { prefix: *prefix, path_id: 0 }), |_| ());
 }
 
 fn read<A: Address>(mut bytes: &[u8]) -> usize {

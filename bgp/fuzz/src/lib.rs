@@ -8,7 +8,7 @@ use tortie_bgp::Family;
 use tortie_bgp::attr::{AsPath, Attributes};
 use tortie_bgp::wire::{
     Address, Families, Frame, MessageKind, Negotiated, Nlri, Notification, Open, RouteRefresh, Update,
-    UpdateTemplate, WithdrawWriter,
+    UpdateTemplate,
 };
 
 /// The first octet chooses what was negotiated.
@@ -211,16 +211,7 @@ fn check_withdrawal_of<A: Address>(nlri: &Nlri<'_>, session: &Negotiated) {
     let entries: Vec<_> = nlri.of::<A>().collect();
     assert!(!entries.is_empty());
     let mut bytes = Vec::new();
-    let mut at = 0;
-    while at < entries.len() {
-        let mut writer = WithdrawWriter::begin(nlri.family(), session, &mut bytes);
-        let start = at;
-        while at < entries.len() && writer.push(entries[at].prefix, entries[at].path_id) {
-            at += 1;
-        }
-        writer.finish();
-        assert!(at > start);
-    }
+    UpdateTemplate::withdrawal(A::FAMILY, session).write(&mut bytes, entries.iter().copied(), |_| ());
     let mut again = Vec::new();
     each_update(&bytes, session, |update| {
         assert!(update.reach.is_empty() && update.malformed.is_none());
@@ -255,16 +246,7 @@ fn check_reach_of<A: Address>(nlri: &Nlri<'_>, attributes: &Attributes, session:
     let entries: Vec<_> = nlri.of::<A>().collect();
     assert!(!entries.is_empty());
     let mut bytes = Vec::new();
-    let mut at = 0;
-    while at < entries.len() {
-        let mut writer = template.begin(&mut bytes);
-        let start = at;
-        while at < entries.len() && writer.push(entries[at].prefix, entries[at].path_id) {
-            at += 1;
-        }
-        writer.finish();
-        assert!(at > start);
-    }
+    template.write(&mut bytes, entries.iter().copied(), |_| ());
     let mut expected = attributes.clone();
     if !session.ebgp {
         expected.local_pref = expected.local_pref.or(Some(100));

@@ -1,10 +1,11 @@
-//! How a group follows the table: evaluation, its Adj-RIB-Out, and new segments.
+//! How a group follows the table: evaluation, its Adj-RIB-Out, new segments, and what happens when the log was faster.
 
 use std::sync::Arc;
 
 use super::adv::{PAGE, State};
 use super::export::{self, Verdict};
-use super::group::{Group, RING_BYTES, SLICE};
+use super::group::{Build, Group, RING_BYTES, SLICE, pages};
+use super::member::{Mode, Pages};
 use super::outs::{Added, OutKey};
 use super::segment::Changes;
 use crate::rib::Shared;
@@ -148,5 +149,53 @@ impl Group {
         self.ring.push_back(Arc::new(segment));
         self.drop_ring(RING_BYTES);
         true
+    }
+
+    /// Drops the oldest segments until at most `bytes` are left, but never the newest unless all are to go.
+    pub(super) fn drop_ring(&mut self, bytes: usize) {
+        while self.ring_bytes > bytes && (self.ring.len() > 1 || bytes == 0) {
+            let Some(segment) = self.ring.pop_front() else { break };
+            self.ring_bytes -= segment.len();
+            self.ring_first += 1;
+            self.ring_from = segment.to;
+        }
+    }
+
+    /// The log lost changes that the group has not seen: it looks for them in the table, as far as it is asked to.
+    pub(super) fn overrun<A: Key>(&mut self, table: &Table<A>) {
+        let since = self.front.min(self.unbuilt_since().unwrap_or(u64::MAX));
+        let only = self.build.only.filter(|_| self.build.next < self.build.end);
+        let only = only.map(|(from, source)| (from.max(self.build.next), source));
+        self.build = Build { next: 0, end: pages(table), since: Some(since), only };
+        for member in self.members.values_mut().filter(|m| m.idle) {
+            member.told = self.front;
+        }
+        self.front = table.log.head();
+        self.drop_ring(0);
+        self.ring_from = self.front;
+        self.tell_since(table, since);
+    }
+
+    /// What changed since this position will be evaluated again, so all members have to be told of it, also those that
+    /// were told once: the answer of policy may be another now.
+    pub(super) fn tell_since<A: Key>(&mut self, table: &Table<A>, since: u64) {
+        let fresh = self.all_pages(table);
+        for member in self.members.values_mut() {
+            let (all, told) = match &member.mode {
+                Mode::Pages(pages) => (pages.all, pages.since.unwrap_or(pages.resume)),
+                Mode::Ring(_) | Mode::Log(_) => (false, member.told),
+            };
+            member.told = member.told.min(told);
+            member.mode = Mode::Pages(Pages { all, since: Some(told.min(since)), ..fresh.clone() });
+        }
+    }
+
+    /// Looks whether the log has left the group behind; its idle members then have to be woken.
+    pub(crate) fn check_overrun<A: Key>(&mut self, table: &Table<A>) -> bool {
+        let overrun = self.front < table.log.base();
+        if overrun {
+            self.overrun(table);
+        }
+        overrun
     }
 }

@@ -1,10 +1,11 @@
 //! What is announced: update groups, their Adj-RIB-Out and the bytes they share.
 //!
 //! Peers whose UPDATEs would be equal share a [`group::Group`]: one Adj-RIB-Out ([`adv`]) and one encoding ([`segment`]).
-//! A group follows the table's log ([`follow`]): [`group::Group::advance`] asks [`export`] about each changed prefix, writes the outcome to
-//! the Adj-RIB-Out and encodes the differences into a segment, once. Members take segments from a short ring. One that
-//! cannot keep up loses its place in the ring and is then served alone from log and Adj-RIB-Out, and one that lags further
-//! than the log reaches by a walk over the table ([`member`]). Nothing is encoded before some member can take it.
+//! A group follows the table's log ([`follow`]): [`group::Group::advance`] asks [`export`] about each changed prefix, writes
+//! the outcome to the Adj-RIB-Out and encodes the differences into a segment, once. Members are served ([`serve`]) segments
+//! from a short ring. One that cannot keep up loses its place in the ring and is then served alone from log and
+//! Adj-RIB-Out, and one that lags further than the log reaches by a walk over the table ([`member`]). Nothing is encoded
+//! before some member can take it.
 //!
 //! Split horizon is the one difference between members: each message of a segment carries routes of one source, and its
 //! own member leaves it out.
@@ -19,5 +20,6 @@ pub(crate) mod member;
 pub(crate) mod outs;
 pub(crate) mod rib;
 pub(crate) mod segment;
+mod serve;
 #[cfg(test)]
 mod tests;

@@ -7,7 +7,7 @@ use super::outs::Outs;
 use crate::rib::Shared;
 use crate::rib::source::LOCAL;
 use crate::rib::table::{Key, Table};
-use crate::wire::{UpdateTemplate, WithdrawWriter};
+use crate::wire::{self, UpdateTemplate};
 
 /// Whole messages, encoded once.
 #[derive(Debug, Default)]
@@ -131,9 +131,10 @@ impl Changes {
         if !self.announced.is_sorted_by_key(|(out, _)| *out) {
             self.announced.sort_by_key(|(out, _)| *out);
         }
+        let withdrawal = UpdateTemplate::withdrawal(key.family, &key.session);
         for run in self.withdrawn.chunk_by(|a, b| a.0 == b.0) {
             let source = run.first().map_or(LOCAL, |(s, _)| *s);
-            segment.withdraw(key, table, source, run.iter().map(|(_, slot)| *slot));
+            segment.write(&withdrawal, table, source, run.iter().map(|(_, slot)| *slot));
         }
         for run in self.announced.chunk_by(|a, b| a.0 == b.0) {
             let Some(out) = run.first().and_then(|(out, _)| outs.key(*out)) else { continue };
@@ -142,12 +143,12 @@ impl Changes {
             };
             // What does not fit is no out: see `is_oversized`.
             let Ok(template) = UpdateTemplate::new(&attributes, key.family, &key.session) else { continue };
-            segment.announce(&template, table, out.source, run.iter().map(|(_, slot)| *slot));
+            segment.write(&template, table, out.source, run.iter().map(|(_, slot)| *slot));
         }
         self.private.sort_unstable();
         for run in self.private.chunk_by(|a, b| a.0 == b.0) {
             let mut own = Segment::default();
-            own.withdraw(key, table, LOCAL, run.iter().map(|(_, slot)| *slot));
+            own.write(&withdrawal, table, LOCAL, run.iter().map(|(_, slot)| *slot));
             if let Some((member, _)) = run.first() {
                 segment.private.push((*member, Arc::new(own)));
             }
@@ -159,56 +160,22 @@ impl Changes {
 }
 
 impl Segment {
-    fn close(&mut self, source: u32) {
-        let end = u32::try_from(self.bytes.len()).unwrap_or(u32::MAX);
-        if self.messages.last().map_or(0, |m| m.end) == end {
-            return;
-        }
-        self.messages.push(Message { end, source });
-        if source != LOCAL {
-            self.sources.push(source);
-        }
-    }
-
-    fn withdraw<A: Key>(
-        &mut self,
-        key: &GroupKey,
-        table: &Table<A>,
-        source: u32,
-        slots: impl Iterator<Item = u32>,
-    ) {
-        let mut slots = slots.filter_map(|slot| table.entry(slot).map(|e| e.prefix())).peekable();
-        while slots.peek().is_some() {
-            let mut writer = WithdrawWriter::begin(key.family, &key.session, &mut self.bytes);
-            while let Some(prefix) = slots.peek().copied() {
-                if !writer.push(prefix, 0) {
-                    break;
-                }
-                slots.next();
-            }
-            writer.finish();
-            self.close(source);
-        }
-    }
-
-    fn announce<A: Key>(
+    /// Appends the messages for these slots. `source`: whose routes they are.
+    fn write<A: Key>(
         &mut self,
         template: &UpdateTemplate,
         table: &Table<A>,
         source: u32,
         slots: impl Iterator<Item = u32>,
     ) {
-        let mut slots = slots.filter_map(|slot| table.entry(slot).map(|e| e.prefix())).peekable();
-        while slots.peek().is_some() {
-            let mut writer = template.begin(&mut self.bytes);
-            while let Some(prefix) = slots.peek().copied() {
-                if !writer.push(prefix, 0) {
-                    break;
-                }
-                slots.next();
-            }
-            writer.finish();
-            self.close(source);
+        let routes = slots
+            .filter_map(|slot| table.entry(slot).map(|e| wire::Entry { prefix: e.prefix(), path_id: 0 }));
+        let before = self.messages.len();
+        template.write(&mut self.bytes, routes, |end| {
+            self.messages.push(Message { end: u32::try_from(end).unwrap_or(u32::MAX), source });
+        });
+        if source != LOCAL && self.messages.len() > before {
+            self.sources.push(source);
         }
     }
 }

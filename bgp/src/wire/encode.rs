@@ -1,14 +1,16 @@
 //! UPDATE and KEEPALIVE to bytes.
 //!
-//! Attributes are encoded once into an [`UpdateTemplate`]; an [`UpdateWriter`] then makes one message of it and as many
-//! prefixes as fit. Sizes are known before anything is written, so a message never has to be taken back.
+//! Attributes are encoded once into an [`UpdateTemplate`], which then fills messages with prefixes, each through an
+//! [`UpdateWriter`]. Sizes are known before anything is written, so a message never has to be taken back.
 
 use std::net::IpAddr;
+
+use smallvec::SmallVec;
 
 use super::Negotiated;
 use super::attributes::{code, flag};
 use super::frame::{HEADER_LEN, MessageKind, write_header};
-use super::nlri::{Address, encoded_len, write_prefix};
+use super::nlri::{Address, Entry, encoded_len, write_prefix};
 use crate::attr::{AS_TRANS_SHORT, Aggregator, AsPath, Attributes, SegmentKind};
 use crate::types::Family;
 
@@ -41,16 +43,30 @@ pub enum DoesNotFit {
     },
 }
 
-/// The attributes of a route, encoded for all sessions that agreed on the same.
+/// What the UPDATEs of routes with the same attributes share, or of withdrawals, for all sessions that agreed on the same.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UpdateTemplate {
     family: Family,
     add_path: bool,
     limit: usize,
-    /// MP_REACH_NLRI up to its prefixes, without flags, type and length. Empty: prefixes go where RFC 4271 has them.
-    mp_head: Vec<u8>,
+    place: Place,
+    /// Encoded, MP_REACH_NLRI and MP_UNREACH_NLRI apart. Withdrawals have none.
     attributes: Vec<u8>,
 }
+
+/// Where the prefixes go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Place {
+    /// Withdrawn Routes (RFC 4271 4.3).
+    Withdrawn,
+    /// Network Layer Reachability Information (RFC 4271 4.3).
+    Nlri,
+    /// MP_REACH_NLRI or MP_UNREACH_NLRI (RFC 4760): its code, and what it holds before the prefixes.
+    Attribute(u8, MpHead),
+}
+
+/// AFI, SAFI, length and octets of the next hop, reserved octet. A link-local address beside the global one takes the heap.
+type MpHead = SmallVec<[u8; 24]>;
 
 impl UpdateTemplate {
     /// Encodes `attributes` for routes of `family`. What must not leave an AS (LOCAL_PREF, ORIGINATOR_ID, CLUSTER_LIST,
@@ -63,16 +79,39 @@ impl UpdateTemplate {
     pub fn new(attributes: &Attributes, family: Family, session: &Negotiated) -> Result<Self, DoesNotFit> {
         let limit = session.max_len();
         let classic = family == Family::Ipv4Unicast && attributes.next_hop.is_ipv4();
-        let mp_head = if classic { Vec::new() } else { mp_head(attributes, family, session)? };
+        let place = if classic {
+            Place::Nlri
+        } else {
+            Place::Attribute(code::MP_REACH, mp_head(attributes, family, session)?)
+        };
         let size = DoesNotFit::Size { limit };
         let encoded = write_attributes(attributes, classic, session).ok_or(size)?;
         // Flags, type and two octets of length of MP_REACH_NLRI.
-        let mp = if classic { 0 } else { 4 + mp_head.len() };
+        let mp = if let Place::Attribute(_, head) = &place { 4 + head.len() } else { 0 };
         if HEADER_LEN + LENGTHS + mp + encoded.len() + LONGEST_PREFIX > limit {
             return Err(size);
         }
-        let add_path = session.add_path_send.contains(family);
-        Ok(Self { family, add_path, limit, mp_head, attributes: encoded })
+        Ok(Self {
+            family,
+            add_path: session.add_path_send.contains(family),
+            limit,
+            place,
+            attributes: encoded,
+        })
+    }
+
+    /// Withdrawals of `family`: IPv4 in the classic form unless the session may have other next hops (RFC 8950),
+    /// everything else in MP_UNREACH_NLRI.
+    #[must_use]
+    pub fn withdrawal(family: Family, session: &Negotiated) -> Self {
+        let place = if family == Family::Ipv4Unicast && !session.ext_nexthop {
+            Place::Withdrawn
+        } else {
+            let [high, low] = family.afi().to_be_bytes();
+            Place::Attribute(code::MP_UNREACH, SmallVec::from_slice(&[high, low, family.safi()]))
+        };
+        let (add_path, limit) = (session.add_path_send.contains(family), session.max_len());
+        Self { family, add_path, limit, place, attributes: Vec::new() }
     }
 
     /// The family of its routes.
@@ -85,17 +124,39 @@ impl UpdateTemplate {
     pub fn begin<'w>(&'w self, out: &'w mut Vec<u8>) -> UpdateWriter<'w> {
         let start = out.len();
         write_header(out, 0, MessageKind::Update);
-        out.extend_from_slice(&[0; LENGTHS]);
+        out.extend_from_slice(&[0; 2]);
         let mut room = start + self.limit;
-        if self.mp_head.is_empty() {
-            out.extend_from_slice(&self.attributes);
-        } else {
-            out.extend_from_slice(&[flag::OPTIONAL | flag::EXTENDED, code::MP_REACH, 0, 0]);
-            out.extend_from_slice(&self.mp_head);
-            room -= self.attributes.len();
+        match &self.place {
+            // Total Path Attribute Length follows them.
+            Place::Withdrawn => room -= 2,
+            Place::Nlri => {
+                out.extend_from_slice(&[0; 2]);
+                out.extend_from_slice(&self.attributes);
+            }
+            Place::Attribute(code, head) => {
+                out.extend_from_slice(&[0, 0, flag::OPTIONAL | flag::EXTENDED, *code, 0, 0]);
+                out.extend_from_slice(head);
+                room -= self.attributes.len();
+            }
         }
         let first = out.len();
         UpdateWriter { template: self, out, start, first, room }
+    }
+
+    /// Appends all of `routes`, in as few messages as hold them in this order. `each` is told where each message ends.
+    pub fn write<A: Address>(
+        &self,
+        out: &mut Vec<u8>,
+        routes: impl IntoIterator<Item = Entry<A>>,
+        mut each: impl FnMut(usize),
+    ) {
+        let mut routes = routes.into_iter().peekable();
+        while routes.peek().is_some() {
+            let mut writer = self.begin(out);
+            while routes.next_if(|route| writer.push(route.prefix, route.path_id)).is_some() {}
+            writer.finish();
+            each(out.len());
+        }
     }
 }
 
@@ -119,7 +180,12 @@ impl UpdateWriter<'_> {
     pub fn push<A: Address>(&mut self, prefix: (A, u8), path_id: u32) -> bool {
         debug_assert_eq!(A::FAMILY, self.template.family);
         let path_id = self.template.add_path.then_some(path_id);
-        push(self.out, self.room, prefix, path_id)
+        let id = if path_id.is_some() { 4 } else { 0 };
+        let fits = self.out.len() + id + encoded_len(prefix.1) <= self.room;
+        if fits {
+            write_prefix(self.out, prefix, path_id);
+        }
+        fits
     }
 
     /// Completes the message; without any prefix there is none.
@@ -129,85 +195,26 @@ impl UpdateWriter<'_> {
             return;
         }
         let lengths = self.start + HEADER_LEN;
-        let mut attributes = self.template.attributes.len();
-        if !self.template.mp_head.is_empty() {
-            attributes += close_attribute(out, lengths + LENGTHS);
-            out.extend_from_slice(&self.template.attributes);
+        let attributes = &self.template.attributes;
+        match &self.template.place {
+            Place::Withdrawn => {
+                let withdrawn = out.len() - self.first;
+                patch(out, lengths, withdrawn);
+                out.extend_from_slice(&[0; 2]);
+            }
+            Place::Nlri => patch(out, lengths + 2, attributes.len()),
+            Place::Attribute(..) => {
+                let all = close_attribute(out, lengths + LENGTHS) + attributes.len();
+                out.extend_from_slice(attributes);
+                patch(out, lengths + 2, all);
+            }
         }
-        patch(out, lengths + 2, attributes);
         close_message(out, self.start);
         self.start = out.len();
     }
 }
 
 impl Drop for UpdateWriter<'_> {
-    fn drop(&mut self) {
-        self.out.truncate(self.start);
-    }
-}
-
-/// One UPDATE that withdraws prefixes. Nothing is left of it unless [`WithdrawWriter::finish`] is called.
-#[derive(Debug)]
-pub struct WithdrawWriter<'w> {
-    out: &'w mut Vec<u8>,
-    family: Family,
-    add_path: bool,
-    /// In MP_UNREACH_NLRI, not in Withdrawn Routes.
-    mp: bool,
-    start: usize,
-    first: usize,
-    room: usize,
-}
-
-impl<'w> WithdrawWriter<'w> {
-    /// Starts a message at the end of `out`. At least one prefix fits into it.
-    pub fn begin(family: Family, session: &Negotiated, out: &'w mut Vec<u8>) -> Self {
-        let start = out.len();
-        let mp = family != Family::Ipv4Unicast || session.ext_nexthop;
-        write_header(out, 0, MessageKind::Update);
-        // Withdrawn Routes Length, and for MP_UNREACH_NLRI Total Path Attribute Length.
-        out.extend_from_slice(&[0; 2]);
-        let mut room = start + session.max_len();
-        if mp {
-            out.extend_from_slice(&[0, 0, flag::OPTIONAL | flag::EXTENDED, code::MP_UNREACH, 0, 0]);
-            out.extend_from_slice(&family.afi().to_be_bytes());
-            out.push(family.safi());
-        } else {
-            room -= 2;
-        }
-        let first = out.len();
-        Self { out, family, add_path: session.add_path_send.contains(family), mp, start, first, room }
-    }
-
-    /// As [`UpdateWriter::push`].
-    #[inline]
-    pub fn push<A: Address>(&mut self, prefix: (A, u8), path_id: u32) -> bool {
-        debug_assert_eq!(A::FAMILY, self.family);
-        let path_id = self.add_path.then_some(path_id);
-        push(self.out, self.room, prefix, path_id)
-    }
-
-    /// Completes the message; without any prefix there is none.
-    pub fn finish(mut self) {
-        let out = &mut *self.out;
-        if out.len() == self.first {
-            return;
-        }
-        let lengths = self.start + HEADER_LEN;
-        if self.mp {
-            let attributes = close_attribute(out, lengths + LENGTHS);
-            patch(out, lengths + 2, attributes);
-        } else {
-            let withdrawn = out.len() - self.first;
-            patch(out, lengths, withdrawn);
-            out.extend_from_slice(&[0; 2]);
-        }
-        close_message(out, self.start);
-        self.start = out.len();
-    }
-}
-
-impl Drop for WithdrawWriter<'_> {
     fn drop(&mut self) {
         self.out.truncate(self.start);
     }
@@ -231,16 +238,6 @@ pub fn write_end_of_rib(family: Family, out: &mut Vec<u8>) {
 /// Appends a KEEPALIVE.
 pub fn write_keepalive(out: &mut Vec<u8>) {
     write_header(out, 19, MessageKind::Keepalive);
-}
-
-#[inline]
-fn push<A: Address>(out: &mut Vec<u8>, room: usize, prefix: (A, u8), path_id: Option<u32>) -> bool {
-    let id = if path_id.is_some() { 4 } else { 0 };
-    let fits = out.len() + id + encoded_len(prefix.1) <= room;
-    if fits {
-        write_prefix(out, prefix, path_id);
-    }
-    fits
 }
 
 /// Writes `value` over the two octets at `at`. Every caller stays within a message, so the value fits.
@@ -273,7 +270,7 @@ fn close_attribute(out: &mut Vec<u8>, at: usize) -> usize {
 
 /// MP_REACH_NLRI from AFI to the reserved octet. A link-local address goes second behind a global one and alone where
 /// there is none: Junos and old BIRD refuse the 32-octet form with equal halves.
-fn mp_head(attributes: &Attributes, family: Family, session: &Negotiated) -> Result<Vec<u8>, DoesNotFit> {
+fn mp_head(attributes: &Attributes, family: Family, session: &Negotiated) -> Result<MpHead, DoesNotFit> {
     let allowed = family == Family::Ipv6Unicast || session.ext_nexthop;
     let IpAddr::V6(next_hop) = attributes.next_hop else {
         return Err(DoesNotFit::NextHop { family, next_hop: attributes.next_hop });
@@ -282,7 +279,7 @@ fn mp_head(attributes: &Attributes, family: Family, session: &Negotiated) -> Res
         return Err(DoesNotFit::NextHop { family, next_hop: attributes.next_hop });
     }
     let link_local = attributes.link_local.filter(|_| !next_hop.is_unicast_link_local());
-    let mut head = Vec::with_capacity(5 + 32);
+    let mut head = MpHead::new();
     head.extend_from_slice(&family.afi().to_be_bytes());
     head.push(family.safi());
     head.push(if link_local.is_some() { 32 } else { 16 });

@@ -6,8 +6,8 @@
 //! Received bytes go [`Frame::next`] -> by [`MessageKind`] to [`Open::decode`], [`Update::decode`],
 //! [`Notification::decode`] or [`RouteRefresh::decode`]. A decoder takes the message body and, where it matters, what
 //! was [`Negotiated`]; its error is the NOTIFICATION to send before the session ends.
-//! Routes go out through an [`UpdateTemplate`] (attributes encoded once), an [`UpdateWriter`] that takes prefixes while
-//! they fit, and [`WithdrawWriter`].
+//! Routes go out through an [`UpdateTemplate`] (attributes encoded once, or none in withdrawals) and an [`UpdateWriter`]
+//! that takes prefixes while they fit.
 //!
 //! `nom` reads headers, OPEN, capabilities and attributes. Prefixes are read by plain code in `nlri`: they are nearly all
 //! that a full feed consists of, and one bounds check per message replaces several per prefix.
@@ -24,9 +24,7 @@ mod update;
 mod values;
 
 pub use capability::{AddPath, Capabilities, Fqdn, GracefulRestart, LongLived, Role};
-pub use encode::{
-    DoesNotFit, UpdateTemplate, UpdateWriter, WithdrawWriter, write_end_of_rib, write_keepalive,
-};
+pub use encode::{DoesNotFit, UpdateTemplate, UpdateWriter, write_end_of_rib, write_keepalive};
 pub use frame::{Frame, HEADER_LEN, MAX_EXTENDED_LEN, MAX_LEN, MessageKind};
 pub use nlri::{Address, Entry, Nlri, NlriIter};
 pub use notification::{ErrorCode, Notification, sanitise};

@@ -6,9 +6,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use tortie_bgp::Family;
 use tortie_bgp::attr::{Aggregator, AsPath, Attributes, Opaque, Origin, SegmentKind};
-use tortie_bgp::wire::{
-    Address, DoesNotFit, Entry, Families, Frame, Negotiated, Update, UpdateTemplate, WithdrawWriter,
-};
+use tortie_bgp::wire::{Address, DoesNotFit, Entry, Families, Frame, Negotiated, Update, UpdateTemplate};
 
 use crate::message::{ebgp, ibgp};
 
@@ -113,14 +111,7 @@ fn there_and_back<A: Address>(attributes: &Attributes, entries: &[Entry<A>], ses
         return;
     };
     let mut bytes = Vec::new();
-    let mut rest = entries;
-    while !rest.is_empty() {
-        let mut writer = template.begin(&mut bytes);
-        let n = rest.iter().take_while(|e| writer.push(e.prefix, e.path_id)).count();
-        writer.finish();
-        assert!(n > 0);
-        rest = &rest[n..];
-    }
+    template.write(&mut bytes, entries.iter().copied(), |_| ());
     let mut again = Vec::new();
     for body in messages(&bytes, session) {
         let update = Update::decode(&body, session).unwrap();
@@ -131,13 +122,7 @@ fn there_and_back<A: Address>(attributes: &Attributes, entries: &[Entry<A>], ses
     assert_eq!(again, without_ids(entries, session));
 
     let mut bytes = Vec::new();
-    let mut rest = entries;
-    while !rest.is_empty() {
-        let mut writer = WithdrawWriter::begin(A::FAMILY, session, &mut bytes);
-        let n = rest.iter().take_while(|e| writer.push(e.prefix, e.path_id)).count();
-        writer.finish();
-        rest = &rest[n..];
-    }
+    UpdateTemplate::withdrawal(A::FAMILY, session).write(&mut bytes, entries.iter().copied(), |_| ());
     let mut again = Vec::new();
     for body in messages(&bytes, session) {
         let update = Update::decode(&body, session).unwrap();
@@ -203,7 +188,7 @@ fn an_unfinished_or_empty_message_leaves_nothing() {
     let template = UpdateTemplate::new(&a, Family::Ipv6Unicast, &ebgp()).unwrap();
     let mut bytes = vec![1, 2, 3];
     template.begin(&mut bytes).finish();
-    WithdrawWriter::begin(Family::Ipv6Unicast, &ebgp(), &mut bytes).finish();
+    UpdateTemplate::withdrawal(Family::Ipv6Unicast, &ebgp()).begin(&mut bytes).finish();
     let mut dropped = template.begin(&mut bytes);
     assert!(dropped.push((1u128 << 80, 48), 0));
     drop(dropped);
