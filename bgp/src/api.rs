@@ -192,6 +192,17 @@ pub enum Input<'a> {
     Closed(ConnId, String),
     /// Somebody asks for a reset.
     Reset(PeerId, Reset),
+    /// BFD lost this peer after it had reached it (RFC 5882): a session ends with Cease 10 (RFC 9384), and its routes go
+    /// at once, whatever was agreed on graceful restart. Routes that are kept because the peer restarts already stay,
+    /// unless its BFD is independent of its control plane (the C bit, RFC 5882 4.3).
+    BfdDown {
+        /// The peer.
+        peer: PeerId,
+        /// The diagnostic in words.
+        text: String,
+        /// The peer's C bit.
+        independent: bool,
+    },
     /// The process stops. `graceful`: close TCP without NOTIFICATION so that helpers keep our routes (RFC 4724);
     /// else Cease 2 with the text (RFC 9003).
     Shutdown {
@@ -312,6 +323,8 @@ pub enum DownCode {
     Config,
     /// Lost a connection collision (RFC 4271 6.8).
     Collision,
+    /// BFD lost the peer (RFC 9384).
+    Bfd,
 }
 
 impl DownCode {
@@ -328,6 +341,7 @@ impl DownCode {
             Self::Admin => "admin",
             Self::Config => "config",
             Self::Collision => "collision",
+            Self::Bfd => "bfd",
         }
     }
 }

@@ -8,6 +8,7 @@
 
 mod api;
 pub mod attr;
+pub mod bfd;
 mod out;
 mod query;
 mod rib;

@@ -151,7 +151,6 @@ fn passes_mesh_routes(model: &Model, peer: &PeerIntent) -> bool {
 
 fn ignored_options(value: &Peer, key: &Key, notes: &mut Vec<Note>) {
     let options: Vec<&str> = [
-        ("bfd", value.bfd.is_some()),
         ("role", value.role.is_some()),
         ("add_path", value.add_path.is_some()),
         ("filters", !value.filters.is_empty()),

@@ -166,6 +166,7 @@ impl Ends<'_> {
             max_prefixes: None,
             extended_messages: true,
             password: None,
+            bfd: None,
             policy: PeerPolicy::default(),
         }
     }
@@ -188,6 +189,7 @@ impl Ends<'_> {
         let asn = self.model.as_num(Some(host)).get();
         let mut peer = self.plain(PeerKind::Mesh, asn, self.model.listen_port(Some(host)), reason);
         peer.password = self.local.mesh.password.clone();
+        peer.bfd = self.local.mesh.bfd.clone();
         peer.policy.own_only = self.local.mesh.own_only;
         peer
     }
@@ -225,6 +227,7 @@ impl Ends<'_> {
         self.families(&mut peer, value);
         self.times(&mut peer, value);
         peer.password = value.password.clone();
+        peer.bfd = value.bfd.clone();
         peer.ttl_security = value.ttl_security;
         // What they call our AS, when it is not the one we have.
         peer.local_asn = Some(value.as_num.get()).filter(|asn| *asn != self.local.asn);
@@ -262,6 +265,7 @@ impl Ends<'_> {
         peer.max_prefixes = value.max_prefixes;
         peer.extended_messages = value.extended_messages.unwrap_or(true);
         peer.password = value.password.clone();
+        peer.bfd = value.bfd.clone();
         peer.policy = PeerPolicy {
             own_only: value.own_only,
             import_pools: value.import_pools,

@@ -184,7 +184,8 @@ fn options_of_a_peer_reach_its_session() {
     let value = r#"{"as_num":"65001","port":1790,"password":"s","source_addr":"None","restart_time":"30s",
         "keepalive_time":"10s","hold_time":"45s","next_hop_mode":"Keep","ttl_security":3,"num_allow_local_as":2,
         "local_as_num":"65099","passive_mode":true,"filters":["f"],"max_prefixes":100,"families":["ipv4","ipv6"],
-        "extended_messages":false,"own_only":true,"import_pools":false}"#;
+        "extended_messages":false,"own_only":true,"import_pools":false,
+        "bfd":{"interval":"50ms","multiplier":5}}"#;
     let intent = plan(&with(
         MESH,
         &[("bgp/v1/global/peer_v4/198.51.100.1", value), ("bgp/v1/host/b/ip_addr_v6", "2001:db8::b")],
@@ -200,6 +201,8 @@ fn options_of_a_peer_reach_its_session() {
     assert_eq!((peer.next_hop, peer.ttl_security, peer.allow_local_as), (NextHopMode::Keep, Some(3), 2));
     assert_eq!((peer.local_asn, peer.max_prefixes, peer.extended_messages), (Some(65099), Some(100), false));
     assert_eq!((peer.ipv4, peer.ipv6), (true, true));
+    let bfd = peer.bfd.as_ref().unwrap();
+    assert_eq!((bfd.interval, bfd.multiplier), (std::time::Duration::from_millis(50), 5));
     let policy = PeerPolicy { own_only: true, import_pools: false, filters: vec!["f".to_owned()] };
     assert_eq!(peer.policy, policy);
     assert!(!format!("{intent:?}").contains("\"s\""), "no secret in a debug text");

@@ -8,7 +8,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tortie_config::Cidr;
 /// What the values of the store say of pools and peers means the same here.
-pub use tortie_config::resource::{IpipMode, NextHopMode, Password, PrefixAdvertisement};
+pub use tortie_config::resource::{Bfd, IpipMode, NextHopMode, Password, PrefixAdvertisement};
 
 /// A change on its way from a store revision (or an UPDATE) to the kernel's acknowledgement; unique while the agent
 /// runs, 0 = none. Written `c-7f31`.
@@ -125,6 +125,8 @@ pub struct PeerIntent {
     pub extended_messages: bool,
     /// TCP MD5 secret (RFC 2385), as text or as a file below `/etc/tortie/secrets`.
     pub password: Option<Password>,
+    /// `bfd`, of the peer or of the mesh.
+    pub bfd: Option<Bfd>,
     /// What export and import decisions read of this peer.
     pub policy: PeerPolicy,
 }

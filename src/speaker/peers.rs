@@ -268,6 +268,7 @@ mod tests {
             max_prefixes: None,
             extended_messages: false,
             password: None,
+            bfd: None,
             policy: PeerPolicy::default(),
         }
     }

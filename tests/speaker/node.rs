@@ -87,6 +87,7 @@ pub(crate) fn peer(at: &str, local: &str, asn: u32) -> PeerIntent {
         max_prefixes: None,
         extended_messages: false,
         password: None,
+        bfd: None,
         policy: PeerPolicy::default(),
     }
 }

@@ -337,6 +337,22 @@ impl Speaker {
         }
     }
 
+    /// RFC 5882 3.2 and 4.3: see [`Input::BfdDown`](crate::Input::BfdDown).
+    pub(super) fn bfd_down(&mut self, id: PeerId, text: &str, independent: bool) {
+        let Some(number) = self.ids.get(&id).copied() else { return };
+        let Some(peer) = self.peers.get(&number) else { return };
+        if peer.session.is_some() {
+            self.end_sessions(number, ErrorCode::BFD_DOWN, DownCode::Bfd, &format!("BFD: {text}"));
+        } else if independent {
+            if let Some(peer) = self.peers.get_mut(&number) {
+                peer.restart = crate::session::Restart::No;
+            }
+            for family in Family::ALL {
+                self.drop_stale(number, family);
+            }
+        }
+    }
+
     /// Asks for all routes again; a peer that does not take the question has its stored routes evaluated again.
     fn refresh_in(&mut self, number: u32) {
         let Some(id) = self.peers.get(&number).and_then(|p| p.session) else { return };

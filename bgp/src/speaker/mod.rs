@@ -139,6 +139,7 @@ impl Speaker {
             Input::Data(conn, octets) => self.data(conn, octets),
             Input::Closed(conn, why) => self.closed(conn, &why),
             Input::Reset(peer, reset) => self.reset(peer, reset),
+            Input::BfdDown { peer, text, independent } => self.bfd_down(peer, &text, independent),
             Input::Shutdown { graceful, text } => self.shutdown(graceful, &text),
         }
         self.work();

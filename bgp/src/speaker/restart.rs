@@ -274,7 +274,7 @@ impl Speaker {
         }
     }
 
-    fn drop_stale(&mut self, number: u32, family: Family) {
+    pub(super) fn drop_stale(&mut self, number: u32, family: Family) {
         let had = self.shared.sources.get_mut(number).is_some_and(|s| s.family_mut(family).drop_stale());
         if had {
             self.purge(number, family);

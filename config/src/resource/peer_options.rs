@@ -88,6 +88,9 @@ pub struct Bfd {
     pub interval: Duration,
     /// Missed packets until the session is down, 1 to 255.
     pub multiplier: u8,
+    /// Several hops (RFC 5883) or one (RFC 5881). `None`: one to an eBGP peer that is on-link, several to all others (what
+    /// BIRD and FRR do by themselves).
+    pub multihop: Option<bool>,
     /// Fields that are not named here.
     pub extra: Extra,
 }
@@ -95,12 +98,12 @@ pub struct Bfd {
 impl Default for Bfd {
     /// 3 x 300 ms.
     fn default() -> Self {
-        Self { interval: Duration::from_millis(300), multiplier: 3, extra: Extra::default() }
+        Self { interval: Duration::from_millis(300), multiplier: 3, multihop: None, extra: Extra::default() }
     }
 }
 
 impl Bfd {
-    /// `true`, `false` or `{"interval": "300ms", "multiplier": 3}`.
+    /// `true`, `false` or `{"interval": "300ms", "multiplier": 3, "multihop": false}`.
     pub(super) fn take(fields: &mut Fields) -> Result<Option<Self>, ValueError> {
         match fields.take("bfd") {
             None | Some(Value::Bool(false)) => Ok(None),
@@ -122,6 +125,7 @@ impl Bfd {
         Ok(Self {
             interval: duration::field(&mut fields, "interval", unit, min, max)?.unwrap_or(default.interval),
             multiplier: fields.number("multiplier", 1, 255)?.unwrap_or(default.multiplier),
+            multihop: fields.bool("multihop")?,
             extra: fields.rest(),
         })
     }
@@ -133,6 +137,7 @@ impl Bfd {
         let mut writer = Writer::default();
         writer.put("interval", duration::text(self.interval));
         writer.put("multiplier", self.multiplier);
+        writer.put_some("multihop", self.multihop);
         writer.object(&self.extra)
     }
 }

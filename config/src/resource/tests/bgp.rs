@@ -183,6 +183,8 @@ fn bfd_takes_a_word_or_its_own_times() {
     let bfd = peer(value).bfd.unwrap();
     assert_eq!((bfd.interval, bfd.multiplier), (Duration::from_millis(50), 5));
     assert_eq!(rewritten(PEER, value)["bfd"], json!({"interval": "50ms", "multiplier": 5, "echo": true}));
+    let multihop = peer(r#"{"as_num": "1", "bfd": {"multihop": true}}"#).bfd.unwrap();
+    assert_eq!((multihop.interval, multihop.multihop), (Duration::from_millis(300), Some(true)));
     assert_eq!(peer(r#"{"as_num": "1", "bfd": false}"#).bfd, None);
 }
 
