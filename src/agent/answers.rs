@@ -4,14 +4,18 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use tortie_bgp::{
-    Family, NextHopState, PathInfo, PathSource, PeerStatus, RestartPhase, RouteInfo, RouteMatch, State,
-    Unusable,
+    Family, NextHopState, PathInfo, PathSource, PeerStatus, RestartPhase, RouteInfo, RouteMatch,
+    RouteQuery as Question, RouteTable, State, Unusable,
 };
 use tortie_config::Cidr;
 
-use crate::routing::{OriginKind, RoutingIntent};
+use crate::routing::{LearnedPath, OriginKind, RoutingIntent};
 use crate::serve::RouteQuery;
 use crate::serve::api::{API_VERSION, ApiError, BgpPath, BgpRoute, List, Peer, PeerError, PeerFamily};
+use crate::speaker::SpeakerView;
+
+/// How many prefixes of a router inside one pool are looked at for hints: a look must not hold the speaker up.
+const HINTED: usize = 4096;
 
 /// A list with its frame.
 pub(super) fn list<T>(kind: &str, node: &str, revision: u64, items: Vec<T>) -> List<T> {
@@ -95,6 +99,38 @@ pub(super) fn peer(session: &str, intent: &RoutingIntent, status: Option<&PeerSt
             Some(RestartPhase::Refreshing(left)) => format!("refreshing, {}s left", left.as_secs()),
             _ => "idle".to_owned(),
         },
+        notes: Vec::new(),
+    })
+}
+
+/// Of each router that may announce prefixes inside pools, those of the best paths that are its own.
+pub(super) fn inside_pools(
+    view: &SpeakerView<'_>,
+    intent: &RoutingIntent,
+) -> Vec<(String, Vec<LearnedPath>)> {
+    let routers = intent.peers.iter().filter(|(_, peer)| peer.is_router() && peer.policy.import_pools);
+    let learned = routers.filter_map(|(session, _)| {
+        let id = view.peer(session).filter(|p| p.families.iter().any(|f| f.best > 0))?.id;
+        let inside = intent.view.pools.iter().flat_map(|pool| {
+            let matching = RouteMatch::Within(pool.cidr);
+            view.routes(Question { table: RouteTable::AdjIn(id), matching }, None, HINTED)
+        });
+        let mut paths: Vec<LearnedPath> = inside.filter_map(|route| learned_path(&route)).collect();
+        // A pool may lie in another one.
+        paths.sort_unstable_by_key(|path| path.prefix);
+        paths.dedup_by_key(|path| path.prefix);
+        (!paths.is_empty()).then(|| (session.clone(), paths))
+    });
+    learned.collect()
+}
+
+fn learned_path(route: &RouteInfo) -> Option<LearnedPath> {
+    let attributes = &route.paths.iter().find(|path| path.best)?.attributes;
+    Some(LearnedPath {
+        prefix: route.prefix,
+        next_hop: attributes.next_hop,
+        originator: attributes.originator_id(),
+        origin_as: attributes.as_path.origin(),
     })
 }
 

@@ -1,5 +1,6 @@
 //! The agent's answers to the API: what each thread knows, asked for and put together.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, Instant};
@@ -13,10 +14,10 @@ use super::answers::{self, Wanted};
 use super::metrics;
 use super::status::{self, CoreFacts};
 use crate::kernel::{KernelView, ToKernel};
-use crate::routing::RoutingIntent;
+use crate::routing::{LearnedPath, PeerIntent, RoutingIntent};
 use crate::serve::api::{
-    ApiError, Applied, AppliedRequest, BgpRoute, Done, Event, KernelRouteRow, List, Peer, ResetRequest,
-    RouteGet, Status,
+    ApiError, Applied, AppliedRequest, BgpRoute, Done, Event, KernelRouteRow, List, Peer, Problem,
+    ResetRequest, RouteGet, Status,
 };
 use crate::serve::{Backend, RouteQuery};
 use crate::speaker::{SpeakerHandle, SpeakerView, ToSpeaker};
@@ -31,6 +32,8 @@ const ALIVE: i64 = 30;
 pub(super) enum Ask {
     /// What the core knows for `status` and metrics.
     Facts(oneshot::Sender<CoreFacts>),
+    /// Hints at routers that announce what no host announced, by session: what was learned from them inside pools.
+    Hints { learned: Vec<(String, Vec<LearnedPath>)>, answer: oneshot::Sender<BTreeMap<String, Problem>> },
     /// The flight recorder.
     Events { after: u64, subject: Option<String>, max: usize, answer: oneshot::Sender<Vec<Event>> },
     /// Until an endpoint is in force.
@@ -96,6 +99,20 @@ impl Live {
         self.intent.load_full().ok_or_else(|| busy("the store has not been read yet"))
     }
 
+    /// Hints at what routers announce, by session. The core is asked only when one announces something inside a pool.
+    async fn hints(&self) -> BTreeMap<String, Problem> {
+        let Some(intent) = self.intent.load_full() else { return BTreeMap::new() };
+        if !intent.peers.values().any(PeerIntent::is_router) {
+            return BTreeMap::new();
+        }
+        let learned =
+            self.speaker(move |view| answers::inside_pools(view, &intent)).await.unwrap_or_default();
+        if learned.is_empty() {
+            return BTreeMap::new();
+        }
+        self.ask(|answer| Ask::Hints { learned, answer }).await.unwrap_or_default()
+    }
+
     async fn list<T>(&self, kind: &str, items: Vec<T>) -> List<T> {
         let revision = self.facts().await.map_or(0, |f| f.revision);
         answers::list(kind, &self.node, revision, items)
@@ -132,19 +149,23 @@ impl Backend for Live {
     async fn status(&self) -> Arc<Status> {
         let facts = self.facts().await.ok();
         let kernel = self.kernel(status::kernel_facts).await.ok();
-        let blackholes = self.intent.load_full();
-        Arc::new(status::build(self, facts, kernel, blackholes.as_deref()))
+        let hints = self.hints().await;
+        let intent = self.intent.load_full();
+        Arc::new(status::build(self, facts, kernel, intent.as_deref(), hints.into_values()))
     }
 
     async fn peers(&self) -> Result<List<Peer>, ApiError> {
         let intent = self.intent()?;
         let statuses = self.speaker(|view| view.peers()).await?;
+        let mut hints = self.hints().await;
         let items = intent
             .peers
             .keys()
             .filter_map(|session| {
                 let at = statuses.binary_search_by(|s| (*s.name).cmp(session.as_str())).ok();
-                answers::peer(session, &intent, at.and_then(|i| statuses.get(i)))
+                let mut peer = answers::peer(session, &intent, at.and_then(|i| statuses.get(i)))?;
+                peer.notes.extend(hints.remove(session));
+                Some(peer)
             })
             .collect();
         Ok(self.list("BGPPeerList", items).await)

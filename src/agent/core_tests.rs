@@ -317,3 +317,27 @@ fn nothing_is_applied_before_a_new_block_is_known() {
     applied(&mut core, 2, Vec::new());
     assert_eq!(core.verdict(&request, &mut needed), Some(("applied", None)));
 }
+
+#[test]
+fn a_router_that_announces_what_no_host_announced_gets_a_hint_by_its_session() {
+    let mut core = core();
+    whole(&mut core);
+    let path = |prefix: &str, next_hop: &str| routing::LearnedPath {
+        prefix: prefix.parse().unwrap(),
+        next_hop: next_hop.parse().unwrap(),
+        originator: None,
+        origin_as: Some(65000),
+    };
+    let learned = |paths: &[routing::LearnedPath]| [("Global_172_30_0_254".to_owned(), paths.to_vec())];
+    let both = learned(&[path("10.244.2.0/26", "172.30.0.2"), path("10.244.7.0/26", "172.30.0.254")]);
+    assert!(core.hints(&both).is_empty(), "no such session");
+    let key = "/calico/bgp/v1/global/peer_v4/172.30.0.254";
+    feed(&mut core, put(key, r#"{"as_num":"65000"}"#, 2));
+    let hints = core.hints(&both);
+    let hint = &hints["Global_172_30_0_254"];
+    assert_eq!((hint.code.as_str(), hint.subject.as_str()), ("import-pools-hint", "172.30.0.254"));
+    assert!(hint.text.contains("10.244.7.0/26 inside pools"), "{}", hint.text);
+    assert!(core.hints(&learned(&[path("10.244.2.0/26", "172.30.0.2")])).is_empty(), "a host announced it");
+    feed(&mut core, put(key, r#"{"as_num":"65000","import_pools":false}"#, 3));
+    assert!(core.hints(&both).is_empty());
+}

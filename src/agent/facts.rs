@@ -10,7 +10,7 @@ use tortie_config::key::IpFamily;
 
 use super::core::Core;
 use super::status::{CoreFacts, PeerFacts};
-use crate::routing::{self, AddressOption, PeerKind, RoutingIntent};
+use crate::routing::{self, AddressOption, LearnedPath, Note, PeerKind, RoutingIntent};
 use crate::serve::api::{InvalidObject, Problem};
 
 /// How long other agents of a SQLite store may take to start.
@@ -87,14 +87,15 @@ impl Core {
         }
     }
 
+    /// Hints at routers, by session; `learned` is what they announce inside pools.
+    pub(super) fn hints(&self, learned: &[(String, Vec<LearnedPath>)]) -> BTreeMap<String, Problem> {
+        let Some(intent) = &self.intent else { return BTreeMap::new() };
+        let hints = routing::import_pools_hints(&self.model, intent, learned);
+        hints.iter().map(|(session, n)| ((*session).to_owned(), note(n))).collect()
+    }
+
     fn notes(&self, now: Instant) -> Vec<Problem> {
-        let told = self.intent.iter().flat_map(|i| i.notes.iter()).map(|n| Problem {
-            code: n.code.to_owned(),
-            subject: n.subject.clone(),
-            text: n.text.clone(),
-            next: String::new(),
-        });
-        let mut notes: Vec<Problem> = told.collect();
+        let mut notes: Vec<Problem> = self.intent.iter().flat_map(|i| i.notes.iter()).map(note).collect();
         let absent = self.absent_hosts();
         // The others of a lab may be starting too.
         if !absent.is_empty() && now.saturating_duration_since(self.started) > PATIENCE {
@@ -145,5 +146,14 @@ impl Core {
             (session.clone(), facts)
         };
         intent.peers.iter().map(one).collect()
+    }
+}
+
+fn note(note: &Note) -> Problem {
+    Problem {
+        code: note.code.to_owned(),
+        subject: note.subject.clone(),
+        text: note.text.clone(),
+        next: String::new(),
     }
 }

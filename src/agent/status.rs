@@ -105,6 +105,7 @@ pub(super) fn build(
     facts: Option<CoreFacts>,
     kernel: Option<KernelFacts>,
     intent: Option<&RoutingIntent>,
+    hints: impl Iterator<Item = Problem>,
 ) -> Status {
     let ready = live.ready();
     let facts = facts.unwrap_or_default();
@@ -156,7 +157,7 @@ pub(super) fn build(
         },
         dataplane: DataplaneStatus { protocol: live.protocol, ..dataplane(kernel.as_ref(), intent) },
         problems,
-        notes: facts.notes,
+        notes: facts.notes.into_iter().chain(hints).collect(),
     }
 }
 

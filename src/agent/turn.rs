@@ -93,6 +93,9 @@ impl Agent {
             Ask::Facts(answer) => {
                 let _ = answer.send(self.facts_now());
             }
+            Ask::Hints { learned, answer } => {
+                let _ = answer.send(self.core.hints(&learned));
+            }
             Ask::Events { after, subject, max, answer } => {
                 let _ = answer.send(self.core.recorder.after(after, subject.as_deref(), max));
             }

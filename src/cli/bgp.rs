@@ -190,6 +190,9 @@ fn one(out: &mut String, p: &Peer) {
     if let Some(error) = &p.last_error {
         let _ = writeln!(out, "  last error    {} ({}, {})", error.text, error.code, error.time);
     }
+    for note in &p.notes {
+        let _ = writeln!(out, "  note          {}", note.text);
+    }
 }
 
 fn routes(items: &[BgpRoute], wide: bool) -> String {

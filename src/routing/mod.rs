@@ -31,7 +31,7 @@ pub use gates::{
     EXPORT_GATES, INSIDE_POOL, OWN_ENDPOINT, explain_export, explain_import, export_gate, import,
 };
 pub use local::{AddressOption, NodeOptions};
-pub use notes::import_pools_hint;
+pub use notes::import_pools_hints;
 pub use peers::{HOLD_TIME, RESTART_TIME, SECOND_DIAL, explain_peer};
 pub use plan::{IntentChange, Planner, intent};
 pub use types::*;

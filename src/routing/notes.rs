@@ -1,6 +1,7 @@
 //! Remarks for `status`: no errors, but what an operator would want to know.
 
-use std::net::IpAddr;
+use std::collections::HashSet;
+use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Bound;
 
 use tortie_config::Cidr;
@@ -8,7 +9,7 @@ use tortie_config::key::{Key, Scope};
 use tortie_config::resource::Peer;
 
 use super::local::Local;
-use super::types::{IpipMode, Note, PeerIntent, PeerKind, RoutingIntent, RoutingView};
+use super::types::{IpipMode, LearnedPath, Note, PeerIntent, PeerKind, RoutingIntent, RoutingView};
 use crate::model::{Host, Model};
 
 /// How many names a note lists.
@@ -167,16 +168,40 @@ fn ignored_options(value: &Peer, key: &Key, notes: &mut Vec<Note>) {
     }
 }
 
-/// The hint that a router outside of the cluster announces addresses of pools, which no host announced: it could take
-/// workloads over. `outside` are the prefixes whose best path is from this peer and that no host of the cluster
-/// announces.
+/// The hints that a router announces addresses of pools which no host announced: it could take workloads over.
+/// `learned` are sessions with their best paths inside pools; a hint comes with the name of its session.
 #[must_use]
-pub fn import_pools_hint(
+pub fn import_pools_hints<'a>(
+    model: &Model,
+    intent: &RoutingIntent,
+    learned: &'a [(String, Vec<LearnedPath>)],
+) -> Vec<(&'a str, Note)> {
+    let mut systems: HashSet<u32> = model.hosts().map(|(_, host)| model.as_num(Some(host)).get()).collect();
+    // Hosts stand in this AS towards their router.
+    systems.extend(intent.peers.values().filter_map(|peer| peer.local_asn));
+    let hint = |(session, paths): &'a (String, Vec<LearnedPath>)| {
+        let peer = intent.peers.get(session)?;
+        let outside = paths.iter().filter(|path| !is_from_a_host(model, &systems, path)).map(|p| p.prefix);
+        Some((session.as_str(), import_pools_hint(&intent.view, peer, outside)?))
+    };
+    learned.iter().filter_map(hint).collect()
+}
+
+/// As far as a path tells: a host is its next hop, brought it to a reflector, or stands in the AS that it begins in.
+fn is_from_a_host(model: &Model, systems: &HashSet<u32>, path: &LearnedPath) -> bool {
+    let is_host = |addr: IpAddr| model.hosts_at(addr).next().is_some();
+    is_host(path.next_hop)
+        || path.originator.is_some_and(|id| is_host(Ipv4Addr::from(id).into()))
+        || path.origin_as.is_some_and(|asn| systems.contains(&asn))
+}
+
+/// The hint for one router; `outside` are the prefixes that no host announced.
+fn import_pools_hint(
     view: &RoutingView,
     peer: &PeerIntent,
     outside: impl IntoIterator<Item = Cidr>,
 ) -> Option<Note> {
-    if peer.kind == PeerKind::Mesh || !peer.policy.import_pools {
+    if !peer.is_router() || !peer.policy.import_pools {
         return None;
     }
     let mut inside = outside.into_iter().filter(|prefix| view.pool_of(prefix).is_some());

@@ -436,14 +436,38 @@ fn notes_name_what_surprises() {
 
 #[test]
 fn a_router_that_announces_pool_addresses_is_hinted_at() {
-    let intent = plan(&with(ROUTES, &[("bgp/v1/global/peer_v4/198.51.100.1", r#"{"as_num":"65001"}"#)]));
-    let peer = &intent.peers["Global_198_51_100_1"];
-    let routes = |list: &[&str]| -> Vec<_> { list.iter().map(|r| r.parse().unwrap()).collect() };
-    assert_eq!(import_pools_hint(&intent.view, peer, routes(&["0.0.0.0/0", "192.168.0.0/16"])), None);
-    let note =
-        import_pools_hint(&intent.view, peer, routes(&["0.0.0.0/0", "10.0.7.0/26", "10.0.8.0/26"])).unwrap();
-    assert_eq!((note.code, note.subject.as_str()), ("import-pools-hint", "198.51.100.1"));
+    const ROUTER: &str = "bgp/v1/global/peer_v4/198.51.100.1";
+    let hint = |value: &str, learned: &[(&str, &str, Option<&str>, Option<u32>)]| {
+        let c = [("bgp/v1/host/c/ip_addr_v4", "192.0.2.30"), ("bgp/v1/host/c/as_num", "65010")];
+        let model = model(&with(ROUTES, &[(ROUTER, value), c[0], c[1]]));
+        let intent = intent(&model, &NodeOptions::default());
+        let path = |(prefix, next_hop, originator, origin_as): &(&str, &str, Option<&str>, Option<u32>)| {
+            let originator = originator.map(|id| id.parse::<std::net::Ipv4Addr>().unwrap().into());
+            let (prefix, next_hop) = (prefix.parse().unwrap(), next_hop.parse().unwrap());
+            LearnedPath { prefix, next_hop, originator, origin_as: *origin_as }
+        };
+        let learned = [("Global_198_51_100_1".to_owned(), learned.iter().map(path).collect())];
+        let notes = import_pools_hints(&model, &intent, &learned);
+        notes.into_iter().map(|(session, note)| (session.to_owned(), note)).next()
+    };
+    const OPEN: &str = r#"{"as_num":"65001"}"#;
+    let own = |prefix| (prefix, "198.51.100.1", None, Some(65001));
+    let (session, note) = hint(OPEN, &[own("10.0.7.0/26"), own("0.0.0.0/0"), own("10.0.8.0/26")]).unwrap();
+    assert_eq!((session.as_str(), note.code), ("Global_198_51_100_1", "import-pools-hint"));
+    assert_eq!(note.subject, "198.51.100.1");
     assert!(note.text.contains("10.0.7.0/26 and 1 more"), "{}", note.text);
+    // A router inside of our AS that originates by itself.
+    assert!(hint(r#"{"as_num":"64512"}"#, &[("10.0.7.0/26", "198.51.100.1", None, None)]).is_some());
+    // Nothing inside pools, or refused anyhow.
+    assert_eq!(hint(OPEN, &[own("0.0.0.0/0"), own("192.168.0.0/16")]), None);
+    assert_eq!(hint(r#"{"as_num":"65001","import_pools":false}"#, &[own("10.0.7.0/26")]), None);
+    // What hosts announced: through a switch in their subnet, a reflector that is the next hop, a router of a rack.
+    let from_hosts = [
+        ("10.0.7.0/26", "192.0.2.30", None, Some(65001)),
+        ("10.0.8.0/26", "198.51.100.1", Some("192.0.2.30"), None),
+        ("10.0.9.0/26", "198.51.100.1", None, Some(65010)),
+    ];
+    assert_eq!(hint(OPEN, &from_hosts), None);
 }
 
 #[test]

@@ -131,6 +131,27 @@ pub struct PeerIntent {
     pub policy: PeerPolicy,
 }
 
+impl PeerIntent {
+    /// A configured peer that is no host of the cluster.
+    #[must_use]
+    pub fn is_router(&self) -> bool {
+        self.kind != PeerKind::Mesh && self.name.parse::<IpAddr>().is_ok()
+    }
+}
+
+/// What a learned path tells of where it comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LearnedPath {
+    /// The prefix.
+    pub prefix: Cidr,
+    /// BGP next hop.
+    pub next_hop: IpAddr,
+    /// ORIGINATOR_ID (RFC 4456 8).
+    pub originator: Option<u32>,
+    /// The last AS of the AS_PATH; `None` where it is empty or ends in a set.
+    pub origin_as: Option<u32>,
+}
+
 /// What decisions about routes to and from a peer depend on. Peers with an equal value share their update group.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerPolicy {

@@ -253,6 +253,9 @@ pub struct Peer {
     pub capabilities: Vec<String>,
     /// `none`, `helper`, `restarting`.
     pub graceful_restart: String,
+    /// What is right but surprising.
+    #[serde(default)]
+    pub notes: Vec<Problem>,
 }
 
 /// The last error of a peer.

@@ -13,6 +13,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod hints;
 mod links;
 mod ping;
 mod probe;

@@ -119,6 +119,16 @@ pub(crate) fn established(net: &Net, host: &str, peers: &[&str]) -> Result<BTree
     }
 }
 
+/// The texts of the hints at routers that announce addresses of pools, in what a command prints.
+pub(crate) fn hints(net: &Net, host: &str, command: &[&str]) -> Result<Vec<String>, String> {
+    let output = net.output(host, &[&["tortie", "-o", "json"], command].concat())?;
+    let value: Value =
+        serde_json::from_slice(&output.stdout).map_err(|e| format!("{host}: {e}: {output:?}"))?;
+    let notes = value["notes"].as_array().ok_or_else(|| value.to_string())?;
+    let hints = notes.iter().filter(|note| note["code"] == "import-pools-hint");
+    Ok(hints.map(|note| note["text"].as_str().unwrap_or_default().to_owned()).collect())
+}
+
 /// A running monitor in a node. Dropping it ends it.
 pub(crate) struct Monitor {
     pub(crate) node: String,

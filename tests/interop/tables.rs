@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::probe::{Monitor, Router, full_kernels, kernel, names, sessions};
+use crate::probe::{Monitor, Router, full_kernels, hints, kernel, names, sessions};
 use crate::restart;
 use crate::rig::{Backend, Net, delete, put, within};
 
@@ -156,6 +156,10 @@ fn shape(lab: &str, backend: Backend, far: &[&str]) -> Option<Net> {
         within(Duration::from_secs(10), net.started, "an answer from the farthest host", || {
             net.run("web1", &["ping", "-c", "1", "-W", "1", address])
         });
+    }
+    // What routers and reflectors pass on from other hosts gives no reason for a warning.
+    for host in &net.hosts {
+        assert_eq!(hints(&net, host, &["status"]).unwrap(), [""; 0], "{lab}: {host}");
     }
     Some(net)
 }
