@@ -9,8 +9,8 @@ use crate::api::{NextHopMode, PeerId, PeerView, RouteView};
 use crate::attr::{Attributes, community};
 use crate::query::ExportStep;
 use crate::rib::Shared;
+use crate::rib::entry::Path;
 use crate::rib::source::LOCAL;
-use crate::rib::table::Path;
 use crate::types::Family;
 use crate::wire::{Families, Negotiated, UpdateTemplate};
 

@@ -9,8 +9,9 @@ use super::member::{Mode, Pages};
 use super::outs::{Added, OutKey};
 use super::segment::Changes;
 use crate::rib::Shared;
+use crate::rib::entry::{Entry, Key};
 use crate::rib::source::LOCAL;
-use crate::rib::table::{Entry, Key, Table};
+use crate::rib::table::Table;
 
 impl Group {
     /// Evaluates the next page of a build.

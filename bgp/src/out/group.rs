@@ -11,7 +11,8 @@ use super::member::{EndOfRib, Member, Mode, Pages};
 use super::outs::Outs;
 use super::segment::Segment;
 use crate::rib::Shared;
-use crate::rib::table::{Key, Table};
+use crate::rib::entry::Key;
+use crate::rib::table::Table;
 
 /// Log positions that one segment covers at most.
 pub(super) const SLICE: u64 = if cfg!(test) { 8 } else { 2048 };

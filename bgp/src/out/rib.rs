@@ -11,9 +11,10 @@ use super::export::{Face, GroupKey};
 use super::group::Group;
 use super::member::{EndOfRib, Produced};
 use crate::rib::Shared;
+use crate::rib::entry::Key;
 use crate::rib::import;
 use crate::rib::source::LOCAL;
-use crate::rib::table::{Key, Table};
+use crate::rib::table::Table;
 use crate::rib::walk::{Job, Slice, Walk};
 
 /// Slots that one call visits on its walk.

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use super::export::{self, GroupKey};
 use super::outs::Outs;
 use crate::rib::Shared;
+use crate::rib::entry::Key;
 use crate::rib::source::LOCAL;
-use crate::rib::table::{Key, Table};
+use crate::rib::table::Table;
 use crate::wire::{self, UpdateTemplate};
 
 /// Whole messages, encoded once.

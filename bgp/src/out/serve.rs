@@ -7,8 +7,9 @@ use super::group::{Group, SLICE};
 use super::member::{EndOfRib, Mode, Pages, Produced};
 use super::segment::{Changes, Segment};
 use crate::rib::Shared;
+use crate::rib::entry::Key;
 use crate::rib::source::LOCAL;
-use crate::rib::table::{Key, Table};
+use crate::rib::table::Table;
 
 /// Encoded pages that are kept for members that join.
 const PAGES_KEPT: usize = 32;

@@ -4,10 +4,11 @@ use smallvec::SmallVec;
 
 use super::Shared;
 use super::decision::{self, Candidate};
+use super::entry::{BestKey, Entry, Key, NO_PATH, Path, flag};
 use super::hops::NO_HOP;
 use super::import::ACCEPTED;
 use super::source::LOCAL;
-use super::table::{BestKey, Entry, Key, NO_PATH, Path, Table, flag};
+use super::table::Table;
 
 impl<A: Key> Table<A> {
     /// Runs the decision process over one entry. `touched`: a path that was in use changed or went.

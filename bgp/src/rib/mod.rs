@@ -1,10 +1,9 @@
 //! The routes: one table for each family, and what its entries refer to.
 //!
-//! What is here: prefixes with their paths ([`table`]), attribute sets stored once ([`intern`]), next hops ([`hops`]), the
-//! peers as the table sees them ([`source`]), import checks ([`import`]), the decision
-//! process ([`decision`], applied by [`choice`]), and the slow
-//! walk that follows changes which touch many prefixes ([`walk`]). What is not: sessions, and what is announced to
-//! whom ([`out`](crate::out)).
+//! What is here: prefixes with their paths ([`entry`], [`table`]) and what follows when one changes ([`changes`]),
+//! attribute sets stored once ([`intern`]), next hops ([`hops`]), the peers as the table sees them ([`source`]), import
+//! checks ([`import`]), the decision process ([`decision`], applied by [`choice`]), and the slow walk that follows changes
+//! which touch many prefixes ([`walk`]). What is not: sessions, and what is announced to whom ([`out`](crate::out)).
 //!
 //! A received prefix goes `import` -> [`table::Table::announce`] -> `decision`. When its best path changed, its slot is
 //! appended to the table's log (which the update groups read) and marked dirty (which `take_best` drains). The
@@ -12,8 +11,10 @@
 //! entry. A path belongs to a generation of its session: when a session ends the number rises, and what carries
 //! another number is stale or gone without anybody having touched it; the walk removes it later, in slices.
 
+mod changes;
 pub(crate) mod choice;
 pub(crate) mod decision;
+pub(crate) mod entry;
 pub(crate) mod hops;
 pub(crate) mod import;
 pub(crate) mod index;

@@ -8,132 +8,27 @@ use tortie_config::Cidr;
 
 use super::Shared;
 use super::choice::count;
-use super::index::{Index, MAX_ID, mix};
+use super::entry::{Entry, Key, LocalRoute, NO_PATH, Path, flag};
+use super::index::{Index, MAX_ID};
 use super::intern::NO_ATTR;
 use super::log::{Log, short};
 use super::pool::Pool;
 use super::source::LOCAL;
 use crate::api::Tag;
-use crate::wire::Address;
-
-/// An address as a key.
-pub(crate) trait Key: Address + Default + std::hash::Hash {
-    fn hash(self, len: u8) -> u64;
-}
-
-impl Key for u32 {
-    #[inline]
-    fn hash(self, len: u8) -> u64 {
-        mix(u64::from(self) << 8 | u64::from(len))
-    }
-}
-
-impl Key for u128 {
-    #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "both halves are used")]
-    fn hash(self, len: u8) -> u64 {
-        mix(mix((self >> 64) as u64) ^ self as u64 ^ u64::from(len).rotate_right(8))
-    }
-}
-
-pub(super) const NO_PATH: u32 = u32::MAX;
-
-/// A path of a prefix.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Path {
-    /// Its attribute set; [`NO_ATTR`] in an empty slot.
-    pub(crate) attr: u32,
-    /// Who sent it, or [`LOCAL`].
-    pub(crate) source: u32,
-    pub(super) next: u32,
-    /// The session of its source that it belongs to.
-    pub(crate) generation: u8,
-    /// Why import refused it, or [`ACCEPTED`].
-    pub(crate) reason: u8,
-    /// Best, or used beside the best one.
-    pub(crate) multipath: bool,
-}
-
-impl Default for Path {
-    fn default() -> Self {
-        Self { attr: NO_ATTR, source: LOCAL, next: NO_PATH, generation: 0, reason: 0, multipath: false }
-    }
-}
-
-/// What distinguishes one best path from another towards peers.
-pub(crate) type BestKey = Option<(u32, u32)>;
-
-pub(super) mod flag {
-    /// The slot is in use.
-    pub(in crate::rib) const LIVE: u8 = 1;
-    /// The first path is the best one.
-    pub(in crate::rib) const BEST: u8 = 2;
-    /// In the dirty queue.
-    pub(in crate::rib) const DIRTY: u8 = 4;
-    /// In the queue of entries without paths.
-    pub(in crate::rib) const DEAD: u8 = 8;
-    /// In the log since it came to life.
-    pub(in crate::rib) const LOGGED: u8 = 16;
-}
-
-/// A prefix with its first path; others hang on it.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Entry<A> {
-    address: A,
-    /// Position of its newest change in the log, cut.
-    seq: u32,
-    pub(super) first: Path,
-    len: u8,
-    pub(super) flags: u8,
-}
-
-impl<A: Key> Entry<A> {
-    pub(crate) fn is_live(&self) -> bool {
-        self.flags & flag::LIVE != 0
-    }
-
-    pub(crate) fn prefix(&self) -> (A, u8) {
-        (self.address, self.len)
-    }
-
-    pub(crate) fn cidr(&self) -> Cidr {
-        self.address.cidr(self.len)
-    }
-
-    /// The best path, if any is usable.
-    #[inline]
-    pub(crate) fn best(&self) -> Option<&Path> {
-        (self.flags & flag::BEST != 0).then_some(&self.first)
-    }
-
-    pub(super) fn best_key(&self) -> BestKey {
-        self.best().map(|p| (p.attr, p.source))
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.first.attr == NO_ATTR
-    }
-}
-
-/// A route that this speaker originates, attributes apart.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct LocalRoute {
-    pub(crate) kind: u32,
-}
 
 /// The prefixes of one family.
 #[derive(Debug)]
 pub(crate) struct Table<A> {
     pub(super) entries: Pool<Entry<A>>,
-    index: Index,
+    pub(super) index: Index,
     pub(super) paths: Pool<Path>,
     pub(crate) log: Log,
     pub(crate) locals: FxHashMap<(A, u8), LocalRoute>,
     /// Marks of inputs by slot, until the change is taken.
-    tags: FxHashMap<u32, Tag>,
-    dirty: VecDeque<u32>,
+    pub(super) tags: FxHashMap<u32, Tag>,
+    pub(super) dirty: VecDeque<u32>,
     /// Entries without paths, which update groups may still have to withdraw.
-    dead: VecDeque<u32>,
+    pub(super) dead: VecDeque<u32>,
     path_count: usize,
     prefix_count: usize,
 }
@@ -200,7 +95,7 @@ impl<A: Key> Table<A> {
         Some(slot)
     }
 
-    fn rebuild(&mut self) {
+    pub(super) fn rebuild(&mut self) {
         let all =
             self.entries.iter().filter(|(_, e)| e.is_live()).map(|(slot, e)| (e.address.hash(e.len), slot));
         self.index.rebuild(self.entries.len(), all);
@@ -210,23 +105,6 @@ impl<A: Key> Table<A> {
     pub(crate) fn paths(&self, entry: &Entry<A>) -> impl Iterator<Item = Path> {
         let first = (entry.first.attr != NO_ATTR).then_some(entry.first);
         std::iter::successors(first, |p| self.paths.get(p.next).copied())
-    }
-
-    /// The position of an entry's newest change.
-    #[inline]
-    pub(crate) fn position(&self, entry: &Entry<A>) -> u64 {
-        self.log.position(entry.seq)
-    }
-
-    /// Whether the entry's newest change is the one at this position.
-    #[inline]
-    pub(crate) fn is_newest(&self, entry: &Entry<A>, position: u64) -> bool {
-        entry.seq == short(position)
-    }
-
-    /// Whether the entry changed at this position or later.
-    pub(crate) fn changed_since(&self, entry: &Entry<A>, position: u64) -> bool {
-        entry.flags & flag::LOGGED != 0 && self.position(entry) >= position
     }
 
     /// Adds or replaces the path of `source`. The path takes its own reference to `attr`.
@@ -405,80 +283,6 @@ impl<A: Key> Table<A> {
             }
         }
         self.redecide(shared, slot, old_best, false);
-    }
-
-    /// Appends an entry to the log.
-    pub(crate) fn touch(&mut self, slot: u32) {
-        let seq = self.log.push(slot);
-        if let Some(entry) = self.entries.get_mut(slot) {
-            entry.seq = seq;
-            entry.flags |= flag::LOGGED;
-        }
-    }
-
-    pub(super) fn mark_dirty(&mut self, slot: u32) {
-        if let Some(entry) = self.entries.get_mut(slot)
-            && entry.flags & flag::DIRTY == 0
-        {
-            entry.flags |= flag::DIRTY;
-            self.dirty.push_back(slot);
-        }
-    }
-
-    /// Marks a change for what follows from it.
-    pub(crate) fn tag(&mut self, prefix: (A, u8), tag: Tag) {
-        if let Some(slot) = self.find(prefix)
-            && self.entries.get(slot).is_some_and(|e| e.flags & flag::DIRTY != 0)
-        {
-            self.tags.insert(slot, tag);
-        }
-    }
-
-    pub(crate) fn has_dirty(&self) -> bool {
-        !self.dirty.is_empty()
-    }
-
-    /// Takes the oldest changed slot and its mark.
-    pub(crate) fn pop_dirty(&mut self) -> Option<(u32, Tag)> {
-        let slot = self.dirty.pop_front()?;
-        if self.dirty.is_empty() && self.dirty.capacity() > 8192 {
-            self.dirty = VecDeque::new();
-        }
-        if let Some(entry) = self.entries.get_mut(slot) {
-            entry.flags &= !flag::DIRTY;
-        }
-        Some((slot, self.tags.remove(&slot).unwrap_or_default()))
-    }
-
-    pub(crate) fn has_dead(&self) -> bool {
-        !self.dead.is_empty()
-    }
-
-    /// Gives back entries without paths whose last change all readers have passed; calls `freed` for each.
-    pub(crate) fn bury(&mut self, passed: u64, max: usize, mut freed: impl FnMut(u32)) -> bool {
-        for _ in 0..max {
-            let Some(slot) = self.dead.front().copied() else { break };
-            let Some(entry) = self.entries.get(slot) else { break };
-            if entry.is_empty() {
-                if entry.flags & flag::DIRTY != 0 || self.changed_since(entry, passed) {
-                    return false;
-                }
-                let hash = entry.address.hash(entry.len);
-                self.index.remove(hash, slot);
-                self.entries.remove(slot);
-                freed(slot);
-            } else if let Some(entry) = self.entries.get_mut(slot) {
-                entry.flags &= !flag::DEAD;
-            }
-            self.dead.pop_front();
-        }
-        if self.dead.is_empty() && self.dead.capacity() > 8192 {
-            self.dead = VecDeque::new();
-        }
-        if self.index.is_sparse() {
-            self.rebuild();
-        }
-        !self.dead.is_empty()
     }
 
     /// Prefixes with paths.

@@ -7,8 +7,8 @@ use crate::api::{Best, BestChange};
 use crate::out::rib::FamilyRib;
 use crate::query::NextHops;
 use crate::rib::Shared;
+use crate::rib::entry::{Entry, Key};
 use crate::rib::source::LOCAL;
-use crate::rib::table::{Entry, Key};
 
 impl Speaker {
     /// Appends up to `max` changed best paths to `out`; true: there are more. Nothing is given while the selection is

@@ -13,10 +13,10 @@ use crate::api::{
 use crate::attr::Attributes;
 use crate::out::rib::FamilyRib;
 use crate::rib::Shared;
+use crate::rib::entry::{Key, LocalRoute};
 use crate::rib::hops::Answered;
 use crate::rib::import::ACCEPTED;
 use crate::rib::source::{LOCAL, Source, SourceFamily};
-use crate::rib::table::{Key, LocalRoute};
 use crate::rib::walk::Job;
 use crate::session::timers::Timer;
 use crate::session::{Dialling, Peer, open};

@@ -6,8 +6,9 @@ use crate::api::{ConnId, Down, DownCode, Event, State};
 use crate::attr::Attributes;
 use crate::out::rib::FamilyRib;
 use crate::rib::Shared;
+use crate::rib::entry::Key;
 use crate::rib::import;
-use crate::rib::table::{Announced, Key};
+use crate::rib::table::Announced;
 use crate::session::conn::Input;
 use crate::types::Family;
 use crate::wire::{

@@ -20,9 +20,9 @@ use crate::query::{
 };
 use crate::rib::choice::candidate;
 use crate::rib::decision;
+use crate::rib::entry::{Entry, Key, Path};
 use crate::rib::import::ACCEPTED;
 use crate::rib::source::LOCAL;
-use crate::rib::table::{Entry, Key, Path};
 use crate::types::Family;
 
 /// Which paths of an entry are asked for.

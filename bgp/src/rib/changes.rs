@@ -1,0 +1,102 @@
+//! What happens to a changed entry of the table: it is logged for the update groups, queued for those who ask for best
+//! paths, and given back once it is empty and everybody has passed it.
+
+use std::collections::VecDeque;
+
+use super::entry::{Entry, Key, flag};
+use super::log::short;
+use super::table::Table;
+use crate::api::Tag;
+
+impl<A: Key> Table<A> {
+    /// The position of an entry's newest change.
+    #[inline]
+    pub(crate) fn position(&self, entry: &Entry<A>) -> u64 {
+        self.log.position(entry.seq)
+    }
+
+    /// Whether the entry's newest change is the one at this position.
+    #[inline]
+    pub(crate) fn is_newest(&self, entry: &Entry<A>, position: u64) -> bool {
+        entry.seq == short(position)
+    }
+
+    /// Whether the entry changed at this position or later.
+    pub(crate) fn changed_since(&self, entry: &Entry<A>, position: u64) -> bool {
+        entry.flags & flag::LOGGED != 0 && self.position(entry) >= position
+    }
+
+    /// Appends an entry to the log.
+    pub(crate) fn touch(&mut self, slot: u32) {
+        let seq = self.log.push(slot);
+        if let Some(entry) = self.entries.get_mut(slot) {
+            entry.seq = seq;
+            entry.flags |= flag::LOGGED;
+        }
+    }
+
+    pub(super) fn mark_dirty(&mut self, slot: u32) {
+        if let Some(entry) = self.entries.get_mut(slot)
+            && entry.flags & flag::DIRTY == 0
+        {
+            entry.flags |= flag::DIRTY;
+            self.dirty.push_back(slot);
+        }
+    }
+
+    /// Marks a change for what follows from it.
+    pub(crate) fn tag(&mut self, prefix: (A, u8), tag: Tag) {
+        if let Some(slot) = self.find(prefix)
+            && self.entries.get(slot).is_some_and(|e| e.flags & flag::DIRTY != 0)
+        {
+            self.tags.insert(slot, tag);
+        }
+    }
+
+    pub(crate) fn has_dirty(&self) -> bool {
+        !self.dirty.is_empty()
+    }
+
+    /// Takes the oldest changed slot and its mark.
+    pub(crate) fn pop_dirty(&mut self) -> Option<(u32, Tag)> {
+        let slot = self.dirty.pop_front()?;
+        if self.dirty.is_empty() && self.dirty.capacity() > 8192 {
+            self.dirty = VecDeque::new();
+        }
+        if let Some(entry) = self.entries.get_mut(slot) {
+            entry.flags &= !flag::DIRTY;
+        }
+        Some((slot, self.tags.remove(&slot).unwrap_or_default()))
+    }
+
+    pub(crate) fn has_dead(&self) -> bool {
+        !self.dead.is_empty()
+    }
+
+    /// Gives back entries without paths whose last change all readers have passed; calls `freed` for each.
+    pub(crate) fn bury(&mut self, passed: u64, max: usize, mut freed: impl FnMut(u32)) -> bool {
+        for _ in 0..max {
+            let Some(slot) = self.dead.front().copied() else { break };
+            let Some(entry) = self.entries.get(slot) else { break };
+            if entry.is_empty() {
+                if entry.flags & flag::DIRTY != 0 || self.changed_since(entry, passed) {
+                    return false;
+                }
+                let hash = entry.address.hash(entry.len);
+                self.index.remove(hash, slot);
+                self.entries.remove(slot);
+                freed(slot);
+            } else if let Some(entry) = self.entries.get_mut(slot) {
+                entry.flags &= !flag::DEAD;
+            }
+            self.dead.pop_front();
+        }
+        if self.dead.is_empty() && self.dead.capacity() > 8192 {
+            self.dead = VecDeque::new();
+        }
+        if self.index.is_sparse() {
+            self.rebuild();
+        }
+        !self.dead.is_empty()
+    }
+}

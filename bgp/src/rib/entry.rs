@@ -1,0 +1,113 @@
+//! What a table holds: prefixes and their paths.
+
+use tortie_config::Cidr;
+
+use super::index::mix;
+use super::intern::NO_ATTR;
+use super::source::LOCAL;
+use crate::wire::Address;
+
+/// An address as a key.
+pub(crate) trait Key: Address + Default + std::hash::Hash {
+    fn hash(self, len: u8) -> u64;
+}
+
+impl Key for u32 {
+    #[inline]
+    fn hash(self, len: u8) -> u64 {
+        mix(u64::from(self) << 8 | u64::from(len))
+    }
+}
+
+impl Key for u128 {
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "both halves are used")]
+    fn hash(self, len: u8) -> u64 {
+        mix(mix((self >> 64) as u64) ^ self as u64 ^ u64::from(len).rotate_right(8))
+    }
+}
+
+pub(super) const NO_PATH: u32 = u32::MAX;
+
+/// A path of a prefix.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Path {
+    /// Its attribute set; [`NO_ATTR`] in an empty slot.
+    pub(crate) attr: u32,
+    /// Who sent it, or [`LOCAL`].
+    pub(crate) source: u32,
+    pub(super) next: u32,
+    /// The session of its source that it belongs to.
+    pub(crate) generation: u8,
+    /// Why import refused it, or [`ACCEPTED`].
+    pub(crate) reason: u8,
+    /// Best, or used beside the best one.
+    pub(crate) multipath: bool,
+}
+
+impl Default for Path {
+    fn default() -> Self {
+        Self { attr: NO_ATTR, source: LOCAL, next: NO_PATH, generation: 0, reason: 0, multipath: false }
+    }
+}
+
+/// What distinguishes one best path from another towards peers.
+pub(crate) type BestKey = Option<(u32, u32)>;
+
+pub(super) mod flag {
+    /// The slot is in use.
+    pub(in crate::rib) const LIVE: u8 = 1;
+    /// The first path is the best one.
+    pub(in crate::rib) const BEST: u8 = 2;
+    /// In the dirty queue.
+    pub(in crate::rib) const DIRTY: u8 = 4;
+    /// In the queue of entries without paths.
+    pub(in crate::rib) const DEAD: u8 = 8;
+    /// In the log since it came to life.
+    pub(in crate::rib) const LOGGED: u8 = 16;
+}
+
+/// A prefix with its first path; others hang on it.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Entry<A> {
+    pub(super) address: A,
+    /// Position of its newest change in the log, cut.
+    pub(super) seq: u32,
+    pub(super) first: Path,
+    pub(super) len: u8,
+    pub(super) flags: u8,
+}
+
+impl<A: Key> Entry<A> {
+    pub(crate) fn is_live(&self) -> bool {
+        self.flags & flag::LIVE != 0
+    }
+
+    pub(crate) fn prefix(&self) -> (A, u8) {
+        (self.address, self.len)
+    }
+
+    pub(crate) fn cidr(&self) -> Cidr {
+        self.address.cidr(self.len)
+    }
+
+    /// The best path, if any is usable.
+    #[inline]
+    pub(crate) fn best(&self) -> Option<&Path> {
+        (self.flags & flag::BEST != 0).then_some(&self.first)
+    }
+
+    pub(super) fn best_key(&self) -> BestKey {
+        self.best().map(|p| (p.attr, p.source))
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.first.attr == NO_ATTR
+    }
+}
+
+/// A route that this speaker originates, attributes apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LocalRoute {
+    pub(crate) kind: u32,
+}
