@@ -6,77 +6,26 @@
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::cast_possible_truncation)]
 
+#[path = "../tests/support/mod.rs"]
+mod support;
+
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use tortie_bgp::attr::{AsPath, Attributes};
-use tortie_bgp::wire::{Capabilities, Entry, Families, Negotiated, Open, UpdateTemplate, write_keepalive};
-use tortie_bgp::{
-    ConnId, Dial, Event, Export, Family, GlobalConfig, Import, Input, NextHopMode, NextHopState, Origination,
-    PeerConfig, PeerId, PeerView, Policy, PolicyHandle, RouteView, RouterId, Speaker, Tag, Transmit,
-};
+use tortie_bgp::wire::write_keepalive;
+use tortie_bgp::{ConnId, Dial, Event, Input, NextHopState, PeerConfig, PeerId, Speaker, Transmit};
 use tortie_config::Cidr;
 
-struct All;
-
-impl Policy for All {
-    fn import(&self, _: &PeerView<'_>, _: Cidr, _: &Attributes) -> Import {
-        Import::Accept
-    }
-
-    fn export(&self, _: &PeerView<'_>, _: &RouteView<'_>) -> Export {
-        Export {
-            accept: true,
-            gate: "all",
-            communities: smallvec::SmallVec::new(),
-            large_communities: smallvec::SmallVec::new(),
-        }
-    }
-}
+use support::{
+    TakeAll, announce, attributes, global, greeting, open, peer, policy, route, session, withdraw,
+};
 
 const OUR_AS: u32 = 64512;
 
 fn address(n: u32) -> IpAddr {
     IpAddr::V4(Ipv4Addr::from(0x0aff_0000 + n))
-}
-
-fn config(n: u32, asn: u32) -> PeerConfig {
-    PeerConfig {
-        remote: SocketAddr::new(address(n), 179),
-        local: None,
-        asn,
-        local_asn: None,
-        families: vec![Family::Ipv4Unicast],
-        dial: Dial::Passive,
-        hold_time: Duration::from_secs(90),
-        keepalive: None,
-        next_hop: NextHopMode::Auto,
-        local_v4: None,
-        local_v6: None,
-        reflector_client: None,
-        allow_own_as: 0,
-        restart_time: None,
-        extended_messages: false,
-        max_prefixes: None,
-        policy_class: 0,
-        name: "bench".into(),
-    }
-}
-
-fn session(ebgp: bool) -> Negotiated {
-    Negotiated {
-        ebgp,
-        as4: true,
-        extended: false,
-        families: Families::NONE.with(Family::Ipv4Unicast),
-        ext_nexthop: false,
-        add_path_receive: Families::NONE,
-        add_path_send: Families::NONE,
-        reject_as_sets: false,
-    }
 }
 
 /// The mix of the comparison: eight prefixes for each attribute set, paths of 1 to 6, a quarter with MED, three quarters
@@ -87,25 +36,23 @@ fn feed(peer: u32, asn: Option<u32>, prefixes: u32, salt: u32) -> Vec<u8> {
         let h = (set ^ salt).wrapping_mul(2_654_435_761);
         let mut path: Vec<u32> = asn.into_iter().collect();
         path.extend((0..h % 6).map(|k| 1000 + (h >> k) % 60_000));
-        let mut a = Attributes::new(address(peer));
-        a.as_path = AsPath::from_sequence(&path);
+        let mut a = attributes(address(peer), &path);
         a.med = h.is_multiple_of(4).then_some(h % 1000);
         let communities: Vec<u32> = (0..h % 4).map(|k| h.wrapping_add(k)).collect();
         a.add_communities(&communities);
-        let template = UpdateTemplate::new(&a, Family::Ipv4Unicast, &session(asn.is_some())).unwrap();
-        let mut writer = template.begin(&mut out);
-        for n in set * 8..(set * 8 + 8).min(prefixes) {
-            assert!(writer.push((0x0100_0000 + (n << 8), 24u8), 0));
-        }
-        writer.finish();
+        let prefixes = set * 8..(set * 8 + 8).min(prefixes);
+        announce(&mut out, &session(asn.is_some()), &a, prefixes.map(nth));
     }
     out
 }
 
+fn nth(n: u32) -> (u32, u8) {
+    (0x0100_0000 + (n << 8), 24)
+}
+
 fn withdrawals(prefixes: u32) -> Vec<u8> {
     let mut out = Vec::new();
-    let gone = (0..prefixes).map(|n| Entry { prefix: (0x0100_0000 + (n << 8), 24u8), path_id: 0 });
-    UpdateTemplate::withdrawal(Family::Ipv4Unicast, &session(true)).write(&mut out, gone, |_| ());
+    withdraw(&mut out, &session(true), (0..prefixes).map(nth));
     out
 }
 
@@ -121,13 +68,7 @@ struct Bench {
 impl Bench {
     fn new() -> Self {
         let now = Instant::now();
-        let global = GlobalConfig {
-            asn: OUR_AS,
-            router_id: RouterId(1),
-            restart_time: Duration::from_secs(120),
-            restarting: None,
-        };
-        let mut speaker = Speaker::new(global, PolicyHandle(Arc::new(All)), now);
+        let mut speaker = Speaker::new(global(OUR_AS, 1), policy(TakeAll), now);
         speaker.handle(Input::LocalReady, now);
         Self { speaker, now, waiting: Vec::new(), sent: Vec::new(), buf: Vec::with_capacity(1 << 17) }
     }
@@ -181,20 +122,13 @@ impl Bench {
 
     /// A peer that is configured, connects and is Established.
     fn peer(&mut self, n: u32, asn: u32) -> ConnId {
-        self.give(Input::Peer(PeerId(n), Box::new(config(n, asn))));
+        let config = PeerConfig { dial: Dial::Passive, ..peer(address(n), asn) };
+        self.give(Input::Peer(PeerId(n), Box::new(config)));
         let conn = ConnId(u64::from(n));
         self.sent.resize(self.sent.len().max(n as usize + 1), 0);
         let local = SocketAddr::new(address(0), 179);
         self.give(Input::Accepted { conn, local, remote: SocketAddr::new(address(n), 40_000) });
-        let mut bytes = Vec::new();
-        let capabilities = Capabilities {
-            multiprotocol: true,
-            families: Families::NONE.with(Family::Ipv4Unicast),
-            as4: Some(asn),
-            ..Capabilities::default()
-        };
-        Open { asn, hold_time: 90, router_id: RouterId(0x0aff_0000 + n), capabilities }.write(&mut bytes);
-        write_keepalive(&mut bytes);
+        let bytes = greeting(&open(asn, 0x0aff_0000 + n));
         self.give(Input::Data(conn, &bytes));
         self.transmit();
         conn
@@ -307,10 +241,8 @@ fn scenario_c(feed: &[u8], print: bool) -> Duration {
 
 fn scenario_d(peers: u32, print: bool) -> Duration {
     let mut bench = Bench::new();
-    let own = Origination { communities: vec![], large_communities: vec![], kind: 0, tag: Tag(0) };
-    let locals: Vec<_> = (0..4u32)
-        .map(|n| (Cidr::v4(Ipv4Addr::from(0x0a00_0000 + (n << 6)), 26), Some(own.clone())))
-        .collect();
+    let locals: Vec<_> =
+        (0..4u32).map(|n| (Cidr::v4(Ipv4Addr::from(0x0a00_0000 + (n << 6)), 26), Some(route()))).collect();
     bench.give(Input::Local(&locals));
     let before = memory().0;
     let start = Instant::now();
@@ -318,13 +250,8 @@ fn scenario_d(peers: u32, print: bool) -> Duration {
     for n in 1..=peers {
         let conn = bench.peer(n, OUR_AS);
         let mut bytes = Vec::new();
-        let a = Attributes::new(address(n));
-        let template = UpdateTemplate::new(&a, Family::Ipv4Unicast, &session(false)).unwrap();
-        let mut writer = template.begin(&mut bytes);
-        for k in 0..4 {
-            writer.push((0x0b00_0000 + ((n * 4 + k) << 6), 26u8), 0);
-        }
-        writer.finish();
+        let blocks = (0..4).map(|k| (0x0b00_0000 + ((n * 4 + k) << 6), 26));
+        announce(&mut bytes, &session(false), &attributes(address(n), &[]), blocks);
         bench.give(Input::Data(conn, &bytes));
         bench.transmit();
     }

@@ -6,6 +6,10 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
+// The tests in here share helpers with those outside, which know the crate by its name.
+#[cfg(test)]
+extern crate self as tortie_bgp;
+
 mod api;
 pub mod attr;
 pub mod bfd;

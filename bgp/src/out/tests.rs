@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::Arc;
 
 use proptest::prelude::*;
 use smallvec::SmallVec;
@@ -12,16 +11,18 @@ use super::export::{Face, GroupKey};
 use super::member::Produced;
 use super::rib::FamilyRib;
 use super::segment::Cursor;
-use crate::api::{
-    Export, Import, NextHopMode, NextHopState, PeerId, PeerView, Policy, PolicyHandle, RouteView,
-};
+use crate::api::{Export, Import, NextHopMode, NextHopState, PeerId, PeerView, Policy, RouteView};
 use crate::attr::Attributes;
 use crate::query::RouteChanges;
 use crate::rib::Shared;
 use crate::rib::source::{Source, SourceFamily};
 use crate::rib::walk::Job;
 use crate::types::Family;
-use crate::wire::{Families, Frame, Negotiated, Update};
+use crate::wire::{Frame, Update};
+
+#[path = "../../tests/support/mod.rs"]
+mod support;
+use support::{policy, session, yes};
 
 struct Every(u64);
 
@@ -33,27 +34,14 @@ impl Policy for Every {
     fn export(&self, to: &PeerView<'_>, route: &RouteView<'_>) -> Export {
         let IpAddr::V4(a) = route.prefix.addr() else { unreachable!() };
         let accept = !(u64::from(u32::from(a) >> 8) + self.0 + to.class).is_multiple_of(5);
-        Export { accept, gate: "every", communities: SmallVec::new(), large_communities: SmallVec::new() }
-    }
-}
-
-fn session() -> Negotiated {
-    Negotiated {
-        ebgp: true,
-        as4: true,
-        extended: false,
-        families: Families::NONE.with(Family::Ipv4Unicast),
-        ext_nexthop: false,
-        add_path_receive: Families::NONE,
-        add_path_send: Families::NONE,
-        reject_as_sets: false,
+        Export { accept, ..yes("every") }
     }
 }
 
 fn key(class: u64) -> GroupKey {
     GroupKey {
         family: Family::Ipv4Unicast,
-        session: session(),
+        session: session(true),
         asn: 65000,
         local_asn: 64512,
         client: None,
@@ -93,7 +81,7 @@ impl World {
             hops: Default::default(),
             sources: Default::default(),
             reasons: Default::default(),
-            policy: PolicyHandle(Arc::new(Every(0))),
+            policy: policy(Every(0)),
             asn: 64512,
             router_id: 1,
             deferring: false,
@@ -167,7 +155,7 @@ impl World {
     fn receive(&mut self, n: u32, mut bytes: &[u8]) {
         let receiver = &mut self.receivers[n as usize];
         while let Some(frame) = Frame::next(bytes, false).unwrap() {
-            let update = Update::decode(frame.body, &session()).unwrap();
+            let update = Update::decode(frame.body, &session(true)).unwrap();
             assert!(update.malformed.is_none());
             for prefix in update.withdrawn.iter().flat_map(|w| w.cidrs()) {
                 receiver.idle_withdrawals += usize::from(receiver.routes.remove(&prefix).is_none());
@@ -242,7 +230,7 @@ proptest! {
                 }
                 10 if y % 4 == 0 => {
                     world.policy = u64::from(y) % 5;
-                    world.shared.policy = PolicyHandle(Arc::new(Every(world.policy)));
+                    world.shared.policy = policy(Every(world.policy));
                     world.rib.walk.request(Job::Reexport);
                 }
                 11 if y % 4 == 0 => {

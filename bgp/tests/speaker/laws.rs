@@ -8,7 +8,8 @@ use tortie_bgp::attr::Attributes;
 use tortie_bgp::{Export, Family, Import, Input, PeerId, PeerView, Policy, Reset, RouteTable, RouteView};
 use tortie_config::Cidr;
 
-use crate::net::{Net, Rng, cidr, no, policy, route, yes};
+use crate::net::{Net, Rng};
+use crate::support::{cidr, no, policy, route, yes};
 
 /// Withholds and refuses by a number and the prefix, so that each number is another policy.
 struct Numbered(u64);
@@ -118,9 +119,9 @@ fn life(seed: u64, members: usize, prefixes: usize, steps: usize) -> Net {
                     let asn = if n > 3 { 65001 } else { 64512 };
                     let global = tortie_bgp::GlobalConfig {
                         restarting: (rng.below(2) == 0).then(|| vec![Family::Ipv4Unicast]),
-                        ..crate::net::global(asn, id)
+                        ..crate::support::global(asn, id)
                     };
-                    net.start(n, global, policy(crate::net::Open));
+                    net.start(n, global, policy(crate::support::TakeAll));
                     net.give(n, Input::LocalReady);
                     net.half(n, 0, &half(n, n, 0));
                 }
@@ -136,8 +137,8 @@ fn life(seed: u64, members: usize, prefixes: usize, steps: usize) -> Net {
     if let Some(n) = down {
         net.start(
             n,
-            crate::net::global(if n > 3 { 65001 } else { 64512 }, 0x0aff_0001 + n as u32),
-            policy(crate::net::Open),
+            crate::support::global(if n > 3 { 65001 } else { 64512 }, 0x0aff_0001 + n as u32),
+            policy(crate::support::TakeAll),
         );
         net.give(n, Input::LocalReady);
         net.half(n, 0, &half(n, n, 0));

@@ -3,6 +3,9 @@
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, missing_docs)]
 #![allow(dead_code)]
 
+#[path = "../support/mod.rs"]
+mod support;
+
 mod laws;
 mod net;
 mod raw;

@@ -5,39 +5,14 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use smallvec::SmallVec;
 use tortie_bgp::attr::Attributes;
 use tortie_bgp::{
-    Best, BestChange, ConnId, Dial, Event, Export, Family, GlobalConfig, Import, Input, NextHopMode,
-    NextHopState, Origination, PathInfo, PeerConfig, PeerId, PeerStatus, PeerView, Policy, PolicyHandle,
-    RouteMatch, RouteQuery, RouteTable, RouteView, RouterId, Speaker, State, Tag, Transmit,
+    Best, BestChange, ConnId, Event, Family, GlobalConfig, Input, NextHopState, PathInfo, PeerConfig, PeerId,
+    PeerStatus, PolicyHandle, RouteMatch, RouteQuery, RouteTable, Speaker, State, Tag, Transmit,
 };
 use tortie_config::Cidr;
 
-/// Takes and announces everything.
-pub(crate) struct Open;
-
-impl Policy for Open {
-    fn import(&self, _: &PeerView<'_>, _: Cidr, _: &Attributes) -> Import {
-        Import::Accept
-    }
-
-    fn export(&self, _: &PeerView<'_>, _: &RouteView<'_>) -> Export {
-        yes("open")
-    }
-}
-
-pub(crate) fn yes(gate: &'static str) -> Export {
-    Export { accept: true, gate, communities: SmallVec::new(), large_communities: SmallVec::new() }
-}
-
-pub(crate) fn no(gate: &'static str) -> Export {
-    Export { accept: false, ..yes(gate) }
-}
-
-pub(crate) fn policy(policy: impl Policy + 'static) -> PolicyHandle {
-    PolicyHandle(Arc::new(policy))
-}
+use crate::support::{TakeAll, cidr, global, peer, policy, route};
 
 pub(crate) struct Rng(pub(crate) u64);
 
@@ -97,45 +72,6 @@ pub(crate) struct Net {
     pub(crate) calls: u64,
 }
 
-pub(crate) fn ip(text: &str) -> IpAddr {
-    text.parse().unwrap()
-}
-
-pub(crate) fn cidr(text: &str) -> Cidr {
-    text.parse().unwrap()
-}
-
-pub(crate) fn global(asn: u32, id: u32) -> GlobalConfig {
-    GlobalConfig { asn, router_id: RouterId(id), restart_time: Duration::from_secs(120), restarting: None }
-}
-
-pub(crate) fn peer(remote: IpAddr, asn: u32) -> PeerConfig {
-    PeerConfig {
-        remote: SocketAddr::new(remote, 179),
-        local: None,
-        asn,
-        local_asn: None,
-        families: vec![Family::Ipv4Unicast],
-        dial: Dial::Now,
-        hold_time: Duration::from_secs(90),
-        keepalive: None,
-        next_hop: NextHopMode::Auto,
-        local_v4: None,
-        local_v6: None,
-        reflector_client: None,
-        allow_own_as: 0,
-        restart_time: None,
-        extended_messages: false,
-        max_prefixes: None,
-        policy_class: 0,
-        name: format!("peer-{remote}").into(),
-    }
-}
-
-pub(crate) fn route() -> Origination {
-    Origination { communities: vec![], large_communities: vec![], kind: 1, tag: Tag(0) }
-}
-
 impl Net {
     pub(crate) fn new(seed: u64) -> Self {
         let now = Instant::now();
@@ -154,7 +90,7 @@ impl Net {
     pub(crate) fn node(&mut self, asn: u32) -> usize {
         let n = u32::try_from(self.nodes.len()).unwrap() + 1;
         let id = 0x0aff_0000 + n;
-        self.node_at(IpAddr::V4(Ipv4Addr::from(id)), global(asn, id), policy(Open))
+        self.node_at(IpAddr::V4(Ipv4Addr::from(id)), global(asn, id), policy(TakeAll))
     }
 
     pub(crate) fn node_at(&mut self, address: IpAddr, global: GlobalConfig, policy: PolicyHandle) -> usize {

@@ -3,16 +3,17 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use tortie_bgp::attr::{AsPath, Attributes};
 use tortie_bgp::wire::{
     Capabilities, Families, Frame, GracefulRestart, MessageKind, Negotiated, Notification, Open, Update,
-    UpdateTemplate, write_end_of_rib, write_keepalive,
+    write_end_of_rib, write_keepalive,
 };
 use tortie_bgp::{
     ConnId, Dial, DownCode, Event, Family, Input, NextHopState, PeerId, RouterId, Speaker, State, Transmit,
 };
 
-use crate::net::{cidr, global, ip, peer, policy, route};
+use crate::support::{
+    self, TakeAll, announce, attributes, cidr, global, greeting, ip, peer, policy, route, session,
+};
 
 struct Hand {
     speaker: Speaker,
@@ -25,11 +26,8 @@ const CONN: ConnId = ConnId(1);
 impl Hand {
     fn new() -> Self {
         let now = Instant::now();
-        let mut hand = Self {
-            speaker: Speaker::new(global(64512, 1), policy(crate::net::Open), now),
-            now,
-            events: vec![],
-        };
+        let mut hand =
+            Self { speaker: Speaker::new(global(64512, 1), policy(TakeAll), now), now, events: vec![] };
         hand.give(Input::LocalReady);
         let mut config = peer(ip("192.0.2.9"), 65001);
         config.dial = Dial::Passive;
@@ -84,9 +82,7 @@ impl Hand {
     }
 
     fn up(mut self) -> Self {
-        let mut bytes = Vec::new();
-        open().write(&mut bytes);
-        write_keepalive(&mut bytes);
+        let bytes = greeting(&open());
         self.give(Input::Data(CONN, &bytes));
         assert_eq!(self.state(), State::Established);
         self
@@ -109,17 +105,7 @@ impl Hand {
 }
 
 fn open() -> Open {
-    Open {
-        asn: 65001,
-        hold_time: 90,
-        router_id: RouterId(9),
-        capabilities: Capabilities {
-            multiprotocol: true,
-            families: Families::NONE.with(Family::Ipv4Unicast),
-            as4: Some(65001),
-            ..Capabilities::default()
-        },
-    }
+    support::open(65001, 9)
 }
 
 fn bytes_of(open: &Open) -> Vec<u8> {
@@ -128,32 +114,10 @@ fn bytes_of(open: &Open) -> Vec<u8> {
     bytes
 }
 
-fn session() -> Negotiated {
-    Negotiated {
-        ebgp: true,
-        as4: true,
-        extended: false,
-        families: Families::NONE.with(Family::Ipv4Unicast),
-        ext_nexthop: false,
-        add_path_receive: Families::NONE,
-        add_path_send: Families::NONE,
-        reject_as_sets: false,
-    }
-}
-
 fn update(prefixes: std::ops::Range<u32>) -> Vec<u8> {
-    let mut a = Attributes::new(ip("192.0.2.9"));
-    a.as_path = AsPath::from_sequence(&[65001]);
-    let template = UpdateTemplate::new(&a, Family::Ipv4Unicast, &session()).unwrap();
     let mut out = Vec::new();
-    let mut n = prefixes.start;
-    while n < prefixes.end {
-        let mut writer = template.begin(&mut out);
-        while n < prefixes.end && writer.push((0x0a00_0000 + (n << 8), 24u8), 0) {
-            n += 1;
-        }
-        writer.finish();
-    }
+    let attributes = attributes(ip("192.0.2.9"), &[65001]);
+    announce(&mut out, &session(true), &attributes, prefixes.map(|n| (0x0a00_0000 + (n << 8), 24)));
     out
 }
 
@@ -185,9 +149,7 @@ fn the_end_of_the_restart_waits_for_a_peer_that_restarts_too_but_not_for_ever() 
         let mut open = open();
         open.capabilities.graceful_restart =
             Some(GracefulRestart { restarted: true, time: 120, ..GracefulRestart::default() });
-        let mut bytes = bytes_of(&open);
-        write_keepalive(&mut bytes);
-        bytes
+        greeting(&open)
     };
     let done = |hand: &Hand| hand.events.contains(&Event::RestartDone);
     let mut hand = Hand::new();
@@ -245,13 +207,11 @@ fn errors_have_the_codes_of_rfc_4271_and_6608() {
 fn a_peer_without_capabilities_gets_ipv4_and_two_octet_paths() {
     let mut hand = Hand::new();
     let old = Open { capabilities: Capabilities::default(), ..open() };
-    let mut bytes = bytes_of(&old);
-    write_keepalive(&mut bytes);
-    hand.give(Input::Data(CONN, &bytes));
+    hand.give(Input::Data(CONN, &greeting(&old)));
     hand.give(Input::Local(&[(cidr("10.1.0.0/24"), Some(route()))]));
     let sent = hand.sent(CONN);
     let updates: Vec<_> = sent.iter().filter(|(k, _)| *k == MessageKind::Update).collect();
-    let as2 = Negotiated { as4: false, ..session() };
+    let as2 = Negotiated { as4: false, ..session(true) };
     let first = Update::decode(&updates[0].1, &as2).unwrap();
     assert_eq!(first.reach[0].attributes.as_path.ases().collect::<Vec<_>>(), [64512]);
     assert_eq!(Update::decode(&updates[1].1, &as2).unwrap().end_of_rib, Some(Family::Ipv4Unicast));
@@ -276,8 +236,7 @@ fn a_malformed_attribute_withdraws_its_routes_and_keeps_the_session() {
 
 #[test]
 fn octets_may_come_in_any_pieces() {
-    let mut stream = bytes_of(&open());
-    write_keepalive(&mut stream);
+    let mut stream = greeting(&open());
     stream.extend(update(0..500));
     for size in [1, 7, 19, 64, 1000, 5000] {
         let mut hand = Hand::new();
@@ -354,8 +313,7 @@ fn as_many_sessions_end_as_an_octet_cannot_count() {
     let mut hand = Hand::new();
     for n in 2..700 {
         hand.accept(ConnId(n));
-        let mut bytes = bytes_of(&open());
-        write_keepalive(&mut bytes);
+        let mut bytes = greeting(&open());
         bytes.extend(update(n as u32 % 5..n as u32 % 5 + 1));
         hand.give(Input::Data(ConnId(n), &bytes));
         let status = hand.speaker.peer(PeerId(1), hand.now).unwrap();

@@ -2,7 +2,8 @@
 
 use tortie_bgp::{Event, Family, Input, PeerId, RestartPhase, State};
 
-use crate::net::{Net, Open, global, policy};
+use crate::net::Net;
+use crate::support::{TakeAll, global, policy};
 
 fn pair(seed: u64) -> Net {
     let mut net = Net::new(seed);
@@ -21,7 +22,7 @@ fn restarted(id: u32) -> tortie_bgp::GlobalConfig {
 
 fn bring_back(net: &mut Net, restarting: bool, routes: &[&str]) {
     let global = if restarting { restarted(0x0aff_0001) } else { global(64512, 0x0aff_0001) };
-    net.start(0, global, policy(Open));
+    net.start(0, global, policy(TakeAll));
     net.half(0, 1, &|_, _| ());
     net.originate(0, routes);
     net.give(0, Input::LocalReady);
@@ -95,7 +96,7 @@ fn a_family_that_is_missing_in_the_new_open_is_flushed_at_once() {
     net.kill(a);
     net.secs(1);
     assert_eq!(net.nodes[b].best.len(), 2);
-    net.start(a, restarted(0x0aff_0001), policy(Open));
+    net.start(a, restarted(0x0aff_0001), policy(TakeAll));
     net.half(a, b, &|_, c| c.families = vec![Family::Ipv4Unicast]);
     // No LocalReady: nothing is sent, so only the OPEN can have flushed it.
     net.secs(20);
@@ -136,7 +137,7 @@ fn nothing_is_sent_before_the_local_routes_are_there() {
     let mut net = pair(7);
     net.kill(0);
     net.secs(1);
-    net.start(0, restarted(0x0aff_0001), policy(Open));
+    net.start(0, restarted(0x0aff_0001), policy(TakeAll));
     net.half(0, 1, &|_, _| ());
     net.secs(60);
     assert!(net.is_up(0, 1));
@@ -167,7 +168,7 @@ fn the_restarted_one_gives_out_no_route_before_all_peers_are_done() {
     assert_eq!(net.nodes[0].best.values().next().unwrap().next_hops.len(), 2);
     net.kill(0);
     net.secs(1);
-    net.start(0, restarted(0x0aff_0001), policy(Open));
+    net.start(0, restarted(0x0aff_0001), policy(TakeAll));
     net.nodes[2].stuck = true;
     net.half(0, 1, &|_, _| ());
     net.half(0, 2, &|_, _| ());
@@ -190,7 +191,7 @@ fn the_deferral_ends_without_a_peer_that_stays_away() {
         net.node(64512);
     }
     net.ready_all();
-    net.start(0, restarted(0x0aff_0001), policy(Open));
+    net.start(0, restarted(0x0aff_0001), policy(TakeAll));
     net.nodes[2].up = false;
     net.join(0, 1, |_, _| ());
     net.half(0, 2, &|_, _| ());

@@ -10,7 +10,8 @@ use tortie_bgp::{
 };
 use tortie_config::Cidr;
 
-use crate::net::{Net, Open, cidr, global, ip, no, policy, route, yes};
+use crate::net::Net;
+use crate::support::{TakeAll, cidr, global, ip, no, policy, route, yes};
 
 /// A chain of eBGP speakers with ASes 64512, 64513, ...
 fn chain(seed: u64, nodes: usize) -> Net {
@@ -142,7 +143,7 @@ fn next_hop_modes() {
     }
     // Towards eBGP, Keep leaves the next hop of another AS alone.
     let mut net = chain(6, 3);
-    let mut config = crate::net::peer(net.address(2), 64514);
+    let mut config = crate::support::peer(net.address(2), 64514);
     config.next_hop = NextHopMode::Keep;
     net.give(1, Input::Peer(PeerId(2), Box::new(config)));
     net.originate(0, &["10.1.0.0/24"]);
@@ -176,8 +177,8 @@ fn ipv6_routes_over_an_ipv4_session_need_an_own_address() {
 #[test]
 fn ipv4_routes_over_an_ipv6_session_take_an_ipv6_next_hop() {
     let mut net = Net::new(8);
-    let a = net.node_at(ip("fd00::1"), global(64512, 1), policy(Open));
-    let b = net.node_at(ip("fd00::2"), global(64513, 2), policy(Open));
+    let a = net.node_at(ip("fd00::1"), global(64512, 1), policy(TakeAll));
+    let b = net.node_at(ip("fd00::2"), global(64513, 2), policy(TakeAll));
     net.ready_all();
     net.join(a, b, |n, c| {
         c.asn = if n == 0 { 64513 } else { 64512 };
@@ -324,7 +325,7 @@ fn a_new_policy_changes_what_is_taken_and_announced_without_a_reset() {
     net.give(0, Input::Policy(policy(Shut { import: true, export: true })));
     net.secs(1);
     assert_eq!(net.status(0, 1).sent.update, updates, "an equal policy announces nothing anew");
-    net.give(0, Input::Policy(policy(Open)));
+    net.give(0, Input::Policy(policy(TakeAll)));
     net.secs(1);
     assert_eq!((net.best_prefixes(0).len(), net.best_prefixes(1).len()), (1, 1));
     assert_eq!(net.status(0, 1).flaps, 0);
@@ -356,7 +357,7 @@ fn a_peer_that_moves_to_another_class_is_told_the_difference() {
     net.originate(0, &["10.0.0.0/24", "10.1.0.0/24"]);
     net.secs(2);
     assert_eq!(net.nodes[0].speaker.totals().update_groups, 1);
-    let mut config = crate::net::peer(net.address(1), 64512);
+    let mut config = crate::support::peer(net.address(1), 64512);
     config.policy_class = 1;
     net.give(0, Input::Peer(PeerId(1), Box::new(config.clone())));
     net.secs(1);
@@ -388,7 +389,7 @@ fn loops_are_filtered_with_their_reason() {
     assert!(net.nodes[2].best.is_empty());
     assert_eq!(net.nodes[2].speaker.totals().rejected, [("as_loop", 1)]);
     // Racks that share an AS allow it (allowas-in).
-    let mut config = crate::net::peer(net.address(1), 64513);
+    let mut config = crate::support::peer(net.address(1), 64513);
     config.allow_own_as = 1;
     net.give(2, Input::Peer(PeerId(1), Box::new(config)));
     net.secs(1);

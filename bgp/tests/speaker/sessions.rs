@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use tortie_bgp::{Dial, DownCode, Event, Input, PeerId, Reset, State};
 
-use crate::net::{Net, ip, peer};
+use crate::net::Net;
+use crate::support::{ip, peer};
 
 fn pair(seed: u64) -> Net {
     let mut net = Net::new(seed);
@@ -135,9 +136,16 @@ fn wrong_as_is_refused_with_2_2() {
 fn equal_identifiers_inside_an_as_are_refused_and_between_ases_are_not() {
     for (asn, up) in [(64512, false), (64513, true)] {
         let mut net = Net::new(7);
-        let a =
-            net.node_at(ip("10.0.0.1"), crate::net::global(64512, 9), crate::net::policy(crate::net::Open));
-        let b = net.node_at(ip("10.0.0.2"), crate::net::global(asn, 9), crate::net::policy(crate::net::Open));
+        let a = net.node_at(
+            ip("10.0.0.1"),
+            crate::support::global(64512, 9),
+            crate::support::policy(crate::support::TakeAll),
+        );
+        let b = net.node_at(
+            ip("10.0.0.2"),
+            crate::support::global(asn, 9),
+            crate::support::policy(crate::support::TakeAll),
+        );
         net.ready_all();
         net.join(a, b, |n, c| c.asn = if n == 0 { asn } else { 64512 });
         net.secs(5);

@@ -1,0 +1,153 @@
+//! What tests and benches of the speaker have in common: configurations, a policy, and messages of peers played by hand.
+//! Included by path, also by the crate's own tests; nothing here drives a speaker.
+
+#![allow(dead_code, reason = "each user takes a part")]
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+use tortie_bgp::attr::{AsPath, Attributes};
+use tortie_bgp::wire::{Capabilities, Entry, Families, Negotiated, Open, UpdateTemplate, write_keepalive};
+use tortie_bgp::{
+    Dial, Export, Family, GlobalConfig, Import, NextHopMode, Origination, PeerConfig, PeerView, Policy,
+    PolicyHandle, RouteView, RouterId, Tag,
+};
+use tortie_config::Cidr;
+
+/// Takes and announces everything.
+pub(crate) struct TakeAll;
+
+impl Policy for TakeAll {
+    fn import(&self, _: &PeerView<'_>, _: Cidr, _: &Attributes) -> Import {
+        Import::Accept
+    }
+
+    fn export(&self, _: &PeerView<'_>, _: &RouteView<'_>) -> Export {
+        yes("open")
+    }
+}
+
+pub(crate) fn yes(gate: &'static str) -> Export {
+    Export { accept: true, gate, communities: SmallVec::new(), large_communities: SmallVec::new() }
+}
+
+pub(crate) fn no(gate: &'static str) -> Export {
+    Export { accept: false, ..yes(gate) }
+}
+
+pub(crate) fn policy(policy: impl Policy + 'static) -> PolicyHandle {
+    PolicyHandle(Arc::new(policy))
+}
+
+pub(crate) fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+pub(crate) fn cidr(text: &str) -> Cidr {
+    text.parse().unwrap()
+}
+
+/// A speaker with the usual restart time that does not come from a restart.
+pub(crate) fn global(asn: u32, id: u32) -> GlobalConfig {
+    GlobalConfig { asn, router_id: RouterId(id), restart_time: Duration::from_secs(120), restarting: None }
+}
+
+/// A peer of one family that is dialled at once.
+pub(crate) fn peer(remote: IpAddr, asn: u32) -> PeerConfig {
+    PeerConfig {
+        remote: SocketAddr::new(remote, 179),
+        local: None,
+        asn,
+        local_asn: None,
+        families: vec![Family::Ipv4Unicast],
+        dial: Dial::Now,
+        hold_time: Duration::from_secs(90),
+        keepalive: None,
+        next_hop: NextHopMode::Auto,
+        local_v4: None,
+        local_v6: None,
+        reflector_client: None,
+        allow_own_as: 0,
+        restart_time: None,
+        extended_messages: false,
+        max_prefixes: None,
+        policy_class: 0,
+        name: format!("peer-{remote}").into(),
+    }
+}
+
+/// A route of our own.
+pub(crate) fn route() -> Origination {
+    Origination { communities: vec![], large_communities: vec![], kind: 1, tag: Tag(0) }
+}
+
+/// IPv4 and four-octet ASes, and nothing else.
+pub(crate) fn session(ebgp: bool) -> Negotiated {
+    Negotiated {
+        ebgp,
+        as4: true,
+        extended: false,
+        families: Families::NONE.with(Family::Ipv4Unicast),
+        ext_nexthop: false,
+        add_path_receive: Families::NONE,
+        add_path_send: Families::NONE,
+        reject_as_sets: false,
+    }
+}
+
+/// The OPEN of a peer that leads to [`session`].
+pub(crate) fn open(asn: u32, id: u32) -> Open {
+    Open {
+        asn,
+        hold_time: 90,
+        router_id: RouterId(id),
+        capabilities: Capabilities {
+            multiprotocol: true,
+            families: Families::NONE.with(Family::Ipv4Unicast),
+            as4: Some(asn),
+            ..Capabilities::default()
+        },
+    }
+}
+
+/// All that such a peer says until the session is up.
+pub(crate) fn greeting(open: &Open) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    open.write(&mut bytes);
+    write_keepalive(&mut bytes);
+    bytes
+}
+
+/// What a route has at least.
+pub(crate) fn attributes(next_hop: IpAddr, path: &[u32]) -> Attributes {
+    let mut a = Attributes::new(next_hop);
+    a.as_path = AsPath::from_sequence(path);
+    a
+}
+
+/// Appends announcements of these IPv4 prefixes.
+pub(crate) fn announce(
+    out: &mut Vec<u8>,
+    session: &Negotiated,
+    attributes: &Attributes,
+    prefixes: impl IntoIterator<Item = (u32, u8)>,
+) {
+    let template = UpdateTemplate::new(attributes, Family::Ipv4Unicast, session).unwrap();
+    write(out, &template, prefixes);
+}
+
+/// Appends withdrawals of these IPv4 prefixes.
+pub(crate) fn withdraw(
+    out: &mut Vec<u8>,
+    session: &Negotiated,
+    prefixes: impl IntoIterator<Item = (u32, u8)>,
+) {
+    write(out, &UpdateTemplate::withdrawal(Family::Ipv4Unicast, session), prefixes);
+}
+
+fn write(out: &mut Vec<u8>, template: &UpdateTemplate, prefixes: impl IntoIterator<Item = (u32, u8)>) {
+    template.write(out, prefixes.into_iter().map(|prefix| Entry { prefix, path_id: 0 }), |_| ());
+}
