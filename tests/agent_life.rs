@@ -151,6 +151,74 @@ fn the_socket_says_when_an_endpoint_is_in_force() {
 }
 
 #[test]
+fn a_change_is_told_from_the_store_to_the_kernel_and_on_the_routes_of_both_hosts() {
+    let Some(hosts) = up(Plan { hosts: 2, ..Plan::default() }) else { return };
+    hosts.until_routes(2, &["10.244.2.0/26 blackhole", "10.244.1.0/26"]);
+    // The dump at start is a comparison, and `status` says when it was.
+    let status = stdout(&hosts.tortie(1, &["status"]));
+    assert!(status.contains("last full compare") && !status.contains("compare never"), "{status}");
+    event(&hosts, 101);
+    within(PATIENCE, "the other host has it", || {
+        if hosts.routes(2).contains("10.244.101.0/26") { Ok(()) } else { Err(hosts.log(2)) }
+    });
+    let history = |host: usize, subject: &str| -> Vec<serde_json::Value> {
+        let list = hosts.get(host, &format!("/v1/history?subject={subject}")).unwrap();
+        list["items"].as_array().unwrap().clone()
+    };
+    let row = |host: usize| {
+        let output = hosts.tortie(host, &["route", "list", "10.244.101.0/26", "-o", "json"]);
+        let list: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        list["items"][0].clone()
+    };
+    let own = row(1);
+    let change = own["change"].as_str().unwrap();
+    assert_eq!((&own["state"], &own["reason"]), (&json!("installed"), &json!("own-block")), "{own}");
+    let story = history(1, change);
+    let of = |plane: &str| {
+        story.iter().find(|e| e["plane"] == plane).unwrap_or_else(|| panic!("no {plane}: {story:#?}"))
+    };
+    let revision = of("store")["revision"].as_u64().unwrap();
+    assert!(of("store")["subject"].as_str().unwrap().contains("10.244.101.0-26"), "{story:#?}");
+    assert!(of("routing")["text"].as_str().unwrap().starts_with("originated, from /calico/ipam/v2/"));
+    let kernel = of("kernel");
+    assert_eq!((&kernel["subject"], &kernel["mark"]), (&json!("10.244.101.0/26"), &json!("+")));
+    assert!(
+        kernel["text"].as_str().unwrap().starts_with("blackhole written, acknowledged after"),
+        "{kernel}"
+    );
+    assert!(kernel["revision"].as_u64().unwrap() >= revision && revision > 0, "{story:#?}");
+    // There it comes from an UPDATE: the change of its batch, up to the kernel.
+    let learned = row(2);
+    let change = learned["change"].as_str().unwrap();
+    assert!(change.starts_with("c-") && learned["reason"] == "plain", "{learned}");
+    let story = history(2, change);
+    assert!(story.iter().any(|e| e["plane"] == "rib"), "{story:#?}");
+    assert!(
+        story.iter().any(|e| e["plane"] == "kernel" && e["text"].to_string().contains("written")),
+        "{story:#?}"
+    );
+    let single = history(2, "10.244.101.0/26");
+    assert!(single.iter().any(|e| e["plane"] == "kernel" && e["change"] == change), "{single:#?}");
+    let got: serde_json::Value =
+        serde_json::from_slice(&hosts.tortie(2, &["route", "get", "10.244.101.9", "-o", "json"]).stdout)
+            .unwrap();
+    assert_eq!((&got["kernel"]["change"], &got["kernel"]["reason"]), (&json!(change), &learned["reason"]));
+    // Its end has a change of its own.
+    for key in block_keys("10.244.101.0/26", "host1") {
+        hosts.rm(&key);
+    }
+    within(PATIENCE, "the end is acknowledged", || {
+        let story = history(1, "10.244.101.0/26");
+        let end = |e: &serde_json::Value| e["text"].to_string().contains("blackhole removed");
+        if story.iter().any(|e| end(e) && e["mark"] == "-" && e["change"] != own["change"]) {
+            Ok(())
+        } else {
+            Err(format!("{story:#?}"))
+        }
+    });
+}
+
+#[test]
 fn sigterm_leaves_the_routes_here_and_at_the_peers() {
     let Some(mut hosts) = up(Plan { hosts: 2, ..Plan::default() }) else { return };
     hosts.until_routes(2, &["10.244.2.0/26 blackhole", "10.244.1.0/26"]);

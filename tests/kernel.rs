@@ -158,3 +158,37 @@ fn what_somebody_deletes_or_changes_is_right_again_and_counted() {
         rig.stop();
     });
 }
+
+#[test]
+fn each_change_of_a_blackhole_is_acknowledged_once_and_routes_tell_their_change_and_rule() {
+    use tortie::kernel::BlackholeOutcome::{Kept, Removed, Written};
+    in_netns(|| {
+        veth("eth0", "peer0", &["192.0.2.1/24"]);
+        ip("route add blackhole 10.65.3.0/26 proto 179 metric 1790");
+        // In the way of the second: its prefix and metric.
+        ip("route add 10.65.2.0/26 dev eth0 metric 1790");
+        let mut rig = Rig::program();
+        assert!(rig.ask(|v| v.last_compare()).is_some(), "the dump at start compares everything");
+        rig.intend(&[("10.65.1.0/26", 41), ("10.65.2.0/26", 42), ("10.65.3.0/26", 43)]);
+        let told = |list: &[(&str, u64, tortie::kernel::BlackholeOutcome)]| -> Vec<_> {
+            list.iter().map(|(p, c, o)| ((*p).to_owned(), *c, *o)).collect()
+        };
+        assert_eq!(rig.acknowledged(), told(&[("10.65.1.0/26", 41, Written), ("10.65.3.0/26", 43, Kept)]));
+        // Refused at first, acknowledged when it is written.
+        ip("route del 10.65.2.0/26 dev eth0 metric 1790");
+        assert_eq!(rig.acknowledged(), told(&[("10.65.2.0/26", 42, Written)]));
+        rig.intend(&[("10.65.1.0/26", 41), ("10.65.2.0/26", 42)]);
+        assert_eq!(rig.acknowledged(), told(&[("10.65.3.0/26", 2, Removed)]));
+        rig.learn("10.65.9.0/26", &["192.0.2.9"]);
+        rig.learn("10.65.8.0/26", &["203.0.113.9"]);
+        let of = |prefix: &str| {
+            let prefix = kernel_rig::cidr(prefix);
+            rig.ask(move |v| v.route(&prefix).map(|r| (r.change.0, r.why)))
+        };
+        assert_eq!(of("10.65.2.0/26"), Some((42, Some("own-block"))));
+        assert_eq!(of("10.65.9.0/26"), Some((1, Some("outside-pools"))));
+        assert_eq!(of("10.65.8.0/26"), Some((1, None)), "withheld: its reason is its condition");
+        assert_eq!(of("10.65.3.0/26"), None);
+        rig.stop();
+    });
+}

@@ -98,12 +98,13 @@ fn explain(out: &mut String, got: &RouteGet) {
         Some(row) => {
             let _ = writeln!(
                 out,
-                "  wanted   {} {} {} ({}): {}",
+                "  wanted   {} {} {} ({}): {}{}",
                 row.prefix,
                 row.kind,
                 row.via.join(" + "),
                 row.state,
-                row.reason
+                row.reason,
+                if row.change.is_empty() { String::new() } else { format!("   change {}", row.change) }
             );
         }
         None => {

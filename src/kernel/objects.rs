@@ -16,7 +16,7 @@ use super::route::Leg;
 use crate::routing::Hop;
 
 /// Index of a target.
-pub(super) type TargetId = usize;
+pub(super) type TargetId = u32;
 
 #[derive(Debug)]
 struct Target {
@@ -43,6 +43,11 @@ struct Object {
     existed: bool,
     /// Found at start and not swept yet.
     stale: bool,
+}
+
+/// Where a target stands in the list.
+fn place(id: TargetId) -> usize {
+    usize::try_from(id).unwrap_or(usize::MAX)
 }
 
 /// All targets and own nexthop objects.
@@ -97,13 +102,8 @@ impl Objects {
         if self.tunnel != ifindex {
             self.tunnel = ifindex;
             let tunnelled = |t: &Target| t.hops.iter().any(|h| matches!(h, Hop::Tunnel { .. }));
-            self.dirty.extend(
-                self.targets
-                    .iter()
-                    .enumerate()
-                    .filter(|(_, t)| t.as_ref().is_some_and(tunnelled))
-                    .map(|(i, _)| i),
-            );
+            let moved = (0..).zip(&self.targets).filter(|(_, t)| t.as_ref().is_some_and(tunnelled));
+            self.dirty.extend(moved.map(|(id, _)| id));
         }
     }
 
@@ -133,9 +133,9 @@ impl Objects {
             id
         } else {
             self.targets.push(None);
-            self.targets.len() - 1
+            TargetId::try_from(self.targets.len() - 1).unwrap_or(TargetId::MAX)
         };
-        if let Some(slot) = self.targets.get_mut(id) {
+        if let Some(slot) = self.targets.get_mut(place(id)) {
             *slot = Some(target);
         }
         self.by_hops.insert(hops.into(), id);
@@ -161,7 +161,7 @@ impl Objects {
     }
 
     fn drop_target(&mut self, id: TargetId) {
-        let Some(t) = self.targets.get_mut(id).and_then(Option::take) else { return };
+        let Some(t) = self.targets.get_mut(place(id)).and_then(Option::take) else { return };
         self.by_hops.remove(&t.hops);
         self.free.push(id);
         for member in t.members {
@@ -170,11 +170,11 @@ impl Objects {
     }
 
     fn target(&self, id: TargetId) -> Option<&Target> {
-        self.targets.get(id).and_then(Option::as_ref)
+        self.targets.get(place(id)).and_then(Option::as_ref)
     }
 
     fn target_mut(&mut self, id: TargetId) -> Option<&mut Target> {
-        self.targets.get_mut(id).and_then(Option::as_mut)
+        self.targets.get_mut(place(id)).and_then(Option::as_mut)
     }
 
     /// The hops of a target.

@@ -481,3 +481,34 @@ impl Table {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_is_small_and_knows_its_change_beyond_four_billion() {
+        assert!(size_of::<Entry>() <= 28, "there may be a million: {}", size_of::<Entry>());
+        let mut table = Table::new(Marks { protocol: 179, metric: 1790, nexthop_base: 0x5400_0000 }, true);
+        let decide: &mut Decide<'_> = &mut |_, _| KernelRoute::Withheld { reason: "unresolved" };
+        let hop: IpAddr = "192.0.2.9".parse().unwrap();
+        let [a, b, c] = ["10.0.0.0/26", "10.0.0.64/26", "10.0.0.128/26"].map(|p| p.parse::<Cidr>().unwrap());
+        let change = |table: &Table, p: &Cidr| table.change_of(&table.entries[p]).0;
+        table.learn(a, &[hop], ChangeId(u64::from(u32::MAX) - 1), decide);
+        table.learn(b, &[hop], ChangeId((1 << 32) + 7), decide);
+        assert_eq!(change(&table, &a), u64::from(u32::MAX) - 1);
+        assert_eq!(change(&table, &b), (1 << 32) + 7);
+        // The same again is no change; another answer is.
+        table.learn(b, &[hop], ChangeId((1 << 32) + 8), decide);
+        assert_eq!(change(&table, &b), (1 << 32) + 7);
+        let other: &mut Decide<'_> = &mut |_, _| KernelRoute::Withheld { reason: "no-tunnel" };
+        table.decide_again(&|_| true, ChangeId((1 << 32) + 9), other);
+        assert_eq!(change(&table, &b), (1 << 32) + 9);
+        table.decide_again(&|_| true, ChangeId::default(), decide);
+        assert_eq!(change(&table, &b), (1 << 32) + 9, "the network moved: the route still comes from there");
+        table.set_blackholes(&[(c, ChangeId(5 << 32 | 1))].into(), ChangeId(5 << 32 | 2), decide);
+        assert_eq!(change(&table, &c), 5 << 32 | 1);
+        table.set_blackholes(&BTreeMap::new(), ChangeId(5 << 32 | 3), decide);
+        assert_eq!(change(&table, &c), 5 << 32 | 3);
+    }
+}

@@ -82,6 +82,44 @@ impl Mailbox {
     }
 }
 
+/// What was heard and not put into the mailbox yet.
+///
+/// When a socket overflows the kernel says so once, and drops everything from then on until the socket has been read
+/// empty. A dump that is made before that misses what is dropped after it; so the loss is told when the socket is empty.
+#[derive(Debug, Default)]
+struct Heard {
+    events: Vec<Event>,
+    overruns: u64,
+    /// Losses that were reported since the socket was empty.
+    losing: u64,
+}
+
+impl Heard {
+    fn messages(&mut self, buf: &[u8], own_port: u32) {
+        // A dump is to come and will show all of this.
+        if self.losing == 0 {
+            self.events.extend(
+                Messages(buf)
+                    .filter(|m| m.pid != own_port || !is_route_or_nexthop(m.kind))
+                    .filter_map(|m| decode(&m)),
+            );
+        }
+    }
+
+    fn lost(&mut self) {
+        self.losing += 1;
+        self.events.clear();
+    }
+
+    fn empty(&mut self) {
+        self.overruns += std::mem::take(&mut self.losing);
+    }
+
+    fn is_news(&self) -> bool {
+        !self.events.is_empty() || self.overruns > 0
+    }
+}
+
 /// The listening socket, before its thread starts.
 pub(super) struct Watcher {
     raw: Raw,
@@ -119,7 +157,7 @@ impl Watcher {
     /// Runs until stopped or until nobody listens any more.
     pub(super) fn run(self, wake: &SyncSender<ToKernel>) -> io::Result<()> {
         let mut buf = Vec::with_capacity(64 << 10);
-        let mut events = Vec::new();
+        let mut heard = Heard::default();
         loop {
             let mut fds = [
                 PollFd::new(&self.raw, PollFlags::IN),
@@ -132,23 +170,21 @@ impl Watcher {
             if fds.iter().skip(1).any(|fd| !fd.revents().is_empty()) {
                 return Ok(());
             }
-            let mut overruns = 0;
             // Bounded, so that under a flood the kernel thread still hears of it in time.
             for _ in 0..1024 {
                 buf.clear();
                 match self.raw.recv(&mut buf, 0) {
-                    Ok(_) => events.extend(
-                        Messages(&buf)
-                            .filter(|m| m.pid != self.own_port || !is_route_or_nexthop(m.kind))
-                            .filter_map(|m| decode(&m)),
-                    ),
-                    Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => overruns += 1,
-                    Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+                    Ok(_) => heard.messages(&buf, self.own_port),
+                    Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => heard.lost(),
+                    Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                        heard.empty();
+                        break;
+                    }
                     Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                     Err(e) => return Err(e),
                 }
             }
-            if (!events.is_empty() || overruns > 0) && self.mailbox.put(&mut events, overruns) {
+            if heard.is_news() && self.mailbox.put(&mut heard.events, std::mem::take(&mut heard.overruns)) {
                 // A full channel wakes the kernel thread as well: it empties the mailbox after each message.
                 if let Err(TrySendError::Disconnected(_)) = wake.try_send(ToKernel::Watched(WatchBatch(()))) {
                     return Ok(());
@@ -227,5 +263,36 @@ mod tests {
         mailbox.put(&mut vec![event()], 2);
         mailbox.put(&mut vec![event()], 0);
         assert_eq!(mailbox.take(), (vec![], 2));
+    }
+
+    /// A link that vanished, as the kernel tells it.
+    fn link_gone() -> Vec<u8> {
+        let mut buf = Vec::new();
+        // 16 bytes of header, 16 of ifinfomsg, the name.
+        buf.extend_from_slice(&40u32.to_ne_bytes());
+        buf.extend_from_slice(&RTM_DELLINK.to_ne_bytes());
+        buf.extend_from_slice(&[0; 10]);
+        buf.extend_from_slice(&[0, 0, 1, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        buf.extend_from_slice(&8u16.to_ne_bytes());
+        buf.extend_from_slice(&3u16.to_ne_bytes());
+        buf.extend_from_slice(b"eth\0");
+        buf
+    }
+
+    #[test]
+    fn a_loss_is_told_when_the_socket_is_empty_because_until_then_more_is_lost() {
+        let mut heard = Heard::default();
+        heard.messages(&link_gone(), 1);
+        assert_eq!(heard.events.len(), 1);
+        heard.lost();
+        assert!(!heard.is_news(), "a dump now would miss what is dropped after it");
+        heard.messages(&link_gone(), 1);
+        assert!(!heard.is_news());
+        heard.empty();
+        assert_eq!((heard.events.len(), heard.overruns, heard.is_news()), (0, 1, true));
+        heard.overruns = 0;
+        heard.messages(&link_gone(), 1);
+        heard.empty();
+        assert_eq!((heard.events.len(), heard.overruns), (1, 0));
     }
 }

@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 use tortie::kernel::{
-    KernelFact, KernelHandle, KernelIntent, KernelView, LearnedChange, Mode, Options, ToKernel, spawn,
+    BlackholeOutcome, KernelFact, KernelHandle, KernelIntent, KernelView, LearnedChange, Mode, Options,
+    ToKernel, spawn,
 };
 use tortie::routing::{ChangeId, Resolved};
 use tortie_config::Cidr;
@@ -79,6 +80,18 @@ impl Rig {
         self.facts.try_iter().collect()
     }
 
+    /// Sends an intent with these blackholes, each of its change.
+    pub(crate) fn intend(&mut self, blackholes: &[(&str, u64)]) {
+        self.generation += 1;
+        self.send(ToKernel::Intent(Arc::new(KernelIntent {
+            generation: self.generation,
+            change: ChangeId(self.generation),
+            blackholes: blackholes.iter().map(|(p, c)| (cidr(p), ChangeId(*c))).collect(),
+            tunnel: None,
+            view: Arc::default(),
+        })));
+    }
+
     /// Sends an intent with these blackholes; gives those that failed.
     pub(crate) fn blackholes(&mut self, prefixes: &[&str]) -> Vec<(Cidr, String)> {
         self.generation += 1;
@@ -93,6 +106,16 @@ impl Rig {
         })));
         self.wait("Applied", |fact| match fact {
             KernelFact::Applied { generation: g, failed, .. } if *g == generation => Some(failed.clone()),
+            _ => None,
+        })
+    }
+
+    /// The next acknowledgements of blackholes.
+    pub(crate) fn acknowledged(&self) -> Vec<(String, u64, BlackholeOutcome)> {
+        self.wait("Applied", |fact| match fact {
+            KernelFact::Applied { acknowledged, .. } if !acknowledged.is_empty() => {
+                Some(acknowledged.iter().map(|a| (a.prefix.to_string(), a.change.0, a.outcome)).collect())
+            }
             _ => None,
         })
     }

@@ -1,0 +1,181 @@
+//! A whole agent beside somebody who changes 50,000 routes a second for ten seconds, and that cannot read for a while.
+
+#![allow(
+    unsafe_code,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "enters a lab's namespace; a test ends where something is not as it must be"
+)]
+
+#[path = "common/churn.rs"]
+mod churn;
+#[path = "common/hosts.rs"]
+mod hosts;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use churn::Stranger;
+use hosts::{Hosts, PATIENCE, Plan, block, block_keys, lab_data, within};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use tortie_topology::Signal;
+
+const PER_SECOND: u32 = 55_000;
+const CHURN: Duration = Duration::from_secs(10);
+const OWN: u32 = 50;
+const LEARNED: u32 = 200;
+
+/// Blocks of a host, in the order of their numbers.
+fn cidr(host: u32, i: u32) -> String {
+    format!("10.244.{}.{}/26", 100 * host + i / 4, i % 4 * 64)
+}
+
+fn data() -> BTreeMap<String, String> {
+    let mut data = lab_data(2, false);
+    let own = (0..OWN).map(|i| (cidr(1, i), "host1"));
+    for (cidr, host) in own.chain((0..LEARNED).map(|i| (cidr(2, i), "host2"))) {
+        let [affinity, assignment] = block_keys(&cidr, host);
+        data.insert(affinity, String::new());
+        data.insert(assignment, block(&cidr, host));
+    }
+    data
+}
+
+/// Notifications that the agent's sockets in its namespace lost so far, as the kernel counts them.
+fn drops(pid: i32) -> u64 {
+    let table = std::fs::read_to_string(format!("/proc/{pid}/net/netlink")).unwrap();
+    let lines = table.lines().skip(1);
+    lines.filter_map(|l| l.split_whitespace().nth(8)?.parse::<u64>().ok()).sum()
+}
+
+/// The overrun counter, as a scraper reads it.
+fn overruns(hosts: &Hosts) -> f64 {
+    let (code, body) = hosts.ask(1, "GET", "/metrics", "").unwrap();
+    assert_eq!(code, 200, "{body}");
+    let line = body.lines().find(|l| l.starts_with("tortie_kernel_netlink_overruns_total")).unwrap();
+    line.rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+/// Routes of the main table without what may change when a route is put back: ids of nexthop objects.
+fn routes(hosts: &Hosts, own: bool) -> Vec<String> {
+    let text = hosts.run("host1", "ip route show");
+    let mut lines: Vec<String> = text
+        .lines()
+        .filter(|l| l.contains("proto 179") == own)
+        .map(|l| {
+            let words: Vec<&str> = l.split_whitespace().collect();
+            let id = words.iter().position(|w| *w == "nhid");
+            let kept = words.iter().enumerate().filter(|(i, _)| id.is_none_or(|id| *i != id && *i != id + 1));
+            kept.map(|(_, w)| *w).collect::<Vec<_>>().join(" ")
+        })
+        .collect();
+    lines.sort();
+    lines
+}
+
+/// Churns in the namespace at this path, from a thread that moves there.
+fn churn_in(netns: &Path) -> f64 {
+    let netns = File::open(netns).unwrap();
+    move_into_link_name_space(netns.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+    Stranger::new().churn(PER_SECOND, 5_000, CHURN)
+}
+
+#[test]
+fn an_agent_that_cannot_read_under_a_flood_counts_it_and_is_right_within_two_seconds() {
+    let Some(mut hosts) = Hosts::up(Plan { hosts: 2, data: Some(data()), ..Plan::default() }) else { return };
+    let wanted = (OWN + LEARNED + 2) as usize;
+    within(PATIENCE, "all routes are there", || {
+        let found = hosts.routes(1).len();
+        if found == wanted { Ok(()) } else { Err(format!("{found} of {wanted}\n{}", hosts.log(1))) }
+    });
+    hosts.until(1, "stale routes are settled", |s| s["bgp"]["gracefulRestart"] == "idle");
+    // Others inside of our own prefixes: with another protocol number, and without any.
+    for words in [
+        "add blackhole 10.244.2.0/26 proto 77 metric 5",
+        "add 10.244.2.9/32 via 172.30.0.77 proto 99",
+        "add 10.244.1.7/32 dev eth1 proto 99 metric 1790",
+        "add 198.51.100.0/24 via 172.30.0.77",
+    ] {
+        hosts.run("host1", &format!("ip route {words}"));
+    }
+    let (own, others) = (routes(&hosts, true), routes(&hosts, false));
+    assert_eq!(own.len(), wanted);
+    let (pid, before) = (hosts.pid(1), overruns(&hosts));
+    assert!(before < 0.5, "{}", hosts.log(1));
+
+    let netns = hosts.lab.netns("host1").unwrap();
+    let churn = std::thread::spawn(move || churn_in(&netns));
+    std::thread::sleep(Duration::from_secs(2));
+    // As on a host that is overloaded or was suspended: nobody reads until the socket is full.
+    let lost = drops(pid);
+    hosts.signal("host1", Signal::STOP);
+    let held = Instant::now();
+    for i in 0..40 {
+        hosts.run("host1", &format!("ip route del {} metric 1790", cidr(2, i)));
+    }
+    for i in 0..10 {
+        hosts.run("host1", &format!("ip route del blackhole {} metric 1790", cidr(1, i)));
+    }
+    hosts.run("host1", "ip nexthop flush proto 179");
+    assert_eq!(routes(&hosts, true).len(), OWN as usize - 10 + 1, "the routes over nexthop objects went too");
+    within(Duration::from_secs(6), "the agent's buffer is full", || {
+        if drops(pid) > lost { Ok(()) } else { Err("no notification was lost".to_owned()) }
+    });
+    std::thread::sleep(Duration::from_secs(1).saturating_sub(held.elapsed()));
+    hosts.signal("host1", Signal::CONT);
+    let held = held.elapsed();
+    // It goes on while the flood does; more of ours is taken away.
+    let mut attacks = 0;
+    while !churn.is_finished() {
+        for i in 40..60 {
+            let gone =
+                hosts.lab.exec("host1", &["ip", "route", "del", &cidr(2, i), "metric", "1790"]).unwrap();
+            attacks += usize::from(gone.status.success());
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    let rate = churn.join().unwrap();
+    let end = Instant::now();
+    let foreign = others.len() + 5_000;
+    within(PATIENCE, "the end state is right", || {
+        let now = routes(&hosts, true);
+        if now != own {
+            return Err(format!("{} of {} own routes", now.len(), own.len()));
+        }
+        let status = hosts.get(1, "/v1/status")?;
+        let (drifted, seen) = (&status["routes"]["drifted"], &status["routes"]["foreign"]);
+        // What the agent believes of others' routes is what there is: next hops are resolved by it.
+        let there = routes(&hosts, false).len() + hosts.run("host1", "ip -6 route show").lines().count();
+        if *drifted == 0 && *seen == there {
+            Ok(())
+        } else {
+            Err(format!("{drifted} drifted, {seen} of {there} foreign"))
+        }
+    });
+    let took = end.elapsed();
+    let lost = overruns(&hosts);
+    println!(
+        "{rate:.0} changes/s for {CHURN:?}, held for {held:?}, {attacks} attacks later, {lost} overruns counted, right after {took:?}"
+    );
+    assert!(
+        took < Duration::from_secs(2),
+        "right within two seconds: {:#}",
+        hosts.get(1, "/v1/history?max=40").unwrap()
+    );
+    assert!(lost > before, "an overrun is counted");
+    assert!(
+        attacks > 20,
+        "the agent repaired under the flood, so that there was something to take away: {attacks}"
+    );
+    // A busy machine proves the same with less; below this nothing would be proven.
+    assert!(rate > 5_000.0, "the generator is too slow: {rate}");
+    let now = routes(&hosts, false);
+    assert_eq!(now.len(), foreign, "the flood's own routes are all there");
+    let gone: Vec<&String> = others.iter().filter(|r| !now.contains(r)).collect();
+    assert!(gone.is_empty(), "routes of others were touched: {gone:?}");
+    let events = hosts.get(1, "/v1/history?subject=netlink").unwrap();
+    assert!(events["items"].to_string().contains("notifications lost"), "{events}");
+}
