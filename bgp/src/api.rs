@@ -7,7 +7,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tortie_config::Cidr;
 
-use crate::attr::Attributes;
+use crate::attr::{Attributes, Edits};
 use crate::types::{Family, RouterId};
 
 /// A configured peer; chosen by the embedder, never reused for another peer while the speaker lives.
@@ -376,6 +376,17 @@ pub trait Policy: Send + Sync {
     fn import(&self, from: &PeerView<'_>, prefix: Cidr, attributes: &Attributes) -> Import;
     /// Whether a best path is announced to peers of this class, and with what added.
     fn export(&self, to: &PeerView<'_>, route: &RouteView<'_>) -> Export;
+    /// The same answer as [`Policy::import`] in words, for explanations; asked only by people.
+    fn describe_import(&self, from: &PeerView<'_>, prefix: Cidr, attributes: &Attributes) -> String {
+        match self.import(from, prefix, attributes) {
+            Import::Accept | Import::AcceptWith(_) => "accepted".into(),
+            Import::Reject(reason) => reason.into(),
+        }
+    }
+    /// The same answer as [`Policy::export`] in words, beginning with the gate.
+    fn describe_export(&self, to: &PeerView<'_>, route: &RouteView<'_>) -> String {
+        self.export(to, route).gate.into()
+    }
 }
 
 /// A shared [`Policy`].
@@ -413,28 +424,75 @@ pub struct RouteView<'a> {
     pub attributes: &'a Attributes,
     /// [`Origination::kind`] of a local route, `None` for a learned one.
     pub local: Option<u32>,
+    /// Whom a learned route came from.
+    pub from: Option<PeerView<'a>>,
 }
 
 /// The answer of [`Policy::import`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Import {
-    /// Use it.
+    /// Use it as received.
     Accept,
+    /// Use it with these changes. What was received is kept beside, so that another policy can decide anew.
+    AcceptWith(Edits),
     /// Keep it as filtered, with a stable reason.
     Reject(&'static str),
 }
 
 /// The answer of [`Policy::export`].
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Export {
     /// Announce it.
     pub accept: bool,
     /// The gate that decided, stable: the same word in metrics and explanations.
     pub gate: &'static str,
-    /// Communities to add.
+    /// Changes of the attributes: on those of the table, before the session's own rewriting (AS, next hop, LOCAL_PREF).
+    pub edits: Edits,
+    /// Communities to add, after the changes.
     pub communities: SmallVec<[u32; 2]>,
-    /// Large communities to add.
+    /// Large communities to add, after the changes.
     pub large_communities: SmallVec<[[u32; 3]; 1]>,
+}
+
+impl Export {
+    /// Announce it as it is.
+    #[must_use]
+    pub fn announce(gate: &'static str) -> Self {
+        Self {
+            accept: true,
+            gate,
+            edits: Edits::NONE,
+            communities: SmallVec::new(),
+            large_communities: SmallVec::new(),
+        }
+    }
+
+    /// Withhold it.
+    #[must_use]
+    pub fn withhold(gate: &'static str) -> Self {
+        Self { accept: false, ..Self::announce(gate) }
+    }
+
+    /// With these changes.
+    #[must_use]
+    pub fn with_edits(mut self, edits: Edits) -> Self {
+        self.edits = edits;
+        self
+    }
+
+    /// With these communities and large communities added.
+    #[must_use]
+    pub fn with_communities(
+        mut self,
+        communities: impl IntoIterator<Item = u32>,
+        large: impl IntoIterator<Item = [u32; 3]>,
+    ) -> Self {
+        self.communities = communities.into_iter().collect();
+        self.large_communities = large.into_iter().collect();
+        self
+    }
 }
 
 /// The answer of [`Speaker::poll_transmit`](crate::Speaker::poll_transmit).

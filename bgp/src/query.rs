@@ -209,7 +209,8 @@ pub enum PathSource {
 pub struct PathInfo {
     /// Where it comes from.
     pub source: PathSource,
-    /// Its attributes: as received, or as they are sent where the table is [`RouteTable::AdjOut`].
+    /// Its attributes: after import policy; as received where the table is [`RouteTable::AdjIn`], and as they are sent
+    /// where it is [`RouteTable::AdjOut`].
     pub attributes: Arc<Attributes>,
     /// The best path.
     pub best: bool,
@@ -270,7 +271,7 @@ impl Step {
     }
 }
 
-/// One rung of [`ExportTrace::steps`].
+/// One rung of [`ExportTrace::steps`] and [`ImportTrace::steps`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExportStep {
     /// Stable name of the check: `session`, `family`, `best`, `split-horizon`, `well-known`, `reflection`, `next-hop`,
@@ -278,7 +279,7 @@ pub struct ExportStep {
     pub step: &'static str,
     /// It lets the route pass.
     pub pass: bool,
-    /// What it saw, for people; for `policy` the gate.
+    /// What it saw, for people; for `policy` what [`Policy`](crate::Policy) says of itself, the gate first.
     pub verdict: String,
 }
 
@@ -289,6 +290,17 @@ pub struct ExportTrace {
     pub steps: Vec<ExportStep>,
     /// The attributes that are sent; `None`: it is not announced.
     pub announced: Option<Arc<Attributes>>,
+}
+
+/// What import makes of a route of a peer: the live functions, recorded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImportTrace {
+    /// The checks in order, up to the one that refused: `loop`, `policy`, `next-hop`.
+    pub steps: Vec<ExportStep>,
+    /// As it came.
+    pub received: Arc<Attributes>,
+    /// As it is used; `None`: it is not.
+    pub used: Option<Arc<Attributes>>,
 }
 
 /// Sums over everything.

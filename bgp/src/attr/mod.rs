@@ -2,13 +2,15 @@
 //!
 //! What is here: [`Attributes`], made to be interned (`Eq`, `Hash`, boxed slices without spare capacity, what few
 //! routes carry behind one pointer), and [`AsPath`]. What is not: reading and writing bytes, which is
-//! [`wire`](crate::wire), and any decision about routes.
+//! [`wire`](crate::wire), and any decision about routes. [`Edits`] are changes that policy asks for.
 
 mod as_path;
+mod edit;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 pub use as_path::{AsPath, Segment, SegmentKind, Segments};
+pub use edit::{Edit, EditNextHop, Edits, Masked};
 
 /// AS_TRANS (RFC 6793): stands for a four-octet AS where only two octets fit.
 pub const AS_TRANS: u32 = AS_TRANS_SHORT as u32;

@@ -6,11 +6,11 @@ use tortie_config::Cidr;
 
 use super::outs::{Added, OutKey};
 use crate::api::{NextHopMode, PeerId, PeerView, RouteView};
-use crate::attr::{Attributes, community};
+use crate::attr::{Attributes, EditNextHop, community};
 use crate::query::ExportStep;
 use crate::rib::Shared;
 use crate::rib::entry::Path;
-use crate::rib::source::LOCAL;
+use crate::rib::source::{LOCAL, Source};
 use crate::types::Family;
 use crate::wire::{Families, Negotiated, UpdateTemplate};
 
@@ -58,7 +58,7 @@ pub(crate) struct Face {
 /// The answer about one best path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Announce it with this added.
+    /// Announce it with these changes.
     Announce(Added),
     /// This gate of policy withholds it.
     Gate(&'static str),
@@ -122,11 +122,30 @@ pub(crate) fn verdict(
     }
     let to =
         PeerView { id: face.id, name: &face.name, ebgp: key.session.ebgp, asn: key.asn, class: key.class };
-    let answer = shared.policy.0.export(&to, &RouteView { prefix, attributes, local: kind });
-    if !note(r, "policy", answer.accept, || answer.gate.into()) {
+    let from = shared.sources.get(path.source).map(Source::view);
+    let route = RouteView { prefix, attributes, local: kind, from };
+    let answer = shared.policy.0.export(&to, &route);
+    if !note(r, "policy", answer.accept, || shared.policy.0.describe_export(&to, &route)) {
         return Verdict::Gate(answer.gate);
     }
-    Verdict::Announce(Added { communities: answer.communities, large: answer.large_communities })
+    if let Some(edit) = answer.edits.next_hop() {
+        let hop = match edit {
+            EditNextHop::Own => key.own,
+            EditNextHop::Address(hop) => Some(hop).filter(|hop| fits(key, *hop)),
+        };
+        let text = || match hop {
+            Some(hop) => format!("policy sets next hop {hop}"),
+            None => format!("policy sets {edit}, which does not fit {} routes here", key.family.as_str()),
+        };
+        if !note(r, "next-hop", hop.is_some(), text) {
+            return Verdict::Gate("next-hop");
+        }
+    }
+    Verdict::Announce(Added {
+        edits: answer.edits,
+        communities: answer.communities,
+        large: answer.large_communities,
+    })
 }
 
 /// The community that forbids to announce this (RFC 1997).
@@ -173,14 +192,18 @@ fn next_hop(shared: &Shared, key: &GroupKey, source: u32, attributes: &Attribute
     if !keep {
         return key.own;
     }
-    let fits = match (key.family, attributes.next_hop) {
+    fits(key, attributes.next_hop).then_some(attributes.next_hop)
+}
+
+/// Whether routes of this group can have this next hop (RFC 4760 3, RFC 8950 3).
+fn fits(key: &GroupKey, hop: IpAddr) -> bool {
+    match (key.family, hop) {
         (Family::Ipv4Unicast, IpAddr::V4(_)) => true,
         (Family::Ipv4Unicast, IpAddr::V6(hop)) => key.session.ext_nexthop && !is_link_local(hop),
         // A link-local address means nothing beyond its link.
         (Family::Ipv6Unicast, IpAddr::V6(hop)) => !is_link_local(hop),
         (Family::Ipv6Unicast, IpAddr::V4(_)) => false,
-    };
-    fits.then_some(attributes.next_hop)
+    }
 }
 
 fn is_link_local(address: Ipv6Addr) -> bool {
@@ -196,13 +219,22 @@ pub(crate) fn attributes(
 ) -> Option<Attributes> {
     let received = shared.attrs.attributes(out.attr)?;
     let mut a = received.clone();
-    a.next_hop = next_hop(shared, key, out.source, received)?;
+    a.next_hop = match added.and_then(|a| a.edits.next_hop()) {
+        None => next_hop(shared, key, out.source, received)?,
+        Some(EditNextHop::Own) => key.own?,
+        Some(EditNextHop::Address(hop)) => hop,
+    };
     a.link_local = None;
+    if let Some(added) = added {
+        added.edits.apply(&mut a, key.session.ebgp.then_some(key.local_asn));
+    }
     if key.session.ebgp {
         a.as_path = a.as_path.prepend(key.local_asn, 1);
         a.local_pref = None;
-        // RFC 4271 5.1.4: a MED does not go on to other ASes.
-        a.med = None;
+        // RFC 4271 5.1.4: a MED does not go on to other ASes, but one of our own may.
+        if !added.is_some_and(|a| a.edits.touch_med()) {
+            a.med = None;
+        }
         a.edit_extra(|e| {
             e.originator_id = None;
             e.cluster_list = Box::default();
@@ -235,7 +267,8 @@ pub(crate) fn is_oversized(shared: &Shared, key: &GroupKey, out: OutKey, added: 
         + a.ext_communities().len() * 8
         + opaque;
     // Far from the limit, as nearly all are, there is no need to encode them to know.
-    if roughly < 3000 && added.is_none_or(|a| a.communities.len() + a.large.len() < 32) {
+    let growth = added.map_or(0, |a| a.edits.growth() + a.communities.len() * 4 + a.large.len() * 12);
+    if roughly + growth < 3500 {
         return false;
     }
     attributes(shared, key, out, added)

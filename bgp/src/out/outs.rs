@@ -1,7 +1,9 @@
-//! What a group announces, each thing once: an attribute set of a source with what policy adds.
+//! What a group announces, each thing once: an attribute set of a source with what policy changes.
 
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
+use crate::attr::Edits;
 use crate::rib::Shared;
 use crate::rib::index::{Index, mix};
 use crate::rib::pool::Pool;
@@ -13,7 +15,7 @@ pub(crate) struct OutKey {
     pub(crate) attr: u32,
     /// Source of the best path.
     pub(crate) source: u32,
-    /// Number of the communities that policy adds; 0: none.
+    /// Number of what policy changes; 0: nothing.
     pub(crate) extra: u32,
 }
 
@@ -23,9 +25,10 @@ impl OutKey {
     }
 }
 
-/// Communities that policy adds.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+/// What policy changes: edits, then communities that it adds.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Added {
+    pub(crate) edits: Edits,
     pub(crate) communities: SmallVec<[u32; 2]>,
     pub(crate) large: SmallVec<[[u32; 3]; 1]>,
 }
@@ -43,24 +46,38 @@ struct Out {
 pub(crate) struct Outs {
     pool: Pool<Out>,
     index: Index,
-    added: Vec<Added>,
+    /// What policy changes, counted by the outs that have it.
+    added: slab::Slab<(Added, u32)>,
+    added_numbers: FxHashMap<Added, u32>,
 }
 
 impl Outs {
-    /// The number of what policy adds.
+    /// The number of what policy changes. It lasts as long as an out has it.
     pub(crate) fn added_number(&mut self, added: Added) -> u32 {
         if added == Added::default() {
             return 0;
         }
-        let at = self.added.iter().position(|a| *a == added).unwrap_or_else(|| {
-            self.added.push(added);
-            self.added.len() - 1
-        });
-        u32::try_from(at + 1).unwrap_or(0)
+        if let Some(number) = self.added_numbers.get(&added) {
+            return *number;
+        }
+        let number = u32::try_from(self.added.insert((added.clone(), 0)) + 1).unwrap_or(0);
+        self.added_numbers.insert(added, number);
+        number
     }
 
     pub(crate) fn added(&self, number: u32) -> Option<&Added> {
-        self.added.get((number as usize).checked_sub(1)?)
+        self.added.get((number as usize).checked_sub(1)?).map(|(added, _)| added)
+    }
+
+    fn drop_added(&mut self, number: u32) {
+        let Some(at) = (number as usize).checked_sub(1) else { return };
+        let Some((_, refs)) = self.added.get_mut(at) else { return };
+        *refs = refs.saturating_sub(1);
+        if *refs == 0
+            && let Some((added, _)) = self.added.try_remove(at)
+        {
+            self.added_numbers.remove(&added);
+        }
     }
 
     /// The number of an out, counted once more; `oversized` is asked once for a new one.
@@ -84,6 +101,9 @@ impl Outs {
         }
         let oversized = oversized(shared, self);
         shared.attrs.retain(key.attr);
+        if let Some((_, refs)) = (key.extra as usize).checked_sub(1).and_then(|at| self.added.get_mut(at)) {
+            *refs += 1;
+        }
         let id = self.pool.insert(Out { key, refs: 1, oversized });
         self.index.insert(hash, id);
         id
@@ -97,6 +117,7 @@ impl Outs {
             && let Some(out) = self.pool.remove(id)
         {
             self.index.remove(out.key.hash(), id);
+            self.drop_added(out.key.extra);
             shared.attrs.release(out.key.attr, &mut shared.hops);
         }
     }

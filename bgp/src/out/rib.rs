@@ -12,7 +12,7 @@ use super::group::Group;
 use super::member::{EndOfRib, Produced};
 use crate::rib::Shared;
 use crate::rib::entry::Key;
-use crate::rib::import;
+use crate::rib::import::{self, Judge, Judged};
 use crate::rib::source::LOCAL;
 use crate::rib::table::Table;
 use crate::rib::walk::{Job, Slice, Walk};
@@ -227,11 +227,13 @@ impl<A: Key> FamilyRib<A> {
                 self.table.review(shared, slot);
             }
             if reimport {
+                let mut judge = Judge::default();
                 self.table.revise(shared, slot, |shared, prefix, path| {
                     let source = shared.sources.get(path.source)?;
                     (all || source.family(A::FAMILY).reimport)
-                        .then(|| revised(shared, path.source, prefix, path.attr))
+                        .then(|| revised(&mut judge, shared, path.source, prefix, path.attr))
                 });
+                judge.finish(shared);
             }
             if purge {
                 self.table.remove_if(shared, slot, |shared, path| {
@@ -261,11 +263,11 @@ fn is_dirty(shared: &Shared, attr: u32) -> bool {
     shared.attrs.set(attr).is_some_and(|a| shared.hops.is_dirty(a.hop))
 }
 
-fn revised(shared: &mut Shared, source: u32, prefix: Cidr, attr: u32) -> u8 {
-    let looped = match (shared.sources.get(source), shared.attrs.attributes(attr)) {
+fn revised(judge: &mut Judge, shared: &mut Shared, source: u32, prefix: Cidr, attr: u32) -> Judged {
+    let received = shared.attrs.received(attr);
+    let looped = match (shared.sources.get(source), shared.attrs.attributes(received)) {
         (Some(from), Some(attributes)) => import::loop_check(shared, from, attributes),
         _ => None,
     };
-    import::decide(shared, source, prefix, attr, looped)
-        .map_or(import::ACCEPTED, |r| shared.reasons.number(r))
+    judge.judge(shared, source, prefix, received, looped, false)
 }

@@ -22,7 +22,7 @@ use crate::wire::{Frame, Update};
 
 #[path = "../../tests/support/mod.rs"]
 mod support;
-use support::{policy, session, yes};
+use support::{policy, session};
 
 struct Every(u64);
 
@@ -34,7 +34,7 @@ impl Policy for Every {
     fn export(&self, to: &PeerView<'_>, route: &RouteView<'_>) -> Export {
         let IpAddr::V4(a) = route.prefix.addr() else { unreachable!() };
         let accept = !(u64::from(u32::from(a) >> 8) + self.0 + to.class).is_multiple_of(5);
-        Export { accept, ..yes("every") }
+        if accept { Export::announce("every") } else { Export::withhold("every") }
     }
 }
 

@@ -1,9 +1,10 @@
-//! Whether a received route is a candidate: loop checks and import policy.
+//! Whether a received route is a candidate, and with which attributes: loop checks and import policy.
 
 use super::Shared;
 use super::source::Source;
 use crate::api::Import;
-use crate::attr::Attributes;
+use crate::attr::{Attributes, EditNextHop, Edits};
+use crate::query::ExportStep;
 use tortie_config::Cidr;
 
 /// A path is used.
@@ -73,31 +74,181 @@ pub(crate) fn loop_check(shared: &Shared, from: &Source, attributes: &Attributes
     None
 }
 
-/// The number of the reason why this received route is not used, or [`ACCEPTED`]; counts refusals.
-pub(crate) fn import(
-    shared: &mut Shared,
-    source: u32,
-    prefix: Cidr,
-    attr: u32,
-    looped: Option<&'static str>,
-) -> u8 {
-    decide(shared, source, prefix, attr, looped).map_or(ACCEPTED, |reason| shared.reasons.count(reason))
+/// What import makes of a route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Judged {
+    /// The attribute set to use: the received one, or what policy made of it.
+    pub(crate) attr: u32,
+    /// Why it is not used, or [`ACCEPTED`].
+    pub(crate) reason: u8,
 }
 
-/// Why this route is not used.
-pub(crate) fn decide(
+/// Judges routes of one source. It keeps the last set that policy made, because the prefixes of an UPDATE share it; so
+/// [`Judge::finish`] has to follow.
+#[derive(Debug, Default)]
+pub(crate) struct Judge {
+    /// The received set, the changes and what came of them; holds a reference to the set that came.
+    last: Option<(u32, Edits, Result<u32, &'static str>)>,
+}
+
+impl Judge {
+    /// Judges a route that came with the set `received`; `count`: a refusal is a new one.
+    pub(crate) fn judge(
+        &mut self,
+        shared: &mut Shared,
+        source: u32,
+        prefix: Cidr,
+        received: u32,
+        looped: Option<&'static str>,
+        count: bool,
+    ) -> Judged {
+        let used = match decide(shared, source, prefix, received, looped, None) {
+            Outcome::Use => Ok(received),
+            Outcome::Refuse(reason) => Err(reason),
+            Outcome::Edit(edits) => self.edited(shared, source, prefix, received, edits),
+        };
+        match used {
+            Ok(attr) => Judged { attr, reason: ACCEPTED },
+            Err(reason) => {
+                let reasons = &mut shared.reasons;
+                let reason = if count { reasons.count(reason) } else { reasons.number(reason) };
+                Judged { attr: received, reason }
+            }
+        }
+    }
+
+    fn edited(
+        &mut self,
+        shared: &mut Shared,
+        source: u32,
+        prefix: Cidr,
+        received: u32,
+        edits: Edits,
+    ) -> Result<u32, &'static str> {
+        if let Some((of, last, made)) = &self.last
+            && (*of, last) == (received, &edits)
+        {
+            return *made;
+        }
+        let made = edit(shared, source, prefix.is_v4(), received, &edits);
+        self.forget(shared);
+        self.last = Some((received, edits, made));
+        made
+    }
+
+    fn forget(&mut self, shared: &mut Shared) {
+        if let Some((_, _, Ok(made))) = self.last.take() {
+            shared.attrs.release(made, &mut shared.hops);
+        }
+    }
+
+    /// Nothing more is judged; whoever uses a set that came of it has a reference of its own.
+    pub(crate) fn finish(mut self, shared: &mut Shared) {
+        self.forget(shared);
+    }
+}
+
+/// The answer about a received route.
+enum Outcome {
+    Use,
+    Edit(Edits),
+    Refuse(&'static str),
+}
+
+fn decide(
     shared: &Shared,
     source: u32,
     prefix: Cidr,
-    attr: u32,
+    received: u32,
     looped: Option<&'static str>,
-) -> Option<&'static str> {
-    if looped.is_some() {
-        return looped;
+    mut recorder: Option<&mut Vec<ExportStep>>,
+) -> Outcome {
+    if let Some(steps) = recorder.as_deref_mut() {
+        let verdict = looped.unwrap_or("no loop").to_owned();
+        steps.push(ExportStep { step: "loop", pass: looped.is_none(), verdict });
     }
-    let (from, attributes) = (shared.sources.get(source)?, shared.attrs.attributes(attr)?);
-    match shared.policy.0.import(&from.view(), prefix, attributes) {
-        Import::Accept => None,
-        Import::Reject(reason) => Some(reason),
+    if let Some(reason) = looped {
+        return Outcome::Refuse(reason);
     }
+    let (Some(from), Some(attributes)) = (shared.sources.get(source), shared.attrs.attributes(received))
+    else {
+        return Outcome::Use;
+    };
+    let answer = shared.policy.0.import(&from.view(), prefix, attributes);
+    if let Some(steps) = recorder {
+        let pass = !matches!(answer, Import::Reject(_));
+        let verdict = shared.policy.0.describe_import(&from.view(), prefix, attributes);
+        steps.push(ExportStep { step: "policy", pass, verdict });
+    }
+    match answer {
+        Import::Accept => Outcome::Use,
+        Import::AcceptWith(edits) if edits.is_empty() => Outcome::Use,
+        Import::AcceptWith(edits) => Outcome::Edit(edits),
+        Import::Reject(reason) => Outcome::Refuse(reason),
+    }
+}
+
+/// The number of the changed set, with one more reference.
+fn edit(
+    shared: &mut Shared,
+    source: u32,
+    v4: bool,
+    received: u32,
+    edits: &Edits,
+) -> Result<u32, &'static str> {
+    let changed = edited_attributes(shared, source, v4, received, edits)?;
+    Ok(shared.attrs.intern_edited(changed, received, &mut shared.hops))
+}
+
+/// What [`Judge::judge`] does with a route that came with the set `received`, recorded; the attributes that are used.
+pub(crate) fn explain(
+    shared: &Shared,
+    source: u32,
+    prefix: Cidr,
+    received: u32,
+    steps: &mut Vec<ExportStep>,
+) -> Option<Attributes> {
+    let attributes = shared.attrs.attributes(received)?;
+    let looped = loop_check(shared, shared.sources.get(source)?, attributes);
+    match decide(shared, source, prefix, received, looped, Some(&mut *steps)) {
+        Outcome::Use => Some(attributes.clone()),
+        Outcome::Refuse(_) => None,
+        Outcome::Edit(edits) => match edited_attributes(shared, source, prefix.is_v4(), received, &edits) {
+            Ok(changed) => Some(changed),
+            Err(reason) => {
+                steps.push(ExportStep { step: "next-hop", pass: false, verdict: reason.into() });
+                None
+            }
+        },
+    }
+}
+
+/// The changed attributes.
+fn edited_attributes(
+    shared: &Shared,
+    source: u32,
+    v4: bool,
+    received: u32,
+    edits: &Edits,
+) -> Result<Attributes, &'static str> {
+    let (Some(from), Some(attributes)) = (shared.sources.get(source), shared.attrs.attributes(received))
+    else {
+        return Err("gone");
+    };
+    let mut changed = attributes.clone();
+    edits.apply(&mut changed, from.ebgp().then_some(from.asn));
+    match edits.next_hop() {
+        None => {}
+        Some(EditNextHop::Own) => return Err("next_hop_self"),
+        Some(EditNextHop::Address(hop)) if from.own.contains(&hop) => return Err("next_hop_self"),
+        Some(EditNextHop::Address(hop)) => {
+            // An IPv4 route may have an IPv6 next hop (RFC 8950), never the other way round.
+            if hop.is_ipv4() && !v4 {
+                return Err("next_hop_family");
+            }
+            changed.next_hop = hop;
+            changed.link_local = None;
+        }
+    }
+    Ok(changed)
 }

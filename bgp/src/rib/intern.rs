@@ -18,6 +18,9 @@ pub(crate) struct AttrSet {
     attributes: Option<Attributes>,
     hash: u64,
     refs: u32,
+    /// Where import policy changed it: the number of the set that was received, which it keeps. Equal sets that came from
+    /// different ones are apart, so that no path has to remember what it was received with.
+    received: u32,
     /// Number of its next hop.
     pub(crate) hop: u32,
     /// The AS whose MEDs compare with this one's; 0: an empty path or one that starts with a set.
@@ -36,20 +39,40 @@ pub(crate) struct AttrTable {
 impl AttrTable {
     /// The number of this set, with one more reference. `local`: its next hop is nothing to resolve.
     pub(crate) fn intern(&mut self, attributes: Attributes, local: bool, hops: &mut Hops) -> u32 {
-        let hash = mix(BuildHasherDefault::<FxHasher>::default().hash_one(&attributes) ^ u64::from(local));
+        self.insert(attributes, local, NO_ATTR, hops)
+    }
+
+    /// The number of what import policy made of the set `received`, with one more reference.
+    pub(crate) fn intern_edited(&mut self, attributes: Attributes, received: u32, hops: &mut Hops) -> u32 {
+        self.insert(attributes, false, received, hops)
+    }
+
+    /// The number of the set that was received where this one is: itself unless import policy changed it.
+    pub(crate) fn received(&self, id: u32) -> u32 {
+        self.pool.get(id).map_or(id, |s| if s.received == NO_ATTR { id } else { s.received })
+    }
+
+    fn insert(&mut self, attributes: Attributes, local: bool, received: u32, hops: &mut Hops) -> u32 {
+        let hash = BuildHasherDefault::<FxHasher>::default().hash_one(&attributes);
+        let hash = mix(hash ^ u64::from(local) ^ u64::from(!received) << 1);
         let found = self.index.find(hash, |id| {
             self.pool.get(id).is_some_and(|s| {
-                s.hash == hash && (s.hop == NO_HOP) == local && s.attributes.as_ref() == Some(&attributes)
+                s.hash == hash
+                    && (s.hop == NO_HOP) == local
+                    && s.received == received
+                    && s.attributes.as_ref() == Some(&attributes)
             })
         });
         if let Some(id) = found {
             self.retain(id);
             return id;
         }
+        self.retain(received);
         let hop = if local { NO_HOP } else { hops.retain(attributes.next_hop) };
         let set = AttrSet {
             hash,
             refs: 1,
+            received,
             hop,
             neighbour: attributes.as_path.first().unwrap_or(0),
             path_len: u16::try_from(attributes.as_path.hops()).unwrap_or(u16::MAX),
@@ -78,13 +101,19 @@ impl AttrTable {
         if set.refs > 0 || set.attributes.is_none() {
             return;
         }
+        let mut received = NO_ATTR;
         if let Some(set) = self.pool.remove(id) {
             self.index.remove(set.hash, id);
             hops.release(set.hop);
+            received = set.received;
         }
         if self.index.is_sparse() {
             let all = self.pool.iter().filter(|(_, s)| s.attributes.is_some()).map(|(id, s)| (s.hash, id));
             self.index.rebuild(self.pool.len(), all);
+        }
+        // One level: what was received is never itself the work of policy.
+        if received != NO_ATTR {
+            self.release(received, hops);
         }
     }
 

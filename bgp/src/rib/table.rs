@@ -9,6 +9,7 @@ use tortie_config::Cidr;
 use super::Shared;
 use super::choice::count;
 use super::entry::{Entry, Key, LocalRoute, NO_PATH, Path, flag};
+use super::import::Judged;
 use super::index::{Index, MAX_ID};
 use super::intern::NO_ATTR;
 use super::log::{Log, short};
@@ -261,28 +262,41 @@ impl<A: Key> Table<A> {
         self.revise(shared, slot, |_, _, _| None);
     }
 
-    /// Makes import decisions anew where `reason` gives one, and decides.
+    /// Makes import decisions anew where `judge` gives one, and decides. A path takes its own reference to a set that it
+    /// had not.
     pub(crate) fn revise(
         &mut self,
         shared: &mut Shared,
         slot: u32,
-        mut reason: impl FnMut(&mut Shared, Cidr, &Path) -> Option<u8>,
+        mut judge: impl FnMut(&mut Shared, Cidr, &Path) -> Option<Judged>,
     ) {
         let Some(entry) = self.entries.get(slot) else { return };
         let (old_best, prefix) = (entry.best_key(), entry.cidr());
         let all: SmallVec<[Path; 4]> = self.paths(entry).collect();
+        let mut dropped: SmallVec<[u32; 4]> = SmallVec::new();
+        let mut touched = false;
         for path in all {
-            if let Some(reason) = reason(shared, prefix, &path)
-                && reason != path.reason
-            {
-                count(shared, A::FAMILY, path, false);
-                count(shared, A::FAMILY, Path { reason, ..path }, true);
-                if let Some(path) = self.path_mut(slot, path.source) {
-                    path.reason = reason;
+            let Some(Judged { attr, reason }) = judge(shared, prefix, &path) else { continue };
+            if (attr, reason) == (path.attr, path.reason) {
+                continue;
+            }
+            let Some(place) = self.path_mut(slot, path.source) else { continue };
+            (place.attr, place.reason) = (attr, reason);
+            count(shared, A::FAMILY, path, false);
+            count(shared, A::FAMILY, Path { reason, ..path }, true);
+            if attr != path.attr {
+                touched |= path.multipath;
+                shared.attrs.retain(attr);
+                dropped.push(path.attr);
+                if let Some(hop) = shared.attrs.set(attr).map(|a| a.hop) {
+                    shared.hops.wait(hop, A::FAMILY, slot);
                 }
             }
         }
-        self.redecide(shared, slot, old_best, false);
+        self.redecide(shared, slot, old_best, touched);
+        for attr in dropped {
+            shared.attrs.release(attr, &mut shared.hops);
+        }
     }
 
     /// Prefixes with paths.

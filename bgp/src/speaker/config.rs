@@ -80,8 +80,10 @@ impl Speaker {
         let local_asn = open::local_asn(&self.global, &config);
         self.count_transit_of(&old, false);
         self.count_transit(number, true);
-        let mut reimport = false;
+        let (mut reimport, mut reexport) = (false, old.reflector_client != config.reflector_client);
         if let Some(source) = self.shared.sources.get_mut(number) {
+            // Export policy sees whom a route came from.
+            reexport |= source.class != config.policy_class || source.name != config.name;
             reimport = source.class != config.policy_class || source.allow_own_as != config.allow_own_as;
             source.name = config.name.clone();
             source.address = config.remote.ip().to_canonical();
@@ -92,6 +94,8 @@ impl Speaker {
         }
         if old.reflector_client != config.reflector_client {
             self.set_client(number, config.reflector_client);
+        }
+        if reexport {
             self.v4.walk.request(Job::Reexport);
             self.v6.walk.request(Job::Reexport);
         }

@@ -7,7 +7,7 @@ use crate::attr::Attributes;
 use crate::out::rib::FamilyRib;
 use crate::rib::Shared;
 use crate::rib::entry::Key;
-use crate::rib::import;
+use crate::rib::import::{self, Judge, Judged};
 use crate::rib::table::Announced;
 use crate::session::conn::Input;
 use crate::types::Family;
@@ -307,9 +307,10 @@ fn announce<A: Key>(
         (Some(from), Some(attributes)) => import::loop_check(shared, from, attributes),
         _ => return,
     };
+    let mut judge = Judge::default();
     for entry in nlri.of::<A>() {
         let (address, len) = entry.prefix;
-        let reason = import::import(shared, number, address.cidr(len), attr, looped);
+        let Judged { attr, reason } = judge.judge(shared, number, address.cidr(len), attr, looped, true);
         tally.rejected += u32::from(reason != import::ACCEPTED);
         match rib.table.announce(shared, number, entry.prefix, attr, reason) {
             Announced::New => {
@@ -324,4 +325,5 @@ fn announce<A: Key>(
             Announced::Refused => {}
         }
     }
+    judge.finish(shared);
 }

@@ -10,18 +10,19 @@ use tortie_config::Cidr;
 use super::Speaker;
 use super::restart::group;
 use crate::api::PeerId;
+use crate::attr::Attributes;
 use crate::out::export::{self, Verdict};
 use crate::out::group::Group;
 use crate::out::outs::{Added, OutKey};
 use crate::out::rib::FamilyRib;
 use crate::query::{
-    ExportStep, ExportTrace, PathInfo, PathSource, RouteInfo, RouteMatch, RouteQuery, RouteTable, Step,
-    Unusable,
+    ExportStep, ExportTrace, ImportTrace, PathInfo, PathSource, RouteInfo, RouteMatch, RouteQuery,
+    RouteTable, Step, Unusable,
 };
 use crate::rib::choice::candidate;
 use crate::rib::decision;
 use crate::rib::entry::{Entry, Key, Path};
-use crate::rib::import::ACCEPTED;
+use crate::rib::import::{self, ACCEPTED};
 use crate::rib::source::LOCAL;
 use crate::types::Family;
 
@@ -115,7 +116,10 @@ impl Speaker {
         });
         match view {
             View::Nothing => Vec::new(),
-            View::In(number) => infos.filter(|(p, _)| p.source == number).filter_map(|(_, i)| i).collect(),
+            View::In(number) => infos
+                .filter(|(p, _)| p.source == number)
+                .filter_map(|(p, i)| Some(PathInfo { attributes: self.received(p)?, ..i? }))
+                .collect(),
             View::Loc => {
                 let mut infos: Vec<PathInfo> = infos.filter_map(|(_, i)| i).collect();
                 infos.sort_by_key(|i| (!i.best, !i.multipath, i.unusable.is_some()));
@@ -130,6 +134,12 @@ impl Speaker {
                 vec![PathInfo { attributes: Arc::new(sent), ..path }]
             }
         }
+    }
+
+    /// The attributes that a path came with.
+    fn received(&self, path: &Path) -> Option<Arc<Attributes>> {
+        let attrs = &self.shared.attrs;
+        attrs.attributes(attrs.received(path.attr)).cloned().map(Arc::new)
     }
 
     /// For each path the step that decided about it.
@@ -173,6 +183,30 @@ impl Speaker {
         })
     }
 
+    /// What import makes of the route for this prefix from this peer; `None` when it sent none.
+    #[must_use]
+    pub fn explain_import(&self, prefix: Cidr, peer: PeerId) -> Option<ImportTrace> {
+        match family_of(prefix.addr()) {
+            Family::Ipv4Unicast => self.explain_in(&self.v4, prefix, peer),
+            Family::Ipv6Unicast => self.explain_in(&self.v6, prefix, peer),
+        }
+    }
+
+    fn explain_in<A: Key + FromAddr>(
+        &self,
+        rib: &FamilyRib<A>,
+        prefix: Cidr,
+        peer: PeerId,
+    ) -> Option<ImportTrace> {
+        let number = *self.ids.get(&peer)?;
+        let entry = rib.table.entry(rib.table.find((A::from_addr(prefix.addr())?, prefix.len()))?)?;
+        let path = rib.table.paths(entry).find(|p| p.source == number)?;
+        let mut steps = Vec::new();
+        let attr = self.shared.attrs.received(path.attr);
+        let used = import::explain(&self.shared, number, prefix, attr, &mut steps).map(Arc::new);
+        Some(ImportTrace { steps, received: self.received(&path)?, used })
+    }
+
     /// Why this prefix is announced to this peer or not.
     #[must_use]
     pub fn explain_export(&self, prefix: Cidr, peer: PeerId) -> ExportTrace {
@@ -194,7 +228,7 @@ impl Speaker {
         prefix: Cidr,
         id: PeerId,
         steps: &mut Vec<ExportStep>,
-    ) -> Option<Arc<crate::attr::Attributes>> {
+    ) -> Option<Arc<Attributes>> {
         let mut check = |step: &'static str, pass: bool, verdict: String| {
             steps.push(ExportStep { step, pass, verdict });
             pass.then_some(())

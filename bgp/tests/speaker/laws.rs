@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use tortie_bgp::attr::Attributes;
+use tortie_bgp::attr::{Attributes, Edit};
 use tortie_bgp::{Export, Family, Import, Input, PeerId, PeerView, Policy, Reset, RouteTable, RouteView};
 use tortie_config::Cidr;
 
@@ -24,12 +24,33 @@ impl Numbered {
 }
 
 impl Policy for Numbered {
-    fn import(&self, _: &PeerView<'_>, prefix: Cidr, _: &Attributes) -> Import {
-        if self.0 > 0 && self.bit(prefix, 1) { Import::Reject("numbered") } else { Import::Accept }
+    fn import(&self, from: &PeerView<'_>, prefix: Cidr, received: &Attributes) -> Import {
+        match (self.0, self.bit(prefix, 1)) {
+            (0, _) => Import::Accept,
+            (_, true) => Import::Reject("numbered"),
+            (number, false) if self.bit(prefix, 7) => {
+                // What was received decides along, so that a decision on changed attributes would show.
+                let seen = u32::try_from(received.communities.len()).unwrap();
+                let pref = Edit::LocalPref(100 + from.id.0 * number as u32);
+                Import::AcceptWith(
+                    [pref, Edit::AddCommunities([seen, 1000 + number as u32].into())].into_iter().collect(),
+                )
+            }
+            _ => Import::Accept,
+        }
     }
 
     fn export(&self, to: &PeerView<'_>, route: &RouteView<'_>) -> Export {
-        if self.0 > 0 && self.bit(route.prefix, 2 + to.class) { no("numbered") } else { yes("numbered") }
+        if self.0 > 0 && self.bit(route.prefix, 2 + to.class) {
+            return no("numbered");
+        }
+        if self.0 > 0 && self.bit(route.prefix, 20 + to.class) {
+            let times = self.0 as u8;
+            let edits =
+                [Edit::Prepend { asn: None, times }, Edit::MedAdd(5), Edit::AddCommunities([7].into())];
+            return yes("numbered").with_edits(edits.into_iter().collect());
+        }
+        yes("numbered")
     }
 }
 

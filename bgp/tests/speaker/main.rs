@@ -6,6 +6,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod edits;
 mod laws;
 mod net;
 mod raw;

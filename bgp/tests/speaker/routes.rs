@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use smallvec::smallvec;
 use tortie_bgp::attr::{Attributes, community};
 use tortie_bgp::{
     Export, Family, Import, Input, NextHopMode, PathSource, PeerId, PeerView, Policy, Reset, RouteMatch,
@@ -252,8 +251,8 @@ impl Policy for Marks {
 
     fn export(&self, _: &PeerView<'_>, route: &RouteView<'_>) -> Export {
         match route.prefix.to_string().split('.').nth(2) {
-            Some("1") => Export { communities: smallvec![community::NO_EXPORT], ..yes("marked") },
-            Some("2") => Export { communities: smallvec![community::NO_ADVERTISE], ..yes("marked") },
+            Some("1") => yes("marked").with_communities([community::NO_EXPORT], []),
+            Some("2") => yes("marked").with_communities([community::NO_ADVERTISE], []),
             Some("3") => no("three"),
             _ => yes("plain"),
         }

@@ -8,7 +8,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use smallvec::SmallVec;
 use tortie_bgp::attr::{AsPath, Attributes};
 use tortie_bgp::wire::{Capabilities, Entry, Families, Negotiated, Open, UpdateTemplate, write_keepalive};
 use tortie_bgp::{
@@ -31,11 +30,11 @@ impl Policy for TakeAll {
 }
 
 pub(crate) fn yes(gate: &'static str) -> Export {
-    Export { accept: true, gate, communities: SmallVec::new(), large_communities: SmallVec::new() }
+    Export::announce(gate)
 }
 
 pub(crate) fn no(gate: &'static str) -> Export {
-    Export { accept: false, ..yes(gate) }
+    Export::withhold(gate)
 }
 
 pub(crate) fn policy(policy: impl Policy + 'static) -> PolicyHandle {
