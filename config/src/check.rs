@@ -1,6 +1,6 @@
 //! What a command checks before it writes: stricter than reading, which has to take what others wrote.
 
-use crate::key::{Key, KeyError};
+use crate::key::{BgpItem, Key, KeyError};
 use crate::resource::{Resource, ValueError};
 
 /// Why a key or its value should not be written.
@@ -23,7 +23,7 @@ pub enum CheckError {
 /// Checks one key and its value as `tortie store put`, `import` and `validate` do. Unknown keys below `/calico/` pass.
 ///
 /// Beyond [`Resource::parse`] it refuses what readers take but nobody means: a key text that is not canonical, `Ready`
-/// with another word than true and false, an endpoint state that is none, a host endpoint with fields of a workload,
+/// with another word than true and false, a filter of no direction, an endpoint state that is none, a host endpoint with fields of a workload,
 /// an IPAM configuration that can never allocate, an unknown log level.
 ///
 /// # Errors
@@ -38,6 +38,18 @@ pub fn check(key_text: &str, value: &[u8]) -> Result<(), CheckError> {
     Resource::parse(&key, value)
         .and_then(|resource| strict(&resource, value))
         .map_err(|error| CheckError::Value { key: key_text.to_owned(), error })
+}
+
+/// Why a key that may be written, because Calico reads it, does nothing here; `None`: it is used, or unknown.
+#[must_use]
+pub fn unsupported(key_text: &str) -> Option<String> {
+    match Key::parse(key_text).ok()? {
+        Key::Bgp(_, BgpItem::CustomFilter(_, name)) => Some(format!(
+            "`{name}` is BIRD's filter language, which Tortie does not run: write its rules to \
+             /calico/bgp/v1/global/filters/NAME and name that in `filters` of the peers"
+        )),
+        _ => None,
+    }
 }
 
 const WORKLOAD_FIELDS: [&str; 8] =
@@ -70,6 +82,9 @@ fn strict(resource: &Resource, value: &[u8]) -> Result<(), ValueError> {
                 None => Ok(()),
                 Some(name) => Err(ValueError::new(name, "a field of workload endpoints", "leave it out")),
             }
+        }
+        Resource::Filter(filter) if filter.import.is_none() && filter.export.is_none() => {
+            Err(ValueError::new("", "neither import nor export", "write a list of rules for one of them"))
         }
         Resource::IpamConfig(config) if !config.strict_affinity && !config.auto_allocate_blocks => {
             let expected = "nothing could be allocated: set it, or \"strict_affinity\", to true";
@@ -121,6 +136,7 @@ mod tests {
                 "`state`: found nothing",
             ),
             ("/calico/ipam/v2/config", "{}", "nothing could be allocated"),
+            ("/calico/bgp/v1/global/filters/f", r#"{"exprot": []}"#, "neither import nor export"),
             (
                 "/calico/v1/ipam/v4/pool/10.0.0.7-16",
                 "{}",
@@ -131,6 +147,14 @@ mod tests {
             assert!(text.contains(says), "{key} {value}: {text}");
             assert!(text.contains(key), "{text}");
         }
+    }
+
+    #[test]
+    fn what_only_calico_runs_is_named() {
+        let text = unsupported("/calico/bgp/v1/global/custom_filters/v6/mine").unwrap();
+        assert!(text.contains("`mine`") && text.contains("filters/NAME"), "{text}");
+        assert_eq!(check("/calico/bgp/v1/global/custom_filters/v6/mine", b"accept;"), Ok(()));
+        assert_eq!(unsupported("/calico/bgp/v1/global/filters/mine"), None);
     }
 
     #[test]

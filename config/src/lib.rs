@@ -9,7 +9,7 @@ pub mod key;
 pub mod resource;
 pub mod selector;
 
-pub use check::{CheckError, check};
+pub use check::{CheckError, check, unsupported};
 pub use cidr::{Cidr, CidrError};
 pub use key::Key;
 pub use resource::{Resource, ValueError};

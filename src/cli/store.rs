@@ -71,7 +71,7 @@ pub(super) enum StoreCommand {
         #[arg(long)]
         redact: bool,
     },
-    /// Check every value; exit 1 when one cannot be read
+    /// Check every value; exit 1 when one cannot be read or is not supported
     Validate,
     /// Tell the agent to take the store as it is, ending a freeze
     Accept,
@@ -144,6 +144,7 @@ pub(super) async fn run(context: &Context, command: &StoreCommand) -> Result<(),
             if !raw {
                 check(key, &value)?;
             }
+            warn_unsupported(key);
             let txn = Txn { ops: vec![Op::Put { key: key.clone(), value, lease: None }], ..Txn::default() };
             let revision = committed(open(globals, true).await?.commit(txn).await?)?;
             say(format, &format!("{key} written at revision {revision}"))
@@ -296,6 +297,7 @@ async fn import(globals: &Globals, file: &Path, raw: bool) -> Result<(), Failure
         if !raw && let Err(error) = tortie_config::check(&key, value.as_bytes()) {
             wrong.push(error.to_string());
         }
+        warn_unsupported(&key);
         ops.push(Op::Put { key, value: value.into_bytes(), lease: None });
     }
     if !wrong.is_empty() {
@@ -340,14 +342,21 @@ async fn import(globals: &Globals, file: &Path, raw: bool) -> Result<(), Failure
     )
 }
 
+fn warn_unsupported(key: &str) {
+    if let Some(why) = tortie_config::unsupported(key) {
+        eprintln!("warning: {key}: {why}");
+    }
+}
+
 async fn validate(globals: &Globals) -> Result<(), Failure> {
     let snapshot = open(globals, false).await?.list(&[ROOT.to_owned()]).await?;
     let findings: Vec<Finding> = snapshot
         .entries
         .iter()
         .filter_map(|e| {
-            let error = tortie_config::check(&e.key, &e.value).err()?;
-            Some(Finding { key: e.key.clone(), error: error.to_string() })
+            let unsupported = || tortie_config::unsupported(&e.key);
+            let error = tortie_config::check(&e.key, &e.value).err().map(|error| error.to_string());
+            Some(Finding { key: e.key.clone(), error: error.or_else(unsupported)? })
         })
         .collect();
     let count = snapshot.entries.len();
@@ -357,7 +366,7 @@ async fn validate(globals: &Globals) -> Result<(), Failure> {
         }
         let _ = writeln!(
             out,
-            "{count} keys checked at revision {}: {} cannot be read",
+            "{count} keys checked at revision {}: {} cannot be used",
             snapshot.revision,
             findings.len()
         );
@@ -368,7 +377,7 @@ async fn validate(globals: &Globals) -> Result<(), Failure> {
     Err(Failure::new(
         Exit::No,
         "invalid-values",
-        "some values cannot be read: fix them with `tortie store put`",
+        "some values cannot be used: fix them with `tortie store put`",
     ))
 }
 

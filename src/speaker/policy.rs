@@ -55,12 +55,7 @@ impl Policy for ViewPolicy {
 
     fn export(&self, to: &PeerView<'_>, route: &RouteView<'_>) -> Export {
         let Some(policy) = self.classes.get(to.class) else {
-            return Export {
-                accept: false,
-                gate: "unknown-class",
-                communities: Default::default(),
-                large_communities: Default::default(),
-            };
+            return Export::withhold("unknown-class");
         };
         let answer = routing::export_gate(
             &self.view,
@@ -69,11 +64,10 @@ impl Policy for ViewPolicy {
             route.prefix,
             route.local.and_then(origin_kind),
         );
-        Export {
-            accept: answer.accept,
-            gate: answer.gate,
-            communities: answer.communities.into(),
-            large_communities: answer.large_communities.into(),
+        if answer.accept {
+            Export::announce(answer.gate).with_communities(answer.communities, answer.large_communities)
+        } else {
+            Export::withhold(answer.gate)
         }
     }
 }

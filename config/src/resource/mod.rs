@@ -17,6 +17,10 @@ mod block;
 mod duration;
 mod endpoint;
 mod error;
+mod filter;
+mod filter_community;
+mod filter_match;
+mod filter_set;
 mod handle;
 mod host;
 mod ipam_config;
@@ -44,6 +48,12 @@ pub use asn::Asn;
 pub use block::{Attribute, BLOCK_LEN_V4, BLOCK_LEN_V6, Block, BlockAffinity};
 pub use endpoint::{HostEndpoint, Nat, WorkloadEndpoint};
 pub use error::ValueError;
+pub use filter::{Filter, FilterDefault, FilterRule, FilterThen, RULES_MAX};
+pub use filter_community::{CommunityKind, CommunityPattern};
+pub use filter_match::{
+    AsRange, CommunityMatch, FilterMatch, PathElement, PathMatch, PathPattern, PrefixRange, RouteSource,
+};
+pub use filter_set::{CommunityChange, FilterSet, MedChange, NextHopChange, PREPEND_MAX, Prepend};
 pub use handle::Handle;
 pub use host::OrchestratorRef;
 pub use ipam_config::IpamConfig;
@@ -116,7 +126,7 @@ pub enum Resource {
     /// BIRD's filter text, which Tortie does not run.
     CustomFilter(String),
     /// A filter of Tortie's own.
-    Filter(Extra),
+    Filter(Box<Filter>),
     /// A node's address; `None` (an empty text): no BGP in this family.
     Address(Option<IpAddr>),
     /// The network of a node's address.
@@ -184,7 +194,7 @@ impl Resource {
             }
             BgpItem::Peer { addr, port } => Self::Peer(Box::new(Peer::parse(*addr, *port, bytes)?)),
             BgpItem::CustomFilter(..) => Self::CustomFilter(text::text(bytes)?.to_owned()),
-            BgpItem::Filter(_) => Self::Filter(policy::parse_object(bytes)?),
+            BgpItem::Filter(_) => Self::Filter(Box::new(Filter::parse(bytes)?)),
             BgpItem::Address(family) => Self::Address(text::address(bytes, *family)?),
             BgpItem::Network(family) => Self::Network(text::network(bytes, *family)?),
             BgpItem::RrClusterId => Self::RrClusterId(text::cluster_id(bytes)?),
@@ -204,9 +214,8 @@ impl Resource {
             Self::Ready(ready) => bytes(ready),
             Self::Setting(setting) => setting.to_text().into_bytes(),
             Self::BirdIp(addr) | Self::RrClusterId(addr) => optional(addr.as_ref()),
-            Self::HostMetadata(object) | Self::Filter(object) | Self::TortieStatus(object) => {
-                json::Writer::default().bytes(object)
-            }
+            Self::HostMetadata(object) | Self::TortieStatus(object) => json::Writer::default().bytes(object),
+            Self::Filter(filter) => filter.to_value(),
             Self::OrchestratorRefs(list) => OrchestratorRef::list_to_value(list),
             Self::WorkloadEndpoint(endpoint) => endpoint.to_value(),
             Self::HostEndpoint(endpoint) => endpoint.to_value(),

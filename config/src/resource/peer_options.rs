@@ -178,6 +178,8 @@ macro_rules! words {
     };
 }
 
+pub(super) use words;
+
 words! {
     /// Where the next hop of announced routes comes from.
     NextHopMode: "write \"Auto\", \"Self\" or \"Keep\"" {

@@ -289,7 +289,7 @@ pub(super) fn labels_to_value(labels: &Labels) -> Vec<u8> {
     labels_json(labels).to_string().into_bytes()
 }
 
-/// An object that is stored as it is: what Tortie's own status and filters are until their readers give them a type.
+/// An object that is stored as it is: what Tortie's own status is until its readers give it a type.
 pub(super) fn parse_object(bytes: &[u8]) -> Result<Extra, ValueError> {
     if bytes.iter().all(u8::is_ascii_whitespace) {
         return Ok(Extra(Map::new()));

@@ -31,6 +31,27 @@ fn samples() -> Vec<(&'static str, Value)> {
             }),
         ),
         (
+            "/calico/bgp/v1/host/h1/filters/tor",
+            json!({
+                "import": [
+                    {"name": "a", "then": "accept", "match": {
+                        "family": "ipv4", "prefixes": ["10.0.0.0/8", {"cidr": "11.0.0.0/8", "ge": 9, "le": 24}],
+                        "communities": ["1:2", "1:*"], "large_communities": {"all": ["1:2:3"], "none": ["4:*:*"]},
+                        "ext_communities": {"any": ["rt:1:2", "0x4300*"]},
+                        "as_path": {"origin": [1, "2-3"], "neighbour": [4], "contains": [5],
+                                    "length": {"ge": 1, "le": 9}, "matches": ["1 * ? 2-3"]},
+                        "next_hop": ["192.0.2.0/24"], "source": ["ebgp"], "peer": ["Node_1"], "role": ["customer"]
+                    }},
+                    {"then": "next", "set": {
+                        "local_pref": 200, "med": "+5", "prepend": {"as": 7, "count": 2}, "next_hop": "192.0.2.1",
+                        "communities": {"replace": ["1:1"]}, "large_communities": {"remove": ["1:*:*"], "add": ["1:2:3"]},
+                        "ext_communities": {"add": ["soo:1:1"]}
+                    }}
+                ],
+                "export": [{"then": "reject"}], "default": "accept"
+            }),
+        ),
+        (
             "/calico/bgp/v1/global/node_mesh",
             json!({"enabled": false, "password_file": "/etc/tortie/secrets/mesh", "bfd": true, "own_only": true}),
         ),

@@ -1,6 +1,7 @@
 //! Values from the data model's documents, and the laws of reading and writing.
 
 mod bgp;
+mod filters;
 mod ipam;
 mod laws;
 mod policy;
