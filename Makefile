@@ -32,10 +32,11 @@ soak: peers fuzzer
 fuzzer:
 	@$(CARGO) fuzz --version >/dev/null 2>&1 || $(CARGO) install --locked cargo-fuzz
 
+# The parts, then whole daemons side by side (root; about 15 minutes): see benches/README.md.
 bench: peers
 	$(CARGO) build --release --bin tortie --example bgp_load
 	$(CARGO) bench --workspace
-	benches/mesh.sh
+	benches/side-by-side.sh $(ARGS)
 
 peers:
 	@tests/tools/peers.sh $(PEERS)

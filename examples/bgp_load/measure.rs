@@ -1,0 +1,58 @@
+//! What a daemon costs: CPU and memory of all its processes, and what stands in its kernel.
+
+use std::fs;
+use std::io;
+use std::time::Duration;
+
+/// The processes of a daemon.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Processes(pub(crate) Vec<u32>);
+
+impl Processes {
+    /// User and system seconds of all threads so far.
+    pub(crate) fn cpu(&self) -> io::Result<f64> {
+        let mut nanoseconds = 0_u64;
+        for pid in &self.0 {
+            for task in fs::read_dir(format!("/proc/{pid}/task"))? {
+                // A thread may end meanwhile.
+                let text = fs::read_to_string(task?.path().join("schedstat")).unwrap_or_default();
+                nanoseconds +=
+                    text.split_whitespace().next().and_then(|t| t.parse::<u64>().ok()).unwrap_or(0);
+            }
+        }
+        Ok(Duration::from_nanos(nanoseconds).as_secs_f64())
+    }
+
+    /// Largest resident memory so far, the sum of all processes, MB.
+    pub(crate) fn peak_mb(&self) -> io::Result<f64> {
+        self.memory("VmHWM:")
+    }
+
+    /// Resident memory now, MB.
+    pub(crate) fn resident_mb(&self) -> io::Result<f64> {
+        self.memory("VmRSS:")
+    }
+
+    fn memory(&self, field: &str) -> io::Result<f64> {
+        let mut sum = 0.0;
+        for pid in &self.0 {
+            let text = fs::read_to_string(format!("/proc/{pid}/status"))?;
+            let line = text.lines().find_map(|l| l.strip_prefix(field));
+            sum += line.and_then(|l| l.split_whitespace().next()?.parse::<f64>().ok()).unwrap_or(0.0);
+        }
+        Ok(sum / 1024.0)
+    }
+
+    /// IPv4 prefixes in the main table of the daemon's namespace.
+    pub(crate) fn fib(&self) -> io::Result<usize> {
+        let Some(pid) = self.0.first() else { return Ok(0) };
+        let text = fs::read_to_string(format!("/proc/{pid}/net/fib_triestat"))?;
+        let main = text.split_once("Main:").map_or("", |(_, rest)| rest);
+        Ok(main.lines().find_map(|l| l.trim().strip_prefix("Prefixes:")?.trim().parse().ok()).unwrap_or(0))
+    }
+}
+
+/// User and system seconds of this process.
+pub(crate) fn own_cpu() -> f64 {
+    Processes(vec![std::process::id()]).cpu().unwrap_or(0.0)
+}
