@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use tortie_bgp::wire::write_keepalive;
-use tortie_bgp::{ConnId, Dial, Event, Input, NextHopState, PeerConfig, PeerId, Speaker, Transmit};
+use tortie_bgp::{ConnId, Dial, Event, Input, NextHopState, PeerId, Speaker, Transmit};
 use tortie_config::Cidr;
 
 use support::{
@@ -122,7 +122,8 @@ impl Bench {
 
     /// A peer that is configured, connects and is Established.
     fn peer(&mut self, n: u32, asn: u32) -> ConnId {
-        let config = PeerConfig { dial: Dial::Passive, ..peer(address(n), asn) };
+        let mut config = peer(address(n), asn);
+        config.dial = Dial::Passive;
         self.give(Input::Peer(PeerId(n), Box::new(config)));
         let conn = ConnId(u64::from(n));
         self.sent.resize(self.sent.len().max(n as usize + 1), 0);

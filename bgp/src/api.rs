@@ -9,6 +9,7 @@ use tortie_config::Cidr;
 
 use crate::attr::{Attributes, Edits};
 use crate::types::{Family, RouterId};
+use crate::wire::Role;
 
 /// A configured peer; chosen by the embedder, never reused for another peer while the speaker lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -63,6 +64,7 @@ pub enum NextHopMode {
 /// One peer. A change of a field moves only the sessions of this peer, and resets them only where the OPEN or the
 /// transport would differ.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PeerConfig {
     /// Address and port to dial; incoming connections are matched by address.
     pub remote: SocketAddr,
@@ -98,8 +100,47 @@ pub struct PeerConfig {
     pub max_prefixes: Option<u32>,
     /// Distinguishes peers for policy; two peers with equal class and equal session parameters share an update group.
     pub policy_class: u64,
+    /// Our role on the session (RFC 9234). It acts on eBGP sessions only: it is offered, has to fit the peer's, and routes
+    /// are marked with and judged by ONLY_TO_CUSTOMER (section 5).
+    pub role: Option<Role>,
+    /// Refuse an eBGP peer that offers no role (RFC 9234 4.2, strict mode). Without a role of ours it does nothing.
+    pub role_strict: bool,
+    /// The embedder's policy was written with this peer in mind. Without that an eBGP peer is neither taken routes from
+    /// nor sent any, while End-of-RIB is sent all the same (RFC 8212). iBGP peers do not need it.
+    pub ebgp_policy: bool,
     /// Text of the peer's name, for reports only.
     pub name: Arc<str>,
+}
+
+impl PeerConfig {
+    /// A peer that is dialled at once and carries IPv4 unicast, with a hold time of 90 s, without any option, and (see
+    /// [`PeerConfig::ebgp_policy`]) closed when it is an eBGP peer. Its name is its address.
+    #[must_use]
+    pub fn new(remote: SocketAddr, asn: u32) -> Self {
+        Self {
+            remote,
+            local: None,
+            asn,
+            local_asn: None,
+            families: vec![Family::Ipv4Unicast],
+            dial: Dial::Now,
+            hold_time: Duration::from_secs(90),
+            keepalive: None,
+            next_hop: NextHopMode::Auto,
+            local_v4: None,
+            local_v6: None,
+            reflector_client: None,
+            allow_own_as: 0,
+            restart_time: None,
+            extended_messages: false,
+            max_prefixes: None,
+            policy_class: 0,
+            role: None,
+            role_strict: false,
+            ebgp_policy: false,
+            name: remote.ip().to_string().into(),
+        }
+    }
 }
 
 /// A route that this speaker originates.
@@ -400,7 +441,7 @@ impl std::fmt::Debug for PolicyHandle {
 }
 
 /// What a policy sees of a peer. On export only the fields that make the update group are meaningful:
-/// `ebgp`, `asn` and `class`.
+/// `ebgp`, `asn`, `class` and `role`.
 #[derive(Debug, Clone, Copy)]
 pub struct PeerView<'a> {
     /// The peer; on export the first of its group.
@@ -413,6 +454,8 @@ pub struct PeerView<'a> {
     pub asn: u32,
     /// [`PeerConfig::policy_class`].
     pub class: u64,
+    /// Our role towards it (RFC 9234); `None` also where it does not act because the peer is iBGP.
+    pub role: Option<Role>,
 }
 
 /// What a policy sees of a route.

@@ -274,8 +274,8 @@ impl Step {
 /// One rung of [`ExportTrace::steps`] and [`ImportTrace::steps`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExportStep {
-    /// Stable name of the check: `session`, `family`, `best`, `split-horizon`, `well-known`, `reflection`, `next-hop`,
-    /// `deferral`, `policy`, `size`.
+    /// Stable name of the check: `session`, `family`, `best`, `split-horizon`, `deferral`, `ebgp-policy`, `role`,
+    /// `well-known`, `reflection`, `next-hop`, `policy`, `size`.
     pub step: &'static str,
     /// It lets the route pass.
     pub pass: bool,

@@ -167,6 +167,8 @@ impl Ends<'_> {
             extended_messages: true,
             password: None,
             bfd: None,
+            role: None,
+            role_strict: false,
             policy: PeerPolicy::default(),
         }
     }
@@ -228,6 +230,8 @@ impl Ends<'_> {
         self.times(&mut peer, value);
         peer.password = value.password.clone();
         peer.bfd = value.bfd.clone();
+        peer.role = value.role.map(resource::Role::opposite);
+        peer.role_strict = value.role_strict;
         peer.ttl_security = value.ttl_security;
         // What they call our AS, when it is not the one we have.
         peer.local_asn = Some(value.as_num.get()).filter(|asn| *asn != self.local.asn);
@@ -266,6 +270,8 @@ impl Ends<'_> {
         peer.extended_messages = value.extended_messages.unwrap_or(true);
         peer.password = value.password.clone();
         peer.bfd = value.bfd.clone();
+        peer.role = value.role;
+        peer.role_strict = value.role_strict;
         peer.policy = PeerPolicy {
             own_only: value.own_only,
             import_pools: value.import_pools,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tortie_config::Cidr;
 /// What the values of the store say of pools and peers means the same here.
-pub use tortie_config::resource::{Bfd, IpipMode, NextHopMode, Password, PrefixAdvertisement};
+pub use tortie_config::resource::{Bfd, IpipMode, NextHopMode, Password, PrefixAdvertisement, Role};
 
 /// A change on its way from a store revision (or an UPDATE) to the kernel's acknowledgement; unique while the agent
 /// runs, 0 = none. Written `c-7f31`.
@@ -127,6 +127,10 @@ pub struct PeerIntent {
     pub password: Option<Password>,
     /// `bfd`, of the peer or of the mesh.
     pub bfd: Option<Bfd>,
+    /// `role`: ours on the session (RFC 9234).
+    pub role: Option<Role>,
+    /// `role_strict`: refuse an eBGP peer that offers no role.
+    pub role_strict: bool,
     /// What export and import decisions read of this peer.
     pub policy: PeerPolicy,
 }

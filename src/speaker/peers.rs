@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
+use tortie_bgp::wire::Role;
 use tortie_bgp::{ConnId, Dial, Family, NextHopMode, PeerConfig, PeerId};
 
 use crate::routing::{self, PeerIntent};
@@ -206,33 +207,45 @@ fn config(intent: &PeerIntent, name: Arc<str>, classes: &Classes) -> PeerConfig 
     if intent.ipv6 {
         families.push(Family::Ipv6Unicast);
     }
-    PeerConfig {
-        remote: intent.remote,
-        local: intent.local,
-        asn: intent.asn,
-        local_asn: intent.local_asn,
-        families,
-        dial: match intent.dial_after {
-            None => Dial::Passive,
-            Some(delay) if delay.is_zero() => Dial::Now,
-            Some(delay) => Dial::After(delay),
-        },
-        hold_time: intent.hold_time,
-        keepalive: intent.keepalive_time,
-        next_hop: match intent.next_hop {
-            routing::NextHopMode::Auto => NextHopMode::Auto,
-            routing::NextHopMode::Own => NextHopMode::Own,
-            routing::NextHopMode::Keep => NextHopMode::Keep,
-        },
-        local_v4: intent.local_v4,
-        local_v6: intent.local_v6,
-        reflector_client: intent.reflector_client,
-        allow_own_as: intent.allow_local_as,
-        restart_time: Some(intent.restart_time),
-        extended_messages: intent.extended_messages,
-        max_prefixes: intent.max_prefixes,
-        policy_class: classes.of(&intent.policy),
-        name,
+    let mut config = PeerConfig::new(intent.remote, intent.asn);
+    config.local = intent.local;
+    config.local_asn = intent.local_asn;
+    config.families = families;
+    config.dial = match intent.dial_after {
+        None => Dial::Passive,
+        Some(delay) if delay.is_zero() => Dial::Now,
+        Some(delay) => Dial::After(delay),
+    };
+    config.hold_time = intent.hold_time;
+    config.keepalive = intent.keepalive_time;
+    config.next_hop = match intent.next_hop {
+        routing::NextHopMode::Auto => NextHopMode::Auto,
+        routing::NextHopMode::Own => NextHopMode::Own,
+        routing::NextHopMode::Keep => NextHopMode::Keep,
+    };
+    config.local_v4 = intent.local_v4;
+    config.local_v6 = intent.local_v6;
+    config.reflector_client = intent.reflector_client;
+    config.allow_own_as = intent.allow_local_as;
+    config.restart_time = Some(intent.restart_time);
+    config.extended_messages = intent.extended_messages;
+    config.max_prefixes = intent.max_prefixes;
+    config.policy_class = classes.of(&intent.policy);
+    config.role = intent.role.map(role);
+    config.role_strict = intent.role_strict;
+    // The gates of `routing` are the policy of every peer that the store names (RFC 8212).
+    config.ebgp_policy = true;
+    config.name = name;
+    config
+}
+
+fn role(role: routing::Role) -> Role {
+    match role {
+        routing::Role::Provider => Role::Provider,
+        routing::Role::Customer => Role::Customer,
+        routing::Role::Peer => Role::Peer,
+        routing::Role::RsServer => Role::RouteServer,
+        routing::Role::RsClient => Role::RouteServerClient,
     }
 }
 
@@ -269,6 +282,8 @@ mod tests {
             extended_messages: false,
             password: None,
             bfd: None,
+            role: None,
+            role_strict: false,
             policy: PeerPolicy::default(),
         }
     }

@@ -88,6 +88,8 @@ pub(crate) fn peer(at: &str, local: &str, asn: u32) -> PeerIntent {
         extended_messages: false,
         password: None,
         bfd: None,
+        role: None,
+        role_strict: false,
         policy: PeerPolicy::default(),
     }
 }

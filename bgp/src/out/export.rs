@@ -11,8 +11,9 @@ use crate::query::ExportStep;
 use crate::rib::Shared;
 use crate::rib::entry::Path;
 use crate::rib::source::{LOCAL, Source};
+use crate::session::role;
 use crate::types::Family;
-use crate::wire::{Families, Negotiated, UpdateTemplate};
+use crate::wire::{Families, Negotiated, Role, UpdateTemplate};
 
 /// LOCAL_PREF towards iBGP peers of routes that have none.
 const LOCAL_PREF: u32 = 100;
@@ -31,6 +32,10 @@ pub(crate) struct GroupKey {
     /// Our next hop for routes of this family; `None`: we have none.
     pub(crate) own: Option<IpAddr>,
     pub(crate) class: u64,
+    /// Ours on these eBGP sessions.
+    pub(crate) role: Option<Role>,
+    /// eBGP without a policy: nothing is sent (RFC 8212).
+    pub(crate) closed: bool,
 }
 
 impl GroupKey {
@@ -104,6 +109,18 @@ pub(crate) fn verdict(
     }) {
         return Verdict::No;
     }
+    if !note(r, "ebgp-policy", !key.closed, || {
+        if key.closed { "no policy is given for this eBGP peer (RFC 8212)" } else { "given, or iBGP" }.into()
+    }) {
+        return Verdict::No;
+    }
+    if !note(r, "role", role::may_send(key.role, attributes), || match (key.role, attributes.otc()) {
+        (None, _) => "no role on this session".into(),
+        (Some(_), None) => "not marked ONLY_TO_CUSTOMER".into(),
+        (Some(role), Some(asn)) => format!("ONLY_TO_CUSTOMER of AS {asn}, and our role is {role:?}"),
+    }) {
+        return Verdict::No;
+    }
     let forbidden = well_known(attributes, key.session.ebgp).filter(|_| !local);
     if !note(r, "well-known", forbidden.is_none(), || forbidden.unwrap_or("no such community").into()) {
         return Verdict::No;
@@ -120,8 +137,14 @@ pub(crate) fn verdict(
     }) {
         return Verdict::No;
     }
-    let to =
-        PeerView { id: face.id, name: &face.name, ebgp: key.session.ebgp, asn: key.asn, class: key.class };
+    let to = PeerView {
+        id: face.id,
+        name: &face.name,
+        ebgp: key.session.ebgp,
+        asn: key.asn,
+        class: key.class,
+        role: key.role,
+    };
     let from = shared.sources.get(path.source).map(Source::view);
     let route = RouteView { prefix, attributes, local: kind, from };
     let answer = shared.policy.0.export(&to, &route);
@@ -235,6 +258,7 @@ pub(crate) fn attributes(
         if !added.is_some_and(|a| a.edits.touch_med()) {
             a.med = None;
         }
+        role::mark_sent(key.role, key.local_asn, &mut a);
         a.edit_extra(|e| {
             e.originator_id = None;
             e.cluster_list = Box::default();

@@ -48,6 +48,8 @@ fn key(class: u64) -> GroupKey {
         next_hop: NextHopMode::Auto,
         own: Some(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1))),
         class,
+        role: None,
+        closed: false,
     }
 }
 
@@ -100,6 +102,8 @@ impl World {
                 class: 0,
                 client: None,
                 allow_own_as: 0,
+                role: None,
+                ebgp_policy: true,
                 router_id: n + 1,
                 own: SmallVec::new(),
                 families: [SourceFamily::default(); 2],

@@ -5,6 +5,7 @@ use super::source::Source;
 use crate::api::Import;
 use crate::attr::{Attributes, EditNextHop, Edits};
 use crate::query::ExportStep;
+use crate::session::role;
 use tortie_config::Cidr;
 
 /// A path is used.
@@ -52,6 +53,14 @@ impl Reasons {
 
 /// Why no route with these attributes is used from this peer, whatever its prefix.
 pub(crate) fn loop_check(shared: &Shared, from: &Source, attributes: &Attributes) -> Option<&'static str> {
+    // RFC 8212.
+    if from.ebgp() && !from.ebgp_policy {
+        return Some("no_policy");
+    }
+    // RFC 9234 5.
+    if role::is_leaked(from.role(), from.asn, attributes) {
+        return Some("route_leak");
+    }
     let allowed = usize::from(from.allow_own_as);
     // RFC 4271 9.1.2; with a local AS of its own the session must not hide the global one.
     if attributes.as_path.count(from.local_asn) > allowed

@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 
 use crate::api::{PeerId, PeerView};
 use crate::types::Family;
+use crate::wire::Role;
 
 /// The number that local routes carry instead of a peer's.
 pub(crate) const LOCAL: u32 = u32::MAX;
@@ -23,6 +24,10 @@ pub(crate) struct Source {
     pub(crate) class: u64,
     pub(crate) client: Option<u32>,
     pub(crate) allow_own_as: u8,
+    /// [`PeerConfig::role`](crate::PeerConfig::role).
+    pub(crate) role: Option<Role>,
+    /// [`PeerConfig::ebgp_policy`](crate::PeerConfig::ebgp_policy).
+    pub(crate) ebgp_policy: bool,
     /// The BGP identifier of the last OPEN.
     pub(crate) router_id: u32,
     /// Our addresses towards it: no next hop of its routes may be one of them.
@@ -101,6 +106,11 @@ impl Source {
         self.asn != self.local_asn
     }
 
+    /// Our role, where it acts.
+    pub(crate) fn role(&self) -> Option<Role> {
+        self.role.filter(|_| self.ebgp())
+    }
+
     pub(crate) fn family(&self, family: Family) -> &SourceFamily {
         let [v4, v6] = &self.families;
         if family == Family::Ipv4Unicast { v4 } else { v6 }
@@ -112,7 +122,14 @@ impl Source {
     }
 
     pub(crate) fn view(&self) -> PeerView<'_> {
-        PeerView { id: self.id, name: &self.name, ebgp: self.ebgp(), asn: self.asn, class: self.class }
+        PeerView {
+            id: self.id,
+            name: &self.name,
+            ebgp: self.ebgp(),
+            asn: self.asn,
+            class: self.class,
+            role: self.role(),
+        }
     }
 }
 

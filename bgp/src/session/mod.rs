@@ -1,7 +1,7 @@
 //! Sessions: peers and their connections as values, timers, and OPENs.
 //!
 //! What is here: the state of a peer ([`Peer`]) and of a connection ([`Conn`]), the heap of deadlines ([`timers`]), and what
-//! we offer and accept in an OPEN ([`open`]). What is not: the transitions between states, which need tables and peers
+//! we offer and accept in an OPEN ([`open`]), with the roles that may meet in one ([`role`]). What is not: the transitions between states, which need tables and peers
 //! together and live in [`speaker`](crate::speaker).
 //!
 //! A peer has up to two connections, one in each direction, until a collision or Established leaves one. The state that
@@ -9,6 +9,7 @@
 
 pub(crate) mod conn;
 pub(crate) mod open;
+pub(crate) mod role;
 pub(crate) mod timers;
 
 use std::time::{Duration, Instant};

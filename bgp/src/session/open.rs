@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use super::role;
 use crate::api::{GlobalConfig, PeerConfig};
 use crate::types::Family;
 use crate::wire::{Capabilities, ErrorCode, Families, GracefulRestart, Negotiated, Notification, Open};
@@ -37,6 +38,7 @@ pub(crate) fn ours(global: &GlobalConfig, peer: &PeerConfig, bits: RestartBits) 
         route_refresh: true,
         extended_messages: peer.extended_messages,
         ext_nexthop: families.contains(Family::Ipv4Unicast),
+        role: peer.role.filter(|_| asn != peer.asn),
         graceful_restart: Some(GracefulRestart {
             restarted: bits.restarted,
             notification: false,
@@ -69,6 +71,7 @@ pub(crate) fn judge(ours: &Open, theirs: &Open, peer: &PeerConfig) -> Result<Agr
     if theirs.router_id == ours.router_id && theirs.asn == ours.asn {
         return Err(Notification::with_data(ErrorCode::BAD_IDENTIFIER, &theirs.router_id.0.to_be_bytes()));
     }
+    role::meet(ours.capabilities.role, theirs.capabilities.role, peer.role_strict)?;
     let negotiated = Negotiated::between(ours, theirs);
     if negotiated.families.is_empty() {
         // RFC 5492 5: the capabilities that are missed, as they stand in an OPEN.
@@ -106,6 +109,8 @@ pub(crate) fn needs_reset(old: &PeerConfig, new: &PeerConfig) -> bool {
             c.hold_time.as_secs(),
             c.restart_time,
             c.extended_messages,
+            c.role,
+            c.role_strict,
         )
     };
     key(old) != key(new)

@@ -44,6 +44,8 @@ impl Speaker {
             class: config.policy_class,
             client: None,
             allow_own_as: config.allow_own_as,
+            role: config.role,
+            ebgp_policy: config.ebgp_policy,
             router_id: 0,
             own: smallvec::SmallVec::new(),
             families: [SourceFamily::default(); 2],
@@ -84,13 +86,17 @@ impl Speaker {
         if let Some(source) = self.shared.sources.get_mut(number) {
             // Export policy sees whom a route came from.
             reexport |= source.class != config.policy_class || source.name != config.name;
-            reimport = source.class != config.policy_class || source.allow_own_as != config.allow_own_as;
+            reimport = source.class != config.policy_class
+                || source.allow_own_as != config.allow_own_as
+                || source.ebgp_policy != config.ebgp_policy;
             source.name = config.name.clone();
             source.address = config.remote.ip().to_canonical();
             source.asn = config.asn;
             source.local_asn = local_asn;
             source.class = config.policy_class;
             source.allow_own_as = config.allow_own_as;
+            source.role = config.role;
+            source.ebgp_policy = config.ebgp_policy;
         }
         if old.reflector_client != config.reflector_client {
             self.set_client(number, config.reflector_client);

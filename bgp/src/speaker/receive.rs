@@ -10,6 +10,7 @@ use crate::rib::entry::Key;
 use crate::rib::import::{self, Judge, Judged};
 use crate::rib::table::Announced;
 use crate::session::conn::Input;
+use crate::session::role;
 use crate::types::Family;
 use crate::wire::{
     ErrorCode, Frame, MessageKind, Negotiated, Nlri, Notification, Open, RefreshKind, RouteRefresh, Update,
@@ -248,6 +249,9 @@ impl Speaker {
     ) {
         if session.ebgp {
             attributes.local_pref = None;
+            if let Some(from) = self.shared.sources.get(number) {
+                role::mark_received(from.role(), from.asn, &mut attributes);
+            }
         }
         let attr = self.shared.attrs.intern(attributes, false, &mut self.shared.hops);
         let shared = &mut self.shared;

@@ -180,6 +180,8 @@ impl Speaker {
             next_hop: peer.config.next_hop,
             own: open::own_next_hop(&peer.config, conn.local.ip(), family, session.ext_nexthop),
             class: peer.config.policy_class,
+            role: peer.config.role.filter(|_| session.ebgp),
+            closed: session.ebgp && !peer.config.ebgp_policy,
         };
         Some((key, Face { id: peer.id, name: peer.config.name.clone() }))
     }

@@ -11,5 +11,6 @@ mod laws;
 mod net;
 mod raw;
 mod restart;
+mod roles;
 mod routes;
 mod sessions;

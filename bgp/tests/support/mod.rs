@@ -11,8 +11,8 @@ use std::time::Duration;
 use tortie_bgp::attr::{AsPath, Attributes};
 use tortie_bgp::wire::{Capabilities, Entry, Families, Negotiated, Open, UpdateTemplate, write_keepalive};
 use tortie_bgp::{
-    Dial, Export, Family, GlobalConfig, Import, NextHopMode, Origination, PeerConfig, PeerView, Policy,
-    PolicyHandle, RouteView, RouterId, Tag,
+    Export, Family, GlobalConfig, Import, Origination, PeerConfig, PeerView, Policy, PolicyHandle, RouteView,
+    RouterId, Tag,
 };
 use tortie_config::Cidr;
 
@@ -56,26 +56,10 @@ pub(crate) fn global(asn: u32, id: u32) -> GlobalConfig {
 
 /// A peer of one family that is dialled at once.
 pub(crate) fn peer(remote: IpAddr, asn: u32) -> PeerConfig {
-    PeerConfig {
-        remote: SocketAddr::new(remote, 179),
-        local: None,
-        asn,
-        local_asn: None,
-        families: vec![Family::Ipv4Unicast],
-        dial: Dial::Now,
-        hold_time: Duration::from_secs(90),
-        keepalive: None,
-        next_hop: NextHopMode::Auto,
-        local_v4: None,
-        local_v6: None,
-        reflector_client: None,
-        allow_own_as: 0,
-        restart_time: None,
-        extended_messages: false,
-        max_prefixes: None,
-        policy_class: 0,
-        name: format!("peer-{remote}").into(),
-    }
+    let mut config = PeerConfig::new(SocketAddr::new(remote, 179), asn);
+    config.ebgp_policy = true;
+    config.name = format!("peer-{remote}").into();
+    config
 }
 
 /// A route of our own.

@@ -53,6 +53,8 @@ pub struct Peer {
     pub bfd: Option<Bfd>,
     /// The local role (RFC 9234).
     pub role: Option<Role>,
+    /// Refuse an eBGP peer that offers no role of its own (RFC 9234 4.2, strict mode).
+    pub role_strict: bool,
     /// Several paths per prefix (RFC 7911).
     pub add_path: Option<AddPath>,
     /// Families to carry, without repetition; empty: both when both ends have an address.
@@ -93,6 +95,7 @@ impl Peer {
             max_prefixes: None,
             bfd: None,
             role: None,
+            role_strict: false,
             add_path: None,
             families: Vec::new(),
             extended_messages: None,
@@ -130,6 +133,7 @@ impl Peer {
         peer.max_prefixes = fields.number("max_prefixes", 1, u64::from(u32::MAX))?;
         peer.bfd = Bfd::take(fields)?;
         peer.role = fields.parsed("role", Role::EXPECTED)?;
+        peer.role_strict = fields.flag("role_strict")?;
         peer.add_path = fields.parsed("add_path", AddPath::EXPECTED)?;
         peer.families = families(fields)?;
         peer.extended_messages = fields.bool("extended_messages")?;
@@ -199,6 +203,7 @@ impl Peer {
         writer.put_some("max_prefixes", self.max_prefixes);
         writer.put_some("bfd", self.bfd.as_ref().map(Bfd::json));
         writer.put_text("role", self.role.as_ref());
+        writer.put_some("role_strict", self.role_strict.then_some(true));
         writer.put_text("add_path", self.add_path.as_ref());
         if !self.families.is_empty() {
             let names: Vec<&str> = self.families.iter().map(|family| family_name(*family)).collect();

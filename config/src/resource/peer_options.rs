@@ -220,6 +220,20 @@ words! {
     }
 }
 
+impl Role {
+    /// The role of the other end (RFC 9234 4.2, table 2).
+    #[must_use]
+    pub fn opposite(self) -> Self {
+        match self {
+            Self::Provider => Self::Customer,
+            Self::Customer => Self::Provider,
+            Self::Peer => Self::Peer,
+            Self::RsServer => Self::RsClient,
+            Self::RsClient => Self::RsServer,
+        }
+    }
+}
+
 impl AddPath {
     /// Whether several paths are taken from the peer.
     #[must_use]

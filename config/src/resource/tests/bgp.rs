@@ -52,7 +52,7 @@ fn every_field_of_a_peer() {
         "rr_cluster_id": "244.0.0.1", "restart_time": "120s", "keepalive_time": "10s", "hold_time": "1m30s",
         "next_hop_mode": "Keep", "keep_next_hop": true, "ttl_security": 1, "num_allow_local_as": 2,
         "local_as_num": "65001", "passive_mode": true, "filters": ["tor"], "max_prefixes": 1000, "bfd": true,
-        "role": "customer", "add_path": "both", "families": ["ipv6", "ipv4"], "extended_messages": true,
+        "role": "customer", "role_strict": true, "add_path": "both", "families": ["ipv6", "ipv4"], "extended_messages": true,
         "own_only": true, "import_pools": false, "calico_node": true, "reachable_by": ""
     })
     .to_string();
@@ -72,6 +72,7 @@ fn every_field_of_a_peer() {
     assert_eq!(peer.max_prefixes, Some(1000));
     assert_eq!(peer.bfd, Some(Bfd::default()));
     assert_eq!((peer.role, peer.add_path), (Some(Role::Customer), Some(AddPath::Both)));
+    assert!(peer.role_strict && peer.role.is_some_and(|r| r.opposite() == Role::Provider));
     assert_eq!(peer.families, [IpFamily::V4, IpFamily::V6]);
     assert_eq!(peer.extended_messages, Some(true));
     assert_eq!(peer.extra.get("calico_node"), Some(&json!(true)));
