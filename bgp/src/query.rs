@@ -57,6 +57,8 @@ pub struct SessionStatus {
     pub extended_next_hop: bool,
     /// The peer takes ROUTE-REFRESH (RFC 2918).
     pub route_refresh: bool,
+    /// Both ends mark beginning and end of a refresh (RFC 7313).
+    pub enhanced_refresh: bool,
     /// The peer's restart time, when it offered graceful restart (RFC 4724).
     pub graceful_restart: Option<Duration>,
 }

@@ -47,6 +47,7 @@ pub(super) fn peer(session: &str, intent: &RoutingIntent, status: Option<&PeerSt
         let named = [
             (s.as4, "4-octet-as"),
             (s.route_refresh, "route-refresh"),
+            (s.enhanced_refresh, "enhanced-route-refresh"),
             (s.extended_messages, "extended-messages"),
             (s.extended_next_hop, "extended-next-hop"),
             (s.graceful_restart.is_some(), "graceful-restart"),

@@ -54,6 +54,8 @@ pub(crate) struct Member {
 pub(crate) enum Produced {
     /// Messages.
     Segment(Arc<Segment>),
+    /// A pass over everything that is announced came to its end.
+    AllTold,
     /// End-of-RIB, once in a session.
     EndOfRib,
     /// Nothing yet, but there is more to look at.

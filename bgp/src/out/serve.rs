@@ -145,7 +145,7 @@ impl Group {
             m.known = None;
         }
         self.settle(member, pages.resume);
-        Produced::Working
+        if pages.all { Produced::AllTold } else { Produced::Working }
     }
 
     /// The announcements of a page, for all members that ask for it before it changes.

@@ -143,7 +143,7 @@ impl World {
                 self.waiting.remove(&n);
                 return false;
             }
-            Produced::Working | Produced::EndOfRib => return true,
+            Produced::Working | Produced::AllTold | Produced::EndOfRib => return true,
             Produced::Segment(segment) => segment,
         };
         let own = segment.private(n).cloned();

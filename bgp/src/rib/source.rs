@@ -13,6 +13,9 @@ use crate::wire::Role;
 /// The number that local routes carry instead of a peer's.
 pub(crate) const LOCAL: u32 = u32::MAX;
 
+/// Refreshes that may begin before one has ended.
+const REFRESHES: u8 = 40;
+
 /// A peer, session apart.
 #[derive(Debug)]
 pub(crate) struct Source {
@@ -42,11 +45,13 @@ pub(crate) struct Source {
 pub(crate) struct SourceFamily {
     /// The session that paths belong to: it rises with each session's end.
     pub(crate) generation: u8,
-    /// Paths of this earlier session are kept as stale (RFC 4724).
+    /// Paths from this generation on are kept as stale: of an earlier session (RFC 4724), or not yet refreshed (RFC 7313).
     pub(crate) kept: Option<u8>,
+    /// What is stale waits for the end of a refresh in this very session (RFC 7313).
+    pub(crate) refreshing: bool,
     /// Paths of the current session.
     pub(crate) current: Counts,
-    /// Paths of the kept session.
+    /// Paths of the kept generations.
     pub(crate) stale: Counts,
     /// Prefixes whose best path it gives.
     pub(crate) best: u32,
@@ -67,7 +72,13 @@ impl SourceFamily {
     /// Paths of this generation count.
     #[inline]
     pub(crate) fn is_valid(&self, generation: u8) -> bool {
-        generation == self.generation || self.kept == Some(generation)
+        generation == self.generation || self.is_kept(generation)
+    }
+
+    #[inline]
+    fn is_kept(&self, generation: u8) -> bool {
+        let age = |g: u8| self.generation.wrapping_sub(g);
+        generation != self.generation && self.kept.is_some_and(|oldest| age(generation) <= age(oldest))
     }
 
     /// Where paths of this generation are counted.
@@ -75,7 +86,7 @@ impl SourceFamily {
     pub(crate) fn counts(&mut self, generation: u8) -> Option<&mut Counts> {
         if generation == self.generation {
             Some(&mut self.current)
-        } else if self.kept == Some(generation) {
+        } else if self.is_kept(generation) {
             Some(&mut self.stale)
         } else {
             None
@@ -84,11 +95,40 @@ impl SourceFamily {
 
     /// The session ended. `keep`: its routes stay as stale; those that were stale already do not (RFC 4724 4.2).
     pub(crate) fn end(&mut self, keep: bool) {
+        // What a refresh had not come to is no older than the rest.
+        if std::mem::take(&mut self.refreshing) && keep && self.kept.is_some() {
+            self.age();
+            return;
+        }
         let keep = keep && self.current.received > 0;
         // A restart during a restart without any new routes leaves the old ones stale: nothing newer is known.
         (self.kept, self.stale) =
             if keep { (Some(self.generation), self.current) } else { (None, Counts::default()) };
         self.current = Counts::default();
+        self.next();
+    }
+
+    /// A refresh begins: all routes are stale until they come again (RFC 7313 4). One that begins anew makes those stale
+    /// that had come already.
+    pub(crate) fn begin_refresh(&mut self) {
+        let oldest = self.kept.unwrap_or(self.generation);
+        // Generations are told apart by an octet. Who begins so often without an end gets no more of them.
+        if self.generation.wrapping_sub(oldest) < REFRESHES {
+            self.kept = Some(oldest);
+            self.refreshing = true;
+            self.age();
+        }
+    }
+
+    /// The current generation joins the kept ones.
+    fn age(&mut self) {
+        self.stale.received += self.current.received;
+        self.stale.filtered += self.current.filtered;
+        self.current = Counts::default();
+        self.next();
+    }
+
+    fn next(&mut self) {
         self.generation = self.generation.wrapping_add(1);
         self.unswept = self.unswept.saturating_add(1);
     }
@@ -96,6 +136,7 @@ impl SourceFamily {
     /// What is still stale is gone.
     pub(crate) fn drop_stale(&mut self) -> bool {
         let had = self.kept.take().is_some();
+        self.refreshing = false;
         self.stale = Counts::default();
         had
     }
@@ -158,5 +199,61 @@ impl Sources {
 
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut Source)> {
         self.0.iter_mut().map(|(n, s)| (u32::try_from(n).unwrap_or(LOCAL), s))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn received(family: &mut SourceFamily, count: u32) {
+        family.current.received += count;
+    }
+
+    #[test]
+    fn a_refresh_keeps_all_generations_until_its_end() {
+        let mut f = SourceFamily::default();
+        received(&mut f, 3);
+        let first = f.generation;
+        f.begin_refresh();
+        received(&mut f, 1);
+        let second = f.generation;
+        f.begin_refresh();
+        assert!(f.is_valid(first) && f.is_valid(second) && f.is_valid(f.generation));
+        assert_eq!((f.stale.received, f.current.received), (4, 0));
+        assert!(!f.is_valid(first.wrapping_sub(1)) && !f.is_valid(f.generation.wrapping_add(1)));
+        assert!(f.drop_stale() && !f.refreshing);
+        assert!(!f.is_valid(first) && !f.is_valid(second) && f.is_valid(f.generation));
+    }
+
+    #[test]
+    fn a_session_that_ends_within_a_refresh_keeps_all_or_nothing() {
+        for keep in [true, false] {
+            let mut f = SourceFamily::default();
+            received(&mut f, 2);
+            f.begin_refresh();
+            received(&mut f, 1);
+            let (old, new) = (f.generation.wrapping_sub(1), f.generation);
+            f.end(keep);
+            assert_eq!((f.is_valid(old), f.is_valid(new)), (keep, keep));
+            assert_eq!(f.stale.received, if keep { 3 } else { 0 });
+            assert!(!f.refreshing);
+            // The next session starts clean, and another end drops what was stale before.
+            received(&mut f, 1);
+            let last = f.generation;
+            f.end(true);
+            assert_eq!((f.is_valid(old), f.is_valid(new), f.is_valid(last)), (false, false, true));
+        }
+    }
+
+    #[test]
+    fn endless_beginnings_never_wrap() {
+        let mut f = SourceFamily::default();
+        received(&mut f, 1);
+        let first = f.generation;
+        for _ in 0..1000 {
+            f.begin_refresh();
+        }
+        assert!(f.is_valid(first) && f.generation.wrapping_sub(first) == REFRESHES);
     }
 }

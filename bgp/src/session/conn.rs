@@ -53,9 +53,28 @@ pub(crate) struct Conn {
     pub(crate) held_until: Option<Instant>,
     /// KEEPALIVE came while it waited.
     pub(crate) confirmed: bool,
+    /// Refreshes that we send, by family.
+    pub(crate) refreshes: [RefreshOut; 2],
+}
+
+/// A refresh that the peer is sent (RFC 7313).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum RefreshOut {
+    #[default]
+    No,
+    /// It was asked for before End-of-RIB, after which it has to begin.
+    Due,
+    /// It began; when all routes are told, its end is.
+    Begun,
 }
 
 impl Conn {
+    /// Both ends offered enhanced refresh (RFC 7313).
+    pub(crate) fn has_enhanced_refresh(&self) -> bool {
+        self.ours.capabilities.enhanced_refresh
+            && self.theirs.as_ref().is_some_and(|t| t.capabilities.enhanced_refresh)
+    }
+
     pub(crate) fn is_extended(&self) -> bool {
         self.negotiated.is_some_and(|n| n.extended)
     }

@@ -67,6 +67,8 @@ pub(crate) struct Peer {
     /// What the peer offered for graceful restart in the running or last session.
     pub(crate) graceful: Option<GracefulRestart>,
     pub(crate) restart: Restart,
+    /// Until when the end of a refresh is waited for, by family.
+    pub(crate) refresh_until: [Option<Instant>; 2],
     /// Not dialled and not let in before then, after an error that needs people.
     pub(crate) penalty_until: Option<Instant>,
 }
@@ -93,6 +95,7 @@ impl Peer {
             sent: MessageCounts::default(),
             graceful: None,
             restart: Restart::No,
+            refresh_until: [None; 2],
             penalty_until: None,
         }
     }

@@ -36,6 +36,7 @@ pub(crate) fn ours(global: &GlobalConfig, peer: &PeerConfig, bits: RestartBits) 
         families,
         as4: Some(asn),
         route_refresh: true,
+        enhanced_refresh: true,
         extended_messages: peer.extended_messages,
         ext_nexthop: families.contains(Family::Ipv4Unicast),
         role: peer.role.filter(|_| asn != peer.asn),

@@ -101,6 +101,7 @@ impl Speaker {
             extended_messages: agreed.extended,
             extended_next_hop: agreed.ext_nexthop,
             route_refresh: theirs.capabilities.route_refresh,
+            enhanced_refresh: conn.has_enhanced_refresh(),
             graceful_restart: theirs
                 .capabilities
                 .graceful_restart

@@ -21,7 +21,7 @@ use crate::rib::walk::Job;
 use crate::session::timers::Timer;
 use crate::session::{Dialling, Peer, open};
 use crate::types::Family;
-use crate::wire::{ErrorCode, Notification, RefreshKind, RouteRefresh};
+use crate::wire::{ErrorCode, Notification};
 
 /// How long a peer that flooded us is left alone.
 const PENALTY: Duration = Duration::from_secs(60);
@@ -225,7 +225,7 @@ impl Speaker {
     }
 
     /// Import decisions about this peer's routes are made anew.
-    fn reimport(&mut self, number: u32) {
+    pub(super) fn reimport(&mut self, number: u32) {
         if let Some(source) = self.shared.sources.get_mut(number) {
             for family in &mut source.families {
                 family.reimport = true;
@@ -341,7 +341,7 @@ impl Speaker {
             Reset::SoftIn => self.refresh_in(number),
             Reset::SoftOut => {
                 for family in Family::ALL {
-                    self.resend(number, family);
+                    self.refresh_out(number, family, None);
                 }
             }
         }
@@ -361,24 +361,6 @@ impl Speaker {
                 self.drop_stale(number, family);
             }
         }
-    }
-
-    /// Asks for all routes again; a peer that does not take the question has its stored routes evaluated again.
-    fn refresh_in(&mut self, number: u32) {
-        let Some(id) = self.peers.get(&number).and_then(|p| p.session) else { return };
-        let Some(conn) = self.conns.get_mut(&id) else { return };
-        let (Some(theirs), Some(session)) = (&conn.theirs, conn.negotiated) else { return };
-        if !theirs.capabilities.route_refresh {
-            self.reimport(number);
-            return;
-        }
-        for family in session.families.iter() {
-            RouteRefresh { family, kind: RefreshKind::Request }.write(&mut conn.control);
-            if let Some(peer) = self.peers.get_mut(&number) {
-                peer.sent.route_refresh += 1;
-            }
-        }
-        self.want_write(id);
     }
 
     /// A peer did what only people can mend.

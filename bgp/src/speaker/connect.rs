@@ -165,6 +165,7 @@ impl Speaker {
                 keepalive_at: None,
                 held_until: None,
                 confirmed: false,
+                refreshes: [crate::session::conn::RefreshOut::No; 2],
             },
         );
         self.want_write(conn);

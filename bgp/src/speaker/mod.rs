@@ -4,6 +4,7 @@
 //!  Input --> handle --+--> connect   dial, accept, OPEN, collision, up and down
 //!                     +--> config    peers, global, policy, local routes
 //!                     +--> receive   octets -> messages -> tables
+//!                     +--> refresh   routes again, asked for and sent
 //!                     +--> restart   graceful restart, ours and theirs
 //!                     `--> work      timers, queued input, walks, update groups     --> Event
 //!  poll_transmit ---------> transmit session messages, then what update groups have --> octets
@@ -19,6 +20,7 @@ mod best;
 mod config;
 mod connect;
 mod receive;
+mod refresh;
 mod restart;
 mod routes;
 mod transmit;

@@ -12,9 +12,7 @@ use crate::rib::table::Announced;
 use crate::session::conn::Input;
 use crate::session::role;
 use crate::types::Family;
-use crate::wire::{
-    ErrorCode, Frame, MessageKind, Negotiated, Nlri, Notification, Open, RefreshKind, RouteRefresh, Update,
-};
+use crate::wire::{ErrorCode, Frame, MessageKind, Negotiated, Nlri, Notification, Open, Update};
 
 /// Messages of a connection that one call reads.
 const MESSAGES: usize = 64;
@@ -160,7 +158,7 @@ impl Speaker {
             (State::OpenConfirm, MessageKind::Keepalive) => self.confirmed(id),
             (State::Established, MessageKind::Keepalive) => {}
             (State::Established, MessageKind::Update) => self.update(id, frame.body, tally),
-            (State::Established, MessageKind::RouteRefresh) => self.refresh_asked(id, frame.body),
+            (State::Established, MessageKind::RouteRefresh) => self.refresh_message(id, frame.body),
             // RFC 6608: which state it was, and what came.
             (state, kind) => {
                 let code = match state {
@@ -185,20 +183,6 @@ impl Speaker {
         };
         let down = Down { code, text, notification: Some(pair(notification.code)), helper: false };
         self.drop_conn(id, None, &down);
-    }
-
-    fn refresh_asked(&mut self, id: ConnId, body: &[u8]) {
-        match RouteRefresh::decode(body) {
-            Ok(Some(RouteRefresh { family, kind: RefreshKind::Request })) => {
-                let number = self.conns.get(&id).map(|c| c.peer);
-                if let Some(number) = number.filter(|n| self.carries(*n, family)) {
-                    self.resend(number, family);
-                }
-            }
-            // Demarcations are for those who offered enhanced refresh (RFC 7313).
-            Ok(_) => {}
-            Err(notification) => self.refuse(id, notification),
-        }
     }
 
     fn update(&mut self, id: ConnId, body: &[u8], tally: &mut Tally) {

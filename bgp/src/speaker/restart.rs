@@ -193,6 +193,7 @@ impl Speaker {
         let now = self.now;
         if let Some(peer) = self.peers.get_mut(&number) {
             peer.restart = Restart::No;
+            peer.refresh_until = [None; 2];
             if helper {
                 let time = peer.graceful.as_ref().map_or(0, |g| g.time);
                 let until = now + Duration::from_secs(u64::from(time));
@@ -270,7 +271,9 @@ impl Speaker {
         }
         peer.restart = Restart::No;
         for family in Family::ALL {
-            self.drop_stale(number, family);
+            if !self.is_refreshing(number, family) {
+                self.drop_stale(number, family);
+            }
         }
     }
 
@@ -286,7 +289,9 @@ impl Speaker {
         let Some(peer) = self.peers.get_mut(&number) else { return };
         let [v4, v6] = &mut peer.end_of_rib_received;
         *(if family == Family::Ipv4Unicast { v4 } else { v6 }) = true;
-        self.drop_stale(number, family);
+        if !self.is_refreshing(number, family) {
+            self.drop_stale(number, family);
+        }
         let stale =
             self.shared.sources.get(number).is_some_and(|s| s.families.iter().any(|f| f.kept.is_some()));
         if let Some(peer) = self.peers.get_mut(&number)

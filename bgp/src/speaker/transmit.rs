@@ -104,8 +104,11 @@ impl Speaker {
                     if let Some(peer) = self.peers.get_mut(&number) {
                         peer.sent.update += 1;
                     }
+                    self.end_of_rib_sent(id, number, family, buf);
                 }
+                Produced::AllTold => self.refresh_told(id, number, family, buf),
             }
+            let Some(conn) = self.conns.get_mut(&id) else { return false };
             conn.turn = 1 - family.index();
             return true;
         }

@@ -58,6 +58,7 @@ impl Speaker {
             }
             Timer::Dial(number) => self.dial_timer(number),
             Timer::Restart(number) => self.restart_timer(number),
+            Timer::Refresh(number) => self.refresh_timer(number),
             Timer::Deferral => self.deferral_timer(),
         }
     }

@@ -10,6 +10,7 @@ mod edits;
 mod laws;
 mod net;
 mod raw;
+mod refresh;
 mod restart;
 mod roles;
 mod routes;

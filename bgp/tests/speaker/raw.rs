@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use tortie_bgp::wire::{
-    Capabilities, Families, Frame, GracefulRestart, MessageKind, Negotiated, Notification, Open, Update,
-    write_end_of_rib, write_keepalive,
+    Capabilities, Families, Frame, GracefulRestart, MessageKind, Negotiated, Open, Update, write_end_of_rib,
+    write_keepalive,
 };
 use tortie_bgp::{
     ConnId, Dial, DownCode, Event, Family, Input, NextHopState, PeerId, RouterId, Speaker, State, Transmit,
@@ -15,16 +15,16 @@ use crate::support::{
     self, TakeAll, announce, attributes, cidr, global, greeting, ip, peer, policy, route, session,
 };
 
-struct Hand {
-    speaker: Speaker,
-    now: Instant,
-    events: Vec<Event>,
+pub(crate) struct Hand {
+    pub(crate) speaker: Speaker,
+    pub(crate) now: Instant,
+    pub(crate) events: Vec<Event>,
 }
 
-const CONN: ConnId = ConnId(1);
+pub(crate) const CONN: ConnId = ConnId(1);
 
 impl Hand {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let now = Instant::now();
         let mut hand =
             Self { speaker: Speaker::new(global(64512, 1), policy(TakeAll), now), now, events: vec![] };
@@ -36,12 +36,12 @@ impl Hand {
         hand
     }
 
-    fn accept(&mut self, conn: ConnId) {
+    pub(crate) fn accept(&mut self, conn: ConnId) {
         let local = SocketAddr::new(ip("192.0.2.1"), 179);
         self.give(Input::Accepted { conn, local, remote: SocketAddr::new(ip("192.0.2.9"), 40_000) });
     }
 
-    fn give(&mut self, input: Input<'_>) {
+    pub(crate) fn give(&mut self, input: Input<'_>) {
         self.speaker.handle(input, self.now);
         while let Some(event) = self.speaker.poll_event() {
             if let Event::TrackNextHop(a) = event {
@@ -54,13 +54,13 @@ impl Hand {
         }
     }
 
-    fn rest(&mut self) {
+    pub(crate) fn rest(&mut self) {
         while self.speaker.poll_timeout().is_some_and(|t| t <= self.now) {
             self.give(Input::Tick);
         }
     }
 
-    fn wait(&mut self, time: Duration) {
+    pub(crate) fn wait(&mut self, time: Duration) {
         let until = self.now + time;
         while let Some(at) = self.speaker.poll_timeout().filter(|at| *at <= until) {
             self.now = self.now.max(at);
@@ -69,7 +69,7 @@ impl Hand {
         self.now = until;
     }
 
-    fn sent(&mut self, conn: ConnId) -> Vec<(MessageKind, Vec<u8>)> {
+    pub(crate) fn sent(&mut self, conn: ConnId) -> Vec<(MessageKind, Vec<u8>)> {
         let mut bytes = Vec::new();
         while self.speaker.poll_transmit(conn, &mut bytes, 4096, self.now) == Transmit::More {}
         let mut rest = &bytes[..];
@@ -81,40 +81,51 @@ impl Hand {
         all
     }
 
-    fn up(mut self) -> Self {
-        let bytes = greeting(&open());
+    pub(crate) fn up(self) -> Self {
+        self.up_with(&open())
+    }
+
+    /// The peer says this OPEN and the session comes up.
+    pub(crate) fn up_with(mut self, open: &Open) -> Self {
+        let bytes = greeting(open);
         self.give(Input::Data(CONN, &bytes));
         assert_eq!(self.state(), State::Established);
         self
     }
 
-    fn state(&self) -> State {
+    pub(crate) fn state(&self) -> State {
         self.speaker.peer(PeerId(1), self.now).unwrap().state
     }
 
     /// The NOTIFICATION that ended the connection; it was closed after it.
-    fn refused(&mut self, bytes: &[u8]) -> (u8, u8) {
+    pub(crate) fn refused(&mut self, bytes: &[u8]) -> (u8, u8) {
+        let (code, _) = self.refused_with(bytes);
+        (code[0], code[1])
+    }
+
+    /// Its code and data.
+    pub(crate) fn refused_with(&mut self, bytes: &[u8]) -> (Vec<u8>, Vec<u8>) {
         self.give(Input::Data(CONN, bytes));
         assert!(self.events.contains(&Event::Close(CONN)), "not closed");
         let sent = self.sent(CONN);
         let (kind, body) = sent.last().unwrap();
         assert_eq!(*kind, MessageKind::Notification);
-        let code = Notification::decode(body).code;
-        (code.0, code.1)
+        let (code, data) = body.split_at(2);
+        (code.to_vec(), data.to_vec())
     }
 }
 
-fn open() -> Open {
+pub(crate) fn open() -> Open {
     support::open(65001, 9)
 }
 
-fn bytes_of(open: &Open) -> Vec<u8> {
+pub(crate) fn bytes_of(open: &Open) -> Vec<u8> {
     let mut bytes = Vec::new();
     open.write(&mut bytes);
     bytes
 }
 
-fn update(prefixes: std::ops::Range<u32>) -> Vec<u8> {
+pub(crate) fn update(prefixes: std::ops::Range<u32>) -> Vec<u8> {
     let mut out = Vec::new();
     let attributes = attributes(ip("192.0.2.9"), &[65001]);
     announce(&mut out, &session(true), &attributes, prefixes.map(|n| (0x0a00_0000 + (n << 8), 24)));
@@ -131,7 +142,7 @@ fn our_open_offers_what_it_should() {
     let c = open.capabilities;
     assert_eq!(
         (c.as4, c.route_refresh, c.extended_messages, c.enhanced_refresh),
-        (Some(64512), true, false, false)
+        (Some(64512), true, false, true)
     );
     let gr = GracefulRestart {
         restarted: false,

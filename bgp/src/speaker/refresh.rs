@@ -1,0 +1,152 @@
+//! Routes that are sent again (RFC 2918), with beginning and end where both ends can (RFC 7313).
+
+use std::time::Duration;
+
+use super::Speaker;
+use super::restart::group;
+use crate::api::ConnId;
+use crate::out::member::EndOfRib;
+use crate::session::conn::RefreshOut;
+use crate::session::timers::Timer;
+use crate::types::Family;
+use crate::wire::{RefreshKind, RouteRefresh};
+
+/// Longest time for which stale routes wait for the end of a refresh (RFC 7313 4 asks for a bound and names none).
+const STALE: Duration = Duration::from_secs(360);
+
+impl Speaker {
+    /// A ROUTE-REFRESH came.
+    pub(super) fn refresh_message(&mut self, id: ConnId, body: &[u8]) {
+        let refresh = match RouteRefresh::decode(body) {
+            Ok(Some(refresh)) => refresh,
+            Ok(None) => return,
+            Err(notification) => {
+                self.refuse(id, notification);
+                return;
+            }
+        };
+        let Some(conn) = self.conns.get(&id) else { return };
+        let (number, enhanced) = (conn.peer, conn.has_enhanced_refresh());
+        let RouteRefresh { family, kind } = refresh;
+        if !self.carries(number, family) {
+            return;
+        }
+        match kind {
+            RefreshKind::Request => self.refresh_out(number, family, None),
+            // Demarcations are for those who offered enhanced refresh.
+            RefreshKind::Begin if enhanced => self.refresh_begins(number, family),
+            RefreshKind::End if enhanced => self.refresh_ends(number, family),
+            RefreshKind::Begin | RefreshKind::End => {}
+        }
+    }
+
+    /// The peer's refresh begins.
+    fn refresh_begins(&mut self, number: u32, family: Family) {
+        let Some(peer) = self.peers.get_mut(&number) else { return };
+        let [v4, v6] = peer.end_of_rib_received;
+        let first = !(if family == Family::Ipv4Unicast { v4 } else { v6 });
+        // RFC 7313 4: ignored before the End-of-RIB of a peer that sends one.
+        if peer.graceful.is_some() && first {
+            return;
+        }
+        let until = self.now + STALE;
+        if let Some(place) = peer.refresh_until.get_mut(family.index()) {
+            *place = Some(until);
+        }
+        self.timers.set(Timer::Refresh(number), until);
+        if let Some(source) = self.shared.sources.get_mut(number) {
+            source.family_mut(family).begin_refresh();
+        }
+    }
+
+    /// The peer's refresh is over: what did not come again is gone.
+    fn refresh_ends(&mut self, number: u32, family: Family) {
+        let Some(peer) = self.peers.get_mut(&number) else { return };
+        if let Some(place) = peer.refresh_until.get_mut(family.index()) {
+            *place = None;
+        }
+        // An end without a beginning says nothing.
+        if self.is_refreshing(number, family) {
+            self.drop_stale(number, family);
+        }
+    }
+
+    /// Ends refreshes whose end did not come in time.
+    pub(super) fn refresh_timer(&mut self, number: u32) {
+        for family in Family::ALL {
+            let until = self.peers.get(&number).and_then(|p| *p.refresh_until.get(family.index())?);
+            if until.is_some_and(|until| until <= self.now) {
+                self.refresh_ends(number, family);
+            }
+        }
+    }
+
+    /// Routes of this family are stale because of a refresh, not of a restart.
+    pub(super) fn is_refreshing(&self, number: u32, family: Family) -> bool {
+        self.shared.sources.get(number).is_some_and(|s| s.family(family).refreshing)
+    }
+
+    /// Sends all routes of a family again. `buf`: what is sent goes there right now.
+    pub(super) fn refresh_out(&mut self, number: u32, family: Family, buf: Option<&mut Vec<u8>>) {
+        let Some(peer) = self.peers.get(&number) else { return };
+        let (Some(group), Some(id)) = (group(peer, family), peer.session) else { return };
+        let member = self.group(family, group).and_then(|g| g.member(number));
+        let first_sent = member.is_some_and(|m| m.end_of_rib == EndOfRib::Sent);
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        if conn.has_enhanced_refresh() {
+            let state = if first_sent { RefreshOut::Begun } else { RefreshOut::Due };
+            if let Some(place) = conn.refreshes.get_mut(family.index()) {
+                *place = state;
+            }
+            if state == RefreshOut::Due {
+                return;
+            }
+            // It may overtake UPDATEs that are under way, never the other way round: the peer would sweep their routes.
+            let out = buf.unwrap_or(&mut conn.control);
+            RouteRefresh { family, kind: RefreshKind::Begin }.write(out);
+            self.count_refresh(number);
+        }
+        self.resend(number, family);
+    }
+
+    /// End-of-RIB was sent: a refresh that waited for it begins.
+    pub(super) fn end_of_rib_sent(&mut self, id: ConnId, number: u32, family: Family, buf: &mut Vec<u8>) {
+        let due = self.conns.get(&id).and_then(|c| c.refreshes.get(family.index())).copied();
+        if due == Some(RefreshOut::Due) {
+            self.refresh_out(number, family, Some(buf));
+        }
+    }
+
+    /// All that is announced was told; it ends the refresh that has begun, if one has.
+    pub(super) fn refresh_told(&mut self, id: ConnId, number: u32, family: Family, buf: &mut Vec<u8>) {
+        let place = self.conns.get_mut(&id).and_then(|c| c.refreshes.get_mut(family.index()));
+        let Some(place) = place.filter(|p| **p == RefreshOut::Begun) else { return };
+        *place = RefreshOut::No;
+        RouteRefresh { family, kind: RefreshKind::End }.write(buf);
+        self.count_refresh(number);
+    }
+
+    fn count_refresh(&mut self, number: u32) {
+        if let Some(peer) = self.peers.get_mut(&number) {
+            peer.sent.route_refresh += 1;
+        }
+    }
+
+    /// Asks for all routes again; a peer that does not take the question has its stored routes evaluated again.
+    pub(super) fn refresh_in(&mut self, number: u32) {
+        let Some(id) = self.peers.get(&number).and_then(|p| p.session) else { return };
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        let (Some(theirs), Some(session)) = (&conn.theirs, conn.negotiated) else { return };
+        if !theirs.capabilities.route_refresh {
+            self.reimport(number);
+            return;
+        }
+        for family in session.families.iter() {
+            RouteRefresh { family, kind: RefreshKind::Request }.write(&mut conn.control);
+            if let Some(peer) = self.peers.get_mut(&number) {
+                peer.sent.route_refresh += 1;
+            }
+        }
+        self.want_write(id);
+    }
+}
