@@ -1,0 +1,95 @@
+//! Deterministic simulation: whole networks of speakers on a virtual clock, with links that delay and break, processes that
+//! die and come back, and routes that come and go. When all is quiet every best path is that of the plain reference.
+//!
+//! A seed is a network and its life. One that fails prints the command that repeats it.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    missing_docs,
+    reason = "a panic is how a test fails"
+)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod life;
+mod net;
+mod reference;
+mod topology;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Lives through a seed with networks of at most so many speakers.
+fn live(seed: u64, most: usize) -> Result<(u64, u64), String> {
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        let net = life::live(seed, most);
+        life::check(&net).map(|()| (net.trace, net.sessions))
+    }));
+    outcome.unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        Err(text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string)).unwrap_or_default())
+    })
+}
+
+fn seeds(seeds: std::ops::Range<u64>, most: usize) {
+    let next = AtomicU64::new(seeds.start);
+    let failed = Mutex::new(Vec::new());
+    let sessions = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(2, usize::from).min(8) {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= seeds.end {
+                        return;
+                    }
+                    match live(seed, most) {
+                        Ok((_, up)) => {
+                            sessions.fetch_add(up, Ordering::Relaxed);
+                        }
+                        Err(why) => failed.lock().unwrap().push((seed, why)),
+                    }
+                }
+            });
+        }
+    });
+    let mut failed = failed.into_inner().unwrap();
+    failed.sort();
+    for (seed, why) in failed.iter().take(5) {
+        println!("seed {seed}: {why}");
+        println!(
+            "  SIM_SEED={seed} SIM_SPEAKERS={most} cargo test -p tortie-bgp --test sim one_seed -- --nocapture"
+        );
+    }
+    assert!(failed.is_empty(), "{} of {} seeds failed", failed.len(), seeds.end - seeds.start);
+    let (count, sessions) = (seeds.end - seeds.start, sessions.into_inner());
+    println!("{count} seeds, {sessions} sessions came up");
+    assert!(sessions > 10 * count, "networks in which nothing happens prove nothing");
+}
+
+#[test]
+fn networks_of_twenty_converge_to_the_reference() {
+    seeds(0..200, 20);
+}
+
+/// `SIM_SEEDS=FROM..TO` takes a part of them.
+#[test]
+#[ignore = "hours"]
+fn soak_networks_of_two_hundred_converge_to_the_reference() {
+    let range = std::env::var("SIM_SEEDS").unwrap_or_else(|_| "0..10000".into());
+    let (from, to) = range.split_once("..").unwrap();
+    seeds(from.parse().unwrap()..to.parse().unwrap(), 200);
+}
+
+/// Repeats a seed: `SIM_SEED`, and `SIM_SPEAKERS` as the test that found it says.
+#[test]
+fn one_seed() {
+    let number = |name: &str, default| std::env::var(name).map_or(default, |v| v.parse().unwrap());
+    let (seed, most) = (number("SIM_SEED", 7), number("SIM_SPEAKERS", 20));
+    let first = live(seed, most as usize).unwrap();
+    // What one cannot repeat one cannot mend.
+    assert_eq!(first, live(seed, most as usize).unwrap());
+}
