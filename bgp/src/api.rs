@@ -337,9 +337,9 @@ pub struct Down {
     pub code: DownCode,
     /// For people; sanitised.
     pub text: String,
-    /// NOTIFICATION code and subcode, when one was sent or received.
+    /// NOTIFICATION code and subcode, when one was sent or received; of a Hard Reset (RFC 8538) what it encloses.
     pub notification: Option<(u8, u8)>,
-    /// Routes are kept as stale (RFC 4724 helper).
+    /// Routes are kept as stale (helper of RFC 4724 and RFC 8538).
     pub helper: bool,
 }
 

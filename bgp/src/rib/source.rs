@@ -16,6 +16,9 @@ pub(crate) const LOCAL: u32 = u32::MAX;
 /// Refreshes that may begin before one has ended.
 const REFRESHES: u8 = 40;
 
+/// Generations over which stale routes are kept at most: an octet tells them apart.
+const SPAN: u8 = 200;
+
 /// A peer, session apart.
 #[derive(Debug)]
 pub(crate) struct Source {
@@ -61,6 +64,17 @@ pub(crate) struct SourceFamily {
     pub(crate) reimport: bool,
 }
 
+/// What stays of a family's routes when its session ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Keep {
+    /// Nothing.
+    Nothing,
+    /// The routes of this session, and not those that were stale already (RFC 4724 4.2).
+    Session,
+    /// Also those that were stale already (RFC 8538 4.1).
+    All,
+}
+
 /// Numbers of paths.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
@@ -75,10 +89,17 @@ impl SourceFamily {
         generation == self.generation || self.is_kept(generation)
     }
 
+    /// Paths of this generation are stale.
     #[inline]
     fn is_kept(&self, generation: u8) -> bool {
-        let age = |g: u8| self.generation.wrapping_sub(g);
-        generation != self.generation && self.kept.is_some_and(|oldest| age(generation) <= age(oldest))
+        generation != self.generation
+            && self.kept.is_some_and(|oldest| self.age(generation) <= self.age(oldest))
+    }
+
+    /// How many generations ago.
+    #[inline]
+    fn age(&self, generation: u8) -> u8 {
+        self.generation.wrapping_sub(generation)
     }
 
     /// Where paths of this generation are counted.
@@ -93,19 +114,21 @@ impl SourceFamily {
         }
     }
 
-    /// The session ended. `keep`: its routes stay as stale; those that were stale already do not (RFC 4724 4.2).
-    pub(crate) fn end(&mut self, keep: bool) {
+    /// The session ended.
+    pub(crate) fn end(&mut self, keep: Keep) {
         // What a refresh had not come to is no older than the rest.
-        if std::mem::take(&mut self.refreshing) && keep && self.kept.is_some() {
-            self.age();
-            return;
+        let joined = keep == Keep::All || (keep == Keep::Session && self.refreshing);
+        self.refreshing = false;
+        let older = self.kept.filter(|oldest| joined && self.age(*oldest) < SPAN);
+        if older.is_none() {
+            self.drop_stale();
         }
-        let keep = keep && self.current.received > 0;
-        // A restart during a restart without any new routes leaves the old ones stale: nothing newer is known.
-        (self.kept, self.stale) =
-            if keep { (Some(self.generation), self.current) } else { (None, Counts::default()) };
-        self.current = Counts::default();
-        self.next();
+        if keep == Keep::Nothing || self.current.received == 0 {
+            self.current = Counts::default();
+        } else {
+            self.kept = Some(older.unwrap_or(self.generation));
+        }
+        self.join();
     }
 
     /// A refresh begins: all routes are stale until they come again (RFC 7313 4). One that begins anew makes those stale
@@ -116,19 +139,15 @@ impl SourceFamily {
         if self.generation.wrapping_sub(oldest) < REFRESHES {
             self.kept = Some(oldest);
             self.refreshing = true;
-            self.age();
+            self.join();
         }
     }
 
     /// The current generation joins the kept ones.
-    fn age(&mut self) {
+    fn join(&mut self) {
         self.stale.received += self.current.received;
         self.stale.filtered += self.current.filtered;
         self.current = Counts::default();
-        self.next();
-    }
-
-    fn next(&mut self) {
         self.generation = self.generation.wrapping_add(1);
         self.unswept = self.unswept.saturating_add(1);
     }
@@ -234,14 +253,14 @@ mod tests {
             f.begin_refresh();
             received(&mut f, 1);
             let (old, new) = (f.generation.wrapping_sub(1), f.generation);
-            f.end(keep);
+            f.end(if keep { Keep::Session } else { Keep::Nothing });
             assert_eq!((f.is_valid(old), f.is_valid(new)), (keep, keep));
             assert_eq!(f.stale.received, if keep { 3 } else { 0 });
             assert!(!f.refreshing);
             // The next session starts clean, and another end drops what was stale before.
             received(&mut f, 1);
             let last = f.generation;
-            f.end(true);
+            f.end(Keep::Session);
             assert_eq!((f.is_valid(old), f.is_valid(new), f.is_valid(last)), (false, false, true));
         }
     }

@@ -75,6 +75,12 @@ impl Conn {
             && self.theirs.as_ref().is_some_and(|t| t.capabilities.enhanced_refresh)
     }
 
+    /// Both ends said that NOTIFICATIONs are no end to graceful restart (RFC 8538 4).
+    pub(crate) fn has_graceful_notification(&self) -> bool {
+        let said = |open: &Open| open.capabilities.graceful_restart.as_ref().is_some_and(|g| g.notification);
+        said(&self.ours) && self.theirs.as_ref().is_some_and(said)
+    }
+
     pub(crate) fn is_extended(&self) -> bool {
         self.negotiated.is_some_and(|n| n.extended)
     }

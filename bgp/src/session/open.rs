@@ -42,7 +42,7 @@ pub(crate) fn ours(global: &GlobalConfig, peer: &PeerConfig, bits: RestartBits) 
         role: peer.role.filter(|_| asn != peer.asn),
         graceful_restart: Some(GracefulRestart {
             restarted: bits.restarted,
-            notification: false,
+            notification: true,
             time: seconds(restart_time).min(4095),
             families: families.iter().map(|f| (f, forwarding(f))).collect(),
         }),

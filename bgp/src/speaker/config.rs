@@ -16,10 +16,11 @@ use crate::rib::Shared;
 use crate::rib::entry::{Key, LocalRoute};
 use crate::rib::hops::Answered;
 use crate::rib::import::ACCEPTED;
-use crate::rib::source::{LOCAL, Source, SourceFamily};
+use crate::rib::source::{Keep, LOCAL, Source, SourceFamily};
 use crate::rib::walk::Job;
+use crate::session::conn::Conn;
 use crate::session::timers::Timer;
-use crate::session::{Dialling, Peer, open};
+use crate::session::{Dialling, Peer, Restart, open};
 use crate::types::Family;
 use crate::wire::{ErrorCode, Notification};
 
@@ -70,12 +71,11 @@ impl Speaker {
         }
         let reset = open::needs_reset(&old, &config);
         if reset {
-            self.end_sessions(
-                number,
-                ErrorCode::CONFIGURATION_CHANGE,
-                DownCode::Config,
-                "the configuration changed",
-            );
+            let who = |c: &PeerConfig| (c.remote.ip(), c.asn, open::local_asn(&self.global, c));
+            let cease = Notification::new(ErrorCode::CONFIGURATION_CHANGE);
+            // What another one said is not worth keeping.
+            let hard = who(&old) != who(&config);
+            self.end_sessions(number, &cease, hard, DownCode::Config, "the configuration changed");
             self.forget_address(number, old.remote.ip().to_canonical());
             self.by_address.entry(config.remote.ip().to_canonical()).or_default().push(number);
         }
@@ -140,12 +140,8 @@ impl Speaker {
 
     pub(super) fn remove_peer(&mut self, id: PeerId) {
         let Some(number) = self.ids.remove(&id) else { return };
-        self.end_sessions(
-            number,
-            ErrorCode::DECONFIGURED,
-            DownCode::Config,
-            "the peer is no longer configured",
-        );
+        let cease = Notification::new(ErrorCode::DECONFIGURED);
+        self.end_sessions(number, &cease, true, DownCode::Config, "the peer is no longer configured");
         self.count_transit(number, false);
         self.set_client(number, None);
         if let Some(peer) = self.peers.remove(&number) {
@@ -157,7 +153,7 @@ impl Speaker {
         for family in Family::ALL {
             // Also what was kept from an earlier session.
             if let Some(source) = self.shared.sources.get_mut(number) {
-                source.family_mut(family).end(false);
+                source.family_mut(family).end(Keep::Nothing);
             }
             self.purge(number, family);
         }
@@ -173,20 +169,27 @@ impl Speaker {
         }
     }
 
-    /// Ends all connections of a peer with this Cease.
-    fn end_sessions(&mut self, number: u32, cease: ErrorCode, code: DownCode, text: &str) {
+    /// Ends all connections of a peer with this Cease. `hard`: neither end is to keep routes (RFC 8538).
+    fn end_sessions(&mut self, number: u32, cease: &Notification, hard: bool, code: DownCode, text: &str) {
         let conns: Vec<_> = self.peers.get(&number).map(|p| p.conns().collect()).unwrap_or_default();
         for conn in conns {
-            let down = Down { code, text: text.into(), notification: Some(pair(cease)), helper: false };
-            self.drop_conn(conn, Some(Notification::new(cease)), &down);
+            let down = Down { code, text: text.into(), notification: Some(pair(cease.code)), helper: false };
+            let both = self.conns.get(&conn).is_some_and(Conn::has_graceful_notification);
+            let cease = cease.clone();
+            self.drop_conn(conn, Some(if hard && both { cease.into_hard_reset() } else { cease }), &down);
         }
-        // Not even stale routes outlive such an end.
+        if hard {
+            self.drop_all_stale(number);
+        }
+    }
+
+    /// Not even stale routes outlive a hard end.
+    fn drop_all_stale(&mut self, number: u32) {
+        if let Some(peer) = self.peers.get_mut(&number) {
+            peer.restart = Restart::No;
+        }
         for family in Family::ALL {
-            let stale =
-                self.shared.sources.get_mut(number).is_some_and(|s| s.family_mut(family).drop_stale());
-            if stale {
-                self.purge(number, family);
-            }
+            self.drop_stale(number, family);
         }
     }
 
@@ -253,7 +256,8 @@ impl Speaker {
             let before = self.shared.sources.get(number).map(|s| s.local_asn);
             if old.router_id != router_id || before != Some(local_asn) {
                 let text = "AS or router id changed";
-                self.end_sessions(number, ErrorCode::CONFIGURATION_CHANGE, DownCode::Config, text);
+                let cease = Notification::new(ErrorCode::CONFIGURATION_CHANGE);
+                self.end_sessions(number, &cease, true, DownCode::Config, text);
             }
             if let Some(source) = self.shared.sources.get_mut(number) {
                 source.local_asn = local_asn;
@@ -330,12 +334,8 @@ impl Speaker {
                     peer.penalty_until = None;
                     peer.failures = 0;
                 }
-                self.end_sessions(
-                    number,
-                    ErrorCode::ADMIN_RESET,
-                    DownCode::Admin,
-                    "reset by an administrator",
-                );
+                let cease = Notification::new(ErrorCode::ADMIN_RESET);
+                self.end_sessions(number, &cease, true, DownCode::Admin, "reset by an administrator");
                 self.plan_dial(number, false);
             }
             Reset::SoftIn => self.refresh_in(number),
@@ -352,14 +352,10 @@ impl Speaker {
         let Some(number) = self.ids.get(&id).copied() else { return };
         let Some(peer) = self.peers.get(&number) else { return };
         if peer.session.is_some() {
-            self.end_sessions(number, ErrorCode::BFD_DOWN, DownCode::Bfd, &format!("BFD: {text}"));
+            let cease = Notification::new(ErrorCode::BFD_DOWN);
+            self.end_sessions(number, &cease, true, DownCode::Bfd, &format!("BFD: {text}"));
         } else if independent {
-            if let Some(peer) = self.peers.get_mut(&number) {
-                peer.restart = crate::session::Restart::No;
-            }
-            for family in Family::ALL {
-                self.drop_stale(number, family);
-            }
+            self.drop_all_stale(number);
         }
     }
 

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::Speaker;
+use super::restart::is_hard;
 use crate::api::{ConnId, Dial, Down, DownCode, Event, PeerId, State};
 use crate::session::conn::{Conn, Direction};
 use crate::session::open::{self, RestartBits};
@@ -343,15 +344,31 @@ impl Speaker {
         }
         let text = crate::wire::sanitise(why.as_bytes());
         let down = Down { code: DownCode::TcpClosed, text, notification: None, helper: false };
-        self.end_conn(id, None, &down, false);
+        self.end_conn(id, None, &down, End { close: false, graceful: true });
     }
 
     /// Ends a connection from our side.
     pub(super) fn drop_conn(&mut self, id: ConnId, notification: Option<Notification>, down: &Down) {
-        self.end_conn(id, notification, down, true);
+        let both = self.conns.get(&id).is_some_and(Conn::has_graceful_notification);
+        let hard = notification.as_ref().is_some_and(|n| is_hard(n.code));
+        let graceful = match &notification {
+            Some(_) => both && !hard,
+            None => down.code == DownCode::TcpClosed,
+        };
+        // RFC 8538 3.1: only those understand it who said so.
+        let notification = notification
+            .map(|n| if hard && both && n.code != ErrorCode::HARD_RESET { n.into_hard_reset() } else { n });
+        self.end_conn(id, notification, down, End { close: true, graceful });
     }
 
-    fn end_conn(&mut self, id: ConnId, notification: Option<Notification>, down: &Down, close: bool) {
+    /// The peer sent a NOTIFICATION.
+    pub(super) fn end_by_notification(&mut self, id: ConnId, code: ErrorCode, down: &Down) {
+        let both = self.conns.get(&id).is_some_and(Conn::has_graceful_notification);
+        let graceful = both && code != ErrorCode::HARD_RESET;
+        self.end_conn(id, None, down, End { close: true, graceful });
+    }
+
+    fn end_conn(&mut self, id: ConnId, notification: Option<Notification>, down: &Down, end: End) {
         let Some(conn) = self.conns.remove(&id) else { return };
         let number = conn.peer;
         if let Some(notification) = notification {
@@ -363,7 +380,7 @@ impl Speaker {
             self.closing.insert(id, last);
             self.closing_order.push_back((self.now, id));
         }
-        if close {
+        if end.close {
             self.events.push_back(Event::Close(id));
         }
         let Some(peer) = self.peers.get_mut(&number) else { return };
@@ -373,9 +390,7 @@ impl Speaker {
         if was_session {
             peer.flaps += 1;
             peer.up_at = None;
-            // Only an end without NOTIFICATION can be a restart (RFC 4724 4.2).
-            let keep = down.code == DownCode::TcpClosed && !self.stopping;
-            down.helper = self.session_ended(number, &conn, keep);
+            down.helper = self.session_ended(number, &conn, end.graceful && !self.stopping);
         }
         // What lost to its rival is no failure.
         let rival = self.peers.get(&number).and_then(|p| p.conns().next());
@@ -442,6 +457,15 @@ impl Speaker {
             .and_then(|c| c.negotiated)
             .is_some_and(|n| n.families.contains(family))
     }
+}
+
+/// How a connection ends.
+#[derive(Debug, Clone, Copy)]
+struct End {
+    /// It is ours to close.
+    close: bool,
+    /// For a session: the peer may be restarting (RFC 4724 4.2, RFC 8538 4).
+    graceful: bool,
 }
 
 pub(super) fn pair(code: ErrorCode) -> (u8, u8) {

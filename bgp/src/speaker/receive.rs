@@ -172,17 +172,21 @@ impl Speaker {
     }
 
     fn notified(&mut self, id: ConnId, notification: &Notification) {
+        let (enclosed, _) = notification.unwrap_hard_reset();
         let mut text = format!("received NOTIFICATION {}", notification.code);
+        if enclosed != notification.code {
+            text.push_str(&format!(" ({enclosed})"));
+        }
         if let Some(said) = notification.shutdown_text() {
             text.push_str(": ");
             text.push_str(&said);
         }
-        let code = match notification.code {
+        let code = match enclosed {
             ErrorCode::COLLISION => DownCode::Collision,
             _ => DownCode::NotificationReceived,
         };
-        let down = Down { code, text, notification: Some(pair(notification.code)), helper: false };
-        self.drop_conn(id, None, &down);
+        let down = Down { code, text, notification: Some(pair(enclosed)), helper: false };
+        self.end_by_notification(id, notification.code, &down);
     }
 
     fn update(&mut self, id: ConnId, body: &[u8], tally: &mut Tally) {

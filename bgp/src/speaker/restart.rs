@@ -4,12 +4,13 @@ use std::time::{Duration, Instant};
 
 use super::Speaker;
 use crate::api::Event;
+use crate::rib::source::Keep;
 use crate::rib::walk::Job;
 use crate::session::conn::Conn;
 use crate::session::timers::Timer;
 use crate::session::{Peer, Restart};
 use crate::types::Family;
-use crate::wire::Negotiated;
+use crate::wire::{ErrorCode, Negotiated};
 
 /// Longest deferral after the first session came up.
 const AFTER_FIRST: Duration = Duration::from_secs(30);
@@ -22,6 +23,21 @@ const SETTLE: Duration = Duration::from_secs(12);
 const LOOK: Duration = Duration::from_millis(20);
 /// Longest time for which stale routes wait for End-of-RIB once the peer is back.
 const STALE: Duration = Duration::from_secs(120);
+
+/// Whether the sender of this NOTIFICATION wants the session to end for good, so that the peer drops our routes (RFC 8538
+/// 5.1; where it leaves the choice, for an administrative reset, we mean it). A BFD session that failed says that
+/// forwarding did.
+pub(super) fn is_hard(code: ErrorCode) -> bool {
+    matches!(
+        code,
+        ErrorCode::HARD_RESET
+            | ErrorCode::MAX_PREFIXES
+            | ErrorCode::ADMIN_SHUTDOWN
+            | ErrorCode::DECONFIGURED
+            | ErrorCode::ADMIN_RESET
+            | ErrorCode::BFD_DOWN
+    )
+}
 
 /// Whether [`Event::RestartDone`] was told.
 #[derive(Debug, Default)]
@@ -176,6 +192,8 @@ impl Speaker {
     /// A session ended. Returns whether routes are kept as stale.
     pub(super) fn session_ended(&mut self, number: u32, conn: &Conn, keep: bool) -> bool {
         let carried = conn.negotiated.map(|n| n.families).unwrap_or_default();
+        // RFC 8538 4.1 keeps what RFC 4724 4.2 deletes: routes that were stale before.
+        let kept = if conn.has_graceful_notification() { Keep::All } else { Keep::Session };
         let mut helper = false;
         for family in Family::ALL {
             if self.peers.get(&number).is_some_and(|p| group(p, family).is_some()) {
@@ -186,7 +204,7 @@ impl Speaker {
                 && carried.contains(family)
                 && graceful.is_some_and(|g| g.time > 0 && g.families.iter().any(|(f, _)| *f == family));
             let Some(source) = self.shared.sources.get_mut(number) else { continue };
-            source.family_mut(family).end(keep);
+            source.family_mut(family).end(if keep { kept } else { Keep::Nothing });
             helper |= source.family(family).kept.is_some();
             self.purge(number, family);
         }

@@ -7,6 +7,7 @@
 mod support;
 
 mod edits;
+mod graceful;
 mod laws;
 mod net;
 mod raw;

@@ -146,7 +146,7 @@ fn our_open_offers_what_it_should() {
     );
     let gr = GracefulRestart {
         restarted: false,
-        notification: false,
+        notification: true,
         time: 120,
         families: [(Family::Ipv4Unicast, false)].into_iter().collect(),
     };

@@ -1,0 +1,318 @@
+//! Which ends of a session are restarts (RFC 4724 4.2, RFC 8538), NOTIFICATIONs octet by octet.
+
+use std::time::Duration;
+
+use tortie_bgp::wire::{GracefulRestart, MessageKind, write_end_of_rib, write_keepalive};
+use tortie_bgp::{ConnId, DownCode, Family, Input, PeerConfig, PeerId, Reset, RestartPhase, State};
+
+use crate::net::Net;
+use crate::raw::{CONN, Hand, open, update};
+use crate::support::{greeting, ip, peer};
+
+const SECOND: ConnId = ConnId(2);
+
+/// What the peer says of graceful restart: N, and F for IPv4.
+fn graceful(notification: bool, forwarding: bool) -> GracefulRestart {
+    GracefulRestart {
+        restarted: false,
+        notification,
+        time: 60,
+        families: [(Family::Ipv4Unicast, forwarding)].into_iter().collect(),
+    }
+}
+
+fn greet(graceful: Option<GracefulRestart>) -> Vec<u8> {
+    let mut open = open();
+    open.capabilities.graceful_restart = graceful;
+    greeting(&open)
+}
+
+/// A session that gave two routes and End-of-RIB.
+fn session(graceful: Option<GracefulRestart>) -> Hand {
+    let mut hand = Hand::new();
+    hand.give(Input::Data(CONN, &greet(graceful)));
+    assert_eq!(hand.state(), State::Established);
+    hand.give(Input::Data(CONN, &update(0..2)));
+    let mut end = Vec::new();
+    write_end_of_rib(Family::Ipv4Unicast, &mut end);
+    hand.give(Input::Data(CONN, &end));
+    hand.rest();
+    hand.sent(CONN);
+    assert_eq!(counts(&hand), (2, 0));
+    hand
+}
+
+/// Routes, and how many of them are stale.
+fn counts(hand: &Hand) -> (u32, u32) {
+    let family = &hand.speaker.peer(PeerId(1), hand.now).unwrap().families[0];
+    (family.received, family.stale)
+}
+
+fn notification(body: &[u8]) -> Vec<u8> {
+    let mut message = vec![0xff; 16];
+    message.extend_from_slice(&u16::try_from(19 + body.len()).unwrap().to_be_bytes());
+    message.push(3);
+    message.extend_from_slice(body);
+    message
+}
+
+/// The body of the NOTIFICATION that went out last.
+fn last_notification(hand: &mut Hand, conn: ConnId) -> Option<Vec<u8>> {
+    let (kind, body) = hand.sent(conn).pop()?;
+    (kind == MessageKind::Notification).then_some(body)
+}
+
+#[test]
+fn a_received_notification_keeps_routes_where_both_have_the_n_bit_and_it_is_no_hard_reset() {
+    // Body, kept with the N bit.
+    let table: &[(&[u8], bool)] = &[
+        (&[4, 0], true),
+        (&[8, 0], true),
+        (&[3, 1], true),
+        (&[3, 5, 0x40, 3, 1, 9], true),
+        (&[5, 3, 5], true),
+        (&[6, 0], true),
+        (&[6, 1, 0, 1, 1, 0, 0, 0, 9], true),
+        (&[6, 2], true),
+        (&[6, 2, 3, b'b', b'y', b'e'], true),
+        (&[6, 4], true),
+        (&[6, 5], true),
+        (&[6, 6], true),
+        (&[6, 7], true),
+        (&[6, 8], true),
+        (&[6, 10], true),
+        (&[6, 200], true),
+        (&[6, 9], false),
+        (&[6, 9, 6, 2, 3, b'b', b'y', b'e'], false),
+        (&[6, 9, 4, 0], false),
+        // Too short to have a subcode: still a NOTIFICATION, and no Hard Reset.
+        (&[6], true),
+        (&[], true),
+    ];
+    for (body, kept) in table {
+        for said in [None, Some(false), Some(true)] {
+            let mut hand = session(said.map(|n| graceful(n, true)));
+            hand.give(Input::Data(CONN, &notification(body)));
+            hand.rest();
+            let want = if said == Some(true) && *kept { (2, 2) } else { (0, 0) };
+            assert_eq!(counts(&hand), want, "{body:?} N {said:?}");
+            let down = hand.speaker.peer(PeerId(1), hand.now).unwrap().last_down.unwrap().0;
+            assert_eq!(down.helper, want.1 > 0, "{body:?}");
+            hand.wait(Duration::from_secs(61));
+            assert_eq!(counts(&hand), (0, 0), "the restart time is over: {body:?}");
+        }
+    }
+}
+
+#[test]
+fn what_a_hard_reset_encloses_is_told() {
+    let mut hand = session(Some(graceful(true, true)));
+    hand.give(Input::Data(CONN, &notification(&[6, 9, 6, 2, 3, b'b', b'y', b'e'])));
+    let down = hand.speaker.peer(PeerId(1), hand.now).unwrap().last_down.unwrap().0;
+    assert_eq!(down.code, DownCode::NotificationReceived);
+    assert_eq!(down.notification, Some((6, 2)));
+    assert_eq!(down.text, "received NOTIFICATION 6/9 hard reset (6/2 administrative shutdown): bye");
+}
+
+/// What ends the session from our side.
+type Ending = fn(&mut Hand);
+
+fn change(hand: &mut Hand, edit: impl Fn(&mut PeerConfig)) {
+    let mut config = peer(ip("192.0.2.9"), 65001);
+    config.dial = tortie_bgp::Dial::Passive;
+    edit(&mut config);
+    hand.give(Input::Peer(PeerId(1), Box::new(config)));
+}
+
+fn bfd(hand: &mut Hand) {
+    hand.give(Input::BfdDown { peer: PeerId(1), text: "detection time".into(), independent: false });
+}
+
+#[test]
+fn our_ends_are_hard_or_not_and_say_so() {
+    // What ends it, what goes out with N on both sides, what without, kept with N.
+    type Row = (&'static str, Ending, &'static [u8], &'static [u8], bool);
+    let table: &[Row] = &[
+        ("hold timer", |h| h.wait(Duration::from_secs(91)), &[4, 0], &[4, 0], true),
+        ("malformed UPDATE", |h| h.give(Input::Data(CONN, &bad_update())), &[3, 1], &[3, 1], true),
+        ("unexpected OPEN", |h| h.give(Input::Data(CONN, &greet(None))), &[5, 3, 1], &[5, 3, 1], true),
+        (
+            "hold time changed",
+            |h| change(h, |c| c.hold_time = Duration::from_secs(30)),
+            &[6, 6],
+            &[6, 6],
+            true,
+        ),
+        ("AS changed", |h| change(h, |c| c.asn = 65002), &[6, 9, 6, 6], &[6, 6], false),
+        (
+            "limit",
+            |h| change(h, |c| c.max_prefixes = Some(1)),
+            &[6, 9, 6, 1, 0, 1, 1, 0, 0, 0, 1],
+            &[6, 1, 0, 1, 1, 0, 0, 0, 1],
+            false,
+        ),
+        ("reset", |h| h.give(Input::Reset(PeerId(1), Reset::Hard)), &[6, 9, 6, 4], &[6, 4], false),
+        ("BFD", bfd, &[6, 9, 6, 10], &[6, 10], false),
+        (
+            "shutdown",
+            |h| h.give(Input::Shutdown { graceful: false, text: "bye".into() }),
+            &[6, 9, 6, 2, 3, b'b', b'y', b'e'],
+            &[6, 2, 3, b'b', b'y', b'e'],
+            false,
+        ),
+    ];
+    for (name, end, with, without, kept) in table {
+        for both in [true, false] {
+            let mut hand = session(Some(graceful(both, true)));
+            end(&mut hand);
+            hand.rest();
+            let sent = last_notification(&mut hand, CONN);
+            assert_eq!(sent.as_deref(), Some(if both { *with } else { *without }), "{name} N {both}");
+            let want = if both && *kept { (2, 2) } else { (0, 0) };
+            assert_eq!(counts(&hand), want, "{name} N {both}");
+        }
+    }
+    let mut hand = session(Some(graceful(true, true)));
+    hand.give(Input::RemovePeer(PeerId(1)));
+    assert_eq!(last_notification(&mut hand, CONN), Some(vec![6, 9, 6, 3]));
+}
+
+/// The attributes claim more octets than there are.
+fn bad_update() -> Vec<u8> {
+    let mut message = vec![0xff; 16];
+    message.extend_from_slice(&[0, 23, 2, 0, 0, 0, 9]);
+    message
+}
+
+#[test]
+fn a_peer_without_the_capability_is_never_helped() {
+    // None at all, and one that names no family (BIRD's default, FRR as a helper).
+    for said in [None, Some(GracefulRestart { families: [].into_iter().collect(), ..graceful(true, true) })] {
+        let mut hand = session(said);
+        hand.give(Input::Closed(CONN, "reset".into()));
+        hand.rest();
+        assert_eq!(counts(&hand), (0, 0));
+    }
+    // Restart time 0.
+    let mut hand = session(Some(GracefulRestart { time: 0, ..graceful(true, true) }));
+    hand.give(Input::Closed(CONN, "reset".into()));
+    hand.rest();
+    assert_eq!(counts(&hand), (0, 0));
+}
+
+#[test]
+fn a_second_end_before_end_of_rib_deletes_old_routes_or_keeps_them() {
+    for (both, kept) in [(false, 1), (true, 2)] {
+        let mut hand = session(Some(graceful(both, true)));
+        hand.give(Input::Closed(CONN, "reset".into()));
+        hand.accept(SECOND);
+        hand.give(Input::Data(SECOND, &greet(Some(graceful(both, true)))));
+        assert_eq!((hand.state(), counts(&hand)), (State::Established, (2, 2)));
+        // One of the two came again.
+        hand.give(Input::Data(SECOND, &update(0..1)));
+        assert_eq!(counts(&hand), (2, 1));
+        hand.give(Input::Closed(SECOND, "reset".into()));
+        hand.rest();
+        // RFC 4724 4.2: what was stale before is deleted; RFC 8538 4.1: it is not.
+        assert_eq!(counts(&hand), (kept, kept), "N {both}");
+        hand.wait(Duration::from_secs(61));
+        assert_eq!(counts(&hand), (0, 0));
+    }
+}
+
+#[test]
+fn a_session_that_comes_and_goes_for_ever_keeps_no_more_than_it_gave() {
+    let mut hand = session(Some(graceful(true, true)));
+    hand.give(Input::Closed(CONN, "reset".into()));
+    for n in 2..700 {
+        hand.accept(ConnId(n));
+        hand.give(Input::Data(ConnId(n), &greet(Some(graceful(true, true)))));
+        let one = (n % 5) as u32;
+        hand.give(Input::Data(ConnId(n), &update(one..one + 1)));
+        hand.give(Input::Closed(ConnId(n), "reset".into()));
+        hand.rest();
+        let (received, stale) = counts(&hand);
+        assert_eq!(received, stale);
+        assert!((1..=5).contains(&received), "{received} after {n}");
+    }
+    assert_eq!(hand.speaker.totals().paths[0], u64::from(counts(&hand).0));
+    hand.wait(Duration::from_secs(61));
+    assert_eq!((counts(&hand), hand.speaker.totals().paths), ((0, 0), [0, 0]));
+}
+
+#[test]
+fn end_of_rib_that_never_comes_is_waited_for_to_an_end() {
+    let mut hand = session(Some(graceful(true, true)));
+    hand.give(Input::Closed(CONN, "reset".into()));
+    hand.accept(SECOND);
+    hand.give(Input::Data(SECOND, &greet(Some(graceful(true, true)))));
+    let mut keepalive = Vec::new();
+    write_keepalive(&mut keepalive);
+    for _ in 0..5 {
+        assert_eq!(counts(&hand), (2, 2));
+        assert!(matches!(phase(&hand), RestartPhase::Refreshing(_)));
+        hand.wait(Duration::from_secs(25));
+        hand.give(Input::Data(SECOND, &keepalive));
+    }
+    hand.rest();
+    assert_eq!((hand.state(), counts(&hand)), (State::Established, (0, 0)));
+    assert_eq!(phase(&hand), RestartPhase::Idle);
+}
+
+fn phase(hand: &Hand) -> RestartPhase {
+    hand.speaker.peer(PeerId(1), hand.now).unwrap().restart
+}
+
+#[test]
+fn a_peer_that_lost_its_forwarding_state_or_the_capability_is_flushed_when_it_is_back() {
+    for said in [None, Some(graceful(true, false))] {
+        let mut hand = session(Some(graceful(true, true)));
+        hand.give(Input::Data(CONN, &notification(&[6, 8])));
+        assert_eq!(counts(&hand), (2, 2));
+        hand.accept(SECOND);
+        hand.give(Input::Data(SECOND, &greet(said)));
+        hand.rest();
+        assert_eq!(counts(&hand), (0, 0));
+    }
+}
+
+/// RFC 5882 4.3: with the C bit BFD speaks of forwarding, so it ends a restart; without it, it may have died with the
+/// control plane that restarts.
+#[test]
+fn bfd_down_ends_a_restart_where_it_is_independent_of_the_control_plane() {
+    for (independent, left) in [(true, 0), (false, 2)] {
+        let mut hand = session(Some(graceful(true, true)));
+        hand.give(Input::Closed(CONN, "reset".into()));
+        hand.give(Input::BfdDown { peer: PeerId(1), text: "detection time".into(), independent });
+        hand.rest();
+        assert_eq!(counts(&hand), (left, left), "C {independent}");
+    }
+}
+
+#[test]
+fn a_reset_between_two_of_ours_drops_routes_at_both_ends_and_a_new_hold_time_at_none() {
+    for hard in [true, false] {
+        let mut net = Net::new(1);
+        let (a, b) = (net.node(64512), net.node(64512));
+        net.ready_all();
+        net.join(a, b, |_, _| ());
+        net.originate(a, &["10.0.0.0/24"]);
+        net.originate(b, &["10.1.0.0/24"]);
+        net.secs(3);
+        if hard {
+            net.give(a, Input::Reset(PeerId(1), Reset::Hard));
+        } else {
+            net.half(a, b, &|_, c| c.hold_time = Duration::from_secs(30));
+        }
+        net.some(100);
+        let stale = |n: usize, m: usize| net.status(n, m).last_down.is_some_and(|(d, _)| d.helper);
+        assert_eq!((stale(a, b), stale(b, a)), (!hard, !hard));
+        assert!(hard || net.nodes.iter().all(|n| n.best.len() == 1), "routes stay");
+        net.secs(20);
+        assert!(net.is_up(a, b));
+        assert_eq!(
+            (net.best_prefixes(a), net.best_prefixes(b)),
+            (vec!["10.1.0.0/24".into()], vec!["10.0.0.0/24".into()])
+        );
+    }
+}
