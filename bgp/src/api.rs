@@ -96,7 +96,13 @@ pub struct PeerConfig {
     pub restart_time: Option<Duration>,
     /// Offer extended messages (RFC 8654).
     pub extended_messages: bool,
-    /// Most prefixes accepted in a family; more ends the session with Cease 1 (RFC 4486).
+    /// Offer to take several paths of a prefix (RFC 7911).
+    pub add_path_receive: bool,
+    /// Paths of a prefix to send where the peer takes several (RFC 7911): 1 to [`ADD_PATH_MAX`], in the order of the
+    /// decision process. 0: not offered.
+    pub add_path_send: u8,
+    /// Most routes accepted in a family; more ends the session with Cease 1 (RFC 4486). With several paths of a prefix
+    /// (RFC 7911) each counts, as with BIRD, FRR, GoBGP and OpenBGPD.
     pub max_prefixes: Option<u32>,
     /// Distinguishes peers for policy; two peers with equal class and equal session parameters share an update group.
     pub policy_class: u64,
@@ -133,6 +139,8 @@ impl PeerConfig {
             allow_own_as: 0,
             restart_time: None,
             extended_messages: false,
+            add_path_receive: false,
+            add_path_send: 0,
             max_prefixes: None,
             policy_class: 0,
             role: None,
@@ -142,6 +150,9 @@ impl PeerConfig {
         }
     }
 }
+
+/// Most paths of a prefix that are sent to a peer (RFC 7911).
+pub const ADD_PATH_MAX: u8 = 8;
 
 /// A route that this speaker originates.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -55,6 +55,10 @@ pub struct SessionStatus {
     pub extended_messages: bool,
     /// IPv4 routes may have IPv6 next hops (RFC 8950).
     pub extended_next_hop: bool,
+    /// Families in which the peer sends several paths of a prefix (RFC 7911).
+    pub add_path_receive: Vec<Family>,
+    /// Families in which we may send several paths of a prefix.
+    pub add_path_send: Vec<Family>,
     /// The peer takes ROUTE-REFRESH (RFC 2918).
     pub route_refresh: bool,
     /// Both ends mark beginning and end of a refresh (RFC 7313).
@@ -68,7 +72,7 @@ pub struct SessionStatus {
 pub struct FamilyStatus {
     /// Which.
     pub family: Family,
-    /// Prefixes in its Adj-RIB-In.
+    /// Routes in its Adj-RIB-In: prefixes, or paths where the session has several of a prefix (RFC 7911).
     pub received: u32,
     /// Of these, those that import policy and loop checks took.
     pub accepted: u32,
@@ -76,9 +80,9 @@ pub struct FamilyStatus {
     pub filtered: u32,
     /// Prefixes whose best path is this peer's.
     pub best: u32,
-    /// Prefixes announced to it.
+    /// Routes announced to it: prefixes, or paths where the session has several of a prefix.
     pub advertised: u32,
-    /// Prefixes kept from before its restart (RFC 4724).
+    /// Routes kept from before its restart (RFC 4724).
     pub stale: u32,
     /// It sent End-of-RIB in this session.
     pub end_of_rib_received: bool,
@@ -214,6 +218,9 @@ pub struct PathInfo {
     /// Its attributes: after import policy; as received where the table is [`RouteTable::AdjIn`], and as they are sent
     /// where it is [`RouteTable::AdjOut`].
     pub attributes: Arc<Attributes>,
+    /// Its path identifier (RFC 7911): the peer's, or ours where the table is [`RouteTable::AdjOut`]. `None`: the session
+    /// has one path of a prefix.
+    pub path_id: Option<u32>,
     /// The best path.
     pub best: bool,
     /// Used beside the best one (ECMP); true for the best one too.
@@ -252,6 +259,8 @@ pub enum Step {
     ClusterListLength,
     /// Lowest peer address (9.1.2.2 g).
     PeerAddress,
+    /// Lowest path identifier (RFC 7911), of the running session before that of the one before its restart.
+    PathId,
 }
 
 impl Step {
@@ -269,6 +278,7 @@ impl Step {
             Self::RouterId => "BGP identifier (RFC 4271 9.1.2.2 f)",
             Self::ClusterListLength => "CLUSTER_LIST length (RFC 4456 9)",
             Self::PeerAddress => "peer address (RFC 4271 9.1.2.2 g)",
+            Self::PathId => "path identifier (RFC 7911)",
         }
     }
 }

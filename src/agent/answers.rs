@@ -50,6 +50,8 @@ pub(super) fn peer(session: &str, intent: &RoutingIntent, status: Option<&PeerSt
             (s.enhanced_refresh, "enhanced-route-refresh"),
             (s.extended_messages, "extended-messages"),
             (s.extended_next_hop, "extended-next-hop"),
+            (!s.add_path_receive.is_empty(), "add-path-receive"),
+            (!s.add_path_send.is_empty(), "add-path-send"),
             (s.graceful_restart.is_some(), "graceful-restart"),
         ];
         capabilities.extend(named.iter().filter(|(has, _)| *has).map(|(_, name)| (*name).to_owned()));
@@ -196,6 +198,7 @@ fn path(info: &PathInfo, intent: &RoutingIntent) -> BgpPath {
         usable: info.unusable.is_none(),
         reason,
         from,
+        path_id: info.path_id,
         source: source.to_owned(),
         next_hop: local.is_none().then(|| a.next_hop.to_string()),
         as_path: a.as_path.to_string(),

@@ -215,7 +215,7 @@ fn routes(items: &[BgpRoute], wide: bool) -> String {
                 mark.to_owned(),
                 if at == 0 { route.prefix.clone() } else { String::new() },
                 path.next_hop.clone().unwrap_or_else(|| "-".to_owned()),
-                path.from.clone(),
+                path.path_id.map_or_else(|| path.from.clone(), |id| format!("{} (path {id})", path.from)),
                 path.source.clone(),
                 number(path.local_pref),
                 number(path.med),

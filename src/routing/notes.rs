@@ -151,7 +151,7 @@ fn passes_mesh_routes(model: &Model, peer: &PeerIntent) -> bool {
 }
 
 fn ignored_options(value: &Peer, key: &Key, notes: &mut Vec<Note>) {
-    let options: Vec<&str> = [("add_path", value.add_path.is_some()), ("filters", !value.filters.is_empty())]
+    let options: Vec<&str> = [("filters", !value.filters.is_empty())]
         .into_iter()
         .filter_map(|(name, set)| set.then_some(name))
         .collect();

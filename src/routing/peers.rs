@@ -165,6 +165,7 @@ impl Ends<'_> {
             ttl_security: None,
             max_prefixes: None,
             extended_messages: true,
+            add_path: None,
             password: None,
             bfd: None,
             role: None,
@@ -268,6 +269,7 @@ impl Ends<'_> {
         peer.ttl_security = value.ttl_security;
         peer.max_prefixes = value.max_prefixes;
         peer.extended_messages = value.extended_messages.unwrap_or(true);
+        peer.add_path = value.add_path;
         peer.password = value.password.clone();
         peer.bfd = value.bfd.clone();
         peer.role = value.role;

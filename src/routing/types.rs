@@ -8,7 +8,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tortie_config::Cidr;
 /// What the values of the store say of pools and peers means the same here.
-pub use tortie_config::resource::{Bfd, IpipMode, NextHopMode, Password, PrefixAdvertisement, Role};
+pub use tortie_config::resource::{AddPath, Bfd, IpipMode, NextHopMode, Password, PrefixAdvertisement, Role};
 
 /// A change on its way from a store revision (or an UPDATE) to the kernel's acknowledgement; unique while the agent
 /// runs, 0 = none. Written `c-7f31`.
@@ -123,6 +123,8 @@ pub struct PeerIntent {
     pub max_prefixes: Option<u32>,
     /// `extended_messages`.
     pub extended_messages: bool,
+    /// `add_path`: several paths of a prefix (RFC 7911).
+    pub add_path: Option<AddPath>,
     /// TCP MD5 secret (RFC 2385), as text or as a file below `/etc/tortie/secrets`.
     pub password: Option<Password>,
     /// `bfd`, of the peer or of the mesh.

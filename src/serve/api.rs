@@ -314,6 +314,9 @@ pub struct BgpPath {
     pub reason: String,
     /// The peer's name, or `local`.
     pub from: String,
+    /// The path identifier (RFC 7911), where the session has several paths of a prefix.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub path_id: Option<u32>,
     /// `local`, `iBGP` or `eBGP`.
     pub source: String,
     /// Next hop.

@@ -9,7 +9,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use tortie_bgp::wire::Role;
 use tortie_bgp::{ConnId, Dial, Family, NextHopMode, PeerConfig, PeerId};
 
-use crate::routing::{self, PeerIntent};
+use crate::routing::{self, AddPath, PeerIntent};
 
 use super::listen::Guard;
 use super::policy::Classes;
@@ -199,6 +199,9 @@ fn min_ttl(hops: u8) -> u8 {
     255 - hops.saturating_sub(1)
 }
 
+/// Paths of a prefix that a peer with `add_path` is sent: the best one and the next.
+const ADD_PATH_SENT: u8 = 2;
+
 fn config(intent: &PeerIntent, name: Arc<str>, classes: &Classes) -> PeerConfig {
     let mut families = Vec::with_capacity(2);
     if intent.ipv4 {
@@ -229,6 +232,8 @@ fn config(intent: &PeerIntent, name: Arc<str>, classes: &Classes) -> PeerConfig 
     config.allow_own_as = intent.allow_local_as;
     config.restart_time = Some(intent.restart_time);
     config.extended_messages = intent.extended_messages;
+    config.add_path_receive = intent.add_path.is_some_and(AddPath::receives);
+    config.add_path_send = if intent.add_path.is_some_and(AddPath::sends) { ADD_PATH_SENT } else { 0 };
     config.max_prefixes = intent.max_prefixes;
     config.policy_class = classes.of(&intent.policy);
     config.role = intent.role.map(role);
@@ -280,6 +285,7 @@ mod tests {
             ttl_security: None,
             max_prefixes: None,
             extended_messages: false,
+            add_path: None,
             password: None,
             bfd: None,
             role: None,

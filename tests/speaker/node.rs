@@ -86,6 +86,7 @@ pub(crate) fn peer(at: &str, local: &str, asn: u32) -> PeerIntent {
         ttl_security: None,
         max_prefixes: None,
         extended_messages: false,
+        add_path: None,
         password: None,
         bfd: None,
         role: None,

@@ -36,9 +36,17 @@ pub(crate) struct GroupKey {
     pub(crate) role: Option<Role>,
     /// eBGP without a policy: nothing is sent (RFC 8212).
     pub(crate) closed: bool,
+    /// The place of the paths that are announced in the order of the decision process, from 0 (RFC 7911).
+    pub(crate) plane: u8,
 }
 
 impl GroupKey {
+    /// The path identifier that is sent, where the session has them.
+    pub(crate) fn path_id(&self) -> Option<u32> {
+        let sends = self.session.add_path_send.contains(self.family);
+        sends.then(|| u32::from(self.plane) + 1)
+    }
+
     /// `session` without what does not concern sending routes of this family.
     pub(crate) fn normalise(session: &Negotiated, family: Family) -> Negotiated {
         let only = Families::NONE.with(family);

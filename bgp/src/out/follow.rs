@@ -9,7 +9,8 @@ use super::member::{Mode, Pages};
 use super::outs::{Added, OutKey};
 use super::segment::Changes;
 use crate::rib::Shared;
-use crate::rib::entry::{Entry, Key};
+use crate::rib::choice::nth;
+use crate::rib::entry::{Entry, Key, Path};
 use crate::rib::source::LOCAL;
 use crate::rib::table::Table;
 
@@ -26,7 +27,7 @@ impl Group {
                     || self.build.only.is_some_and(|(from, source)| {
                         number >= from
                             && self.adv.get(slot).out().is_none()
-                            && entry.best().is_some_and(|p| p.source == source)
+                            && self.path(shared, table, entry).is_some_and(|p| p.source == source)
                     }));
             if wanted {
                 let state = self.evaluate(shared, table, entry);
@@ -37,14 +38,20 @@ impl Group {
         self.unbuilt.0 = self.unbuilt.0.max(self.build.next);
     }
 
+    /// The path of an entry that the group may announce.
+    #[inline]
+    pub(crate) fn path<A: Key>(&self, shared: &Shared, table: &Table<A>, entry: &Entry<A>) -> Option<Path> {
+        if self.key.plane == 0 { entry.best().copied() } else { nth(shared, table, entry, self.key.plane) }
+    }
+
     /// What is to be announced of an entry. Announced outs are counted once more.
     fn evaluate<A: Key>(&mut self, shared: &mut Shared, table: &Table<A>, entry: &Entry<A>) -> State {
-        let Some(path) = entry.best() else { return State::withheld(None) };
+        let Some(path) = self.path(shared, table, entry) else { return State::withheld(None) };
         if self.sole == Some(path.source) {
             return State::withheld(None);
         }
         let kind = (path.source == LOCAL).then(|| table.locals.get(&entry.prefix()).map_or(0, |l| l.kind));
-        match export::verdict(shared, &self.key, &self.face, entry.cidr(), path, kind, None) {
+        match export::verdict(shared, &self.key, &self.face, entry.cidr(), &path, kind, None) {
             Verdict::No => State::withheld(None),
             Verdict::Gate(gate) => State::withheld(Some(self.gate(gate))),
             Verdict::Announce(added) => self.announced(shared, path.attr, path.source, added),

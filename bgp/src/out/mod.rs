@@ -10,6 +10,10 @@
 //! Split horizon is the one difference between members: each message of a segment carries routes of one source, and its
 //! own member leaves it out.
 //!
+//! Where several paths of a prefix are announced (RFC 7911) a peer is a member of one group for each: the group of a plane
+//! announces the path at that place in the order of the decision process, with the place as path identifier. All else is
+//! the same code. The table logs changes of other than best paths only while there are such groups.
+//!
 //! What is not here: timers, sockets, and which session belongs to which group.
 
 pub(crate) mod adv;

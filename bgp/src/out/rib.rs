@@ -64,6 +64,7 @@ impl<A: Key> FamilyRib<A> {
         let id = match self.by_key.get(&key) {
             Some(id) => *id,
             None => {
+                self.table.planes += usize::from(key.plane > 0);
                 let group = Group::new(key.clone(), face, &self.table);
                 let id = u32::try_from(self.groups.insert(group)).unwrap_or(u32::MAX);
                 self.by_key.insert(key, id);
@@ -83,6 +84,7 @@ impl<A: Key> FamilyRib<A> {
         if place.is_empty() {
             let mut gone = self.groups.remove(group as usize);
             gone.dissolve(shared);
+            self.table.planes -= usize::from(gone.key.plane > 0);
             self.by_key.remove(&gone.key);
         }
         known
@@ -102,17 +104,40 @@ impl<A: Key> FamilyRib<A> {
         }
     }
 
-    /// The next thing for a member; see [`Group::produce`]. `wake` gets the members for which it made something, too.
+    /// The next thing for a member of these groups, one for each plane; see [`Group::produce`]. `wake` gets the members for
+    /// which it made something, too.
     pub(crate) fn produce(
+        &mut self,
+        shared: &mut Shared,
+        groups: &[u32],
+        member: u32,
+        wake: &mut Vec<u32>,
+    ) -> Produced {
+        let Some((last, first)) = groups.split_last() else { return Produced::Idle };
+        // Best paths come first, so that the peer is never without one that is there; End-of-RIB comes when all planes
+        // have been told.
+        for group in first {
+            match self.produce_plane(shared, *group, member, false, wake) {
+                Produced::Idle => {}
+                // The pass over everything goes on with the next plane.
+                Produced::AllTold => return Produced::Working,
+                produced => return produced,
+            }
+        }
+        self.produce_plane(shared, *last, member, true, wake)
+    }
+
+    fn produce_plane(
         &mut self,
         shared: &mut Shared,
         group: u32,
         member: u32,
+        last: bool,
         wake: &mut Vec<u32>,
     ) -> Produced {
         let Some(group) = self.groups.get_mut(group as usize) else { return Produced::Idle };
         // A group that never passes on what it learns has nothing to wait for (RFC 4724 4.1 is about learned routes).
-        let after = if shared.deferring && shared.transit { None } else { self.end_of_rib_after };
+        let after = self.end_of_rib_after.filter(|_| last && !(shared.deferring && shared.transit));
         let produced = group.produce(shared, &self.table, member, after);
         if group.take_fresh() {
             group.wake_for_segment(|m| wake.push(m));

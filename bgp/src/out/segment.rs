@@ -135,7 +135,7 @@ impl Changes {
         let withdrawal = UpdateTemplate::withdrawal(key.family, &key.session);
         for run in self.withdrawn.chunk_by(|a, b| a.0 == b.0) {
             let source = run.first().map_or(LOCAL, |(s, _)| *s);
-            segment.write(&withdrawal, table, source, run.iter().map(|(_, slot)| *slot));
+            segment.write(&withdrawal, table, key, source, run.iter().map(|(_, slot)| *slot));
         }
         for run in self.announced.chunk_by(|a, b| a.0 == b.0) {
             let Some(out) = run.first().and_then(|(out, _)| outs.key(*out)) else { continue };
@@ -144,12 +144,12 @@ impl Changes {
             };
             // What does not fit is no out: see `is_oversized`.
             let Ok(template) = UpdateTemplate::new(&attributes, key.family, &key.session) else { continue };
-            segment.write(&template, table, out.source, run.iter().map(|(_, slot)| *slot));
+            segment.write(&template, table, key, out.source, run.iter().map(|(_, slot)| *slot));
         }
         self.private.sort_unstable();
         for run in self.private.chunk_by(|a, b| a.0 == b.0) {
             let mut own = Segment::default();
-            own.write(&withdrawal, table, LOCAL, run.iter().map(|(_, slot)| *slot));
+            own.write(&withdrawal, table, key, LOCAL, run.iter().map(|(_, slot)| *slot));
             if let Some((member, _)) = run.first() {
                 segment.private.push((*member, Arc::new(own)));
             }
@@ -166,11 +166,13 @@ impl Segment {
         &mut self,
         template: &UpdateTemplate,
         table: &Table<A>,
+        key: &GroupKey,
         source: u32,
         slots: impl Iterator<Item = u32>,
     ) {
-        let routes = slots
-            .filter_map(|slot| table.entry(slot).map(|e| wire::Entry { prefix: e.prefix(), path_id: 0 }));
+        let path_id = key.path_id().unwrap_or(0);
+        let routes =
+            slots.filter_map(|slot| table.entry(slot).map(|e| wire::Entry { prefix: e.prefix(), path_id }));
         let before = self.messages.len();
         template.write(&mut self.bytes, routes, |end| {
             self.messages.push(Message { end: u32::try_from(end).unwrap_or(u32::MAX), source });

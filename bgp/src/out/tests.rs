@@ -12,17 +12,20 @@ use super::member::Produced;
 use super::rib::FamilyRib;
 use super::segment::Cursor;
 use crate::api::{Export, Import, NextHopMode, NextHopState, PeerId, PeerView, Policy, RouteView};
-use crate::attr::Attributes;
+use crate::attr::{AsPath, Attributes};
 use crate::query::RouteChanges;
 use crate::rib::Shared;
 use crate::rib::source::{Source, SourceFamily};
 use crate::rib::walk::Job;
 use crate::types::Family;
-use crate::wire::{Frame, Update};
+use crate::wire::{Entry, Families, Frame, Negotiated, Update};
 
 #[path = "../../tests/support/mod.rs"]
 mod support;
 use support::{policy, session};
+
+/// The AS of source 0.
+const FIRST_AS: u32 = 65100;
 
 struct Every(u64);
 
@@ -38,10 +41,17 @@ impl Policy for Every {
     }
 }
 
-fn key(class: u64) -> GroupKey {
+/// Both ends send and take several paths of a prefix.
+fn add_path() -> Negotiated {
+    let families = Families::NONE.with(Family::Ipv4Unicast);
+    Negotiated { add_path_receive: families, add_path_send: families, ..session(true) }
+}
+
+/// `planes` is 1 where the session has one path of a prefix.
+fn key(class: u64, plane: u8, planes: u8) -> GroupKey {
     GroupKey {
         family: Family::Ipv4Unicast,
-        session: session(true),
+        session: if planes > 1 { add_path() } else { session(true) },
         asn: 65000,
         local_asn: 64512,
         client: None,
@@ -50,6 +60,7 @@ fn key(class: u64) -> GroupKey {
         class,
         role: None,
         closed: false,
+        plane,
     }
 }
 
@@ -60,9 +71,11 @@ fn face() -> Face {
 /// One receiver: what it was told, and what it has of it.
 #[derive(Default)]
 struct Receiver {
-    group: Option<u32>,
+    /// One for each plane.
+    groups: Vec<u32>,
     class: u64,
-    routes: BTreeMap<Cidr, Attributes>,
+    /// By prefix and path identifier.
+    routes: BTreeMap<(Cidr, u32), Attributes>,
     /// A withdrawal of something that it did not have.
     idle_withdrawals: usize,
 }
@@ -119,24 +132,32 @@ impl World {
     fn announce(&mut self, source: u32, prefix: u32, med: u32) {
         let mut a = Attributes::new(IpAddr::V4(Ipv4Addr::from(0x0a00_0000 + source)));
         a.med = Some(med);
+        a.as_path = AsPath::from_sequence(&[FIRST_AS + source]);
         let attr = self.shared.attrs.intern(a.clone(), false, &mut self.shared.hops);
         self.shared.hops.set(a.next_hop, NextHopState::Reachable { metric: 0, on_link: true });
-        self.rib.table.announce(&mut self.shared, source, (prefix << 8, 24), attr, 0);
+        self.rib.table.announce(&mut self.shared, (source, 0), (prefix << 8, 24), attr, 0);
         self.shared.attrs.release(attr, &mut self.shared.hops);
     }
 
-    fn join(&mut self, n: u32, class: u64) {
+    /// A receiver keeps the number of its planes as long as its session lasts.
+    fn join(&mut self, n: u32, class: u64, planes: u8) {
         let receiver = &mut self.receivers[n as usize];
-        let known = receiver.group.take().and_then(|g| self.rib.leave(&mut self.shared, g, n));
+        let old = std::mem::take(&mut receiver.groups);
+        let planes = if old.is_empty() { planes } else { u8::try_from(old.len()).unwrap() };
+        let known: Vec<_> = old.into_iter().map(|g| self.rib.leave(&mut self.shared, g, n)).collect();
         receiver.class = class;
-        receiver.group = Some(self.rib.join(key(class), face(), n, known));
+        let mut known = known.into_iter();
+        for plane in 0..planes {
+            let known = known.next().flatten();
+            receiver.groups.push(self.rib.join(key(class, plane, planes), face(), n, known));
+        }
         self.waiting.insert(n);
     }
 
     /// One step of transmission; false: nothing waits for it.
     fn produce(&mut self, n: u32) -> bool {
-        let Some(group) = self.receivers[n as usize].group else { return false };
-        let produced = self.rib.produce(&mut self.shared, group, n, &mut self.wake);
+        let groups = self.receivers[n as usize].groups.clone();
+        let produced = self.rib.produce(&mut self.shared, &groups, n, &mut self.wake);
         self.waiting.extend(self.wake.drain(..));
         let segment = match produced {
             Produced::Idle => {
@@ -159,13 +180,15 @@ impl World {
     fn receive(&mut self, n: u32, mut bytes: &[u8]) {
         let receiver = &mut self.receivers[n as usize];
         while let Some(frame) = Frame::next(bytes, false).unwrap() {
-            let update = Update::decode(frame.body, &session(true)).unwrap();
+            let session = if receiver.groups.len() > 1 { add_path() } else { session(true) };
+            let update = Update::decode(frame.body, &session).unwrap();
             assert!(update.malformed.is_none());
-            for prefix in update.withdrawn.iter().flat_map(|w| w.cidrs()) {
-                receiver.idle_withdrawals += usize::from(receiver.routes.remove(&prefix).is_none());
+            let route = |e: Entry<u32>| (Cidr::v4(e.prefix.0.into(), e.prefix.1), e.path_id);
+            for route in update.withdrawn.iter().flat_map(|w| w.v4()).map(route) {
+                receiver.idle_withdrawals += usize::from(receiver.routes.remove(&route).is_none());
             }
             for reach in &update.reach {
-                receiver.routes.extend(reach.nlri.cidrs().map(|p| (p, reach.attributes.clone())));
+                receiver.routes.extend(reach.nlri.v4().map(|e| (route(e), reach.attributes.clone())));
             }
             bytes = &bytes[frame.len..];
         }
@@ -190,15 +213,25 @@ impl World {
         panic!("no rest");
     }
 
-    /// What a receiver has to have: all best paths that are not its own and that policy passes.
-    fn expected(&self, n: u32) -> BTreeSet<Cidr> {
+    /// What a receiver has to have: of each prefix the first paths that are not its own and that policy passes, with the
+    /// MED of each: here the decision goes by source alone, as each is an AS of its own.
+    fn expected(&self, n: u32) -> BTreeMap<(Cidr, u32), u32> {
         let class = self.receivers[n as usize].class;
-        let all = self.rib.table.iter().filter_map(|(_, e)| Some((e.cidr(), e.best()?.source)));
+        let planes = self.receivers[n as usize].groups.len();
+        let all = self.rib.table.iter().flat_map(|(_, e)| {
+            let mut paths: Vec<_> = self.rib.table.paths(e).collect();
+            paths.sort_by_key(|p| p.source);
+            let id = |at: usize| if planes > 1 { u32::try_from(at).unwrap() + 1 } else { 0 };
+            let cidr = e.cidr();
+            paths.into_iter().take(planes).enumerate().map(move |(at, p)| (cidr, id(at), p.source))
+        });
         let passes = |p: &Cidr| {
             let IpAddr::V4(a) = p.addr() else { unreachable!() };
             !(u64::from(u32::from(a) >> 8) + self.policy + class).is_multiple_of(5)
         };
-        all.filter(|(p, source)| *source != n && passes(p)).map(|(p, _)| p).collect()
+        all.filter(|(p, _, source)| *source != n && passes(p))
+            .map(|(p, id, source)| ((p, id), source))
+            .collect()
     }
 }
 
@@ -219,18 +252,17 @@ proptest! {
                 }
                 5..=7 => {
                     for k in 0..u32::from(op / 16) {
-                        world.rib.table.withdraw(&mut world.shared, n, (((prefix + k) % 120) << 8, 24));
+                        world.rib.table.withdraw(&mut world.shared, (n, 0), (((prefix + k) % 120) << 8, 24));
                     }
                 }
-                8 => world.join(n, u64::from(y) % 3),
+                8 => world.join(n, u64::from(y) % 3, 1 + u8::try_from(y / 3 % 3).unwrap()),
                 9 if y % 4 == 0 => {
                     // The session ends: what comes next starts from nothing.
                     let receiver = &mut world.receivers[n as usize];
-                    if let Some(group) = receiver.group.take() {
+                    for group in std::mem::take(receiver).groups {
                         world.rib.leave(&mut world.shared, group, n);
-                        *receiver = Receiver::default();
-                        world.waiting.remove(&n);
                     }
+                    world.waiting.remove(&n);
                 }
                 10 if y % 4 == 0 => {
                     world.policy = u64::from(y) % 5;
@@ -238,8 +270,8 @@ proptest! {
                     world.rib.walk.request(Job::Reexport);
                 }
                 11 if y % 4 == 0 => {
-                    if let Some(group) = world.receivers[n as usize].group {
-                        world.rib.resend(group, n);
+                    for group in &world.receivers[n as usize].groups {
+                        world.rib.resend(*group, n);
                         world.waiting.insert(n);
                     }
                 }
@@ -255,21 +287,20 @@ proptest! {
         world.settle();
         for n in 0..4 {
             let receiver = &world.receivers[n as usize];
-            if receiver.group.is_none() {
+            if receiver.groups.is_empty() {
                 continue;
             }
-            let have: BTreeSet<Cidr> = receiver.routes.keys().copied().collect();
+            let source = |a: &Attributes| a.as_path.ases().nth(1).unwrap() - FIRST_AS;
+            let have: BTreeMap<_, _> = receiver.routes.iter().map(|(r, a)| (*r, source(a))).collect();
             prop_assert_eq!(&have, &world.expected(n), "member {}", n);
-            for (prefix, attributes) in &receiver.routes {
-                prop_assert_eq!(attributes.as_path.ases().collect::<Vec<_>>(), [64512], "{}", prefix);
-            }
-            let group = world.rib.group(receiver.group.unwrap()).unwrap();
-            prop_assert_eq!(group.advertised(n, group.outs.of_source(n)) as usize, have.len());
+            let groups = receiver.groups.iter().map(|g| world.rib.group(*g).unwrap());
+            let advertised: u32 = groups.map(|g| g.advertised(n, g.outs.of_source(n))).sum();
+            prop_assert_eq!(advertised as usize, have.len());
         }
         // Without routes and members nothing is held.
         for n in 0..4 {
             for prefix in 0..120 {
-                world.rib.table.withdraw(&mut world.shared, n, (prefix << 8, 24));
+                world.rib.table.withdraw(&mut world.shared, (n, 0), (prefix << 8, 24));
             }
         }
         while world.rib.table.pop_dirty().is_some() {}
@@ -287,7 +318,7 @@ proptest! {
 fn members_in_step_get_no_idle_withdrawals() {
     let mut world = World::new(4);
     for n in 0..4 {
-        world.join(n, 0);
+        world.join(n, 0, 1 + u8::try_from(n % 2).unwrap());
     }
     world.settle();
     for round in 0..20u32 {
@@ -295,7 +326,7 @@ fn members_in_step_get_no_idle_withdrawals() {
             match (round + prefix) % 3 {
                 0 => world.announce(prefix % 4, prefix, round % 2),
                 1 => {
-                    world.rib.table.withdraw(&mut world.shared, prefix % 4, (prefix << 8, 24));
+                    world.rib.table.withdraw(&mut world.shared, (prefix % 4, 0), (prefix << 8, 24));
                 }
                 _ => world.announce((prefix + 1) % 4, prefix, 0),
             }

@@ -11,8 +11,16 @@ use super::source::LOCAL;
 use super::table::Table;
 
 impl<A: Key> Table<A> {
-    /// Runs the decision process over one entry. `touched`: a path that was in use changed or went.
-    pub(super) fn redecide(&mut self, shared: &mut Shared, slot: u32, old: BestKey, touched: bool) {
+    /// Runs the decision process over one entry. `touched`: a path that was in use changed or went; `other`: any path may
+    /// have come, changed or gone.
+    pub(super) fn redecide(
+        &mut self,
+        shared: &mut Shared,
+        slot: u32,
+        old: BestKey,
+        touched: bool,
+        other: bool,
+    ) {
         let Some(entry) = self.entries.get(slot) else { return };
         let mut changed = touched;
         if entry.first.next == NO_PATH {
@@ -38,6 +46,8 @@ impl<A: Key> Table<A> {
             }
             self.touch(slot);
             changed = true;
+        } else if other && self.planes > 0 {
+            self.touch(slot);
         }
         if changed {
             self.mark_dirty(slot);
@@ -95,6 +105,17 @@ impl<A: Key> Table<A> {
     }
 }
 
+/// The usable path of an entry that comes at this place in the order of the decision process; see [`decision::nth`].
+pub(crate) fn nth<A: Key>(shared: &Shared, table: &Table<A>, entry: &Entry<A>, place: u8) -> Option<Path> {
+    if entry.first.next == NO_PATH && place > 0 {
+        return None;
+    }
+    let all: SmallVec<[(Path, Candidate); 4]> =
+        table.paths(entry).filter_map(|p| Some((p, candidate(shared, A::FAMILY, &p)?))).collect();
+    let won = decision::nth(all.iter().map(|(_, c)| *c).collect(), place)?;
+    all.iter().find(|(_, c)| *c == won).map(|(p, _)| *p)
+}
+
 /// Counts a path for its peer, or no longer.
 pub(super) fn count(shared: &mut Shared, family: crate::Family, path: Path, add: bool) {
     let Some(source) = shared.sources.get_mut(path.source) else { return };
@@ -146,5 +167,8 @@ pub(crate) fn candidate(shared: &Shared, family: crate::Family, path: &Path) -> 
         clusters: u16::try_from(attributes.cluster_list().len()).unwrap_or(u16::MAX),
         address: source.map_or(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), |s| s.address),
         source: path.source,
+        earlier: source.map_or(0, |s| s.family(family).age_if_earlier(path.generation)),
+        path_id: path.path_id,
+        attr: path.attr,
     })
 }

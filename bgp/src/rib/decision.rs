@@ -26,8 +26,14 @@ pub(crate) struct Candidate {
     pub(crate) router_id: u32,
     pub(crate) clusters: u16,
     pub(crate) address: IpAddr,
-    /// Two peers may share an address (several ports), so this ends all ties.
+    /// Two peers may share an address (several ports).
     pub(crate) source: u32,
+    /// Not 0: kept from an earlier session (RFC 4724), the older the higher.
+    pub(crate) earlier: u8,
+    /// One session may tell several paths apart by nothing else (RFC 7911), so this ends all ties.
+    pub(crate) path_id: u32,
+    /// Its attribute set. The decision does not look at it.
+    pub(crate) attr: u32,
 }
 
 /// For each candidate the step at which it lost; `None` for the best one. Those that lost at [`Step::RouterId`] or later tie
@@ -53,7 +59,23 @@ pub(crate) fn decide(candidates: &[Candidate]) -> Outcome {
     round.keep(Step::RouterId, |c| c.router_id);
     round.keep(Step::ClusterListLength, |c| c.clusters);
     round.keep(Step::PeerAddress, |c| (c.address, c.source));
+    round.keep(Step::PathId, |c| (c.earlier > 0, c.path_id, c.earlier));
     round.lost
+}
+
+/// The candidate that comes at this place, from 0, when each is chosen among those that are left by those before it: MED
+/// makes no order of all of them. Those of one source with equal attributes stand at one place, for they would be
+/// announced twice.
+pub(crate) fn nth(mut candidates: SmallVec<[Candidate; 4]>, place: u8) -> Option<Candidate> {
+    for left in (0..=place).rev() {
+        let lost = decide(&candidates);
+        let won = candidates.get(lost.iter().position(Option::is_none)?).copied()?;
+        if left == 0 {
+            return Some(won);
+        }
+        candidates.retain(|c| (c.source, c.attr) != (won.source, won.attr));
+    }
+    None
 }
 
 struct Round<'c> {
@@ -130,6 +152,9 @@ mod tests {
                     clusters,
                     address: IpAddr::V4(Ipv4Addr::from(address)),
                     source: 0,
+                    earlier: 0,
+                    path_id: 0,
+                    attr: 0,
                 }
             },
         )
@@ -138,10 +163,19 @@ mod tests {
     fn candidates() -> impl Strategy<Value = Vec<Candidate>> {
         prop::collection::vec(candidate(), 1..8).prop_map(|mut all| {
             for (n, c) in (0..).zip(&mut all) {
-                c.source = n;
+                // Some are of one source, told apart by nothing but their numbers.
+                (c.source, c.earlier, c.path_id, c.attr) = (n / 3, [0, 1, 2][n as usize % 3], n / 2, n);
             }
             all
         })
+    }
+
+    /// The numbers of those that are used, and of all in their order.
+    fn used_and_order(all: &[Candidate]) -> (std::collections::BTreeSet<u32>, Vec<u32>) {
+        let used = all.iter().zip(decide(all)).filter(|(_, lost)| is_multipath(*lost)).map(|(c, _)| c.attr);
+        let places = u8::try_from(all.len()).unwrap();
+        let order = (0..places).map(|place| nth(all.into(), place).unwrap().attr);
+        (used.collect(), order.collect())
     }
 
     fn best(all: &[Candidate]) -> Candidate {
@@ -157,13 +191,55 @@ mod tests {
 
         /// One winner, whatever the order in which paths came.
         #[test]
-        fn order_of_arrival_does_not_matter(all in candidates(), turn in 0usize..8) {
-            let mut other = all.clone();
-            let by = turn % other.len();
-            other.rotate_left(by);
+        fn order_of_arrival_does_not_matter(
+            (all, other) in candidates().prop_flat_map(|all| (Just(all.clone()), Just(all).prop_shuffle())),
+        ) {
             prop_assert_eq!(best(&all), best(&other));
-            other.reverse();
-            prop_assert_eq!(best(&all), best(&other));
+            prop_assert_eq!(used_and_order(&all), used_and_order(&other));
+        }
+
+        /// Each has one place, the best one the first.
+        #[test]
+        fn the_order_names_each_once(all in candidates()) {
+            let (used, mut order) = used_and_order(&all);
+            prop_assert_eq!(order[0], best(&all).attr);
+            prop_assert!(used.contains(&order[0]));
+            prop_assert_eq!(nth(all.as_slice().into(), u8::try_from(all.len()).unwrap()), None);
+            order.sort_unstable();
+            prop_assert_eq!(order, (0..u32::try_from(all.len()).unwrap()).collect::<Vec<_>>());
+        }
+
+        /// Where all MEDs compare, one against one is a strict total order, and the best of all is its first.
+        #[test]
+        fn within_a_neighbouring_as_the_order_is_total(all in candidates()) {
+            let all: Vec<Candidate> = all.iter().map(|c| Candidate { neighbour: 7, ..*c }).collect();
+            let beats = |a: &Candidate, b: &Candidate| best(&[*a, *b]) == *a;
+            for a in &all {
+                for b in all.iter().filter(|b| *b != a) {
+                    prop_assert!(beats(a, b) != beats(b, a));
+                    for c in all.iter().filter(|c| *c != a && *c != b) {
+                        prop_assert!(!(beats(a, b) && beats(b, c)) || beats(a, c));
+                    }
+                }
+            }
+            let winner = best(&all);
+            prop_assert!(all.iter().all(|c| *c == winner || beats(&winner, c)));
+        }
+
+        /// A loser that goes changes nothing, unless its MED kept others of its neighbouring AS out (RFC 4271 9.1.2.2 c).
+        #[test]
+        fn a_loser_that_goes_changes_nothing(all in candidates()) {
+            let (lost, winner) = (decide(&all), best(&all));
+            for (at, gone) in all.iter().enumerate().filter(|(at, _)| lost[*at].is_some()) {
+                let mates = || all.iter().zip(&lost).filter(|(c, _)| c.neighbour == gone.neighbour && *c != gone);
+                let keeps_out = lost[at] > Some(Step::Med)
+                    && mates().any(|(_, lost)| *lost == Some(Step::Med))
+                    && !mates().any(|(c, lost)| c.med == gone.med && lost.is_none_or(|l| l > Step::Med));
+                if !keeps_out {
+                    let rest: Vec<Candidate> = all.iter().filter(|c| *c != gone).copied().collect();
+                    prop_assert_eq!(best(&rest), winner);
+                }
+            }
         }
 
         /// Taking away paths that lost at a step that no MED decided changes nothing: the rest is a total order.
@@ -207,6 +283,9 @@ mod tests {
             clusters: 0,
             address: IpAddr::V4(Ipv4Addr::LOCALHOST),
             source: 0,
+            earlier: 0,
+            path_id: 0,
+            attr: 0,
         }
     }
 
@@ -239,6 +318,8 @@ mod tests {
             (Candidate { router_id: 2, ..base }, Step::RouterId),
             (Candidate { clusters: 1, ..base }, Step::ClusterListLength),
             (Candidate { address: "127.0.0.2".parse().unwrap(), ..base }, Step::PeerAddress),
+            (Candidate { earlier: 1, ..base }, Step::PathId),
+            (Candidate { path_id: 1, ..base }, Step::PathId),
         ];
         for (other, step) in worse {
             assert_eq!(decide(&[base, other]).to_vec(), [None, Some(step)]);
@@ -246,5 +327,23 @@ mod tests {
         }
         let local = Candidate { local: true, local_pref: 0, path_len: 9, ..base };
         assert_eq!(decide(&[base, local]).to_vec(), [Some(Step::Local), None]);
+    }
+
+    /// Paths of equal length are used side by side whatever ASes they go through; a longer one is not.
+    #[test]
+    fn multipath_looks_at_the_length_of_a_path_only() {
+        let base = plain();
+        let other = Candidate { neighbour: 2, med: 9, router_id: 2, source: 1, ..base };
+        let longer = Candidate { path_len: 3, ..other };
+        assert!(decide(&[base, other]).into_iter().all(is_multipath));
+        assert_eq!(decide(&[base, longer]).into_iter().map(is_multipath).collect::<Vec<_>>(), [true, false]);
+    }
+
+    #[test]
+    fn equal_paths_of_one_source_take_one_place() {
+        let base = plain();
+        let all = [base, Candidate { path_id: 1, ..base }, Candidate { path_id: 2, attr: 1, ..base }];
+        let order: Vec<_> = (0..3).map(|n| nth(all.as_slice().into(), n).map(|c| c.path_id)).collect();
+        assert_eq!(order, [Some(0), Some(2), None]);
     }
 }

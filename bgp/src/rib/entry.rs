@@ -36,6 +36,8 @@ pub(crate) struct Path {
     pub(crate) attr: u32,
     /// Who sent it, or [`LOCAL`].
     pub(crate) source: u32,
+    /// What tells it from other paths of this source (RFC 7911); 0 where the session has one path of a prefix.
+    pub(crate) path_id: u32,
     pub(super) next: u32,
     /// The session of its source that it belongs to.
     pub(crate) generation: u8,
@@ -47,7 +49,23 @@ pub(crate) struct Path {
 
 impl Default for Path {
     fn default() -> Self {
-        Self { attr: NO_ATTR, source: LOCAL, next: NO_PATH, generation: 0, reason: 0, multipath: false }
+        Self {
+            attr: NO_ATTR,
+            source: LOCAL,
+            path_id: 0,
+            next: NO_PATH,
+            generation: 0,
+            reason: 0,
+            multipath: false,
+        }
+    }
+}
+
+impl Path {
+    /// Both are the same path of an entry, whatever its attributes. Path identifiers are those of one session: what is kept
+    /// of an earlier one may have the number of a new path.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        (self.source, self.path_id, self.generation) == (other.source, other.path_id, other.generation)
     }
 }
 

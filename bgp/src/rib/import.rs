@@ -34,7 +34,7 @@ impl Reasons {
     }
 
     /// The number of this reason; counts a route that was refused for it.
-    fn count(&mut self, reason: &'static str) -> u8 {
+    pub(crate) fn count(&mut self, reason: &'static str) -> u8 {
         let number = self.number(reason);
         if let Some((_, n)) = self.all.get_mut(usize::from(number) - 1) {
             *n += 1;

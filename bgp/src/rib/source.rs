@@ -46,8 +46,10 @@ pub(crate) struct Source {
 /// The routes of one family of a peer.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct SourceFamily {
-    /// The session that paths belong to: it rises with each session's end.
+    /// What paths belong to: it rises with each session's end, and with each refresh.
     pub(crate) generation: u8,
+    /// The generation in which the current session began, or the last one ended: a refresh begins others (RFC 7313).
+    session: u8,
     /// Paths from this generation on are kept as stale: of an earlier session (RFC 4724), or not yet refreshed (RFC 7313).
     pub(crate) kept: Option<u8>,
     /// What is stale waits for the end of a refresh in this very session (RFC 7313).
@@ -62,6 +64,8 @@ pub(crate) struct SourceFamily {
     pub(crate) unswept: u8,
     /// Its import decisions have to be made anew.
     pub(crate) reimport: bool,
+    /// The current session tells several paths of a prefix apart (RFC 7911).
+    pub(crate) add_path: bool,
 }
 
 /// What stays of a family's routes when its session ends.
@@ -102,6 +106,17 @@ impl SourceFamily {
         self.generation.wrapping_sub(generation)
     }
 
+    /// Paths of this generation came in an earlier session.
+    #[inline]
+    pub(crate) fn is_earlier(&self, generation: u8) -> bool {
+        self.age(generation) > self.age(self.session)
+    }
+
+    /// Rises with the age of paths that came in earlier sessions; 0 for those of the current one.
+    pub(crate) fn age_if_earlier(&self, generation: u8) -> u8 {
+        if self.is_earlier(generation) { self.age(generation) } else { 0 }
+    }
+
     /// Where paths of this generation are counted.
     #[inline]
     pub(crate) fn counts(&mut self, generation: u8) -> Option<&mut Counts> {
@@ -129,6 +144,7 @@ impl SourceFamily {
             self.kept = Some(older.unwrap_or(self.generation));
         }
         self.join();
+        self.session = self.generation;
     }
 
     /// A refresh begins: all routes are stale until they come again (RFC 7313 4). One that begins anew makes those stale

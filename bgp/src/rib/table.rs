@@ -32,6 +32,8 @@ pub(crate) struct Table<A> {
     pub(super) dead: VecDeque<u32>,
     path_count: usize,
     prefix_count: usize,
+    /// Update groups that announce other than best paths: only for them such paths' changes are logged.
+    pub(crate) planes: usize,
 }
 
 impl<A> Default for Table<A> {
@@ -47,9 +49,13 @@ impl<A> Default for Table<A> {
             dead: VecDeque::new(),
             path_count: 0,
             prefix_count: 0,
+            planes: 0,
         }
     }
 }
+
+/// A source has no room for another path of the prefix.
+struct TooMany;
 
 /// What an announcement did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,7 +65,12 @@ pub(crate) enum Announced {
     Repeated,
     /// No room for more prefixes.
     Refused,
+    /// No room for more paths of this prefix from this source.
+    TooMany,
 }
+
+/// Paths of a prefix that one source may have: each costs a walk over the others.
+pub(crate) const PATHS_MAX: usize = 255;
 
 impl<A: Key> Table<A> {
     #[inline]
@@ -108,11 +119,11 @@ impl<A: Key> Table<A> {
         std::iter::successors(first, |p| self.paths.get(p.next).copied())
     }
 
-    /// Adds or replaces the path of `source`. The path takes its own reference to `attr`.
+    /// Adds or replaces the path of `source` with this path identifier. The path takes its own reference to `attr`.
     pub(crate) fn announce(
         &mut self,
         shared: &mut Shared,
-        source: u32,
+        (source, path_id): (u32, u32),
         prefix: (A, u8),
         attr: u32,
         reason: u8,
@@ -121,12 +132,24 @@ impl<A: Key> Table<A> {
         if let Some(hop) = shared.attrs.set(attr).map(|a| a.hop) {
             shared.hops.wait(hop, A::FAMILY, slot);
         }
-        let generation = shared.sources.get(source).map_or(0, |s| s.family(A::FAMILY).generation);
+        let (generation, add_path) = shared.sources.get(source).map_or((0, false), |s| {
+            let family = s.family(A::FAMILY);
+            (family.generation, family.add_path)
+        });
         let Some(entry) = self.entries.get(slot) else { return Announced::Refused };
         let old_best = entry.best_key();
-        let path = Path { attr, source, next: NO_PATH, generation, reason, multipath: false };
-        if let Some(old) = self.path_mut(slot, source) {
+        let path = Path { attr, source, path_id, next: NO_PATH, generation, reason, multipath: false };
+        let replaced = if add_path {
+            match self.replaced(shared, entry, &path) {
+                Ok(replaced) => replaced.and_then(|old| self.path_mut(slot, |p| p.is_same(&old))),
+                Err(TooMany) => return Announced::TooMany,
+            }
+        } else {
+            self.path_mut(slot, |p| p.source == source)
+        };
+        if let Some(old) = replaced {
             let before = *old;
+            let renamed = add_path && !before.is_same(&path);
             *old = Path { next: before.next, multipath: before.multipath, ..path };
             let same = before.attr == attr && before.reason == reason;
             let was_valid = source == LOCAL
@@ -136,17 +159,21 @@ impl<A: Key> Table<A> {
                     .is_some_and(|s| s.family(A::FAMILY).is_valid(before.generation));
             count(shared, A::FAMILY, before, false);
             count(shared, A::FAMILY, path, true);
-            if same && was_valid {
+            if same && was_valid && !renamed {
                 return Announced::Repeated;
             }
             if before.attr != attr {
                 shared.attrs.retain(attr);
             }
-            self.redecide(shared, slot, old_best, before.multipath);
+            self.redecide(shared, slot, old_best, before.multipath && !same, true);
             if before.attr != attr {
                 shared.attrs.release(before.attr, &mut shared.hops);
             }
-            return if was_valid { Announced::Replaced } else { Announced::New };
+            return match was_valid {
+                true if same => Announced::Repeated,
+                true => Announced::Replaced,
+                false => Announced::New,
+            };
         }
         shared.attrs.retain(attr);
         count(shared, A::FAMILY, path, true);
@@ -163,32 +190,66 @@ impl<A: Key> Table<A> {
                 entry.first.next = added;
             }
         }
-        self.redecide(shared, slot, old_best, false);
+        self.redecide(shared, slot, old_best, false, true);
         Announced::New
     }
 
-    fn path_mut(&mut self, slot: u32, source: u32) -> Option<&mut Path> {
+    /// The path that this one of a session with path identifiers replaces: that with its number or, since numbers need
+    /// not last from one session to the next, a stale one that is equal. Other stale ones stay until End-of-RIB, so that
+    /// forwarding is not affected by a restart that numbers paths otherwise (RFC 7911 5).
+    fn replaced(&self, shared: &Shared, entry: &Entry<A>, new: &Path) -> Result<Option<Path>, TooMany> {
+        let received = shared.attrs.received(new.attr);
+        let Some(family) = shared.sources.get(new.source).map(|s| s.family(A::FAMILY)) else {
+            return Ok(None);
+        };
+        let (mut equal, mut count) = (None, 0);
+        for path in self.paths(entry).filter(|p| p.source == new.source) {
+            if !family.is_earlier(path.generation) {
+                if path.path_id == new.path_id {
+                    return Ok(Some(path));
+                }
+            } else if shared.attrs.received(path.attr) == received {
+                equal = Some(path);
+            }
+            count += 1;
+        }
+        if equal.is_none() && count >= PATHS_MAX { Err(TooMany) } else { Ok(equal) }
+    }
+
+    #[inline]
+    fn path_mut(&mut self, slot: u32, is: impl Fn(&Path) -> bool) -> Option<&mut Path> {
         let first = &mut self.entries.get_mut(slot)?.first;
         if first.attr == NO_ATTR {
             return None;
         }
-        if first.source == source {
+        if is(first) {
             return Some(first);
         }
         let mut at = first.next;
         loop {
             let path = *self.paths.get(at)?;
-            if path.source == source {
+            if is(&path) {
                 return self.paths.get_mut(at);
             }
             at = path.next;
         }
     }
 
-    /// Removes the path of `source`; `false` when it had none.
-    pub(crate) fn withdraw(&mut self, shared: &mut Shared, source: u32, prefix: (A, u8)) -> bool {
+    /// Removes the path of `source` with this path identifier; `false` when there was none.
+    pub(crate) fn withdraw(
+        &mut self,
+        shared: &mut Shared,
+        (source, path_id): (u32, u32),
+        prefix: (A, u8),
+    ) -> bool {
         let Some(slot) = self.find(prefix) else { return false };
-        self.remove_if(shared, slot, |_, p| p.source == source)
+        let family = shared.sources.get(source).map(|s| s.family(A::FAMILY));
+        match family.copied().filter(|f| f.add_path) {
+            None => self.remove_if(shared, slot, |_, p| p.source == source),
+            Some(family) => self.remove_if(shared, slot, |_, p| {
+                p.source == source && p.path_id == path_id && !family.is_earlier(p.generation)
+            }),
+        }
     }
 
     /// Removes the paths for which `gone` holds and decides anew; `false` when there was none.
@@ -250,7 +311,7 @@ impl<A: Key> Table<A> {
                 self.dead.push_back(slot);
             }
         }
-        self.redecide(shared, slot, old_best, removed.iter().any(|p| p.multipath));
+        self.redecide(shared, slot, old_best, removed.iter().any(|p| p.multipath), true);
         for path in removed {
             shared.attrs.release(path.attr, &mut shared.hops);
         }
@@ -259,7 +320,8 @@ impl<A: Key> Table<A> {
 
     /// Decides anew, because something that paths refer to changed.
     pub(crate) fn review(&mut self, shared: &mut Shared, slot: u32) {
-        self.revise(shared, slot, |_, _, _| None);
+        let Some(old_best) = self.entries.get(slot).map(Entry::best_key) else { return };
+        self.redecide(shared, slot, old_best, false, true);
     }
 
     /// Makes import decisions anew where `judge` gives one, and decides. A path takes its own reference to a set that it
@@ -274,14 +336,15 @@ impl<A: Key> Table<A> {
         let (old_best, prefix) = (entry.best_key(), entry.cidr());
         let all: SmallVec<[Path; 4]> = self.paths(entry).collect();
         let mut dropped: SmallVec<[u32; 4]> = SmallVec::new();
-        let mut touched = false;
+        let (mut touched, mut other) = (false, false);
         for path in all {
             let Some(Judged { attr, reason }) = judge(shared, prefix, &path) else { continue };
             if (attr, reason) == (path.attr, path.reason) {
                 continue;
             }
-            let Some(place) = self.path_mut(slot, path.source) else { continue };
+            let Some(place) = self.path_mut(slot, |p| p.is_same(&path)) else { continue };
             (place.attr, place.reason) = (attr, reason);
+            other = true;
             count(shared, A::FAMILY, path, false);
             count(shared, A::FAMILY, Path { reason, ..path }, true);
             if attr != path.attr {
@@ -293,7 +356,7 @@ impl<A: Key> Table<A> {
                 }
             }
         }
-        self.redecide(shared, slot, old_best, touched);
+        self.redecide(shared, slot, old_best, touched, other);
         for attr in dropped {
             shared.attrs.release(attr, &mut shared.hops);
         }

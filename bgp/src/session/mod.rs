@@ -14,6 +14,8 @@ pub(crate) mod timers;
 
 use std::time::{Duration, Instant};
 
+use smallvec::SmallVec;
+
 use crate::api::{ConnId, Down, PeerConfig, PeerId, State};
 use crate::query::MessageCounts;
 use crate::wire::GracefulRestart;
@@ -55,8 +57,8 @@ pub(crate) struct Peer {
     pub(crate) up_at: Option<Instant>,
     /// It was Established since we started.
     pub(crate) was_up: bool,
-    /// Its update groups, by family.
-    pub(crate) groups: [Option<u32>; 2],
+    /// Its update groups, by family: one for each path of a prefix that it is sent.
+    pub(crate) groups: [SmallVec<[u32; 2]>; 2],
     pub(crate) end_of_rib_received: [bool; 2],
     /// Attempts that failed since the last session.
     pub(crate) failures: u32,
@@ -86,7 +88,7 @@ impl Peer {
             session: None,
             up_at: None,
             was_up: false,
-            groups: [None; 2],
+            groups: [SmallVec::new(), SmallVec::new()],
             end_of_rib_received: [false; 2],
             failures: 0,
             flaps: 0,

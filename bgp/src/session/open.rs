@@ -6,7 +6,9 @@ use std::time::Duration;
 use super::role;
 use crate::api::{GlobalConfig, PeerConfig};
 use crate::types::Family;
-use crate::wire::{Capabilities, ErrorCode, Families, GracefulRestart, Negotiated, Notification, Open};
+use crate::wire::{
+    AddPath, Capabilities, ErrorCode, Families, GracefulRestart, Negotiated, Notification, Open,
+};
 
 /// Our AS towards a peer.
 pub(crate) fn local_asn(global: &GlobalConfig, peer: &PeerConfig) -> u32 {
@@ -31,6 +33,7 @@ pub(crate) fn ours(global: &GlobalConfig, peer: &PeerConfig, bits: RestartBits) 
     let forwarding = |f: Family| bits.was_up || (bits.restarted && kept.contains(&f));
     let seconds = |d: Duration| u16::try_from(d.as_secs()).unwrap_or(u16::MAX);
     let restart_time = peer.restart_time.unwrap_or(global.restart_time);
+    let add_path = AddPath { receive: peer.add_path_receive, send: peer.add_path_send > 0 };
     let capabilities = Capabilities {
         multiprotocol: true,
         families,
@@ -46,6 +49,7 @@ pub(crate) fn ours(global: &GlobalConfig, peer: &PeerConfig, bits: RestartBits) 
             time: seconds(restart_time).min(4095),
             families: families.iter().map(|f| (f, forwarding(f))).collect(),
         }),
+        add_paths: Family::ALL.map(|f| if families.contains(f) { add_path } else { AddPath::default() }),
         ..Capabilities::default()
     };
     Open { asn, hold_time: seconds(peer.hold_time), router_id: global.router_id, capabilities }
@@ -112,6 +116,7 @@ pub(crate) fn needs_reset(old: &PeerConfig, new: &PeerConfig) -> bool {
             c.extended_messages,
             c.role,
             c.role_strict,
+            (c.add_path_receive, c.add_path_send),
         )
     };
     key(old) != key(new)

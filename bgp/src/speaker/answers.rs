@@ -5,7 +5,7 @@ use std::time::Instant;
 use rustc_hash::FxHashMap;
 
 use super::Speaker;
-use super::restart::group;
+use super::restart::groups;
 use crate::api::{PeerId, State};
 use crate::out::group::Group;
 use crate::out::member::EndOfRib;
@@ -23,7 +23,7 @@ impl Speaker {
         let mut all = Vec::with_capacity(self.ids.len());
         for (number, peer) in self.ids.values().filter_map(|n| Some((*n, self.peers.get(n)?))) {
             for family in Family::ALL {
-                if let Some(id) = group(peer, family) {
+                for id in groups(peer, family).iter().copied() {
                     let of = || self.group(family, id).map(|g| g.outs.by_source()).unwrap_or_default();
                     own.entry((family, id)).or_insert_with(of);
                 }
@@ -100,6 +100,8 @@ impl Speaker {
             as4: agreed.as4,
             extended_messages: agreed.extended,
             extended_next_hop: agreed.ext_nexthop,
+            add_path_receive: agreed.add_path_receive.iter().collect(),
+            add_path_send: agreed.add_path_send.iter().collect(),
             route_refresh: theirs.capabilities.route_refresh,
             enhanced_refresh: conn.has_enhanced_refresh(),
             graceful_restart: theirs
@@ -118,7 +120,7 @@ impl Speaker {
         own: impl Fn(Family, u32) -> u32,
     ) -> FamilyStatus {
         let routes = self.shared.sources.get(number).map(|s| *s.family(family)).unwrap_or_default();
-        let group = group(peer, family).and_then(|id| Some((id, self.group(family, id)?)));
+        let groups = groups(peer, family).iter().filter_map(|id| Some((*id, self.group(family, *id)?)));
         let filtered = routes.current.filtered + routes.stale.filtered;
         let received = routes.current.received + routes.stale.received;
         let [v4, v6] = peer.end_of_rib_received;
@@ -128,10 +130,11 @@ impl Speaker {
             accepted: received.saturating_sub(filtered),
             filtered,
             best: routes.best,
-            advertised: group.map_or(0, |(id, g)| g.advertised(number, own(family, id))),
+            advertised: groups.clone().map(|(id, g)| g.advertised(number, own(family, id))).sum(),
             stale: routes.stale.received,
             end_of_rib_received: if family == Family::Ipv4Unicast { v4 } else { v6 },
-            end_of_rib_sent: group
+            end_of_rib_sent: groups
+                .last()
                 .and_then(|(_, g)| g.member(number))
                 .is_some_and(|m| m.end_of_rib == EndOfRib::Sent),
         }

@@ -401,7 +401,7 @@ fn originate<A: Key>(
 ) {
     let Some(origination) = change else {
         if rib.table.locals.remove(&prefix).is_some() {
-            rib.table.withdraw(shared, LOCAL, prefix);
+            rib.table.withdraw(shared, (LOCAL, 0), prefix);
         }
         return;
     };
@@ -414,7 +414,7 @@ fn originate<A: Key>(
     let attr = shared.attrs.intern(attributes, true, &mut shared.hops);
     let route = LocalRoute { kind: origination.kind };
     let old = rib.table.locals.insert(prefix, route);
-    rib.table.announce(shared, LOCAL, prefix, attr, ACCEPTED);
+    rib.table.announce(shared, (LOCAL, 0), prefix, attr, ACCEPTED);
     shared.attrs.release(attr, &mut shared.hops);
     if old.is_some_and(|o| o != route)
         && let Some(slot) = rib.table.find(prefix)

@@ -312,13 +312,16 @@ impl Speaker {
             let config = &peer.config;
             let own = [Some(local.to_canonical()), config.local, config.local_v4, config.local_v6];
             source.own = own.into_iter().flatten().collect();
+            for family in Family::ALL {
+                source.family_mut(family).add_path = negotiated.add_path_receive.contains(family);
+            }
         }
         if let Some(rival) = rival {
             self.drop_conn(rival, Some(Notification::new(ErrorCode::COLLISION)), &collision());
         }
         self.peer_returned(number, &negotiated);
         for family in negotiated.families.iter() {
-            self.join_group(number, family, None);
+            self.join_groups(number, family, Vec::new());
         }
         self.tell_state(number, None);
         self.session_came_up();

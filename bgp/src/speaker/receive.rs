@@ -281,7 +281,7 @@ fn max_prefixes(family: Family, limit: Option<u32>) -> Notification {
 fn withdraw<A: Key>(rib: &mut FamilyRib<A>, shared: &mut Shared, number: u32, nlri: &Nlri<'_>) -> u32 {
     let mut count = 0;
     for entry in nlri.of::<A>() {
-        count += u32::from(rib.table.withdraw(shared, number, entry.prefix));
+        count += u32::from(rib.table.withdraw(shared, (number, entry.path_id), entry.prefix));
     }
     shared.changes.withdrawn += u64::from(count);
     count
@@ -304,7 +304,7 @@ fn announce<A: Key>(
         let (address, len) = entry.prefix;
         let Judged { attr, reason } = judge.judge(shared, number, address.cidr(len), attr, looped, true);
         tally.rejected += u32::from(reason != import::ACCEPTED);
-        match rib.table.announce(shared, number, entry.prefix, attr, reason) {
+        match rib.table.announce(shared, (number, entry.path_id), entry.prefix, attr, reason) {
             Announced::New => {
                 shared.changes.announced += 1;
                 tally.announced += 1;
@@ -315,6 +315,10 @@ fn announce<A: Key>(
             }
             Announced::Repeated => shared.changes.repeated += 1,
             Announced::Refused => {}
+            Announced::TooMany => {
+                shared.reasons.count("too_many_paths");
+                tally.rejected += 1;
+            }
         }
     }
     judge.finish(shared);

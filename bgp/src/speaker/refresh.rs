@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Speaker;
-use super::restart::group;
+use super::restart::groups;
 use crate::api::ConnId;
 use crate::out::member::EndOfRib;
 use crate::session::conn::RefreshOut;
@@ -89,8 +89,8 @@ impl Speaker {
     /// Sends all routes of a family again. `buf`: what is sent goes there right now.
     pub(super) fn refresh_out(&mut self, number: u32, family: Family, buf: Option<&mut Vec<u8>>) {
         let Some(peer) = self.peers.get(&number) else { return };
-        let (Some(group), Some(id)) = (group(peer, family), peer.session) else { return };
-        let member = self.group(family, group).and_then(|g| g.member(number));
+        let (Some(last), Some(id)) = (groups(peer, family).last(), peer.session) else { return };
+        let member = self.group(family, *last).and_then(|g| g.member(number));
         let first_sent = member.is_some_and(|m| m.end_of_rib == EndOfRib::Sent);
         let Some(conn) = self.conns.get_mut(&id) else { return };
         if conn.has_enhanced_refresh() {

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use smallvec::SmallVec;
+
 use super::Speaker;
 use crate::api::Event;
 use crate::rib::source::Keep;
@@ -196,8 +198,8 @@ impl Speaker {
         let kept = if conn.has_graceful_notification() { Keep::All } else { Keep::Session };
         let mut helper = false;
         for family in Family::ALL {
-            if self.peers.get(&number).is_some_and(|p| group(p, family).is_some()) {
-                self.leave_group(number, family);
+            if self.peers.get(&number).is_some_and(|p| !groups(p, family).is_empty()) {
+                self.leave_groups(number, family);
             }
             let graceful = self.peers.get(&number).and_then(|p| p.graceful.as_ref());
             let keep = keep
@@ -322,7 +324,8 @@ impl Speaker {
     }
 }
 
-pub(super) fn group(peer: &Peer, family: Family) -> Option<u32> {
-    let [v4, v6] = peer.groups;
+/// The update groups of a peer, best paths first; none where the session does not carry the family.
+pub(super) fn groups(peer: &Peer, family: Family) -> &SmallVec<[u32; 2]> {
+    let [v4, v6] = &peer.groups;
     if family == Family::Ipv4Unicast { v4 } else { v6 }
 }

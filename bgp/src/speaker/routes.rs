@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use tortie_config::Cidr;
 
 use super::Speaker;
-use super::restart::group;
+use super::restart::groups;
 use crate::api::PeerId;
 use crate::attr::Attributes;
 use crate::out::export::{self, Verdict};
@@ -27,12 +27,11 @@ use crate::rib::source::LOCAL;
 use crate::types::Family;
 
 /// Which paths of an entry are asked for.
-#[derive(Clone, Copy)]
 enum View<'g> {
     Loc,
     In(u32),
-    /// The group, the peer's number and its announcements.
-    Out(&'g Group, u32),
+    /// The groups, one for each path of a prefix, and the peer's number.
+    Out(SmallVec<[&'g Group; 2]>, u32),
     Nothing,
 }
 
@@ -59,7 +58,7 @@ impl Speaker {
         after: Option<Cidr>,
         max: usize,
     ) -> Vec<RouteInfo> {
-        let view = self.view(query.table, A::FAMILY);
+        let view = &self.view(query.table, A::FAMILY);
         let slots: Vec<u32> = match query.matching {
             RouteMatch::Exact(prefix) => A::from_addr(prefix.addr())
                 .and_then(|a| rib.table.find((a, prefix.len())))
@@ -95,8 +94,8 @@ impl Speaker {
 
     fn out_view(&self, id: PeerId, family: Family) -> Option<View<'_>> {
         let number = *self.ids.get(&id)?;
-        let group = group(self.peers.get(&number)?, family)?;
-        Some(View::Out(self.group(family, group)?, number))
+        let groups = groups(self.peers.get(&number)?, family);
+        Some(View::Out(groups.iter().filter_map(|id| self.group(family, *id)).collect(), number))
     }
 
     fn paths<A: Key>(
@@ -104,20 +103,20 @@ impl Speaker {
         rib: &FamilyRib<A>,
         slot: u32,
         entry: &Entry<A>,
-        view: View<'_>,
+        view: &View<'_>,
     ) -> Vec<PathInfo> {
         let all: SmallVec<[Path; 4]> = rib.table.paths(entry).collect();
         let judged = self.judge(A::FAMILY, &all);
-        let best = entry.best().map(|p| p.source);
+        let best = entry.best();
         let kind = || rib.table.locals.get(&entry.prefix()).map_or(0, |l| l.kind);
         let infos = all.iter().zip(judged).map(|(p, decided_by)| {
             let info = self.path(A::FAMILY, p, kind(), decided_by);
-            (p, info.map(|i| PathInfo { best: best == Some(p.source), ..i }))
+            (p, info.map(|i| PathInfo { best: best.is_some_and(|b| b.is_same(p)), ..i }))
         });
         match view {
             View::Nothing => Vec::new(),
             View::In(number) => infos
-                .filter(|(p, _)| p.source == number)
+                .filter(|(p, _)| p.source == *number)
                 .filter_map(|(p, i)| Some(PathInfo { attributes: self.received(p)?, ..i? }))
                 .collect(),
             View::Loc => {
@@ -125,13 +124,20 @@ impl Speaker {
                 infos.sort_by_key(|i| (!i.best, !i.multipath, i.unusable.is_some()));
                 infos
             }
-            View::Out(group, number) => {
-                let out = group.adv.get(slot).out().and_then(|out| group.outs.key(out));
-                let Some(out) = out.filter(|o| o.source != number) else { return Vec::new() };
-                let sent = export::attributes(&self.shared, &group.key, out, group.outs.added(out.extra));
-                let path = infos.filter(|(p, _)| p.source == out.source).find_map(|(_, i)| i);
-                let (Some(sent), Some(path)) = (sent, path) else { return Vec::new() };
-                vec![PathInfo { attributes: Arc::new(sent), ..path }]
+            View::Out(groups, number) => {
+                let infos: SmallVec<[(&Path, Option<PathInfo>); 4]> = infos.collect();
+                let sent = |group: &&Group| {
+                    let out = announced(group, slot, *number)?;
+                    let sent =
+                        export::attributes(&self.shared, &group.key, out, group.outs.added(out.extra))?;
+                    // The path that was announced may have gone since.
+                    let of = |p: &Path| p.source == out.source;
+                    let path = infos.iter().find(|(p, i)| of(p) && p.attr == out.attr && i.is_some());
+                    let path = path.or_else(|| infos.iter().find(|(p, i)| of(p) && i.is_some()))?;
+                    let path_id = group.key.path_id();
+                    Some(PathInfo { attributes: Arc::new(sent), path_id, ..path.1.clone()? })
+                };
+                groups.iter().filter_map(sent).collect()
             }
         }
     }
@@ -174,6 +180,9 @@ impl Speaker {
                 None => PathSource::Local { kind },
             },
             attributes: Arc::new(attributes),
+            path_id: source
+                .is_some_and(|s| path.path_id > 0 || s.family(family).add_path)
+                .then_some(path.path_id),
             best: false,
             multipath: path.multipath,
             stale: source.is_some_and(|s| s.family(family).generation != path.generation),
@@ -246,28 +255,61 @@ impl Speaker {
             },
         )?;
         let (number, peer) = (number?, peer?);
-        let group = group(peer, A::FAMILY).and_then(|g| self.group(A::FAMILY, g));
+        let groups: SmallVec<[&Group; 2]> =
+            groups(peer, A::FAMILY).iter().filter_map(|g| self.group(A::FAMILY, *g)).collect();
         let family = A::FAMILY.as_str();
-        let carried = if group.is_some() { "carries" } else { "does not carry" };
-        check("family", group.is_some(), format!("the session {carried} {family}"))?;
-        let group = group?;
+        let carried = if groups.is_empty() { "does not carry" } else { "carries" };
+        check("family", !groups.is_empty(), format!("the session {carried} {family}"))?;
+        // Where several paths are announced, the first that is says why; if none is, the best one says why not.
+        let mut refused = None;
+        for group in groups {
+            let mut tried = Vec::new();
+            let announced = self.explain_path(rib, group, prefix, number, &mut tried);
+            if announced.is_some() {
+                steps.append(&mut tried);
+                return announced;
+            }
+            refused.get_or_insert(tried);
+        }
+        steps.extend(refused.into_iter().flatten());
+        None
+    }
+
+    /// Why one of the paths is announced or not.
+    fn explain_path<A: Key + FromAddr>(
+        &self,
+        rib: &FamilyRib<A>,
+        group: &Group,
+        prefix: Cidr,
+        number: u32,
+        steps: &mut Vec<ExportStep>,
+    ) -> Option<Arc<Attributes>> {
+        let mut check = |step: &'static str, pass: bool, verdict: String| {
+            steps.push(ExportStep { step, pass, verdict });
+            pass.then_some(())
+        };
         let slot = A::from_addr(prefix.addr()).and_then(|a| rib.table.find((a, prefix.len())));
         let entry = slot.and_then(|s| rib.table.entry(s));
-        let best = entry.and_then(Entry::best).copied();
-        let from = best.map(|p| {
-            self.shared.sources.get(p.source).map_or("local".to_owned(), |s| format!("from {}", s.name))
+        let path = entry.and_then(|e| group.path(&self.shared, &rib.table, e));
+        let from = path.map(|p| {
+            let from =
+                self.shared.sources.get(p.source).map_or("local".to_owned(), |s| format!("from {}", s.name));
+            match group.key.plane {
+                0 => from,
+                plane => format!("path {} of the decision, {from}", u32::from(plane) + 1),
+            }
         });
-        check("best", best.is_some(), from.unwrap_or_else(|| "no usable path".into()))?;
-        let (entry, best) = (entry?, best?);
-        let own = best.source == number;
+        check("best", path.is_some(), from.unwrap_or_else(|| "no usable path".into()))?;
+        let (entry, path) = (entry?, path?);
+        let own = path.source == number;
         check("split-horizon", !own, if own { "it gave us this route" } else { "from elsewhere" }.into())?;
         let kind =
-            (best.source == LOCAL).then(|| rib.table.locals.get(&entry.prefix()).map_or(0, |l| l.kind));
+            (path.source == LOCAL).then(|| rib.table.locals.get(&entry.prefix()).map_or(0, |l| l.kind));
         let verdict =
-            export::verdict(&self.shared, &group.key, group.face(), prefix, &best, kind, Some(&mut *steps));
+            export::verdict(&self.shared, &group.key, group.face(), prefix, &path, kind, Some(&mut *steps));
         let Verdict::Announce(added) = verdict else { return None };
         // The communities may not have a number yet, when the question comes before the announcement.
-        let out = OutKey { attr: best.attr, source: best.source, extra: 0 };
+        let out = OutKey { attr: path.attr, source: path.source, extra: 0 };
         let added = Some(&added).filter(|a| **a != Added::default());
         let fits = !export::is_oversized(&self.shared, &group.key, out, added);
         let text = if fits { "fits into a message" } else { "the attributes exceed a message" };
@@ -280,22 +322,25 @@ impl Speaker {
 }
 
 /// Whether the view has this entry.
-fn has<A: Key>(rib: &FamilyRib<A>, entry: &Entry<A>, slot: u32, view: View<'_>) -> bool {
+fn has<A: Key>(rib: &FamilyRib<A>, entry: &Entry<A>, slot: u32, view: &View<'_>) -> bool {
     match view {
         View::Nothing => false,
         View::Loc => !entry.is_empty(),
-        View::In(number) => rib.table.paths(entry).any(|p| p.source == number),
-        View::Out(group, number) => {
-            let out = group.adv.get(slot).out().and_then(|out| group.outs.key(out));
-            out.is_some_and(|o| o.source != number)
-        }
+        View::In(number) => rib.table.paths(entry).any(|p| p.source == *number),
+        View::Out(groups, number) => groups.iter().any(|g| announced(g, slot, *number).is_some()),
     }
+}
+
+/// What a group announces of this slot to this member.
+fn announced(group: &Group, slot: u32, member: u32) -> Option<OutKey> {
+    let out = group.adv.get(slot).out().and_then(|out| group.outs.key(out));
+    out.filter(|o| o.source != member)
 }
 
 /// The next slots in the order of their prefixes.
 fn page<A: Key>(
     rib: &FamilyRib<A>,
-    view: View<'_>,
+    view: &View<'_>,
     within: Option<Cidr>,
     after: Option<Cidr>,
     max: usize,

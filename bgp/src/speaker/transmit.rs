@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use super::Speaker;
-use super::restart::group;
-use crate::api::{ConnId, Event, Transmit};
+use super::restart::groups;
+use crate::api::{ADD_PATH_MAX, ConnId, Event, Transmit};
 use crate::out::export::{Face, GroupKey};
 use crate::out::member::Produced;
 use crate::out::rib::Known;
@@ -80,11 +80,11 @@ impl Speaker {
         let [first, second] = Family::ALL;
         let order = if turn == 0 { [first, second] } else { [second, first] };
         for family in order {
-            let Some(group) = self.peers.get(&number).and_then(|p| group(p, family)) else { continue };
+            let Some(groups) = self.peers.get(&number).map(|p| groups(p, family)) else { continue };
             let (shared, wake) = (&mut self.shared, &mut self.wake);
             let produced = match family {
-                Family::Ipv4Unicast => self.v4.produce(shared, group, number, wake),
-                Family::Ipv6Unicast => self.v6.produce(shared, group, number, wake),
+                Family::Ipv4Unicast => self.v4.produce(shared, groups, number, wake),
+                Family::Ipv6Unicast => self.v6.produce(shared, groups, number, wake),
             };
             let Some(conn) = self.conns.get_mut(&id) else { return false };
             match produced {
@@ -185,28 +185,39 @@ impl Speaker {
             class: peer.config.policy_class,
             role: peer.config.role.filter(|_| session.ebgp),
             closed: session.ebgp && !peer.config.ebgp_policy,
+            plane: 0,
         };
         Some((key, Face { id: peer.id, name: peer.config.name.clone() }))
     }
 
-    /// Puts an established peer into the update group that fits it.
-    pub(super) fn join_group(&mut self, number: u32, family: Family, known: Option<Known>) {
+    /// Puts an established peer into the update groups that fit it. `known`: what it was told in those that it left.
+    pub(super) fn join_groups(&mut self, number: u32, family: Family, known: Vec<Option<Known>>) {
         let Some((key, face)) = self.group_key(number, family) else { return };
-        let group = match family {
-            Family::Ipv4Unicast => self.v4.join(key, face, number, known),
-            Family::Ipv6Unicast => self.v6.join(key, face, number, known),
-        };
-        if let Some(place) = self.peers.get_mut(&number).and_then(|p| p.groups.get_mut(family.index())) {
-            *place = Some(group);
+        let offered = self.peers.get(&number).map_or(0, |p| p.config.add_path_send);
+        let planes = if key.path_id().is_some() { offered.clamp(1, ADD_PATH_MAX) } else { 1 };
+        let mut known = known.into_iter();
+        for plane in 0..planes {
+            let (key, face) = (GroupKey { plane, ..key.clone() }, face.clone());
+            let known = known.next().flatten();
+            let group = match family {
+                Family::Ipv4Unicast => self.v4.join(key, face, number, known),
+                Family::Ipv6Unicast => self.v6.join(key, face, number, known),
+            };
+            if let Some(place) = self.peers.get_mut(&number).and_then(|p| p.groups.get_mut(family.index())) {
+                place.push(group);
+            }
         }
     }
 
-    pub(super) fn leave_group(&mut self, number: u32, family: Family) -> Option<Known> {
-        let group = self.peers.get_mut(&number)?.groups.get_mut(family.index())?.take()?;
-        let known = match family {
+    /// Takes a peer out of its update groups; returns what it was told in each.
+    pub(super) fn leave_groups(&mut self, number: u32, family: Family) -> Vec<Option<Known>> {
+        let groups = self.peers.get_mut(&number).and_then(|p| p.groups.get_mut(family.index()));
+        let groups = groups.map(std::mem::take).unwrap_or_default();
+        let leave = |group| match family {
             Family::Ipv4Unicast => self.v4.leave(&mut self.shared, group, number),
             Family::Ipv6Unicast => self.v6.leave(&mut self.shared, group, number),
         };
+        let known = groups.into_iter().map(leave).collect();
         self.v4.look_again();
         self.v6.look_again();
         known
@@ -215,15 +226,16 @@ impl Speaker {
     /// The configuration changed: the peer moves where its group no longer fits.
     pub(super) fn regroup(&mut self, number: u32) {
         for family in Family::ALL {
-            let Some(old) = self.peers.get(&number).and_then(|p| group(p, family)) else { continue };
+            let old = self.peers.get(&number).and_then(|p| groups(p, family).first().copied());
+            let Some(old) = old else { continue };
             let Some((key, _)) = self.group_key(number, family) else { continue };
             let same = match family {
                 Family::Ipv4Unicast => self.v4.group(old).is_some_and(|g| g.key == key),
                 Family::Ipv6Unicast => self.v6.group(old).is_some_and(|g| g.key == key),
             };
             if !same {
-                let known = self.leave_group(number, family);
-                self.join_group(number, family, known);
+                let known = self.leave_groups(number, family);
+                self.join_groups(number, family, known);
                 if let Some(conn) = self.peers.get(&number).and_then(|p| p.session) {
                     self.want_write(conn);
                 }
@@ -234,10 +246,12 @@ impl Speaker {
     /// Sends all routes of a family again.
     pub(super) fn resend(&mut self, number: u32, family: Family) {
         let Some(peer) = self.peers.get(&number) else { return };
-        let (Some(group), Some(conn)) = (group(peer, family), peer.session) else { return };
-        match family {
-            Family::Ipv4Unicast => self.v4.resend(group, number),
-            Family::Ipv6Unicast => self.v6.resend(group, number),
+        let Some(conn) = peer.session else { return };
+        for group in groups(peer, family) {
+            match family {
+                Family::Ipv4Unicast => self.v4.resend(*group, number),
+                Family::Ipv6Unicast => self.v6.resend(*group, number),
+            }
         }
         self.want_write(conn);
     }
