@@ -272,3 +272,48 @@ fn each_update(mut bytes: &[u8], session: &Negotiated, mut each: impl FnMut(Upda
     }
     assert!(bytes.is_empty());
 }
+
+/// An MRT file. What is read is written, and then read as the same.
+pub fn mrt(data: &[u8]) {
+    use tortie_bgp::mrt::{Body, Reader, encode_attributes};
+    let mut records = 0;
+    for record in Reader::new(data).flatten() {
+        records += 1;
+        let mut bytes = Vec::new();
+        record.write(&mut bytes);
+        let mut again = Reader::new(&bytes);
+        assert_eq!(again.next().unwrap().unwrap(), record);
+        assert!(again.next().is_none());
+        let paths: Vec<_> = match &record.body {
+            Body::Rib(rib) => rib.entries.iter().map(|e| (rib.prefix, e.attributes)).collect(),
+            Body::TableDump(dump) => vec![(dump.prefix, dump.attributes)],
+            Body::Message(message) => {
+                if let Ok(Some(frame)) = Frame::next(message.octets, true) {
+                    let _ = Update::decode(frame.body, &message.session());
+                }
+                Vec::new()
+            }
+            _ => Vec::new(),
+        };
+        for (prefix, raw) in paths {
+            if let Ok(attributes) = raw.decode(prefix) {
+                assert!(encode_attributes(&attributes, &mut Vec::new()));
+            }
+        }
+    }
+    assert!(records * tortie_bgp::mrt::HEADER_LEN <= data.len());
+}
+
+/// What a BMP station reads. What is read is written, and then read as the same.
+pub fn bmp(mut data: &[u8]) {
+    use tortie_bgp::bmp::Message;
+    while let Ok(Some((message, len))) = Message::next(data) {
+        let mut bytes = Vec::new();
+        message.write(&mut bytes);
+        assert_eq!(Message::next(&bytes), Ok(Some((message, bytes.len()))));
+        if let Message::Statistics { statistics, .. } = message {
+            let _ = statistics.iter().count();
+        }
+        data = &data[len..];
+    }
+}

@@ -7,10 +7,10 @@ use std::net::IpAddr;
 
 use smallvec::SmallVec;
 
-use super::Negotiated;
 use super::attributes::{code, flag};
 use super::frame::{HEADER_LEN, MessageKind, write_header};
 use super::nlri::{Address, Entry, encoded_len, write_prefix};
+use super::{Families, Negotiated};
 use crate::attr::{AS_TRANS_SHORT, Aggregator, AsPath, Attributes, SegmentKind};
 use crate::types::Family;
 
@@ -352,6 +352,33 @@ fn write_attributes(a: &Attributes, classic: bool, session: &Negotiated) -> Opti
         attribute(&mut out, opaque.flags, opaque.code, &opaque.value)?;
     }
     Some(out)
+}
+
+/// Attributes as a table of MRT keeps them: four-octet ASes, and of MP_REACH_NLRI the next hop alone (RFC 6396 4.3.4).
+/// `None`: one of them exceeds what an attribute can hold.
+pub(crate) fn write_table_attributes(a: &Attributes, out: &mut Vec<u8>) -> Option<()> {
+    // What only iBGP routes carry is kept, and a LOCAL_PREF that a route does not have is not made up.
+    let internal = a.local_pref.is_some() || a.originator_id().is_some() || !a.cluster_list().is_empty();
+    let session = Negotiated {
+        ebgp: !internal,
+        as4: true,
+        extended: true,
+        families: Families::ALL,
+        ext_nexthop: true,
+        add_path_receive: Families::NONE,
+        add_path_send: Families::NONE,
+        reject_as_sets: false,
+    };
+    let octets = write_attributes(a, a.next_hop.is_ipv4(), &session)?;
+    out.extend_from_slice(&octets);
+    if let IpAddr::V6(next_hop) = a.next_hop {
+        let link_local = a.link_local.filter(|_| !next_hop.is_unicast_link_local());
+        let len = if link_local.is_some() { 32 } else { 16 };
+        out.extend_from_slice(&[flag::OPTIONAL, code::MP_REACH, len + 1, len]);
+        out.extend_from_slice(&next_hop.octets());
+        out.extend(link_local.iter().flat_map(std::net::Ipv6Addr::octets));
+    }
+    Some(())
 }
 
 /// What a two-octet speaker passes on for those behind it (RFC 6793 4.2.2).

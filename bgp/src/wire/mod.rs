@@ -24,6 +24,7 @@ mod update;
 mod values;
 
 pub use capability::{AddPath, Capabilities, Fqdn, GracefulRestart, LongLived, Role};
+pub(crate) use encode::write_table_attributes;
 pub use encode::{DoesNotFit, UpdateTemplate, UpdateWriter, write_end_of_rib, write_keepalive};
 pub use frame::{Frame, HEADER_LEN, MAX_EXTENDED_LEN, MAX_LEN, MessageKind};
 pub use nlri::{Address, Entry, Nlri, NlriIter};

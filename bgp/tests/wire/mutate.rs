@@ -162,3 +162,13 @@ fn single_attributes() {
         hammer(10 + n as u64, 40_000, &seeds, target);
     }
 }
+
+#[test]
+fn monitoring() {
+    let files: Vec<Vec<u8>> =
+        [&include_bytes!("../../fuzz/seeds/mrt/table")[..], include_bytes!("../../fuzz/seeds/mrt/updates")]
+            .map(<[u8]>::to_vec)
+            .into();
+    hammer(30, 100_000, &files, laws::mrt);
+    hammer(31, 100_000, &[include_bytes!("../../fuzz/seeds/bmp/session").to_vec()], laws::bmp);
+}

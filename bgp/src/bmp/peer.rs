@@ -1,0 +1,194 @@
+//! The per-peer header, and what is said when a peer comes and goes (RFC 7854 4.2, 4.9, 4.10).
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use super::Error;
+use super::tlv::Tlvs;
+use crate::octets::Octets;
+
+const V6: u8 = 0x80;
+const POST_POLICY: u8 = 0x40;
+const AS2: u8 = 0x20;
+/// Octets of a BGP message header and of the shortest OPEN.
+const MIN_OPEN: usize = 29;
+
+/// Whose message this is (RFC 7854 4.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PeerHeader {
+    /// 0: a global instance, which is all that this speaker has; 1: an L3VPN; 2: local; 3: the Loc-RIB (RFC 9069).
+    pub kind: u8,
+    /// After import policy; else as the peer sent it (the L flag).
+    pub post_policy: bool,
+    /// AS_PATHs have two octets an AS (the A flag).
+    pub as2: bool,
+    /// Route distinguisher, where `kind` has one; else 0.
+    pub distinguisher: u64,
+    /// The peer's address.
+    pub address: IpAddr,
+    /// The peer's AS.
+    pub asn: u32,
+    /// The peer's BGP identifier.
+    pub router_id: Ipv4Addr,
+    /// When it happened: seconds since 1970; 0 where nobody knows.
+    pub seconds: u32,
+    /// Microseconds beyond them.
+    pub micros: u32,
+}
+
+impl PeerHeader {
+    pub(super) fn read(octets: &mut Octets<'_>) -> Option<Self> {
+        let (kind, flags) = (octets.u8()?, octets.u8()?);
+        let distinguisher = u64::from_be_bytes(octets.array()?);
+        let address = read_address(octets, flags & V6 != 0)?;
+        let (asn, router_id) = (octets.u32()?, octets.v4()?);
+        let (seconds, micros) = (octets.u32()?, octets.u32()?);
+        Some(Self {
+            kind,
+            post_policy: flags & POST_POLICY != 0,
+            as2: flags & AS2 != 0,
+            distinguisher,
+            address,
+            asn,
+            router_id,
+            seconds,
+            micros,
+        })
+    }
+
+    pub(super) fn write(&self, out: &mut Vec<u8>) {
+        let flag = |set: bool, flag: u8| if set { flag } else { 0 };
+        let flags =
+            flag(self.address.is_ipv6(), V6) | flag(self.post_policy, POST_POLICY) | flag(self.as2, AS2);
+        out.extend_from_slice(&[self.kind, flags]);
+        out.extend_from_slice(&self.distinguisher.to_be_bytes());
+        write_address(out, self.address);
+        out.extend_from_slice(&self.asn.to_be_bytes());
+        out.extend_from_slice(&self.router_id.octets());
+        out.extend_from_slice(&self.seconds.to_be_bytes());
+        out.extend_from_slice(&self.micros.to_be_bytes());
+    }
+}
+
+/// Always 16 octets; an IPv4 address stands in the last four.
+fn read_address(octets: &mut Octets<'_>, v6: bool) -> Option<IpAddr> {
+    if v6 {
+        return octets.ip(true);
+    }
+    octets.take(12)?;
+    octets.ip(false)
+}
+
+fn write_address(out: &mut Vec<u8>, address: IpAddr) {
+    match address {
+        IpAddr::V4(a) => {
+            out.extend_from_slice(&[0; 12]);
+            out.extend_from_slice(&a.octets());
+        }
+        IpAddr::V6(a) => out.extend_from_slice(&a.octets()),
+    }
+}
+
+/// A session came up (RFC 7854 4.10).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PeerUp<'a> {
+    /// Our address, of the family of the peer's.
+    pub local: IpAddr,
+    /// Our port.
+    pub local_port: u16,
+    /// The peer's port.
+    pub remote_port: u16,
+    /// The OPEN that we sent, whole.
+    pub sent: &'a [u8],
+    /// The OPEN that the peer sent, whole.
+    pub received: &'a [u8],
+    /// More in words.
+    pub information: Tlvs<'a>,
+}
+
+impl<'a> PeerUp<'a> {
+    /// `v6`: the flag of the per-peer header, which counts for both ends.
+    pub(super) fn read(mut octets: Octets<'a>, v6: bool) -> Result<Self, Error> {
+        let fail = |octets: &Octets<'_>, what| Error { offset: octets.at(), what };
+        let (Some(local), Some(local_port), Some(remote_port)) =
+            (read_address(&mut octets, v6), octets.u16(), octets.u16())
+        else {
+            return Err(fail(&octets, "no room for the ends of the session"));
+        };
+        let sent = read_open(&mut octets).ok_or_else(|| fail(&octets, "no OPEN that was sent"))?;
+        let received = read_open(&mut octets).ok_or_else(|| fail(&octets, "no OPEN that was received"))?;
+        Ok(Self { local, local_port, remote_port, sent, received, information: Tlvs::read(octets)? })
+    }
+
+    pub(super) fn write(&self, out: &mut Vec<u8>) {
+        write_address(out, self.local);
+        out.extend_from_slice(&self.local_port.to_be_bytes());
+        out.extend_from_slice(&self.remote_port.to_be_bytes());
+        out.extend_from_slice(self.sent);
+        out.extend_from_slice(self.received);
+        out.extend_from_slice(self.information.octets());
+    }
+}
+
+/// A whole BGP message of type OPEN.
+fn read_open<'a>(octets: &mut Octets<'a>) -> Option<&'a [u8]> {
+    let len = usize::from(u16::from_be_bytes(*octets.rest().get(16..)?.first_chunk()?));
+    if len < MIN_OPEN || octets.rest().get(18) != Some(&1) {
+        return None;
+    }
+    octets.take(len)
+}
+
+/// Why a session ended (RFC 7854 4.9).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PeerDown<'a> {
+    /// 1: we sent this NOTIFICATION, whole.
+    LocalNotification(&'a [u8]),
+    /// 2: we closed it without one, because of this event of RFC 4271 8.1; 0 where none fits.
+    LocalEvent(u16),
+    /// 3: the peer sent this NOTIFICATION, whole.
+    RemoteNotification(&'a [u8]),
+    /// 4: the connection ended without one.
+    RemoteClosed,
+    /// 5: the session may be up, but it is no longer told of.
+    NotMonitored,
+    /// Reasons of later documents.
+    Other {
+        /// Its number.
+        reason: u8,
+        /// What follows.
+        octets: &'a [u8],
+    },
+}
+
+impl<'a> PeerDown<'a> {
+    pub(super) fn read(mut octets: Octets<'a>) -> Result<Self, Error> {
+        let offset = octets.at();
+        let reason = octets.u8().ok_or(Error { offset, what: "no room for the reason" })?;
+        Ok(match reason {
+            1 => Self::LocalNotification(octets.rest()),
+            2 => {
+                let event = octets.u16();
+                Self::LocalEvent(event.ok_or(Error { offset: offset + 1, what: "no room for the event" })?)
+            }
+            3 => Self::RemoteNotification(octets.rest()),
+            4 => Self::RemoteClosed,
+            5 => Self::NotMonitored,
+            _ => Self::Other { reason, octets: octets.rest() },
+        })
+    }
+
+    pub(super) fn write(&self, out: &mut Vec<u8>) {
+        let (reason, event, octets): (u8, Option<u16>, &[u8]) = match self {
+            Self::LocalNotification(octets) => (1, None, octets),
+            Self::LocalEvent(event) => (2, Some(*event), &[]),
+            Self::RemoteNotification(octets) => (3, None, octets),
+            Self::RemoteClosed => (4, None, &[]),
+            Self::NotMonitored => (5, None, &[]),
+            Self::Other { reason, octets } => (*reason, None, octets),
+        };
+        out.push(reason);
+        out.extend(event.iter().flat_map(|e| e.to_be_bytes()));
+        out.extend_from_slice(octets);
+    }
+}

@@ -1,0 +1,326 @@
+//! Tables: TABLE_DUMP_V2 (RFC 6396 4.3, RFC 8050 4) and TABLE_DUMP (RFC 6396 4.2).
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use tortie_config::Cidr;
+
+use super::Error;
+use super::attributes::{Form, RawAttributes};
+use crate::octets::{Octets, write_ip};
+use crate::types::Family;
+
+/// Subtypes of TABLE_DUMP_V2.
+pub(super) mod subtype {
+    use crate::types::Family;
+
+    pub(in crate::mrt) const PEER_INDEX_TABLE: u16 = 1;
+
+    pub(in crate::mrt) fn family(subtype: u16) -> Option<(Family, bool)> {
+        match subtype {
+            2 => Some((Family::Ipv4Unicast, false)),
+            4 => Some((Family::Ipv6Unicast, false)),
+            8 => Some((Family::Ipv4Unicast, true)),
+            10 => Some((Family::Ipv6Unicast, true)),
+            _ => None,
+        }
+    }
+
+    pub(in crate::mrt) fn of(family: Family, add_path: bool) -> u16 {
+        match (family, add_path) {
+            (Family::Ipv4Unicast, false) => 2,
+            (Family::Ipv6Unicast, false) => 4,
+            (Family::Ipv4Unicast, true) => 8,
+            (Family::Ipv6Unicast, true) => 10,
+        }
+    }
+}
+
+/// The collector and its peers (RFC 6396 4.3.1).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PeerIndex<'a> {
+    /// BGP identifier of the collector.
+    pub collector: Ipv4Addr,
+    /// Name of the view, at most 65,535 octets, of whatever characters.
+    pub view: &'a [u8],
+    /// The peers, by number; at most 65,535.
+    pub peers: Vec<PeerEntry>,
+}
+
+/// A peer of a [`PeerIndex`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PeerEntry {
+    /// Its BGP identifier; 0.0.0.0 where nobody knows it.
+    pub router_id: Ipv4Addr,
+    /// Its address; 0.0.0.0 for what the collector itself originates.
+    pub address: IpAddr,
+    /// Its AS.
+    pub asn: u32,
+}
+
+impl<'a> PeerIndex<'a> {
+    pub(super) fn read(mut octets: Octets<'a>) -> Result<Self, Error> {
+        let mut head = || {
+            let collector = octets.v4()?;
+            let len = octets.u16()?;
+            Some((collector, octets.take(usize::from(len))?, octets.u16()?))
+        };
+        let (collector, view, count) =
+            head().ok_or_else(|| Error::at(octets.at(), "no room for the head of the peer index"))?;
+        // No more than there is room for, whatever the count says.
+        let mut peers = Vec::with_capacity(usize::from(count).min(octets.rest().len() / 11));
+        for _ in 0..count {
+            let at = octets.at();
+            peers.push(PeerEntry::read(&mut octets).ok_or(Error::at(at, "fewer peers than were promised"))?);
+        }
+        Ok(Self { collector, view, peers })
+    }
+
+    pub(super) fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.collector.octets());
+        let view = self.view.get(..usize::from(u16::MAX)).unwrap_or(self.view);
+        out.extend_from_slice(&u16::try_from(view.len()).unwrap_or(u16::MAX).to_be_bytes());
+        out.extend_from_slice(view);
+        let count = u16::try_from(self.peers.len()).unwrap_or(u16::MAX);
+        out.extend_from_slice(&count.to_be_bytes());
+        for peer in self.peers.iter().take(usize::from(count)) {
+            peer.write(out);
+        }
+    }
+}
+
+impl PeerEntry {
+    const V6: u8 = 1;
+    const AS4: u8 = 2;
+
+    fn read(octets: &mut Octets<'_>) -> Option<Self> {
+        let flags = octets.u8()?;
+        let router_id = octets.v4()?;
+        let address = octets.ip(flags & Self::V6 != 0)?;
+        let asn = if flags & Self::AS4 != 0 { octets.u32()? } else { octets.u16()?.into() };
+        Some(Self { router_id, address, asn })
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        out.push(Self::AS4 | if self.address.is_ipv6() { Self::V6 } else { 0 });
+        out.extend_from_slice(&self.router_id.octets());
+        write_ip(out, self.address);
+        out.extend_from_slice(&self.asn.to_be_bytes());
+    }
+}
+
+/// A prefix and its paths (RFC 6396 4.3.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rib<'a> {
+    /// Counts the records of a dump from 0.
+    pub sequence: u32,
+    /// The prefix.
+    pub prefix: Cidr,
+    /// Its paths.
+    pub entries: Entries<'a>,
+}
+
+impl<'a> Rib<'a> {
+    pub(super) fn read(mut octets: Octets<'a>, family: Family, add_path: bool) -> Result<Self, Error> {
+        let start = octets.at();
+        let (Some(sequence), Some(len)) = (octets.u32(), octets.u8()) else {
+            return Err(Error::at(start, "no room for sequence number and prefix length"));
+        };
+        let prefix = read_prefix(&mut octets, family, len).ok_or(Error::at(start + 4, "no such prefix"))?;
+        let at = octets.at();
+        let count = octets.u16().ok_or(Error::at(at, "no room for the number of paths"))?;
+        let mut rest = octets;
+        for _ in 0..count {
+            let at = rest.at();
+            read_entry(&mut rest, add_path).ok_or(Error::at(at, "a path that its record has no room for"))?;
+        }
+        if !rest.is_empty() {
+            return Err(Error::at(rest.at(), "octets behind the last path"));
+        }
+        let entries = Entries { count, add_path, octets: octets.rest() };
+        Ok(Self { sequence, prefix, entries })
+    }
+
+    pub(super) fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.sequence.to_be_bytes());
+        out.push(self.prefix.len());
+        let len = usize::from(self.prefix.len().div_ceil(8));
+        match self.prefix.addr() {
+            IpAddr::V4(a) => out.extend(a.octets().into_iter().take(len)),
+            IpAddr::V6(a) => out.extend(a.octets().into_iter().take(len)),
+        }
+        out.extend_from_slice(&self.entries.count.to_be_bytes());
+        out.extend_from_slice(self.entries.octets);
+    }
+
+    /// The family of the prefix.
+    #[must_use]
+    pub fn family(&self) -> Family {
+        family_of(&self.prefix)
+    }
+}
+
+fn family_of(prefix: &Cidr) -> Family {
+    if prefix.is_v4() { Family::Ipv4Unicast } else { Family::Ipv6Unicast }
+}
+
+fn read_prefix(octets: &mut Octets<'_>, family: Family, len: u8) -> Option<Cidr> {
+    let given = octets.take(usize::from(len.div_ceil(8)))?;
+    let mut whole = [0; 16];
+    for (to, from) in whole.iter_mut().zip(given) {
+        *to = *from;
+    }
+    let address = match family {
+        Family::Ipv4Unicast => IpAddr::V4(Ipv4Addr::from(*whole.first_chunk::<4>()?)),
+        Family::Ipv6Unicast => IpAddr::from(whole),
+    };
+    Cidr::new(address, len).ok()
+}
+
+fn read_entry<'a>(octets: &mut Octets<'a>, add_path: bool) -> Option<Entry<'a>> {
+    let (peer, originated) = (octets.u16()?, octets.u32()?);
+    let path_id = if add_path { octets.u32()? } else { 0 };
+    let len = octets.u16()?;
+    let attributes = RawAttributes::new(octets.take(usize::from(len))?, Form::TableV2);
+    Some(Entry { peer, originated, path_id, attributes })
+}
+
+/// A path of a [`Rib`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry<'a> {
+    /// The number of its peer in the [`PeerIndex`].
+    pub peer: u16,
+    /// When the path was learned, in seconds since 1970.
+    pub originated: u32,
+    /// Path identifier (RFC 7911); 0 where there is none.
+    pub path_id: u32,
+    /// Its attributes.
+    pub attributes: RawAttributes<'a>,
+}
+
+/// The paths of a prefix, still in the record. They were checked as a whole, so reading them cannot fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entries<'a> {
+    count: u16,
+    add_path: bool,
+    octets: &'a [u8],
+}
+
+impl<'a> Entries<'a> {
+    /// How many.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        usize::from(self.count)
+    }
+
+    /// There is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// They carry path identifiers (RFC 8050).
+    #[must_use]
+    pub fn add_path(&self) -> bool {
+        self.add_path
+    }
+
+    /// One after the other.
+    pub fn iter(&self) -> impl Iterator<Item = Entry<'a>> + use<'a> {
+        let (mut rest, add_path) = (Octets::new(self.octets, 0), self.add_path);
+        std::iter::from_fn(move || read_entry(&mut rest, add_path))
+    }
+}
+
+/// The paths of a prefix that is to be written.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct EntryList {
+    count: u16,
+    add_path: bool,
+    octets: Vec<u8>,
+}
+
+impl EntryList {
+    /// No path yet; `add_path`: with path identifiers (RFC 8050).
+    #[must_use]
+    pub fn new(add_path: bool) -> Self {
+        Self { count: 0, add_path, octets: Vec::new() }
+    }
+
+    /// Forgets all paths and keeps the memory.
+    pub fn clear(&mut self) {
+        self.count = 0;
+        self.octets.clear();
+    }
+
+    /// Adds a path; `attributes` as [`encode_attributes`](super::encode_attributes) writes them. `false`: there is no room
+    /// for it, and the list is as it was.
+    pub fn push(&mut self, peer: u16, originated: u32, path_id: u32, attributes: &[u8]) -> bool {
+        let (Ok(len), Some(count)) = (u16::try_from(attributes.len()), self.count.checked_add(1)) else {
+            return false;
+        };
+        self.count = count;
+        self.octets.extend_from_slice(&peer.to_be_bytes());
+        self.octets.extend_from_slice(&originated.to_be_bytes());
+        if self.add_path {
+            self.octets.extend_from_slice(&path_id.to_be_bytes());
+        }
+        self.octets.extend_from_slice(&len.to_be_bytes());
+        self.octets.extend_from_slice(attributes);
+        true
+    }
+
+    /// What a [`Rib`] takes.
+    #[must_use]
+    pub fn entries(&self) -> Entries<'_> {
+        Entries { count: self.count, add_path: self.add_path, octets: &self.octets }
+    }
+}
+
+/// A path of the format before 2008, with ASes of two octets (RFC 6396 4.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TableDump<'a> {
+    /// Number of the view, normally 0.
+    pub view: u16,
+    /// Counts the records of a dump, modulo 65,536.
+    pub sequence: u16,
+    /// The prefix.
+    pub prefix: Cidr,
+    /// When the path was learned, in seconds since 1970.
+    pub originated: u32,
+    /// The address of its peer, of the prefix's family.
+    pub peer: IpAddr,
+    /// The AS of its peer, of two octets.
+    pub peer_as: u16,
+    /// Its attributes.
+    pub attributes: RawAttributes<'a>,
+}
+
+impl<'a> TableDump<'a> {
+    pub(super) fn read(mut octets: Octets<'a>, v6: bool) -> Result<Self, Error> {
+        let mut read = || {
+            let (view, sequence) = (octets.u16()?, octets.u16()?);
+            let prefix = Cidr::new(octets.ip(v6)?, octets.u8()?).ok()?;
+            // The status is always 1.
+            octets.u8()?;
+            let (originated, peer, peer_as) = (octets.u32()?, octets.ip(v6)?, octets.u16()?);
+            let len = octets.u16()?;
+            let attributes = RawAttributes::new(octets.take(usize::from(len))?, Form::TableV1);
+            Some(Self { view, sequence, prefix, originated, peer, peer_as, attributes })
+        };
+        read().ok_or_else(|| Error::at(octets.at(), "a path that its record has no room for"))
+    }
+
+    pub(super) fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.view.to_be_bytes());
+        out.extend_from_slice(&self.sequence.to_be_bytes());
+        write_ip(out, self.prefix.addr());
+        out.extend_from_slice(&[self.prefix.len(), 1]);
+        out.extend_from_slice(&self.originated.to_be_bytes());
+        write_ip(out, self.peer);
+        out.extend_from_slice(&self.peer_as.to_be_bytes());
+        let octets = self.attributes.octets();
+        let octets = octets.get(..usize::from(u16::MAX)).unwrap_or(octets);
+        out.extend_from_slice(&u16::try_from(octets.len()).unwrap_or(u16::MAX).to_be_bytes());
+        out.extend_from_slice(octets);
+    }
+}
