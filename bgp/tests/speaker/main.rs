@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, missing_docs)]
 #![allow(dead_code)]
 
+#[path = "../wire/message.rs"]
+mod message;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -13,6 +15,7 @@ mod net;
 mod raw;
 mod refresh;
 mod restart;
+mod rfc7606;
 mod roles;
 mod routes;
 mod sessions;

@@ -1,9 +1,13 @@
 //! The message shapes of published vulnerabilities and incidents, each with what a conforming speaker does.
 
-use tortie_bgp::Family;
+use std::net::SocketAddr;
+use std::time::Instant;
+
 use tortie_bgp::wire::{ErrorCode, Frame, Negotiated, Open, Update, UpdateTemplate};
+use tortie_bgp::{ConnId, Dial, Event, Family, Input, PeerId, Speaker};
 
 use crate::message::*;
+use crate::support;
 
 /// What is allowed to come of a shape.
 enum Expect {
@@ -55,7 +59,43 @@ fn matches(expect: &Expect, message: &[u8], session: &Negotiated) -> bool {
 
 #[track_caller]
 fn shape(id: &str, message: &[u8], session: &Negotiated, expect: &Expect) {
-    assert!(matches(expect, message, session), "{id}: {:?}", outcome(message, session));
+    let outcome = outcome(message, session);
+    assert!(matches(expect, message, session), "{id}: {outcome:?}");
+    let ends = matches!(outcome, Outcome::Reset(..) | Outcome::Closed(_));
+    assert_eq!(survives(message, session), !ends, "{id}: the session does not follow {outcome:?}");
+}
+
+/// Whether a whole speaker keeps the connection on which this arrives, and comes to rest after it.
+fn survives(message: &[u8], session: &Negotiated) -> bool {
+    let now = Instant::now();
+    let mut speaker = Speaker::new(support::global(64512, 1), support::policy(support::TakeAll), now);
+    let asn = if session.ebgp { 64496 } else { 64512 };
+    let mut config = support::peer(support::ip("192.0.2.1"), asn);
+    config.dial = Dial::Passive;
+    config.families = Family::ALL.to_vec();
+    config.extended_messages = true;
+    let (local, remote) =
+        (SocketAddr::from(([192, 0, 2, 77], 179)), SocketAddr::from(([192, 0, 2, 1], 40_000)));
+    let mut theirs = support::open(asn, 0xc000_0201);
+    theirs.capabilities.families = session.families;
+    theirs.capabilities.extended_messages = session.extended;
+    theirs.capabilities.as4 = session.as4.then_some(asn);
+    speaker.handle(Input::Peer(PeerId(1), Box::new(config)), now);
+    speaker.handle(Input::LocalReady, now);
+    speaker.handle(Input::Accepted { conn: ConnId(1), local, remote }, now);
+    // An OPEN is a session's first message.
+    if message[18] != 1 {
+        speaker.handle(Input::Data(ConnId(1), &support::greeting(&theirs)), now);
+    }
+    speaker.handle(Input::Data(ConnId(1), message), now);
+    for _ in 0..1000 {
+        if speaker.poll_timeout().is_none_or(|at| at > now) {
+            let closed = std::iter::from_fn(|| speaker.poll_event()).any(|e| e == Event::Close(ConnId(1)));
+            return !closed;
+        }
+        speaker.handle(Input::Tick, now);
+    }
+    panic!("the speaker does not come to rest");
 }
 
 /// OPEN of AS 64496 with these octets from the optional parameter length on.

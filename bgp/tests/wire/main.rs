@@ -11,6 +11,9 @@
 #[path = "../../fuzz/src/lib.rs"]
 mod laws;
 
+#[path = "../support/mod.rs"]
+mod support;
+
 mod cve;
 mod message;
 mod mutate;

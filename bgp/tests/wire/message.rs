@@ -118,7 +118,7 @@ pub(crate) enum Outcome {
 /// What a whole message leads to, through framing and the decoder of its type.
 pub(crate) fn outcome(message: &[u8], session: &Negotiated) -> Outcome {
     let frame = match Frame::next(message, session.extended) {
-        Ok(frame) => frame.expect("a whole message"),
+        Ok(frame) => frame.unwrap(),
         Err(n) => return Outcome::Reset(n.code.0, n.code.1),
     };
     let reset = |n: Notification| Outcome::Reset(n.code.0, n.code.1);
