@@ -452,7 +452,7 @@ impl std::fmt::Debug for PolicyHandle {
 }
 
 /// What a policy sees of a peer. On export only the fields that make the update group are meaningful:
-/// `ebgp`, `asn`, `class` and `role`.
+/// `ebgp`, `asn`, `local_asn`, `class` and `role`.
 #[derive(Debug, Clone, Copy)]
 pub struct PeerView<'a> {
     /// The peer; on export the first of its group.
@@ -463,6 +463,8 @@ pub struct PeerView<'a> {
     pub ebgp: bool,
     /// Its AS.
     pub asn: u32,
+    /// Our AS towards it.
+    pub local_asn: u32,
     /// [`PeerConfig::policy_class`].
     pub class: u64,
     /// Our role towards it (RFC 9234); `None` also where it does not act because the peer is iBGP.

@@ -40,6 +40,10 @@ impl Model {
                 dirty.affinities = true;
                 dirty.originated = true;
             }
+            // One that cannot be read is still there, and hides a global one.
+            Key::Bgp(scope, BgpItem::Filter(_)) => {
+                dirty.filters |= (changed || before.is_some() != after.is_some()) && self.applies(scope);
+            }
             Key::Bgp(scope, item) if changed => self.mark_bgp(scope, item, before, after, dirty),
             _ => {}
         }
@@ -57,7 +61,7 @@ impl Model {
         match (scope, item) {
             (_, BgpItem::LogLevel) => dirty.settings |= self.applies(scope),
             (_, BgpItem::PrefixAdvertisements(_)) => dirty.advertisements |= self.applies(scope),
-            (_, BgpItem::CustomFilter(..) | BgpItem::Filter(_)) => dirty.filters |= self.applies(scope),
+            (_, BgpItem::CustomFilter(..)) => dirty.filters |= self.applies(scope),
             (_, BgpItem::Peer { addr, .. }) if own || scope.host().is_none() => {
                 dirty.peers.addrs.insert(*addr);
             }

@@ -43,7 +43,7 @@ mod value;
 pub use dirty::{Dirty, DirtyPeers, Touched};
 pub use guard::{Census, Freeze, Guard};
 pub use host::Host;
-pub use read::Stored;
+pub use read::{FilterValue, Stored};
 pub use scope::{Part, watch_scope};
 
 use host::HostItem;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use tortie_config::key::{BgpItem, EndpointKey, IpFamily, Key, Scope};
 use tortie_config::resource::{
-    Affinity, Asn, BgpLogLevel, Block, IpamConfig, NodeMesh, Peer, Pool, PrefixAdvertisement, Settings,
-    WorkloadEndpoint,
+    Affinity, Asn, BgpLogLevel, Block, Filter, IpamConfig, NodeMesh, Peer, Pool, PrefixAdvertisement,
+    Settings, WorkloadEndpoint,
 };
 use tortie_config::{Cidr, Resource};
 
@@ -300,6 +300,18 @@ impl Model {
             .unwrap_or_default()
     }
 
+    /// A filter of this host, else the global one of that name; `None`: there is neither.
+    #[must_use]
+    pub fn filter(&self, name: &str) -> Option<FilterValue<'_>> {
+        let item = BgpItem::Filter(name.to_owned());
+        let slot = self.rest.get(&Key::bgp_host(&self.node, item.clone()));
+        let slot = slot.or_else(|| self.rest.get(&Key::bgp_global(item)))?;
+        Some(match slot.value().and_then(Value::resource).map(|resource| &**resource) {
+            Some(Resource::Filter(filter)) => FilterValue::Good(filter),
+            _ => FilterValue::Unreadable,
+        })
+    }
+
     /// Names of BIRD filter texts, which are not run.
     pub fn custom_filters(&self) -> impl Iterator<Item = (&Key, IpFamily, &str)> {
         let first = Key::bgp_global(BgpItem::CustomFilter(IpFamily::V4, String::new()));
@@ -364,6 +376,15 @@ impl Model {
         let (key, slot) = self.rest.get_key_value(key)?;
         stored(key, slot, pick)
     }
+}
+
+/// What a filter's key says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FilterValue<'a> {
+    /// The last value that could be read.
+    Good(&'a Filter),
+    /// There never was one.
+    Unreadable,
 }
 
 fn stored<'a, K, T>(

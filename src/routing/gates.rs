@@ -7,7 +7,7 @@
 //! | `own-block` | equal to an own block? | announce |
 //! | `inside-own-block` | inside of one? | withhold: the block speaks for it |
 //! | `own-only` | the peer wants our own routes only, is eBGP, and this one was learned? | withhold |
-//! | `filter` | do the peer's filters decide? | as they say (the store has no filters yet: never) |
+//! | `filter` | do the peer's filters decide? | as they say |
 //! | `advertised` | equal to or inside of a `prefix_advertisements` prefix? | announce |
 //! | `pool` | equal to or inside of a pool, disabled ones included? | announce |
 //! | `none` | | withhold |
@@ -15,13 +15,17 @@
 //! These are the steps of Calico's generated BIRD filter (aggregation, filters, static prefixes, pools, reject) with
 //! `own-only` added. It stands before `filter` so that no filter can undo it. It acts towards eBGP peers only: towards
 //! iBGP peers RFC 4271 9.2.1 holds learned iBGP routes back already, and a route reflector has to go on reflecting.
+//!
+//! No filter can withhold an own block, but its changes act on every route that is announced, own blocks included: that
+//! is how a host is drained, or its blocks are tagged. An import filter is asked last, when nothing else refused.
 
 use tortie_config::Cidr;
-use tortie_config::resource::Community;
+use tortie_config::resource::{Community, RouteSource};
 
 use super::cover;
 use super::explain::{Recorder, Step, StepOutcome, fill_not_reached};
-use super::types::{GateAnswer, OriginKind, PeerPolicy, PoolView, RoutingView};
+use super::filter::{Changes, Direction, FilterRoute, FilterVerdict};
+use super::types::{GateAnswer, PeerPolicy, PoolView, RoutingView};
 
 /// The export gates in their order.
 pub const EXPORT_GATES: [&str; 7] =
@@ -31,6 +35,8 @@ pub const EXPORT_GATES: [&str; 7] =
 pub const OWN_ENDPOINT: &str = "own-endpoint";
 /// [`import`]'s reason for a route inside a pool from a peer with `import_pools` false.
 pub const INSIDE_POOL: &str = "inside-pool";
+/// [`import`]'s reason for a route that the peer's filters reject, and the name of the export gate.
+pub const FILTER: &str = "filter";
 
 impl RoutingView {
     /// The longest pool that is equal to or covers the prefix.
@@ -42,17 +48,15 @@ impl RoutingView {
 
 /// Whether a best path for `prefix` is announced to a peer, which gate said so, and the communities to add.
 ///
-/// `local` is what kind of own route it is, `None` for a learned one; `ebgp` says that the peer is in another AS
-/// (only `own-only` asks).
+/// `ebgp` says that the peer is in another AS (only `own-only` asks).
 #[must_use]
 pub fn export_gate(
     view: &RoutingView,
     policy: &PeerPolicy,
     ebgp: bool,
-    prefix: Cidr,
-    local: Option<OriginKind>,
+    route: &FilterRoute<'_>,
 ) -> GateAnswer {
-    decide_export(view, policy, ebgp, prefix, local, &mut ())
+    decide_export(view, policy, ebgp, route, &mut ())
 }
 
 /// [`export_gate`] with every step it took and those it did not reach.
@@ -61,11 +65,10 @@ pub fn explain_export(
     view: &RoutingView,
     policy: &PeerPolicy,
     ebgp: bool,
-    prefix: Cidr,
-    local: Option<OriginKind>,
+    route: &FilterRoute<'_>,
 ) -> (GateAnswer, Vec<Step>) {
     let mut steps = Vec::new();
-    let answer = decide_export(view, policy, ebgp, prefix, local, &mut steps);
+    let answer = decide_export(view, policy, ebgp, route, &mut steps);
     // `none` is no question: it only shows when it decided.
     fill_not_reached(&mut steps, EXPORT_GATES.get(..6).unwrap_or_default());
     (answer, steps)
@@ -75,14 +78,19 @@ fn decide_export(
     view: &RoutingView,
     policy: &PeerPolicy,
     ebgp: bool,
-    prefix: Cidr,
-    local: Option<OriginKind>,
+    route: &FilterRoute<'_>,
     rec: &mut impl Recorder,
 ) -> GateAnswer {
+    let prefix = route.prefix;
     let block = cover::in_set(&view.own_blocks, &prefix);
     if block == Some(&prefix) {
         rec.step("own-block", StepOutcome::Yes, || format!("{prefix} is a block of this host"));
-        return announce(view, "own-block", prefix);
+        let answer = view.filters.ask(&policy.filters, Direction::Export, route);
+        rec.step(FILTER, StepOutcome::Passed, || {
+            let text = view.filters.describe(&policy.filters, Direction::Export, &answer);
+            format!("asked for changes only, as a block of this host is always announced: {text}")
+        });
+        return announce(view, "own-block", prefix, answer.changes);
     }
     rec.step("own-block", StepOutcome::Passed, || format!("{prefix} is no block of this host"));
 
@@ -94,7 +102,7 @@ fn decide_export(
     }
     rec.step("inside-own-block", StepOutcome::Passed, || "not inside an own block".to_owned());
 
-    if policy.own_only && ebgp && local.is_none() {
+    if policy.own_only && ebgp && route.source != RouteSource::Local {
         rec.step("own-only", StepOutcome::No, || {
             "the peer has own_only and this route was learned".to_owned()
         });
@@ -106,29 +114,38 @@ fn decide_export(
         (true, true) => "the route is our own".to_owned(),
     });
 
-    rec.step("filter", StepOutcome::Passed, || match policy.filters.as_slice() {
-        [] => "the peer names no filters".to_owned(),
-        names => format!("the filters {} do not exist in the store", names.join(", ")),
-    });
+    let answer = view.filters.ask(&policy.filters, Direction::Export, route);
+    let text = || view.filters.describe(&policy.filters, Direction::Export, &answer);
+    match answer.verdict {
+        FilterVerdict::Accept => {
+            rec.step(FILTER, StepOutcome::Yes, text);
+            return announce(view, FILTER, prefix, answer.changes);
+        }
+        FilterVerdict::Reject => {
+            rec.step(FILTER, StepOutcome::No, text);
+            return withhold(FILTER);
+        }
+        FilterVerdict::Continue => rec.step(FILTER, StepOutcome::Passed, text),
+    }
 
     if let Some(ad) = view.advertisements.iter().find(|a| a.cidr.covers(&prefix)) {
         rec.step("advertised", StepOutcome::Yes, || format!("inside {} of prefix_advertisements", ad.cidr));
-        return announce(view, "advertised", prefix);
+        return announce(view, "advertised", prefix, answer.changes);
     }
     rec.step("advertised", StepOutcome::Passed, || "not inside prefix_advertisements".to_owned());
 
     if let Some(pool) = view.pool_of(&prefix) {
         rec.step("pool", StepOutcome::Yes, || format!("inside pool {}", pool.cidr));
-        return announce(view, "pool", prefix);
+        return announce(view, "pool", prefix, answer.changes);
     }
     rec.step("pool", StepOutcome::Passed, || "inside no pool".to_owned());
     rec.step("none", StepOutcome::No, || "no gate announces it".to_owned());
     withhold("none")
 }
 
-fn announce(view: &RoutingView, gate: &'static str, prefix: Cidr) -> GateAnswer {
+fn announce(view: &RoutingView, gate: &'static str, prefix: Cidr, changes: Changes) -> GateAnswer {
     let mut answer =
-        GateAnswer { accept: true, gate, communities: Vec::new(), large_communities: Vec::new() };
+        GateAnswer { accept: true, gate, communities: Vec::new(), large_communities: Vec::new(), changes };
     let covering = view.advertisements.iter().filter(|a| a.cidr.covers(&prefix));
     for community in covering.flat_map(|ad| &ad.communities) {
         match community {
@@ -144,35 +161,46 @@ fn announce(view: &RoutingView, gate: &'static str, prefix: Cidr) -> GateAnswer 
 }
 
 fn withhold(gate: &'static str) -> GateAnswer {
-    GateAnswer { accept: false, gate, communities: Vec::new(), large_communities: Vec::new() }
+    GateAnswer {
+        accept: false,
+        gate,
+        communities: Vec::new(),
+        large_communities: Vec::new(),
+        changes: Changes::new(),
+    }
 }
 
-/// Whether a received route may be used.
+/// Whether a received route may be used, and with the changes of which rules.
 ///
 /// # Errors
-/// A stable reason: [`OWN_ENDPOINT`] or [`INSIDE_POOL`].
-pub fn import(view: &RoutingView, policy: &PeerPolicy, prefix: Cidr) -> Result<(), &'static str> {
-    decide_import(view, policy, prefix, &mut ())
+/// A stable reason: [`OWN_ENDPOINT`], [`INSIDE_POOL`] or [`FILTER`].
+pub fn import(
+    view: &RoutingView,
+    policy: &PeerPolicy,
+    route: &FilterRoute<'_>,
+) -> Result<Changes, &'static str> {
+    decide_import(view, policy, route, &mut ())
 }
 
 /// [`import`] with the steps it took.
 pub fn explain_import(
     view: &RoutingView,
     policy: &PeerPolicy,
-    prefix: Cidr,
-) -> (Result<(), &'static str>, Vec<Step>) {
+    route: &FilterRoute<'_>,
+) -> (Result<Changes, &'static str>, Vec<Step>) {
     let mut steps = Vec::new();
-    let answer = decide_import(view, policy, prefix, &mut steps);
-    fill_not_reached(&mut steps, &[OWN_ENDPOINT, INSIDE_POOL]);
+    let answer = decide_import(view, policy, route, &mut steps);
+    fill_not_reached(&mut steps, &[OWN_ENDPOINT, INSIDE_POOL, FILTER]);
     (answer, steps)
 }
 
 fn decide_import(
     view: &RoutingView,
     policy: &PeerPolicy,
-    prefix: Cidr,
+    route: &FilterRoute<'_>,
     rec: &mut impl Recorder,
-) -> Result<(), &'static str> {
+) -> Result<Changes, &'static str> {
+    let prefix = route.prefix;
     if prefix.is_host() && view.endpoint_addresses.contains(&prefix.addr()) {
         rec.step(OWN_ENDPOINT, StepOutcome::No, || {
             format!("an endpoint of this host holds {}", prefix.addr())
@@ -180,22 +208,29 @@ fn decide_import(
         return Err(OWN_ENDPOINT);
     }
     rec.step(OWN_ENDPOINT, StepOutcome::Passed, || "no address of an endpoint of this host".to_owned());
-    if policy.import_pools {
-        rec.step(INSIDE_POOL, StepOutcome::Passed, || "the peer may announce routes inside pools".to_owned());
-        return Ok(());
-    }
-    match view.pool_of(&prefix) {
+    match (!policy.import_pools).then(|| view.pool_of(&prefix)).flatten() {
         Some(pool) => {
             rec.step(INSIDE_POOL, StepOutcome::No, || {
                 format!("inside pool {} and the peer has import_pools false", pool.cidr)
             });
-            Err(INSIDE_POOL)
+            return Err(INSIDE_POOL);
         }
-        None => {
-            rec.step(INSIDE_POOL, StepOutcome::Passed, || "inside no pool".to_owned());
-            Ok(())
-        }
+        None => rec.step(INSIDE_POOL, StepOutcome::Passed, || {
+            if policy.import_pools { "the peer may announce routes inside pools" } else { "inside no pool" }
+                .to_owned()
+        }),
     }
+    let answer = view.filters.ask(&policy.filters, Direction::Import, route);
+    let text = || view.filters.describe(&policy.filters, Direction::Import, &answer);
+    match answer.verdict {
+        FilterVerdict::Reject => {
+            rec.step(FILTER, StepOutcome::No, text);
+            return Err(FILTER);
+        }
+        FilterVerdict::Accept => rec.step(FILTER, StepOutcome::Yes, text),
+        FilterVerdict::Continue => rec.step(FILTER, StepOutcome::Passed, text),
+    }
+    Ok(answer.changes)
 }
 
 #[cfg(test)]
@@ -210,6 +245,12 @@ mod tests {
 
     fn cidr(text: &str) -> Cidr {
         text.parse().unwrap()
+    }
+
+    /// A route of this host, or a learned one.
+    fn route(prefix: &str, local: bool) -> FilterRoute<'static> {
+        let source = if local { RouteSource::Local } else { RouteSource::Ebgp };
+        FilterRoute { source, ..FilterRoute::local(cidr(prefix)) }
     }
 
     fn view() -> RoutingView {
@@ -238,11 +279,10 @@ mod tests {
 
     #[test]
     fn export_gates_answer_in_their_order() {
-        let learned = None;
-        let borrowed = Some(OriginKind::Borrowed);
+        let (learned, borrowed, block) = (false, true, true);
         // (prefix, what it is, gate, announced): facts of Calico's filter, one line per sentence.
         let table = [
-            ("10.0.1.0/26", Some(OriginKind::OwnBlock), "own-block", true),
+            ("10.0.1.0/26", block, "own-block", true),
             ("10.0.1.7/32", learned, "inside-own-block", false),
             ("10.0.1.0/27", learned, "inside-own-block", false),
             ("10.0.1.7/32", borrowed, "inside-own-block", false),
@@ -257,13 +297,13 @@ mod tests {
             ("192.168.1.0/24", learned, "none", false),
             ("203.0.113.0/25", learned, "advertised", true),
             ("203.0.112.0/23", learned, "none", false),
-            ("fd00::/122", Some(OriginKind::OwnBlock), "own-block", true),
+            ("fd00::/122", block, "own-block", true),
             ("fd00::40/122", learned, "pool", true),
         ];
         let (view, policy) = (view(), PeerPolicy::default());
         for (prefix, local, gate, accept) in table {
             for ebgp in [false, true] {
-                let answer = export_gate(&view, &policy, ebgp, cidr(prefix), local);
+                let answer = export_gate(&view, &policy, ebgp, &route(prefix, local));
                 assert_eq!((answer.gate, answer.accept), (gate, accept), "{prefix} ebgp {ebgp}");
             }
         }
@@ -272,16 +312,17 @@ mod tests {
     #[test]
     fn own_only_holds_learned_routes_back_from_ebgp_peers() {
         let policy = PeerPolicy { own_only: true, ..PeerPolicy::default() };
-        let gate = |ebgp, prefix: &str, local| export_gate(&view(), &policy, ebgp, cidr(prefix), local).gate;
-        assert_eq!(gate(true, "10.9.0.64/26", None), "own-only");
-        assert_eq!(gate(false, "10.9.0.64/26", None), "pool");
-        assert_eq!(gate(true, "10.9.0.70/32", Some(OriginKind::Floating)), "pool");
-        assert_eq!(gate(true, "10.0.1.0/26", Some(OriginKind::OwnBlock)), "own-block");
+        let gate =
+            |ebgp, prefix: &str, local| export_gate(&view(), &policy, ebgp, &route(prefix, local)).gate;
+        assert_eq!(gate(true, "10.9.0.64/26", false), "own-only");
+        assert_eq!(gate(false, "10.9.0.64/26", false), "pool");
+        assert_eq!(gate(true, "10.9.0.70/32", true), "pool");
+        assert_eq!(gate(true, "10.0.1.0/26", true), "own-block");
     }
 
     #[test]
     fn communities_of_all_covering_advertisements_are_added_after_a_yes_only() {
-        let answer = |prefix: &str| export_gate(&view(), &PeerPolicy::default(), true, cidr(prefix), None);
+        let answer = |prefix: &str| export_gate(&view(), &PeerPolicy::default(), true, &route(prefix, false));
         let block = answer("10.0.1.0/26");
         assert_eq!((block.communities, block.large_communities), (vec![3, 7], vec![[1, 2, 3]]));
         assert_eq!(answer("10.0.9.0/26").communities, [3]);
@@ -304,15 +345,18 @@ mod tests {
             ("fd00:1::/64", Ok(()), Ok(())),
         ];
         for (prefix, from_open, from_closed) in table {
-            assert_eq!(import(&view(), &open, cidr(prefix)), from_open, "{prefix}");
-            assert_eq!(import(&view(), &closed, cidr(prefix)), from_closed, "{prefix}");
+            let import = |policy| {
+                import(&view(), policy, &route(prefix, false)).map(|changes| assert!(changes.is_empty()))
+            };
+            assert_eq!(import(&open), from_open, "{prefix}");
+            assert_eq!(import(&closed), from_closed, "{prefix}");
         }
     }
 
     #[test]
     fn an_explanation_shows_every_gate_once_and_the_one_that_decided() {
         let (answer, steps) =
-            explain_export(&view(), &PeerPolicy::default(), true, cidr("10.0.1.7/32"), None);
+            explain_export(&view(), &PeerPolicy::default(), true, &route("10.0.1.7/32", false));
         assert_eq!(answer.gate, "inside-own-block");
         let seen: Vec<_> = steps.iter().map(|s| (s.name, s.outcome.as_str())).collect();
         assert_eq!(
@@ -351,16 +395,16 @@ mod tests {
                     .collect(),
                 ..RoutingView::default()
             };
-            let policy = PeerPolicy { own_only, import_pools, filters: Vec::new() };
-            let local = local.then_some(OriginKind::Borrowed);
-            let (answer, steps) = explain_export(&view, &policy, ebgp, asked, local);
-            prop_assert_eq!(&answer, &export_gate(&view, &policy, ebgp, asked, local));
+            let policy = PeerPolicy { own_only, import_pools, ..PeerPolicy::default() };
+            let route = route(&asked.to_string(), local);
+            let (answer, steps) = explain_export(&view, &policy, ebgp, &route);
+            prop_assert_eq!(&answer, &export_gate(&view, &policy, ebgp, &route));
             let decided: Vec<_> =
                 steps.iter().filter(|s| matches!(s.outcome, StepOutcome::Yes | StepOutcome::No)).collect();
             prop_assert_eq!(decided.len(), 1);
             prop_assert_eq!(decided[0].name, answer.gate);
             prop_assert_eq!(decided[0].outcome == StepOutcome::Yes, answer.accept);
-            prop_assert_eq!(explain_import(&view, &policy, asked).0, import(&view, &policy, asked));
+            prop_assert_eq!(explain_import(&view, &policy, &route).0, import(&view, &policy, &route));
         }
     }
 }

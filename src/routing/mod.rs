@@ -8,12 +8,16 @@
 //!                  local.rs: this host       |        --blackholes, tunnel--> kernel thread
 //!                  peers.rs: its sessions    |        --notes---------------> status
 //!                  originate.rs: its routes  v
-//!                  notes.rs          RoutingView --export_gate, import (gates.rs)--> speaker
+//!                  notes.rs          RoutingView --export_gate, import (gates.rs,
+//!                                        |            which ask filter.rs)--------> speaker
 //!                                                --kernel_route (forward.rs)------> kernel thread
 //! ```
 
 mod cover;
 mod explain;
+mod filter;
+#[cfg(test)]
+mod filter_tests;
 mod forward;
 mod gates;
 mod local;
@@ -26,9 +30,10 @@ mod tests;
 mod types;
 
 pub use explain::{Step, StepOutcome};
+pub use filter::{Changes, Decider, Direction, FilterAnswer, FilterRoute, FilterVerdict, Filters, RuleRef};
 pub use forward::{explain_kernel_route, kernel_route};
 pub use gates::{
-    EXPORT_GATES, INSIDE_POOL, OWN_ENDPOINT, explain_export, explain_import, export_gate, import,
+    EXPORT_GATES, FILTER, INSIDE_POOL, OWN_ENDPOINT, explain_export, explain_import, export_gate, import,
 };
 pub use local::{AddressOption, NodeOptions};
 pub use notes::import_pools_hints;

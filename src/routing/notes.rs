@@ -10,7 +10,7 @@ use tortie_config::resource::Peer;
 
 use super::local::Local;
 use super::types::{IpipMode, LearnedPath, Note, PeerIntent, PeerKind, RoutingIntent, RoutingView};
-use crate::model::{Host, Model};
+use crate::model::{FilterValue, Host, Model};
 
 /// How many names a note lists.
 const LISTED: usize = 5;
@@ -26,7 +26,8 @@ pub(super) fn notes(model: &Model, local: &Local, intent: &RoutingIntent) -> Vec
         model.custom_filters().map(|(_, family, name)| format!("{}/{name}", family.as_str())).collect();
     if !filters.is_empty() {
         let text = format!(
-            "{} in custom_filters {} BIRD text and is not run; use the peers' own_only and import_pools",
+            "{} in custom_filters {} BIRD text and not run: write the rules to /calico/bgp/v1/global/filters/NAME and \
+             name that in `filters` of the peers",
             list(&filters),
             if filters.len() == 1 { "is" } else { "are" }
         );
@@ -132,7 +133,7 @@ fn explicit_peers(model: &Model, local: &Local, intent: &RoutingIntent, notes: &
                     ),
                 });
             }
-            ignored_options(stored.value, &key, notes);
+            closed_filters(model, stored.value, &key, notes);
         }
     }
 }
@@ -150,17 +151,27 @@ fn passes_mesh_routes(model: &Model, peer: &PeerIntent) -> bool {
     }
 }
 
-fn ignored_options(value: &Peer, key: &Key, notes: &mut Vec<Note>) {
-    let options: Vec<&str> = [("filters", !value.filters.is_empty())]
-        .into_iter()
-        .filter_map(|(name, set)| set.then_some(name))
-        .collect();
-    if !options.is_empty() {
-        notes.push(Note {
-            code: "peer-option-ignored",
-            subject: key.to_string(),
-            text: format!("not supported yet and ignored: {}", options.join(", ")),
-        });
+/// Filters that let nothing pass because there is nothing to ask.
+fn closed_filters(model: &Model, value: &Peer, key: &Key, notes: &mut Vec<Note>) {
+    for name in &value.filters {
+        let (code, text) = match model.filter(name) {
+            Some(FilterValue::Good(_)) => continue,
+            Some(FilterValue::Unreadable) => (
+                "filter-unreadable",
+                format!(
+                    "the value of filter {name} cannot be read and never could (`tortie store validate` says why): nothing \
+                     passes in either direction but the blocks of this host"
+                ),
+            ),
+            None => (
+                "filter-missing",
+                format!(
+                    "there is no filter {name}, so nothing passes in either direction but the blocks of this host: write \
+                     /calico/bgp/v1/global/filters/{name}, or take it out of `filters`"
+                ),
+            ),
+        };
+        notes.push(Note { code, subject: key.to_string(), text });
     }
 }
 

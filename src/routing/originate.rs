@@ -11,6 +11,7 @@ use tortie_config::key::{IpFamily, Key};
 use tortie_config::resource::Pool;
 
 use super::cover;
+use super::filter::Filters;
 use super::local::Local;
 use super::types::{OriginKind, Originated, PoolView, RoutingView, TunnelIntent};
 use crate::model::Model;
@@ -47,8 +48,8 @@ pub(super) fn blackholes(view: &RoutingView) -> BTreeSet<Cidr> {
     view.own_blocks.iter().filter(|block| !block.is_host()).copied().collect()
 }
 
-/// What decisions about single routes read.
-pub(super) fn view(model: &Model, local: &Local) -> RoutingView {
+/// What decisions about single routes read, with these filters.
+pub(super) fn view(model: &Model, local: &Local, filters: &Filters) -> RoutingView {
     let mut endpoint_addresses = HashSet::new();
     for workload in model.workloads(model.node()).filter(|workload| workload.value.active) {
         endpoint_addresses.extend(workload.value.nets().filter(|net| net.is_host()).map(Cidr::addr));
@@ -67,6 +68,7 @@ pub(super) fn view(model: &Model, local: &Local) -> RoutingView {
             .cloned()
             .collect(),
         endpoint_addresses,
+        filters: filters.clone(),
     }
 }
 

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use super::filter::Filters;
 use super::local::{Local, NodeOptions, candidates};
 use super::notes::notes;
 use super::originate::{blackholes, originated, tunnel, view};
@@ -87,6 +88,7 @@ impl Planner {
     pub fn update(&mut self, model: &Model, dirty: &Dirty) -> IntentChange {
         let mut change = IntentChange::default();
         self.update_peers(model, dirty, &mut change);
+        self.update_filters(model, dirty, &mut change);
         self.update_routes(model, dirty, &mut change);
         if dirty.hosts || dirty.node || dirty.filters || dirty.pools || dirty.peers.any() || dirty.peers.hints
         {
@@ -154,11 +156,23 @@ impl Planner {
         names
     }
 
+    fn update_filters(&mut self, model: &Model, dirty: &Dirty, change: &mut IntentChange) {
+        // Peers say which filters are theirs.
+        if !(dirty.filters || dirty.peers.any()) {
+            return;
+        }
+        let filters = Filters::of(model, &self.intent.view.filters);
+        if filters != self.intent.view.filters {
+            Arc::make_mut(&mut self.intent.view).filters = filters;
+            change.view = true;
+        }
+    }
+
     fn update_routes(&mut self, model: &Model, dirty: &Dirty, change: &mut IntentChange) {
         if !(dirty.originated || dirty.pools || dirty.advertisements || dirty.node || dirty.settings) {
             return;
         }
-        let view = view(model, &self.local);
+        let view = view(model, &self.local, &self.intent.view.filters);
         replace(&mut self.intent.tunnel, tunnel(model, &view), &mut change.tunnel);
         replace(&mut self.intent.originated, originated(model, &view), &mut change.originated);
         replace(&mut self.intent.blackholes, blackholes(&view), &mut change.blackholes);

@@ -3,7 +3,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tortie_config::resource::Community;
+use tortie_config::resource::{Community, RouteSource};
 
 use super::*;
 use crate::model::tests::{FakeStore, delete, history, put, snapshot};
@@ -13,12 +13,18 @@ const BLOCK: &str = r#"{"affinity":"host:b","allocations":[null,null,null,null],
 
 /// A model for the host `b` with these keys below `/calico/`.
 fn model(entries: &[(&str, &str)]) -> Model {
+    let model = lenient(entries);
+    assert_eq!(model.problems().map(|p| &p.error).collect::<Vec<_>>(), [""; 0]);
+    model
+}
+
+/// The same, where values may be broken.
+fn lenient(entries: &[(&str, &str)]) -> Model {
     let keys: Vec<(String, &str)> =
         entries.iter().map(|(key, value)| (format!("/calico/{key}"), *value)).collect();
     let entries: Vec<(&str, &str)> = keys.iter().map(|(key, value)| (key.as_str(), *value)).collect();
     let mut model = Model::new("b");
     model.replace(Part::All, &snapshot(10, &entries));
-    assert_eq!(model.problems().map(|p| &p.error).collect::<Vec<_>>(), [""; 0]);
     model
 }
 
@@ -206,7 +212,7 @@ fn options_of_a_peer_reach_its_session() {
     let policy = PeerPolicy { own_only: true, import_pools: false, filters: vec!["f".to_owned()] };
     assert_eq!(peer.policy, policy);
     assert!(!format!("{intent:?}").contains("\"s\""), "no secret in a debug text");
-    assert!(codes(&intent).contains(&"peer-option-ignored"));
+    assert!(codes(&intent).contains(&"filter-missing"));
 }
 
 #[test]
@@ -360,9 +366,9 @@ fn own_blocks_and_addresses_outside_of_them_are_originated() {
         "not /32, not pending, not another's"
     );
     // Every originated route passes the gates.
-    for (prefix, route) in &intent.originated {
+    for prefix in intent.originated.keys() {
         assert!(
-            export_gate(&intent.view, &PeerPolicy::default(), true, *prefix, Some(route.kind)).accept,
+            export_gate(&intent.view, &PeerPolicy::default(), true, &FilterRoute::local(*prefix)).accept,
             "{prefix}"
         );
     }
@@ -551,5 +557,66 @@ proptest! {
             prop_assert_eq!(change.blackholes, before.blackholes != scratch.blackholes);
             prop_assert_eq!(change.notes, before.notes != scratch.notes);
         }
+    }
+}
+
+const ROUTER_WITH_FILTER: (&str, &str) =
+    ("bgp/v1/global/peer_v4/198.51.100.1", r#"{"as_num":"65001","own_only":true,"filters":["f"]}"#);
+
+#[test]
+fn filters_are_host_over_global_and_closed_where_there_is_nothing_to_ask() {
+    let verdict = |entries: &[(&str, &str)]| {
+        let entries = with(MESH, &with(&[ROUTER_WITH_FILTER], entries));
+        let intent = intent(&lenient(&entries), &NodeOptions::default());
+        let policy = &intent.peers["Global_198_51_100_1"].policy;
+        let route =
+            FilterRoute { source: RouteSource::Ebgp, ..FilterRoute::local("10.0.0.0/8".parse().unwrap()) };
+        let codes: Vec<&'static str> = intent.notes.iter().map(|note| note.code).collect();
+        (import(&intent.view, policy, &route).is_ok(), codes)
+    };
+    let open = r#"{"import":[{"then":"accept"}]}"#;
+    let shut = r#"{"import":[{"then":"reject"}]}"#;
+    assert_eq!(verdict(&[]), (false, vec!["filter-missing"]));
+    assert_eq!(verdict(&[("bgp/v1/global/filters/f", open)]), (true, vec![]));
+    assert_eq!(verdict(&[("bgp/v1/global/filters/f", "{")]), (false, vec!["filter-unreadable"]));
+    let own = "bgp/v1/host/b/filters/f";
+    assert_eq!(verdict(&[("bgp/v1/global/filters/f", shut), (own, open)]), (true, vec![]));
+    assert_eq!(verdict(&[("bgp/v1/global/filters/f", open), (own, "{")]), (false, vec!["filter-unreadable"]));
+    assert_eq!(
+        verdict(&[("bgp/v1/global/filters/f", open), ("bgp/v1/host/c/filters/f", shut)]),
+        (true, vec![])
+    );
+}
+
+#[test]
+fn the_view_follows_filters_step_by_step_and_keeps_the_last_good_one() {
+    let entries = with(MESH, &[ROUTER_WITH_FILTER]);
+    let mut model = lenient(&entries);
+    let mut planner = Planner::new(&model, NodeOptions::default());
+    let open = r#"{"import":[{"then":"accept"}]}"#;
+    let own = "bgp/v1/host/b/filters/f";
+    // What is written, whether the view differs then, and what is noted.
+    type Written<'a> = (u64, &'a str, Option<&'a str>, bool, &'a [&'a str]);
+    let steps: [Written<'_>; 7] = [
+        (11, "bgp/v1/global/filters/f", Some(open), true, &[]),
+        (12, "bgp/v1/global/filters/f", Some("{"), false, &[]),
+        (13, "bgp/v1/global/filters/unused", Some(open), false, &[]),
+        (14, own, Some("{"), true, &["filter-unreadable"]),
+        (15, own, None, true, &[]),
+        (16, "bgp/v1/global/filters/f", None, true, &["filter-missing"]),
+        (17, ROUTER_WITH_FILTER.0, Some(r#"{"as_num":"65001","own_only":true}"#), false, &[]),
+    ];
+    for (revision, key, value, differs, notes) in steps {
+        let key = format!("/calico/{key}");
+        let change = match value {
+            Some(value) => put(revision, &key, value),
+            None => delete(revision, &key),
+        };
+        let dirty = model.apply(&change);
+        let change = planner.update(&model, &dirty);
+        assert_eq!(change.view, differs, "{revision}");
+        let intent = planner.intent();
+        assert_eq!(codes(intent), notes, "{revision}");
+        assert_eq!(*intent, super::intent(&model, &NodeOptions::default()), "{revision}: from scratch");
     }
 }

@@ -7,6 +7,9 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 use tortie_config::Cidr;
+
+use super::filter::{Changes, Filters};
+
 /// What the values of the store say of pools and peers means the same here.
 pub use tortie_config::resource::{AddPath, Bfd, IpipMode, NextHopMode, Password, PrefixAdvertisement, Role};
 
@@ -165,7 +168,7 @@ pub struct PeerPolicy {
     pub own_only: bool,
     /// Accept routes inside pools (`import_pools`, default true).
     pub import_pools: bool,
-    /// Names of filters, in order (empty until filters exist in the store).
+    /// Names of filters, in order.
     pub filters: Vec<String>,
 }
 
@@ -236,6 +239,8 @@ pub struct RoutingView {
     pub advertisements: Vec<PrefixAdvertisement>,
     /// Addresses that this host's endpoints hold: a learned route to one of them is refused.
     pub endpoint_addresses: HashSet<IpAddr>,
+    /// The filters that peers name.
+    pub filters: Filters,
 }
 
 /// The answer of an export gate.
@@ -249,6 +254,8 @@ pub struct GateAnswer {
     pub communities: Vec<u32>,
     /// Large communities to add after a yes.
     pub large_communities: Vec<[u32; 3]>,
+    /// Rules of the peer's filters whose changes it gets, after a yes.
+    pub changes: Changes,
 }
 
 /// A learned route as the speaker decided it.

@@ -1,13 +1,21 @@
 //! `routing`'s decisions as the speaker's policy.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use tortie_bgp::attr::Attributes;
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+use tortie_bgp::attr::{Attributes, Edit, EditNextHop, Edits, Masked};
 use tortie_bgp::{Export, Import, PeerView, Policy, RouteView};
 use tortie_config::Cidr;
+use tortie_config::resource::{
+    CommunityChange, CommunityKind, FilterSet, MedChange, NextHopChange, RouteSource,
+};
 
-use crate::routing::{self, OriginKind, PeerPolicy, RoutingView};
+use crate::routing::{
+    self, Changes, Direction, FilterRoute, OriginKind, PeerPolicy, RoutingView, RuleRef, StepOutcome,
+};
 
 /// The distinct [`PeerPolicy`] values so far. A value's number never changes, so that policies of different age may
 /// share the table.
@@ -36,39 +44,210 @@ impl Classes {
 pub(super) struct ViewPolicy {
     view: Arc<RoutingView>,
     classes: Classes,
+    /// What the rules of the filters change: by filter, and by the number of the rule, on import and on export.
+    edits: FxHashMap<String, [Vec<Edits>; 2]>,
 }
 
 impl ViewPolicy {
     pub(super) fn new(view: Arc<RoutingView>, classes: Classes) -> Self {
-        Self { view, classes }
+        let mut edits: FxHashMap<String, [Vec<Edits>; 2]> = FxHashMap::default();
+        for (at, direction) in [Direction::Import, Direction::Export].into_iter().enumerate() {
+            for (name, rules) in view.filters.rules(direction) {
+                if let Some(place) = edits.entry(name.to_owned()).or_default().get_mut(at) {
+                    *place = rules.iter().map(|rule| edits_of(&rule.set)).collect();
+                }
+            }
+        }
+        Self { view, classes, edits }
+    }
+
+    fn edits(&self, policy: &PeerPolicy, direction: usize, changes: &Changes) -> Edits {
+        let of = |at: &RuleRef| {
+            let name = policy.filters.get(at.filter)?;
+            self.edits.get(name)?.get(direction)?.get(at.rule)
+        };
+        match changes.as_slice() {
+            [] => Edits::NONE,
+            [one] => of(one).cloned().unwrap_or_default(),
+            all => all.iter().filter_map(of).flat_map(|edits| edits.as_slice().iter().cloned()).collect(),
+        }
+    }
+
+    /// Calls `answer` with the route as routing sees it; without filters nobody asks for more than the prefix.
+    fn on_import<T>(
+        &self,
+        from: &PeerView<'_>,
+        policy: &PeerPolicy,
+        prefix: Cidr,
+        attributes: &Attributes,
+        answer: impl FnOnce(&FilterRoute<'_>) -> T,
+    ) -> T {
+        let route = FilterRoute::local(prefix);
+        if policy.filters.is_empty() {
+            return answer(&FilterRoute { source: source(from), ..route });
+        }
+        let path: SmallVec<[u32; 16]> = attributes.as_path.ases().collect();
+        let prepend_as = from.ebgp.then_some(from.asn);
+        answer(&seen(FilterRoute { prepend_as, ..route }, attributes, &path, from))
+    }
+
+    /// See [`Self::on_import`].
+    fn on_export<T>(
+        &self,
+        to: &PeerView<'_>,
+        policy: &PeerPolicy,
+        route: &RouteView<'_>,
+        answer: impl FnOnce(&FilterRoute<'_>) -> T,
+    ) -> T {
+        let plain = FilterRoute::local(route.prefix);
+        let from = route.from.as_ref();
+        if policy.filters.is_empty() {
+            return answer(&FilterRoute { source: from.map_or(RouteSource::Local, source), ..plain });
+        }
+        let plain = FilterRoute { prepend_as: to.ebgp.then_some(to.local_asn), ..plain };
+        let path: SmallVec<[u32; 16]> = route.attributes.as_path.ases().collect();
+        match from {
+            Some(from) => answer(&seen(plain, route.attributes, &path, from)),
+            None => answer(&FilterRoute {
+                communities: Cow::Borrowed(&route.attributes.communities),
+                large: Cow::Borrowed(&route.attributes.large_communities),
+                ..plain
+            }),
+        }
+    }
+}
+
+fn role(role: tortie_bgp::wire::Role) -> Option<routing::Role> {
+    Some(match role {
+        tortie_bgp::wire::Role::Provider => routing::Role::Provider,
+        tortie_bgp::wire::Role::Customer => routing::Role::Customer,
+        tortie_bgp::wire::Role::Peer => routing::Role::Peer,
+        tortie_bgp::wire::Role::RouteServer => routing::Role::RsServer,
+        tortie_bgp::wire::Role::RouteServerClient => routing::Role::RsClient,
+        tortie_bgp::wire::Role::Other(_) => return None,
+    })
+}
+
+fn source(from: &PeerView<'_>) -> RouteSource {
+    if from.ebgp { RouteSource::Ebgp } else { RouteSource::Ibgp }
+}
+
+/// A learned route with what filters may ask of it.
+fn seen<'a>(
+    route: FilterRoute<'a>,
+    attributes: &'a Attributes,
+    path: &'a [u32],
+    from: &PeerView<'a>,
+) -> FilterRoute<'a> {
+    FilterRoute {
+        next_hop: Some(attributes.next_hop),
+        communities: Cow::Borrowed(&attributes.communities),
+        large: Cow::Borrowed(&attributes.large_communities),
+        extended: Cow::Borrowed(attributes.ext_communities()),
+        path: Cow::Borrowed(path),
+        path_length: attributes.as_path.hops(),
+        neighbour: attributes.as_path.first(),
+        origin_as: attributes.as_path.origin(),
+        source: source(from),
+        peer: Some(from.name),
+        role: from.role.and_then(role),
+        ..route
     }
 }
 
 impl Policy for ViewPolicy {
-    fn import(&self, from: &PeerView<'_>, prefix: Cidr, _: &Attributes) -> Import {
+    fn import(&self, from: &PeerView<'_>, prefix: Cidr, attributes: &Attributes) -> Import {
         let Some(policy) = self.classes.get(from.class) else { return Import::Reject("unknown-class") };
-        match routing::import(&self.view, &policy, prefix) {
-            Ok(()) => Import::Accept,
+        let answer = self.on_import(from, &policy, prefix, attributes, |route| {
+            routing::import(&self.view, &policy, route)
+        });
+        match answer {
+            Ok(changes) if changes.is_empty() => Import::Accept,
+            Ok(changes) => Import::AcceptWith(self.edits(&policy, 0, &changes)),
             Err(reason) => Import::Reject(reason),
         }
     }
 
     fn export(&self, to: &PeerView<'_>, route: &RouteView<'_>) -> Export {
-        let Some(policy) = self.classes.get(to.class) else {
-            return Export::withhold("unknown-class");
-        };
-        let answer = routing::export_gate(
-            &self.view,
-            &policy,
-            to.ebgp,
-            route.prefix,
-            route.local.and_then(origin_kind),
-        );
-        if answer.accept {
-            Export::announce(answer.gate).with_communities(answer.communities, answer.large_communities)
-        } else {
-            Export::withhold(answer.gate)
+        let Some(policy) = self.classes.get(to.class) else { return Export::withhold("unknown-class") };
+        let answer = self
+            .on_export(to, &policy, route, |route| routing::export_gate(&self.view, &policy, to.ebgp, route));
+        if !answer.accept {
+            return Export::withhold(answer.gate);
         }
+        Export::announce(answer.gate)
+            .with_edits(self.edits(&policy, 1, &answer.changes))
+            .with_communities(answer.communities, answer.large_communities)
+    }
+
+    fn describe_import(&self, from: &PeerView<'_>, prefix: Cidr, attributes: &Attributes) -> String {
+        let Some(policy) = self.classes.get(from.class) else { return "unknown-class".into() };
+        self.on_import(from, &policy, prefix, attributes, |route| {
+            let (answer, steps) = routing::explain_import(&self.view, &policy, route);
+            told(answer.err().unwrap_or("accepted"), &steps)
+        })
+    }
+
+    fn describe_export(&self, to: &PeerView<'_>, route: &RouteView<'_>) -> String {
+        let Some(policy) = self.classes.get(to.class) else { return "unknown-class".into() };
+        self.on_export(to, &policy, route, |route| {
+            let (answer, steps) = routing::explain_export(&self.view, &policy, to.ebgp, route);
+            told(answer.gate, &steps)
+        })
+    }
+}
+
+/// The step that decided and what filters did, after the word for both.
+fn told(word: &str, steps: &[routing::Step]) -> String {
+    let decided = |step: &&routing::Step| matches!(step.outcome, StepOutcome::Yes | StepOutcome::No);
+    let filter = |step: &&routing::Step| step.name == routing::FILTER && step.outcome == StepOutcome::Passed;
+    let mut text = word.to_owned();
+    for step in steps.iter().filter(decided).chain(steps.iter().filter(filter)) {
+        text.push_str(if text.len() == word.len() { ": " } else { "; " });
+        text.push_str(&step.text);
+    }
+    text
+}
+
+/// A rule's changes in the speaker's terms.
+fn edits_of(set: &FilterSet) -> Edits {
+    let mut all = Vec::new();
+    all.extend(set.local_pref.map(Edit::LocalPref));
+    all.extend(set.med.map(|med| match med {
+        MedChange::Set(med) => Edit::Med(Some(med)),
+        MedChange::Add(by) => Edit::MedAdd(by),
+        MedChange::Subtract(by) => Edit::MedSub(by),
+        MedChange::Remove => Edit::Med(None),
+    }));
+    all.extend(
+        set.prepend
+            .map(|p| Edit::Prepend { asn: p.asn.map(tortie_config::resource::Asn::get), times: p.count }),
+    );
+    all.extend(set.next_hop.map(|hop| {
+        Edit::NextHop(match hop {
+            NextHopChange::Own => EditNextHop::Own,
+            NextHopChange::Address(address) => EditNextHop::Address(address),
+        })
+    }));
+    communities(&mut all, &set.communities, Edit::RemoveCommunities, Edit::AddCommunities);
+    communities(&mut all, &set.large, Edit::RemoveLarge, Edit::AddLarge);
+    communities(&mut all, &set.extended, Edit::RemoveExtended, Edit::AddExtended);
+    all.into_iter().collect()
+}
+
+fn communities<T: CommunityKind>(
+    all: &mut Vec<Edit>,
+    change: &CommunityChange<T>,
+    remove: impl FnOnce(Box<[Masked<T>]>) -> Edit,
+    add: impl FnOnce(Box<[T]>) -> Edit,
+) {
+    if !change.remove.is_empty() {
+        let masked =
+            |p: &tortie_config::resource::CommunityPattern<T>| Masked { value: p.value, mask: p.mask };
+        all.push(remove(change.remove.iter().map(masked).collect()));
+    }
+    if !change.add.is_empty() {
+        all.push(add(change.add.iter().copied().collect()));
     }
 }
 

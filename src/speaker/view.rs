@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use tortie_bgp::{ExportTrace, PeerId, PeerStatus, RouteInfo, RouteQuery, Speaker, Totals};
+use tortie_bgp::{ExportTrace, ImportTrace, PeerId, PeerStatus, RouteInfo, RouteQuery, Speaker, Totals};
 use tortie_config::Cidr;
 
 use super::peers::Peers;
@@ -71,6 +71,12 @@ impl SpeakerView<'_> {
     #[must_use]
     pub fn explain_export(&self, name: &str, prefix: Cidr) -> Option<ExportTrace> {
         Some(self.core?.explain_export(prefix, self.peers.id(name)?))
+    }
+
+    /// What import makes of the route for a prefix from the peer of this name; `None` when it sent none.
+    #[must_use]
+    pub fn explain_import(&self, name: &str, prefix: Cidr) -> Option<ImportTrace> {
+        self.core?.explain_import(prefix, self.peers.id(name)?)
     }
 
     /// Sums over all tables.

@@ -6,6 +6,8 @@
 mod bird;
 mod bird_tests;
 mod crowd;
+mod filters;
+mod frr;
 mod net;
 mod node;
 mod others;

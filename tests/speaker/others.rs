@@ -4,20 +4,21 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use crate::frr::Frr;
 use crate::net;
 use crate::node::{Node, intent, peer, wait};
 
 const US: &str = "192.0.2.1:1790";
 
 /// A daemon with its files in a folder of its own.
-struct Daemon {
+pub(crate) struct Daemon {
     dir: tempfile::TempDir,
     child: Child,
 }
 
 impl Daemon {
     /// `arguments` gets the folder; `config` is written to `conf` in it.
-    fn start(program: &Path, config: &str, arguments: impl Fn(&Path) -> Vec<String>) -> Self {
+    pub(crate) fn start(program: &Path, config: &str, arguments: impl Fn(&Path) -> Vec<String>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("conf"), config.replace("DIR", dir.path().to_str().unwrap())).unwrap();
         let log = File::create(dir.path().join("log")).unwrap();
@@ -33,11 +34,11 @@ impl Daemon {
         Self { dir, child }
     }
 
-    fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.dir.path().join("log")).unwrap()
     }
 
-    fn file(&self, name: &str) -> String {
+    pub(crate) fn file(&self, name: &str) -> String {
         self.dir.path().join(name).to_string_lossy().into_owned()
     }
 
@@ -74,7 +75,7 @@ impl Drop for Daemon {
 }
 
 /// A node with the daemon at 192.0.2.`last` as its eBGP peer, whose route must reach the kernel.
-fn meets(daemon: &Daemon, last: u32) -> Node {
+fn meets(log: &dyn Fn() -> String, last: u32) -> Node {
     let mut us = intent(US, 64512, &["10.1.0.0/26"]);
     let mut them = peer(&format!("192.0.2.{last}:1790"), "192.0.2.1", 65000 + last);
     them.ipv6 = false;
@@ -82,7 +83,7 @@ fn meets(daemon: &Daemon, last: u32) -> Node {
     let a = Node::start(us);
     let (prefix, via) = (format!("10.{last}.0.0/24"), format!("192.0.2.{last}"));
     wait(&format!("{prefix} via {via}"), || {
-        a.route(&prefix).map_or_else(|| Err(format!("{:#?}\n{}", a.facts(), daemon.log())), |_| Ok(()))
+        a.route(&prefix).map_or_else(|| Err(format!("{:#?}\n{}", a.facts(), log())), |_| Ok(()))
     });
     a.has(&prefix, &via);
     a
@@ -122,7 +123,7 @@ fn gobgp() {
             Command::new(&cli).args("-u 192.0.2.10 global rib add 10.10.0.0/24".split(' ')).output().unwrap();
         if add.status.success() { Ok(()) } else { Err(daemon.log()) }
     });
-    let _a = meets(&daemon, 10);
+    let _a = meets(&|| daemon.log(), 10);
     daemon.says(&cli, &["-u", "192.0.2.10", "global", "rib"], "10.1.0.0/26");
 }
 
@@ -131,36 +132,10 @@ fn frr() {
     if !net::enter(&[]) {
         return;
     }
-    let (Some(program), Some(cli)) = (net::tool("frr-bgpd"), net::tool("vtysh")) else { return };
-    let config = "router bgp 65011
-         bgp router-id 192.0.2.11
-         no bgp ebgp-requires-policy
-         no bgp network import-check
-         neighbor 192.0.2.1 remote-as 64512
-         neighbor 192.0.2.1 port 1790
-         neighbor 192.0.2.1 ebgp-multihop
-         neighbor 192.0.2.1 update-source 192.0.2.11
-         neighbor 192.0.2.1 timers connect 1
-         address-family ipv4 unicast
-          network 10.11.0.0/24
-         exit-address-family
-        ";
-    let daemon = Daemon::start(&program, config, |dir| {
-        let file = |name: &str| dir.join(name).to_string_lossy().into_owned();
-        let fixed =
-            "-p 1790 -l 192.0.2.11 -Z -S -u root -g root -P 0 --log stdout".split(' ').map(String::from);
-        fixed
-            .chain(["-f".into(), file("conf"), "-i".into(), file("pid"), "--vty_socket".into(), file("")])
-            .collect()
-    });
-    let _a = meets(&daemon, 11);
-    std::fs::write(daemon.file("vtysh.conf"), "username root nopassword\n").unwrap();
-    let dir = daemon.file("");
-    daemon.says(
-        &cli,
-        &["--config_dir", &dir, "--vty_socket", &dir, "-c", "show bgp ipv4 unicast"],
-        "10.1.0.0/26",
-    );
+    let network = "network 10.11.0.0/24\n exit-address-family\n";
+    let Some(frr) = Frr::start(65011, "192.0.2.11", network) else { return };
+    let _a = meets(&|| frr.log(), 11);
+    frr.says("show bgp ipv4 unicast", "10.1.0.0/26");
 }
 
 #[test]
@@ -194,7 +169,7 @@ fn openbgpd() {
             .unwrap();
         ["-m", "sh", "-c", script, program.to_str().unwrap()].map(String::from).to_vec()
     });
-    let _a = meets(&daemon, 12);
+    let _a = meets(&|| daemon.log(), 12);
     daemon.says(&cli, &["-s", &daemon.file("socket"), "show", "rib"], "10.1.0.0/26");
 }
 
@@ -219,7 +194,7 @@ fn exabgp() {
         std::fs::set_permissions(dir, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
         vec!["conf".into()]
     });
-    let _a = meets(&daemon, 13);
+    let _a = meets(&|| daemon.log(), 13);
     wait("ExaBGP to pass our route on", || {
         let updates = std::fs::read_to_string(daemon.file("updates")).unwrap_or_default();
         if updates.contains("10.1.0.0/26") { Ok(()) } else { Err(format!("{updates}{}", daemon.log())) }

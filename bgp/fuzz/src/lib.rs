@@ -10,6 +10,7 @@ use tortie_bgp::wire::{
     Address, Families, Frame, MessageKind, Negotiated, Nlri, Notification, Open, RouteRefresh, Update,
     UpdateTemplate,
 };
+use tortie_config::resource::{Filter, PREPEND_MAX};
 
 /// The first octet chooses what was negotiated.
 fn session(choice: u8) -> Negotiated {
@@ -261,6 +262,24 @@ fn check_reach_of<A: Address>(nlri: &Nlri<'_>, attributes: &Attributes, session:
         }
     });
     assert_eq!(entries, again);
+}
+
+/// The value of a filter: what reads is written and reads again the same, and it answers about any path.
+pub fn filter(data: &[u8]) {
+    let Ok(filter) = Filter::parse(data) else { return };
+    assert_eq!(Filter::parse(&filter.to_value()).as_ref(), Ok(&filter));
+    let path: Vec<u32> = data.iter().take(64).map(|octet| u32::from(octet % 8)).collect();
+    for rule in filter.import.iter().chain(&filter.export).flatten() {
+        for pattern in &rule.matches.path.matches {
+            let _ = pattern.matches(&path);
+        }
+        for range in &rule.matches.prefixes {
+            assert!(range.ge <= range.le && range.cidr.len() <= range.ge && range.le <= range.cidr.max_len());
+            assert_eq!(range.matches(&range.cidr), range.ge == range.cidr.len());
+        }
+        let _ = rule.matches.communities.matches(&path);
+        assert!(rule.set.prepend.is_none_or(|p| (1..=PREPEND_MAX).contains(&p.count)));
+    }
 }
 
 fn each_update(mut bytes: &[u8], session: &Negotiated, mut each: impl FnMut(Update<'_>)) {

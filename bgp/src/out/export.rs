@@ -150,6 +150,7 @@ pub(crate) fn verdict(
         name: &face.name,
         ebgp: key.session.ebgp,
         asn: key.asn,
+        local_asn: key.local_asn,
         class: key.class,
         role: key.role,
     };

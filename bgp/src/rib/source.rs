@@ -203,6 +203,7 @@ impl Source {
             name: &self.name,
             ebgp: self.ebgp(),
             asn: self.asn,
+            local_asn: self.local_asn,
             class: self.class,
             role: self.role(),
         }
