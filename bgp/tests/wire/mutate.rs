@@ -164,7 +164,6 @@ fn single_attributes() {
 }
 
 #[test]
-<<<<<<< HEAD
 fn monitoring() {
     let files: Vec<Vec<u8>> =
         [&include_bytes!("../../fuzz/seeds/mrt/table")[..], include_bytes!("../../fuzz/seeds/mrt/updates")]
@@ -172,12 +171,13 @@ fn monitoring() {
             .into();
     hammer(30, 100_000, &files, laws::mrt);
     hammer(31, 100_000, &[include_bytes!("../../fuzz/seeds/bmp/session").to_vec()], laws::bmp);
-=======
+}
+
+#[test]
 fn filter_values() {
     let seeds = [
         &include_bytes!("../../fuzz/seeds/filter/matches")[..],
         &include_bytes!("../../fuzz/seeds/filter/changes")[..],
     ];
     hammer(20, 100_000, &seeds.map(<[u8]>::to_vec), laws::filter);
->>>>>>> 8173e11 (routing, speaker: filters of the store decide and change routes, both ways)
 }
