@@ -27,4 +27,5 @@ pub mod wire;
 pub use api::*;
 pub use query::*;
 pub use speaker::Speaker;
+pub use tortie_config::Cidr;
 pub use types::{Family, RouterId};

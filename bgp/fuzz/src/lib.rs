@@ -12,8 +12,12 @@ use tortie_bgp::wire::{
 };
 use tortie_config::resource::{Filter, PREPEND_MAX};
 
+mod whole;
+
+pub use whole::session;
+
 /// The first octet chooses what was negotiated.
-fn session(choice: u8) -> Negotiated {
+fn negotiated(choice: u8) -> Negotiated {
     let bit = |n: u8| choice & (1 << n) != 0;
     let both = Families::ALL;
     let add_path = if bit(4) { both } else { Families::NONE };
@@ -32,7 +36,7 @@ fn session(choice: u8) -> Negotiated {
 /// A receive buffer: every message in it is decoded, as the session would.
 pub fn framing(data: &[u8]) {
     let Some((choice, mut buffer)) = data.split_first() else { return };
-    let session = session(*choice);
+    let session = negotiated(*choice);
     while let Ok(Some(frame)) = Frame::next(buffer, session.extended) {
         assert_eq!(frame.len, frame.body.len() + 19);
         match frame.kind {
@@ -66,6 +70,35 @@ fn check_open(body: &[u8]) {
     let _ = Negotiated::between(&open, &again);
 }
 
+/// A list of capabilities, in both forms of optional parameters (RFC 5492, RFC 9072).
+pub fn capability(data: &[u8]) {
+    let head = [4, 0xfb, 0xf0, 0, 90, 192, 0, 2, 1];
+    let Ok(long) = u16::try_from(data.len()) else { return };
+    let [high, low] = long.to_be_bytes();
+    let Some([outer_high, outer_low]) = long.checked_add(3).map(u16::to_be_bytes) else { return };
+    let extended = [&head[..], &[255, 255, outer_high, outer_low, 2, high, low], data].concat();
+    let read = Open::decode(&extended);
+    if let Ok(len @ 0..=253) = u8::try_from(data.len()) {
+        let plain = [&head[..], &[len + 2, 2, len], data].concat();
+        assert_eq!(Open::decode(&plain), read, "the two forms differ");
+    }
+    let Ok(read) = read else { return };
+    check_open(&extended);
+    // What is known of it survives being written and read.
+    let mut bytes = Vec::new();
+    read.write(&mut bytes);
+    let frame = Frame::next(&bytes, false).unwrap().unwrap();
+    let mut again = Open::decode(frame.body).unwrap();
+    let mut expected = read;
+    let c = &mut expected.capabilities;
+    c.unknown.clear();
+    // Families of others are not written again, and names are made fit to be shown.
+    c.multiprotocol &= !c.families.is_empty();
+    c.fqdn.clone_from(&again.capabilities.fqdn);
+    again.capabilities.unknown.clear();
+    assert_eq!(again, expected);
+}
+
 /// The body of a NOTIFICATION.
 pub fn notification(data: &[u8]) {
     let notification = Notification::decode(data);
@@ -97,7 +130,7 @@ pub fn route_refresh(data: &[u8]) {
 /// The body of an UPDATE behind one octet that chooses the session.
 pub fn update(data: &[u8]) {
     if let Some((choice, body)) = data.split_first() {
-        check_update(body, &session(*choice));
+        check_update(body, &negotiated(*choice));
     }
 }
 
@@ -163,7 +196,7 @@ fn attributes(data: &[u8], codes: &[u8]) {
     body.extend_from_slice(&len.to_be_bytes());
     body.extend_from_slice(&list);
     body.extend_from_slice(&[24, 198, 51, 100, 0, 32, 203, 0, 113, 1]);
-    check_update(&body, &session(*choice));
+    check_update(&body, &negotiated(*choice));
 }
 
 fn usual_flags(code: u8) -> u8 {

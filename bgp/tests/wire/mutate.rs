@@ -128,6 +128,43 @@ fn open_bodies() {
 }
 
 #[test]
+fn capability_lists() {
+    let lists: Vec<Vec<u8>> = opens().iter().filter(|o| o.len() > 12).map(|o| o[12..].to_vec()).collect();
+    hammer(6, 200_000, &lists, laws::capability);
+}
+
+/// The events of [`laws::session`]: peers that come, greet, announce, refresh and go.
+fn lives() -> Vec<Vec<u8>> {
+    let greet = |peer: u8, how: u8| [8, peer, how];
+    let announce = |peer: u8| {
+        [&[0x83, peer][..], &[24, 10, 1, peer, 24, 10, 2, peer, 8, 10, 16, 172, 16, 0, 0, 0]].concat()
+    };
+    let calm: [&[u8]; 6] =
+        [&greet(0, 0), &greet(1, 0), &announce(0), &announce(1), &[0x96, 0, 0x96, 1], &[0xf9, 255]];
+    let restart: [&[u8]; 6] =
+        [&greet(0, 0xc0), &announce(0), &[7, 0], &[0x59, 100], &greet(0, 0xc0), &announce(0)];
+    let several: [&[u8]; 7] = [
+        &greet(0, 0x20),
+        &[0x83, 0, 0, 0, 0, 1, 24, 10, 1, 1, 0, 0, 0, 2, 24, 10, 1, 1],
+        &greet(1, 0x20),
+        &[0x1b, 4, 0x0b, 4, 0x0b, 5],
+        &[0x96, 0, 0x96, 1, 0x4c, 1, 0x0c, 0],
+        &[0x2f, 3, 0x0f, 2, 0x0e, 1, 0x1e, 1],
+        &[0x51, 5, 0, 1, 0, 1, 0xd9, 255],
+    ];
+    let dialled: [&[u8]; 5] = [&[0x0a, 0], &[0x39, 255], &greet(0, 0), &[0x0d, 1], &[0x5c, 0]];
+    [&calm[..], &restart, &several, &dialled]
+        .iter()
+        .flat_map(|l| [0x00, 0x20, 0x14, 0x43].map(|c| [&[c][..], &l.concat()].concat()))
+        .collect()
+}
+
+#[test]
+fn whole_sessions() {
+    hammer(7, 4_000, &lives(), laws::session);
+}
+
+#[test]
 fn other_bodies() {
     let notifications = vec![vec![6, 2, 3, b'a', b'b', b'c'], vec![6, 9, 6, 2, 1, b'x'], vec![3, 1], vec![]];
     hammer(3, 20_000, &notifications, laws::notification);
