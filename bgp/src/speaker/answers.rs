@@ -120,7 +120,7 @@ impl Speaker {
         own: impl Fn(Family, u32) -> u32,
     ) -> FamilyStatus {
         let routes = self.shared.sources.get(number).map(|s| *s.family(family)).unwrap_or_default();
-        let groups = groups(peer, family).iter().filter_map(|id| Some((*id, self.group(family, *id)?)));
+        let mut groups = groups(peer, family).iter().filter_map(|id| Some((*id, self.group(family, *id)?)));
         let filtered = routes.current.filtered + routes.stale.filtered;
         let received = routes.current.received + routes.stale.received;
         let [v4, v6] = peer.end_of_rib_received;
@@ -134,7 +134,7 @@ impl Speaker {
             stale: routes.stale.received,
             end_of_rib_received: if family == Family::Ipv4Unicast { v4 } else { v6 },
             end_of_rib_sent: groups
-                .last()
+                .next_back()
                 .and_then(|(_, g)| g.member(number))
                 .is_some_and(|m| m.end_of_rib == EndOfRib::Sent),
         }
