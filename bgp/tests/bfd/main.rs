@@ -1,0 +1,13 @@
+//! BFD: packets octet by octet, two ends on a virtual clock, and laws over any loss.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking"
+)]
+
+mod laws;
+mod net;
+mod packet;
+mod sessions;
