@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use tortie_bgp::bfd::{self, Endpoint};
 use tortie_bgp::{
     Family, NextHopState, PathInfo, PathSource, PeerStatus, RestartPhase, RouteInfo, RouteMatch,
     RouteQuery as Question, RouteTable, State, Unusable,
@@ -11,7 +12,9 @@ use tortie_config::Cidr;
 
 use crate::routing::{LearnedPath, OriginKind, RoutingIntent};
 use crate::serve::RouteQuery;
-use crate::serve::api::{API_VERSION, ApiError, BgpPath, BgpRoute, List, Peer, PeerError, PeerFamily};
+use crate::serve::api::{
+    API_VERSION, ApiError, BgpPath, BgpRoute, List, Peer, PeerBfd, PeerError, PeerFamily,
+};
 use crate::speaker::SpeakerView;
 
 /// How many prefixes of a router inside one pool are looked at for hints: a look must not hold the speaker up.
@@ -38,7 +41,12 @@ fn ago(span: Duration) -> String {
 }
 
 /// One peer of the API; a wanted peer that the speaker does not know yet is Idle.
-pub(super) fn peer(session: &str, intent: &RoutingIntent, status: Option<&PeerStatus>) -> Option<Peer> {
+pub(super) fn peer(
+    session: &str,
+    intent: &RoutingIntent,
+    status: Option<&PeerStatus>,
+    watched: Option<&(Endpoint, bfd::Status)>,
+) -> Option<Peer> {
     let wanted = intent.peers.get(session)?;
     let up = status.and_then(|s| s.session.as_ref());
     let mut capabilities = Vec::new();
@@ -103,7 +111,41 @@ pub(super) fn peer(session: &str, intent: &RoutingIntent, status: Option<&PeerSt
             _ => "idle".to_owned(),
         },
         notes: Vec::new(),
+        bfd: wanted.bfd.is_some().then(|| forwarding(watched)),
     })
+}
+
+/// The BFD session of a peer that wants one.
+fn forwarding(watched: Option<&(Endpoint, bfd::Status)>) -> PeerBfd {
+    let Some((endpoint, s)) = watched else {
+        return PeerBfd { state: "Waiting".to_owned(), ..PeerBfd::default() };
+    };
+    let millis = |time: Duration| u64::try_from(time.as_micros().div_ceil(1000)).unwrap_or(u64::MAX);
+    let heard = s.detection_time.is_some();
+    let diagnostic = |d: bfd::Diagnostic| (d != bfd::Diagnostic::NONE).then(|| d.as_str().to_owned());
+    PeerBfd {
+        state: s.state.as_str().to_owned(),
+        state_since: Some(ago(s.since)),
+        state_seconds: s.since.as_secs(),
+        remote_state: heard.then(|| s.remote_state.as_str().to_owned()),
+        path: Some(endpoint.path.as_str().to_owned()),
+        transmit_millis: s.transmit_interval.map(millis),
+        receive_millis: heard.then(|| millis(s.receive_interval)),
+        detection_millis: s.detection_time.map(millis),
+        diagnostic: diagnostic(s.diagnostic),
+        remote_diagnostic: diagnostic(s.remote_diagnostic),
+        last_down: s.last_down.map(|(cause, when)| PeerError {
+            code: cause.as_str().to_owned(),
+            text: cause.to_string(),
+            time: ago(when),
+        }),
+        ups: s.ups,
+        discriminator: s.discriminator,
+        remote_discriminator: s.remote_discriminator,
+        remote_independent: s.remote_independent,
+        packets_in: s.received,
+        packets_out: s.sent,
+    }
 }
 
 /// Of each router that may announce prefixes inside pools, those of the best paths that are its own.

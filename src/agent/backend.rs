@@ -11,7 +11,7 @@ use tortie_bgp::{Reset, RouteMatch, RouteQuery as Question, RouteTable};
 use tortie_config::Cidr;
 
 use super::answers::{self, Wanted};
-use super::metrics;
+use super::metrics::{self, Bgp};
 use super::status::{self, CoreFacts};
 use crate::kernel::{KernelView, ToKernel};
 use crate::routing::{LearnedPath, PeerIntent, RoutingIntent};
@@ -156,14 +156,15 @@ impl Backend for Live {
 
     async fn peers(&self) -> Result<List<Peer>, ApiError> {
         let intent = self.intent()?;
-        let statuses = self.speaker(|view| view.peers()).await?;
+        let (statuses, watched) = self.speaker(|view| (view.peers(), view.bfd_sessions())).await?;
         let mut hints = self.hints().await;
         let items = intent
             .peers
             .keys()
             .filter_map(|session| {
                 let at = statuses.binary_search_by(|s| (*s.name).cmp(session.as_str())).ok();
-                let mut peer = answers::peer(session, &intent, at.and_then(|i| statuses.get(i)))?;
+                let status = at.and_then(|i| statuses.get(i));
+                let mut peer = answers::peer(session, &intent, status, watched.get(session.as_str()))?;
                 peer.notes.extend(hints.remove(session));
                 Some(peer)
             })
@@ -287,7 +288,16 @@ impl Backend for Live {
     async fn metrics(&self) -> String {
         let facts = self.facts().await.ok();
         let kernel = self.kernel(status::kernel_facts).await.ok();
-        let bgp = self.speaker(|view| (view.peers(), view.totals(), view.counters())).await.ok();
+        let bgp = self
+            .speaker(|view| Bgp {
+                peers: view.peers(),
+                totals: view.totals(),
+                counters: view.counters(),
+                watched: view.bfd_sessions(),
+                bfd: view.bfd(),
+            })
+            .await
+            .ok();
         metrics::text(self, facts.as_ref(), kernel.as_ref(), bgp.as_ref())
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use tortie_bgp::{DownCode, State};
+use tortie_bgp::{DownCode, State, bfd};
 use tortie_config::Cidr;
 
 use super::core::{Core, Effect, Phase, SINGLES, now_text};
@@ -187,6 +187,20 @@ impl Core {
                 } else if from != to {
                     let why = down.map(|d| d.text).unwrap_or_default();
                     tracing::debug!(target: "tortie::speaker", "{name}: {} -> {} {why}", from.as_str(), to.as_str());
+                }
+            }
+            SpeakerFact::Bfd { peer, from, to, cause } => {
+                let mark = match to {
+                    bfd::State::Up => '+',
+                    _ if from == bfd::State::Up => '-',
+                    _ => '~',
+                };
+                let text = format!("BFD {} -> {}: {cause}", from.as_str(), to.as_str());
+                // The steps of each handshake, and of each attempt while the other end is away, are no news.
+                if mark == '~' {
+                    tracing::debug!(target: "tortie::bfd", "{peer}: {text}");
+                } else {
+                    self.say(ChangeId::default(), Plane::Rib, mark, &peer, &text);
                 }
             }
             SpeakerFact::Learned { peer, announced, withdrawn, rejected, malformed } => {

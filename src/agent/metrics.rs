@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use prometheus_client::collector::Collector;
@@ -13,11 +14,12 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
+use tortie_bgp::bfd::{Endpoint, Status};
 use tortie_bgp::{PeerStatus, State, Totals};
 
 use super::backend::Live;
 use super::status::{CoreFacts, KernelFacts, PeerFacts, mode_name};
-use crate::speaker::Counters;
+use crate::speaker::{BfdView, Counters};
 
 type Labels = Vec<(&'static str, String)>;
 
@@ -95,7 +97,14 @@ fn one(value: f64) -> Vec<(Labels, f64)> {
 }
 
 /// What the speaker answered.
-pub(super) type Bgp = (Vec<PeerStatus>, Totals, Counters);
+pub(super) struct Bgp {
+    pub(super) peers: Vec<PeerStatus>,
+    pub(super) totals: Totals,
+    pub(super) counters: Counters,
+    /// BFD sessions by peer.
+    pub(super) watched: BTreeMap<Arc<str>, (Endpoint, Status)>,
+    pub(super) bfd: Option<Arc<BfdView>>,
+}
 
 /// All metrics as OpenMetrics text.
 pub(super) fn text(
@@ -119,9 +128,12 @@ pub(super) fn text(
     if let Some(kernel) = kernel {
         routes(&mut scrape, kernel);
     }
-    if let Some((peers, totals, counters)) = bgp {
-        explicit(&mut scrape, peers, facts);
-        rib(&mut scrape, totals, counters);
+    if let Some(bgp) = bgp {
+        explicit(&mut scrape, &bgp.peers, facts);
+        rib(&mut scrape, &bgp.totals, &bgp.counters);
+        if let (Some(view), Some(facts)) = (&bgp.bfd, facts) {
+            forwarding(&mut scrape, view, &bgp.watched, facts);
+        }
     }
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Once(scrape, AtomicBool::new(false))));
@@ -339,6 +351,57 @@ fn explicit(scrape: &mut Scrape, peers: &[PeerStatus], facts: Option<&CoreFacts>
     scrape.gauge("tortie_bgp_peer_fsm_state", "1 Idle to 6 Established, explicit peers", states);
     scrape.gauge("tortie_bgp_peer_prefixes", "Prefixes by stage, explicit peers", prefixes);
     scrape.counter("tortie_bgp_peer_messages", "Messages, explicit peers", messages);
+}
+
+/// BFD (RFC 5880): sums over all sessions, series of their own for explicit peers, and for mesh peers that are down.
+fn forwarding(
+    scrape: &mut Scrape,
+    view: &BfdView,
+    watched: &BTreeMap<Arc<str>, (Endpoint, Status)>,
+    facts: &CoreFacts,
+) {
+    let mut sums: BTreeMap<(&str, &str), f64> = BTreeMap::new();
+    let (mut received, mut sent) = (0, 0);
+    for (endpoint, status) in &view.sessions {
+        *sums.entry((endpoint.path.as_str(), status.state.as_str())).or_default() += 1.0;
+        received += status.received;
+        sent += status.sent;
+    }
+    let sum = |((path, state), v): ((&str, &str), f64)| {
+        (vec![("path", path.to_owned()), ("state", state.to_lowercase())], v)
+    };
+    scrape.gauge("tortie_bfd_sessions", "BFD sessions by state", sums.into_iter().map(sum).collect());
+    let direction = |name: &str| vec![("direction", name.to_owned())];
+    scrape.counter(
+        "tortie_bfd_packets",
+        "Control packets of the sessions that there are now",
+        vec![(direction("received"), n(received)), (direction("sent"), n(sent))],
+    );
+    scrape.counter(
+        "tortie_bfd_packets_refused",
+        "Control packets discarded (RFC 5880 6.8.6)",
+        view.refused.iter().map(|(why, v)| (vec![("reason", why.as_str().to_owned())], n(*v))).collect(),
+    );
+    scrape.counter(
+        "tortie_bfd_packets_unsent",
+        "Control packets that the kernel refused",
+        one(n(view.unsent)),
+    );
+    let priority = vec![("priority", view.priority.as_str().to_owned())];
+    scrape.gauge("tortie_bfd_thread", "How the thread of BFD is scheduled", vec![(priority, 1.0)]);
+    let (mut up, mut detection, mut ups) = (Vec::new(), Vec::new(), Vec::new());
+    for (name, (_, status)) in watched {
+        let is_up = status.state == tortie_bgp::bfd::State::Up;
+        let Some(peer) = facts.peers.get(&**name).filter(|p| p.kind != "mesh" || !is_up) else { continue };
+        up.push((labels(peer), flag(is_up)));
+        if peer.kind != "mesh" {
+            detection.extend(status.detection_time.map(|time| (labels(peer), time.as_secs_f64())));
+            ups.push((labels(peer), n(status.ups)));
+        }
+    }
+    scrape.gauge("tortie_bfd_peer_up", "1 when BFD is Up; explicit peers, and mesh peers that are down", up);
+    scrape.gauge("tortie_bfd_peer_detection_seconds", "Silence that takes the session down", detection);
+    scrape.counter("tortie_bfd_peer_ups", "Times that the session came up, explicit peers", ups);
 }
 
 fn rib(scrape: &mut Scrape, totals: &Totals, counters: &Counters) {

@@ -8,7 +8,7 @@ use super::client::{Client, escape};
 use super::failure::{Exit, Failure};
 use super::output::{self, span, table};
 use super::{Context, RouteFilter, query_string};
-use crate::serve::api::{BgpRoute, Done, List, Peer, ResetRequest};
+use crate::serve::api::{BgpRoute, Done, List, Peer, PeerBfd, ResetRequest};
 
 /// The BGP family of commands.
 #[derive(Debug, Subcommand)]
@@ -114,7 +114,7 @@ fn peers(items: &[Peer], wide: bool) -> String {
     let mut head =
         vec!["PEER", "NAME", "TYPE", "AS", "STATE", "UP/DOWN", "PFXRCD", "PFXACC", "PFXSNT", "FLAPS"];
     if wide {
-        head.extend(["FAMILIES", "HOLD", "MSGIN", "MSGOUT", "ROUTER-ID", "GR"]);
+        head.extend(["FAMILIES", "HOLD", "MSGIN", "MSGOUT", "ROUTER-ID", "GR", "BFD"]);
     }
     head.push("REASON");
     let rows = items
@@ -144,6 +144,7 @@ fn peers(items: &[Peer], wide: bool) -> String {
                     p.messages_out.to_string(),
                     p.router_id.clone().unwrap_or_else(|| "-".to_owned()),
                     p.graceful_restart.clone(),
+                    p.bfd.as_ref().map_or_else(|| "-".to_owned(), |b| b.state.clone()),
                 ]);
             }
             row.push(match (&p.last_error, up) {
@@ -187,11 +188,45 @@ fn one(out: &mut String, p: &Peer) {
         );
     }
     let _ = writeln!(out, "  restart       {}", p.graceful_restart);
+    if let Some(bfd) = &p.bfd {
+        forwarding(out, bfd);
+    }
     if let Some(error) = &p.last_error {
         let _ = writeln!(out, "  last error    {} ({}, {})", error.text, error.code, error.time);
     }
     for note in &p.notes {
         let _ = writeln!(out, "  note          {}", note.text);
+    }
+}
+
+fn forwarding(out: &mut String, b: &PeerBfd) {
+    let Some(path) = &b.path else {
+        let _ = writeln!(out, "  bfd           waits until it is known how the peer is reached");
+        return;
+    };
+    let remote = b.remote_state.as_deref().unwrap_or("nothing heard");
+    let _ = writeln!(
+        out,
+        "  bfd           {} for {}, {path}, peer: {remote}, {} packets in, {} out",
+        b.state,
+        span(b.state_seconds),
+        b.packets_in,
+        b.packets_out
+    );
+    let millis = |n: Option<u64>| n.map_or_else(|| "-".to_owned(), |n| format!("{n} ms"));
+    let _ = writeln!(
+        out,
+        "                sends each {}, receives each {}, detects in {}",
+        millis(b.transmit_millis),
+        millis(b.receive_millis),
+        millis(b.detection_millis)
+    );
+    let said = [("here", &b.diagnostic), ("peer", &b.remote_diagnostic)];
+    for (who, text) in said.into_iter().filter_map(|(who, text)| Some((who, text.as_ref()?))) {
+        let _ = writeln!(out, "                diagnostic, {who}: {text}");
+    }
+    if let Some(down) = &b.last_down {
+        let _ = writeln!(out, "                last down: {} ({})", down.text, down.time);
     }
 }
 

@@ -256,6 +256,48 @@ pub struct Peer {
     /// What is right but surprising.
     #[serde(default)]
     pub notes: Vec<Problem>,
+    /// Forwarding detection, where the peer wants it.
+    pub bfd: Option<PeerBfd>,
+}
+
+/// The BFD session of a peer (RFC 5880).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PeerBfd {
+    /// `AdminDown`, `Down`, `Init`, `Up`, or `Waiting` while it is not known how the peer is reached.
+    pub state: String,
+    /// When the state was entered.
+    pub state_since: Option<String>,
+    /// Seconds in that state.
+    pub state_seconds: u64,
+    /// The state that the peer last told.
+    pub remote_state: Option<String>,
+    /// `single-hop` (UDP port 3784, RFC 5881) or `multihop` (4784, RFC 5883).
+    pub path: Option<String>,
+    /// Milliseconds between our packets, before jitter; absent: the peer wants none.
+    pub transmit_millis: Option<u64>,
+    /// Milliseconds between the peer's packets.
+    pub receive_millis: Option<u64>,
+    /// Milliseconds of silence after which the session is down; absent before the first packet.
+    pub detection_millis: Option<u64>,
+    /// Our diagnostic (RFC 5880 4.1), in words.
+    pub diagnostic: Option<String>,
+    /// The peer's diagnostic.
+    pub remote_diagnostic: Option<String>,
+    /// Why it last left Up, and when.
+    pub last_down: Option<PeerError>,
+    /// Times that it came up.
+    pub ups: u64,
+    /// My Discriminator.
+    pub discriminator: u32,
+    /// Your Discriminator, 0 while unknown.
+    pub remote_discriminator: u32,
+    /// The peer's C bit: its BFD survives its control plane.
+    pub remote_independent: bool,
+    /// Packets accepted.
+    pub packets_in: u64,
+    /// Packets sent.
+    pub packets_out: u64,
 }
 
 /// The last error of a peer.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tortie_bgp::{Down, Family, Reset, State};
+use tortie_bgp::{Down, Family, Reset, State, bfd};
 use tortie_config::Cidr;
 
 use crate::routing::{ChangeId, LearnedChange, Resolved, RoutingIntent};
@@ -103,6 +103,17 @@ pub enum SpeakerFact {
         to: State,
         /// Why, when a session or an attempt ended.
         down: Option<Down>,
+    },
+    /// The BFD session of a peer changed its state.
+    Bfd {
+        /// The peer's name.
+        peer: Arc<str>,
+        /// Before.
+        from: bfd::State,
+        /// Now.
+        to: bfd::State,
+        /// Why.
+        cause: bfd::Cause,
     },
     /// What UPDATEs of a peer did.
     Learned {

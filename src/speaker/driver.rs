@@ -13,9 +13,10 @@ use std::time::{Duration, Instant};
 use rustix::event::Timespec;
 use rustix::event::epoll;
 use socket2::Socket;
-use tortie_bgp::{ConnId, Event, Input, NextHopState, PeerId, Speaker};
+use tortie_bgp::{ConnId, Event, Input, NextHopState, PeerId, Speaker, State};
 
 use super::api::{FactSink, SpeakerFact, SpeakerOptions};
+use super::bfd::Tie;
 use super::conn::{Conns, Stage};
 use super::dial;
 use super::feed::Feed;
@@ -42,6 +43,7 @@ pub(super) struct Driver {
     pub(super) facts: FactSink,
     pub(super) core: Option<Speaker>,
     pub(super) peers: Peers,
+    pub(super) bfd: Tie,
     pub(super) classes: Classes,
     pub(super) intent: super::intent::Current,
     pub(super) listeners: Listeners,
@@ -75,6 +77,7 @@ impl Driver {
             facts,
             core: None,
             peers: Peers::default(),
+            bfd: Tie::default(),
             classes: Classes::default(),
             intent: super::intent::Current::default(),
             listeners: Listeners::default(),
@@ -118,11 +121,13 @@ impl Driver {
                 }
             }
             if bell {
+                self.bfd_told();
                 self.letters();
             }
             self.turn();
             if self.stopping.is_some_and(|at| at <= self.now || self.conns.len() == 0) {
                 self.inbox.end();
+                self.bfd.join();
                 (self.facts)(SpeakerFact::Stopped);
                 return;
             }
@@ -186,6 +191,7 @@ impl Driver {
                 on_link: r.gateway.is_none(),
             });
             self.give(Input::NextHop(addr, state));
+            self.bfd_hop(addr, resolved.map(|r| r.gateway.is_none()));
         }
         for order in letters.orders {
             match order {
@@ -199,6 +205,7 @@ impl Driver {
                 Order::Query(ask) => ask(&SpeakerView {
                     core: self.core.as_ref(),
                     peers: &self.peers,
+                    bfd: &self.bfd,
                     counters: &self.counters,
                     connections: self.conns.len(),
                     now: self.now,
@@ -212,6 +219,7 @@ impl Driver {
             return;
         }
         self.stopping = Some(self.now + LINGER_STOP);
+        self.bfd.stop();
         self.listeners.follow(&[], self.now, |_, _| Ok(()));
         self.give(Input::Shutdown { graceful, text });
         // Attempts under way, which the speaker does not know.
@@ -279,8 +287,14 @@ impl Driver {
                 if let Some(peer) = self.peers.get(peer) {
                     (self.facts)(SpeakerFact::Peer { name: peer.name.clone(), from, to, down });
                 }
+                if to == State::Established && from != to {
+                    self.bfd_session_up(peer);
+                }
             }
-            Event::TrackNextHop(addr) if self.options.kernel => (self.facts)(SpeakerFact::TrackNextHop(addr)),
+            Event::TrackNextHop(addr) if self.options.kernel => {
+                self.bfd.hop(addr, true);
+                (self.facts)(SpeakerFact::TrackNextHop(addr));
+            }
             Event::TrackNextHop(addr) => {
                 if let Some(core) = &mut self.core {
                     let state = NextHopState::Reachable { metric: 0, on_link: true };
@@ -288,7 +302,9 @@ impl Driver {
                 }
             }
             Event::UntrackNextHop(addr) if self.options.kernel => {
-                (self.facts)(SpeakerFact::UntrackNextHop(addr))
+                if self.bfd.hop(addr, false) {
+                    (self.facts)(SpeakerFact::UntrackNextHop(addr));
+                }
             }
             Event::UntrackNextHop(_) => {}
             Event::BestChanged => self.feed.changed(),
@@ -376,6 +392,7 @@ impl Driver {
         if self.secrets_again.is_some_and(|at| at <= self.now) {
             self.secrets_again = None;
             self.follow_peers();
+            self.follow_bfd();
         }
         if self.peers.troubled() && self.secrets_again.is_none() {
             self.secrets_again = Some(self.now + SECRETS_RETRY);

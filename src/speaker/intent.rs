@@ -20,6 +20,12 @@ use super::policy::{ViewPolicy, kind_code};
 #[derive(Default)]
 pub(super) struct Current(Option<Arc<RoutingIntent>>);
 
+impl Current {
+    pub(super) fn get(&self) -> Option<Arc<RoutingIntent>> {
+        self.0.clone()
+    }
+}
+
 impl Driver {
     pub(super) fn apply(&mut self, new: Arc<RoutingIntent>, change: ChangeId) {
         if new.asn == 0 || new.router_id == 0 {
@@ -55,6 +61,7 @@ impl Driver {
             self.give(Input::Local(&changes));
         }
         self.listen();
+        self.follow_bfd();
     }
 
     /// Brings peers, keys and attempts in line with the intent (and the password files).

@@ -11,13 +11,14 @@
 //!  sockets --epoll--> driver: Input -> tortie_bgp -> Event, take_best --> LearnedChange --> kernel thread
 //!                       ^  |                                                              |
 //!                       |  +-- poll_transmit --> sockets          KernelTook (agent) <----+
-//!                       +-- poll_timeout
+//!                       +-- poll_timeout     bfd: a thread of its own, see there
 //! ```
 //!
 //! epoll is used through rustix, which is here anyway: mio would add its registry and its waker for the three calls
 //! that this thread makes.
 
 mod api;
+mod bfd;
 mod conn;
 mod dial;
 mod driver;
@@ -37,6 +38,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 pub use api::{ChangeIds, FactSink, LearnedSink, Refused, SpeakerFact, SpeakerOptions, ToSpeaker};
+pub use bfd::{BfdPriority, BfdView};
 pub use policy::origin_kind;
 pub use secret::SECRETS;
 pub use view::{Counters, SpeakerView};

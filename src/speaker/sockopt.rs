@@ -126,7 +126,7 @@ pub(super) fn saved_syn_ttl(socket: &impl AsFd) -> io::Result<Option<u8>> {
     })
 }
 
-fn set<T>(socket: &impl AsFd, level: c_int, name: c_int, value: &T) -> io::Result<()> {
+pub(super) fn set<T>(socket: &impl AsFd, level: c_int, name: c_int, value: &T) -> io::Result<()> {
     let len = libc::socklen_t::try_from(size_of::<T>()).map_err(|_| io::ErrorKind::InvalidInput)?;
     // SAFETY: the pointer and length describe `value`, which outlives the call; the kernel only reads it.
     let rc = unsafe {

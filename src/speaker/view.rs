@@ -1,11 +1,14 @@
 //! What questions to the speaker thread see.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
+use tortie_bgp::bfd::{Endpoint, Status};
 use tortie_bgp::{ExportTrace, ImportTrace, PeerId, PeerStatus, RouteInfo, RouteQuery, Speaker, Totals};
 use tortie_config::Cidr;
 
+use super::bfd::{BfdView, Tie};
 use super::peers::Peers;
 
 /// What the thread counts itself, since its start.
@@ -30,6 +33,7 @@ pub struct SpeakerView<'a> {
     pub(super) core: Option<&'a Speaker>,
     pub(super) peers: &'a Peers,
     pub(super) counters: &'a Counters,
+    pub(super) bfd: &'a Tie,
     pub(super) connections: usize,
     pub(super) now: Instant,
 }
@@ -47,6 +51,25 @@ impl SpeakerView<'_> {
     #[must_use]
     pub fn peer(&self, name: &str) -> Option<PeerStatus> {
         self.core?.peer(self.peers.id(name)?, self.now)
+    }
+
+    /// The BFD session of the peer of this name; `None`: it wants none, or its path is not known yet.
+    #[must_use]
+    pub fn bfd_of(&self, name: &str) -> Option<(Endpoint, Status)> {
+        self.bfd.status(self.peers.id(name)?)
+    }
+
+    /// The BFD sessions of all peers that have one, by the peer's name.
+    #[must_use]
+    pub fn bfd_sessions(&self) -> BTreeMap<Arc<str>, (Endpoint, Status)> {
+        let named = |(id, session)| Some((self.peers.get(id)?.name.clone(), session));
+        self.bfd.statuses().into_iter().filter_map(named).collect()
+    }
+
+    /// All BFD sessions; `None`: no peer ever wanted one.
+    #[must_use]
+    pub fn bfd(&self) -> Option<Arc<BfdView>> {
+        self.bfd.view()
     }
 
     /// The id of the peer of this name, for [`RouteQuery`].

@@ -11,6 +11,7 @@ pub(crate) struct Bird {
     dir: tempfile::TempDir,
     bird: PathBuf,
     birdc: PathBuf,
+    namespace: Option<String>,
     child: Child,
 }
 
@@ -24,10 +25,16 @@ template bgp quick { connect delay time 1; connect retry time 1; error wait time
 impl Bird {
     /// Starts with these protocols; `None`: there is no BIRD here.
     pub(crate) fn start(protocols: &str) -> Option<Self> {
+        Self::start_in(None, protocols)
+    }
+
+    /// The same in another namespace than the test's.
+    pub(crate) fn start_in(namespace: Option<&str>, protocols: &str) -> Option<Self> {
         let (bird, birdc) = (net::tool("bird")?, net::tool("birdc")?);
         let dir = tempfile::tempdir().unwrap();
-        let child = spawn(&bird, &dir, protocols, &[]);
-        let this = Self { dir, bird, birdc, child };
+        let namespace = namespace.map(str::to_owned);
+        let child = spawn(&bird, &dir, namespace.as_deref(), protocols, &[]);
+        let this = Self { dir, bird, birdc, namespace, child };
         this.ready();
         Some(this)
     }
@@ -40,8 +47,14 @@ impl Bird {
 
     /// Starts again after [`Self::kill`].
     pub(crate) fn start_again(&mut self, protocols: &str, flags: &[&str]) {
-        self.child = spawn(&self.bird, &self.dir, protocols, flags);
+        self.child = spawn(&self.bird, &self.dir, self.namespace.as_deref(), protocols, flags);
         self.ready();
+    }
+
+    /// Gives it another configuration while it runs.
+    pub(crate) fn configure(&self, protocols: &str) {
+        std::fs::write(self.dir.path().join("conf"), format!("{BASE}{protocols}")).unwrap();
+        self.says("configure", "Reconfigured");
     }
 
     pub(crate) fn ask(&self, command: &str) -> String {
@@ -71,10 +84,16 @@ impl Bird {
     }
 }
 
-fn spawn(bird: &PathBuf, dir: &tempfile::TempDir, protocols: &str, flags: &[&str]) -> Child {
+fn spawn(
+    bird: &PathBuf,
+    dir: &tempfile::TempDir,
+    namespace: Option<&str>,
+    protocols: &str,
+    flags: &[&str],
+) -> Child {
     let file = |name: &str| dir.path().join(name);
     std::fs::write(file("conf"), format!("{BASE}{protocols}")).unwrap();
-    Command::new(bird)
+    net::command(namespace, bird)
         .arg("-f")
         .arg("-c")
         .arg(file("conf"))

@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+mod bfd;
+mod bfd_load;
 mod bird;
 mod bird_tests;
 mod crowd;

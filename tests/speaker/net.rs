@@ -35,6 +35,61 @@ pub(crate) fn enter(addresses: &[&str]) -> bool {
     true
 }
 
+/// A program in a named namespace, or in the test's own.
+pub(crate) fn command(namespace: Option<&str>, program: &std::path::Path) -> Command {
+    let Some(namespace) = namespace else { return Command::new(program) };
+    let mut command = Command::new("ip");
+    command.args(["netns", "exec", namespace]).arg(program);
+    command
+}
+
+/// Another namespace, joined to the test's by a link of its own: [`NEAR`] on `near` here, [`FAR`] on `far` there. Gone
+/// with the value.
+pub(crate) struct Far(pub(crate) String);
+
+/// Our addresses on the link.
+pub(crate) const NEAR: [&str; 2] = ["198.51.100.1", "2001:db8:51::1"];
+/// Those of the other end.
+pub(crate) const FAR: [&str; 2] = ["198.51.100.9", "2001:db8:51::9"];
+
+impl Far {
+    /// Enters a namespace of the test's own and makes the other one.
+    pub(crate) fn make(test: &str) -> Option<Self> {
+        if !enter(&[]) {
+            return None;
+        }
+        let far = Self(format!("tortie-{test}-{}", std::process::id()));
+        ip(&["netns", "add", &far.0]);
+        ip(&["link", "add", "near", "type", "veth", "peer", "name", "far", "netns", &far.0]);
+        for (length, index) in [("24", 0), ("64", 1)] {
+            let nodad: &[&str] = if index == 1 { &["nodad"] } else { &[] };
+            let (near, there) = (format!("{}/{length}", NEAR[index]), format!("{}/{length}", FAR[index]));
+            ip(&[&["addr", "add", &near, "dev", "near"], nodad].concat());
+            far.ip(&[&["addr", "add", &there, "dev", "far"], nodad].concat());
+        }
+        ip(&["link", "set", "near", "up"]);
+        far.ip(&["link", "set", "far", "up"]);
+        far.ip(&["link", "set", "lo", "up"]);
+        Some(far)
+    }
+
+    /// `ip` in it.
+    pub(crate) fn ip(&self, args: &[&str]) {
+        ip(&[&["-n", &self.0], args].concat());
+    }
+
+    /// Ends the link, or mends it.
+    pub(crate) fn link(&self, up: bool) {
+        self.ip(&["link", "set", "far", if up { "up" } else { "down" }]);
+    }
+}
+
+impl Drop for Far {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["netns", "del", &self.0]).status();
+    }
+}
+
 pub(crate) fn ip(args: &[&str]) {
     let status = Command::new("ip").args(args).status().expect("iproute2 is installed");
     assert!(status.success(), "ip {}", args.join(" "));

@@ -21,7 +21,7 @@ pub(crate) struct Node {
     pub(crate) handle: SpeakerHandle,
     pub(crate) intent: RoutingIntent,
     thread: Option<JoinHandle<()>>,
-    facts: Arc<Mutex<Vec<SpeakerFact>>>,
+    facts: Arc<Mutex<Vec<(Instant, SpeakerFact)>>>,
     kernel: Arc<Mutex<BTreeMap<Cidr, Vec<IpAddr>>>>,
 }
 
@@ -108,7 +108,7 @@ impl Node {
         let (batch_out, batch_in) = channel();
         let (handle, thread) = spawn(
             options,
-            Box::new(move |fact| drop(fact_out.send(fact))),
+            Box::new(move |fact| drop(fact_out.send((Instant::now(), fact)))),
             Box::new(move |batch| batch_out.send(batch).map_err(|e| e.0)),
         )
         .unwrap();
@@ -143,6 +143,11 @@ impl Node {
     }
 
     pub(crate) fn facts(&self) -> Vec<SpeakerFact> {
+        self.facts.lock().unwrap().iter().map(|(_, fact)| fact.clone()).collect()
+    }
+
+    /// With the time at which the speaker told each.
+    pub(crate) fn timed_facts(&self) -> Vec<(Instant, SpeakerFact)> {
         self.facts.lock().unwrap().clone()
     }
 
@@ -200,19 +205,19 @@ impl Drop for Node {
 /// The kernel thread and the agent, as far as the speaker sees them.
 fn around(
     handle: &SpeakerHandle,
-    facts: Receiver<SpeakerFact>,
+    facts: Receiver<(Instant, SpeakerFact)>,
     batches: Receiver<Vec<LearnedChange>>,
-    seen: &Arc<Mutex<Vec<SpeakerFact>>>,
+    seen: &Arc<Mutex<Vec<(Instant, SpeakerFact)>>>,
     kernel: &Arc<Mutex<BTreeMap<Cidr, Vec<IpAddr>>>>,
 ) {
     let (agent, seen) = (handle.clone(), seen.clone());
     std::thread::spawn(move || {
-        for fact in facts {
+        for (at, fact) in facts {
             if let SpeakerFact::TrackNextHop(hop) = fact {
                 let on_link = Resolved { ifindex: 1, gateway: None, metric: 0 };
                 let _ = agent.send(ToSpeaker::NextHop(hop, Some(on_link)));
             }
-            seen.lock().unwrap().push(fact);
+            seen.lock().unwrap().push((at, fact));
         }
     });
     let (agent, kernel) = (handle.clone(), kernel.clone());

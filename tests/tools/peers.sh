@@ -9,7 +9,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 DIR=$(realpath -m "${1:-target/peers}")
-STAMP="peers 5"
+STAMP="peers 6"
 PATH=$PATH:/usr/sbin:/sbin
 has() { command -v "$1" >/dev/null; }
 if [ "$(cat "$DIR/stamp" 2>/dev/null)" = "$STAMP" ] && has cc && has protoc && has ip; then exit 0; fi
@@ -82,7 +82,7 @@ WRAP
 first() { local p; for p in "$@"; do [ -x "$DIR/root/$p" ] && { echo "$p"; return; }; done; echo "$1"; }
 wrap bird usr/sbin/bird
 wrap birdc usr/sbin/birdc
-for d in zebra bgpd staticd; do wrap "frr-$d" "usr/lib/frr/$d" "" "--moduledir \"\$r/usr/lib/$lib/frr/modules\" "; done
+for d in zebra bgpd bfdd staticd; do wrap "frr-$d" "usr/lib/frr/$d" "" "--moduledir \"\$r/usr/lib/$lib/frr/modules\" "; done
 wrap vtysh usr/bin/vtysh
 wrap gobgpd usr/bin/gobgpd
 [ -x "$DIR/root/usr/bin/gobgp" ] && wrap gobgp usr/bin/gobgp

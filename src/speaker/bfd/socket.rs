@@ -1,0 +1,166 @@
+//! The sockets of BFD (RFC 5881 4 and 5, RFC 5883) and the scheduling of its thread.
+
+#![expect(
+    unsafe_code,
+    reason = "recvmsg with the TTL and the addressee, and sched_setscheduler, which no crate here offers"
+)]
+
+use std::ffi::c_int;
+use std::io;
+use std::mem::size_of;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::os::fd::AsRawFd;
+
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use tortie_bgp::bfd::{Endpoint, Path};
+
+use super::BfdPriority;
+use crate::speaker::sockopt;
+
+/// Room for what comes while the thread is not scheduled.
+const RECEIVE_BUFFER: usize = 1 << 20;
+/// RFC 2474 CS6, as of all routing protocols.
+const CS6: u32 = 0xc0;
+/// Real-time priority: above every ordinary thread, below what else a host may run in real time (1 to 99).
+const PRIORITY: c_int = 10;
+
+/// A socket that takes all packets of a family and port, with their TTL, addressee and interface.
+pub(super) fn listen(v6: bool, path: Path) -> io::Result<Socket> {
+    let domain = if v6 { Domain::IPV6 } else { Domain::IPV4 };
+    let socket = Socket::new(domain, Type::DGRAM.nonblocking().cloexec(), Some(Protocol::UDP))?;
+    let on: c_int = 1;
+    let any: IpAddr = if v6 {
+        socket.set_only_v6(true)?;
+        sockopt::set(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, &on)?;
+        sockopt::set(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, &on)?;
+        Ipv6Addr::UNSPECIFIED.into()
+    } else {
+        sockopt::set(&socket, libc::IPPROTO_IP, libc::IP_RECVTTL, &on)?;
+        sockopt::set(&socket, libc::IPPROTO_IP, libc::IP_PKTINFO, &on)?;
+        Ipv4Addr::UNSPECIFIED.into()
+    };
+    // The kernel caps it at net.core.rmem_max, which is enough for a few hundred sessions.
+    let _ = socket.set_recv_buffer_size(RECEIVE_BUFFER);
+    socket.bind(&SockAddr::from(SocketAddr::new(any, path.port())))?;
+    Ok(socket)
+}
+
+/// A session's own sending socket on this port.
+pub(super) fn sender(endpoint: &Endpoint, port: u16) -> io::Result<Socket> {
+    let v6 = endpoint.remote.is_ipv6();
+    let domain = if v6 { Domain::IPV6 } else { Domain::IPV4 };
+    let socket = Socket::new(domain, Type::DGRAM.nonblocking().cloexec(), Some(Protocol::UDP))?;
+    let any: IpAddr = if v6 {
+        socket.set_only_v6(true)?;
+        socket.set_unicast_hops_v6(255)?;
+        socket.set_tclass_v6(CS6)?;
+        Ipv6Addr::UNSPECIFIED.into()
+    } else {
+        socket.set_ttl_v4(255)?;
+        socket.set_tos_v4(CS6)?;
+        Ipv4Addr::UNSPECIFIED.into()
+    };
+    let local = scoped(endpoint.local.unwrap_or(any), port, endpoint.interface);
+    socket.bind(&SockAddr::from(local))?;
+    // Nobody answers to this port: nothing is to pile up there.
+    let _ = socket.set_recv_buffer_size(0);
+    Ok(socket)
+}
+
+/// Where a session's packets go.
+pub(super) fn destination(endpoint: &Endpoint) -> SockAddr {
+    SockAddr::from(scoped(endpoint.remote, endpoint.path.port(), endpoint.interface))
+}
+
+fn scoped(addr: IpAddr, port: u16, interface: u32) -> SocketAddr {
+    match addr {
+        IpAddr::V4(_) => SocketAddr::new(addr, port),
+        IpAddr::V6(addr) => {
+            let scope = if addr.is_unicast_link_local() { interface } else { 0 };
+            SocketAddrV6::new(addr, port, 0, scope).into()
+        }
+    }
+}
+
+/// What came with a datagram.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Datagram {
+    pub(super) len: usize,
+    pub(super) source: IpAddr,
+    pub(super) destination: IpAddr,
+    pub(super) interface: u32,
+    pub(super) ttl: Option<u8>,
+}
+
+/// Takes a datagram from a socket of [`listen`]; `WouldBlock` when none waits. What does not fit into the buffer is cut.
+pub(super) fn receive(socket: &Socket, buffer: &mut [u8]) -> io::Result<Option<Datagram>> {
+    // Aligned as `cmsghdr` has to be, and longer than both messages that were asked for.
+    let mut control = [0_u64; 32];
+    let mut iov = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    let fd = socket.as_raw_fd();
+    let mut destination = None;
+    let mut interface = 0;
+    let mut ttl = None;
+    // SAFETY: `try_init` wants the address written by the callback, which recvmsg does within `msg_namelen` octets; `iov`
+    // and `control` describe `buffer` and `control`, which outlive the call, with their true lengths. The CMSG functions
+    // walk only what the kernel wrote (`msg_controllen`), and each value is read unaligned after its type, which fixes its
+    // size, was seen.
+    let (len, source) = unsafe {
+        SockAddr::try_init(|storage, storage_len| {
+            let mut message: libc::msghdr = std::mem::zeroed();
+            message.msg_name = storage.cast();
+            message.msg_namelen = *storage_len;
+            message.msg_iov = &raw mut iov;
+            message.msg_iovlen = 1;
+            message.msg_control = control.as_mut_ptr().cast();
+            message.msg_controllen = size_of_val(&control);
+            let len = libc::recvmsg(fd, &raw mut message, libc::MSG_DONTWAIT);
+            let Ok(len) = usize::try_from(len) else { return Err(io::Error::last_os_error()) };
+            *storage_len = message.msg_namelen;
+            let mut header = libc::CMSG_FIRSTHDR(&raw const message);
+            while let Some(h) = header.as_ref() {
+                let data = libc::CMSG_DATA(header);
+                let room = h.cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
+                match (h.cmsg_level, h.cmsg_type) {
+                    (libc::IPPROTO_IP, libc::IP_TTL) | (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT)
+                        if room >= size_of::<c_int>() =>
+                    {
+                        ttl = u8::try_from(data.cast::<c_int>().read_unaligned()).ok();
+                    }
+                    (libc::IPPROTO_IP, libc::IP_PKTINFO) if room >= size_of::<libc::in_pktinfo>() => {
+                        let info = data.cast::<libc::in_pktinfo>().read_unaligned();
+                        destination = Some(IpAddr::from(info.ipi_addr.s_addr.to_ne_bytes()));
+                        interface = u32::try_from(info.ipi_ifindex).unwrap_or(0);
+                    }
+                    (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) if room >= size_of::<libc::in6_pktinfo>() => {
+                        let info = data.cast::<libc::in6_pktinfo>().read_unaligned();
+                        destination = Some(IpAddr::from(info.ipi6_addr.s6_addr));
+                        interface = info.ipi6_ifindex;
+                    }
+                    _ => {}
+                }
+                header = libc::CMSG_NXTHDR(&raw const message, header);
+            }
+            Ok(len)
+        })?
+    };
+    let (Some(source), Some(destination)) = (source.as_socket(), destination) else { return Ok(None) };
+    Ok(Some(Datagram { len, source: source.ip(), destination, interface, ttl }))
+}
+
+/// Gives the calling thread the best priority that it may have.
+pub(super) fn prioritise() -> BfdPriority {
+    let parameters = libc::sched_param { sched_priority: PRIORITY };
+    // SAFETY: 0 is the calling thread, and the structure is read only during the call.
+    let done = unsafe {
+        libc::sched_setscheduler(0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, &raw const parameters)
+    };
+    if done == 0 {
+        return BfdPriority::RealTime;
+    }
+    // On Linux a nice value belongs to the calling thread.
+    match rustix::process::nice(-20) {
+        Ok(_) => BfdPriority::Nice,
+        Err(_) => BfdPriority::Normal,
+    }
+}

@@ -1,0 +1,365 @@
+//! The loop: read all that waits, then look at the clock, then send.
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError};
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use rand::Rng;
+use rustc_hash::{FxHashMap, FxHashSet};
+use rustix::event::Timespec;
+use rustix::event::epoll;
+use socket2::Socket;
+use tortie_bgp::bfd::{self, Bfd, Endpoint, Parameters, Path};
+
+use super::socket;
+use super::{BfdView, Order, Told};
+use crate::speaker::inbox::Inbox;
+
+/// Longest time that a stop waits for farewells; the first of each session goes out at once.
+pub(super) const FAREWELL: Duration = Duration::from_millis(250);
+/// Packets read from a socket in a turn.
+const TURN: usize = 1024;
+/// How long after a change of state it is published.
+const PUBLISH: Duration = Duration::from_millis(100);
+/// How often counters are published while packets flow.
+const REFRESH: Duration = Duration::from_secs(1);
+/// After a socket could not be had.
+const RETRY: Duration = Duration::from_secs(1);
+/// RFC 5881 4.
+const SOURCE_PORTS: std::ops::RangeInclusive<u16> = 49152..=65535;
+/// A packet is 24 octets; what is longer is wrong or padded.
+const BUFFER: usize = 256;
+
+const BELL: u64 = u64::MAX;
+
+/// What is listened on: one for each family and path that a session needs.
+struct Listener {
+    v6: bool,
+    path: Path,
+    socket: Socket,
+}
+
+/// A session's own socket.
+struct Sending {
+    /// `None` until it could be had.
+    socket: Option<(Socket, u16)>,
+    again: Option<Instant>,
+    told: bool,
+}
+
+pub(super) struct Driver {
+    core: Bfd,
+    poll: OwnedFd,
+    bell: Arc<OwnedFd>,
+    orders: Receiver<Order>,
+    told: Sender<Told>,
+    speaker: Arc<Inbox>,
+    view: Arc<ArcSwap<BfdView>>,
+    wanted: FxHashMap<Endpoint, Parameters>,
+    listeners: Vec<Listener>,
+    listen_again: Option<Instant>,
+    sending: FxHashMap<Endpoint, Sending>,
+    ports: FxHashSet<u16>,
+    /// What could not be listened on and was told.
+    unheard: FxHashSet<(bool, Path)>,
+    unsent: u64,
+    priority: super::BfdPriority,
+    published: Instant,
+    dirty: bool,
+    stopping: Option<Instant>,
+}
+
+impl Driver {
+    pub(super) fn new(
+        bell: Arc<OwnedFd>,
+        orders: Receiver<Order>,
+        told: Sender<Told>,
+        speaker: Arc<Inbox>,
+        view: Arc<ArcSwap<BfdView>>,
+    ) -> io::Result<Self> {
+        let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&poll, &*bell, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)?;
+        Ok(Self {
+            core: Bfd::new(rand::rng().random()),
+            poll,
+            bell,
+            orders,
+            told,
+            speaker,
+            view,
+            wanted: FxHashMap::default(),
+            listeners: Vec::new(),
+            listen_again: None,
+            sending: FxHashMap::default(),
+            ports: FxHashSet::default(),
+            unheard: FxHashSet::default(),
+            unsent: 0,
+            priority: super::BfdPriority::Normal,
+            published: Instant::now(),
+            dirty: true,
+            stopping: None,
+        })
+    }
+
+    pub(super) fn run(mut self) {
+        self.priority = socket::prioritise();
+        tracing::info!(target: "tortie::bfd", "scheduled as {}", self.priority.as_str());
+        let mut events = Vec::with_capacity(8);
+        let mut buffer = [0_u8; BUFFER];
+        loop {
+            events.clear();
+            let timeout = self.timeout();
+            match epoll::wait(&self.poll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(e) => self.trouble(format!("epoll: {e}")),
+            }
+            if events.iter().any(|event| event.data.u64() == BELL) && !self.orders() {
+                return;
+            }
+            // Packets before the clock: a thread that was not scheduled for a while must not take what waits in the
+            // sockets for silence.
+            self.read(&mut buffer);
+            let now = Instant::now();
+            self.core.handle_timeout(now);
+            if self.listen_again.is_some_and(|at| at <= now) {
+                self.listen(now);
+            }
+            self.send();
+            self.tell();
+            self.publish(now);
+            if self.core.is_empty() && self.wanted.is_empty() {
+                self.listeners.clear();
+                self.sending.clear();
+                self.ports.clear();
+            }
+            if self.stopping.is_some_and(|at| at <= now || self.core.is_empty()) {
+                return;
+            }
+        }
+    }
+
+    fn timeout(&self) -> Option<Timespec> {
+        let publish = self.dirty.then(|| self.published + PUBLISH);
+        let at = [self.core.poll_timeout(), self.listen_again, self.stopping, publish];
+        at.into_iter().flatten().min().map(|at| {
+            let wait = at.saturating_duration_since(Instant::now());
+            Timespec {
+                tv_sec: i64::try_from(wait.as_secs()).unwrap_or(i64::MAX),
+                tv_nsec: wait.subsec_nanos().into(),
+            }
+        })
+    }
+
+    /// `false`: the speaker is gone.
+    fn orders(&mut self) -> bool {
+        let mut count = [0; 8];
+        let _ = rustix::io::read(&*self.bell, &mut count);
+        loop {
+            match self.orders.try_recv() {
+                Ok(Order::Follow(wanted)) if self.stopping.is_none() => self.follow(wanted),
+                Ok(Order::Follow(_)) => {}
+                Ok(Order::Stop) => {
+                    let now = Instant::now();
+                    self.core.shutdown(now);
+                    self.stopping = Some(now + FAREWELL);
+                }
+                Err(TryRecvError::Empty) => return true,
+                Err(TryRecvError::Disconnected) => return self.stopping.is_some(),
+            }
+        }
+    }
+
+    fn follow(&mut self, wanted: Vec<(Endpoint, Parameters)>) {
+        let now = Instant::now();
+        let wanted: FxHashMap<Endpoint, Parameters> = wanted.into_iter().collect();
+        for endpoint in self.wanted.keys().filter(|e| !wanted.contains_key(e)) {
+            self.core.remove(endpoint, now);
+        }
+        for (endpoint, parameters) in &wanted {
+            if self.wanted.get(endpoint) != Some(parameters) {
+                self.core.set(*endpoint, *parameters, now);
+            }
+        }
+        self.wanted = wanted;
+        self.dirty = true;
+        self.listen(now);
+    }
+
+    /// Listens on what the sessions need. What was opened stays open until the last session is gone.
+    fn listen(&mut self, now: Instant) {
+        self.listen_again = None;
+        for (v6, path) in [
+            (false, Path::SingleHop),
+            (true, Path::SingleHop),
+            (false, Path::Multihop),
+            (true, Path::Multihop),
+        ] {
+            let needed = self.wanted.keys().any(|e| e.path == path && e.remote.is_ipv6() == v6);
+            if !needed || self.listeners.iter().any(|l| l.v6 == v6 && l.path == path) {
+                continue;
+            }
+            let opened = socket::listen(v6, path).and_then(|socket| {
+                let token = epoll::EventData::new_u64(0);
+                epoll::add(&self.poll, &socket, token, epoll::EventFlags::IN)?;
+                Ok(socket)
+            });
+            match opened {
+                Ok(socket) => {
+                    self.unheard.remove(&(v6, path));
+                    self.listeners.push(Listener { v6, path, socket });
+                }
+                Err(e) => {
+                    self.listen_again = Some(now + RETRY);
+                    if self.unheard.insert((v6, path)) {
+                        self.trouble(explain_listen(path.port(), &e));
+                    }
+                }
+            }
+        }
+    }
+
+    fn read(&mut self, buffer: &mut [u8]) {
+        for listener in &self.listeners {
+            for _ in 0..TURN {
+                let got = match socket::receive(&listener.socket, buffer) {
+                    Ok(Some(got)) => got,
+                    Ok(None) => continue,
+                    // Any other error is one of a single packet (ICMP); the next call takes the next.
+                    Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+                    Err(_) => continue,
+                };
+                let datagram = bfd::Received {
+                    path: listener.path,
+                    source: got.source,
+                    destination: got.destination,
+                    interface: got.interface,
+                    ttl: got.ttl,
+                    payload: buffer.get(..got.len).unwrap_or_default(),
+                };
+                // What was refused is counted there.
+                let _ = self.core.receive(&datagram, Instant::now());
+            }
+        }
+    }
+
+    fn send(&mut self) {
+        let mut now = Instant::now();
+        while let Some(transmit) = self.core.poll_transmit(now) {
+            let sent = self.sender(&transmit.endpoint, now).is_some_and(|socket| {
+                socket.send_to(&transmit.payload, &socket::destination(&transmit.endpoint)).is_ok()
+            });
+            self.unsent += u64::from(!sent);
+            now = Instant::now();
+        }
+    }
+
+    /// The session's socket, made now where there is none yet.
+    fn sender(&mut self, endpoint: &Endpoint, now: Instant) -> Option<&Socket> {
+        let sending =
+            self.sending.entry(*endpoint).or_insert(Sending { socket: None, again: None, told: false });
+        if sending.socket.is_none() && sending.again.is_none_or(|at| at <= now) {
+            match open(endpoint, &self.ports) {
+                Ok((socket, port)) => {
+                    self.ports.insert(port);
+                    sending.socket = Some((socket, port));
+                    sending.told = false;
+                }
+                Err(e) => {
+                    sending.again = Some(now + RETRY);
+                    if !std::mem::replace(&mut sending.told, true) {
+                        self.trouble(explain_send(endpoint, &e));
+                    }
+                }
+            }
+        }
+        self.sending.get(endpoint)?.socket.as_ref().map(|(socket, _)| socket)
+    }
+
+    fn tell(&mut self) {
+        let mut told = false;
+        while let Some(change) = self.core.poll_event() {
+            told |= self.told.send(Told::Change(change)).is_ok();
+            self.dirty = true;
+        }
+        if told {
+            self.speaker.ring();
+        }
+    }
+
+    fn trouble(&self, text: String) {
+        if self.told.send(Told::Trouble(text)).is_ok() {
+            self.speaker.ring();
+        }
+    }
+
+    fn publish(&mut self, now: Instant) {
+        let age = now.saturating_duration_since(self.published);
+        if age < if self.dirty { PUBLISH } else { REFRESH } {
+            return;
+        }
+        self.published = now;
+        self.dirty = false;
+        let sessions: std::collections::BTreeMap<_, _> = self.core.sessions(now).collect();
+        // Sockets of sessions that have said farewell.
+        if self.sending.len() > sessions.len() {
+            let core = &self.core;
+            let ports = &mut self.ports;
+            self.sending.retain(|endpoint, sending| {
+                let keep = core.status(endpoint, now).is_some();
+                if let (false, Some((_, port))) = (keep, &sending.socket) {
+                    ports.remove(port);
+                }
+                keep
+            });
+        }
+        self.view.store(Arc::new(BfdView {
+            sessions,
+            refused: self.core.refused().collect(),
+            unsent: self.unsent,
+            priority: self.priority,
+        }));
+    }
+}
+
+/// A socket on a port that no other session has (RFC 5881 4), as long as there are any.
+fn open(endpoint: &Endpoint, taken: &FxHashSet<u16>) -> io::Result<(Socket, u16)> {
+    let scarce = taken.len() >= SOURCE_PORTS.len() / 2;
+    let mut last = io::Error::from(io::ErrorKind::AddrInUse);
+    for _ in 0..256 {
+        let port = rand::rng().random_range(SOURCE_PORTS);
+        if taken.contains(&port) && !scarce {
+            continue;
+        }
+        match socket::sender(endpoint, port) {
+            Ok(socket) => return Ok((socket, port)),
+            Err(e) if e.kind() == io::ErrorKind::AddrInUse => last = e,
+            Err(e) => return Err(e),
+        }
+    }
+    Err(last)
+}
+
+fn explain_listen(port: u16, error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            format!(
+                "BFD: another process listens on UDP port {port} (another BFD daemon?); tried again each second"
+            )
+        }
+        _ => format!("BFD: UDP port {port}: {error}; tried again each second"),
+    }
+}
+
+fn explain_send(endpoint: &Endpoint, error: &io::Error) -> String {
+    let local = endpoint.local.map(|local: IpAddr| local.to_string()).unwrap_or_default();
+    match error.kind() {
+        io::ErrorKind::AddrNotAvailable => {
+            format!("BFD with {}: no interface has the local address {local}", endpoint.remote)
+        }
+        _ => format!("BFD with {}: no socket: {error}", endpoint.remote),
+    }
+}

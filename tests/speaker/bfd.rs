@@ -1,0 +1,383 @@
+//! BFD (RFC 5880 to 5883) with BIRD 2 and FRR, over a link between two namespaces, and what it does to the BGP session.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tortie::routing::{Bfd, RoutingIntent};
+use tortie::speaker::SpeakerFact;
+use tortie_bgp::bfd::{Path, State as BfdState, Status};
+use tortie_bgp::{DownCode, State};
+
+use crate::bird::Bird;
+use crate::net::{self, FAR, Far, NEAR};
+use crate::node::{Node, intent, peer, wait};
+
+/// IPv4 or IPv6, as an index of [`NEAR`].
+const V4: usize = 0;
+const V6: usize = 1;
+
+pub(crate) fn times(interval: u64, multiplier: u8) -> Option<Bfd> {
+    Some(Bfd { interval: Duration::from_millis(interval), multiplier, ..Bfd::default() })
+}
+
+fn socket(addr: &str) -> String {
+    if addr.contains(':') { format!("[{addr}]:1790") } else { format!("{addr}:1790") }
+}
+
+/// A node that has the other end as its peer `far`, with BFD of 3 x 100 ms.
+fn node(family: usize, asn: u32) -> Node {
+    Node::start(wants(family, asn))
+}
+
+fn wants(family: usize, asn: u32) -> RoutingIntent {
+    let mut us = intent(&socket(NEAR[family]), 64512, &["10.1.0.0/26", "fd00:1::/122"]);
+    let mut far = peer(&socket(FAR[family]), NEAR[family], asn);
+    (far.ipv4, far.ipv6) = (family == V4, family == V6);
+    far.bfd = times(100, 3);
+    us.peers.insert("far".into(), far);
+    us
+}
+
+impl Node {
+    pub(crate) fn bfd(&self, name: &str) -> Option<(Path, Status)> {
+        let name = name.to_owned();
+        self.ask(move |view| view.bfd_of(&name)).map(|(endpoint, status)| (endpoint.path, status))
+    }
+
+    fn bfd_up(&self, path: Path) {
+        wait("BFD to come up", || match self.bfd("far") {
+            Some((p, s)) if p == path && s.state == BfdState::Up && s.remote_state == BfdState::Up => Ok(()),
+            other => Err(format!("{other:#?}\n{:#?}", self.facts())),
+        });
+    }
+
+    /// The end of the session by BFD, when it was told.
+    fn lost(&self) -> Option<Instant> {
+        self.timed_facts().into_iter().find_map(|(at, fact)| match fact {
+            SpeakerFact::Peer { from: State::Established, down: Some(down), .. } => {
+                assert_eq!(
+                    (down.code, down.notification, down.helper),
+                    (DownCode::Bfd, Some((6, 10)), false)
+                );
+                assert!(down.text.starts_with("BFD: "), "{}", down.text);
+                Some(at)
+            }
+            _ => None,
+        })
+    }
+
+    fn still_established(&self) {
+        assert!(self.lost().is_none());
+        assert_eq!(self.state("far"), Some(State::Established));
+    }
+}
+
+/// Cuts the link and waits until the session is gone, in time.
+fn cut(far: &Far, a: &Node) {
+    let at = Instant::now();
+    far.link(false);
+    wait(
+        "the session to end",
+        || if a.lost().is_some() { Ok(()) } else { Err(format!("{:#?}", a.bfd("far"))) },
+    );
+    let took = a.lost().unwrap() - at;
+    // 3 x 100 ms; under 200 ms would be before the last packet's time. The rest is the load of the test machine.
+    assert!((Duration::from_millis(150)..Duration::from_millis(600)).contains(&took), "{took:?}");
+    assert_eq!(a.bfd("far").unwrap().1.diagnostic.0, 1);
+}
+
+/// BIRD's end: BGP and a BFD of 3 x 100 ms. `options` are those of the BGP protocol.
+fn bird_config(family: usize, asn: u32, options: &str) -> String {
+    let channel = if family == V4 { "ipv4" } else { "ipv6" };
+    format!(
+        "protocol bfd {{ interface \"*\" {{ interval 100 ms; multiplier 3; }}; multihop {{ interval 100 ms; multiplier 3; }}; }}
+         protocol bgp tortie {{ local {} port 1790 as {asn}; neighbor {} port 1790 as 64512;
+           connect delay time 1; connect retry time 1; error wait time 1, 1; strict bind yes; bfd on; {options}
+           {channel} {{ import all; export where source = RTS_STATIC; }}; }}",
+        FAR[family], NEAR[family]
+    )
+}
+
+/// What BIRD says of its session: state, interval and timeout in seconds.
+fn bird_says(bird: &Bird, state: &str, interval: &str, timeout: &str) {
+    wait(&format!("BIRD to have {state} {interval} {timeout}"), || {
+        let answer = bird.ask("show bfd sessions");
+        let line = answer.lines().find(|l| NEAR.iter().any(|a| l.starts_with(a))).unwrap_or_default();
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words[..] {
+            [_, _, s, .., i, t] if (s, i, t) == (state, interval, timeout) => Ok(()),
+            _ => Err(format!("{answer}{}", bird.log())),
+        }
+    });
+}
+
+fn single_hop_with_bird(family: usize, test: &str) {
+    let Some(far) = Far::make(test) else { return };
+    let Some(bird) = Bird::start_in(Some(&far.0), &bird_config(family, 65009, "direct;")) else { return };
+    let a = node(family, 65009);
+    a.up("far");
+    a.bfd_up(Path::SingleHop);
+    bird_says(&bird, "Up", "0.100", "0.300");
+    cut(&far, &a);
+    bird.says("show protocols tortie", "BFD session down");
+    // The link comes back, and both with it.
+    far.link(true);
+    if family == V6 {
+        far.ip(&["addr", "add", "2001:db8:51::9/64", "dev", "far", "nodad"]);
+    }
+    a.up("far");
+    a.bfd_up(Path::SingleHop);
+}
+
+#[test]
+fn bfd_single_hop_both_ways_with_bird() {
+    single_hop_with_bird(V4, "bfd-b4");
+}
+
+#[test]
+fn bfd_single_hop_ipv6_both_ways_with_bird() {
+    single_hop_with_bird(V6, "bfd-b6");
+}
+
+#[test]
+fn bfd_multihop_both_ways_with_bird() {
+    let Some(far) = Far::make("bfd-bm") else { return };
+    // iBGP: both take port 4784 without being told.
+    let Some(bird) = Bird::start_in(Some(&far.0), &bird_config(V4, 64512, "")) else { return };
+    let a = node(V4, 64512);
+    a.up("far");
+    a.bfd_up(Path::Multihop);
+    bird_says(&bird, "Up", "0.100", "0.300");
+    cut(&far, &a);
+    bird.says("show protocols tortie", "BFD session down");
+}
+
+#[test]
+fn bfd_times_change_by_poll_both_ways_with_bird() {
+    let Some(far) = Far::make("bfd-bp") else { return };
+    let config = bird_config(V4, 65009, "direct;");
+    let Some(bird) = Bird::start_in(Some(&far.0), &config) else { return };
+    let mut a = node(V4, 65009);
+    a.up("far");
+    a.bfd_up(Path::SingleHop);
+    bird_says(&bird, "Up", "0.100", "0.300");
+    a.intent.peers.get_mut("far").unwrap().bfd = times(250, 4);
+    a.apply();
+    // BIRD sends at our pace now, and waits for four of ours.
+    bird_says(&bird, "Up", "0.250", "1.000");
+    bird.configure(&config.replace("interval 100 ms", "interval 400 ms"));
+    wait("our times to follow", || match a.bfd("far") {
+        Some((_, s))
+            if s.transmit_interval == Some(Duration::from_millis(400))
+                && s.detection_time == Some(Duration::from_millis(1200)) =>
+        {
+            Ok(())
+        }
+        other => Err(format!("{other:#?}")),
+    });
+    assert_eq!(a.bfd("far").unwrap().1.ups, 1);
+    a.still_established();
+}
+
+#[test]
+fn bfd_taken_out_of_service_leaves_bgp_alone_with_bird() {
+    let Some(far) = Far::make("bfd-ba") else { return };
+    let config = bird_config(V4, 65009, "direct;");
+    let Some(bird) = Bird::start_in(Some(&far.0), &config) else { return };
+    let mut a = node(V4, 65009);
+    a.up("far");
+    a.bfd_up(Path::SingleHop);
+    // Ours first: BIRD hears AdminDown.
+    a.intent.peers.get_mut("far").unwrap().bfd = None;
+    a.apply();
+    wait("BIRD's BFD to go down", || {
+        let answer = bird.ask("show bfd sessions");
+        if answer.contains("Up") { Err(answer) } else { Ok(()) }
+    });
+    bird.says("show protocols tortie", "Established");
+    a.intent.peers.get_mut("far").unwrap().bfd = times(100, 3);
+    a.apply();
+    a.bfd_up(Path::SingleHop);
+    a.still_established();
+    assert!(bird.ask("show protocols tortie").contains("Established"));
+}
+
+#[test]
+fn bfd_loss_during_a_graceful_restart_keeps_the_routes_of_bird() {
+    let Some(far) = Far::make("bfd-bg") else { return };
+    let config = bird_config(V4, 65009, "direct; graceful restart on;");
+    let Some(mut bird) = Bird::start_in(Some(&far.0), &config) else { return };
+    let a = node(V4, 65009);
+    a.has("10.9.0.0/24", FAR[V4]);
+    a.bfd_up(Path::SingleHop);
+    bird.kill();
+    a.fact("BFD to notice", |f| matches!(f, SpeakerFact::Bfd { from: BfdState::Up, to: BfdState::Down, .. }));
+    // RFC 5882 4.3.2: BIRD's C bit is clear, so its BFD went with its control plane; the restart goes on.
+    assert!(!a.bfd("far").unwrap().1.remote_independent);
+    assert!(a.route("10.9.0.0/24").is_some());
+    bird.start_again(&config, &["-R"]);
+    a.up("far");
+    a.bfd_up(Path::SingleHop);
+    assert!(a.route("10.9.0.0/24").is_some());
+    let down: Vec<_> = a
+        .facts()
+        .into_iter()
+        .filter_map(|f| match f {
+            SpeakerFact::Peer { from: State::Established, down: Some(down), .. } => {
+                Some((down.code, down.helper))
+            }
+            _ => None,
+        })
+        .collect();
+    assert_eq!(down, [(DownCode::TcpClosed, true)]);
+}
+
+/// FRR's bgpd with its bfdd and zebra, which passes between them, in another namespace.
+struct Frr {
+    dir: tempfile::TempDir,
+    vtysh: PathBuf,
+    child: Child,
+}
+
+impl Frr {
+    fn start(far: &Far, config: &str) -> Option<Self> {
+        let programs = ["frr-zebra", "frr-bfdd", "frr-bgpd", "vtysh"].map(net::tool);
+        let [Some(zebra), Some(bfdd), Some(bgpd), Some(vtysh)] = programs else { return None };
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        let at = dir.path().display();
+        std::fs::write(dir.path().join("bgpd.conf"), config).unwrap();
+        std::fs::write(dir.path().join("vtysh.conf"), "username root nopassword\n").unwrap();
+        // They want a group that an unpacked package has not made: the accounts that they see are their own. With a
+        // process space of their own they all end with the shell.
+        let script = format!(
+            "cd {at}; cp /etc/group group; echo 'frrvty:x:64998:root' >> group; mount --bind group /etc/group; : > empty
+             c='-u root -g root -P 0 --log stdout --vty_socket {at}/ -z {at}/zserv.api'
+             {} $c -i {at}/zebra.pid -f empty & until [ -S zserv.api ]; do sleep 0.02; done
+             {} $c -i {at}/bfdd.pid --bfdctl {at}/bfdd.sock -f empty & until [ -S bfdd.vty ]; do sleep 0.02; done
+             {} $c -i {at}/bgpd.pid -p 1790 -f bgpd.conf & wait",
+            zebra.display(),
+            bfdd.display(),
+            bgpd.display()
+        );
+        let log = std::fs::File::create(dir.path().join("log")).unwrap();
+        let child = net::command(Some(&far.0), "unshare".as_ref())
+            .args(["-m", "-p", "-f", "--kill-child", "sh", "-c", &script])
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        Some(Self { dir, vtysh, child })
+    }
+
+    fn ask(&self, commands: &[&str]) -> String {
+        let dir = self.dir.path().display().to_string() + "/";
+        let mut command = Command::new(&self.vtysh);
+        command.args(["--config_dir", &dir, "--vty_socket", &dir]);
+        for one in commands {
+            command.args(["-c", one]);
+        }
+        String::from_utf8_lossy(&command.output().unwrap().stdout).into_owned()
+    }
+
+    fn says(&self, command: &str, texts: &[&str]) {
+        wait(&format!("FRR to say {texts:?} to {command:?}"), || {
+            let answer = self.ask(&[command]);
+            if texts.iter().all(|text| answer.contains(text)) {
+                Ok(())
+            } else {
+                let log = std::fs::read_to_string(self.dir.path().join("log")).unwrap();
+                Err(format!("{answer}\n{log}"))
+            }
+        });
+    }
+}
+
+impl Drop for Frr {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn frr_config(family: usize, asn: u32) -> String {
+    let (near, channel) = (NEAR[family], ["ipv4", "ipv6"][family]);
+    format!(
+        "router bgp {asn}
+          bgp router-id 192.0.2.11
+          no bgp ebgp-requires-policy
+          neighbor {near} remote-as 64512
+          neighbor {near} port 1790
+          neighbor {near} timers connect 1
+          neighbor {near} update-source {}
+          neighbor {near} bfd 3 100 100
+          address-family {channel} unicast
+           neighbor {near} activate
+          exit-address-family
+        ",
+        FAR[family]
+    )
+}
+
+const FRR_UP: [&str; 4] =
+    ["Status: up", "Detect-multiplier: 3", "Transmission interval: 100ms", "Receive interval: 100ms"];
+
+fn with_frr(family: usize, asn: u32, path: Path, test: &str) {
+    let Some(far) = Far::make(test) else { return };
+    let Some(frr) = Frr::start(&far, &frr_config(family, asn)) else { return };
+    let a = node(family, asn);
+    a.up("far");
+    a.bfd_up(path);
+    frr.says("show bfd peers", &FRR_UP);
+    assert_eq!(frr.ask(&["show bfd peers"]).contains("multihop"), path == Path::Multihop);
+    cut(&far, &a);
+    frr.says("show bfd peers", &["Status: down", "Diagnostics: control detection time expired"]);
+    frr.says(&format!("show bgp neighbors {}", NEAR[family]), &["Last reset", "BFD down"]);
+}
+
+#[test]
+fn bfd_single_hop_both_ways_with_frr() {
+    with_frr(V4, 65011, Path::SingleHop, "bfd-f4");
+}
+
+#[test]
+fn bfd_single_hop_ipv6_both_ways_with_frr() {
+    with_frr(V6, 65011, Path::SingleHop, "bfd-f6");
+}
+
+#[test]
+fn bfd_multihop_both_ways_with_frr() {
+    with_frr(V4, 64512, Path::Multihop, "bfd-fm");
+}
+
+#[test]
+fn bfd_shut_down_and_changed_by_frr_leaves_bgp_alone() {
+    let Some(far) = Far::make("bfd-fs") else { return };
+    let Some(frr) = Frr::start(&far, &frr_config(V4, 65011)) else { return };
+    let mut a = node(V4, 65011);
+    a.up("far");
+    a.bfd_up(Path::SingleHop);
+    frr.ask(&["conf t", "router bgp 65011", &format!("neighbor {} bfd 5 200 300", NEAR[V4])]);
+    wait("our times to follow", || match a.bfd("far") {
+        Some((_, s))
+            if s.remote_multiplier == 5
+                && s.transmit_interval == Some(Duration::from_millis(200))
+                && s.detection_time == Some(Duration::from_millis(1500)) =>
+        {
+            Ok(())
+        }
+        other => Err(format!("{other:#?}\n{}", frr.ask(&["show bfd peers"]))),
+    });
+    a.intent.peers.get_mut("far").unwrap().bfd = times(350, 7);
+    a.apply();
+    // What FRR knows of us: its "Remote timers".
+    frr.says("show bfd peers", &["Detect-multiplier: 7", "Transmission interval: 350ms"]);
+    frr.ask(&["conf t", "router bgp 65011", &format!("no neighbor {} bfd", NEAR[V4])]);
+    wait("BFD to go down", || match a.bfd("far") {
+        Some((_, s)) if s.state != BfdState::Up => Ok(()),
+        other => Err(format!("{other:#?}")),
+    });
+    a.still_established();
+}
