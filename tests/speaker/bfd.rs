@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tortie::routing::{Bfd, RoutingIntent};
 use tortie::speaker::SpeakerFact;
-use tortie_bgp::bfd::{Path, State as BfdState, Status};
+use tortie_bgp::bfd::{Cause, Diagnostic, Path, State as BfdState, Status};
 use tortie_bgp::{DownCode, State};
 
 use crate::bird::Bird;
@@ -52,9 +52,24 @@ impl Node {
         });
     }
 
+    /// BGP and BFD have been up for a while. FRR 8.4 replaces the BFD session of an IPv6 neighbor when BGP comes up, and
+    /// ends BGP because of that.
+    fn steady(&self) {
+        let while_up = Duration::from_millis(1500);
+        wait("both sessions to be steady", || {
+            let bgp = self.peer("far").and_then(|p| p.uptime).unwrap_or_default();
+            let bfd = self.bfd("far").filter(|(_, s)| s.state == BfdState::Up).map(|(_, s)| s.since);
+            if bgp > while_up && bfd > Some(while_up) { Ok(()) } else { Err(format!("{bgp:?} {bfd:?}")) }
+        });
+    }
+
     /// The end of the session by BFD, when it was told.
     fn lost(&self) -> Option<Instant> {
-        self.timed_facts().into_iter().find_map(|(at, fact)| match fact {
+        self.lost_since(self.started)
+    }
+
+    fn lost_since(&self, since: Instant) -> Option<Instant> {
+        self.timed_facts().into_iter().filter(|(at, _)| *at >= since).find_map(|(at, fact)| match fact {
             SpeakerFact::Peer { from: State::Established, down: Some(down), .. } => {
                 assert_eq!(
                     (down.code, down.notification, down.helper),
@@ -73,15 +88,29 @@ impl Node {
     }
 }
 
+/// Our packets vanish on their way, theirs do not: the other end notices, and tells us.
+fn cut_one_way(family: usize, a: &Node) {
+    let name = ["-4", "-6"][family];
+    net::ip(&[name, "route", "add", "blackhole", FAR[family], "metric", "1"]);
+    a.fact("the neighbor's word", |f| {
+        let cause = Cause::NeighborDown(Diagnostic::EXPIRED);
+        matches!(f, SpeakerFact::Bfd { from: BfdState::Up, cause: c, .. } if *c == cause)
+    });
+    // By BFD here, or by the NOTIFICATION of the other end, whichever comes first.
+    a.fact("the end of the session", |f| {
+        matches!(f, SpeakerFact::Peer { from: State::Established, down: Some(down), .. }
+            if down.notification.is_some_and(|(code, _)| code == 6) && !down.helper)
+    });
+}
+
 /// Cuts the link and waits until the session is gone, in time.
 fn cut(far: &Far, a: &Node) {
     let at = Instant::now();
     far.link(false);
-    wait(
-        "the session to end",
-        || if a.lost().is_some() { Ok(()) } else { Err(format!("{:#?}", a.bfd("far"))) },
-    );
-    let took = a.lost().unwrap() - at;
+    wait("the session to end", || {
+        if a.lost_since(at).is_some() { Ok(()) } else { Err(format!("{:#?}", a.bfd("far"))) }
+    });
+    let took = a.lost_since(at).unwrap() - at;
     // 3 x 100 ms; under 200 ms would be before the last packet's time. The rest is the load of the test machine.
     assert!((Duration::from_millis(150)..Duration::from_millis(600)).contains(&took), "{took:?}");
     assert_eq!(a.bfd("far").unwrap().1.diagnostic.0, 1);
@@ -120,7 +149,6 @@ fn single_hop_with_bird(family: usize, test: &str) {
     a.bfd_up(Path::SingleHop);
     bird_says(&bird, "Up", "0.100", "0.300");
     cut(&far, &a);
-    bird.says("show protocols tortie", "BFD session down");
     // The link comes back, and both with it.
     far.link(true);
     if family == V6 {
@@ -128,6 +156,16 @@ fn single_hop_with_bird(family: usize, test: &str) {
     }
     a.up("far");
     a.bfd_up(Path::SingleHop);
+}
+
+fn noticed_by_bird(family: usize, test: &str) {
+    let Some(far) = Far::make(test) else { return };
+    let Some(bird) = Bird::start_in(Some(&far.0), &bird_config(family, 65009, "direct;")) else { return };
+    let a = node(family, 65009);
+    a.up("far");
+    a.bfd_up(Path::SingleHop);
+    cut_one_way(family, &a);
+    bird.says("show protocols tortie", "BFD session down");
 }
 
 #[test]
@@ -138,6 +176,16 @@ fn bfd_single_hop_both_ways_with_bird() {
 #[test]
 fn bfd_single_hop_ipv6_both_ways_with_bird() {
     single_hop_with_bird(V6, "bfd-b6");
+}
+
+#[test]
+fn bfd_single_hop_loss_seen_by_bird() {
+    noticed_by_bird(V4, "bfd-n4");
+}
+
+#[test]
+fn bfd_single_hop_ipv6_loss_seen_by_bird() {
+    noticed_by_bird(V6, "bfd-n6");
 }
 
 #[test]
@@ -181,26 +229,22 @@ fn bfd_times_change_by_poll_both_ways_with_bird() {
 }
 
 #[test]
-fn bfd_taken_out_of_service_leaves_bgp_alone_with_bird() {
+fn bfd_that_bird_no_longer_wants_costs_a_session_and_bgp_goes_on_without() {
     let Some(far) = Far::make("bfd-ba") else { return };
     let config = bird_config(V4, 65009, "direct;");
     let Some(bird) = Bird::start_in(Some(&far.0), &config) else { return };
-    let mut a = node(V4, 65009);
+    let a = node(V4, 65009);
     a.up("far");
     a.bfd_up(Path::SingleHop);
-    // Ours first: BIRD hears AdminDown.
-    a.intent.peers.get_mut("far").unwrap().bfd = None;
-    a.apply();
-    wait("BIRD's BFD to go down", || {
-        let answer = bird.ask("show bfd sessions");
-        if answer.contains("Up") { Err(answer) } else { Ok(()) }
-    });
-    bird.says("show protocols tortie", "Established");
-    a.intent.peers.get_mut("far").unwrap().bfd = times(100, 3);
-    a.apply();
-    a.bfd_up(Path::SingleHop);
-    a.still_established();
-    assert!(bird.ask("show protocols tortie").contains("Established"));
+    // It falls silent without AdminDown, which nobody can tell from a cut.
+    bird.configure(&config.replace("bfd on;", "bfd off;"));
+    wait(
+        "the session to end",
+        || if a.lost().is_some() { Ok(()) } else { Err(format!("{:#?}", a.bfd("far"))) },
+    );
+    a.up("far");
+    assert_ne!(a.bfd("far").unwrap().1.state, BfdState::Up);
+    assert_eq!(a.peer("far").unwrap().flaps, 1);
 }
 
 #[test]
@@ -248,6 +292,8 @@ impl Frr {
         std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         let at = dir.path().display();
         std::fs::write(dir.path().join("bgpd.conf"), config).unwrap();
+        let profile = "bfd\n profile fast\n  receive-interval 100\n  transmit-interval 100\n";
+        std::fs::write(dir.path().join("bfdd.conf"), profile).unwrap();
         std::fs::write(dir.path().join("vtysh.conf"), "username root nopassword\n").unwrap();
         // They want a group that an unpacked package has not made: the accounts that they see are their own. With a
         // process space of their own they all end with the shell.
@@ -255,7 +301,7 @@ impl Frr {
             "cd {at}; cp /etc/group group; echo 'frrvty:x:64998:root' >> group; mount --bind group /etc/group; : > empty
              c='-u root -g root -P 0 --log stdout --vty_socket {at}/ -z {at}/zserv.api'
              {} $c -i {at}/zebra.pid -f empty & until [ -S zserv.api ]; do sleep 0.02; done
-             {} $c -i {at}/bfdd.pid --bfdctl {at}/bfdd.sock -f empty & until [ -S bfdd.vty ]; do sleep 0.02; done
+             {} $c -i {at}/bfdd.pid --bfdctl {at}/bfdd.sock -f bfdd.conf & until [ -S bfdd.vty ]; do sleep 0.02; done
              {} $c -i {at}/bgpd.pid -p 1790 -f bgpd.conf & wait",
             zebra.display(),
             bfdd.display(),
@@ -312,7 +358,8 @@ fn frr_config(family: usize, asn: u32) -> String {
           neighbor {near} port 1790
           neighbor {near} timers connect 1
           neighbor {near} update-source {}
-          neighbor {near} bfd 3 100 100
+          neighbor {near} bfd
+          neighbor {near} bfd profile fast
           address-family {channel} unicast
            neighbor {near} activate
           exit-address-family
@@ -324,42 +371,55 @@ fn frr_config(family: usize, asn: u32) -> String {
 const FRR_UP: [&str; 4] =
     ["Status: up", "Detect-multiplier: 3", "Transmission interval: 100ms", "Receive interval: 100ms"];
 
-fn with_frr(family: usize, asn: u32, path: Path, test: &str) {
+fn with_frr(family: usize, path: Path, test: &str) {
     let Some(far) = Far::make(test) else { return };
-    let Some(frr) = Frr::start(&far, &frr_config(family, asn)) else { return };
-    let a = node(family, asn);
+    let mut config = frr_config(family, 65011);
+    let mut us = wants(family, 65011);
+    if path == Path::Multihop {
+        let line = format!("neighbor {} port 1790", NEAR[family]);
+        config =
+            config.replace(&line, &format!("{line}\n          neighbor {} ebgp-multihop 5", NEAR[family]));
+        // Nothing here tells that FRR takes an on-link neighbor for one far away.
+        us.peers.get_mut("far").unwrap().bfd = times(100, 3).map(|b| Bfd { multihop: Some(true), ..b });
+    }
+    let Some(frr) = Frr::start(&far, &config) else { return };
+    let a = Node::start(us);
     a.up("far");
     a.bfd_up(path);
+    a.steady();
     frr.says("show bfd peers", &FRR_UP);
     assert_eq!(frr.ask(&["show bfd peers"]).contains("multihop"), path == Path::Multihop);
     cut(&far, &a);
     frr.says("show bfd peers", &["Status: down", "Diagnostics: control detection time expired"]);
-    frr.says(&format!("show bgp neighbors {}", NEAR[family]), &["Last reset", "BFD down"]);
+    if path == Path::SingleHop {
+        frr.says(&format!("show bgp neighbors {}", NEAR[family]), &["Last reset", "BFD down"]);
+    }
 }
 
 #[test]
 fn bfd_single_hop_both_ways_with_frr() {
-    with_frr(V4, 65011, Path::SingleHop, "bfd-f4");
+    with_frr(V4, Path::SingleHop, "bfd-f4");
 }
 
 #[test]
 fn bfd_single_hop_ipv6_both_ways_with_frr() {
-    with_frr(V6, 65011, Path::SingleHop, "bfd-f6");
+    with_frr(V6, Path::SingleHop, "bfd-f6");
 }
 
 #[test]
 fn bfd_multihop_both_ways_with_frr() {
-    with_frr(V4, 64512, Path::Multihop, "bfd-fm");
+    with_frr(V4, Path::Multihop, "bfd-fm");
 }
 
 #[test]
-fn bfd_shut_down_and_changed_by_frr_leaves_bgp_alone() {
+fn bfd_times_change_by_poll_both_ways_and_admin_down_is_heard_by_frr() {
     let Some(far) = Far::make("bfd-fs") else { return };
     let Some(frr) = Frr::start(&far, &frr_config(V4, 65011)) else { return };
     let mut a = node(V4, 65011);
     a.up("far");
     a.bfd_up(Path::SingleHop);
-    frr.ask(&["conf t", "router bgp 65011", &format!("neighbor {} bfd 5 200 300", NEAR[V4])]);
+    let profile = |lines: &[&str]| frr.ask(&[&["conf t", "bfd", "profile fast"], lines].concat());
+    profile(&["detect-multiplier 5", "receive-interval 200", "transmit-interval 300"]);
     wait("our times to follow", || match a.bfd("far") {
         Some((_, s))
             if s.remote_multiplier == 5
@@ -374,10 +434,11 @@ fn bfd_shut_down_and_changed_by_frr_leaves_bgp_alone() {
     a.apply();
     // What FRR knows of us: its "Remote timers".
     frr.says("show bfd peers", &["Detect-multiplier: 7", "Transmission interval: 350ms"]);
-    frr.ask(&["conf t", "router bgp 65011", &format!("no neighbor {} bfd", NEAR[V4])]);
-    wait("BFD to go down", || match a.bfd("far") {
-        Some((_, s)) if s.state != BfdState::Up => Ok(()),
-        other => Err(format!("{other:#?}")),
-    });
+    assert_eq!(a.bfd("far").unwrap().1.ups, 1);
     a.still_established();
+    // FRR hears our AdminDown. RFC 5882 3.2 would have it keep BGP; FRR 8.4 and BIRD 2.0 end it, and come back.
+    a.intent.peers.get_mut("far").unwrap().bfd = None;
+    a.apply();
+    frr.says("show bfd peers", &["Status: down", "Remote diagnostics: administratively down"]);
+    a.up("far");
 }

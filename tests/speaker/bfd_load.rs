@@ -1,1 +1,193 @@
+//! BFD while the machine is busy: no session is lost that the path did not lose, and a cut is seen in time.
 
+use std::fmt::Write as _;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tortie::speaker::SpeakerFact;
+use tortie_bgp::bfd::{Cause, State as BfdState};
+
+use crate::bfd::times;
+use crate::bird::Bird;
+use crate::net::{self, Far};
+use crate::node::{Node, intent, peer, wait_for};
+
+/// Sessions, and their peers.
+const SESSIONS: usize = 20;
+/// Routes that the first peer has.
+const ROUTES: u32 = 200_000;
+/// 3 x 50 ms may be missed, the rest is for the scheduler; the promise of the whole.
+const SEEN: Duration = Duration::from_millis(200);
+
+/// What takes all of a processor until it is dropped.
+struct Busy(Child);
+
+impl Busy {
+    fn loops(count: usize) -> Vec<Self> {
+        let busy =
+            || Command::new("sh").args(["-c", "while :; do :; done"]).stdin(Stdio::null()).spawn().unwrap();
+        (0..count).map(|_| Self(busy())).collect()
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn address(session: usize) -> String {
+    format!("198.51.100.{}", 101 + session)
+}
+
+/// Ours: BIRD has one session with an address at most.
+fn own(session: usize) -> String {
+    format!("198.51.100.{}", 201 + session)
+}
+
+fn name(session: usize) -> String {
+    format!("s{session:02}")
+}
+
+/// BIRD with BGP at each of the addresses, and BFD that does not depend on it: a cut costs no time for BGP to come back.
+fn config() -> String {
+    let mut text = "protocol static full { disabled; ipv4;\n".to_owned();
+    for route in 0..ROUTES {
+        let [_, a, b, c] = (route << 4).to_be_bytes();
+        let _ = writeln!(text, "route {}.{a}.{b}.{c}/28 blackhole;", 20 + (route >> 20));
+    }
+    text += "}\nprotocol bfd { interface \"*\" { interval 50 ms; multiplier 3; };\n";
+    for session in 0..SESSIONS {
+        let _ = writeln!(text, "neighbor {} dev \"far\" local {};", own(session), address(session));
+    }
+    text += "}\n";
+    for session in 0..SESSIONS {
+        let export = if session == 0 { "where source = RTS_STATIC" } else { "none" };
+        let _ = writeln!(
+            text,
+            "protocol bgp p{session} {{ local {} port 1790 as {}; neighbor {} port 1790 as 64512; direct; strict bind yes;
+               connect delay time 1; connect retry time 1; error wait time 1, 1;
+               ipv4 {{ import none; export {export}; }}; }}",
+            address(session),
+            65000 + session,
+            own(session)
+        );
+    }
+    text
+}
+
+fn setup(test: &str) -> Option<(Far, Bird, Node)> {
+    let far = Far::make(test)?;
+    for session in 0..SESSIONS {
+        far.ip(&["addr", "add", &format!("{}/24", address(session)), "dev", "far"]);
+        net::ip(&["addr", "add", &format!("{}/24", own(session)), "dev", "near"]);
+    }
+    let bird = Bird::start_in(Some(&far.0), &config())?;
+    let mut us = intent(&format!("{}:1790", net::NEAR[0]), 64512, &["10.1.0.0/26"]);
+    us.listen = (0..SESSIONS).map(|session| format!("{}:1790", own(session)).parse().unwrap()).collect();
+    for session in 0..SESSIONS {
+        let asn = 65000 + u32::try_from(session).unwrap();
+        let mut far = peer(&format!("{}:1790", address(session)), &own(session), asn);
+        far.ipv6 = false;
+        far.bfd = times(50, 3);
+        us.peers.insert(name(session), far);
+    }
+    let a = Node::start(us);
+    for session in 0..SESSIONS {
+        a.up(&name(session));
+    }
+    all_up(&a);
+    Some((far, bird, a))
+}
+
+fn all_up(a: &Node) {
+    wait_for(Duration::from_secs(20), "all BFD sessions to be up", || {
+        let all = a.ask(|view| view.bfd_sessions());
+        let up =
+            all.values().filter(|(_, s)| s.state == BfdState::Up && s.remote_state == BfdState::Up).count();
+        if up == SESSIONS { Ok(()) } else { Err(format!("{up} of {SESSIONS}: {all:#?}")) }
+    });
+}
+
+/// Sessions that went down since, with the time and the cause.
+fn downs(a: &Node, since: Instant) -> Vec<(String, Instant, Cause)> {
+    let facts = a.timed_facts().into_iter().filter(|(at, _)| *at >= since);
+    facts
+        .filter_map(|(at, fact)| match fact {
+            SpeakerFact::Bfd { peer, from: BfdState::Up, cause, .. } => Some((peer.to_string(), at, cause)),
+            _ => None,
+        })
+        .collect()
+}
+
+/// Two busy loops and a full table that comes and goes for this long: nothing may be lost. On a slow machine the first
+/// table may still be on its way at the end.
+fn quiet_under_load(bird: &Bird, a: &Node, time: Duration) {
+    let busy = Busy::loops(2);
+    let since = Instant::now();
+    let (mut rounds, mut most) = (0, 0);
+    while since.elapsed() < time {
+        bird.ask("enable full");
+        while since.elapsed() < time && most < ROUTES as usize * (rounds + 1) {
+            most = most.max(a.routes() + ROUTES as usize * rounds);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        bird.ask("disable full");
+        while since.elapsed() < time && a.routes() > 10 {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        rounds += 1;
+    }
+    assert!(most > 10, "no table arrived");
+    assert_eq!(downs(a, since), [], "after {rounds} rounds in {:?}", since.elapsed());
+    let ups = a.ask(|view| view.bfd_sessions()).values().map(|(_, s)| s.ups).sum::<u64>();
+    assert_eq!(ups, SESSIONS as u64);
+    eprintln!("no session lost in {:?}, {most} routes came, {rounds} times from the start", since.elapsed());
+    drop(busy);
+}
+
+/// Cuts the link again and again under load. The times in which each session saw each cut, sorted.
+fn cuts(far: &Far, a: &Node, count: usize) -> Vec<Duration> {
+    let busy = Busy::loops(2);
+    let mut commands = far.commands();
+    let mut seen = Vec::new();
+    for round in 0..count {
+        all_up(a);
+        // Not always at the same time after the last packets.
+        std::thread::sleep(Duration::from_millis(u64::try_from(round * 37 % 100).unwrap()));
+        let at = Instant::now();
+        commands.run("link set far down");
+        wait_for(Duration::from_secs(10), "all to see the cut", || match downs(a, at).len() {
+            SESSIONS => Ok(()),
+            n => Err(n.to_string()),
+        });
+        seen.extend(downs(a, at).into_iter().map(|(_, when, _)| when - at));
+        commands.run("link set far up");
+    }
+    drop(busy);
+    seen.sort_unstable();
+    seen
+}
+
+fn judge(seen: &[Duration]) {
+    let at = |share: usize| seen[(seen.len() * share).div_ceil(100).saturating_sub(1)];
+    let (half, most, worst) = (at(50), at(99), at(100));
+    eprintln!("{} times seen: p50 {half:?}, p99 {most:?}, worst {worst:?}", seen.len());
+    assert!(most < SEEN, "p50 {half:?}, p99 {most:?}, worst {worst:?}");
+}
+
+#[test]
+fn bfd_holds_under_load_and_sees_a_cut_in_time() {
+    let Some((far, bird, a)) = setup("bfd-load") else { return };
+    quiet_under_load(&bird, &a, Duration::from_secs(6));
+    judge(&cuts(&far, &a, 10));
+}
+
+#[test]
+#[ignore = "takes minutes: make test-long"]
+fn long_bfd_holds_a_minute_under_load_and_sees_a_hundred_cuts_in_time() {
+    let Some((far, bird, a)) = setup("bfd-long") else { return };
+    quiet_under_load(&bird, &a, Duration::from_secs(60));
+    judge(&cuts(&far, &a, 100));
+}

@@ -78,9 +78,34 @@ impl Far {
         ip(&[&["-n", &self.0], args].concat());
     }
 
+    /// Does that again and again without a new process each time, which under load takes longer than what it does.
+    pub(crate) fn commands(&self) -> Commands {
+        let mut command = Command::new("nice");
+        command.args(["-n", "-19", "ip", "-n", &self.0, "-batch", "-"]);
+        Commands(command.stdin(std::process::Stdio::piped()).spawn().expect("iproute2 is installed"))
+    }
+
     /// Ends the link, or mends it.
     pub(crate) fn link(&self, up: bool) {
         self.ip(&["link", "set", "far", if up { "up" } else { "down" }]);
+    }
+}
+
+/// Lines for `ip`, carried out one by one as they come.
+pub(crate) struct Commands(std::process::Child);
+
+impl Commands {
+    pub(crate) fn run(&mut self, line: &str) {
+        use std::io::Write as _;
+        let input = self.0.stdin.as_mut().expect("it is piped");
+        writeln!(input, "{line}").expect("ip runs");
+    }
+}
+
+impl Drop for Commands {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        let _ = self.0.wait();
     }
 }
 

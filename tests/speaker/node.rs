@@ -20,6 +20,7 @@ pub(crate) const SOON: Duration = Duration::from_secs(10);
 pub(crate) struct Node {
     pub(crate) handle: SpeakerHandle,
     pub(crate) intent: RoutingIntent,
+    pub(crate) started: Instant,
     thread: Option<JoinHandle<()>>,
     facts: Arc<Mutex<Vec<(Instant, SpeakerFact)>>>,
     kernel: Arc<Mutex<BTreeMap<Cidr, Vec<IpAddr>>>>,
@@ -113,7 +114,7 @@ impl Node {
         )
         .unwrap();
         around(&handle, fact_in, batch_in, &facts, &kernel);
-        let node = Self { handle, intent, thread: Some(thread), facts, kernel };
+        let node = Self { handle, intent, started: Instant::now(), thread: Some(thread), facts, kernel };
         node.apply();
         node.handle.send(ToSpeaker::LocalReady).unwrap();
         node

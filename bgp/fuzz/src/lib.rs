@@ -207,6 +207,79 @@ fn usual_flags(code: u8) -> u8 {
     }
 }
 
+/// BFD: a list of steps, each an octet that chooses and one that says how much. Packets come raw, or patched so that they
+/// reach a session; time passes; sessions change, go and come.
+pub fn bfd(mut data: &[u8]) {
+    use std::time::{Duration, Instant};
+    use tortie_bgp::bfd::{Bfd, Endpoint, Packet, Parameters, Path, Received, State};
+    let start = Instant::now();
+    let mut now = start;
+    let mut bfd = Bfd::new(1);
+    let end = |n: u8| Endpoint {
+        remote: [192, 0, 2, 2 + (n & 1)].into(),
+        local: (n & 2 == 0).then(|| [192, 0, 2, 1].into()),
+        interface: 0,
+        path: if n & 4 == 0 { Path::SingleHop } else { Path::Multihop },
+    };
+    let times = |n: u8| Parameters::new(Duration::from_millis(u64::from(n) * 7), n & 7);
+    bfd.set(end(0), times(43), now);
+    while let [what, much, rest @ ..] = data {
+        data = rest;
+        let endpoint = end(what >> 3);
+        match what & 7 {
+            0 => bfd.set(endpoint, times(*much), now),
+            1 => bfd.remove(&endpoint, now),
+            2 => now += Duration::from_millis(u64::from(*much) * 16),
+            3 => now += Duration::from_micros(u64::from(*much)),
+            choice => {
+                let mut payload = rest[..rest.len().min(26)].to_vec();
+                data = &rest[payload.len()..];
+                let status = bfd.status(&endpoint, now);
+                if choice >= 6 && payload.len() >= 24 {
+                    payload[0] = payload[0] & 0x1f | 0x20;
+                    payload[3] = 24;
+                    let yours = status.as_ref().map_or(0, |s| s.discriminator);
+                    payload[8..12].copy_from_slice(&yours.to_be_bytes());
+                }
+                if let Ok(packet) = Packet::decode(&payload) {
+                    assert_eq!(Packet::decode(&packet.encode()), Ok(packet));
+                }
+                let received = Received {
+                    path: endpoint.path,
+                    source: endpoint.remote,
+                    destination: [192, 0, 2, 1].into(),
+                    interface: 1,
+                    ttl: Some(if choice == 4 { *much } else { 255 }),
+                    payload: &payload,
+                };
+                let taken = bfd.receive(&received, now);
+                assert!(taken.is_err() || endpoint.path == Path::Multihop || received.ttl == Some(255));
+            }
+        }
+        bfd.handle_timeout(now);
+        // Whatever came in: a packet or two for each session, and then time has to pass.
+        let sent = std::iter::from_fn(|| bfd.poll_transmit(now)).take(1000);
+        let sent: Vec<Packet> = sent.map(|t| Packet::decode(&t.payload).unwrap()).collect();
+        assert!(sent.len() <= 2 * 8, "{}", sent.len());
+        for packet in sent {
+            assert!(!(packet.poll && packet.r#final) && !packet.independent && !packet.demand);
+            assert!(packet.state == State::Up || packet.desired_min_tx >= 1_000_000);
+        }
+        assert!(bfd.poll_timeout().is_none_or(|at| at > now));
+        while let Some(change) = bfd.poll_event() {
+            assert_ne!(change.from, change.to);
+        }
+    }
+    bfd.shutdown(now);
+    for _ in 0..1000 {
+        while bfd.poll_transmit(now).is_some() {}
+        let Some(at) = bfd.poll_timeout() else { break };
+        now = at;
+        bfd.handle_timeout(now);
+    }
+    assert!(bfd.is_empty());
+}
+
 fn check_notification(notification: &Notification, code: u8) {
     assert_eq!(notification.code.0, code, "{notification}");
     let mut bytes = Vec::new();

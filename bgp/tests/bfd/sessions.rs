@@ -266,6 +266,30 @@ fn an_end_that_begins_anew_is_no_loss() {
 }
 
 #[test]
+fn only_a_reason_makes_a_neighbors_down_a_loss() {
+    // RFC 5880 4.1: 1 expired, 3 neighbor down, 4 forwarding plane reset, 5 path down.
+    for (diagnostic, known, loss) in [
+        (0, true, true),
+        (0, false, false),
+        (1, true, true),
+        (1, false, true),
+        (3, true, true),
+        (4, true, true),
+        (5, true, true),
+    ] {
+        let mut net = up();
+        let mut down = packet(&net, 0, State::Down);
+        down.diagnostic = Diagnostic(diagnostic);
+        if !known {
+            down.your_discriminator = 0;
+        }
+        net.inject(0, &down).unwrap();
+        let change = net.changes[0].last().unwrap().1;
+        assert_eq!((change.to, change.is_loss()), (State::Down, loss), "{diagnostic} {known}");
+    }
+}
+
+#[test]
 fn the_c_bit_is_reported_and_never_set() {
     let mut net = up();
     assert!(net.sent.iter().all(|s| !s.packet.independent && s.packet.required_min_echo_rx == 0));

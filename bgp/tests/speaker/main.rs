@@ -8,6 +8,7 @@ mod message;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod bfd;
 mod edits;
 mod graceful;
 mod laws;

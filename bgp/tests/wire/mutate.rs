@@ -180,6 +180,26 @@ fn receive_buffers() {
 }
 
 #[test]
+fn forwarding_detection() {
+    // Packets as in the seeds: 26 octets behind the two that choose.
+    let packet = |flags: u8, mine: u8| {
+        let mut bytes = vec![6, 0, 0x20, flags, 3, 24, 0, 0, 0, mine, 0, 0, 0, 0];
+        bytes.extend([0, 4, 0x93, 0xe0, 0, 4, 0x93, 0xe0, 0, 0, 0, 0, 0, 0]);
+        bytes
+    };
+    let up = [packet(0x40, 9), packet(0x80, 9), packet(0xe0, 9)].concat();
+    let then = |more: &[u8]| [&up[..], more].concat();
+    let seeds = [
+        up.clone(),
+        then(&[2, 60, 2, 60, 2, 255]),
+        then(&[packet(0xd2, 9), vec![2, 20, 0, 200, 2, 3]].concat()),
+        then(&[packet(0, 9), vec![2, 70], packet(0x40, 8), vec![1, 0, 2, 70, 0, 43, 2, 70]].concat()),
+        then(&[vec![0x20, 43, 0x08, 10, 0x18, 1], packet(0xc8, 9)].concat()),
+    ];
+    hammer(7, 100_000, &seeds, laws::bfd);
+}
+
+#[test]
 fn single_attributes() {
     let seeds: Vec<Vec<u8>> = (0..16u8)
         .map(|choice| {

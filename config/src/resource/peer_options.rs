@@ -89,7 +89,7 @@ pub struct Bfd {
     /// Missed packets until the session is down, 1 to 255.
     pub multiplier: u8,
     /// Several hops (RFC 5883) or one (RFC 5881). `None`: one to an eBGP peer that is on-link, several to all others (what
-    /// BIRD and FRR do by themselves).
+    /// BIRD does by itself; FRR takes on-link iBGP peers for one hop).
     pub multihop: Option<bool>,
     /// Fields that are not named here.
     pub extra: Extra,

@@ -13,9 +13,12 @@
 //! ```
 //!
 //! Sessions are those of RFC 5881 (one hop, TTL 255 sent and required) and RFC 5883. A session belongs to a pair of
-//! addresses: peers that differ by their port share it. Which of the two it is: several hops with iBGP peers, as BIRD and
-//! FRR have it, and with eBGP peers behind a router; one hop with eBGP peers that are on-link when the session begins.
-//! `multihop` in the peer's `bfd` decides otherwise.
+//! addresses: peers that differ by their port share it. Which of the two it is: several hops with iBGP peers, as BIRD
+//! and Junos have it, and with eBGP peers behind a router; one hop with eBGP peers that are on-link when the session
+//! begins. `multihop` in the peer's `bfd` decides otherwise (FRR takes on-link iBGP peers for single hop).
+//!
+//! BFD is not waited for: BGP comes up without it, and ends when it was Up and is lost. An AdminDown of the peer and a
+//! BFD that merely began anew end nothing (RFC 5882 3.2). A stop says AdminDown first.
 
 mod socket;
 mod thread;
