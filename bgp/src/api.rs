@@ -101,9 +101,15 @@ pub struct PeerConfig {
     /// Paths of a prefix to send where the peer takes several (RFC 7911): 1 to [`ADD_PATH_MAX`], in the order of the
     /// decision process. 0: not offered.
     pub add_path_send: u8,
-    /// Most routes accepted in a family; more ends the session with Cease 1 (RFC 4486). With several paths of a prefix
-    /// (RFC 7911) each counts, as with BIRD, FRR, GoBGP and OpenBGPD.
-    pub max_prefixes: Option<u32>,
+    /// How many routes the peer may announce in a family. With several paths of a prefix (RFC 7911) each counts, as with
+    /// BIRD, FRR, GoBGP and OpenBGPD.
+    pub max_prefixes: Option<PrefixLimit>,
+    /// How many prefixes are announced to the peer in a family; more ends the session with Cease 1 before they are sent,
+    /// and it is left alone for a minute: a filter is missing, and the peer must not learn of it.
+    pub max_prefixes_out: Option<u32>,
+    /// How long nothing may be sent before the peer counts as dead (RFC 9687), at least the negotiated hold time. `None`:
+    /// the greater of eight minutes and twice the hold time.
+    pub send_hold_time: Option<Duration>,
     /// Distinguishes peers for policy; two peers with equal class and equal session parameters share an update group.
     pub policy_class: u64,
     /// Our role on the session (RFC 9234). It acts on eBGP sessions only: it is offered, has to fit the peer's, and routes
@@ -142,6 +148,8 @@ impl PeerConfig {
             add_path_receive: false,
             add_path_send: 0,
             max_prefixes: None,
+            max_prefixes_out: None,
+            send_hold_time: None,
             policy_class: 0,
             role: None,
             role_strict: false,
@@ -153,6 +161,26 @@ impl PeerConfig {
 
 /// Most paths of a prefix that are sent to a peer (RFC 7911).
 pub const ADD_PATH_MAX: u8 = 8;
+
+/// A limit of received prefixes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PrefixLimit {
+    /// More than these in a family end the session with Cease 1 (RFC 4486), family and limit in its data.
+    pub max: u32,
+    /// From this share of `max` on, in percent, [`Event::PrefixWarning`] tells of it once; `None`: never.
+    pub warn: Option<u8>,
+    /// How long the peer is neither dialled nor let in after that.
+    pub restart: Duration,
+}
+
+impl PrefixLimit {
+    /// A limit that warns at three quarters, and a minute until the next session.
+    #[must_use]
+    pub fn new(max: u32) -> Self {
+        Self { max, warn: Some(75), restart: Duration::from_secs(60) }
+    }
+}
 
 /// A route that this speaker originates.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -182,10 +210,10 @@ pub enum NextHopState {
 }
 
 /// How a session is to be reset.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reset {
-    /// Cease 4 and dial again.
-    Hard,
+    /// Cease 4 with this shutdown communication (RFC 9003; at most 255 octets, empty: none), and dial again.
+    Hard(String),
     /// Ask the peer for its routes again (RFC 2918).
     SoftIn,
     /// Send all routes again.
@@ -303,6 +331,18 @@ pub enum Event {
         rejected: u32,
         /// UPDATEs that were treated as withdrawals (RFC 7606).
         malformed: u32,
+    },
+    /// A peer announces nearly as many prefixes as it may ([`PrefixLimit::warn`]); told again only when they had become
+    /// fewer.
+    PrefixWarning {
+        /// Which.
+        peer: PeerId,
+        /// In this family.
+        family: Family,
+        /// So many.
+        received: u32,
+        /// Of so many.
+        max: u32,
     },
     /// Every peer that is up sent End-of-RIB, or the deferral time ended: routes kept over the restart that were not
     /// learned again can be swept (RFC 4724 4.1).

@@ -101,6 +101,51 @@ pub enum RestartPhase {
     Refreshing(Duration),
 }
 
+/// What became of an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum MistakeKind {
+    /// We sent a NOTIFICATION.
+    Sent,
+    /// The peer sent one.
+    Received,
+    /// The routes of an UPDATE were treated as withdrawn (RFC 7606 2).
+    Withdrawn,
+    /// An attribute was left out (RFC 7606 2).
+    Discarded,
+}
+
+impl MistakeKind {
+    /// Stable text for machines.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Sent => "notification_sent",
+            Self::Received => "notification_received",
+            Self::Withdrawn => "treat_as_withdraw",
+            Self::Discarded => "attribute_discard",
+        }
+    }
+}
+
+/// An error with the octets that it is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LastError {
+    /// What became of it.
+    pub kind: MistakeKind,
+    /// Code and subcode of the NOTIFICATION, where there was one.
+    pub code: Option<(u8, u8)>,
+    /// For people; sanitised.
+    pub text: String,
+    /// The data of the NOTIFICATION, at most 512 octets of it.
+    pub data: Box<[u8]>,
+    /// The message of the peer that was wrong, header included, at most its first 512 octets. Empty where none was.
+    pub message: Box<[u8]>,
+    /// How long ago.
+    pub ago: Duration,
+}
+
 /// A configured peer and its session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerStatus {
@@ -134,6 +179,8 @@ pub struct PeerStatus {
     pub failed_attempts: u32,
     /// Why the last session or attempt ended, and how long ago.
     pub last_down: Option<(Down, Duration)>,
+    /// The last error in what either end said, however long ago; it outlives sessions.
+    pub last_error: Option<LastError>,
     /// Time until the next attempt to dial, when one is planned.
     pub next_attempt: Option<Duration>,
     /// Graceful restart of the peer.

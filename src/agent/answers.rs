@@ -13,7 +13,7 @@ use tortie_config::Cidr;
 use crate::routing::{LearnedPath, OriginKind, RoutingIntent};
 use crate::serve::RouteQuery;
 use crate::serve::api::{
-    API_VERSION, ApiError, BgpPath, BgpRoute, List, Peer, PeerBfd, PeerError, PeerFamily,
+    API_VERSION, ApiError, BgpPath, BgpRoute, List, MessageError, Peer, PeerBfd, PeerError, PeerFamily,
 };
 use crate::speaker::SpeakerView;
 
@@ -38,6 +38,10 @@ fn ago(span: Duration) -> String {
     let span = SignedDuration::try_from(span).unwrap_or(SignedDuration::ZERO);
     let at = Timestamp::now().checked_sub(span).unwrap_or(Timestamp::UNIX_EPOCH);
     format!("{at:.3}")
+}
+
+fn hex(octets: &[u8]) -> String {
+    octets.iter().map(|o| format!("{o:02x}")).collect()
 }
 
 /// One peer of the API; a wanted peer that the speaker does not know yet is Idle.
@@ -82,6 +86,14 @@ pub(super) fn peer(
             code: down.code.as_str().to_owned(),
             text: down.text.clone(),
             time: ago(*when),
+        }),
+        last_message_error: status.and_then(|s| s.last_error.as_ref()).map(|e| MessageError {
+            code: e.kind.as_str().to_owned(),
+            text: e.text.clone(),
+            time: ago(e.ago),
+            notification: e.code.map(|(code, subcode)| [code, subcode]),
+            data: hex(&e.data),
+            message: hex(&e.message),
         }),
         families: status
             .map(|s| {

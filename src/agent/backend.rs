@@ -262,13 +262,24 @@ impl Backend for Live {
     async fn reset(&self, request: ResetRequest) -> Result<Done, ApiError> {
         let intent = self.intent()?;
         let session = answers::session_named(&intent, &request.peer)?.clone();
+        let invalid = |text: String| Err(ApiError { code: "invalid".to_owned(), text });
+        match &request.text {
+            Some(_) if request.kind != "hard" => {
+                return invalid("only a hard reset sends a text to the peer".to_owned());
+            }
+            Some(text) if text.len() > 255 => {
+                let text = format!("the text has {} octets; RFC 9003 has room for 255", text.len());
+                return invalid(text);
+            }
+            _ => {}
+        }
         let (reset, what) = match request.kind.as_str() {
-            "hard" => (Reset::Hard, "is reset; it dials again by itself"),
+            "hard" => (Reset::Hard(request.text.unwrap_or_default()), "is reset; it dials again by itself"),
             "soft-in" => (Reset::SoftIn, "is asked for its routes again"),
             "soft-out" => (Reset::SoftOut, "gets all routes again"),
             other => {
                 let text = format!("`{other}` is no kind of reset: hard, soft-in or soft-out");
-                return Err(ApiError { code: "invalid".to_owned(), text });
+                return invalid(text);
             }
         };
         let handle = self.speaker.load_full().ok_or_else(|| busy("the speaker has not started yet"))?;

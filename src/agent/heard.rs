@@ -219,6 +219,13 @@ impl Core {
                 };
                 self.recorder.record(now_text(), entry);
             }
+            SpeakerFact::PrefixWarning { peer, family, received, max } => {
+                let text = format!(
+                    "announces {received} {} prefixes of {max} that it may (max_prefixes); more end the session",
+                    family.as_str()
+                );
+                self.say(ChangeId::default(), Plane::Rib, '!', &peer, &text);
+            }
             SpeakerFact::Batch { change, prefixes, first } => {
                 let entry = Entry {
                     change,

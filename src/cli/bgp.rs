@@ -41,6 +41,9 @@ pub(super) enum Bgp {
         /// Send all routes again, without losing the session
         #[arg(long)]
         soft_out: bool,
+        /// Tell the peer's operators why, in at most 255 octets (RFC 9003)
+        #[arg(long, conflicts_with_all = ["soft_in", "soft_out"])]
+        text: Option<String>,
     },
 }
 
@@ -64,13 +67,13 @@ pub(super) async fn run(context: &Context, command: &Bgp) -> Result<(), Failure>
             }
             Ok(())
         }
-        Bgp::Reset { name, soft_in, soft_out } => {
+        Bgp::Reset { name, soft_in, soft_out, text } => {
             let kind = match (soft_in, soft_out) {
                 (true, _) => "soft-in",
                 (_, true) => "soft-out",
                 _ => "hard",
             };
-            let request = ResetRequest { peer: name.clone(), kind: kind.to_owned() };
+            let request = ResetRequest { peer: name.clone(), kind: kind.to_owned(), text: text.clone() };
             let done: Done = client.post("/v1/bgp/reset", &request).await?;
             output::print(format, &done, |out, _| {
                 let _ = writeln!(out, "{}", done.text);
@@ -194,6 +197,13 @@ fn one(out: &mut String, p: &Peer) {
     if let Some(error) = &p.last_error {
         let _ = writeln!(out, "  last error    {} ({}, {})", error.text, error.code, error.time);
     }
+    if let Some(error) = &p.last_message_error {
+        let what = error.code.replace('_', " ");
+        let _ = writeln!(out, "  last message error  {} ({what}, {})", error.text, error.time);
+        for (name, octets) in [("data", &error.data), ("message", &error.message)] {
+            dump(out, name, octets);
+        }
+    }
     for note in &p.notes {
         let _ = writeln!(out, "  note          {}", note.text);
     }
@@ -227,6 +237,14 @@ fn forwarding(out: &mut String, b: &PeerBfd) {
     }
     if let Some(down) = &b.last_down {
         let _ = writeln!(out, "                last down: {} ({})", down.text, down.time);
+    }
+}
+
+/// Octets in hex, 32 a line.
+fn dump(out: &mut String, name: &str, hex: &str) {
+    for (at, line) in hex.as_bytes().chunks(64).enumerate() {
+        let name = if at == 0 { name } else { "" };
+        let _ = writeln!(out, "    {name:<9} {}", String::from_utf8_lossy(line));
     }
 }
 

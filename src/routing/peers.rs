@@ -157,6 +157,7 @@ impl Ends<'_> {
             ipv6: both || self.family == IpFamily::V6,
             dial_after: Some(self.dial_after()),
             hold_time: HOLD_TIME,
+            send_hold_time: None,
             keepalive_time: None,
             restart_time: RESTART_TIME,
             reflector_client: None,
@@ -267,7 +268,7 @@ impl Ends<'_> {
         };
         peer.allow_local_as = value.num_allow_local_as;
         peer.ttl_security = value.ttl_security;
-        peer.max_prefixes = value.max_prefixes;
+        peer.max_prefixes = value.max_prefixes.clone();
         peer.extended_messages = value.extended_messages.unwrap_or(true);
         peer.add_path = value.add_path;
         peer.password = value.password.clone();
@@ -293,6 +294,7 @@ impl Ends<'_> {
 
     fn times(&self, peer: &mut PeerIntent, value: &Peer) {
         peer.hold_time = value.hold_time.unwrap_or(HOLD_TIME);
+        peer.send_hold_time = value.send_hold_time;
         peer.keepalive_time = value.keepalive_time;
         peer.restart_time = value.restart_time.unwrap_or(RESTART_TIME);
     }

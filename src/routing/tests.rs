@@ -189,7 +189,7 @@ fn an_explicit_peer_that_is_a_host_takes_the_place_of_its_mesh_session() {
 fn options_of_a_peer_reach_its_session() {
     let value = r#"{"as_num":"65001","port":1790,"password":"s","source_addr":"None","restart_time":"30s",
         "keepalive_time":"10s","hold_time":"45s","next_hop_mode":"Keep","ttl_security":3,"num_allow_local_as":2,
-        "local_as_num":"65099","passive_mode":true,"filters":["f"],"max_prefixes":100,"families":["ipv4","ipv6"],
+        "local_as_num":"65099","passive_mode":true,"filters":["f"],"max_prefixes":100,"role":"customer","role_strict":true,"send_hold_time":"600s","families":["ipv4","ipv6"],
         "extended_messages":false,"own_only":true,"import_pools":false,
         "bfd":{"interval":"50ms","multiplier":5}}"#;
     let intent = plan(&with(
@@ -205,7 +205,10 @@ fn options_of_a_peer_reach_its_session() {
         (SECONDS(30), Some(SECONDS(10)), SECONDS(45))
     );
     assert_eq!((peer.next_hop, peer.ttl_security, peer.allow_local_as), (NextHopMode::Keep, Some(3), 2));
-    assert_eq!((peer.local_asn, peer.max_prefixes, peer.extended_messages), (Some(65099), Some(100), false));
+    let limit = peer.max_prefixes.as_ref().and_then(|limits| limits.limit);
+    assert_eq!((peer.local_asn, limit, peer.extended_messages), (Some(65099), Some(100), false));
+    assert_eq!((peer.role, peer.role_strict), (Some(Role::Customer), true));
+    assert_eq!(peer.send_hold_time, Some(SECONDS(600)));
     assert_eq!((peer.ipv4, peer.ipv6), (true, true));
     let bfd = peer.bfd.as_ref().unwrap();
     assert_eq!((bfd.interval, bfd.multiplier), (std::time::Duration::from_millis(50), 5));

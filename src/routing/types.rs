@@ -11,7 +11,9 @@ use tortie_config::Cidr;
 use super::filter::{Changes, Filters};
 
 /// What the values of the store say of pools and peers means the same here.
-pub use tortie_config::resource::{AddPath, Bfd, IpipMode, NextHopMode, Password, PrefixAdvertisement, Role};
+pub use tortie_config::resource::{
+    AddPath, Bfd, IpipMode, MaxPrefixes, NextHopMode, Password, PrefixAdvertisement, Role,
+};
 
 /// A change on its way from a store revision (or an UPDATE) to the kernel's acknowledgement; unique while the agent
 /// runs, 0 = none. Written `c-7f31`.
@@ -110,6 +112,8 @@ pub struct PeerIntent {
     pub dial_after: Option<Duration>,
     /// `hold_time`, else the default of 90 s.
     pub hold_time: Duration,
+    /// `send_hold_time` (RFC 9687), else the speaker's default.
+    pub send_hold_time: Option<Duration>,
     /// `keepalive_time`, else a third of the hold time.
     pub keepalive_time: Option<Duration>,
     /// `restart_time`, else the default of 120 s.
@@ -123,7 +127,7 @@ pub struct PeerIntent {
     /// `ttl_security`: greatest distance in hops (RFC 5082).
     pub ttl_security: Option<u8>,
     /// `max_prefixes`.
-    pub max_prefixes: Option<u32>,
+    pub max_prefixes: Option<MaxPrefixes>,
     /// `extended_messages`.
     pub extended_messages: bool,
     /// `add_path`: several paths of a prefix (RFC 7911).

@@ -237,6 +237,9 @@ pub struct Peer {
     pub flaps: u64,
     /// The last end of a session or failed attempt.
     pub last_error: Option<PeerError>,
+    /// The last error in what either end said, with the octets that it is about; it outlives sessions.
+    #[serde(default)]
+    pub last_message_error: Option<MessageError>,
     /// Per family.
     pub families: Vec<PeerFamily>,
     /// Negotiated hold time, 0 before.
@@ -310,6 +313,24 @@ pub struct PeerError {
     pub text: String,
     /// When.
     pub time: String,
+}
+
+/// An error in a message between us and a peer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MessageError {
+    /// `notification_sent`, `notification_received`, `treat_as_withdraw` or `attribute_discard`.
+    pub code: String,
+    /// For people.
+    pub text: String,
+    /// When.
+    pub time: String,
+    /// Code and subcode of the NOTIFICATION, where there was one.
+    pub notification: Option<[u8; 2]>,
+    /// Data of the NOTIFICATION in hex, at most 512 octets of it.
+    pub data: String,
+    /// The peer's message that was wrong in hex, header first, at most 512 octets of it.
+    pub message: String,
 }
 
 /// Counters of a family of a peer.
@@ -466,6 +487,9 @@ pub struct ResetRequest {
     pub peer: String,
     /// `hard`, `soft-in` or `soft-out`.
     pub kind: String,
+    /// What a hard reset tells the peer's operators (RFC 9003), at most 255 octets.
+    #[serde(default)]
+    pub text: Option<String>,
 }
 
 /// Answer to a write.

@@ -128,6 +128,17 @@ pub enum SpeakerFact {
         /// UPDATEs that were treated as withdrawals (RFC 7606).
         malformed: u32,
     },
+    /// A peer announces nearly as many prefixes as it may (`max_prefixes`).
+    PrefixWarning {
+        /// Which.
+        peer: Arc<str>,
+        /// In this family.
+        family: Family,
+        /// So many.
+        received: u32,
+        /// Of so many.
+        max: u32,
+    },
     /// A batch of changed best paths went to the kernel thread.
     Batch {
         /// The id that its changes carry when no input had one.

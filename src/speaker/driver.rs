@@ -314,6 +314,12 @@ impl Driver {
                     (self.facts)(SpeakerFact::Learned { peer, announced, withdrawn, rejected, malformed });
                 }
             }
+            Event::PrefixWarning { peer, family, received, max } => {
+                if let Some(peer) = self.peers.get(peer) {
+                    let peer = peer.name.clone();
+                    (self.facts)(SpeakerFact::PrefixWarning { peer, family, received, max });
+                }
+            }
             Event::RestartDone => (self.facts)(SpeakerFact::RestartDone),
         }
     }

@@ -139,7 +139,7 @@ mod tests {
         inbox.put(ToSpeaker::NextHop(hop, None)).unwrap();
         let resolved = Some(Resolved { ifindex: 3, gateway: None, metric: 0 });
         inbox.put(ToSpeaker::NextHop(hop, resolved)).unwrap();
-        inbox.put(ToSpeaker::Reset("a".into(), Reset::Hard)).unwrap();
+        inbox.put(ToSpeaker::Reset("a".into(), Reset::Hard(String::new()))).unwrap();
         inbox.put(ToSpeaker::LocalReady).unwrap();
         let letters = inbox.take();
         assert_eq!(letters.next_hops.get(&hop), Some(&resolved));
@@ -152,9 +152,9 @@ mod tests {
     fn orders_are_bounded_but_a_shutdown_always_fits_until_the_end() {
         let inbox = Inbox::new().unwrap();
         for _ in 0..MAX_ORDERS {
-            inbox.put(ToSpeaker::Reset("a".into(), Reset::Hard)).unwrap();
+            inbox.put(ToSpeaker::Reset("a".into(), Reset::Hard(String::new()))).unwrap();
         }
-        assert_eq!(inbox.put(ToSpeaker::Reset("a".into(), Reset::Hard)), Err(Refused::Busy));
+        assert_eq!(inbox.put(ToSpeaker::Reset("a".into(), Reset::Hard(String::new()))), Err(Refused::Busy));
         inbox.put(ToSpeaker::Shutdown { graceful: true, text: String::new() }).unwrap();
         inbox.end();
         assert_eq!(inbox.put(ToSpeaker::LocalReady), Err(Refused::Stopped));

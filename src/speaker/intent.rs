@@ -83,7 +83,7 @@ impl Driver {
                     self.removed(id);
                 }
                 Change::Redial(id) => self.redial(id),
-                Change::Reset(id) => self.give(Input::Reset(id, Reset::Hard)),
+                Change::Reset(id) => self.give(Input::Reset(id, Reset::Hard(String::new()))),
                 Change::Secure(addr, guard) => self.secure(addr, &guard),
                 Change::Trouble(name, trouble) => (self.facts)(SpeakerFact::PeerTrouble { name, trouble }),
             }

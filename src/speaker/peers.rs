@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use tortie_bgp::wire::Role;
-use tortie_bgp::{ConnId, Dial, Family, NextHopMode, PeerConfig, PeerId};
+use tortie_bgp::{ConnId, Dial, Family, NextHopMode, PeerConfig, PeerId, PrefixLimit};
 
 use crate::routing::{self, AddPath, PeerIntent};
 
@@ -234,7 +234,15 @@ fn config(intent: &PeerIntent, name: Arc<str>, classes: &Classes) -> PeerConfig 
     config.extended_messages = intent.extended_messages;
     config.add_path_receive = intent.add_path.is_some_and(AddPath::receives);
     config.add_path_send = if intent.add_path.is_some_and(AddPath::sends) { ADD_PATH_SENT } else { 0 };
-    config.max_prefixes = intent.max_prefixes;
+    let limits = intent.max_prefixes.as_ref();
+    config.max_prefixes = limits.and_then(|limits| {
+        let mut limit = PrefixLimit::new(limits.limit?);
+        limit.warn = limits.warn.or(limit.warn).filter(|warn| *warn > 0);
+        limit.restart = limits.restart.unwrap_or(limit.restart);
+        Some(limit)
+    });
+    config.max_prefixes_out = limits.and_then(|limits| limits.out);
+    config.send_hold_time = intent.send_hold_time;
     config.policy_class = classes.of(&intent.policy);
     config.role = intent.role.map(role);
     config.role_strict = intent.role_strict;
@@ -277,6 +285,7 @@ mod tests {
             ipv6: false,
             dial_after: Some(Duration::from_secs(5)),
             hold_time: Duration::from_secs(90),
+            send_hold_time: None,
             keepalive_time: None,
             restart_time: Duration::from_secs(120),
             reflector_client: None,

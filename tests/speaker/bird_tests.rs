@@ -139,7 +139,7 @@ fn md5_joins_with_the_right_password_only() {
     // Passive: BIRD's own connection has to pass our listener's key.
     a.intent.peers.get_mut("bird").unwrap().dial_after = None;
     a.apply();
-    a.handle.send(tortie::speaker::ToSpeaker::Reset("bird".into(), Reset::Hard)).unwrap();
+    a.handle.send(tortie::speaker::ToSpeaker::Reset("bird".into(), Reset::Hard(String::new()))).unwrap();
     wait("another session", || match a.peer("bird") {
         Some(p) if p.state == State::Established && p.flaps > 0 => Ok(()),
         p => Err(format!("{p:#?}")),

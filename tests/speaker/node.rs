@@ -79,6 +79,7 @@ pub(crate) fn peer(at: &str, local: &str, asn: u32) -> PeerIntent {
         ipv6: true,
         dial_after: Some(Duration::ZERO),
         hold_time: Duration::from_secs(90),
+        send_hold_time: None,
         keepalive_time: None,
         restart_time: Duration::from_secs(120),
         reflector_client: None,

@@ -76,7 +76,7 @@ fn config(peer: u8, choice: u8) -> PeerConfig {
     c.extended_messages = bit(4);
     c.add_path_receive = bit(5);
     c.add_path_send = if bit(5) { 3 } else { 0 };
-    c.max_prefixes = bit(6).then_some(40);
+    c.max_prefixes = bit(6).then(|| tortie_bgp::PrefixLimit::new(40));
     c.ebgp_policy = !bit(7);
     c.role = (peer == 2).then_some(Role::Customer);
     c.policy_class = u64::from(choice & 1);
@@ -326,7 +326,7 @@ pub fn session(data: &[u8]) {
                 match op >> 4 {
                     0 | 1 => rig.give(Input::Reset(peer, Reset::SoftIn)),
                     2 | 3 => rig.give(Input::Reset(peer, Reset::SoftOut)),
-                    4 => rig.give(Input::Reset(peer, Reset::Hard)),
+                    4 => rig.give(Input::Reset(peer, Reset::Hard(String::new()))),
                     5 => rig.give(Input::RemovePeer(peer)),
                     6 => rig.give(Input::BfdDown { peer, text: "cut".into(), independent: arg & 4 != 0 }),
                     _ => {}

@@ -8,9 +8,11 @@
 //! is shown is that of its furthest connection; without any it is Connect (dialling), Active (waiting) or Idle.
 
 pub(crate) mod conn;
+pub(crate) mod mistake;
 pub(crate) mod open;
 pub(crate) mod role;
 pub(crate) mod timers;
+pub(crate) mod without;
 
 use std::time::{Duration, Instant};
 
@@ -18,6 +20,8 @@ use smallvec::SmallVec;
 
 use crate::api::{ConnId, Down, PeerConfig, PeerId, State};
 use crate::query::MessageCounts;
+use crate::session::mistake::Mistake;
+use crate::session::without::Without;
 use crate::wire::GracefulRestart;
 
 /// Whether and when we dial.
@@ -73,6 +77,15 @@ pub(crate) struct Peer {
     pub(crate) refresh_until: [Option<Instant>; 2],
     /// Not dialled and not let in before then, after an error that needs people.
     pub(crate) penalty_until: Option<Instant>,
+    /// Not dialled before then, because the peer said that it wants to be left alone.
+    pub(crate) unwanted_until: Option<Instant>,
+    /// The limit of prefixes is near, and was told, by family.
+    pub(crate) warned: [bool; 2],
+    /// What the peer refused to hear of.
+    pub(crate) without: Without,
+    /// The next OPEN leaves out what the last one was refused for: no time is lost and no failure counted.
+    pub(crate) retry: bool,
+    pub(crate) last_error: Option<(Mistake, Instant)>,
 }
 
 impl Peer {
@@ -99,6 +112,11 @@ impl Peer {
             restart: Restart::No,
             refresh_until: [None; 2],
             penalty_until: None,
+            unwanted_until: None,
+            warned: [false; 2],
+            without: Without::default(),
+            retry: false,
+            last_error: None,
         }
     }
 

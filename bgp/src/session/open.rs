@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::role;
+use super::without::Without;
 use crate::api::{GlobalConfig, PeerConfig};
 use crate::types::Family;
 use crate::wire::{
@@ -25,7 +26,7 @@ pub(crate) struct RestartBits {
 }
 
 /// The OPEN for a connection.
-pub(crate) fn ours(global: &GlobalConfig, peer: &PeerConfig, bits: RestartBits) -> Open {
+pub(crate) fn ours(global: &GlobalConfig, peer: &PeerConfig, bits: RestartBits, without: &Without) -> Open {
     let asn = local_asn(global, peer);
     let families: Families = peer.families.iter().copied().collect();
     let kept = global.restarting.as_deref().unwrap_or_default();
@@ -34,7 +35,7 @@ pub(crate) fn ours(global: &GlobalConfig, peer: &PeerConfig, bits: RestartBits) 
     let seconds = |d: Duration| u16::try_from(d.as_secs()).unwrap_or(u16::MAX);
     let restart_time = peer.restart_time.unwrap_or(global.restart_time);
     let add_path = AddPath { receive: peer.add_path_receive, send: peer.add_path_send > 0 };
-    let capabilities = Capabilities {
+    let mut capabilities = Capabilities {
         multiprotocol: true,
         families,
         as4: Some(asn),
@@ -52,6 +53,7 @@ pub(crate) fn ours(global: &GlobalConfig, peer: &PeerConfig, bits: RestartBits) 
         add_paths: Family::ALL.map(|f| if families.contains(f) { add_path } else { AddPath::default() }),
         ..Capabilities::default()
     };
+    without.apply(&mut capabilities);
     Open { asn, hold_time: seconds(peer.hold_time), router_id: global.router_id, capabilities }
 }
 

@@ -9,7 +9,7 @@ use super::restart::groups;
 use crate::api::{PeerId, State};
 use crate::out::group::Group;
 use crate::out::member::EndOfRib;
-use crate::query::{FamilyStatus, PeerStatus, RestartPhase, SessionStatus, Totals};
+use crate::query::{FamilyStatus, LastError, PeerStatus, RestartPhase, SessionStatus, Totals};
 use crate::session::{Dialling, Peer, Restart};
 use crate::types::Family;
 
@@ -74,6 +74,14 @@ impl Speaker {
             flaps: peer.flaps,
             failed_attempts: peer.failures,
             last_down: peer.last_down.as_ref().map(|(d, at)| (d.clone(), now.saturating_duration_since(*at))),
+            last_error: peer.last_error.as_ref().map(|(m, at)| LastError {
+                kind: m.kind,
+                code: m.code,
+                text: m.text.clone(),
+                data: m.data.clone(),
+                message: m.message.clone(),
+                ago: now.saturating_duration_since(*at),
+            }),
             next_attempt: match peer.dialling {
                 Dialling::At(at) => Some(until(at)),
                 Dialling::No | Dialling::Now => None,

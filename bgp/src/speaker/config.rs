@@ -1,7 +1,6 @@
 //! What the embedder wants: peers, the global configuration, policy, local routes.
 
 use std::net::IpAddr;
-use std::time::Duration;
 
 use tortie_config::Cidr;
 
@@ -20,12 +19,10 @@ use crate::rib::source::{Keep, LOCAL, Source, SourceFamily};
 use crate::rib::walk::Job;
 use crate::session::conn::Conn;
 use crate::session::timers::Timer;
+use crate::session::without::Without;
 use crate::session::{Dialling, Peer, Restart, open};
 use crate::types::Family;
 use crate::wire::{ErrorCode, Notification};
-
-/// How long a peer that flooded us is left alone.
-const PENALTY: Duration = Duration::from_secs(60);
 
 impl Speaker {
     pub(super) fn set_peer(&mut self, id: PeerId, config: PeerConfig) {
@@ -115,6 +112,8 @@ impl Speaker {
                 peer.dialling = Dialling::No;
                 peer.failures = 0;
                 peer.penalty_until = None;
+                peer.unwanted_until = None;
+                peer.without = Without::default();
             }
             self.plan_dial(number, false);
         }
@@ -329,12 +328,14 @@ impl Speaker {
     pub(super) fn reset(&mut self, id: PeerId, reset: Reset) {
         let Some(number) = self.ids.get(&id).copied() else { return };
         match reset {
-            Reset::Hard => {
+            Reset::Hard(text) => {
                 if let Some(peer) = self.peers.get_mut(&number) {
                     peer.penalty_until = None;
+                    peer.unwanted_until = None;
                     peer.failures = 0;
+                    peer.without = Without::default();
                 }
-                let cease = Notification::new(ErrorCode::ADMIN_RESET);
+                let cease = Notification::with_text(ErrorCode::ADMIN_RESET, &text);
                 self.end_sessions(number, &cease, true, DownCode::Admin, "reset by an administrator");
                 self.plan_dial(number, false);
             }
@@ -356,14 +357,6 @@ impl Speaker {
             self.end_sessions(number, &cease, true, DownCode::Bfd, &format!("BFD: {text}"));
         } else if independent {
             self.drop_all_stale(number);
-        }
-    }
-
-    /// A peer did what only people can mend.
-    pub(super) fn penalise(&mut self, number: u32) {
-        let until = self.now + PENALTY;
-        if let Some(peer) = self.peers.get_mut(&number) {
-            peer.penalty_until = Some(until);
         }
     }
 

@@ -7,8 +7,10 @@ use super::Speaker;
 use super::restart::is_hard;
 use crate::api::{ConnId, Dial, Down, DownCode, Event, PeerId, State};
 use crate::session::conn::{Conn, Direction};
+use crate::session::mistake::{Mistake, down_code};
 use crate::session::open::{self, RestartBits};
 use crate::session::timers::Timer;
+use crate::session::without::Without;
 use crate::session::{Dialling, Peer};
 use crate::types::Family;
 use crate::wire::{ErrorCode, Notification, Open, write_keepalive};
@@ -47,7 +49,7 @@ impl Speaker {
             n => self.jitter.apply(base.saturating_mul(1 << n.saturating_sub(1).min(6)).min(max)),
         };
         let mut at = self.now + first.max(retry);
-        if let Some(until) = peer.penalty_until {
+        for until in [peer.penalty_until, peer.unwanted_until].into_iter().flatten() {
             at = at.max(until);
         }
         peer.dialling = Dialling::At(at);
@@ -130,7 +132,7 @@ impl Speaker {
             restarted: self.global.restarting.is_some() && !peer.was_up && !self.restart.is_over(self.now),
             was_up: peer.was_up,
         };
-        let ours = open::ours(&self.global, &peer.config, bits);
+        let ours = open::ours(&self.global, &peer.config, bits, &peer.without);
         let mut control = Vec::new();
         ours.write(&mut control);
         peer.sent.open += 1;
@@ -292,6 +294,9 @@ impl Speaker {
     fn establish(&mut self, id: ConnId) {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         conn.state = State::Established;
+        // RFC 9687: the send hold timer runs with what the session agreed on.
+        conn.wants = None;
+        conn.send_hold_armed = false;
         let number = conn.peer;
         let (local, theirs, negotiated) = (conn.local.ip(), conn.theirs.clone(), conn.negotiated);
         let (Some(theirs), Some(negotiated)) = (theirs, negotiated) else { return };
@@ -300,6 +305,8 @@ impl Speaker {
         peer.up_at = Some(self.now);
         peer.failures = 0;
         peer.penalty_until = None;
+        peer.unwanted_until = None;
+        peer.warned = [false; 2];
         peer.end_of_rib_received = [false; 2];
         peer.graceful = theirs.capabilities.graceful_restart.clone();
         if matches!(peer.dialling, Dialling::At(_)) {
@@ -330,11 +337,10 @@ impl Speaker {
 
     /// Ends a connection because of an error: NOTIFICATION is sent, the session is down.
     pub(super) fn refuse(&mut self, id: ConnId, notification: Notification) {
-        let code = match notification.code {
-            ErrorCode::HOLD_TIMER_EXPIRED => DownCode::HoldTimer,
-            ErrorCode::SEND_HOLD_TIMER_EXPIRED => DownCode::SendHoldTimer,
-            _ => DownCode::NotificationSent,
-        };
+        let code = down_code(notification.code);
+        if let Some(number) = self.conns.get(&id).map(|c| c.peer) {
+            self.note_error(number, Mistake::sent(&notification));
+        }
         let text = format!("sent NOTIFICATION {}", notification.code);
         let down = Down { code, text, notification: Some(pair(notification.code)), helper: false };
         self.drop_conn(id, Some(notification), &down);
@@ -392,6 +398,7 @@ impl Speaker {
         let mut down = down.clone();
         if was_session {
             peer.flaps += 1;
+            peer.without = Without::default();
             peer.up_at = None;
             down.helper = self.session_ended(number, &conn, end.graceful && !self.stopping);
         }
@@ -400,12 +407,12 @@ impl Speaker {
         let collided = down.code == DownCode::Collision
             || down.notification == Some(pair(ErrorCode::COLLISION))
             || rival.is_some();
-        let error = matches!(down.code, DownCode::NotificationSent | DownCode::NotificationReceived)
-            && !was_session
-            && !collided;
+        let retry = self.peers.get_mut(&number).is_some_and(|p| std::mem::take(&mut p.retry));
+        let failed = !was_session && !collided && !retry;
+        let error =
+            failed && matches!(down.code, DownCode::NotificationSent | DownCode::NotificationReceived);
         if let Some(peer) = self.peers.get_mut(&number)
-            && !was_session
-            && !collided
+            && failed
         {
             peer.failures += 1;
         }
@@ -418,6 +425,15 @@ impl Speaker {
         self.release(rival);
         let told = (!collided || was_session).then_some(down);
         self.tell_state(number, told);
+    }
+
+    /// Keeps an error for people.
+    pub(super) fn note_error(&mut self, number: u32, mistake: Mistake) {
+        self.errors_noted += 1;
+        let now = self.now;
+        if let Some(peer) = self.peers.get_mut(&number) {
+            peer.last_error = Some((mistake, now));
+        }
     }
 
     pub(super) fn note_down(&mut self, number: u32, down: &Down) {

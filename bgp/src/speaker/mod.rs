@@ -19,6 +19,7 @@ mod answers;
 mod best;
 mod config;
 mod connect;
+mod limits;
 mod receive;
 mod refresh;
 mod restart;
@@ -73,6 +74,8 @@ pub struct Speaker {
     stopping: bool,
     restart: restart::Deferral,
     update_errors: [u64; 3],
+    /// Errors of peers that were noted so far.
+    errors_noted: u64,
 }
 
 impl Speaker {
@@ -117,6 +120,7 @@ impl Speaker {
             stopping: false,
             restart: restart::Deferral::default(),
             update_errors: [0; 3],
+            errors_noted: 0,
         };
         speaker.begin_deferral();
         speaker

@@ -5,11 +5,13 @@ use super::connect::pair;
 use crate::api::{ConnId, Down, DownCode, Event, State};
 use crate::attr::Attributes;
 use crate::out::rib::FamilyRib;
+use crate::query::MistakeKind;
 use crate::rib::Shared;
 use crate::rib::entry::Key;
 use crate::rib::import::{self, Judge, Judged};
 use crate::rib::table::Announced;
 use crate::session::conn::Input;
+use crate::session::mistake::Mistake;
 use crate::session::role;
 use crate::types::Family;
 use crate::wire::{ErrorCode, Frame, MessageKind, Negotiated, Nlri, Notification, Open, Update};
@@ -20,6 +22,9 @@ const MESSAGES: usize = 64;
 const OCTETS: usize = 64 * 1024;
 /// Octets that one call reads from connections that waited.
 const OCTETS_ALL: usize = 64 * 1024;
+
+/// How long a peer that found our prefixes too many is not dialled: no shorter than what it takes people to mend it.
+const UNWANTED: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// What a batch of UPDATEs did.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -101,15 +106,22 @@ impl Speaker {
             };
             match Frame::next(octets.get(at..).unwrap_or_default(), conn.is_extended()) {
                 Ok(Some(frame)) => {
+                    let (number, before) = (conn.peer, self.errors_noted);
+                    let from = at;
                     at += frame.len;
                     self.message(id, frame, &mut tally);
+                    if self.errors_noted != before {
+                        self.note_message(number, octets.get(from..at).unwrap_or_default());
+                    }
                 }
                 Ok(None) => {
                     more = false;
                     break;
                 }
                 Err(notification) => {
+                    let number = conn.peer;
                     self.refuse(id, notification);
+                    self.note_message(number, octets.get(at..).unwrap_or_default());
                     more = false;
                     break;
                 }
@@ -117,6 +129,15 @@ impl Speaker {
         }
         self.tell_learned(id, tally);
         (at, more)
+    }
+
+    /// What the error that was just noted is about.
+    fn note_message(&mut self, number: u32, octets: &[u8]) {
+        if let Some((mistake, _)) = self.peers.get_mut(&number).and_then(|p| p.last_error.as_mut())
+            && mistake.kind != MistakeKind::Received
+        {
+            mistake.set_message(octets);
+        }
     }
 
     fn tell_learned(&mut self, id: ConnId, tally: Tally) {
@@ -185,6 +206,19 @@ impl Speaker {
             ErrorCode::COLLISION => DownCode::Collision,
             _ => DownCode::NotificationReceived,
         };
+        if let Some(conn) = self.conns.get(&id)
+            && code != DownCode::Collision
+        {
+            let number = conn.peer;
+            let offered = (conn.state < State::Established).then(|| conn.ours.capabilities.clone());
+            self.note_error(number, Mistake::received(notification));
+            if let Some(peer) = self.peers.get_mut(&number) {
+                if enclosed == ErrorCode::MAX_PREFIXES {
+                    peer.unwanted_until = Some(self.now + UNWANTED);
+                }
+                peer.retry = offered.is_some_and(|offered| peer.without.learn(notification, &offered));
+            }
+        }
         let down = Down { code, text, notification: Some(pair(enclosed)), helper: false };
         self.end_by_notification(id, notification.code, &down);
     }
@@ -202,23 +236,26 @@ impl Speaker {
             }
         };
         let [withdraws, discards, _] = &mut self.update_errors;
-        if update.malformed.is_some() {
+        *discards += update.discarded.len() as u64;
+        if let Some(problem) = update.malformed {
             tally.malformed += 1;
             *withdraws += 1;
+            self.note_error(number, Mistake::update(MistakeKind::Withdrawn, problem));
+        } else if let Some(problem) = update.discarded.first() {
+            self.note_error(number, Mistake::update(MistakeKind::Discarded, *problem));
         }
-        *discards += update.discarded.len() as u64;
         for nlri in &update.withdrawn {
             tally.withdrawn += match nlri.family() {
                 Family::Ipv4Unicast => withdraw(&mut self.v4, &mut self.shared, number, nlri),
                 Family::Ipv6Unicast => withdraw(&mut self.v6, &mut self.shared, number, nlri),
             };
         }
+        for nlri in &update.withdrawn {
+            self.keeps_limit(id, number, nlri.family());
+        }
         for reach in update.reach {
             self.announce(number, &session, &reach.nlri, reach.attributes, tally);
-            if self.is_over_limit(number, reach.nlri.family()) {
-                let notification = max_prefixes(reach.nlri.family(), self.limit(number));
-                self.penalise(number);
-                self.refuse(id, notification);
+            if !self.keeps_limit(id, number, reach.nlri.family()) {
                 return;
             }
         }
@@ -249,33 +286,6 @@ impl Speaker {
         }
         self.shared.attrs.release(attr, &mut self.shared.hops);
     }
-
-    fn limit(&self, number: u32) -> Option<u32> {
-        self.peers.get(&number)?.config.max_prefixes
-    }
-
-    fn is_over_limit(&self, number: u32, family: Family) -> bool {
-        let received = self.shared.sources.get(number).map_or(0, |s| s.family(family).current.received);
-        self.limit(number).is_some_and(|max| received > max)
-    }
-
-    /// A limit was lowered: sessions that are over it end.
-    pub(super) fn check_limit(&mut self, number: u32) {
-        let Some(id) = self.peers.get(&number).and_then(|p| p.session) else { return };
-        if let Some(family) = Family::ALL.into_iter().find(|f| self.is_over_limit(number, *f)) {
-            let notification = max_prefixes(family, self.limit(number));
-            self.penalise(number);
-            self.refuse(id, notification);
-        }
-    }
-}
-
-/// Cease 1 with family and limit (RFC 4486 4).
-fn max_prefixes(family: Family, limit: Option<u32>) -> Notification {
-    let mut data = family.afi().to_be_bytes().to_vec();
-    data.push(family.safi());
-    data.extend_from_slice(&limit.unwrap_or(0).to_be_bytes());
-    Notification::with_data(ErrorCode::MAX_PREFIXES, &data)
 }
 
 fn withdraw<A: Key>(rib: &mut FamilyRib<A>, shared: &mut Shared, number: u32, nlri: &Nlri<'_>) -> u32 {

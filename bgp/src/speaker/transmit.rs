@@ -9,6 +9,7 @@ use crate::out::export::{Face, GroupKey};
 use crate::out::member::Produced;
 use crate::out::rib::Known;
 use crate::out::segment::Cursor;
+use crate::session::Peer;
 use crate::session::open;
 use crate::session::timers::Timer;
 use crate::types::Family;
@@ -86,6 +87,9 @@ impl Speaker {
                 Family::Ipv4Unicast => self.v4.produce(shared, groups, number, wake),
                 Family::Ipv6Unicast => self.v6.produce(shared, groups, number, wake),
             };
+            if matches!(produced, Produced::Segment(_)) && !self.keeps_limit_out(id, number, family) {
+                return false;
+            }
             let Some(conn) = self.conns.get_mut(&id) else { return false };
             match produced {
                 Produced::Idle => continue,
@@ -131,7 +135,7 @@ impl Speaker {
         self.events.push_back(Event::WantWrite(id));
         if !conn.send_hold_armed {
             conn.send_hold_armed = true;
-            let at = self.now + send_hold(conn.hold);
+            let at = self.now + send_hold(self.peers.get(&conn.peer), conn.hold);
             self.timers.set(Timer::SendHold(id), at);
         }
     }
@@ -150,7 +154,7 @@ impl Speaker {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         conn.send_hold_armed = false;
         let Some(since) = conn.wants else { return };
-        let at = since + send_hold(conn.hold);
+        let at = since + send_hold(self.peers.get(&conn.peer), conn.hold);
         if at > self.now {
             conn.send_hold_armed = true;
             self.timers.set(Timer::SendHold(id), at);
@@ -257,7 +261,7 @@ impl Speaker {
     }
 }
 
-/// RFC 9687 4.4: the greater of eight minutes and twice the hold time.
-fn send_hold(hold: Duration) -> Duration {
-    SEND_HOLD.max(hold * 2)
+/// RFC 9687: what is configured but no less than the hold time, else the greater of eight minutes and twice the hold time.
+fn send_hold(peer: Option<&Peer>, hold: Duration) -> Duration {
+    peer.and_then(|p| p.config.send_hold_time).map_or(SEND_HOLD.max(hold * 2), |time| time.max(hold))
 }

@@ -240,6 +240,32 @@ impl Capabilities {
         Ok(())
     }
 
+    /// Leaves out the capability of this code; of families only the one that `value` names, unless it is the last.
+    pub(crate) fn remove(&mut self, code: u8, value: &[u8]) {
+        match code {
+            code::MULTIPROTOCOL => {
+                let named = whole((be_u16, be_u8, be_u8), value).ok();
+                let family = named.and_then(|(_, (afi, _, safi))| Family::from_codes(afi, safi));
+                let rest: Families = self.families.iter().filter(|f| Some(*f) != family).collect();
+                if !rest.is_empty() {
+                    self.families = rest;
+                    self.ext_nexthop &= rest.contains(Family::Ipv4Unicast);
+                }
+            }
+            code::AS4 => self.as4 = None,
+            code::ROUTE_REFRESH | code::ROUTE_REFRESH_CISCO => self.route_refresh = false,
+            code::ENHANCED_REFRESH => self.enhanced_refresh = false,
+            code::EXTENDED_MESSAGES => self.extended_messages = false,
+            code::EXT_NEXTHOP => self.ext_nexthop = false,
+            code::ADD_PATH => self.add_paths = Default::default(),
+            code::GRACEFUL_RESTART => self.graceful_restart = None,
+            code::LONG_LIVED => self.long_lived.clear(),
+            code::ROLE => self.role = None,
+            code::FQDN => self.fqdn = None,
+            _ => {}
+        }
+    }
+
     /// An unknown mode is ignored (RFC 7911 4); of several for one family the last counts.
     fn set_add_path(&mut self, afi: u16, safi: u8, mode: u8) {
         let (Some(family), 1..=3) = (Family::from_codes(afi, safi), mode) else { return };
@@ -370,6 +396,15 @@ where
         value = rest;
     }
     Some(all)
+}
+
+/// The capabilities of a list, as far as it is well-formed.
+pub(crate) fn list(mut input: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
+    std::iter::from_fn(move || {
+        let (rest, capability) = next(input).ok()?;
+        input = rest;
+        Some(capability)
+    })
 }
 
 /// Reads code and value of one capability.

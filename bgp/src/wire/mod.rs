@@ -23,6 +23,7 @@ mod refresh;
 mod update;
 mod values;
 
+pub(crate) use capability::list as capability_list;
 pub use capability::{AddPath, Capabilities, Fqdn, GracefulRestart, LongLived, Role};
 pub(crate) use encode::write_table_attributes;
 pub use encode::{DoesNotFit, UpdateTemplate, UpdateWriter, write_end_of_rib, write_keepalive};

@@ -79,7 +79,7 @@ fn trouble(net: &mut Net, rng: &mut Rng) {
                 return;
             }
             let peer = PeerId(peers[rng.below(peers.len())].0 as u32);
-            let reset = [Reset::SoftIn, Reset::SoftOut, Reset::Hard][rng.below(3)];
+            let reset = [Reset::SoftIn, Reset::SoftOut, Reset::Hard(String::new())][rng.below(3)].clone();
             net.give(node, Input::Reset(peer, reset));
         }
         9 | 10 => {

@@ -146,12 +146,18 @@ fn our_ends_are_hard_or_not_and_say_so() {
         ("AS changed", |h| change(h, |c| c.asn = 65002), &[6, 9, 6, 6], &[6, 6], false),
         (
             "limit",
-            |h| change(h, |c| c.max_prefixes = Some(1)),
+            |h| change(h, |c| c.max_prefixes = Some(tortie_bgp::PrefixLimit::new(1))),
             &[6, 9, 6, 1, 0, 1, 1, 0, 0, 0, 1],
             &[6, 1, 0, 1, 1, 0, 0, 0, 1],
             false,
         ),
-        ("reset", |h| h.give(Input::Reset(PeerId(1), Reset::Hard)), &[6, 9, 6, 4], &[6, 4], false),
+        (
+            "reset",
+            |h| h.give(Input::Reset(PeerId(1), Reset::Hard(String::new()))),
+            &[6, 9, 6, 4],
+            &[6, 4],
+            false,
+        ),
         ("BFD", bfd, &[6, 9, 6, 10], &[6, 10], false),
         (
             "shutdown",
@@ -300,7 +306,7 @@ fn a_reset_between_two_of_ours_drops_routes_at_both_ends_and_a_new_hold_time_at_
         net.originate(b, &["10.1.0.0/24"]);
         net.secs(3);
         if hard {
-            net.give(a, Input::Reset(PeerId(1), Reset::Hard));
+            net.give(a, Input::Reset(PeerId(1), Reset::Hard(String::new())));
         } else {
             net.half(a, b, &|_, c| c.hold_time = Duration::from_secs(30));
         }

@@ -126,7 +126,7 @@ fn life(seed: u64, members: usize, prefixes: usize, steps: usize) -> Net {
                     0,
                     Input::Reset(
                         PeerId(n as u32),
-                        [Reset::SoftIn, Reset::SoftOut, Reset::Hard][rng.below(3)],
+                        [Reset::SoftIn, Reset::SoftOut, Reset::Hard(String::new())][rng.below(3)].clone(),
                     ),
                 );
             }
@@ -219,7 +219,7 @@ fn check(net: &mut Net, members: usize) {
     assert!(net.nodes[0].best.keys().all(|p| loc.contains_key(p)));
     // A session that starts afresh brings the same.
     for n in 1..=members {
-        net.give(n, Input::Reset(PeerId(0), Reset::Hard));
+        net.give(n, Input::Reset(PeerId(0), Reset::Hard(String::new())));
     }
     net.secs(60);
     for (n, have) in (1..).zip(&held) {

@@ -10,8 +10,10 @@ mod support;
 
 mod bfd;
 mod edits;
+mod errors;
 mod graceful;
 mod laws;
+mod limits;
 mod net;
 mod raw;
 mod refresh;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tortie_bgp::{Dial, DownCode, Event, Input, PeerId, Reset, State};
+use tortie_bgp::{Dial, DownCode, Event, Input, PeerId, PrefixLimit, Reset, State};
 
 use crate::net::Net;
 use crate::support::{ip, peer};
@@ -185,7 +185,7 @@ fn configuration_changes_reset_only_where_the_open_differs() {
 fn administrators_and_deconfiguration_have_their_cease_codes() {
     let mut net = pair(9);
     net.secs(2);
-    net.give(0, Input::Reset(PeerId(1), Reset::Hard));
+    net.give(0, Input::Reset(PeerId(1), Reset::Hard(String::new())));
     net.secs(5);
     assert_eq!(net.ended_with(1), [(6, 4)]);
     assert!(net.is_up(0, 1));
@@ -209,7 +209,7 @@ fn too_many_prefixes_end_the_session_with_6_1() {
     let mut net = Net::new(10);
     let (a, b) = (net.node(64512), net.node(64512));
     net.ready_all();
-    net.join(a, b, |n, c| c.max_prefixes = (n == 1).then_some(2));
+    net.join(a, b, |n, c| c.max_prefixes = (n == 1).then(|| PrefixLimit::new(2)));
     net.originate(a, &["10.0.0.0/24", "10.0.1.0/24"]);
     net.secs(5);
     assert!(net.is_up(a, b));

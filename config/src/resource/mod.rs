@@ -61,7 +61,7 @@ pub use json::Extra;
 pub use mesh::NodeMesh;
 pub use names::{InterfaceName, Labels, MacAddr};
 pub use peer::Peer;
-pub use peer_options::{AddPath, Bfd, NextHopMode, Password, Role, SECRETS_DIR, SourceAddr};
+pub use peer_options::{AddPath, Bfd, MaxPrefixes, NextHopMode, Password, Role, SECRETS_DIR, SourceAddr};
 pub use policy::{Order, Policy, PolicyTypes, Rules, TierMetadata};
 pub use pool::{Ipip, IpipMode, Pool};
 pub use rule::{Action, Rule, Side};

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::asn::{self, Asn};
 use super::json::{Extra, Fields, Writer, texts};
-use super::peer_options::{AddPath, Bfd, NextHopMode, Password, Role, SourceAddr};
+use super::peer_options::{AddPath, Bfd, MaxPrefixes, NextHopMode, Password, Role, SourceAddr};
 use super::text::CLUSTER_ID;
 use super::{ValueError, duration};
 use crate::key::IpFamily;
@@ -33,6 +33,8 @@ pub struct Peer {
     pub keepalive_time: Option<Duration>,
     /// Hold time to propose, 0 or 3 to 65535 whole seconds (RFC 4271 4.2).
     pub hold_time: Option<Duration>,
+    /// How long nothing may be sent before the peer counts as dead (RFC 9687), whole seconds.
+    pub send_hold_time: Option<Duration>,
     /// Next hop of announced routes.
     pub next_hop_mode: Option<NextHopMode>,
     /// Keep the next hop towards eBGP peers; `next_hop_mode` wins.
@@ -47,8 +49,8 @@ pub struct Peer {
     pub passive_mode: bool,
     /// Names of filters, in order.
     pub filters: Vec<String>,
-    /// Most prefixes accepted in a family.
-    pub max_prefixes: Option<u32>,
+    /// How many prefixes may come and go.
+    pub max_prefixes: Option<MaxPrefixes>,
     /// Bidirectional forwarding detection.
     pub bfd: Option<Bfd>,
     /// The local role (RFC 9234).
@@ -85,6 +87,7 @@ impl Peer {
             restart_time: None,
             keepalive_time: None,
             hold_time: None,
+            send_hold_time: None,
             next_hop_mode: None,
             keep_next_hop: false,
             ttl_security: None,
@@ -130,7 +133,7 @@ impl Peer {
         peer.local_as_num = local_as(fields)?;
         peer.passive_mode = fields.flag("passive_mode")?;
         peer.filters = fields.names("filters")?;
-        peer.max_prefixes = fields.number("max_prefixes", 1, u64::from(u32::MAX))?;
+        peer.max_prefixes = MaxPrefixes::take(fields)?;
         peer.bfd = Bfd::take(fields)?;
         peer.role = fields.parsed("role", Role::EXPECTED)?;
         peer.role_strict = fields.flag("role_strict")?;
@@ -148,6 +151,7 @@ impl Peer {
         self.restart_time = duration::field(fields, "restart_time", SECOND, seconds(0), seconds(4095))?;
         self.keepalive_time = duration::field(fields, "keepalive_time", SECOND, seconds(1), seconds(65535))?;
         self.hold_time = duration::field(fields, "hold_time", SECOND, seconds(0), seconds(65535))?;
+        self.send_hold_time = duration::field(fields, "send_hold_time", SECOND, seconds(1), seconds(65535))?;
         Ok(())
     }
 
@@ -193,6 +197,7 @@ impl Peer {
         writer.put_some("restart_time", self.restart_time.map(duration::text));
         writer.put_some("keepalive_time", self.keepalive_time.map(duration::text));
         writer.put_some("hold_time", self.hold_time.map(duration::text));
+        writer.put_some("send_hold_time", self.send_hold_time.map(duration::text));
         writer.put_text("next_hop_mode", self.next_hop_mode.as_ref());
         writer.put_some("keep_next_hop", self.keep_next_hop.then_some(true));
         writer.put_some("ttl_security", self.ttl_security);
@@ -200,7 +205,7 @@ impl Peer {
         writer.put_text("local_as_num", self.local_as_num.as_ref());
         writer.put_some("passive_mode", self.passive_mode.then_some(true));
         writer.put_list("filters", &self.filters);
-        writer.put_some("max_prefixes", self.max_prefixes);
+        writer.put_some("max_prefixes", self.max_prefixes.as_ref().map(MaxPrefixes::json));
         writer.put_some("bfd", self.bfd.as_ref().map(Bfd::json));
         writer.put_text("role", self.role.as_ref());
         writer.put_some("role_strict", self.role_strict.then_some(true));

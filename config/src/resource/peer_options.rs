@@ -142,6 +142,69 @@ impl Bfd {
     }
 }
 
+/// Limits of prefixes in a family.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct MaxPrefixes {
+    /// Most prefixes accepted.
+    pub limit: Option<u32>,
+    /// From this share of `limit` on, in percent, a warning is given; 0: never. `None`: the speaker's default.
+    pub warn: Option<u8>,
+    /// How long the peer is left alone after it went over `limit`. `None`: the speaker's default.
+    pub restart: Option<Duration>,
+    /// Most prefixes announced to the peer.
+    pub out: Option<u32>,
+    /// Fields that are not named here.
+    pub extra: Extra,
+}
+
+impl MaxPrefixes {
+    /// A number is the limit; else `{"limit": 1000, "warn": 75, "restart": "60s", "out": 50}`.
+    pub(super) fn take(fields: &mut Fields) -> Result<Option<Self>, ValueError> {
+        match fields.take("max_prefixes") {
+            None => Ok(None),
+            Some(value @ Value::Object(_)) => {
+                Self::parse(value).map(Some).map_err(|error| error.within("max_prefixes"))
+            }
+            Some(other) => {
+                let limit = other.as_u64().or_else(|| other.as_str()?.parse().ok());
+                let limit = limit.and_then(|n| u32::try_from(n).ok()).filter(|n| *n > 0);
+                match limit {
+                    Some(limit) => Ok(Some(Self { limit: Some(limit), ..Self::default() })),
+                    None => Err(ValueError::json(
+                        "max_prefixes",
+                        &other,
+                        "write a number from 1 to 4294967295, or {\"limit\": 1000, \"warn\": 75, \"restart\": \"60s\"}",
+                    )),
+                }
+            }
+        }
+    }
+
+    fn parse(value: Value) -> Result<Self, ValueError> {
+        let mut fields = Fields::of(value)?;
+        let (second, day) = (Duration::from_secs(1), Duration::from_secs(86400));
+        Ok(Self {
+            limit: fields.number("limit", 1, u64::from(u32::MAX))?,
+            warn: fields.number("warn", 0, 100)?,
+            restart: duration::field(&mut fields, "restart", second, second, day)?,
+            out: fields.number("out", 1, u64::from(u32::MAX))?,
+            extra: fields.rest(),
+        })
+    }
+
+    pub(super) fn json(&self) -> Value {
+        if let (Some(limit), true) = (self.limit, Self { limit: None, ..self.clone() } == Self::default()) {
+            return Value::from(limit);
+        }
+        let mut writer = Writer::default();
+        writer.put_some("limit", self.limit);
+        writer.put_some("warn", self.warn);
+        writer.put_some("restart", self.restart.map(duration::text));
+        writer.put_some("out", self.out);
+        writer.object(&self.extra)
+    }
+}
+
 /// Declares an enum that stands as a word in JSON.
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident: $expected:literal { $($(#[$vdoc:meta])* $variant:ident = $word:literal $(| $also:literal)*,)+ }) => {

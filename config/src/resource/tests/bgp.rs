@@ -69,7 +69,7 @@ fn every_field_of_a_peer() {
     assert_eq!(peer.local_as_num.map(Asn::get), Some(65001));
     assert!(peer.passive_mode && peer.own_only && !peer.import_pools);
     assert_eq!(peer.filters, ["tor"]);
-    assert_eq!(peer.max_prefixes, Some(1000));
+    assert_eq!(peer.max_prefixes.and_then(|m| m.limit), Some(1000));
     assert_eq!(peer.bfd, Some(Bfd::default()));
     assert_eq!((peer.role, peer.add_path), (Some(Role::Customer), Some(AddPath::Both)));
     assert!(peer.role_strict && peer.role.is_some_and(|r| r.opposite() == Role::Provider));
@@ -160,6 +160,8 @@ fn impossible_peers_are_refused_with_field_and_next_step() {
         (r#""rr_cluster_id": "abc""#, "dotted quad"),
         (r#""max_prefixes": 0"#, "from 1 to"),
         (r#""bfd": {"interval": "1ms"}"#, "`bfd.interval`: found `\"1ms\"`"),
+        (r#""max_prefixes": {"warn": 101}"#, "max_prefixes.warn"),
+        (r#""max_prefixes": {"restart": "0s"}"#, "max_prefixes.restart"),
         (r#""role": "boss""#, "found `boss`"),
         (r#""families": ["ipv5"]"#, "`families[0]`: found `\"ipv5\"`"),
         (r#""filters": ["a", ""]"#, "`filters[1]`"),

@@ -1,0 +1,154 @@
+//! What is left out of our OPEN because the peer refused it (RFC 5492 3 and 5, RFC 4271 6.2).
+//!
+//! A peer that answers an OPEN with Unsupported Capability names in the data what it stumbled over: the next OPEN does without.
+//! One that names nothing gets an OPEN with no more than families and four-octet ASes, and one that refuses optional
+//! parameters as such, as speakers of before 1998 do, gets none. Each step leaves out something more, so it ends; when nothing
+//! is left to leave out, and after each session, it starts with everything again.
+
+use crate::wire::{Capabilities, ErrorCode, Notification};
+
+/// What to leave out.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Without {
+    /// Capabilities as they stood in the NOTIFICATIONs: code and value.
+    named: Vec<(u8, Box<[u8]>)>,
+    /// All but families and AS.
+    optional: bool,
+    /// All.
+    everything: bool,
+}
+
+impl Without {
+    /// Leaves it out.
+    pub(crate) fn apply(&self, capabilities: &mut Capabilities) {
+        if self.everything {
+            *capabilities = Capabilities::default();
+            return;
+        }
+        if self.optional {
+            *capabilities = Capabilities {
+                multiprotocol: capabilities.multiprotocol,
+                families: capabilities.families,
+                as4: capabilities.as4,
+                ..Capabilities::default()
+            };
+        }
+        for (code, value) in &self.named {
+            capabilities.remove(*code, value);
+        }
+    }
+
+    /// The peer refused an OPEN with these capabilities. `true`: it is worth to try another one at once.
+    pub(crate) fn learn(&mut self, refusal: &Notification, offered: &Capabilities) -> bool {
+        let before = offered;
+        match refusal.code {
+            ErrorCode::UNSUPPORTED_PARAMETER => self.everything = true,
+            ErrorCode::UNSUPPORTED_CAPABILITY if refusal.data.is_empty() => {
+                self.everything = self.optional;
+                self.optional = true;
+            }
+            ErrorCode::UNSUPPORTED_CAPABILITY => self.named.extend(
+                crate::wire::capability_list(&refusal.data).map(|(code, value)| (code, value.into())),
+            ),
+            _ => return false,
+        }
+        let mut after = before.clone();
+        self.apply(&mut after);
+        let more = after != *before;
+        if !more {
+            *self = Self::default();
+        }
+        more
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::Family;
+    use crate::wire::{Families, Role};
+
+    fn offered() -> Capabilities {
+        Capabilities {
+            multiprotocol: true,
+            families: Families::ALL,
+            as4: Some(64512),
+            route_refresh: true,
+            enhanced_refresh: true,
+            extended_messages: true,
+            ext_nexthop: true,
+            graceful_restart: Some(crate::wire::GracefulRestart::default()),
+            role: Some(Role::Customer),
+            ..Capabilities::default()
+        }
+    }
+
+    fn refused(data: &[u8]) -> Notification {
+        Notification::with_data(ErrorCode::UNSUPPORTED_CAPABILITY, data)
+    }
+
+    #[test]
+    fn what_is_named_is_left_out_and_nothing_else() {
+        let mut without = Without::default();
+        assert!(without.learn(&refused(&[64, 2, 0, 120, 1, 4, 0, 2, 0, 1]), &offered()));
+        let mut now = offered();
+        without.apply(&mut now);
+        let wanted = Capabilities {
+            graceful_restart: None,
+            families: Families::NONE.with(Family::Ipv4Unicast),
+            ..offered()
+        };
+        assert_eq!(now, wanted);
+        // Then another one.
+        assert!(without.learn(&refused(&[6, 0]), &now));
+        let mut now = offered();
+        without.apply(&mut now);
+        assert_eq!(now, Capabilities { extended_messages: false, ..wanted });
+        // What was not offered is no reason to try again, and what was learned is forgotten.
+        assert!(!without.learn(&refused(&[71, 0]), &now));
+        assert_eq!(without, Without::default());
+    }
+
+    #[test]
+    fn the_last_family_stays() {
+        let mut without = Without::default();
+        let only = Capabilities { families: Families::NONE.with(Family::Ipv6Unicast), ..offered() };
+        assert!(!without.learn(&refused(&[1, 4, 0, 2, 0, 1]), &only));
+    }
+
+    #[test]
+    fn without_a_name_it_goes_step_by_step_to_nothing() {
+        let mut without = Without::default();
+        assert!(without.learn(&refused(&[]), &offered()));
+        let mut now = offered();
+        without.apply(&mut now);
+        assert_eq!((now.families, now.as4, now.route_refresh), (Families::ALL, Some(64512), false));
+        assert!(without.learn(&refused(&[]), &now));
+        without.apply(&mut now);
+        assert_eq!(now, Capabilities::default());
+        assert!(!without.learn(&refused(&[]), &now));
+        assert_eq!(without, Without::default());
+    }
+
+    #[test]
+    fn old_speakers_get_no_parameters_at_all() {
+        let mut without = Without::default();
+        assert!(without.learn(&Notification::new(ErrorCode::UNSUPPORTED_PARAMETER), &offered()));
+        let mut now = offered();
+        without.apply(&mut now);
+        assert_eq!(now, Capabilities::default());
+    }
+
+    #[test]
+    fn any_data_ends() {
+        for data in [&[1][..], &[1, 200, 3], &[0, 0, 0], &[255; 40], &[65, 0], &[2, 0, 128, 0]] {
+            let mut without = Without::default();
+            let mut now = offered();
+            for _ in 0..5 {
+                without.learn(&refused(data), &now);
+                now = offered();
+                without.apply(&mut now);
+            }
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! What is kept of errors, and which OPEN follows a refused one.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tortie_bgp::wire::{Capabilities, ErrorCode, MessageKind, Notification, Open};
+use tortie_bgp::{ConnId, Dial, Down, DownCode, Event, Input, LastError, MistakeKind, PeerId, Reset, State};
+
+use crate::raw::{CONN, Hand, open, update};
+use crate::support::{greeting, ip, peer};
+
+impl Hand {
+    fn last_error(&self) -> Option<LastError> {
+        self.speaker.peer(PeerId(1), self.now).unwrap().last_error
+    }
+
+    fn last_down(&self) -> Down {
+        self.speaker.peer(PeerId(1), self.now).unwrap().last_down.unwrap().0
+    }
+
+    /// Our OPEN on this connection.
+    fn offer(&mut self, conn: ConnId) -> Open {
+        let sent = self.sent(conn);
+        let (kind, body) = sent.first().unwrap();
+        assert_eq!(*kind, MessageKind::Open);
+        Open::decode(body).unwrap()
+    }
+
+    /// The peer refuses our OPEN with this, and the next attempt is made within a second or two.
+    fn refuses(&mut self, conn: ConnId, refusal: &Notification) {
+        let mut bytes = Vec::new();
+        refusal.write(&mut bytes);
+        self.events.clear();
+        self.give(Input::Data(conn, &bytes));
+    }
+}
+
+fn bytes(notification: &Notification) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    notification.write(&mut bytes);
+    bytes
+}
+
+#[test]
+fn the_offending_octets_are_kept() {
+    // RFC 4271 6.1: a bad header; nothing of the connection is left, the octets are.
+    let mut hand = Hand::new().up();
+    assert_eq!(hand.last_error(), None);
+    let mut junk = vec![0xff; 18];
+    junk.extend([9; 30]);
+    hand.refused(&junk);
+    let error = hand.last_error().unwrap();
+    assert_eq!((error.kind, error.code), (MistakeKind::Sent, Some((1, 2))));
+    assert_eq!(*error.message, junk[..]);
+    // The second message of three: not the first, nor the third.
+    let mut hand = Hand::new().up();
+    let mut bad = update(2..3);
+    let end = bad.len();
+    // ORIGIN 9.
+    let origin = bad.windows(4).position(|w| w == [0x40, 1, 1, 0]).unwrap();
+    bad[origin + 3] = 9;
+    hand.give(Input::Data(CONN, &[update(1..2), bad.clone(), update(3..4)].concat()));
+    let error = hand.last_error().unwrap();
+    assert_eq!((error.kind, error.code), (MistakeKind::Withdrawn, None));
+    assert_eq!(*error.message, bad[..end]);
+    assert!(error.text.contains("attribute 1"), "{}", error.text);
+    // It outlives the session.
+    hand.give(Input::Closed(CONN, "gone".into()));
+    hand.wait(Duration::from_secs(100));
+    let error = hand.last_error().unwrap();
+    assert_eq!((error.kind, error.ago), (MistakeKind::Withdrawn, Duration::from_secs(100)));
+}
+
+#[test]
+fn what_is_kept_is_bounded() {
+    let mut hand = Hand::new().up();
+    let mut long = update(1..200);
+    let origin = long.windows(4).position(|w| w == [0x40, 1, 1, 0]).unwrap();
+    long[origin + 3] = 9;
+    hand.give(Input::Data(CONN, &long));
+    assert_eq!(*hand.last_error().unwrap().message, long[..512]);
+    let data = vec![7; 3000];
+    hand.give(Input::Data(CONN, &bytes(&Notification::with_data(ErrorCode::CEASE, &data))));
+    let error = hand.last_error().unwrap();
+    assert_eq!((error.kind, &*error.data, &*error.message), (MistakeKind::Received, &data[..512], &[][..]));
+}
+
+/// RFC 9003: read out to people whatever it contains, and safe to print.
+#[test]
+fn shutdown_communications_are_read_and_made_safe() {
+    let text = |code: u8, data: &[u8]| {
+        let mut hand = Hand::new().up();
+        hand.give(Input::Data(CONN, &bytes(&Notification::with_data(ErrorCode(6, code), data))));
+        let down = hand.last_down();
+        assert_eq!((down.code, down.notification), (DownCode::NotificationReceived, Some((6, code))));
+        down.text
+    };
+    assert!(text(2, b"\x0bmaintenance").ends_with(": maintenance"));
+    assert!(text(4, b"\x04boot").ends_with(": boot"));
+    // A terminal is not to be reached.
+    let sneaky = text(2, b"\x0a\x1b[31mx\r\ny\xff");
+    assert!(!sneaky.contains(|c: char| c.is_control()), "{sneaky:?}");
+    // Of a wrong length: what is there.
+    assert!(text(2, b"\xffshort").ends_with(": short"));
+    // 255 octets, the most there can be, and none.
+    let long = [&[255][..], &[b'a'; 255]].concat();
+    assert!(text(2, &long).ends_with(&"a".repeat(255)));
+    assert!(!text(2, &[0]).contains(": "));
+    // Other subcodes carry none.
+    assert!(!text(3, b"\x04text").contains("text"));
+}
+
+#[test]
+fn a_reset_tells_why() {
+    for (text, told) in [
+        ("moving racks", "moving racks".to_owned()),
+        ("", String::new()),
+        (&"\u{e4}".repeat(200), "\u{e4}".repeat(127)),
+    ] {
+        let mut hand = Hand::new().up();
+        hand.sent(CONN);
+        hand.give(Input::Reset(PeerId(1), Reset::Hard(text.to_owned())));
+        let (kind, body) = hand.sent(CONN).pop().unwrap();
+        assert_eq!((kind, &body[..2]), (MessageKind::Notification, &[6, 4][..]));
+        let said = if told.is_empty() { vec![] } else { [&[told.len() as u8], told.as_bytes()].concat() };
+        assert_eq!(&body[2..], said);
+    }
+}
+
+fn dialled(hand: &mut Hand, conn: ConnId) {
+    let local = SocketAddr::new(ip("192.0.2.1"), 40_000);
+    hand.give(Input::Dialled { peer: PeerId(1), conn, local, remote: SocketAddr::new(ip("192.0.2.9"), 179) });
+}
+
+/// A peer that we dial; the first attempt is at `ConnId(10)`.
+fn dialling() -> Hand {
+    let mut hand = Hand::new();
+    hand.give(Input::Closed(CONN, "gone".into()));
+    let mut config = peer(ip("192.0.2.9"), 65001);
+    config.dial = Dial::Now;
+    config.extended_messages = true;
+    hand.give(Input::Peer(PeerId(1), Box::new(config)));
+    hand.wait(Duration::from_secs(20));
+    assert!(hand.events.contains(&Event::Dial(PeerId(1))));
+    dialled(&mut hand, ConnId(10));
+    hand
+}
+
+#[test]
+fn a_refused_capability_is_left_out_at_once() {
+    let mut hand = dialling();
+    let first = hand.offer(ConnId(10)).capabilities;
+    assert!(first.graceful_restart.is_some() && first.extended_messages && first.enhanced_refresh);
+    let refusal = Notification::with_data(ErrorCode::UNSUPPORTED_CAPABILITY, &[64, 2, 0, 120, 70, 0]);
+    hand.refuses(ConnId(10), &refusal);
+    hand.wait(Duration::from_millis(1001));
+    assert!(hand.events.contains(&Event::Dial(PeerId(1))), "no waiting");
+    dialled(&mut hand, ConnId(11));
+    let second = hand.offer(ConnId(11)).capabilities;
+    assert_eq!(second, Capabilities { graceful_restart: None, enhanced_refresh: false, ..first.clone() });
+    hand.give(Input::Data(ConnId(11), &greeting(&open())));
+    assert_eq!(hand.state(), State::Established);
+    // After a session all is offered again: the peer may have learned.
+    hand.events.clear();
+    hand.give(Input::Closed(ConnId(11), "restarted".into()));
+    hand.wait(Duration::from_secs(2));
+    dialled(&mut hand, ConnId(12));
+    let again = hand.offer(ConnId(12)).capabilities;
+    assert!(again.graceful_restart.is_some() && again.enhanced_refresh);
+}
+
+#[test]
+fn a_speaker_without_capabilities_gets_none() {
+    let mut hand = dialling();
+    hand.refuses(ConnId(10), &Notification::new(ErrorCode::UNSUPPORTED_PARAMETER));
+    hand.wait(Duration::from_millis(1001));
+    dialled(&mut hand, ConnId(11));
+    let bare = hand.sent(ConnId(11)).remove(0).1;
+    // RFC 4271 4.2: version, AS, hold time, identifier, no optional parameters.
+    assert_eq!(bare, [4, 0xfc, 0x00, 0, 90, 0, 0, 0, 1, 0]);
+    let old = Open { capabilities: Capabilities::default(), ..open() };
+    hand.give(Input::Data(ConnId(11), &greeting(&old)));
+    assert_eq!(hand.state(), State::Established);
+    assert!(!hand.speaker.peer(PeerId(1), hand.now).unwrap().session.unwrap().as4);
+}
+
+/// What cannot be left out is an error like others: the pauses grow.
+#[test]
+fn a_refusal_that_we_cannot_help_waits() {
+    let mut hand = dialling();
+    hand.offer(ConnId(10));
+    hand.refuses(
+        ConnId(10),
+        &Notification::with_data(ErrorCode::UNSUPPORTED_CAPABILITY, &[1, 4, 0, 25, 0, 70]),
+    );
+    hand.wait(Duration::from_secs(3));
+    assert!(!hand.events.contains(&Event::Dial(PeerId(1))));
+    hand.wait(Duration::from_secs(3));
+    assert!(hand.events.contains(&Event::Dial(PeerId(1))));
+}
+
+#[test]
+fn a_configured_send_hold_time_counts_but_never_less_than_the_hold_time() {
+    for (configured, from, to) in [(Some(100), 95, 125), (Some(10), 85, 115), (None, 475, 505)] {
+        let mut hand = Hand::new();
+        let mut config = peer(ip("192.0.2.9"), 65001);
+        config.dial = Dial::Passive;
+        config.send_hold_time = configured.map(Duration::from_secs);
+        hand.give(Input::Peer(PeerId(1), Box::new(config)));
+        let mut hand = hand.up();
+        hand.sent(CONN);
+        let start = hand.now;
+        let mut keepalive = Vec::new();
+        tortie_bgp::wire::write_keepalive(&mut keepalive);
+        while hand.state() == State::Established {
+            hand.wait(Duration::from_secs(5));
+            hand.give(Input::Data(CONN, &keepalive));
+        }
+        // It begins when the first keepalive cannot be sent, after 22 to 30 s.
+        let lasted = hand.now.duration_since(start).as_secs();
+        assert!((from + 22..=to + 10).contains(&lasted), "{configured:?} {lasted}");
+        assert_eq!(hand.last_down().notification, Some((8, 0)));
+        let (kind, body) = hand.sent(CONN).pop().unwrap();
+        assert_eq!((kind, &body[..]), (MessageKind::Notification, &[8, 0][..]));
+    }
+}
