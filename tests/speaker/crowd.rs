@@ -1,7 +1,6 @@
 //! Many peers at once.
 
-#[path = "../../examples/bgp_load/load.rs"]
-mod load;
+use crate::load;
 
 use std::net::Ipv4Addr;
 use std::time::Duration;

@@ -10,6 +10,7 @@ mod bird_tests;
 mod crowd;
 mod filters;
 mod frr;
+mod load;
 mod net;
 mod node;
 mod others;
