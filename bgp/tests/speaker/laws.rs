@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use tortie_bgp::attr::{Attributes, Edit};
-use tortie_bgp::{Export, Family, Import, Input, PeerId, PeerView, Policy, Reset, RouteTable, RouteView};
+use tortie_bgp::{
+    Export, Family, Import, Input, PathInfo, PeerId, PeerView, Policy, Reset, RouteTable, RouteView,
+};
 use tortie_config::Cidr;
 
 use crate::net::{Net, Rng};
@@ -31,7 +33,10 @@ impl Policy for Numbered {
             (number, false) if self.bit(prefix, 7) => {
                 // What was received decides along, so that a decision on changed attributes would show.
                 let seen = u32::try_from(received.communities.len()).unwrap();
-                let pref = Edit::LocalPref(100 + from.id.0 * number as u32);
+                // Whoever has several paths from behind it is not preferred to those who have none: it prefers what we send
+                // to its own, and the two would have more than one way to agree.
+                let far = from.asn > 65001;
+                let pref = Edit::LocalPref(if far { 90 } else { 100 + from.id.0 * number as u32 });
                 Import::AcceptWith(
                     [pref, Edit::AddCommunities([seen, 1000 + number as u32].into())].into_iter().collect(),
                 )
@@ -58,35 +63,83 @@ fn prefix(n: usize) -> Cidr {
     cidr(&format!("10.{}.{}.0/24", n / 256, n % 256))
 }
 
-/// What a node has from the middle, without what is stale.
-fn view(net: &Net, at: usize, from: usize) -> BTreeMap<Cidr, Arc<Attributes>> {
-    net.received(at, from)
+/// Routes by prefix and path identifier.
+type Routes = BTreeMap<(Cidr, Option<u32>), PathInfo>;
+
+fn routes(net: &Net, at: usize, table: RouteTable) -> Routes {
+    let all = net.table(at, table, Family::Ipv4Unicast).into_iter();
+    all.flat_map(|(prefix, paths)| paths.into_iter().map(move |p| ((prefix, p.path_id), p))).collect()
+}
+
+/// What a node has from another, without what is stale.
+fn view(net: &Net, at: usize, from: usize) -> BTreeMap<(Cidr, Option<u32>), Arc<Attributes>> {
+    let routes = routes(net, at, RouteTable::AdjIn(PeerId(from as u32)));
+    routes.into_iter().map(|(key, path)| (key, path.attributes)).collect()
+}
+
+/// Nodes that the last member has behind it, in an AS each. They originate what others originate too, so that this member
+/// has several paths to send.
+const LEAVES: usize = 3;
+
+fn asn(members: usize, n: usize) -> u32 {
+    match n {
+        0..=3 => 64512,
+        _ if n < members => 65001,
+        _ => 65100 + n as u32,
+    }
+}
+
+/// Who has a session with whom.
+fn neighbours(members: usize, n: usize) -> Vec<usize> {
+    match n {
+        0 => (1..=members).collect(),
+        _ if n < members => vec![0],
+        _ if n == members => std::iter::once(0).chain(members + 1..=members + LEAVES).collect(),
+        _ => vec![members],
+    }
+}
+
+/// Configures `n` as a peer at `at`. The middle sends two paths to member 1, three to member 4 and to the last one, takes
+/// several of the last one, and offers to send to member 2, which does not take them.
+fn half(net: &mut Net, members: usize, at: usize, n: usize, class: u64) {
+    net.half(at, n, &|_: usize, c: &mut tortie_bgp::PeerConfig| {
+        c.asn = asn(members, n);
+        c.reflector_client = (at == 0 && n < 3).then_some(9);
+        c.policy_class = class;
+        c.allow_own_as = if at.max(n) < members { 3 } else { 0 };
+        let many = [1, 4, members].contains(&at.max(n)) && at.min(n) == 0;
+        c.add_path_receive = many;
+        c.add_path_send = match (at, n) {
+            (0, 1 | 2) => 2,
+            _ if many => 3,
+            _ => 0,
+        };
+    });
+}
+
+/// All sessions of a node, at this end.
+fn halves(net: &mut Net, members: usize, at: usize) {
+    for n in neighbours(members, at) {
+        half(net, members, at, n, at as u64);
+    }
 }
 
 /// A reflector or transit router in the middle (0), members around it, random life, then rest.
 fn life(seed: u64, members: usize, prefixes: usize, steps: usize) -> Net {
     let mut net = Net::new(seed);
     let mut rng = Rng(seed ^ 0xabcd);
-    for n in 0..=members {
-        // Members 1 and 2 are clients, 3 an iBGP peer, the rest eBGP of one AS.
-        net.node(if n > 3 { 65001 } else { 64512 });
+    // Members 1 and 2 are clients, 3 an iBGP peer, the rest eBGP of one AS, the last one of another.
+    let nodes = 1 + members + LEAVES;
+    for n in 0..nodes {
+        net.node(asn(members, n));
     }
     net.ready_all();
-    let half = |at: usize, n: usize, class: u64| {
-        move |_: usize, c: &mut tortie_bgp::PeerConfig| {
-            c.asn = if at == 0 && n > 3 { 65001 } else { 64512 };
-            c.reflector_client = (at == 0 && n < 3).then_some(9);
-            c.policy_class = class;
-            c.allow_own_as = 3;
-        }
-    };
-    for n in 1..=members {
-        net.half(0, n, &half(0, n, 0));
-        net.half(n, 0, &half(n, n, 0));
+    for n in 0..nodes {
+        halves(&mut net, members, n);
     }
     let mut down = None;
     for _ in 0..steps {
-        let node = rng.below(members + 1);
+        let node = rng.below(nodes);
         let count = 1 + rng.below(6);
         match rng.below(14) {
             0..=5 => {
@@ -109,7 +162,7 @@ fn life(seed: u64, members: usize, prefixes: usize, steps: usize) -> Net {
             8 => {
                 let n = 1 + rng.below(members);
                 let class = rng.next() % 3;
-                net.half(0, n, &half(0, n, class));
+                half(&mut net, members, 0, n, class);
             }
             9 => net.nodes[1 + rng.below(members)].stuck ^= true,
             10 => {
@@ -137,14 +190,13 @@ fn life(seed: u64, members: usize, prefixes: usize, steps: usize) -> Net {
                 }
                 Some(n) => {
                     let id = 0x0aff_0001 + n as u32;
-                    let asn = if n > 3 { 65001 } else { 64512 };
                     let global = tortie_bgp::GlobalConfig {
                         restarting: (rng.below(2) == 0).then(|| vec![Family::Ipv4Unicast]),
-                        ..crate::support::global(asn, id)
+                        ..crate::support::global(asn(members, n), id)
                     };
                     net.start(n, global, policy(crate::support::TakeAll));
                     net.give(n, Input::LocalReady);
-                    net.half(n, 0, &half(n, n, 0));
+                    halves(&mut net, members, n);
                 }
             },
             _ => {
@@ -158,11 +210,11 @@ fn life(seed: u64, members: usize, prefixes: usize, steps: usize) -> Net {
     if let Some(n) = down {
         net.start(
             n,
-            crate::support::global(if n > 3 { 65001 } else { 64512 }, 0x0aff_0001 + n as u32),
+            crate::support::global(asn(members, n), 0x0aff_0001 + n as u32),
             policy(crate::support::TakeAll),
         );
         net.give(n, Input::LocalReady);
-        net.half(n, 0, &half(n, n, 0));
+        halves(&mut net, members, n);
     }
     for node in &mut net.nodes {
         node.stuck = false;
@@ -180,30 +232,45 @@ fn check(net: &mut Net, members: usize) {
     let held: Vec<_> = (1..=members).map(|n| view(net, n, 0)).collect();
     for (n, have) in (1..).zip(&held) {
         // What the middle says it sends is what they have.
-        let out = net.table(0, RouteTable::AdjOut(PeerId(n as u32)), Family::Ipv4Unicast);
-        let sent: Vec<_> = out.keys().copied().collect();
-        assert_eq!(have.keys().copied().collect::<Vec<_>>(), sent, "member {n}");
+        let out = routes(net, 0, RouteTable::AdjOut(PeerId(n as u32)));
+        assert_eq!(have.keys().collect::<Vec<_>>(), out.keys().collect::<Vec<_>>(), "member {n}");
         let status = net.status(0, n);
-        assert_eq!(status.families[0].advertised as usize, sent.len(), "member {n}");
+        assert_eq!(status.families[0].advertised as usize, out.len(), "member {n}");
+        assert!(status.families[0].end_of_rib_sent && net.status(n, 0).families[0].end_of_rib_received);
+        // Nothing is sent twice.
+        let many = n == 1 || n == 4 || n == members;
+        let mut sent: Vec<_> = out
+            .iter()
+            .map(|((p, _), path)| (*p, format!("{:?} {:?}", path.source, path.attributes)))
+            .collect();
+        let total = sent.len();
+        sent.sort();
+        sent.dedup();
+        assert_eq!(sent.len(), total, "member {n}");
+        assert!(out.keys().all(|(_, id)| id.is_some() == many), "member {n}");
         // The explanation agrees with what was done.
         for p in 0..40 {
             let trace = net.nodes[0].speaker.explain_export(prefix(p), PeerId(n as u32));
-            assert_eq!(trace.announced.is_some(), have.contains_key(&prefix(p)), "member {n} {p} {trace:?}");
-            if let Some(attributes) = trace.announced {
-                let mut got = (*have[&prefix(p)]).clone();
+            let first = have.range((prefix(p), None)..).next().filter(|((has, _), _)| *has == prefix(p));
+            assert_eq!(trace.announced.is_some(), first.is_some(), "member {n} {p} {trace:?}");
+            if let (Some(attributes), Some((_, got))) = (trace.announced, first) {
+                let mut got = (**got).clone();
                 // Sent to iBGP only; a next hop has no link-local address here.
                 got.local_pref = attributes.local_pref;
                 assert_eq!(*attributes, got, "member {n} {p}");
             }
         }
         // Counters agree with the table.
-        let inn = net.table(0, RouteTable::AdjIn(PeerId(n as u32)), Family::Ipv4Unicast);
+        let inn = routes(net, 0, RouteTable::AdjIn(PeerId(n as u32)));
         let filtered =
-            inn.values().filter(|p| matches!(p[0].unusable, Some(tortie_bgp::Unusable::Filtered(_)))).count();
-        let best = inn.values().filter(|p| p[0].best).count();
+            inn.values().filter(|p| matches!(p.unusable, Some(tortie_bgp::Unusable::Filtered(_)))).count();
+        let best = inn.values().filter(|p| p.best).count();
         let f = status.families[0];
         let counted = (f.received as usize, f.filtered as usize, f.best as usize, f.stale);
         assert_eq!(counted, (inn.len(), filtered, best, 0), "member {n}");
+        // And with what the member sends.
+        let theirs = routes(net, n, RouteTable::AdjOut(PeerId(0)));
+        assert_eq!(inn.keys().collect::<Vec<_>>(), theirs.keys().collect::<Vec<_>>(), "member {n}");
     }
     // A best path in the table is what take_best gave.
     let loc = net.table(0, RouteTable::Loc, Family::Ipv4Unicast);
@@ -243,7 +310,7 @@ proptest! {
     #[test]
     fn nothing_is_left_behind(seed in any::<u64>()) {
         let mut net = life(seed, 5, 40, 30);
-        for n in 0..6 {
+        for n in 0..6 + LEAVES {
             let all: Vec<_> = (0..40).map(|p| (prefix(p), None)).collect();
             net.give(n, Input::Local(&all));
         }
