@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+mod add_path;
 mod bfd;
 mod bfd_load;
 mod bird;

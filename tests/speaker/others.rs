@@ -138,6 +138,20 @@ fn frr() {
     frr.says("show bgp ipv4 unicast", "10.1.0.0/26");
 }
 
+/// Starts OpenBGPD with this configuration.
+pub(crate) fn start_openbgpd(program: &Path, config: &str) -> Daemon {
+    // It wants a user of its own, which an unpacked package has not made: the accounts it sees are its own, too.
+    let script = "cp /etc/passwd passwd; cp /etc/group group; mkdir -m 0755 empty
+        echo \"_openbgpd:x:64999:64999::$PWD/empty:/usr/sbin/nologin\" >> passwd; echo '_openbgpd:x:64999:' >> group
+        mount --bind passwd /etc/passwd && mount --bind group /etc/group && exec \"$0\" -d -f conf";
+    let unshare = PathBuf::from("unshare");
+    Daemon::start(&unshare, config, |dir| {
+        std::fs::set_permissions(dir.join("conf"), std::os::unix::fs::PermissionsExt::from_mode(0o600))
+            .unwrap();
+        ["-m", "sh", "-c", script, program.to_str().unwrap()].map(String::from).to_vec()
+    })
+}
+
 #[test]
 fn openbgpd() {
     if !net::enter(&[]) {
@@ -159,16 +173,7 @@ fn openbgpd() {
         allow from any
         allow to any
         ";
-    // It wants a user of its own, which an unpacked package has not made: the accounts it sees are its own, too.
-    let script = "cp /etc/passwd passwd; cp /etc/group group; mkdir -m 0755 empty
-        echo \"_openbgpd:x:64999:64999::$PWD/empty:/usr/sbin/nologin\" >> passwd; echo '_openbgpd:x:64999:' >> group
-        mount --bind passwd /etc/passwd && mount --bind group /etc/group && exec \"$0\" -d -f conf";
-    let unshare = PathBuf::from("unshare");
-    let daemon = Daemon::start(&unshare, config, |dir| {
-        std::fs::set_permissions(dir.join("conf"), std::os::unix::fs::PermissionsExt::from_mode(0o600))
-            .unwrap();
-        ["-m", "sh", "-c", script, program.to_str().unwrap()].map(String::from).to_vec()
-    });
+    let daemon = start_openbgpd(&program, config);
     let _a = meets(&|| daemon.log(), 12);
     daemon.says(&cli, &["-s", &daemon.file("socket"), "show", "rib"], "10.1.0.0/26");
 }
