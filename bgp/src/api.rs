@@ -94,6 +94,9 @@ pub struct PeerConfig {
     pub allow_own_as: u8,
     /// Offer graceful restart (RFC 4724) with this restart time; `None`: the global one.
     pub restart_time: Option<Duration>,
+    /// Offer long-lived graceful restart (RFC 9494) with this time, in whole seconds (at most 16,777,215), and keep the
+    /// peer's routes for what it offers, at most as long. `None`: neither.
+    pub long_lived_restart_time: Option<Duration>,
     /// Offer extended messages (RFC 8654).
     pub extended_messages: bool,
     /// Offer to take several paths of a prefix (RFC 7911).
@@ -144,6 +147,7 @@ impl PeerConfig {
             reflector_client: None,
             allow_own_as: 0,
             restart_time: None,
+            long_lived_restart_time: None,
             extended_messages: false,
             add_path_receive: false,
             add_path_send: 0,

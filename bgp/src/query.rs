@@ -97,6 +97,9 @@ pub enum RestartPhase {
     Idle,
     /// The peer went away; its routes are kept for at most this long (RFC 4724 4.2).
     Waiting(Duration),
+    /// The peer stayed away longer than its restart time; its routes are kept as the least preferred ones for at most this
+    /// long (RFC 9494).
+    LongLived(Duration),
     /// The peer is back; its stale routes wait for End-of-RIB for at most this long.
     Refreshing(Duration),
 }
@@ -288,6 +291,8 @@ pub struct PathInfo {
 pub enum Step {
     /// Routes that this speaker originates win.
     Local,
+    /// Long-lived stale routes come last (RFC 9494 4.4).
+    LongLivedStale,
     /// Highest LOCAL_PREF (RFC 4271 9.1.1).
     LocalPref,
     /// Shortest AS_PATH (RFC 4271 9.1.2.2 a).
@@ -316,6 +321,7 @@ impl Step {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Local => "local route",
+            Self::LongLivedStale => "long-lived stale (RFC 9494 4.4)",
             Self::LocalPref => "LOCAL_PREF (RFC 4271 9.1.1)",
             Self::AsPathLength => "AS_PATH length (RFC 4271 9.1.2.2 a)",
             Self::Origin => "ORIGIN (RFC 4271 9.1.2.2 b)",

@@ -119,6 +119,7 @@ pub(super) fn peer(
         capabilities,
         graceful_restart: match status.map(|s| s.restart) {
             Some(RestartPhase::Waiting(left)) => format!("helper, {}s left", left.as_secs()),
+            Some(RestartPhase::LongLived(left)) => format!("long-lived helper, {}s left", left.as_secs()),
             Some(RestartPhase::Refreshing(left)) => format!("refreshing, {}s left", left.as_secs()),
             _ => "idle".to_owned(),
         },

@@ -160,6 +160,7 @@ impl Ends<'_> {
             send_hold_time: None,
             keepalive_time: None,
             restart_time: RESTART_TIME,
+            long_lived_restart_time: None,
             reflector_client: None,
             next_hop: NextHopMode::Auto,
             allow_local_as: 0,
@@ -297,6 +298,7 @@ impl Ends<'_> {
         peer.send_hold_time = value.send_hold_time;
         peer.keepalive_time = value.keepalive_time;
         peer.restart_time = value.restart_time.unwrap_or(RESTART_TIME);
+        peer.long_lived_restart_time = value.long_lived_restart_time.filter(|time| !time.is_zero());
     }
 
     /// The cluster id to reflect with.

@@ -188,6 +188,7 @@ fn an_explicit_peer_that_is_a_host_takes_the_place_of_its_mesh_session() {
 #[test]
 fn options_of_a_peer_reach_its_session() {
     let value = r#"{"as_num":"65001","port":1790,"password":"s","source_addr":"None","restart_time":"30s",
+        "long_lived_restart_time":"1h",
         "keepalive_time":"10s","hold_time":"45s","next_hop_mode":"Keep","ttl_security":3,"num_allow_local_as":2,
         "local_as_num":"65099","passive_mode":true,"filters":["f"],"max_prefixes":100,"role":"customer","role_strict":true,"send_hold_time":"600s","families":["ipv4","ipv6"],
         "extended_messages":false,"own_only":true,"import_pools":false,
@@ -204,6 +205,7 @@ fn options_of_a_peer_reach_its_session() {
         (peer.restart_time, peer.keepalive_time, peer.hold_time),
         (SECONDS(30), Some(SECONDS(10)), SECONDS(45))
     );
+    assert_eq!(peer.long_lived_restart_time, Some(SECONDS(3600)));
     assert_eq!((peer.next_hop, peer.ttl_security, peer.allow_local_as), (NextHopMode::Keep, Some(3), 2));
     let limit = peer.max_prefixes.as_ref().and_then(|limits| limits.limit);
     assert_eq!((peer.local_asn, limit, peer.extended_messages), (Some(65099), Some(100), false));

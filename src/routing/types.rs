@@ -118,6 +118,8 @@ pub struct PeerIntent {
     pub keepalive_time: Option<Duration>,
     /// `restart_time`, else the default of 120 s.
     pub restart_time: Duration,
+    /// `long_lived_restart_time` (RFC 9494).
+    pub long_lived_restart_time: Option<Duration>,
     /// The peer is a reflector client of ours, with this cluster id (RFC 4456).
     pub reflector_client: Option<u32>,
     /// `next_hop_mode` or `keep_next_hop`.

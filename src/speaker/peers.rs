@@ -231,6 +231,7 @@ fn config(intent: &PeerIntent, name: Arc<str>, classes: &Classes) -> PeerConfig 
     config.reflector_client = intent.reflector_client;
     config.allow_own_as = intent.allow_local_as;
     config.restart_time = Some(intent.restart_time);
+    config.long_lived_restart_time = intent.long_lived_restart_time;
     config.extended_messages = intent.extended_messages;
     config.add_path_receive = intent.add_path.is_some_and(AddPath::receives);
     config.add_path_send = if intent.add_path.is_some_and(AddPath::sends) { ADD_PATH_SENT } else { 0 };
@@ -288,6 +289,7 @@ mod tests {
             send_hold_time: None,
             keepalive_time: None,
             restart_time: Duration::from_secs(120),
+            long_lived_restart_time: None,
             reflector_client: None,
             next_hop: routing::NextHopMode::Auto,
             allow_local_as: 0,

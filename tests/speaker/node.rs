@@ -82,6 +82,7 @@ pub(crate) fn peer(at: &str, local: &str, asn: u32) -> PeerIntent {
         send_hold_time: None,
         keepalive_time: None,
         restart_time: Duration::from_secs(120),
+        long_lived_restart_time: None,
         reflector_client: None,
         next_hop: NextHopMode::Auto,
         allow_local_as: 0,

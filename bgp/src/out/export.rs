@@ -29,6 +29,8 @@ pub(crate) struct GroupKey {
     /// The peers are reflector clients of ours in this cluster.
     pub(crate) client: Option<u32>,
     pub(crate) next_hop: NextHopMode,
+    /// The peers said that they know of long-lived stale routes (RFC 9494).
+    pub(crate) long_lived: bool,
     /// Our next hop for routes of this family; `None`: we have none.
     pub(crate) own: Option<IpAddr>,
     pub(crate) class: u64,
@@ -131,6 +133,19 @@ pub(crate) fn verdict(
     }
     let forbidden = well_known(attributes, key.session.ebgp).filter(|_| !local);
     if !note(r, "well-known", forbidden.is_none(), || forbidden.unwrap_or("no such community").into()) {
+        return Verdict::No;
+    }
+    let stale = !local && attributes.has_community(community::LLGR_STALE);
+    // RFC 9494 4.3 and 4.6.
+    if !note(r, "long-lived", !stale || key.long_lived || !key.session.ebgp, || {
+        match (stale, key.long_lived, key.session.ebgp) {
+            (false, ..) => "not long-lived stale",
+            (true, true, _) => "long-lived stale, and the peer knows what that is",
+            (true, false, false) => "long-lived stale: with NO_EXPORT and local preference 0",
+            (true, false, true) => "long-lived stale, and the peer does not know what that is",
+        }
+        .into()
+    }) {
         return Verdict::No;
     }
     if !note(r, "reflection", may_pass_on(shared, key, path.source), || {
@@ -281,6 +296,14 @@ pub(crate) fn attributes(
                 e.originator_id = Some(e.originator_id.unwrap_or(source.router_id));
                 e.cluster_list = std::iter::once(cluster).chain(e.cluster_list.iter().copied()).collect();
             });
+        }
+    }
+    if out.source != LOCAL && received.has_community(community::LLGR_STALE) {
+        // Whatever policy did, it is not removed (RFC 9494 4.3).
+        a.add_communities(&[community::LLGR_STALE]);
+        if !key.session.ebgp && !key.long_lived {
+            a.add_communities(&[community::NO_EXPORT]);
+            a.local_pref = Some(0);
         }
     }
     if let Some(added) = added {

@@ -10,8 +10,9 @@ use super::adv::Adv;
 use super::export::{Face, GroupKey};
 use super::group::Group;
 use super::member::{EndOfRib, Produced};
+use crate::attr::community;
 use crate::rib::Shared;
-use crate::rib::entry::Key;
+use crate::rib::entry::{Key, Path};
 use crate::rib::import::{self, Judge, Judged};
 use crate::rib::source::LOCAL;
 use crate::rib::table::Table;
@@ -255,8 +256,9 @@ impl<A: Key> FamilyRib<A> {
                 let mut judge = Judge::default();
                 self.table.revise(shared, slot, |shared, prefix, path| {
                     let source = shared.sources.get(path.source)?;
-                    (all || source.family(A::FAMILY).reimport)
-                        .then(|| revised(&mut judge, shared, path.source, prefix, path.attr))
+                    let family = source.family(A::FAMILY);
+                    let stale = family.is_long_lived(path.generation);
+                    (all || family.reimport).then(|| revised(&mut judge, shared, prefix, path, stale))
                 });
                 judge.finish(shared);
             }
@@ -264,7 +266,11 @@ impl<A: Key> FamilyRib<A> {
                 self.table.remove_if(shared, slot, |shared, path| {
                     let source = shared.sources.get(path.source);
                     path.source != LOCAL
-                        && !source.is_some_and(|s| s.family(A::FAMILY).is_valid(path.generation))
+                        && !source.is_some_and(|s| {
+                            let family = s.family(A::FAMILY);
+                            family.is_valid(path.generation)
+                                && !(family.is_long_lived(path.generation) && is_no_llgr(shared, path.attr))
+                        })
                 });
             }
             if reexport && self.groups.iter_mut().any(|(_, g)| g.differs(shared, &self.table, slot)) {
@@ -288,11 +294,17 @@ fn is_dirty(shared: &Shared, attr: u32) -> bool {
     shared.attrs.set(attr).is_some_and(|a| shared.hops.is_dirty(a.hop))
 }
 
-fn revised(judge: &mut Judge, shared: &mut Shared, source: u32, prefix: Cidr, attr: u32) -> Judged {
-    let received = shared.attrs.received(attr);
-    let looped = match (shared.sources.get(source), shared.attrs.attributes(received)) {
+/// The sender wants no long-lived copy of it (RFC 9494 4.2).
+fn is_no_llgr(shared: &Shared, attr: u32) -> bool {
+    let received = shared.attrs.attributes(shared.attrs.received(attr));
+    received.is_some_and(|a| a.has_community(community::NO_LLGR))
+}
+
+fn revised(judge: &mut Judge, shared: &mut Shared, prefix: Cidr, path: &Path, stale: bool) -> Judged {
+    let received = shared.attrs.received(path.attr);
+    let looped = match (shared.sources.get(path.source), shared.attrs.attributes(received)) {
         (Some(from), Some(attributes)) => import::loop_check(shared, from, attributes),
         _ => None,
     };
-    judge.judge(shared, source, prefix, received, looped, false)
+    judge.revise(shared, path.source, prefix, received, looped, stale)
 }

@@ -9,6 +9,7 @@ use super::hops::NO_HOP;
 use super::import::ACCEPTED;
 use super::source::LOCAL;
 use super::table::Table;
+use crate::attr::community;
 
 impl<A: Key> Table<A> {
     /// Runs the decision process over one entry. `touched`: a path that was in use changed or went; `other`: any path may
@@ -156,6 +157,7 @@ pub(crate) fn candidate(shared: &Shared, family: crate::Family, path: &Path) -> 
     let router_id = attributes.originator_id().or(source.map(|s| s.router_id)).unwrap_or(shared.router_id);
     Some(Candidate {
         local,
+        stale: !local && attributes.has_community(community::LLGR_STALE),
         local_pref: attributes.local_pref.unwrap_or(100),
         path_len: set.path_len,
         origin: attributes.origin as u8,

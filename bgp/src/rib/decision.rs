@@ -14,6 +14,8 @@ use crate::query::Step;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Candidate {
     pub(crate) local: bool,
+    /// It carries LLGR_STALE (RFC 9494).
+    pub(crate) stale: bool,
     pub(crate) local_pref: u32,
     pub(crate) path_len: u16,
     pub(crate) origin: u8,
@@ -50,6 +52,7 @@ pub(crate) fn decide(candidates: &[Candidate]) -> Outcome {
     let mut round =
         Round { candidates, lost: SmallVec::from_elem(None, candidates.len()), left: candidates.len() };
     round.keep(Step::Local, |c| !c.local);
+    round.keep(Step::LongLivedStale, |c| c.stale);
     round.keep(Step::LocalPref, |c| std::cmp::Reverse(c.local_pref));
     round.keep(Step::AsPathLength, |c| c.path_len);
     round.keep(Step::Origin, |c| c.origin);
@@ -132,15 +135,24 @@ mod tests {
 
     fn candidate() -> impl Strategy<Value = Candidate> {
         // Small ranges, so that ties are common at every step.
-        let first = (prop::bool::weighted(0.1), 0u32..2, 0u16..2, 0u8..2, 0u32..3, 0u32..3);
+        let first = (
+            prop::bool::weighted(0.1),
+            prop::bool::weighted(0.3),
+            0u32..2,
+            0u16..2,
+            0u8..2,
+            0u32..3,
+            0u32..3,
+        );
         let second = (any::<bool>(), 0u32..2, 0u32..3, 0u16..2, 0u32..3);
         (first, second).prop_map(
             |(
-                (local, local_pref, path_len, origin, med, neighbour),
+                (local, stale, local_pref, path_len, origin, med, neighbour),
                 (ebgp, metric, router_id, clusters, address),
             )| {
                 Candidate {
                     local,
+                    stale,
                     local_pref,
                     path_len,
                     origin,
@@ -272,6 +284,7 @@ mod tests {
     fn plain() -> Candidate {
         Candidate {
             local: false,
+            stale: false,
             local_pref: 100,
             path_len: 2,
             origin: 0,
@@ -309,6 +322,7 @@ mod tests {
     fn each_step_decides_in_its_turn() {
         let base = plain();
         let worse = [
+            (Candidate { stale: true, local_pref: 999, ..base }, Step::LongLivedStale),
             (Candidate { local_pref: 99, ..base }, Step::LocalPref),
             (Candidate { path_len: 3, ..base }, Step::AsPathLength),
             (Candidate { origin: 1, ..base }, Step::Origin),

@@ -1,12 +1,14 @@
 //! Whether a received route is a candidate, and with which attributes: loop checks and import policy.
 
+use smallvec::SmallVec;
+use tortie_config::Cidr;
+
 use super::Shared;
 use super::source::Source;
 use crate::api::Import;
-use crate::attr::{Attributes, EditNextHop, Edits};
+use crate::attr::{Attributes, Edit, EditNextHop, Edits, community};
 use crate::query::ExportStep;
 use crate::session::role;
-use tortie_config::Cidr;
 
 /// A path is used.
 pub(crate) const ACCEPTED: u8 = 0;
@@ -92,6 +94,20 @@ pub(crate) struct Judged {
     pub(crate) reason: u8,
 }
 
+impl Judged {
+    fn new(
+        shared: &mut Shared,
+        received: u32,
+        used: Result<u32, &'static str>,
+        number: impl FnOnce(&mut Reasons, &'static str) -> u8,
+    ) -> Self {
+        match used {
+            Ok(attr) => Self { attr, reason: ACCEPTED },
+            Err(reason) => Self { attr: received, reason: number(&mut shared.reasons, reason) },
+        }
+    }
+}
+
 /// Judges routes of one source. It keeps the last set that policy made, because the prefixes of an UPDATE share it; so
 /// [`Judge::finish`] has to follow.
 #[derive(Debug, Default)]
@@ -101,7 +117,7 @@ pub(crate) struct Judge {
 }
 
 impl Judge {
-    /// Judges a route that came with the set `received`; `count`: a refusal is a new one.
+    /// Judges a route that just came with the set `received`.
     pub(crate) fn judge(
         &mut self,
         shared: &mut Shared,
@@ -109,20 +125,38 @@ impl Judge {
         prefix: Cidr,
         received: u32,
         looped: Option<&'static str>,
-        count: bool,
     ) -> Judged {
-        let used = match decide(shared, source, prefix, received, looped, None) {
+        let used = self.used(shared, source, prefix, received, looped, false);
+        Judged::new(shared, received, used, Reasons::count)
+    }
+
+    /// Judges a route again that came with the set `received`; `stale`: it is long-lived stale.
+    pub(crate) fn revise(
+        &mut self,
+        shared: &mut Shared,
+        source: u32,
+        prefix: Cidr,
+        received: u32,
+        looped: Option<&'static str>,
+        stale: bool,
+    ) -> Judged {
+        let used = self.used(shared, source, prefix, received, looped, stale);
+        Judged::new(shared, received, used, Reasons::number)
+    }
+
+    fn used(
+        &mut self,
+        shared: &mut Shared,
+        source: u32,
+        prefix: Cidr,
+        received: u32,
+        looped: Option<&'static str>,
+        stale: bool,
+    ) -> Result<u32, &'static str> {
+        match decide(shared, source, prefix, received, looped, stale, None) {
             Outcome::Use => Ok(received),
             Outcome::Refuse(reason) => Err(reason),
             Outcome::Edit(edits) => self.edited(shared, source, prefix, received, edits),
-        };
-        match used {
-            Ok(attr) => Judged { attr, reason: ACCEPTED },
-            Err(reason) => {
-                let reasons = &mut shared.reasons;
-                let reason = if count { reasons.count(reason) } else { reasons.number(reason) };
-                Judged { attr: received, reason }
-            }
         }
     }
 
@@ -170,6 +204,7 @@ fn decide(
     prefix: Cidr,
     received: u32,
     looped: Option<&'static str>,
+    stale: bool,
     mut recorder: Option<&mut Vec<ExportStep>>,
 ) -> Outcome {
     if let Some(steps) = recorder.as_deref_mut() {
@@ -184,17 +219,50 @@ fn decide(
         return Outcome::Use;
     };
     let answer = shared.policy.0.import(&from.view(), prefix, attributes);
-    if let Some(steps) = recorder {
+    if let Some(steps) = recorder.as_deref_mut() {
         let pass = !matches!(answer, Import::Reject(_));
         let verdict = shared.policy.0.describe_import(&from.view(), prefix, attributes);
         steps.push(ExportStep { step: "policy", pass, verdict });
     }
-    match answer {
-        Import::Accept => Outcome::Use,
-        Import::AcceptWith(edits) if edits.is_empty() => Outcome::Use,
-        Import::AcceptWith(edits) => Outcome::Edit(edits),
-        Import::Reject(reason) => Outcome::Refuse(reason),
+    let edits = match answer {
+        Import::Accept => Edits::NONE,
+        Import::AcceptWith(edits) => edits,
+        Import::Reject(reason) => return Outcome::Refuse(reason),
+    };
+    let edits = after_policy(from, attributes, stale, edits, recorder);
+    if edits.is_empty() { Outcome::Use } else { Outcome::Edit(edits) }
+}
+
+/// What the protocol itself changes after policy.
+fn after_policy(
+    from: &Source,
+    attributes: &Attributes,
+    stale: bool,
+    edits: Edits,
+    recorder: Option<&mut Vec<ExportStep>>,
+) -> Edits {
+    // RFC 8326 4.1.
+    let shutdown = from.ebgp() && attributes.has_community(community::GRACEFUL_SHUTDOWN);
+    // RFC 9494 4.3: whatever policy does, LLGR_STALE stays.
+    let carried = attributes.has_community(community::LLGR_STALE);
+    if !shutdown && !stale && (!carried || edits.is_empty()) {
+        return edits;
     }
+    let mut all = edits.as_slice().to_vec();
+    let mut steps = SmallVec::<[(&'static str, &'static str); 2]>::new();
+    if shutdown {
+        all.push(Edit::LocalPref(0));
+        steps.push(("graceful-shutdown", "local preference 0: its sender is about to go (RFC 8326)"));
+    }
+    if stale || carried {
+        all.push(Edit::AddCommunities([community::LLGR_STALE].into()));
+        steps.push(("long-lived", "long-lived stale: least preferred (RFC 9494)"));
+    }
+    if let Some(recorder) = recorder {
+        let step = |(step, verdict): (_, &str)| ExportStep { step, pass: true, verdict: verdict.into() };
+        recorder.extend(steps.into_iter().map(step));
+    }
+    all.into_iter().collect()
 }
 
 /// The number of the changed set, with one more reference.
@@ -215,11 +283,12 @@ pub(crate) fn explain(
     source: u32,
     prefix: Cidr,
     received: u32,
+    stale: bool,
     steps: &mut Vec<ExportStep>,
 ) -> Option<Attributes> {
     let attributes = shared.attrs.attributes(received)?;
     let looped = loop_check(shared, shared.sources.get(source)?, attributes);
-    match decide(shared, source, prefix, received, looped, Some(&mut *steps)) {
+    match decide(shared, source, prefix, received, looped, stale, Some(&mut *steps)) {
         Outcome::Use => Some(attributes.clone()),
         Outcome::Refuse(_) => None,
         Outcome::Edit(edits) => match edited_attributes(shared, source, prefix.is_v4(), received, &edits) {

@@ -52,6 +52,8 @@ pub(crate) struct SourceFamily {
     session: u8,
     /// Paths from this generation on are kept as stale: of an earlier session (RFC 4724), or not yet refreshed (RFC 7313).
     pub(crate) kept: Option<u8>,
+    /// Of these, paths up to this generation are long-lived stale (RFC 9494).
+    pub(crate) long_lived: Option<u8>,
     /// What is stale waits for the end of a refresh in this very session (RFC 7313).
     pub(crate) refreshing: bool,
     /// Paths of the current session.
@@ -75,7 +77,7 @@ pub(crate) enum Keep {
     Nothing,
     /// The routes of this session, and not those that were stale already (RFC 4724 4.2).
     Session,
-    /// Also those that were stale already (RFC 8538 4.1).
+    /// Also those that were stale already (RFC 8538 4.1, RFC 9494 4.2).
     All,
 }
 
@@ -98,6 +100,13 @@ impl SourceFamily {
     fn is_kept(&self, generation: u8) -> bool {
         generation != self.generation
             && self.kept.is_some_and(|oldest| self.age(generation) <= self.age(oldest))
+    }
+
+    /// Paths of this generation are long-lived stale.
+    #[inline]
+    pub(crate) fn is_long_lived(&self, generation: u8) -> bool {
+        self.long_lived.is_some_and(|newest| self.age(generation) >= self.age(newest))
+            && self.is_kept(generation)
     }
 
     /// How many generations ago.
@@ -168,10 +177,16 @@ impl SourceFamily {
         self.unswept = self.unswept.saturating_add(1);
     }
 
+    /// What is stale now is long-lived stale.
+    pub(crate) fn begin_long_lived(&mut self) {
+        self.long_lived = self.kept.map(|_| self.generation.wrapping_sub(1));
+    }
+
     /// What is still stale is gone.
     pub(crate) fn drop_stale(&mut self) -> bool {
         let had = self.kept.take().is_some();
         self.refreshing = false;
+        self.long_lived = None;
         self.stale = Counts::default();
         had
     }

@@ -41,8 +41,19 @@ pub(crate) enum Restart {
     No,
     /// It is away; its routes are kept until then.
     Waiting(Instant),
+    /// It is away for longer; see [`LongLived`].
+    LongLived,
     /// It is back; stale routes are kept until End-of-RIB, at the latest until then.
     Refreshing(Instant),
+}
+
+/// Long-lived graceful restart of a peer, for one family (RFC 9494 4.2).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct LongLived {
+    /// How long its routes are kept after the restart time: what it asked for in the running or last session, and we allow.
+    pub(crate) time: Duration,
+    /// Long-lived stale routes are kept until then.
+    pub(crate) until: Option<Instant>,
 }
 
 /// A configured peer.
@@ -73,6 +84,8 @@ pub(crate) struct Peer {
     /// What the peer offered for graceful restart in the running or last session.
     pub(crate) graceful: Option<GracefulRestart>,
     pub(crate) restart: Restart,
+    /// By family.
+    pub(crate) long_lived: [LongLived; 2],
     /// Until when the end of a refresh is waited for, by family.
     pub(crate) refresh_until: [Option<Instant>; 2],
     /// Not dialled and not let in before then, after an error that needs people.
@@ -110,6 +123,7 @@ impl Peer {
             sent: MessageCounts::default(),
             graceful: None,
             restart: Restart::No,
+            long_lived: [LongLived::default(); 2],
             refresh_until: [None; 2],
             penalty_until: None,
             unwanted_until: None,

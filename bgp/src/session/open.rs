@@ -8,7 +8,7 @@ use super::without::Without;
 use crate::api::{GlobalConfig, PeerConfig};
 use crate::types::Family;
 use crate::wire::{
-    AddPath, Capabilities, ErrorCode, Families, GracefulRestart, Negotiated, Notification, Open,
+    AddPath, Capabilities, ErrorCode, Families, GracefulRestart, LongLived, Negotiated, Notification, Open,
 };
 
 /// Our AS towards a peer.
@@ -33,6 +33,10 @@ pub(crate) fn ours(global: &GlobalConfig, peer: &PeerConfig, bits: RestartBits, 
     // F only where the forwarding state is known to be there: kept over our restart, or never gone (RFC 4724 3).
     let forwarding = |f: Family| bits.was_up || (bits.restarted && kept.contains(&f));
     let seconds = |d: Duration| u16::try_from(d.as_secs()).unwrap_or(u16::MAX);
+    let long_lived = |time: Duration| {
+        let time = u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
+        families.iter().map(|f| LongLived { family: f, forwarding: forwarding(f), time }).collect()
+    };
     let restart_time = peer.restart_time.unwrap_or(global.restart_time);
     let add_path = AddPath { receive: peer.add_path_receive, send: peer.add_path_send > 0 };
     let mut capabilities = Capabilities {
@@ -51,6 +55,7 @@ pub(crate) fn ours(global: &GlobalConfig, peer: &PeerConfig, bits: RestartBits, 
             families: families.iter().map(|f| (f, forwarding(f))).collect(),
         }),
         add_paths: Family::ALL.map(|f| if families.contains(f) { add_path } else { AddPath::default() }),
+        long_lived: peer.long_lived_restart_time.map(long_lived),
         ..Capabilities::default()
     };
     without.apply(&mut capabilities);
@@ -114,7 +119,7 @@ pub(crate) fn needs_reset(old: &PeerConfig, new: &PeerConfig) -> bool {
             c.local_asn,
             families,
             c.hold_time.as_secs(),
-            c.restart_time,
+            (c.restart_time, c.long_lived_restart_time),
             c.extended_messages,
             c.role,
             c.role_strict,

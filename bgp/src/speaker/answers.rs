@@ -89,6 +89,10 @@ impl Speaker {
             restart: match peer.restart {
                 Restart::No => RestartPhase::Idle,
                 Restart::Waiting(at) => RestartPhase::Waiting(until(at)),
+                Restart::LongLived => {
+                    let last = peer.long_lived.iter().filter_map(|l| l.until).max();
+                    last.map_or(RestartPhase::Idle, |at| RestartPhase::LongLived(until(at)))
+                }
                 Restart::Refreshing(at) => RestartPhase::Refreshing(until(at)),
             },
         }

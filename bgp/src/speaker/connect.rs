@@ -326,7 +326,7 @@ impl Speaker {
         if let Some(rival) = rival {
             self.drop_conn(rival, Some(Notification::new(ErrorCode::COLLISION)), &collision());
         }
-        self.peer_returned(number, &negotiated);
+        self.peer_returned(number, &negotiated, &theirs.capabilities);
         for family in negotiated.families.iter() {
             self.join_groups(number, family, Vec::new());
         }

@@ -5,7 +5,7 @@
 //!                     +--> config    peers, global, policy, local routes
 //!                     +--> receive   octets -> messages -> tables
 //!                     +--> refresh   routes again, asked for and sent
-//!                     +--> restart   graceful restart, ours and theirs
+//!                     +--> restart   graceful restart, ours and theirs; stale: routes of those that are away
 //!                     `--> work      timers, queued input, walks, update groups     --> Event
 //!  poll_transmit ---------> transmit session messages, then what update groups have --> octets
 //!  take_best -------------> best     the dirty set of both tables                   --> BestChange
@@ -24,6 +24,7 @@ mod receive;
 mod refresh;
 mod restart;
 mod routes;
+mod stale;
 mod transmit;
 mod work;
 

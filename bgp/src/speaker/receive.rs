@@ -312,7 +312,7 @@ fn announce<A: Key>(
     let mut judge = Judge::default();
     for entry in nlri.of::<A>() {
         let (address, len) = entry.prefix;
-        let Judged { attr, reason } = judge.judge(shared, number, address.cidr(len), attr, looped, true);
+        let Judged { attr, reason } = judge.judge(shared, number, address.cidr(len), attr, looped);
         tally.rejected += u32::from(reason != import::ACCEPTED);
         match rib.table.announce(shared, (number, entry.path_id), entry.prefix, attr, reason) {
             Announced::New => {

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use smallvec::SmallVec;
 
 use super::Speaker;
+use super::stale::keep_times;
 use crate::api::Event;
 use crate::rib::source::Keep;
 use crate::rib::walk::Job;
@@ -12,7 +13,7 @@ use crate::session::conn::Conn;
 use crate::session::timers::Timer;
 use crate::session::{Peer, Restart};
 use crate::types::Family;
-use crate::wire::{ErrorCode, Negotiated};
+use crate::wire::ErrorCode;
 
 /// Longest deferral after the first session came up.
 const AFTER_FIRST: Duration = Duration::from_secs(30);
@@ -23,8 +24,6 @@ const AFTER_START: Duration = Duration::from_secs(120);
 const SETTLE: Duration = Duration::from_secs(12);
 /// How soon after an event the deferral is looked at: one look for many peers.
 const LOOK: Duration = Duration::from_millis(20);
-/// Longest time for which stale routes wait for End-of-RIB once the peer is back.
-const STALE: Duration = Duration::from_secs(120);
 
 /// Whether the sender of this NOTIFICATION wants the session to end for good, so that the peer drops our routes (RFC 8538
 /// 5.1; where it leaves the choice, for an administrative reset, we mean it). A BFD session that failed says that
@@ -201,12 +200,15 @@ impl Speaker {
             if self.peers.get(&number).is_some_and(|p| !groups(p, family).is_empty()) {
                 self.leave_groups(number, family);
             }
-            let graceful = self.peers.get(&number).and_then(|p| p.graceful.as_ref());
-            let keep = keep
-                && carried.contains(family)
-                && graceful.is_some_and(|g| g.time > 0 && g.families.iter().any(|(f, _)| *f == family));
+            let times = self.peers.get(&number).map(|p| keep_times(p, family)).unwrap_or_default();
+            let kept = match (keep && carried.contains(family) && times.any(), kept) {
+                (false, _) => Keep::Nothing,
+                // RFC 9494 4.2: nor does a restart within the long-lived stale time.
+                (true, Keep::Session) if times.running => Keep::All,
+                (true, kept) => kept,
+            };
             let Some(source) = self.shared.sources.get_mut(number) else { continue };
-            source.family_mut(family).end(if keep { kept } else { Keep::Nothing });
+            source.family_mut(family).end(kept);
             helper |= source.family(family).kept.is_some();
             self.purge(number, family);
         }
@@ -220,6 +222,9 @@ impl Speaker {
                 peer.restart = Restart::Waiting(until);
                 self.timers.set(Timer::Restart(number), until);
             }
+        }
+        if helper {
+            self.begin_long_lived_without_waiting(number);
         }
         self.look_at_deferral();
         helper
@@ -256,48 +261,12 @@ impl Speaker {
         }
     }
 
-    /// A peer is Established again: which of its stale routes stay (RFC 4724 4.2).
-    pub(super) fn peer_returned(&mut self, number: u32, session: &Negotiated) {
-        let Some(peer) = self.peers.get_mut(&number) else { return };
-        if peer.restart == Restart::No {
-            return;
-        }
-        let graceful = peer.graceful.clone().unwrap_or_default();
-        let mut left = false;
-        for family in Family::ALL {
-            let kept = session.families.contains(family) && graceful.families.contains(&(family, true));
-            let Some(source) = self.shared.sources.get_mut(number) else { continue };
-            if kept {
-                left |= source.family(family).kept.is_some();
-            } else if source.family_mut(family).drop_stale() {
-                self.purge(number, family);
-            }
-        }
-        let until = self.now + STALE.max(Duration::from_secs(u64::from(graceful.time)));
-        if let Some(peer) = self.peers.get_mut(&number) {
-            peer.restart = if left { Restart::Refreshing(until) } else { Restart::No };
-            if left {
-                self.timers.set(Timer::Restart(number), until);
-            }
-        }
-    }
-
-    /// Restart or stale timer.
-    pub(super) fn restart_timer(&mut self, number: u32) {
-        let Some(peer) = self.peers.get_mut(&number) else { return };
-        let (Restart::Waiting(until) | Restart::Refreshing(until)) = peer.restart else { return };
-        if until > self.now {
-            return;
-        }
-        peer.restart = Restart::No;
-        for family in Family::ALL {
-            if !self.is_refreshing(number, family) {
-                self.drop_stale(number, family);
-            }
-        }
-    }
-
     pub(super) fn drop_stale(&mut self, number: u32, family: Family) {
+        if let Some(long_lived) =
+            self.peers.get_mut(&number).and_then(|p| p.long_lived.get_mut(family.index()))
+        {
+            long_lived.until = None;
+        }
         let had = self.shared.sources.get_mut(number).is_some_and(|s| s.family_mut(family).drop_stale());
         if had {
             self.purge(number, family);

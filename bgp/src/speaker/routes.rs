@@ -212,7 +212,12 @@ impl Speaker {
         let path = rib.table.paths(entry).find(|p| p.source == number)?;
         let mut steps = Vec::new();
         let attr = self.shared.attrs.received(path.attr);
-        let used = import::explain(&self.shared, number, prefix, attr, &mut steps).map(Arc::new);
+        let stale = self
+            .shared
+            .sources
+            .get(number)
+            .is_some_and(|s| s.family(A::FAMILY).is_long_lived(path.generation));
+        let used = import::explain(&self.shared, number, prefix, attr, stale, &mut steps).map(Arc::new);
         Some(ImportTrace { steps, received: self.received(&path)?, used })
     }
 

@@ -184,6 +184,9 @@ impl Speaker {
             asn: peer.config.asn,
             local_asn: conn.ours.asn,
             client: peer.config.reflector_client.filter(|_| !session.ebgp),
+            long_lived: conn.theirs.as_ref().is_some_and(|t| {
+                t.capabilities.graceful_restart.is_some() && t.capabilities.long_lived.is_some()
+            }),
             next_hop: peer.config.next_hop,
             own: open::own_next_hop(&peer.config, conn.local.ip(), family, session.ext_nexthop),
             class: peer.config.policy_class,

@@ -48,8 +48,8 @@ pub struct Capabilities {
     pub ext_nexthop: bool,
     /// Graceful restart (RFC 4724, RFC 8538).
     pub graceful_restart: Option<GracefulRestart>,
-    /// Long-lived graceful restart (RFC 9494).
-    pub long_lived: SmallVec<[LongLived; 2]>,
+    /// Long-lived graceful restart (RFC 9494), perhaps for no family; ignored without the other (4.5).
+    pub long_lived: Option<SmallVec<[LongLived; 2]>>,
     /// What of RFC 7911, per [`Family::index`]; see [`Capabilities::add_path`].
     pub add_paths: [AddPath; 2],
     /// The role of the speaker (RFC 9234).
@@ -173,6 +173,13 @@ impl Capabilities {
         }
     }
 
+    /// Long-lived graceful restart of this family, where both documents allow it (RFC 9494 4.5).
+    #[must_use]
+    pub fn long_lived(&self, family: Family) -> Option<LongLived> {
+        self.graceful_restart.as_ref()?;
+        self.long_lived.as_ref()?.iter().find(|l| l.family == family).copied()
+    }
+
     /// Reads one capability into `self`. Unknown codes are noted, and those whose length is not what their document says
     /// are an error where the session would otherwise run on a wrong assumption, else ignored.
     pub(super) fn read(&mut self, code: u8, value: &[u8]) -> Result<(), Notification> {
@@ -206,15 +213,15 @@ impl Capabilities {
                 self.graceful_restart = Some(GracefulRestart::decode(value).ok_or(()).map_err(malformed)?);
             }
             code::LONG_LIVED => {
-                // This speaker helps nobody over a long-lived restart, so a bad one is not worth a session.
-                let all = entries(value, (be_u16, be_u8, be_u8, be_u24)).unwrap_or_default();
-                self.long_lived = all
-                    .into_iter()
-                    .filter_map(|(afi, safi, flags, time)| {
+                // Routes are kept a little shorter without it, so a bad one is not worth a session.
+                let all = entries(value, (be_u16, be_u8, be_u8, be_u24));
+                self.long_lived = all.map(|all| {
+                    let known = all.into_iter().filter_map(|(afi, safi, flags, time)| {
                         let family = Family::from_codes(afi, safi)?;
                         Some(LongLived { family, forwarding: flags & 0x80 != 0, time })
-                    })
-                    .collect();
+                    });
+                    known.collect()
+                });
             }
             code::ROLE => {
                 let (_, role) = whole(be_u8, value).map_err(malformed)?;
@@ -259,7 +266,7 @@ impl Capabilities {
             code::EXT_NEXTHOP => self.ext_nexthop = false,
             code::ADD_PATH => self.add_paths = Default::default(),
             code::GRACEFUL_RESTART => self.graceful_restart = None,
-            code::LONG_LIVED => self.long_lived.clear(),
+            code::LONG_LIVED => self.long_lived = None,
             code::ROLE => self.role = None,
             code::FQDN => self.fqdn = None,
             _ => {}
@@ -316,9 +323,9 @@ impl Capabilities {
         if self.enhanced_refresh {
             put(out, code::ENHANCED_REFRESH, |_| ());
         }
-        if !self.long_lived.is_empty() {
+        if let Some(long_lived) = &self.long_lived {
             put(out, code::LONG_LIVED, |v| {
-                for entry in &self.long_lived {
+                for entry in long_lived {
                     v.extend_from_slice(&entry.family.afi().to_be_bytes());
                     v.extend_from_slice(&[entry.family.safi(), u8::from(entry.forwarding) << 7]);
                     let [_, time @ ..] = entry.time.min(0xff_ffff).to_be_bytes();

@@ -29,6 +29,9 @@ pub struct Peer {
     pub rr_cluster_id: Option<Ipv4Addr>,
     /// Restart time to advertise (RFC 4724), whole seconds up to 4095.
     pub restart_time: Option<Duration>,
+    /// Long-lived stale time to advertise (RFC 9494), and the most that the peer's routes are kept for after its restart
+    /// time; whole seconds up to 16,777,215. `None`: neither.
+    pub long_lived_restart_time: Option<Duration>,
     /// Keepalive interval, whole seconds.
     pub keepalive_time: Option<Duration>,
     /// Hold time to propose, 0 or 3 to 65535 whole seconds (RFC 4271 4.2).
@@ -85,6 +88,7 @@ impl Peer {
             source_addr: SourceAddr::default(),
             rr_cluster_id: None,
             restart_time: None,
+            long_lived_restart_time: None,
             keepalive_time: None,
             hold_time: None,
             send_hold_time: None,
@@ -149,6 +153,8 @@ impl Peer {
     fn times(&mut self, fields: &mut Fields) -> Result<(), ValueError> {
         let seconds = Duration::from_secs;
         self.restart_time = duration::field(fields, "restart_time", SECOND, seconds(0), seconds(4095))?;
+        let (long_lived, most) = ("long_lived_restart_time", seconds(16_777_215));
+        self.long_lived_restart_time = duration::field(fields, long_lived, SECOND, seconds(0), most)?;
         self.keepalive_time = duration::field(fields, "keepalive_time", SECOND, seconds(1), seconds(65535))?;
         self.hold_time = duration::field(fields, "hold_time", SECOND, seconds(0), seconds(65535))?;
         self.send_hold_time = duration::field(fields, "send_hold_time", SECOND, seconds(1), seconds(65535))?;
@@ -195,6 +201,7 @@ impl Peer {
             .put_text("source_addr", Some(&self.source_addr).filter(|addr| **addr != SourceAddr::UseNodeIp));
         writer.put_text("rr_cluster_id", self.rr_cluster_id.as_ref());
         writer.put_some("restart_time", self.restart_time.map(duration::text));
+        writer.put_some("long_lived_restart_time", self.long_lived_restart_time.map(duration::text));
         writer.put_some("keepalive_time", self.keepalive_time.map(duration::text));
         writer.put_some("hold_time", self.hold_time.map(duration::text));
         writer.put_some("send_hold_time", self.send_hold_time.map(duration::text));

@@ -49,7 +49,7 @@ fn a_written_peer_has_its_as_as_text() {
 fn every_field_of_a_peer() {
     let value = json!({
         "ip": "192.0.2.1", "as_num": "64513", "port": 1790, "password": "s3cret", "source_addr": "None",
-        "rr_cluster_id": "244.0.0.1", "restart_time": "120s", "keepalive_time": "10s", "hold_time": "1m30s",
+        "rr_cluster_id": "244.0.0.1", "restart_time": "120s", "long_lived_restart_time": "6h", "keepalive_time": "10s", "hold_time": "1m30s",
         "next_hop_mode": "Keep", "keep_next_hop": true, "ttl_security": 1, "num_allow_local_as": 2,
         "local_as_num": "65001", "passive_mode": true, "filters": ["tor"], "max_prefixes": 1000, "bfd": true,
         "role": "customer", "role_strict": true, "add_path": "both", "families": ["ipv6", "ipv4"], "extended_messages": true,
@@ -62,6 +62,7 @@ fn every_field_of_a_peer() {
     assert_eq!(peer.source_addr, SourceAddr::None);
     assert_eq!(peer.rr_cluster_id, Some([244, 0, 0, 1].into()));
     assert_eq!(peer.restart_time, Some(Duration::from_secs(120)));
+    assert_eq!(peer.long_lived_restart_time, Some(Duration::from_secs(6 * 3600)));
     assert_eq!(peer.keepalive_time, Some(Duration::from_secs(10)));
     assert_eq!(peer.hold_time, Some(Duration::from_secs(90)));
     assert_eq!(peer.next_hop_mode, Some(NextHopMode::Keep));
@@ -151,6 +152,7 @@ fn impossible_peers_are_refused_with_field_and_next_step() {
         (r#""hold_time": "19h""#, "`hold_time`"),
         (r#""hold_time": "9s", "keepalive_time": "9s""#, "less than the hold time of 9s"),
         (r#""restart_time": "4096s""#, "from 0s to 4095s"),
+        (r#""long_lived_restart_time": "16777216s""#, "from 0s to "),
         (r#""restart_time": "1.5s""#, "`restart_time`"),
         (r#""restart_time": "-1s""#, "`restart_time`"),
         (r#""restart_time": "fast""#, "found `\"fast\"`"),

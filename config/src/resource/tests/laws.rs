@@ -23,7 +23,7 @@ fn samples() -> Vec<(&'static str, Value)> {
             "/calico/bgp/v1/global/peer_v4/192.0.2.1",
             json!({
                 "ip": "192.0.2.1", "as_num": "64513", "port": 1790, "password": "s", "source_addr": "None",
-                "rr_cluster_id": "244.0.0.1", "restart_time": "120s", "keepalive_time": "10s", "hold_time": "90s",
+                "rr_cluster_id": "244.0.0.1", "restart_time": "120s", "long_lived_restart_time": "3600s", "keepalive_time": "10s", "hold_time": "90s",
                 "next_hop_mode": "Keep", "keep_next_hop": true, "ttl_security": 1, "num_allow_local_as": 2,
                 "local_as_num": "65001", "passive_mode": true, "filters": ["tor"], "max_prefixes": {"limit": 1000, "warn": 80, "restart": "90s", "out": 10}, "send_hold_time": "500s",
                 "bfd": {"interval": "50ms", "multiplier": 4}, "role": "customer", "add_path": "both",
