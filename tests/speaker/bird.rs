@@ -85,7 +85,7 @@ impl Bird {
 }
 
 fn spawn(
-    bird: &PathBuf,
+    bird: &std::path::Path,
     dir: &tempfile::TempDir,
     namespace: Option<&str>,
     protocols: &str,

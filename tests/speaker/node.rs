@@ -133,7 +133,7 @@ impl Node {
     ) -> T {
         let (out, answer) = channel();
         self.handle.send(ToSpeaker::Query(Box::new(move |view| drop(out.send(ask(view)))))).unwrap();
-        answer.recv_timeout(SOON).unwrap()
+        answer.recv_timeout(SOON * 6).unwrap()
     }
 
     pub(crate) fn peer(&self, name: &str) -> Option<PeerStatus> {

@@ -262,7 +262,8 @@ pub fn bfd(mut data: &[u8]) {
         let sent: Vec<Packet> = sent.map(|t| Packet::decode(&t.payload).unwrap()).collect();
         assert!(sent.len() <= 2 * 8, "{}", sent.len());
         for packet in sent {
-            assert!(!(packet.poll && packet.r#final) && !packet.independent && !packet.demand);
+            assert!(!(packet.poll && packet.r#final));
+            assert!(!packet.independent && !packet.demand);
             assert!(packet.state == State::Up || packet.desired_min_tx >= 1_000_000);
         }
         assert!(bfd.poll_timeout().is_none_or(|at| at > now));

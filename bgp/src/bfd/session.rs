@@ -362,8 +362,8 @@ impl Session {
             required_min_echo_rx: 0,
         };
         self.sent += 1;
-        // An answer carries all the news but the poll, and stands beside the periodic packets.
-        if !answer || !self.poll {
+        // An answer carries all the news but the poll, and stands beside the periodic packets: one that is due still is.
+        if !answer || (!self.poll && self.next_send.is_some_and(|at| at > now)) {
             self.at_once = false;
         }
         if let Some(left) = &mut self.leaving {
@@ -470,7 +470,8 @@ impl Session {
         // In millionths of the interval, which is at most 2^32 us.
         let keep = 750_000 + most * share / 0xffff;
         let micros = u64::try_from(self.interval().as_micros()).unwrap_or(u64::MAX);
-        Duration::from_micros(micros.saturating_mul(keep) / 1_000_000)
+        // Not 0, or time would stand still.
+        Duration::from_micros((micros.saturating_mul(keep) / 1_000_000).max(1))
     }
 
     /// RFC 5880 6.8.4, asynchronous mode.

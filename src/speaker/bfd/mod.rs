@@ -30,6 +30,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use rustix::event::{EventfdFlags, eventfd};
@@ -49,8 +50,8 @@ enum Order {
 
 /// From the thread.
 enum Told {
-    /// A session changed its state.
-    Change(Change),
+    /// A session changed its state, at this time.
+    Change(Change, Instant),
     /// Something that it cannot repair by itself; it goes on.
     Trouble(String),
 }

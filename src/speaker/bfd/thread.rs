@@ -281,8 +281,9 @@ impl Driver {
 
     fn tell(&mut self) {
         let mut told = false;
+        let now = Instant::now();
         while let Some(change) = self.core.poll_event() {
-            told |= self.told.send(Told::Change(change)).is_ok();
+            told |= self.told.send(Told::Change(change, now)).is_ok();
             self.dirty = true;
         }
         if told {

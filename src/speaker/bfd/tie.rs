@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Instant;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
@@ -202,12 +203,12 @@ impl Driver {
             };
             match told {
                 Told::Trouble(text) => (self.facts)(SpeakerFact::Trouble(text)),
-                Told::Change(change) => self.bfd_changed(&change),
+                Told::Change(change, at) => self.bfd_changed(&change, at),
             }
         }
     }
 
-    fn bfd_changed(&mut self, change: &Change) {
+    fn bfd_changed(&mut self, change: &Change, at: Instant) {
         let peers = self.bfd.peers.get(&change.endpoint).cloned().unwrap_or_default();
         for id in peers {
             if let Some(peer) = self.peers.get(id) {
@@ -216,6 +217,7 @@ impl Driver {
                     from: change.from,
                     to: change.to,
                     cause: change.cause,
+                    at,
                 });
             }
             if change.is_loss() {
