@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use crate::frr::Frr;
 use crate::net;
 use crate::node::{Node, intent, peer, wait};
+use crate::openbgpd::OpenBgpd;
 
 const US: &str = "192.0.2.1:1790";
 
@@ -42,7 +43,7 @@ impl Daemon {
         self.dir.path().join(name).to_string_lossy().into_owned()
     }
 
-    fn says(&self, program: &Path, arguments: &[&str], text: &str) {
+    pub(crate) fn says(&self, program: &Path, arguments: &[&str], text: &str) {
         wait(&format!("{} to say {text}", program.display()), || {
             let out = Command::new(program).args(arguments).output().unwrap();
             let answer = String::from_utf8_lossy(&out.stdout).into_owned();
@@ -157,25 +158,9 @@ fn openbgpd() {
     if !net::enter(&[]) {
         return;
     }
-    let (Some(program), Some(cli)) = (net::tool("openbgpd"), net::tool("bgpctl")) else { return };
-    let config = "AS 65012
-        router-id 192.0.2.12
-        listen on 192.0.2.12 port 1790
-        fib-update no
-        socket \"DIR/socket\"
-        network 10.12.0.0/24
-        neighbor 192.0.2.1 {
-          remote-as 64512
-          port 1790
-          local-address 192.0.2.12
-          multihop 5
-        }
-        allow from any
-        allow to any
-        ";
-    let daemon = start_openbgpd(&program, config);
+    let Some(daemon) = OpenBgpd::start("") else { return };
     let _a = meets(&|| daemon.log(), 12);
-    daemon.says(&cli, &["-s", &daemon.file("socket"), "show", "rib"], "10.1.0.0/26");
+    daemon.says(&["show", "rib"], "10.1.0.0/26");
 }
 
 #[test]
