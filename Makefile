@@ -16,7 +16,7 @@ demo: peers
 	target/debug/tortie demo $(ARGS)
 
 # Formatting first: it fails in a second. Clippy and the tests share one profile, so dependencies compile once.
-test: peers fmt-check lint
+test: peers fmt-check lint docs
 	$(CARGO) test --workspace --no-fail-fast
 
 # What takes minutes: tests named long_* and 30 seconds a fuzz target.

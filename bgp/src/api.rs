@@ -186,8 +186,8 @@ impl PrefixLimit {
     }
 }
 
-/// A route that this speaker originates.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A route that this speaker originates; by default without communities.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Origination {
     /// Communities (RFC 1997) to attach.
     pub communities: Vec<u32>,
@@ -488,6 +488,28 @@ pub trait Policy: Send + Sync {
 /// A shared [`Policy`].
 #[derive(Clone)]
 pub struct PolicyHandle(pub Arc<dyn Policy>);
+
+impl PolicyHandle {
+    /// A policy that takes and announces everything: for tools and tests. eBGP peers stay closed all the same until
+    /// [`PeerConfig::ebgp_policy`] opens them (RFC 8212).
+    #[must_use]
+    pub fn accept_all() -> Self {
+        Self(Arc::new(AcceptAll))
+    }
+}
+
+/// See [`PolicyHandle::accept_all`].
+struct AcceptAll;
+
+impl Policy for AcceptAll {
+    fn import(&self, _: &PeerView<'_>, _: Cidr, _: &Attributes) -> Import {
+        Import::Accept
+    }
+
+    fn export(&self, _: &PeerView<'_>, _: &RouteView<'_>) -> Export {
+        Export::announce("accept-all")
+    }
+}
 
 impl std::fmt::Debug for PolicyHandle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -2,6 +2,23 @@
 //!
 //! The embedder feeds [`Input`]s with the current time into [`Speaker::handle`], asks [`Speaker::poll_event`] what
 //! to do, [`Speaker::poll_transmit`] which bytes to write, and [`Speaker::poll_timeout`] when to call again.
+//!
+//! ```
+//! # use std::time::{Duration, Instant};
+//! # use tortie_bgp::{Event, GlobalConfig, Input, PeerConfig, PeerId, PolicyHandle, RouterId, Speaker};
+//! let (now, restart_time) = (Instant::now(), Duration::from_secs(120));
+//! let global = GlobalConfig { asn: 64512, router_id: RouterId(0xc000_0201), restart_time, restarting: None };
+//! let mut speaker = Speaker::new(global, PolicyHandle::accept_all(), now);
+//! let peer = PeerConfig::new("192.0.2.2:179".parse()?, 64512);
+//! speaker.handle(Input::Peer(PeerId(1), Box::new(peer)), now);
+//! speaker.handle(Input::LocalReady, now);
+//! speaker.handle(Input::Tick, now);
+//! assert!(std::iter::from_fn(|| speaker.poll_event()).any(|event| event == Event::Dial(PeerId(1))));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! The README has a longer example, what this crate promises, and what is proven with which daemon; `examples/speaker.rs`
+//! drives a speaker over TCP.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
@@ -23,6 +40,11 @@ mod session;
 mod speaker;
 mod types;
 pub mod wire;
+
+/// Compiles and runs the README's example.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
 
 pub use api::*;
 pub use query::*;

@@ -1,0 +1,119 @@
+//! The tables of the README: no empty cell, and no name that is not a test of this repository.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a panic is how a test fails")]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+const README: &str = include_str!("../../README.md");
+/// Where tests of the wire, of the speaker and of whole daemons are.
+const SOURCES: [&str; 4] = ["src", "tests", "../tests", "../src"];
+
+/// Every function with `#[test]`, and whether it is ignored.
+fn tests() -> BTreeMap<String, bool> {
+    let mut files: Vec<PathBuf> = SOURCES
+        .iter()
+        .map(|s| Path::new(env!("CARGO_MANIFEST_DIR")).join(s))
+        .filter(|p| p.is_dir())
+        .collect();
+    let mut all = BTreeMap::new();
+    while let Some(path) = files.pop() {
+        if path.is_dir() {
+            files.extend(std::fs::read_dir(path).unwrap().map(|e| e.unwrap().path()));
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            let (mut test, mut ignored) = (false, false);
+            for line in std::fs::read_to_string(path).unwrap().lines().map(str::trim) {
+                test |= line == "#[test]" || line.starts_with("#[tokio::test");
+                ignored |= line.starts_with("#[ignore");
+                let function = line.strip_prefix("async ").unwrap_or(line).strip_prefix("fn ");
+                if let Some((name, _)) = function.and_then(|f| f.split_once('(')) {
+                    if test {
+                        all.insert(name.to_owned(), ignored);
+                    }
+                    (test, ignored) = (false, false);
+                }
+            }
+        }
+    }
+    all
+}
+
+/// The rows of the first table behind this heading, its own first.
+fn table(heading: &str) -> Vec<Vec<String>> {
+    let (_, rest) = README.split_once(heading).unwrap();
+    rest.lines()
+        .skip_while(|l| !l.starts_with('|'))
+        .take_while(|l| l.starts_with('|'))
+        .filter(|l| !l.starts_with("|--"))
+        .map(|l| {
+            let inner = l.trim().strip_prefix('|').and_then(|l| l.strip_suffix('|')).unwrap();
+            inner.split('|').map(|c| c.trim().to_owned()).collect()
+        })
+        .collect()
+}
+
+/// What stands between backticks.
+fn names(cell: &str) -> Vec<&str> {
+    cell.split('`').skip(1).step_by(2).collect()
+}
+
+fn wrong_names(cell: &str, tests: &BTreeMap<String, bool>) -> Option<String> {
+    names(cell).into_iter().find_map(|name| match tests.get(name) {
+        None => Some(format!("there is no test {name}")),
+        Some(true) => Some(format!("{name} is ignored, so CI does not run it")),
+        Some(false) => None,
+    })
+}
+
+/// Why a cell proves nothing.
+fn wrong(cell: &str, version: &str, tests: &BTreeMap<String, bool>) -> Option<String> {
+    if cell == "peer lacks it" {
+        return None;
+    }
+    if let Some(bug) = cell.strip_prefix("peer's bug: ") {
+        let number = version.split(' ').next_back().unwrap();
+        return (!bug.contains(number)).then(|| format!("a bug of which version? {cell}"));
+    }
+    if names(cell).is_empty() {
+        return Some(format!("names no test: {cell:?}"));
+    }
+    wrong_names(cell, tests)
+}
+
+#[test]
+fn every_cell_names_a_test_that_runs() {
+    let (tests, rows) = (tests(), table("## What is proven with whom"));
+    assert!(tests.len() > 300 && rows.len() > 5, "{} tests, {} rows", tests.len(), rows.len());
+    let heads = &rows[0];
+    let peers = ["BIRD 2.0.12", "FRR 8.4.4", "GoBGP 3.10", "OpenBGPD 7.7", "ExaBGP 4.2"];
+    assert_eq!(heads[3..], peers);
+    for row in &rows[1..] {
+        assert_eq!(row.len(), heads.len(), "{row:?}");
+        assert!(row[..3].iter().all(|c| !c.is_empty()), "{row:?}");
+        assert!(row[1].starts_with("RFC ") || row[1].starts_with("draft-"), "{row:?}");
+        for (cell, head) in row.iter().zip(heads).skip(3) {
+            assert_eq!(wrong(cell, head, &tests), None, "{} {}, {head}", row[0], row[2]);
+        }
+        assert!(row[3..].iter().any(|c| !names(c).is_empty()), "nobody proves {}", row[0]);
+    }
+}
+
+#[test]
+fn what_is_not_proven_says_what_it_lacks() {
+    let (tests, rows) = (tests(), table("### Not proven yet"));
+    assert_eq!(rows[0], ["feature", "document", "proven by", "lacks"]);
+    for row in &rows[1..] {
+        assert_eq!(wrong_names(&row[2], &tests), None, "{}", row[0]);
+        assert!(row.len() == 4 && [0, 1, 3].iter().all(|n| !row[*n].is_empty()), "{row:?}");
+    }
+}
+
+/// The check itself: what must not pass does not.
+#[test]
+fn empty_cells_and_wrong_names_are_found() {
+    let tests = BTreeMap::from([("good".to_owned(), false), ("slow".to_owned(), true)]);
+    let wrong = |cell: &str| wrong(cell, "FRR 8.4.4", &tests).is_some();
+    assert!(!wrong("`good`") && !wrong("peer lacks it") && !wrong("peer's bug: 8.4.4 sends nothing"));
+    assert!(wrong("") && wrong("yes") && wrong("`gone`") && wrong("`good`, `slow`"));
+    assert!(wrong("peer's bug: sends nothing"));
+}
