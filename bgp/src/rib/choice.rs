@@ -59,9 +59,9 @@ impl<A: Key> Table<A> {
     /// use changed.
     fn contest(&mut self, shared: &Shared, slot: u32) -> bool {
         let Some(entry) = self.entries.get(slot) else { return false };
-        let all: SmallVec<[Path; 4]> = self.paths(entry).collect();
-        let mut usable: SmallVec<[usize; 4]> = SmallVec::new();
-        let mut candidates: SmallVec<[Candidate; 4]> = SmallVec::new();
+        let all: SmallVec<[Path; 12]> = self.paths(entry).collect();
+        let mut usable: SmallVec<[usize; 12]> = SmallVec::new();
+        let mut candidates: SmallVec<[Candidate; 12]> = SmallVec::new();
         for (at, path) in all.iter().enumerate() {
             if let Some(candidate) = candidate(shared, A::FAMILY, path) {
                 usable.push(at);

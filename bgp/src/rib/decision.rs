@@ -40,7 +40,7 @@ pub(crate) struct Candidate {
 
 /// For each candidate the step at which it lost; `None` for the best one. Those that lost at [`Step::RouterId`] or later tie
 /// with it for ECMP.
-pub(crate) type Outcome = SmallVec<[Option<Step>; 4]>;
+pub(crate) type Outcome = SmallVec<[Option<Step>; 12]>;
 
 /// Whether a path is used beside the best one.
 pub(crate) fn is_multipath(lost: Option<Step>) -> bool {
