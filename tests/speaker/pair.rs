@@ -263,3 +263,50 @@ fn a_graceful_stop_keeps_our_routes_and_another_takes_them_back() {
         |f| matches!(f, SpeakerFact::Peer { down: Some(d), .. } if d.text.contains("for good")),
     );
 }
+
+/// A peer that says that it lives and reads nothing, over a real socket (RFC 9687).
+#[test]
+fn a_peer_that_never_reads_is_dropped_when_the_send_hold_time_is_over() {
+    use std::io::Write;
+    if !net::enter(&[]) {
+        return;
+    }
+    let blocks: Vec<String> =
+        (0..60_000u32).map(|n| format!("10.{}.{}.{}/32", 128 + n / 65536, n / 256 % 256, n % 256)).collect();
+    let blocks: Vec<&str> = blocks.iter().map(String::as_str).collect();
+    let mut us = intent(A, 64512, &blocks);
+    let mut them = peer(B, "192.0.2.1", 64512);
+    them.dial_after = None;
+    them.ipv6 = false;
+    them.hold_time = Duration::from_secs(3);
+    them.send_hold_time = Some(Duration::from_secs(4));
+    us.peers.insert("them".into(), them);
+    let a = Node::start(us);
+    a.fact("listening", |f| matches!(f, SpeakerFact::Listening(_)));
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    socket.bind(&socket2::SockAddr::from("192.0.2.2:0".parse::<std::net::SocketAddr>().unwrap())).unwrap();
+    socket.connect(&socket2::SockAddr::from(A.parse::<std::net::SocketAddr>().unwrap())).unwrap();
+    let open = tortie_bgp::wire::Open {
+        asn: 64512,
+        hold_time: 3,
+        router_id: tortie_bgp::RouterId(9),
+        capabilities: tortie_bgp::wire::Capabilities { as4: Some(64512), ..Default::default() },
+    };
+    let mut bytes = Vec::new();
+    open.write(&mut bytes);
+    (&socket).write_all(&bytes).unwrap();
+    let mut keepalive = Vec::new();
+    tortie_bgp::wire::write_keepalive(&mut keepalive);
+    // The peer's own keepalives go on, so the hold timer has nothing to say.
+    wait("the end", || {
+        let _ = (&socket).write_all(&keepalive);
+        std::thread::sleep(Duration::from_millis(300));
+        match a.peer("them").and_then(|p| p.last_down) {
+            Some((down, _)) if down.code == DownCode::SendHoldTimer && down.notification == Some((8, 0)) => {
+                Ok(())
+            }
+            other => Err(format!("{other:?}")),
+        }
+    });
+}

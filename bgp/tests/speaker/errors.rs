@@ -6,7 +6,7 @@ use std::time::Duration;
 use tortie_bgp::wire::{Capabilities, ErrorCode, MessageKind, Notification, Open};
 use tortie_bgp::{ConnId, Dial, Down, DownCode, Event, Input, LastError, MistakeKind, PeerId, Reset, State};
 
-use crate::raw::{CONN, Hand, open, update};
+use crate::raw::{CONN, Hand, bytes_of, open, update};
 use crate::support::{greeting, ip, peer};
 
 impl Hand {
@@ -222,5 +222,40 @@ fn a_configured_send_hold_time_counts_but_never_less_than_the_hold_time() {
         assert_eq!(hand.last_down().notification, Some((8, 0)));
         let (kind, body) = hand.sent(CONN).pop().unwrap();
         assert_eq!((kind, &body[..]), (MessageKind::Notification, &[8, 0][..]));
+    }
+}
+
+/// RFC 4271 6.8 and RFC 6286 2.3: of two connections that which the higher identifier dialled stays, and with equal
+/// identifiers that of the higher AS.
+#[test]
+fn of_two_connections_the_right_one_stays() {
+    for (id, asn, ours_stays) in
+        [(2, 65001, false), (1, 65001, false), (1, 64000, true), (0xffff_fff0, 64000, false)]
+    {
+        for outgoing_first in [true, false] {
+            let mut hand = Hand::new();
+            hand.give(Input::Closed(CONN, "gone".into()));
+            let mut config = peer(ip("192.0.2.9"), asn);
+            config.dial = Dial::Now;
+            hand.give(Input::Peer(PeerId(1), Box::new(config)));
+            hand.wait(Duration::from_secs(20));
+            let (outgoing, incoming) = (ConnId(10), ConnId(11));
+            dialled(&mut hand, outgoing);
+            hand.accept(incoming);
+            let theirs = bytes_of(&crate::support::open(asn, id));
+            let order = if outgoing_first { [outgoing, incoming] } else { [incoming, outgoing] };
+            for conn in order {
+                hand.give(Input::Data(conn, &theirs));
+            }
+            let (stays, goes) = if ours_stays { (outgoing, incoming) } else { (incoming, outgoing) };
+            assert!(hand.events.contains(&Event::Close(goes)), "{id} {asn} {outgoing_first}");
+            assert!(!hand.events.contains(&Event::Close(stays)), "{id} {asn} {outgoing_first}");
+            let (kind, body) = hand.sent(goes).pop().unwrap();
+            assert_eq!((kind, &body[..]), (MessageKind::Notification, &[6, 7][..]));
+            let mut keepalive = Vec::new();
+            tortie_bgp::wire::write_keepalive(&mut keepalive);
+            hand.give(Input::Data(stays, &keepalive));
+            assert_eq!(hand.state(), State::Established);
+        }
     }
 }
