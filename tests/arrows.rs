@@ -32,7 +32,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ("rtnetlink", &["kernel"]),
     ("rusqlite", &["store"]),
     ("etcd_client", &["store"]),
-    ("tortie_bgp", &["speaker", "agent"]),
+    ("tortie_bgp", &["speaker", "agent", "cli"]),
     ("tortie_topology", &["cli"]),
     ("axum", &["serve", "cli"]),
     ("clap", &["cli", "agent"]),

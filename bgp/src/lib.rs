@@ -48,6 +48,6 @@ struct Readme;
 
 pub use api::*;
 pub use query::*;
-pub use speaker::Speaker;
+pub use speaker::{Speaker, TapItem, TapSession, TapWhat, Tapped};
 pub use tortie_config::Cidr;
 pub use types::{Family, RouterId};

@@ -12,6 +12,7 @@ use tortie_config::Cidr;
 
 use super::answers::{self, Wanted};
 use super::metrics::{self, Bgp};
+use super::mrt;
 use super::status::{self, CoreFacts};
 use crate::kernel::{KernelView, ToKernel};
 use crate::routing::{LearnedPath, PeerIntent, RoutingIntent};
@@ -19,7 +20,7 @@ use crate::serve::api::{
     ApiError, Applied, AppliedRequest, BgpRoute, Done, Event, KernelRouteRow, List, Peer, Problem,
     ResetRequest, RouteGet, Status,
 };
-use crate::serve::{Backend, RouteQuery};
+use crate::serve::{Backend, OctetStream, RouteQuery};
 use crate::speaker::{SpeakerHandle, SpeakerView, ToSpeaker};
 
 /// Longest wait for a thread's answer.
@@ -71,14 +72,11 @@ impl Live {
         &self,
         question: impl FnOnce(&SpeakerView<'_>) -> T + Send + 'static,
     ) -> Result<T, ApiError> {
-        let handle = self.speaker.load_full().ok_or_else(|| busy("the speaker has not started yet"))?;
-        let (answer, wait) = oneshot::channel();
-        handle
-            .send(ToSpeaker::Query(Box::new(move |view| {
-                let _ = answer.send(question(view));
-            })))
-            .map_err(|e| busy(&e.to_string()))?;
-        patient(wait).await
+        ask_speaker(&*self.handle()?, question).await
+    }
+
+    fn handle(&self) -> Result<Arc<SpeakerHandle>, ApiError> {
+        self.speaker.load_full().ok_or_else(|| busy("the speaker has not started yet"))
     }
 
     async fn kernel<T: Send + 'static>(
@@ -117,6 +115,20 @@ impl Live {
         let revision = self.facts().await.map_or(0, |f| f.revision);
         answers::list(kind, &self.node, revision, items)
     }
+}
+
+/// Asks the speaker's thread.
+pub(super) async fn ask_speaker<T: Send + 'static>(
+    handle: &SpeakerHandle,
+    question: impl FnOnce(&SpeakerView<'_>) -> T + Send + 'static,
+) -> Result<T, ApiError> {
+    let (answer, wait) = oneshot::channel();
+    handle
+        .send(ToSpeaker::Query(Box::new(move |view| {
+            let _ = answer.send(question(view));
+        })))
+        .map_err(|e| busy(&e.to_string()))?;
+    patient(wait).await
 }
 
 async fn patient<T>(wait: oneshot::Receiver<T>) -> Result<T, ApiError> {
@@ -217,6 +229,16 @@ impl Backend for Live {
         Ok(list)
     }
 
+    async fn mrt_table(&self) -> Result<(u64, OctetStream), ApiError> {
+        mrt::table(self.handle()?, self.intent()?, &self.node).await
+    }
+
+    async fn mrt_updates(&self, peer: Option<String>) -> Result<OctetStream, ApiError> {
+        let intent = self.intent()?;
+        let only = peer.map(|name| answers::session_named(&intent, &name).cloned()).transpose()?;
+        mrt::updates(&*self.handle()?, only)
+    }
+
     async fn kernel_routes(&self, query: RouteQuery) -> Result<List<KernelRouteRow>, ApiError> {
         let matching = status::KernelMatch::read(&query)?;
         let after = parse_after(&query)?;
@@ -282,8 +304,7 @@ impl Backend for Live {
                 return invalid(text);
             }
         };
-        let handle = self.speaker.load_full().ok_or_else(|| busy("the speaker has not started yet"))?;
-        handle.send(ToSpeaker::Reset(session.clone(), reset)).map_err(|e| busy(&e.to_string()))?;
+        self.handle()?.send(ToSpeaker::Reset(session.clone(), reset)).map_err(|e| busy(&e.to_string()))?;
         Ok(Done { text: format!("{session} {what}") })
     }
 

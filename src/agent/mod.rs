@@ -27,12 +27,14 @@ mod heard;
 mod host;
 mod logging;
 mod metrics;
+mod mrt;
 mod options;
 mod presence;
 mod recorder;
 mod register;
 mod run;
 mod start;
+mod station;
 mod status;
 mod turn;
 

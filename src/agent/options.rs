@@ -87,6 +87,9 @@ pub struct Settings {
     /// This host's IPv6 address: auto, none or ADDR/LEN [default: what the store says, else none]
     #[arg(long, value_name = "CHOICE", env = "TORTIE_IP6")]
     pub ip6: Option<AddressChoice>,
+    /// Tell this BMP station what peers send (RFC 7854) [default: what the store says]
+    #[arg(long, value_name = "ADDR:PORT", env = "TORTIE_BMP_STATION", value_delimiter = ',')]
+    pub bmp_station: Vec<SocketAddr>,
     /// This host's AS [default: what the store says, else 64512]
     #[arg(long = "as", value_name = "N", env = "TORTIE_AS", value_parser = clap::value_parser!(u32).range(1..))]
     #[serde(rename = "as")]
@@ -148,6 +151,7 @@ impl Settings {
     pub fn or(self, weaker: Self) -> Self {
         Self {
             bgp_listen: if self.bgp_listen.is_empty() { weaker.bgp_listen } else { self.bgp_listen },
+            bmp_station: if self.bmp_station.is_empty() { weaker.bmp_station } else { self.bmp_station },
             http: self.http.or(weaker.http),
             route_protocol: self.route_protocol.or(weaker.route_protocol),
             route_metric: self.route_metric.or(weaker.route_metric),

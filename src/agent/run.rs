@@ -128,6 +128,7 @@ pub(super) struct Agent {
     pub(super) announced_ready: bool,
     pub(super) stopping: bool,
     pub(super) maintained: Option<Instant>,
+    pub(super) stations: super::station::Stations,
 }
 
 pub(super) struct Waiting {
@@ -230,7 +231,10 @@ impl Agent {
             {
                 self.held.push(effect);
             }
-            Effect::Speaker(intent, change) => self.to_speaker(ToSpeaker::Intent(intent, change)),
+            Effect::Speaker(intent, change) => {
+                self.stations.follow(&self.options.settings.bmp_station, &self.live, &self.io);
+                self.to_speaker(ToSpeaker::Intent(intent, change));
+            }
             Effect::LocalReady => self.to_speaker(ToSpeaker::LocalReady),
             Effect::NextHop(addr, state) => self.to_speaker(ToSpeaker::NextHop(addr, state)),
             Effect::KernelTook => self.to_speaker(ToSpeaker::KernelTook),
@@ -280,6 +284,7 @@ impl Agent {
         tracing::info!(target: "tortie", "stopping: sessions close for a graceful restart, routes stay");
         self.live.ready.store(false, Ordering::Relaxed);
         self.presence.stop().await;
+        self.stations.stop().await;
         // The kernel first: sessions that close take their routes out of the speaker, and those stay in the kernel.
         if let Some(kernel) = self.kernel.take() {
             let _ = tokio::time::timeout(

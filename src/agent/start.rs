@@ -83,6 +83,7 @@ impl Agent {
             announced_ready: false,
             stopping: false,
             maintained: None,
+            stations: super::station::Stations::default(),
         })
     }
 

@@ -31,6 +31,9 @@ pub(super) enum Bgp {
         #[arg(long, value_name = "PEER")]
         to: Option<String>,
     },
+    /// Record tables and updates as MRT files, show them, play them into a lab session
+    #[command(subcommand)]
+    Mrt(super::mrt::Mrt),
     /// Reset a session
     Reset {
         /// Session name, node name or address
@@ -67,6 +70,7 @@ pub(super) async fn run(context: &Context, command: &Bgp) -> Result<(), Failure>
             }
             Ok(())
         }
+        Bgp::Mrt(command) => super::mrt::run(context, command).await,
         Bgp::Reset { name, soft_in, soft_out, text } => {
             let kind = match (soft_in, soft_out) {
                 (true, _) => "soft-in",

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
@@ -69,17 +70,23 @@ impl Client {
                 )
             });
         }
-        let error = serde_json::from_slice::<ApiError>(&bytes).unwrap_or_else(|_| ApiError {
-            code: "unknown".to_owned(),
-            text: String::from_utf8_lossy(&bytes).into_owned(),
-        });
-        let exit = match status {
-            StatusCode::FORBIDDEN => Exit::Permission,
-            StatusCode::NOT_FOUND => Exit::No,
-            StatusCode::BAD_REQUEST => Exit::Usage,
-            _ => Exit::Partial,
-        };
-        Err(Failure::new(exit, &error.code, error.text))
+        Err(refused(status, &bytes))
+    }
+
+    /// Asks for `path` and gives the answer while it comes: the value of this header, and the body.
+    ///
+    /// # Errors
+    /// When the agent cannot be reached or answers with an error.
+    pub async fn stream(&self, path: &str, header: &str) -> Result<(Option<String>, Incoming), Failure> {
+        let (response, driver) = self.request(Method::GET, path, Bytes::new()).await?;
+        if !response.status().is_success() {
+            let status = response.status();
+            let bytes = response.into_body().collect().await.map_err(|e| self.broken(&e))?.to_bytes();
+            driver.abort();
+            return Err(refused(status, &bytes));
+        }
+        let value = response.headers().get(header).and_then(|v| v.to_str().ok()).map(str::to_owned);
+        Ok((value, response.into_body()))
     }
 
     async fn exchange(
@@ -88,6 +95,19 @@ impl Client {
         path: &str,
         body: Bytes,
     ) -> Result<(StatusCode, Bytes), Failure> {
+        let (response, driver) = self.request(method, path, body).await?;
+        let status = response.status();
+        let bytes = response.into_body().collect().await.map_err(|e| self.broken(&e))?.to_bytes();
+        driver.abort();
+        Ok((status, bytes))
+    }
+
+    async fn request(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<(hyper::Response<Incoming>, tokio::task::JoinHandle<hyper::Result<()>>), Failure> {
         let stream =
             tokio::net::UnixStream::connect(&self.socket).await.map_err(|e| self.connect_failure(&e))?;
         let (mut sender, connection) =
@@ -100,10 +120,7 @@ impl Client {
             .body(Full::new(body))
             .map_err(|e| Failure::usage(format!("`{path}` cannot be asked for: {e}")))?;
         let response = sender.send_request(request).await.map_err(|e| self.broken(&e))?;
-        let status = response.status();
-        let bytes = response.into_body().collect().await.map_err(|e| self.broken(&e))?.to_bytes();
-        driver.abort();
-        Ok((status, bytes))
+        Ok((response, driver))
     }
 
     fn connect_failure(&self, error: &std::io::Error) -> Failure {
@@ -136,6 +153,21 @@ impl Client {
             format!("the connection to the agent at {} broke: {error}", self.socket.display()),
         )
     }
+}
+
+/// An answer that is an error.
+fn refused(status: StatusCode, bytes: &[u8]) -> Failure {
+    let error = serde_json::from_slice::<ApiError>(bytes).unwrap_or_else(|_| ApiError {
+        code: "unknown".to_owned(),
+        text: String::from_utf8_lossy(bytes).into_owned(),
+    });
+    let exit = match status {
+        StatusCode::FORBIDDEN => Exit::Permission,
+        StatusCode::NOT_FOUND => Exit::No,
+        StatusCode::BAD_REQUEST => Exit::Usage,
+        _ => Exit::Partial,
+    };
+    Failure::new(exit, &error.code, error.text)
 }
 
 /// Escapes a text for a query or path of the API.

@@ -7,6 +7,7 @@
 //!  arguments -> Context -> status | bgp | route --client.rs--> agent
 //!                       -> store | selector     -------------> store, config
 //!                       -> lab | demo           -------------> topology
+//!                       -> bgp mrt              -------------> files, and tortie-bgp to read and to play them
 //!                       -> agent                -------------> the agent itself, in this process
 //! ```
 
@@ -17,6 +18,7 @@ mod client;
 pub mod demo;
 mod failure;
 mod lab;
+mod mrt;
 pub mod output;
 mod route;
 mod selector;
@@ -254,6 +256,8 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
     match &cli.command {
         Command::Agent(command) => agent::run(&context, command),
         Command::Status => repeat(&context, || status::run(&context)),
+        // A recording is no screen that could be printed again.
+        Command::Bgp(bgp::Bgp::Mrt(command)) => runtime()?.block_on(mrt::run(&context, command)),
         Command::Bgp(command) => repeat(&context, || bgp::run(&context, command)),
         Command::Route(command) => repeat(&context, || route::run(&context, command)),
         Command::Store(command) => runtime()?.block_on(store::run(&context, command)),

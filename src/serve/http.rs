@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tokio::net::{TcpListener, UnixListener};
 
 use super::api::{ApiError, AppliedRequest, ResetRequest};
-use super::{Backend, RouteQuery};
+use super::{Backend, OctetStream, RouteQuery};
 
 type Shared = Arc<dyn Backend>;
 
@@ -145,6 +145,8 @@ fn reads() -> Router<Shared> {
         .route("/v1/bgp/peers", get(peers))
         .route("/v1/bgp/peers/{peer}", get(peer))
         .route("/v1/bgp/routes", get(bgp_routes))
+        .route("/v1/bgp/mrt/table", get(mrt_table))
+        .route("/v1/bgp/mrt/updates", get(mrt_updates))
         .route("/v1/routes", get(kernel_routes))
         .route("/v1/routes/get/{address}", get(route_get))
         .route("/v1/history", get(history))
@@ -231,6 +233,44 @@ async fn bgp_routes(
 ) -> Response {
     match query {
         Ok(Query(query)) => answer(backend.bgp_routes(query).await),
+        Err(error) => failure(StatusCode::BAD_REQUEST, "invalid", &error.body_text()),
+    }
+}
+
+/// What a stream says in its header beforehand: how many prefixes are about to come.
+const PREFIXES: &str = "x-tortie-prefixes";
+
+fn octets(stream: OctetStream, prefixes: Option<u64>) -> Response {
+    let body = axum::body::Body::from_stream(stream);
+    let mut response = ([(header::CONTENT_TYPE, "application/octet-stream")], body).into_response();
+    if let Some(prefixes) = prefixes {
+        response.headers_mut().insert(PREFIXES, prefixes.into());
+    }
+    response
+}
+
+async fn mrt_table(State(backend): State<Shared>) -> Response {
+    match backend.mrt_table().await {
+        Ok((prefixes, stream)) => octets(stream, Some(prefixes)),
+        Err(error) => answer::<()>(Err(error)),
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MrtQuery {
+    peer: Option<String>,
+}
+
+async fn mrt_updates(
+    State(backend): State<Shared>,
+    query: Result<Query<MrtQuery>, axum::extract::rejection::QueryRejection>,
+) -> Response {
+    match query {
+        Ok(Query(query)) => match backend.mrt_updates(query.peer).await {
+            Ok(stream) => octets(stream, None),
+            Err(error) => answer::<()>(Err(error)),
+        },
         Err(error) => failure(StatusCode::BAD_REQUEST, "invalid", &error.body_text()),
     }
 }

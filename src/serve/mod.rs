@@ -21,6 +21,10 @@ use api::{
 };
 use serde::Deserialize;
 
+/// An answer that is sent as it is made.
+pub type OctetStream =
+    std::pin::Pin<Box<dyn futures_util::Stream<Item = std::io::Result<bytes::Bytes>> + Send>>;
+
 /// What the running agent can be asked. Every method answers from live state.
 #[async_trait::async_trait]
 pub trait Backend: Send + Sync + 'static {
@@ -30,6 +34,10 @@ pub trait Backend: Send + Sync + 'static {
     async fn peers(&self) -> Result<List<Peer>, ApiError>;
     /// The BGP table, or the part of it that a peer sent or gets.
     async fn bgp_routes(&self, query: RouteQuery) -> Result<List<BgpRoute>, ApiError>;
+    /// The BGP table as MRT, and how many prefixes it has, roughly.
+    async fn mrt_table(&self) -> Result<(u64, OctetStream), ApiError>;
+    /// BGP messages of all peers or of one as MRT, from now until the stream is dropped.
+    async fn mrt_updates(&self, peer: Option<String>) -> Result<OctetStream, ApiError>;
     /// Routes of the kernel room.
     async fn kernel_routes(&self, query: RouteQuery) -> Result<List<KernelRouteRow>, ApiError>;
     /// What happens to a packet for this address.

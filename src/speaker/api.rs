@@ -11,6 +11,7 @@ use tortie_config::Cidr;
 
 use crate::routing::{ChangeId, LearnedChange, Resolved, RoutingIntent};
 
+use super::tap::TapSender;
 use super::view::SpeakerView;
 
 /// How the thread starts.
@@ -75,6 +76,8 @@ pub enum ToSpeaker {
         /// Shutdown communication (RFC 9003), at most 255 octets.
         text: String,
     },
+    /// Somebody wants to hear what sessions say from now on.
+    Tap(TapSender),
     /// A question, answered on the speaker's thread by the closure: keep it short.
     Query(Box<dyn FnOnce(&SpeakerView<'_>) + Send>),
 }

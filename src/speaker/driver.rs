@@ -58,6 +58,7 @@ pub(super) struct Driver {
     stopping: Option<Instant>,
     /// Connections that were set aside may have room again.
     pub(super) unlooked: bool,
+    pub(super) listeners_of_taps: Vec<super::tap::TapSender>,
     pub(super) input: Vec<u8>,
     pub(super) output: Vec<u8>,
 }
@@ -90,6 +91,7 @@ impl Driver {
             accepting: Vec::new(),
             stopping: None,
             unlooked: false,
+            listeners_of_taps: Vec::new(),
             input: vec![0; traffic::READ],
             output: Vec::with_capacity(traffic::WRITE),
         })
@@ -194,6 +196,8 @@ impl Driver {
             self.bfd_hop(addr, resolved.map(|r| r.gateway.is_none()));
         }
         for order in letters.orders {
+            // What a question finds stands behind what led to it.
+            self.flush_taps();
             match order {
                 Order::LocalReady => self.give(Input::LocalReady),
                 Order::Reset(name, kind) => {
@@ -202,6 +206,7 @@ impl Driver {
                     }
                 }
                 Order::Shutdown { graceful, text } => self.stop(graceful, text),
+                Order::Tap(listener) => self.tap(listener),
                 Order::Query(ask) => ask(&SpeakerView {
                     core: self.core.as_ref(),
                     peers: &self.peers,
@@ -255,6 +260,7 @@ impl Driver {
             self.feed.run(core, &mut self.facts, self.now);
             self.events();
         }
+        self.flush_taps();
     }
 
     /// Hands an input to the speaker and does what follows from it.

@@ -13,6 +13,7 @@ use tortie_bgp::Reset;
 use crate::routing::{ChangeId, Resolved, RoutingIntent};
 
 use super::api::{Refused, ToSpeaker};
+use super::tap::TapSender;
 use super::view::SpeakerView;
 
 /// Orders that may wait; more are refused.
@@ -24,6 +25,7 @@ pub(super) enum Order {
     Reset(String, Reset),
     Shutdown { graceful: bool, text: String },
     Query(Box<dyn FnOnce(&SpeakerView<'_>) + Send>),
+    Tap(TapSender),
 }
 
 /// Everything that came since the last look.
@@ -84,6 +86,7 @@ impl Inbox {
             ToSpeaker::LocalReady => Some((Order::LocalReady, true)),
             ToSpeaker::Shutdown { graceful, text } => Some((Order::Shutdown { graceful, text }, true)),
             ToSpeaker::Reset(name, kind) => Some((Order::Reset(name, kind), false)),
+            ToSpeaker::Tap(listener) => Some((Order::Tap(listener), false)),
             ToSpeaker::Query(ask) => Some((Order::Query(ask), false)),
         };
         if let Some((order, always)) = order {

@@ -12,6 +12,7 @@
 //!                       ^  |                                                              |
 //!                       |  +-- poll_transmit --> sockets          KernelTook (agent) <----+
 //!                       +-- poll_timeout     bfd: a thread of its own, see there
+//!                       +-- take_tapped --> tap: listeners (BMP, MRT), each with a bounded queue
 //! ```
 //!
 //! epoll is used through rustix, which is here anyway: mio would add its registry and its waker for the three calls
@@ -30,6 +31,7 @@ mod peers;
 mod policy;
 mod secret;
 mod sockopt;
+mod tap;
 mod traffic;
 mod view;
 
@@ -41,6 +43,7 @@ pub use api::{ChangeIds, FactSink, LearnedSink, Refused, SpeakerFact, SpeakerOpt
 pub use bfd::{BfdPriority, BfdView};
 pub use policy::origin_kind;
 pub use secret::SECRETS;
+pub use tap::{Heard, TapReceiver, TapSender, tap_queue};
 pub use view::{Counters, SpeakerView};
 
 use inbox::Inbox;

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tortie_bgp::bfd::{Endpoint, Status};
-use tortie_bgp::{ExportTrace, ImportTrace, PeerId, PeerStatus, RouteInfo, RouteQuery, Speaker, Totals};
+use tortie_bgp::{
+    ExportTrace, Family, ImportTrace, PeerId, PeerStatus, RouteInfo, RouteQuery, RouteTable, Speaker, Totals,
+};
 use tortie_config::Cidr;
 
 use super::bfd::{BfdView, Tie};
@@ -88,6 +90,18 @@ impl SpeakerView<'_> {
     #[must_use]
     pub fn routes(&self, query: RouteQuery, after: Option<Cidr>, max: usize) -> Vec<RouteInfo> {
         self.core.map(|c| c.routes(&query, after, max)).unwrap_or_default()
+    }
+
+    /// Part of a table in no order; see [`Speaker::walk`].
+    #[must_use]
+    pub fn walk(
+        &self,
+        table: RouteTable,
+        family: Family,
+        from: u32,
+        slots: u32,
+    ) -> (Vec<RouteInfo>, Option<u32>) {
+        self.core.map(|c| c.walk(table, family, from, slots)).unwrap_or_default()
     }
 
     /// Why a prefix is announced to the peer of this name or not; `None` for an unknown peer.

@@ -9,12 +9,12 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 DIR=$(realpath -m "${1:-target/peers}")
-STAMP="peers 6"
+STAMP="peers 7"
 PATH=$PATH:/usr/sbin:/sbin
 has() { command -v "$1" >/dev/null; }
 if [ "$(cat "$DIR/stamp" 2>/dev/null)" = "$STAMP" ] && has cc && has protoc && has ip; then exit 0; fi
 
-PACKAGES="bird2 frr gobgpd openbgpd exabgp etcd-server etcd-client iproute2 iputils-ping user-mode-linux kmod"
+PACKAGES="bird2 frr gobgpd openbgpd exabgp etcd-server etcd-client iproute2 iputils-ping user-mode-linux kmod bgpdump"
 say() { echo "peers: $*" >&2; }
 fail() { say "$*"; exit 1; }
 has apt-get && has dpkg-deb \
@@ -88,6 +88,7 @@ wrap gobgpd usr/bin/gobgpd
 [ -x "$DIR/root/usr/bin/gobgp" ] && wrap gobgp usr/bin/gobgp
 wrap openbgpd "$(first usr/sbin/bgpd usr/sbin/openbgpd)"
 wrap bgpctl usr/sbin/bgpctl
+wrap bgpdump usr/bin/bgpdump
 wrap etcd usr/bin/etcd
 wrap etcdctl usr/bin/etcdctl
 wrap ip "$(first usr/sbin/ip bin/ip sbin/ip usr/bin/ip)"

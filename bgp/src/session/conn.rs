@@ -42,6 +42,8 @@ pub(crate) struct Conn {
     pub(crate) turn: usize,
     pub(crate) ours: Open,
     pub(crate) theirs: Option<Open>,
+    /// The body of their OPEN, for monitoring.
+    pub(crate) their_octets: Box<[u8]>,
     pub(crate) negotiated: Option<Negotiated>,
     /// 0: none.
     pub(crate) hold: Duration,

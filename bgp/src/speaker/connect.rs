@@ -161,6 +161,7 @@ impl Speaker {
                 turn: 0,
                 ours,
                 theirs: None,
+                their_octets: Box::default(),
                 negotiated: None,
                 hold: OPEN_HOLD,
                 keepalive: Duration::ZERO,
@@ -383,6 +384,7 @@ impl Speaker {
         if let Some(notification) = notification {
             let mut last = Vec::new();
             notification.write(&mut last);
+            self.tap_last(&conn, &last);
             if let Some(peer) = self.peers.get_mut(&number) {
                 peer.sent.notification += 1;
             }
@@ -455,7 +457,9 @@ impl Speaker {
             peer.state = to;
             peer.since = self.now;
         }
-        self.events.push_back(Event::State { peer: peer.id, from, to, down });
+        let id = peer.id;
+        self.tap_state(number, from, to, down.as_ref());
+        self.events.push_back(Event::State { peer: id, from, to, down });
     }
 
     fn state_of(&self, peer: &Peer) -> State {

@@ -9,6 +9,7 @@
 //!                     `--> work      timers, queued input, walks, update groups     --> Event
 //!  poll_transmit ---------> transmit session messages, then what update groups have --> octets
 //!  take_best -------------> best     the dirty set of both tables                   --> BestChange
+//!  take_tapped -----------> tap      copies of messages for monitoring, when asked for
 //!  peers, routes, ... ----> answers  pure
 //! ```
 //!
@@ -25,8 +26,11 @@ mod refresh;
 mod restart;
 mod routes;
 mod stale;
+mod tap;
 mod transmit;
 mod work;
+
+pub use tap::{TapItem, TapSession, TapWhat, Tapped};
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -77,6 +81,7 @@ pub struct Speaker {
     update_errors: [u64; 3],
     /// Errors of peers that were noted so far.
     errors_noted: u64,
+    tap: tap::Tap,
 }
 
 impl Speaker {
@@ -122,6 +127,7 @@ impl Speaker {
             restart: restart::Deferral::default(),
             update_errors: [0; 3],
             errors_noted: 0,
+            tap: tap::Tap::default(),
         };
         speaker.begin_deferral();
         speaker

@@ -108,6 +108,8 @@ impl Speaker {
                 Ok(Some(frame)) => {
                     let (number, before) = (conn.peer, self.errors_noted);
                     let from = at;
+                    let whole = octets.get(at..at + frame.len).unwrap_or_default();
+                    self.tap_received(id, frame.kind, whole);
                     at += frame.len;
                     self.message(id, frame, &mut tally);
                     if self.errors_noted != before {
@@ -173,7 +175,10 @@ impl Speaker {
         match (state, frame.kind) {
             (_, MessageKind::Notification) => self.notified(id, &Notification::decode(frame.body)),
             (State::OpenSent, MessageKind::Open) => match Open::decode(frame.body) {
-                Ok(open) => self.opened(id, open),
+                Ok(open) => {
+                    conn.their_octets = frame.body.into();
+                    self.opened(id, open);
+                }
                 Err(notification) => self.refuse(id, notification),
             },
             (State::OpenConfirm, MessageKind::Keepalive) => self.confirmed(id),

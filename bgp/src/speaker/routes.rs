@@ -84,6 +84,39 @@ impl Speaker {
             .collect()
     }
 
+    /// Part of a table in no order, for whoever wants all of it: what stands in `slots` places from place `from` on, and
+    /// the next place; `None`: that was the last one. What changes between two calls may be seen twice or not at all.
+    #[must_use]
+    pub fn walk(
+        &self,
+        table: RouteTable,
+        family: Family,
+        from: u32,
+        slots: u32,
+    ) -> (Vec<RouteInfo>, Option<u32>) {
+        match family {
+            Family::Ipv4Unicast => self.walk_of(&self.v4, table, from, slots),
+            Family::Ipv6Unicast => self.walk_of(&self.v6, table, from, slots),
+        }
+    }
+
+    fn walk_of<A: Key>(
+        &self,
+        rib: &FamilyRib<A>,
+        table: RouteTable,
+        from: u32,
+        slots: u32,
+    ) -> (Vec<RouteInfo>, Option<u32>) {
+        let view = &self.view(table, A::FAMILY);
+        let end = from.saturating_add(slots).min(rib.table.limit());
+        let entries = (from..end).filter_map(|slot| Some((slot, rib.table.entry(slot)?)));
+        let routes = entries
+            .filter(|(slot, e)| has(rib, e, *slot, view))
+            .map(|(slot, e)| RouteInfo { prefix: e.cidr(), paths: self.paths(rib, slot, e, view) })
+            .collect();
+        (routes, (end < rib.table.limit()).then_some(end))
+    }
+
     fn view(&self, table: RouteTable, family: Family) -> View<'_> {
         match table {
             RouteTable::Loc => View::Loc,

@@ -31,7 +31,9 @@ impl Speaker {
             buf.extend_from_slice(&last);
             return Transmit::Done;
         }
+        let start = buf.len();
         let answer = self.transmit(conn, buf, room);
+        self.tap_sent(conn, buf.get(start..).unwrap_or_default());
         if let Some(c) = self.conns.get_mut(&conn) {
             c.wants = (answer == Transmit::More).then_some(self.now);
         }

@@ -31,6 +31,7 @@ pub use frame::{Frame, HEADER_LEN, MAX_EXTENDED_LEN, MAX_LEN, MessageKind};
 pub use nlri::{Address, Entry, Nlri, NlriIter};
 pub use notification::{ErrorCode, Notification, sanitise};
 pub use open::Open;
+pub(crate) use open::write_open;
 pub use refresh::{RefreshKind, RouteRefresh};
 pub use update::{Problem, Reach, Update};
 

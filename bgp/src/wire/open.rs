@@ -29,6 +29,12 @@ pub struct Open {
     pub capabilities: Capabilities,
 }
 
+/// Appends an OPEN whose body is there already.
+pub(crate) fn write_open(out: &mut Vec<u8>, body: &[u8]) {
+    write_header(out, u16::try_from(HEADER_LEN + body.len()).unwrap_or(u16::MAX), MessageKind::Open);
+    out.extend_from_slice(body);
+}
+
 /// Parse errors carry nothing: any of them is "malformed OPEN".
 type Res<'a, T> = nom::IResult<&'a [u8], T, ()>;
 

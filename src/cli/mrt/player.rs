@@ -1,0 +1,209 @@
+//! What a file says, as the messages of one session: pure.
+
+use std::net::IpAddr;
+
+use tortie_bgp::Family;
+use tortie_bgp::attr::Attributes;
+use tortie_bgp::mrt::{Body, PeerEntry, Record};
+use tortie_bgp::wire::{
+    Address, Entry, Frame, MessageKind, Negotiated, Nlri, Update, UpdateTemplate, write_end_of_rib,
+};
+use tortie_config::Cidr;
+
+/// Prefixes of a table that go into one message at most; more are begun anew.
+const RUN: usize = 4096;
+
+/// The session that is played to, and what is played.
+#[derive(Debug, Clone)]
+pub(super) struct Plan {
+    /// What both ends agreed on; sent prefixes have no path identifiers.
+    pub(super) session: Negotiated,
+    /// Our AS, which is put in front of paths towards another AS.
+    pub(super) asn: u32,
+    /// Our next hop by family; `None`: routes of that family are left out.
+    pub(super) next_hops: [Option<IpAddr>; 2],
+    /// Leave next hops as they are.
+    pub(super) keep_next_hop: bool,
+    /// Only what this peer said; else a table gives the first path of each prefix, and updates give all.
+    pub(super) only: Option<IpAddr>,
+}
+
+/// What was made of the file so far.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Played {
+    /// Records read.
+    pub(super) records: u64,
+    /// Prefixes announced.
+    pub(super) announced: u64,
+    /// Prefixes withdrawn.
+    pub(super) withdrawn: u64,
+    /// Routes that this session cannot carry, or that are malformed.
+    pub(super) skipped: u64,
+}
+
+/// Turns records into messages.
+#[derive(Debug)]
+pub(super) struct Player {
+    plan: Plan,
+    peers: Vec<PeerEntry>,
+    /// Routes of a table with the same attributes, not yet written.
+    run: Option<(Attributes, Vec<Cidr>)>,
+    table: bool,
+    pub(super) played: Played,
+}
+
+impl Player {
+    pub(super) fn new(plan: Plan) -> Self {
+        Self { plan, peers: Vec::new(), run: None, table: false, played: Played::default() }
+    }
+
+    /// Appends what this record makes of messages; what a table says may come with a later call.
+    pub(super) fn record(&mut self, record: &Record<'_>, out: &mut Vec<u8>) {
+        self.played.records += 1;
+        match &record.body {
+            Body::PeerIndex(index) => self.peers.clone_from(&index.peers),
+            Body::Rib(rib) => {
+                let wanted = |peer: u16| {
+                    let address = self.peers.get(usize::from(peer)).map(|p| p.address);
+                    self.plan.only.is_none() || self.plan.only == address
+                };
+                if let Some(entry) = rib.entries.iter().find(|e| wanted(e.peer)) {
+                    self.route(rib.prefix, entry.attributes.decode(rib.prefix).ok(), out);
+                }
+            }
+            Body::TableDump(dump) if self.plan.only.is_none_or(|only| only == dump.peer) => {
+                self.route(dump.prefix, dump.attributes.decode(dump.prefix).ok(), out);
+            }
+            Body::Message(message) if !message.sent && self.plan.only.is_none_or(|p| p == message.peer) => {
+                self.flush(out);
+                let Ok(Some(frame)) = Frame::next(message.octets, true) else {
+                    self.played.skipped += 1;
+                    return;
+                };
+                if frame.kind == MessageKind::Update {
+                    match Update::decode(frame.body, &message.session()) {
+                        Ok(update) => self.update(update, out),
+                        Err(_) => self.played.skipped += 1,
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The end of the file: what is left, and End-of-RIB behind a table.
+    pub(super) fn finish(&mut self, out: &mut Vec<u8>) {
+        self.flush(out);
+        if std::mem::take(&mut self.table) {
+            for family in self.plan.session.families.iter() {
+                write_end_of_rib(family, out);
+            }
+        }
+    }
+
+    fn route(&mut self, prefix: Cidr, attributes: Option<Attributes>, out: &mut Vec<u8>) {
+        self.table = true;
+        let family = if prefix.is_v4() { Family::Ipv4Unicast } else { Family::Ipv6Unicast };
+        let Some(attributes) = attributes.and_then(|a| self.rewrite(a, family)) else {
+            self.played.skipped += 1;
+            return;
+        };
+        if let Some((same, prefixes)) = &mut self.run
+            && *same == attributes
+            && prefixes.len() < RUN
+            && prefixes.first().is_some_and(|p| p.is_v4() == prefix.is_v4())
+        {
+            prefixes.push(prefix);
+            return;
+        }
+        self.flush(out);
+        self.run = Some((attributes, vec![prefix]));
+    }
+
+    fn flush(&mut self, out: &mut Vec<u8>) {
+        let Some((attributes, prefixes)) = self.run.take() else { return };
+        let v4 = prefixes.first().is_some_and(Cidr::is_v4);
+        let family = if v4 { Family::Ipv4Unicast } else { Family::Ipv6Unicast };
+        let count = prefixes.len() as u64;
+        let Ok(template) = UpdateTemplate::new(&attributes, family, &self.plan.session) else {
+            self.played.skipped += count;
+            return;
+        };
+        if v4 {
+            template.write(out, prefixes.iter().filter_map(v4_entry), |_| ());
+        } else {
+            template.write(out, prefixes.iter().filter_map(v6_entry), |_| ());
+        }
+        self.played.announced += count;
+    }
+
+    fn update(&mut self, update: Update<'_>, out: &mut Vec<u8>) {
+        for nlri in &update.withdrawn {
+            if !self.plan.session.families.contains(nlri.family()) {
+                self.played.skipped += nlri.cidrs().count() as u64;
+                continue;
+            }
+            let template = UpdateTemplate::withdrawal(nlri.family(), &self.plan.session);
+            write(&template, nlri, out);
+            self.played.withdrawn += nlri.cidrs().count() as u64;
+        }
+        for reach in update.reach {
+            let count = reach.nlri.cidrs().count() as u64;
+            let family = reach.nlri.family();
+            let template = self
+                .rewrite(reach.attributes, family)
+                .and_then(|a| UpdateTemplate::new(&a, family, &self.plan.session).ok());
+            match template {
+                Some(template) => {
+                    write(&template, &reach.nlri, out);
+                    self.played.announced += count;
+                }
+                None => self.played.skipped += count,
+            }
+        }
+        if let Some(family) = update.end_of_rib.filter(|f| self.plan.session.families.contains(*f)) {
+            write_end_of_rib(family, out);
+        }
+    }
+
+    /// As our own session has to send it; `None`: it cannot.
+    fn rewrite(&self, mut attributes: Attributes, family: Family) -> Option<Attributes> {
+        let plan = &self.plan;
+        if !plan.session.families.contains(family) {
+            return None;
+        }
+        if plan.session.ebgp && attributes.as_path.first() != Some(plan.asn) {
+            attributes.as_path = attributes.as_path.prepend(plan.asn, 1);
+        }
+        if !plan.keep_next_hop {
+            attributes.next_hop = plan.next_hops.get(family.index()).copied().flatten()?;
+            attributes.link_local = None;
+        }
+        Some(attributes)
+    }
+}
+
+fn write(template: &UpdateTemplate, nlri: &Nlri<'_>, out: &mut Vec<u8>) {
+    match nlri.family() {
+        Family::Ipv4Unicast => template.write(out, nlri.v4(), |_| ()),
+        Family::Ipv6Unicast => template.write(out, nlri.v6(), |_| ()),
+    }
+}
+
+fn v4_entry(prefix: &Cidr) -> Option<Entry<u32>> {
+    match prefix.addr() {
+        IpAddr::V4(a) => Some(entry(a.into(), prefix.len())),
+        IpAddr::V6(_) => None,
+    }
+}
+
+fn v6_entry(prefix: &Cidr) -> Option<Entry<u128>> {
+    match prefix.addr() {
+        IpAddr::V6(a) => Some(entry(a.into(), prefix.len())),
+        IpAddr::V4(_) => None,
+    }
+}
+
+fn entry<A: Address>(address: A, len: u8) -> Entry<A> {
+    Entry { prefix: (address, len), path_id: 0 }
+}

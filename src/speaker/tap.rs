@@ -1,0 +1,133 @@
+//! Who listens to what sessions say: monitoring and recording, each with its own bounded queue.
+//!
+//! A listener that does not keep up loses batches, which are counted for it, or ends; the speaker never waits for one.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::sync::mpsc;
+use tortie_bgp::{RouteInfo, TapSession, Tapped};
+
+use super::driver::Driver;
+
+/// Listeners at a time; more are refused.
+const LISTENERS: usize = 16;
+
+/// What a listener hears, in the order of events.
+#[derive(Debug, Clone)]
+pub enum Heard {
+    /// The first thing: the sessions that are up.
+    Sessions(Vec<Arc<TapSession>>),
+    /// What happened since, for everybody who listens.
+    Tapped(Arc<Tapped>),
+    /// A part of a table, as asked for with [`TapSender::give`] from a question to the speaker.
+    Routes(Vec<RouteInfo>, Option<u32>),
+}
+
+impl Heard {
+    /// Roughly what it takes in memory.
+    fn size(&self) -> usize {
+        match self {
+            Self::Sessions(sessions) => sessions.len() * 512,
+            Self::Tapped(tapped) => tapped.octets.len() + tapped.items.len() * 64,
+            Self::Routes(routes, _) => routes.len() * 256,
+        }
+    }
+}
+
+/// The speaker's end of a listener's queue.
+#[derive(Debug, Clone)]
+pub struct TapSender {
+    queue: mpsc::UnboundedSender<(Heard, usize)>,
+    waiting: Arc<AtomicUsize>,
+    missed: Arc<AtomicUsize>,
+    limit: usize,
+}
+
+impl TapSender {
+    /// Gives something; what does not fit is dropped and counted. `false`: nobody listens any more.
+    pub fn give(&self, heard: Heard) -> bool {
+        let size = heard.size();
+        // An empty queue takes anything, so that a large batch is late and not lost.
+        let waiting = self.waiting.load(Ordering::Acquire);
+        if waiting > 0 && waiting + size > self.limit {
+            self.missed.fetch_add(count(&heard), Ordering::AcqRel);
+            return !self.queue.is_closed();
+        }
+        self.waiting.fetch_add(size, Ordering::AcqRel);
+        self.queue.send((heard, size)).is_ok()
+    }
+}
+
+fn count(heard: &Heard) -> usize {
+    match heard {
+        Heard::Tapped(tapped) => tapped.items.len(),
+        Heard::Sessions(_) | Heard::Routes(..) => 1,
+    }
+}
+
+/// A listener's end of its queue; dropping it ends the listening.
+#[derive(Debug)]
+pub struct TapReceiver {
+    queue: mpsc::UnboundedReceiver<(Heard, usize)>,
+    waiting: Arc<AtomicUsize>,
+    missed: Arc<AtomicUsize>,
+}
+
+impl TapReceiver {
+    /// The next thing; `None`: the speaker has stopped.
+    pub async fn next(&mut self) -> Option<Heard> {
+        let (heard, size) = self.queue.recv().await?;
+        self.waiting.fetch_sub(size, Ordering::AcqRel);
+        Some(heard)
+    }
+
+    /// How many things were dropped since the last call.
+    pub fn missed(&self) -> usize {
+        self.missed.swap(0, Ordering::AcqRel)
+    }
+}
+
+/// A queue for a listener that holds about so many octets.
+#[must_use]
+pub fn tap_queue(limit: usize) -> (TapSender, TapReceiver) {
+    let (sender, queue) = mpsc::unbounded_channel();
+    let (waiting, missed) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let receiver = TapReceiver { queue, waiting: Arc::clone(&waiting), missed: Arc::clone(&missed) };
+    (TapSender { queue: sender, waiting, missed, limit }, receiver)
+}
+
+impl Driver {
+    /// A new listener; one too many finds its queue closed.
+    pub(super) fn tap(&mut self, listener: TapSender) {
+        self.listeners_of_taps.retain(|l| !l.queue.is_closed());
+        if self.listeners_of_taps.len() >= LISTENERS {
+            return;
+        }
+        self.flush_taps();
+        if let Some(core) = &mut self.core {
+            core.set_tap(true);
+            listener.give(Heard::Sessions(core.tap_sessions()));
+        } else {
+            listener.give(Heard::Sessions(Vec::new()));
+        }
+        self.listeners_of_taps.push(listener);
+    }
+
+    /// Gives what the speaker recorded to all listeners; without any the recording ends.
+    pub(super) fn flush_taps(&mut self) {
+        if self.listeners_of_taps.is_empty() {
+            return;
+        }
+        let Some(core) = &mut self.core else { return };
+        // The speaker may be younger than the first listener.
+        core.set_tap(true);
+        if let Some(tapped) = core.take_tapped() {
+            let tapped = Arc::new(tapped);
+            self.listeners_of_taps.retain(|l| l.give(Heard::Tapped(Arc::clone(&tapped))));
+            if self.listeners_of_taps.is_empty() {
+                core.set_tap(false);
+            }
+        }
+    }
+}

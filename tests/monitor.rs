@@ -1,0 +1,336 @@
+//! MRT and BMP of a running agent: a file is played into it, and what it records, dumps and tells a station is the same.
+
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+use std::collections::BTreeSet;
+use std::io::Read;
+use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use tortie_bgp::attr::{AsPath, Attributes};
+use tortie_bgp::bmp::{Message, PeerDown};
+use tortie_bgp::mrt::{Body, EntryList, PeerEntry, PeerIndex, Record, Rib, Stamp, encode_attributes};
+use tortie_bgp::wire::{Frame, Open, Update};
+use tortie_config::Cidr;
+
+const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
+const SOON: Duration = Duration::from_secs(30);
+const PREFIXES: [&str; 4] = ["198.51.100.0/24", "198.51.100.128/25", "203.0.113.0/24", "203.0.113.7/32"];
+
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+struct Agent {
+    dir: tempfile::TempDir,
+    listen: String,
+    running: Running,
+}
+
+fn command(dir: &Path, words: &[&str]) -> Command {
+    let mut command = Command::new(TORTIE);
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("TORTIE_") {
+            command.env_remove(name);
+        }
+    }
+    command
+        .env("TORTIE_DATASTORE", format!("sqlite:{}", dir.join("store.db").display()))
+        .env("TORTIE_SOCKET", dir.join("tortie.sock"))
+        .args(words)
+        .stdin(Stdio::null());
+    command
+}
+
+impl Agent {
+    fn start(more: &[&str]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let peer = r#"{"ip":"127.0.0.2","as_num":"65002"}"#;
+        for (key, value) in [("/calico/v1/Ready", "true"), ("/calico/bgp/v1/global/peer_v4/127.0.0.2", peer)]
+        {
+            assert!(command(dir.path(), &["store", "put", key, value]).output().unwrap().status.success());
+        }
+        let listen = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+        let cache = dir.path().join("cache").display().to_string();
+        let words = ["--node", "h1", "agent", "--kernel", "off", "--http", "none", "--ip4", "127.0.0.1/8"];
+        let words = [&words[..], &["--cache", &cache, "--bgp-listen", &listen], more].concat();
+        let log = std::fs::File::create(dir.path().join("log")).unwrap();
+        let child = command(dir.path(), &words).stdout(Stdio::null()).stderr(log).spawn().unwrap();
+        let this = Self { dir, listen, running: Running(child) };
+        this.wait_for("the API", |a| a.run(&["bgp", "peers"]).status.success());
+        this
+    }
+
+    fn run(&self, words: &[&str]) -> Output {
+        command(self.dir.path(), words).output().unwrap()
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.path("log")).unwrap()
+    }
+
+    fn wait_for(&self, what: &str, mut is: impl FnMut(&Self) -> bool) {
+        let until = Instant::now() + SOON;
+        while !is(self) {
+            assert!(Instant::now() < until, "{what} does not come\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Plays the sample; ends by itself after so many seconds.
+    fn replay(&self, file: &Path, hold: &str) -> Running {
+        let words = ["--to", &self.listen, "--from", "127.0.0.2", "--as", "65002", "--hold", hold];
+        let file = file.to_str().unwrap();
+        let words = [&["bgp", "mrt", "replay", file][..], &words].concat();
+        let quiet = || Stdio::null();
+        Running(command(self.dir.path(), &words).stdout(quiet()).stderr(quiet()).spawn().unwrap())
+    }
+
+    fn show(&self, file: &Path) -> Vec<serde_json::Value> {
+        let output = self.run(&["-o", "json", "bgp", "mrt", "show", file.to_str().unwrap()]);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap().lines().map(|l| serde_json::from_str(l).unwrap()).collect()
+    }
+}
+
+/// A table as a collector writes it: one peer, four prefixes.
+fn sample(path: &Path) {
+    let stamp = Stamp { seconds: 1_700_000_000, micros: None };
+    let address = IpAddr::from([192, 0, 2, 7]);
+    let peer = PeerEntry { router_id: Ipv4Addr::new(192, 0, 2, 7), address, asn: 64500 };
+    let index = PeerIndex { collector: Ipv4Addr::new(192, 0, 2, 1), view: b"", peers: vec![peer] };
+    let mut out = Vec::new();
+    Record { stamp, body: Body::PeerIndex(index) }.write(&mut out);
+    for (sequence, prefix) in (0..).zip(PREFIXES) {
+        let prefix: Cidr = prefix.parse().unwrap();
+        let mut attributes = Attributes::new(address);
+        attributes.as_path = AsPath::from_sequence(&[64500, 200_000 + sequence]);
+        attributes.communities = Box::new([64500 << 16 | 7]);
+        let mut octets = Vec::new();
+        assert!(encode_attributes(&attributes, &mut octets));
+        let mut list = EntryList::new(false);
+        assert!(list.push(0, stamp.seconds, 0, &octets));
+        let rib = Rib { sequence, prefix, entries: list.entries() };
+        Record { stamp, body: Body::Rib(rib) }.write(&mut out);
+    }
+    std::fs::write(path, out).unwrap();
+}
+
+fn all() -> BTreeSet<String> {
+    PREFIXES.map(str::to_owned).into()
+}
+
+/// A tool of the peers' folder, or of the system; a missing one is a failure in CI.
+fn tool(name: &str) -> Option<PathBuf> {
+    let peers = std::env::var_os("TORTIE_PEERS").map(PathBuf::from);
+    let found = peers.into_iter().chain(["/usr/bin".into()]).map(|d| d.join(name)).find(|p| p.exists());
+    if found.is_none() {
+        assert!(std::env::var_os("CI").is_none(), "{name} is missing");
+        eprintln!("skipped: {name} is missing");
+    }
+    found
+}
+
+#[test]
+fn a_file_is_played_recorded_and_dumped() {
+    let agent = Agent::start(&[]);
+    let (file, dump, updates) = (agent.path("in.mrt"), agent.path("dump.mrt"), agent.path("updates.mrt"));
+    sample(&file);
+    let words = ["bgp", "mrt", "updates", updates.to_str().unwrap(), "--peer", "127.0.0.2"];
+    let said = std::fs::File::create(agent.path("said")).unwrap();
+    let recorder = Running(command(agent.dir.path(), &words).stderr(said).spawn().unwrap());
+    agent.wait_for("the recording", |a| std::fs::read_to_string(a.path("said")).unwrap().contains("ctrl-c"));
+
+    let replay = agent.replay(&file, "60");
+    agent.wait_for("the table", |a| {
+        let list = String::from_utf8(a.run(&["bgp", "routes"]).stdout).unwrap();
+        PREFIXES.iter().all(|p| list.contains(p))
+    });
+    let output = agent.run(&["bgp", "mrt", "dump", dump.to_str().unwrap()]);
+    assert!(
+        output.status.success() && String::from_utf8_lossy(&output.stderr).contains("4 prefixes"),
+        "{output:?}"
+    );
+    let routes: Vec<_> = agent.show(&dump).into_iter().filter(|l| l["type"] == "route").collect();
+    assert_eq!(
+        routes.iter().map(|r| r["prefix"].as_str().unwrap().to_owned()).collect::<BTreeSet<_>>(),
+        all()
+    );
+    for route in &routes {
+        assert_eq!((&route["peer"], &route["peerAs"]), (&"127.0.0.2".into(), &65002.into()));
+        assert!(route["asPath"].as_str().unwrap().starts_with("65002 64500 20000"), "{route}");
+        assert_eq!(route["communities"], serde_json::json!(["64500:7"]));
+    }
+    if let Some(bgpdump) = tool("bgpdump") {
+        let output = Command::new(bgpdump).arg("-m").arg(&dump).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(text.lines().count(), 4, "{text}");
+        assert!(
+            text.contains("|B|127.0.0.2|65002|198.51.100.0/24|65002 64500 200000|IGP|192.0.2.254|"),
+            "{text}"
+        );
+    }
+
+    drop(replay);
+    let interrupt = rustix::process::Pid::from_child(&recorder.0);
+    agent.wait_for("the end of the session", |a| {
+        String::from_utf8(a.run(&["bgp", "peers"]).stdout).unwrap().contains("0 established")
+    });
+    rustix::process::kill_process(interrupt, rustix::process::Signal::INT).unwrap();
+    let mut recorder = recorder;
+    assert!(recorder.0.wait().unwrap().success(), "{}", std::fs::read_to_string(agent.path("said")).unwrap());
+    let lines = agent.show(&updates);
+    let heard: BTreeSet<String> = lines
+        .iter()
+        .filter(|l| l["type"] == "announce" && l["direction"] == "received")
+        .flat_map(|l| l["prefixes"].as_array().unwrap().iter().map(|p| p.as_str().unwrap().to_owned()))
+        .collect();
+    assert_eq!(heard, all());
+    assert_eq!(lines.iter().filter(|l| l["type"] == "open").count(), 2);
+    assert!(lines.iter().any(|l| l["type"] == "state" && l["to"] == "Established"), "{lines:?}");
+    assert!(lines.iter().any(|l| l["type"] == "state" && l["from"] == "Established"), "{lines:?}");
+    if let Some(bgpdump) = tool("bgpdump") {
+        let output = Command::new(bgpdump).arg("-m").arg(&updates).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(text.lines().filter(|l| l.contains("|A|127.0.0.2|65002|")).count(), 4, "{text}");
+    }
+}
+
+#[test]
+fn a_replay_is_for_labs() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("in.mrt");
+    sample(&file);
+    let file = file.to_str().unwrap();
+    let output = command(dir.path(), &["bgp", "mrt", "replay", file, "--to", "10.0.0.1", "--as", "1"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(7), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("--yes"), "{output:?}");
+    std::fs::write(dir.path().join("x.gz"), [0x1f, 0x8b, 8, 0]).unwrap();
+    let zipped = dir.path().join("x.gz").display().to_string();
+    let output = command(dir.path(), &["bgp", "mrt", "show", &zipped]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("zcat"), "{output:?}");
+}
+
+/// The station's end of a connection.
+struct Station {
+    stream: TcpStream,
+    octets: Vec<u8>,
+}
+
+impl Station {
+    fn accept(listener: &TcpListener) -> Self {
+        let (stream, _) = listener.accept().unwrap();
+        stream.set_read_timeout(Some(SOON)).unwrap();
+        Self { stream, octets: Vec::new() }
+    }
+
+    /// The octets of the next message.
+    fn next(&mut self) -> Vec<u8> {
+        loop {
+            if let Some((_, len)) = Message::next(&self.octets).unwrap() {
+                return self.octets.drain(..len).collect();
+            }
+            let mut part = [0; 4096];
+            let n = self.stream.read(&mut part).unwrap();
+            assert!(n > 0, "the agent ended the connection");
+            self.octets.extend_from_slice(part.get(..n).unwrap());
+        }
+    }
+
+    /// Reads until all prefixes were told, and gives them.
+    fn routes(&mut self) -> BTreeSet<String> {
+        let mut heard = BTreeSet::new();
+        while heard.len() < PREFIXES.len() {
+            let octets = self.next();
+            if let Message::RouteMonitoring { peer, update } = Message::next(&octets).unwrap().unwrap().0 {
+                assert_eq!((peer.address, peer.asn, peer.post_policy), ([127, 0, 0, 2].into(), 65002, false));
+                let frame = Frame::next(update, true).unwrap().unwrap();
+                let session = tortie_bgp::mrt::Message {
+                    peer_as: 65002,
+                    local_as: 64512,
+                    interface: 0,
+                    peer: peer.address,
+                    local: peer.address,
+                    as4: !peer.as2,
+                    sent: false,
+                    add_path: false,
+                    octets: update,
+                }
+                .session();
+                let update = Update::decode(frame.body, &session).unwrap();
+                heard.extend(update.reach.iter().flat_map(|r| r.nlri.cidrs()).map(|c| c.to_string()));
+            }
+        }
+        heard
+    }
+
+    fn up(&mut self) {
+        let octets = self.next();
+        let Message::PeerUp { peer, up } = Message::next(&octets).unwrap().unwrap().0 else {
+            panic!("{octets:?}")
+        };
+        assert_eq!((peer.address, peer.asn), ([127, 0, 0, 2].into(), 65002));
+        let open = |octets| Open::decode(Frame::next(octets, false).unwrap().unwrap().body).unwrap().asn;
+        assert_eq!((open(up.sent), open(up.received)), (64512, 65002));
+    }
+}
+
+#[test]
+fn a_station_hears_everything_in_order_and_again_after_a_break() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let mut agent = Agent::start(&["--bmp-station", &address]);
+    let file = agent.path("in.mrt");
+    sample(&file);
+    let mut station = Station::accept(&listener);
+    let octets = station.next();
+    let Message::Initiation(tlvs) = Message::next(&octets).unwrap().unwrap().0 else { panic!("{octets:?}") };
+    assert!(tlvs.iter().any(|t| t.kind == 2 && t.value == b"h1"));
+
+    // As it comes.
+    let mut replay = agent.replay(&file, "4");
+    station.up();
+    assert_eq!(station.routes(), all());
+
+    // A station that comes later hears the table of the session that is up.
+    drop(station);
+    let mut station = Station::accept(&listener);
+    station.next();
+    station.up();
+    assert_eq!(station.routes(), all());
+
+    assert!(replay.0.wait().unwrap().success());
+    let octets = loop {
+        let octets = station.next();
+        if matches!(Message::next(&octets).unwrap().unwrap().0, Message::PeerDown { .. }) {
+            break octets;
+        }
+    };
+    let Message::PeerDown { reason: PeerDown::RemoteNotification(said), .. } =
+        Message::next(&octets).unwrap().unwrap().0
+    else {
+        panic!("{octets:?}")
+    };
+    // Cease, administrative shutdown.
+    assert_eq!(said.get(18..21), Some(&[3, 6, 2][..]));
+
+    let pid = rustix::process::Pid::from_child(&agent.running.0);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    let octets = station.next();
+    assert!(matches!(Message::next(&octets).unwrap().unwrap().0, Message::Termination(_)), "{octets:?}");
+    assert!(agent.running.0.wait().unwrap().success());
+}
