@@ -307,7 +307,7 @@ fn changes(
             number += 1;
             let n = number as usize % streams.len();
             // Each sender has prefixes of its own, which come back changed.
-            let prefix = (0x0b00_0000 | u32::try_from(n).unwrap() << 8 | number / 100 % 50, 32);
+            let prefix = (0x0b00_0000 | u32::try_from(n).unwrap() << 8 | (number / 100 % 50), 32);
             let micros = u64::try_from(start.elapsed().as_micros()).unwrap();
             if let Some(at) = sent.get(number as usize) {
                 at.store(micros, Ordering::Relaxed);
