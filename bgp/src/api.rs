@@ -213,6 +213,19 @@ pub enum NextHopState {
     Unreachable,
 }
 
+/// What peers are told before maintenance (RFC 8326).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Drain {
+    /// Nothing: all is as usual.
+    #[default]
+    Off,
+    /// All routes are announced with GRACEFUL_SHUTDOWN, inside the AS with local preference 0 too: traffic goes elsewhere
+    /// where there is an elsewhere.
+    Announce,
+    /// All routes are withdrawn; sessions stay.
+    Withdraw,
+}
+
 /// How a session is to be reset.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reset {
@@ -276,6 +289,8 @@ pub enum Input<'a> {
     Closed(ConnId, String),
     /// Somebody asks for a reset.
     Reset(PeerId, Reset),
+    /// Maintenance of this peer begins or ends; `None`: of all, also of those to come.
+    Drain(Option<PeerId>, Drain),
     /// BFD lost this peer after it had reached it (RFC 5882): a session ends with Cease 10 (RFC 9384), and its routes go
     /// at once, whatever was agreed on graceful restart. Routes that are kept because the peer restarts already stay,
     /// unless its BFD is independent of its control plane (the C bit, RFC 5882 4.3).

@@ -7,7 +7,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tortie_config::Cidr;
 
-use crate::api::{Down, NextHopState, PeerId, State};
+use crate::api::{ConnId, Down, Drain, NextHopState, PeerId, State};
 use crate::attr::Attributes;
 use crate::types::{Family, RouterId};
 
@@ -188,6 +188,12 @@ pub struct PeerStatus {
     pub next_attempt: Option<Duration>,
     /// Graceful restart of the peer.
     pub restart: RestartPhase,
+    /// What it is told before maintenance (RFC 8326).
+    pub drain: Drain,
+    /// Its session was given all there is for it: nothing waits in the speaker.
+    pub told: bool,
+    /// Its session.
+    pub conn: Option<ConnId>,
 }
 
 /// Which table.

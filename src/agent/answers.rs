@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use tortie_bgp::bfd::{self, Endpoint};
 use tortie_bgp::{
-    Family, NextHopState, PathInfo, PathSource, PeerStatus, RestartPhase, RouteInfo, RouteMatch,
+    Drain, Family, NextHopState, PathInfo, PathSource, PeerStatus, RestartPhase, RouteInfo, RouteMatch,
     RouteQuery as Question, RouteTable, State, Unusable,
 };
 use tortie_config::Cidr;
@@ -42,6 +42,14 @@ fn ago(span: Duration) -> String {
 
 fn hex(octets: &[u8]) -> String {
     octets.iter().map(|o| format!("{o:02x}")).collect()
+}
+
+fn drain_name(drain: Drain) -> &'static str {
+    match drain {
+        Drain::Off => "off",
+        Drain::Announce => "announce",
+        Drain::Withdraw => "withdraw",
+    }
 }
 
 /// One peer of the API; a wanted peer that the speaker does not know yet is Idle.
@@ -123,6 +131,8 @@ pub(super) fn peer(
             Some(RestartPhase::Refreshing(left)) => format!("refreshing, {}s left", left.as_secs()),
             _ => "idle".to_owned(),
         },
+        drain: status.map_or("off", |s| drain_name(s.drain)).to_owned(),
+        drain_taken: false,
         notes: Vec::new(),
         bfd: wanted.bfd.is_some().then(|| forwarding(watched)),
     })

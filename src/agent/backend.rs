@@ -1,13 +1,13 @@
 //! The agent's answers to the API: what each thread knows, asked for and put together.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
 use tokio::sync::{mpsc, oneshot};
-use tortie_bgp::{Reset, RouteMatch, RouteQuery as Question, RouteTable};
+use tortie_bgp::{Drain, Reset, RouteMatch, RouteQuery as Question, RouteTable};
 use tortie_config::Cidr;
 
 use super::answers::{self, Wanted};
@@ -17,8 +17,8 @@ use super::status::{self, CoreFacts};
 use crate::kernel::{KernelView, ToKernel};
 use crate::routing::{LearnedPath, PeerIntent, RoutingIntent};
 use crate::serve::api::{
-    ApiError, Applied, AppliedRequest, BgpRoute, Done, Event, KernelRouteRow, List, Peer, Problem,
-    ResetRequest, RouteGet, Status,
+    ApiError, Applied, AppliedRequest, BgpRoute, Done, DrainRequest, Event, KernelRouteRow, List, Peer,
+    Problem, ResetRequest, RouteGet, Status,
 };
 use crate::serve::{Backend, OctetStream, RouteQuery};
 use crate::speaker::{SpeakerHandle, SpeakerView, ToSpeaker};
@@ -111,6 +111,25 @@ impl Live {
         self.ask(|answer| Ask::Hints { learned, answer }).await.unwrap_or_default()
     }
 
+    /// A note that sessions are drained.
+    async fn drained(&self) -> Option<Problem> {
+        let counts = |view: &SpeakerView<'_>| {
+            let peers = view.peers();
+            let of = |drain| peers.iter().filter(|p| p.drain == drain).count();
+            (of(Drain::Announce), of(Drain::Withdraw))
+        };
+        let (announced, withdrawn) = self.speaker(counts).await.ok()?;
+        (announced + withdrawn > 0).then(|| Problem {
+            code: "drained".to_owned(),
+            subject: "bgp".to_owned(),
+            text: format!(
+                "routes are announced with GRACEFUL_SHUTDOWN to {announced} sessions and withdrawn from {withdrawn}; \
+                 a restart of the agent ends this"
+            ),
+            next: "tortie bgp drain --undo".to_owned(),
+        })
+    }
+
     async fn list<T>(&self, kind: &str, items: Vec<T>) -> List<T> {
         let revision = self.facts().await.map_or(0, |f| f.revision);
         answers::list(kind, &self.node, revision, items)
@@ -163,12 +182,21 @@ impl Backend for Live {
         let kernel = self.kernel(status::kernel_facts).await.ok();
         let hints = self.hints().await;
         let intent = self.intent.load_full();
-        Arc::new(status::build(self, facts, kernel, intent.as_deref(), hints.into_values()))
+        let notes = hints.into_values().chain(self.drained().await);
+        Arc::new(status::build(self, facts, kernel, intent.as_deref(), notes))
     }
 
     async fn peers(&self) -> Result<List<Peer>, ApiError> {
         let intent = self.intent()?;
-        let (statuses, watched) = self.speaker(|view| (view.peers(), view.bfd_sessions())).await?;
+        let (statuses, watched, taken) = self
+            .speaker(|view| {
+                let statuses = view.peers();
+                let drained =
+                    statuses.iter().filter(|s| s.drain != Drain::Off && view.has_taken_all(&s.name));
+                let taken: BTreeSet<Arc<str>> = drained.map(|s| Arc::clone(&s.name)).collect();
+                (statuses, view.bfd_sessions(), taken)
+            })
+            .await?;
         let mut hints = self.hints().await;
         let items = intent
             .peers
@@ -178,6 +206,7 @@ impl Backend for Live {
                 let status = at.and_then(|i| statuses.get(i));
                 let mut peer = answers::peer(session, &intent, status, watched.get(session.as_str()))?;
                 peer.notes.extend(hints.remove(session));
+                peer.drain_taken = taken.contains(session.as_str());
                 Some(peer)
             })
             .collect();
@@ -306,6 +335,35 @@ impl Backend for Live {
         };
         self.handle()?.send(ToSpeaker::Reset(session.clone(), reset)).map_err(|e| busy(&e.to_string()))?;
         Ok(Done { text: format!("{session} {what}") })
+    }
+
+    async fn drain(&self, request: DrainRequest) -> Result<Done, ApiError> {
+        let intent = self.intent()?;
+        let (drain, what) = match request.drain.as_str() {
+            "announce" => (Drain::Announce, "announced with GRACEFUL_SHUTDOWN"),
+            "withdraw" => (Drain::Withdraw, "withdrawn"),
+            "off" => (Drain::Off, "announced as usual"),
+            other => {
+                let text = format!("`{other}` is no kind of drain: announce, withdraw or off");
+                return Err(ApiError { code: "invalid".to_owned(), text });
+            }
+        };
+        // All names are looked up before any order is given.
+        let mut sessions = Vec::new();
+        for name in &request.peers {
+            sessions.push(answers::session_named(&intent, name)?.clone());
+        }
+        let handle = self.speaker.load_full().ok_or_else(|| busy("the speaker has not started yet"))?;
+        let give = |peer| handle.send(ToSpeaker::Drain(peer, drain)).map_err(|e| busy(&e.to_string()));
+        if sessions.is_empty() {
+            give(None)?;
+            return Ok(Done { text: format!("to all peers, routes are {what}") });
+        }
+        let named = sessions.join(", ");
+        for session in sessions {
+            give(Some(session))?;
+        }
+        Ok(Done { text: format!("to {named}, routes are {what}") })
     }
 
     async fn accept_store(&self) -> Result<Done, ApiError> {

@@ -1,4 +1,4 @@
-//! `tortie bgp peers|peer|routes|reset`.
+//! `tortie bgp peers|peer|routes|reset`; `drain` is in [`drain`](super::drain).
 
 use std::fmt::Write as _;
 
@@ -34,6 +34,9 @@ pub(super) enum Bgp {
     /// Record tables and updates as MRT files, show them, play them into a lab session
     #[command(subcommand)]
     Mrt(super::mrt::Mrt),
+    /// Move traffic away before maintenance: announce all routes with GRACEFUL_SHUTDOWN (RFC 8326) and wait until peers
+    /// have taken them. A restart of the agent ends it
+    Drain(super::drain::Drain),
     /// Reset a session
     Reset {
         /// Session name, node name or address
@@ -71,6 +74,7 @@ pub(super) async fn run(context: &Context, command: &Bgp) -> Result<(), Failure>
             Ok(())
         }
         Bgp::Mrt(command) => super::mrt::run(context, command).await,
+        Bgp::Drain(drain) => super::drain::run(&client, format, drain).await,
         Bgp::Reset { name, soft_in, soft_out, text } => {
             let kind = match (soft_in, soft_out) {
                 (true, _) => "soft-in",

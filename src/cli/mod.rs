@@ -16,6 +16,7 @@ mod bgp;
 mod client;
 #[doc(hidden)]
 pub mod demo;
+mod drain;
 mod failure;
 mod lab;
 mod mrt;

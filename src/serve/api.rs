@@ -256,6 +256,12 @@ pub struct Peer {
     pub capabilities: Vec<String>,
     /// `none`, `helper`, `restarting`.
     pub graceful_restart: String,
+    /// What it is told before maintenance (RFC 8326): `off`, `announce` (all routes carry GRACEFUL_SHUTDOWN) or `withdraw`.
+    #[serde(default)]
+    pub drain: String,
+    /// All of that was written and acknowledged by its TCP.
+    #[serde(default)]
+    pub drain_taken: bool,
     /// What is right but surprising.
     #[serde(default)]
     pub notes: Vec<Problem>,
@@ -490,6 +496,17 @@ pub struct ResetRequest {
     /// What a hard reset tells the peer's operators (RFC 9003), at most 255 octets.
     #[serde(default)]
     pub text: Option<String>,
+}
+
+/// `POST /v1/bgp/drain`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct DrainRequest {
+    /// Session names, node names or addresses; none: all sessions, also those to come.
+    #[serde(default)]
+    pub peers: Vec<String>,
+    /// `announce`, `withdraw` or `off`.
+    pub drain: String,
 }
 
 /// Answer to a write.

@@ -18,7 +18,7 @@ use axum::serve::IncomingStream;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tokio::net::{TcpListener, UnixListener};
 
-use super::api::{ApiError, AppliedRequest, ResetRequest};
+use super::api::{ApiError, AppliedRequest, DrainRequest, ResetRequest};
 use super::{Backend, OctetStream, RouteQuery};
 
 type Shared = Arc<dyn Backend>;
@@ -157,6 +157,7 @@ fn writes() -> Router<Shared> {
     Router::new()
         .route("/v1/applied", post(applied))
         .route("/v1/bgp/reset", post(reset))
+        .route("/v1/bgp/drain", post(drain))
         .route("/v1/store/accept", post(accept_store))
 }
 
@@ -347,6 +348,17 @@ async fn reset(
 ) -> Response {
     match may_write(caller).and_then(|()| body::<ResetRequest>(&bytes)) {
         Ok(request) => answer(backend.reset(request).await),
+        Err(response) => *response,
+    }
+}
+
+async fn drain(
+    State(backend): State<Shared>,
+    ConnectInfo(caller): ConnectInfo<Caller>,
+    bytes: Bytes,
+) -> Response {
+    match may_write(caller).and_then(|()| body::<DrainRequest>(&bytes)) {
+        Ok(request) => answer(backend.drain(request).await),
         Err(response) => *response,
     }
 }

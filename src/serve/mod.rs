@@ -16,8 +16,8 @@ pub use http::{ServeError, serve_tcp, serve_unix};
 use std::sync::Arc;
 
 use api::{
-    ApiError, Applied, AppliedRequest, BgpRoute, Done, Event, KernelRouteRow, List, Peer, ResetRequest,
-    RouteGet, Status,
+    ApiError, Applied, AppliedRequest, BgpRoute, Done, DrainRequest, Event, KernelRouteRow, List, Peer,
+    ResetRequest, RouteGet, Status,
 };
 use serde::Deserialize;
 
@@ -48,6 +48,8 @@ pub trait Backend: Send + Sync + 'static {
     async fn applied(&self, request: AppliedRequest) -> Applied;
     /// Resets a session.
     async fn reset(&self, request: ResetRequest) -> Result<Done, ApiError>;
+    /// Begins or ends a graceful shutdown towards peers (RFC 8326).
+    async fn drain(&self, request: DrainRequest) -> Result<Done, ApiError>;
     /// Takes the store as it is, ending a freeze.
     async fn accept_store(&self) -> Result<Done, ApiError>;
     /// Prometheus text.

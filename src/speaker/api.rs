@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use tortie_bgp::{Down, Family, Reset, State, bfd};
+use tortie_bgp::{Down, Drain, Family, Reset, State, bfd};
 use tortie_config::Cidr;
 
 use crate::routing::{ChangeId, LearnedChange, Resolved, RoutingIntent};
@@ -69,6 +69,8 @@ pub enum ToSpeaker {
     KernelTook,
     /// Somebody asks for a reset of the peer of this name.
     Reset(String, Reset),
+    /// Maintenance of the peer of this name begins or ends, or of all (RFC 8326). A restart of the thread ends it.
+    Drain(Option<String>, Drain),
     /// End: flush what has to be said, close, [`SpeakerFact::Stopped`].
     Shutdown {
         /// Keep our routes at graceful-restart helpers: close without NOTIFICATION.

@@ -205,6 +205,13 @@ impl Driver {
                         self.give(Input::Reset(id, kind));
                     }
                 }
+                Order::Drain(name, drain) => {
+                    let id = name.as_deref().map(|name| self.peers.id(name));
+                    // An unknown name is no order for all.
+                    if id != Some(None) {
+                        self.give(Input::Drain(id.flatten(), drain));
+                    }
+                }
                 Order::Shutdown { graceful, text } => self.stop(graceful, text),
                 Order::Tap(listener) => self.tap(listener),
                 Order::Query(ask) => ask(&SpeakerView {
@@ -212,7 +219,7 @@ impl Driver {
                     peers: &self.peers,
                     bfd: &self.bfd,
                     counters: &self.counters,
-                    connections: self.conns.len(),
+                    conns: &self.conns,
                     now: self.now,
                 }),
             }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustc_hash::FxHashMap;
 use rustix::event::{EventfdFlags, eventfd};
-use tortie_bgp::Reset;
+use tortie_bgp::{Drain, Reset};
 
 use crate::routing::{ChangeId, Resolved, RoutingIntent};
 
@@ -23,6 +23,7 @@ const MAX_ORDERS: usize = 4096;
 pub(super) enum Order {
     LocalReady,
     Reset(String, Reset),
+    Drain(Option<String>, Drain),
     Shutdown { graceful: bool, text: String },
     Query(Box<dyn FnOnce(&SpeakerView<'_>) + Send>),
     Tap(TapSender),
@@ -87,6 +88,7 @@ impl Inbox {
             ToSpeaker::Shutdown { graceful, text } => Some((Order::Shutdown { graceful, text }, true)),
             ToSpeaker::Reset(name, kind) => Some((Order::Reset(name, kind), false)),
             ToSpeaker::Tap(listener) => Some((Order::Tap(listener), false)),
+            ToSpeaker::Drain(name, drain) => Some((Order::Drain(name, drain), false)),
             ToSpeaker::Query(ask) => Some((Order::Query(ask), false)),
         };
         if let Some((order, always)) = order {

@@ -15,6 +15,14 @@ use socket2::{SockAddr, Socket};
 
 use super::secret::Key;
 
+/// Octets that were written and that the other end has not acknowledged (tcp(7), SIOCOUTQ); 0 when nobody can say.
+pub(super) fn unacknowledged(socket: &impl AsFd) -> u32 {
+    let mut octets: c_int = 0;
+    // SAFETY: SIOCOUTQ, which is TIOCOUTQ, writes one int, and the pointer is to one.
+    let done = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut octets) };
+    if done < 0 { 0 } else { u32::try_from(octets).unwrap_or(0) }
+}
+
 /// `TCP_MD5SIG` of linux/tcp.h.
 const TCP_MD5SIG: c_int = 14;
 

@@ -11,7 +11,9 @@ use tortie_bgp::{
 use tortie_config::Cidr;
 
 use super::bfd::{BfdView, Tie};
+use super::conn::Conns;
 use super::peers::Peers;
+use super::sockopt::unacknowledged;
 
 /// What the thread counts itself, since its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -36,7 +38,7 @@ pub struct SpeakerView<'a> {
     pub(super) peers: &'a Peers,
     pub(super) counters: &'a Counters,
     pub(super) bfd: &'a Tie,
-    pub(super) connections: usize,
+    pub(super) conns: &'a Conns,
     pub(super) now: Instant,
 }
 
@@ -72,6 +74,14 @@ impl SpeakerView<'_> {
     #[must_use]
     pub fn bfd(&self) -> Option<Arc<BfdView>> {
         self.bfd.view()
+    }
+
+    /// Whether the peer of this name has all that there is for it: nothing waits here, and its TCP has acknowledged every
+    /// octet.
+    #[must_use]
+    pub fn has_taken_all(&self, name: &str) -> bool {
+        let Some(conn) = self.peer(name).filter(|p| p.told).and_then(|p| p.conn) else { return false };
+        self.conns.get(conn).is_some_and(|c| c.rest.is_empty() && unacknowledged(&c.socket) == 0)
     }
 
     /// The id of the peer of this name, for [`RouteQuery`].
@@ -131,6 +141,6 @@ impl SpeakerView<'_> {
     /// TCP connections, those included that are being made or closed.
     #[must_use]
     pub fn connections(&self) -> usize {
-        self.connections
+        self.conns.len()
     }
 }

@@ -41,6 +41,11 @@ impl Frr {
         Some(Self { daemon, cli })
     }
 
+    /// Kill -9.
+    pub(crate) fn kill(&mut self) {
+        self.daemon.kill();
+    }
+
     pub(crate) fn log(&self) -> String {
         self.daemon.log()
     }

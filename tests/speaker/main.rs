@@ -12,6 +12,7 @@ mod crowd;
 mod features;
 mod filters;
 mod frr;
+mod graceful;
 mod load;
 mod net;
 mod node;

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use tortie_config::Cidr;
 
 use super::outs::{Added, OutKey};
-use crate::api::{NextHopMode, PeerId, PeerView, RouteView};
+use crate::api::{Drain, NextHopMode, PeerId, PeerView, RouteView};
 use crate::attr::{Attributes, EditNextHop, community};
 use crate::query::ExportStep;
 use crate::rib::Shared;
@@ -29,6 +29,8 @@ pub(crate) struct GroupKey {
     /// The peers are reflector clients of ours in this cluster.
     pub(crate) client: Option<u32>,
     pub(crate) next_hop: NextHopMode,
+    /// What the peers are told before maintenance.
+    pub(crate) drain: Drain,
     /// The peers said that they know of long-lived stale routes (RFC 9494).
     pub(crate) long_lived: bool,
     /// Our next hop for routes of this family; `None`: we have none.
@@ -108,6 +110,10 @@ pub(crate) fn verdict(
 ) -> Verdict {
     let Some(attributes) = shared.attrs.attributes(path.attr) else { return Verdict::No };
     let r = &mut recorder;
+    if key.drain == Drain::Withdraw {
+        note(r, "drain", false, || "the peer is drained: nothing is announced".into());
+        return Verdict::Gate("drain");
+    }
     let local = path.source == LOCAL;
     if !note(r, "deferral", local || !shared.deferring, || {
         if shared.deferring {
@@ -297,6 +303,11 @@ pub(crate) fn attributes(
                 e.cluster_list = std::iter::once(cluster).chain(e.cluster_list.iter().copied()).collect();
             });
         }
+    }
+    if key.drain == Drain::Announce {
+        // RFC 8326 4.1; inside the AS the preference says the same to those who do not know the community.
+        a.add_communities(&[community::GRACEFUL_SHUTDOWN]);
+        a.local_pref = a.local_pref.map(|_| 0);
     }
     if out.source != LOCAL && received.has_community(community::LLGR_STALE) {
         // Whatever policy did, it is not removed (RFC 9494 4.3).

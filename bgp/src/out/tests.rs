@@ -55,6 +55,7 @@ fn key(class: u64, plane: u8, planes: u8) -> GroupKey {
         asn: 65000,
         local_asn: 64512,
         client: None,
+        drain: crate::api::Drain::Off,
         long_lived: false,
         next_hop: NextHopMode::Auto,
         own: Some(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1))),

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 
-use crate::api::{ConnId, Down, PeerConfig, PeerId, State};
+use crate::api::{ConnId, Down, Drain, PeerConfig, PeerId, State};
 use crate::query::MessageCounts;
 use crate::session::mistake::Mistake;
 use crate::session::without::Without;
@@ -84,6 +84,7 @@ pub(crate) struct Peer {
     /// What the peer offered for graceful restart in the running or last session.
     pub(crate) graceful: Option<GracefulRestart>,
     pub(crate) restart: Restart,
+    pub(crate) drain: Drain,
     /// By family.
     pub(crate) long_lived: [LongLived; 2],
     /// Until when the end of a refresh is waited for, by family.
@@ -123,6 +124,7 @@ impl Peer {
             sent: MessageCounts::default(),
             graceful: None,
             restart: Restart::No,
+            drain: Drain::Off,
             long_lived: [LongLived::default(); 2],
             refresh_until: [None; 2],
             penalty_until: None,

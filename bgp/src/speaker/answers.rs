@@ -95,6 +95,9 @@ impl Speaker {
                 }
                 Restart::Refreshing(at) => RestartPhase::Refreshing(until(at)),
             },
+            drain: peer.drain,
+            told: self.is_told(peer),
+            conn: peer.session,
         }
     }
 

@@ -52,7 +52,9 @@ impl Speaker {
         self.ids.insert(id, number);
         self.by_address.entry(config.remote.ip().to_canonical()).or_default().push(number);
         let client = config.reflector_client;
-        self.peers.insert(number, Peer::new(id, config, self.now));
+        let mut peer = Peer::new(id, config, self.now);
+        peer.drain = self.drain;
+        self.peers.insert(number, peer);
         self.count_transit(number, true);
         self.set_client(number, client);
         self.plan_dial(number, false);

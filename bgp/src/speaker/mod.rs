@@ -39,7 +39,7 @@ use std::time::Instant;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use crate::api::{ConnId, Event, GlobalConfig, Input, PeerId, PolicyHandle};
+use crate::api::{ConnId, Drain, Event, GlobalConfig, Input, PeerId, PolicyHandle};
 use crate::out::rib::FamilyRib;
 use crate::query::RouteChanges;
 use crate::rib::Shared;
@@ -77,6 +77,8 @@ pub struct Speaker {
     wake: Vec<u32>,
     best_told: bool,
     stopping: bool,
+    /// Of peers to come.
+    drain: Drain,
     restart: restart::Deferral,
     update_errors: [u64; 3],
     /// Errors of peers that were noted so far.
@@ -124,6 +126,7 @@ impl Speaker {
             wake: Vec::new(),
             best_told: false,
             stopping: false,
+            drain: Drain::Off,
             restart: restart::Deferral::default(),
             update_errors: [0; 3],
             errors_noted: 0,
@@ -152,6 +155,7 @@ impl Speaker {
             Input::Data(conn, octets) => self.data(conn, octets),
             Input::Closed(conn, why) => self.closed(conn, &why),
             Input::Reset(peer, reset) => self.reset(peer, reset),
+            Input::Drain(peer, drain) => self.set_drain(peer, drain),
             Input::BfdDown { peer, text, independent } => self.bfd_down(peer, &text, independent),
             Input::Shutdown { graceful, text } => self.shutdown(graceful, &text),
         }

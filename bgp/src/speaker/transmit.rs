@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::Speaker;
 use super::restart::groups;
-use crate::api::{ADD_PATH_MAX, ConnId, Event, Transmit};
+use crate::api::{ADD_PATH_MAX, ConnId, Drain, Event, PeerId, Transmit};
 use crate::out::export::{Face, GroupKey};
 use crate::out::member::Produced;
 use crate::out::rib::Known;
@@ -186,6 +186,7 @@ impl Speaker {
             asn: peer.config.asn,
             local_asn: conn.ours.asn,
             client: peer.config.reflector_client.filter(|_| !session.ebgp),
+            drain: peer.drain,
             long_lived: conn.theirs.as_ref().is_some_and(|t| {
                 t.capabilities.graceful_restart.is_some() && t.capabilities.long_lived.is_some()
             }),
@@ -250,6 +251,34 @@ impl Speaker {
                 }
             }
         }
+    }
+
+    /// Maintenance begins or ends.
+    pub(super) fn set_drain(&mut self, id: Option<PeerId>, drain: Drain) {
+        if id.is_none() {
+            self.drain = drain;
+        }
+        let numbers: Vec<u32> = match id {
+            Some(id) => self.ids.get(&id).copied().into_iter().collect(),
+            None => self.ids.values().copied().collect(),
+        };
+        for number in numbers {
+            if let Some(peer) = self.peers.get_mut(&number) {
+                peer.drain = drain;
+            }
+            self.regroup(number);
+        }
+    }
+
+    /// Nothing waits for this connection: its groups have told it all.
+    pub(super) fn is_told(&self, peer: &Peer) -> bool {
+        let Some(conn) = peer.session.and_then(|id| self.conns.get(&id)) else { return false };
+        let Some(number) = self.ids.get(&peer.id).copied() else { return false };
+        let idle = |family: Family| {
+            let member = |id: &u32| self.group(family, *id).and_then(|g| g.member(number));
+            groups(peer, family).iter().all(|id| member(id).is_some_and(|m| m.idle))
+        };
+        conn.wants.is_none() && conn.cursors.is_empty() && Family::ALL.into_iter().all(idle)
     }
 
     /// Sends all routes of a family again.

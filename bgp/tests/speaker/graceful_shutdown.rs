@@ -1,7 +1,7 @@
 //! Graceful shutdown (RFC 8326).
 
 use tortie_bgp::attr::community;
-use tortie_bgp::{Input, PeerId, RouteTable};
+use tortie_bgp::{Drain, Input, PeerId, RouteTable};
 
 use crate::net::Net;
 use crate::support::{cidr, route};
@@ -42,4 +42,74 @@ fn a_route_with_the_community_has_the_lowest_preference_when_it_comes_by_ebgp() 
     originate(&mut net, 3, "10.2.0.0/24", &[community::GRACEFUL_SHUTDOWN]);
     let paths = net.table(0, RouteTable::Loc, tortie_bgp::Family::Ipv4Unicast);
     assert_eq!(paths[&cidr("10.2.0.0/24")][0].attributes.local_pref, Some(100));
+}
+
+/// What node `at` has from node 0.
+fn heard(net: &Net, at: usize) -> Vec<(String, Vec<u32>, Option<u32>)> {
+    let of = |a: &tortie_bgp::attr::Attributes| (a.communities.to_vec(), a.local_pref);
+    net.received(at, 0).into_iter().map(|(p, a)| (p.to_string(), of(&a).0, of(&a).1)).collect()
+}
+
+#[test]
+fn a_drained_peer_hears_it_then_nothing_and_in_the_end_all_as_before() {
+    for one in [None, Some(PeerId(1))] {
+        let mut net = star(&[65001, 64512, 65003]);
+        originate(&mut net, 3, "10.3.0.0/24", &[]);
+        originate(&mut net, 0, "10.0.0.0/24", &[7]);
+        // The sender's own route does not come back to it.
+        let usual: Vec<_> = (1..4).map(|n| heard(&net, n)).collect();
+        assert_eq!(usual.iter().map(Vec::len).collect::<Vec<_>>(), [2, 2, 1]);
+        net.give(0, Input::Drain(one, Drain::Announce));
+        net.secs(1);
+        let shut = community::GRACEFUL_SHUTDOWN;
+        for at in 1..4 {
+            let drained = one.is_none() || at == 1;
+            for ((prefix, communities, pref), before) in heard(&net, at).iter().zip(&usual[at - 1]) {
+                assert_eq!(communities.contains(&shut), drained, "{one:?} {at} {prefix}");
+                assert_eq!(communities.contains(&7), prefix == "10.0.0.0/24", "others stay");
+                let want = if drained { before.2.map(|_| 0) } else { before.2 };
+                assert_eq!(*pref, want, "{one:?} {at} {prefix}");
+            }
+            let status = net.status(0, at);
+            assert_eq!((status.drain == Drain::Announce, status.told), (drained, true));
+        }
+        net.give(0, Input::Drain(one, Drain::Withdraw));
+        net.secs(1);
+        assert_eq!(heard(&net, 1), []);
+        assert_eq!(heard(&net, 3).is_empty(), one.is_none());
+        assert!(net.is_up(0, 1), "the session stays");
+        assert!(!net.nodes[0].best.is_empty(), "what we learned stays");
+        net.give(0, Input::Drain(one, Drain::Off));
+        net.secs(1);
+        assert_eq!((1..4).map(|n| heard(&net, n)).collect::<Vec<_>>(), usual);
+    }
+}
+
+#[test]
+fn sessions_and_peers_to_come_are_drained_too() {
+    let mut net = star(&[65001]);
+    originate(&mut net, 0, "10.0.0.0/24", &[]);
+    net.give(0, Input::Drain(None, Drain::Announce));
+    net.give(0, Input::Reset(PeerId(1), tortie_bgp::Reset::Hard(String::new())));
+    net.node(65002);
+    net.give(2, Input::LocalReady);
+    net.join(0, 2, |at, c| c.asn = if at == 0 { 65002 } else { 64512 });
+    net.secs(20);
+    for at in [1, 2] {
+        assert_eq!(heard(&net, at)[0].1, [community::GRACEFUL_SHUTDOWN], "{at}");
+    }
+}
+
+#[test]
+fn a_peer_that_reads_nothing_has_not_been_told() {
+    let mut net = star(&[65001]);
+    originate(&mut net, 0, "10.0.0.0/24", &[]);
+    assert!(net.status(0, 1).told);
+    net.nodes[0].stuck = true;
+    net.give(0, Input::Drain(None, Drain::Withdraw));
+    net.secs(1);
+    assert!(!net.status(0, 1).told);
+    net.nodes[0].stuck = false;
+    net.secs(1);
+    assert!(net.status(0, 1).told);
 }

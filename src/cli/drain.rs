@@ -1,0 +1,133 @@
+//! `tortie bgp drain`: a graceful shutdown towards peers (RFC 8326), step by step, with what became of each step.
+
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use serde::Serialize;
+
+use super::client::Client;
+use super::failure::{Exit, Failure};
+use super::output::{self, Format, table};
+use crate::serve::api::{Done, DrainRequest, List, Peer};
+
+/// How often peers are looked at.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Options of `tortie bgp drain`.
+#[derive(Debug, Args)]
+pub(super) struct Drain {
+    /// Session names, node names or addresses; none: all, also those to come
+    peers: Vec<String>,
+    /// Announce as usual again
+    #[arg(long, conflicts_with = "withdraw")]
+    undo: bool,
+    /// When peers have taken the announcements, wait for --grace and withdraw all routes
+    #[arg(long)]
+    withdraw: bool,
+    /// Seconds between the announcements and the withdrawal, for networks beyond the peers to follow
+    #[arg(long, value_name = "SECONDS", default_value_t = 5, requires = "withdraw")]
+    grace: u64,
+    /// Seconds to wait for peers
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    timeout: u64,
+}
+
+/// What happened at one peer.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Row {
+    peer: String,
+    name: String,
+    /// `taken`, `waiting` or `down`.
+    result: &'static str,
+    drain: String,
+    advertised: u64,
+}
+
+/// What happened.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Report {
+    /// `announce`, `withdraw` or `off`.
+    drain: &'static str,
+    items: Vec<Row>,
+}
+
+pub(super) async fn run(client: &Client, format: Format, drain: &Drain) -> Result<(), Failure> {
+    if drain.undo {
+        let done = order(client, drain, "off").await?;
+        return output::print(format, &done, |out, _| {
+            let _ = writeln!(out, "{}", done.text);
+        });
+    }
+    let mut report = step(client, drain, "announce").await?;
+    if drain.withdraw && all_taken(&report) {
+        tokio::time::sleep(Duration::from_secs(drain.grace)).await;
+        report = step(client, drain, "withdraw").await?;
+    }
+    output::print(format, &report, |out, _| out.push_str(&text(&report)))?;
+    if all_taken(&report) {
+        return Ok(());
+    }
+    let text = format!(
+        "not every peer that is up has taken its routes within {} s{}",
+        drain.timeout,
+        if drain.withdraw { "; nothing was withdrawn that had not been announced first" } else { "" }
+    );
+    Err(Failure::new(Exit::TimedOut, "timeout", text))
+}
+
+async fn order(client: &Client, drain: &Drain, what: &str) -> Result<Done, Failure> {
+    let request = DrainRequest { peers: drain.peers.clone(), drain: what.to_owned() };
+    client.post("/v1/bgp/drain", &request).await
+}
+
+/// Orders, and waits until all peers that are up have it.
+async fn step(client: &Client, drain: &Drain, what: &'static str) -> Result<Report, Failure> {
+    order(client, drain, what).await?;
+    let end = Instant::now() + Duration::from_secs(drain.timeout);
+    loop {
+        let list: List<Peer> = client.get("/v1/bgp/peers").await?;
+        // Which peers were named is the agent's to know: those that it drains so.
+        let items = list.items.iter().filter(|p| p.drain == what).map(|p| Row {
+            peer: p.address.clone(),
+            name: p.name.clone(),
+            result: match (p.state == "Established", p.drain_taken) {
+                (false, _) => "down",
+                (true, true) => "taken",
+                (true, false) => "waiting",
+            },
+            drain: p.drain.clone(),
+            advertised: p.families.iter().map(|f| f.advertised).sum(),
+        });
+        let report = Report { drain: what, items: items.collect() };
+        let nobody = report.items.is_empty() && !list.items.is_empty();
+        if (all_taken(&report) && !nobody) || Instant::now() >= end {
+            return Ok(report);
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+fn all_taken(report: &Report) -> bool {
+    report.items.iter().all(|row| row.result != "waiting")
+}
+
+fn text(report: &Report) -> String {
+    let rows = report.items.iter().map(|row| {
+        let result = match row.result {
+            "taken" => "has taken it",
+            "down" => "session is down; it will get it when it comes up",
+            _ => "has not taken it yet",
+        };
+        vec![row.peer.clone(), row.name.clone(), row.advertised.to_string(), result.to_owned()]
+    });
+    let mut out = table(&["PEER", "NAME", "PFXSNT", "RESULT"], rows.collect());
+    let what = match report.drain {
+        "withdraw" => "all routes are withdrawn",
+        _ => "all routes are announced with GRACEFUL_SHUTDOWN",
+    };
+    let _ = writeln!(out, "\n{what}; `tortie bgp drain --undo` or a restart of the agent ends this");
+    out
+}
