@@ -5,7 +5,7 @@ export CARGO_TERM_COLOR ?= auto
 # The tests and the demo look for peers here first, then in PATH.
 export TORTIE_PEERS := $(CURDIR)/$(PEERS)/bin
 
-.PHONY: demo build test test-long soak fuzzer bench peers fmt fmt-check lint docs
+.PHONY: demo build test test-long soak fuzz-smoke fuzzer bench peers fmt fmt-check lint docs
 .DEFAULT_GOAL := build
 
 build: peers
@@ -18,6 +18,10 @@ demo: peers
 # Formatting first: it fails in a second. Clippy and the tests share one profile, so dependencies compile once.
 test: peers fmt-check lint docs
 	$(CARGO) test --workspace --no-fail-fast
+
+# Five seconds a fuzz target, two at a time. make test runs the same functions on seeded mutations without libFuzzer.
+fuzz-smoke: fuzzer
+	FUZZ_JOBS=2 bgp/fuzz/run 5
 
 # What takes minutes: tests named long_* and 30 seconds a fuzz target.
 test-long: peers fuzzer

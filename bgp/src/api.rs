@@ -239,6 +239,7 @@ pub enum Reset {
 
 /// An event from outside.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum Input<'a> {
     /// Nothing but time has passed: timers and queued work run.
     Tick,
@@ -314,6 +315,7 @@ pub enum Input<'a> {
 
 /// What the embedder has to do or may want to know.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Event {
     /// Dial this peer; answer with [`Input::Dialled`] or [`Input::DialFailed`].
     Dial(PeerId),
@@ -402,6 +404,7 @@ impl State {
 
 /// Why a session or an attempt ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Down {
     /// Stable, for metrics and machines.
     pub code: DownCode,
@@ -415,6 +418,7 @@ pub struct Down {
 
 /// The kinds of [`Down`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum DownCode {
     /// The TCP connect failed.
     ConnectFailed,
@@ -459,6 +463,7 @@ impl DownCode {
 
 /// A changed best path.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BestChange {
     /// The prefix.
     pub prefix: Cidr,
@@ -470,6 +475,7 @@ pub struct BestChange {
 
 /// The learned best path(s) of a prefix.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Best {
     /// Next hops of the best path and of those that tie with it (ECMP), sorted, without duplicates.
     pub next_hops: SmallVec<[IpAddr; 2]>,

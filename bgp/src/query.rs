@@ -13,6 +13,7 @@ use crate::types::{Family, RouterId};
 
 /// Messages by type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct MessageCounts {
     /// OPEN.
     pub open: u64,
@@ -36,6 +37,7 @@ impl MessageCounts {
 
 /// What a session in OpenConfirm or Established agreed on.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SessionStatus {
     /// Our end.
     pub local: SocketAddr,
@@ -69,6 +71,7 @@ pub struct SessionStatus {
 
 /// The routes of one family of a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct FamilyStatus {
     /// Which.
     pub family: Family,
@@ -92,6 +95,7 @@ pub struct FamilyStatus {
 
 /// Graceful restart as seen of one peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum RestartPhase {
     /// No restart is under way.
     Idle,
@@ -151,6 +155,7 @@ pub struct LastError {
 
 /// A configured peer and its session.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PeerStatus {
     /// Which.
     pub id: PeerId,
@@ -231,6 +236,7 @@ pub struct RouteQuery {
 
 /// A prefix and its paths.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RouteInfo {
     /// The prefix.
     pub prefix: Cidr,
@@ -268,6 +274,7 @@ pub enum PathSource {
 
 /// A path.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PathInfo {
     /// Where it comes from.
     pub source: PathSource,
@@ -294,6 +301,7 @@ pub struct PathInfo {
 
 /// The steps of the decision process, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum Step {
     /// Routes that this speaker originates win.
     Local,
@@ -356,6 +364,7 @@ pub struct ExportStep {
 
 /// Why a prefix is announced to a peer or not: the live export function, recorded.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ExportTrace {
     /// The checks in order, up to the one that refused.
     pub steps: Vec<ExportStep>,
@@ -365,6 +374,7 @@ pub struct ExportTrace {
 
 /// What import makes of a route of a peer: the live functions, recorded.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ImportTrace {
     /// The checks in order, up to the one that refused: `loop`, `policy`, `next-hop`.
     pub steps: Vec<ExportStep>,
@@ -376,6 +386,7 @@ pub struct ImportTrace {
 
 /// Sums over everything.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct Totals {
     /// Prefixes with at least one path, by [`Family::index`].
     pub prefixes: [u64; 2],
@@ -402,6 +413,7 @@ pub struct Totals {
 
 /// What peers did with their routes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct RouteChanges {
     /// New prefixes.
     pub announced: u64,

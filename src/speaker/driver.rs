@@ -314,12 +314,12 @@ impl Driver {
                     core.handle(Input::NextHop(addr, state), self.now);
                 }
             }
-            Event::UntrackNextHop(addr) if self.options.kernel => {
-                if self.bfd.hop(addr, false) {
+            Event::UntrackNextHop(addr) => {
+                let unused = self.options.kernel && self.bfd.hop(addr, false);
+                if unused {
                     (self.facts)(SpeakerFact::UntrackNextHop(addr));
                 }
             }
-            Event::UntrackNextHop(_) => {}
             Event::BestChanged => self.feed.changed(),
             Event::Learned { peer, announced, withdrawn, rejected, malformed } => {
                 if let Some(peer) = self.peers.get(peer) {
@@ -334,6 +334,8 @@ impl Driver {
                 }
             }
             Event::RestartDone => (self.facts)(SpeakerFact::RestartDone),
+            // The core may tell more than this thread has a use for.
+            _ => {}
         }
     }
 
