@@ -229,17 +229,13 @@ async fn serve_api(
     let unix = io.spawn(serve::serve_unix(options.socket.clone(), Arc::clone(&backend)));
     let tcp = options.settings.http().map(|addr: SocketAddr| io.spawn(serve::serve_tcp(addr, backend)));
     // Whoever cannot listen says so at once; after that the tasks live as long as the process.
-    tokio::time::sleep(Duration::from_millis(50)).await;
-    for task in [Some(unix), tcp].into_iter().flatten() {
-        if task.is_finished() {
-            task.await.map_err(joined)??;
-        } else {
-            io.spawn(async move {
-                if let Ok(Err(error)) = task.await {
-                    tracing::error!(target: "tortie", "the API is no longer served: {error}");
-                }
-            });
-        }
+    for listening in [Some(unix), tcp].into_iter().flatten() {
+        let serving = listening.await.map_err(joined)??;
+        io.spawn(async move {
+            if let Err(error) = serving.await {
+                tracing::error!(target: "tortie", "the API is no longer served: {error}");
+            }
+        });
     }
     Ok(())
 }

@@ -4,6 +4,7 @@ use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::Arc;
 
 use axum::Router;
@@ -59,12 +60,16 @@ impl Connected<IncomingStream<'_, UnixListener>> for Caller {
     }
 }
 
-/// Serves reads and writes on a unix socket until the task is dropped. The file is 0660 and belongs to the group
-/// `tortie` where that exists: the group may read, root may write.
+/// Serves what was bound until it is dropped.
+pub type Serving = Pin<Box<dyn Future<Output = Result<(), ServeError>> + Send>>;
+
+/// Listens for reads and writes on a unix socket. The file is 0660 and belongs to the group `tortie` where that exists:
+/// the group may read, root may write.
 ///
 /// # Errors
 /// When the path is taken or cannot be made.
-pub async fn serve_unix(path: PathBuf, backend: Shared) -> Result<(), ServeError> {
+pub async fn serve_unix(path: PathBuf, backend: Shared) -> Result<Serving, ServeError> {
+    let place = path.display().to_string();
     let io = |what, error| ServeError::Io { what, place: path.display().to_string(), error };
     if let Some(dir) = path.parent() {
         fs::create_dir_all(dir).map_err(|e| io("make the folder of", e))?;
@@ -87,15 +92,17 @@ pub async fn serve_unix(path: PathBuf, backend: Shared) -> Result<(), ServeError
         }
     }
     let app = reads().merge(writes()).with_state(backend).into_make_service_with_connect_info::<Caller>();
-    axum::serve(listener, app).await.map_err(|e| io("serve on", e))
+    Ok(Box::pin(async move {
+        axum::serve(listener, app).await.map_err(|error| ServeError::Io { what: "serve on", place, error })
+    }))
 }
 
-/// Serves reads over TCP until the task is dropped; requests with a foreign `Host` are refused (DNS rebinding).
+/// Listens for reads over TCP; requests with a foreign `Host` are refused (DNS rebinding).
 ///
 /// # Errors
 /// When the address cannot be bound.
-pub async fn serve_tcp(addr: SocketAddr, backend: Shared) -> Result<(), ServeError> {
-    let io = |what, error| ServeError::Io { what, place: addr.to_string(), error };
+pub async fn serve_tcp(addr: SocketAddr, backend: Shared) -> Result<Serving, ServeError> {
+    let io = move |what, error| ServeError::Io { what, place: addr.to_string(), error };
     let listener = TcpListener::bind(addr).await.map_err(|e| io("listen on", e))?;
     let guard = middleware::from_fn(move |request: Request, next: Next| async move {
         if host_allowed(&request, addr.ip()) {
@@ -109,7 +116,7 @@ pub async fn serve_tcp(addr: SocketAddr, backend: Shared) -> Result<(), ServeErr
         }
     });
     let app = reads().layer(guard).with_state(backend);
-    axum::serve(listener, app).await.map_err(|e| io("serve on", e))
+    Ok(Box::pin(async move { axum::serve(listener, app).await.map_err(|e| io("serve on", e)) }))
 }
 
 fn host_allowed(request: &Request, bound: IpAddr) -> bool {

@@ -11,7 +11,7 @@
 pub mod api;
 mod http;
 
-pub use http::{ServeError, serve_tcp, serve_unix};
+pub use http::{ServeError, Serving, serve_tcp, serve_unix};
 
 use std::sync::Arc;
 

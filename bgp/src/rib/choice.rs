@@ -3,13 +3,14 @@
 use smallvec::SmallVec;
 
 use super::Shared;
-use super::decision::{self, Candidate};
+use super::decision::{self, Candidate, Rank};
 use super::entry::{BestKey, Entry, Key, NO_PATH, Path, flag};
 use super::hops::NO_HOP;
 use super::import::ACCEPTED;
-use super::source::LOCAL;
+use super::intern::AttrSet;
+use super::source::{LOCAL, Source};
 use super::table::Table;
-use crate::attr::community;
+use crate::attr::Attributes;
 
 impl<A: Key> Table<A> {
     /// Runs the decision process over one entry. `touched`: a path that was in use changed or went; `other`: any path may
@@ -59,38 +60,53 @@ impl<A: Key> Table<A> {
     /// use changed.
     fn contest(&mut self, shared: &Shared, slot: u32) -> bool {
         let Some(entry) = self.entries.get(slot) else { return false };
-        let all: SmallVec<[Path; 12]> = self.paths(entry).collect();
-        let mut usable: SmallVec<[usize; 12]> = SmallVec::new();
-        let mut candidates: SmallVec<[Candidate; 12]> = SmallVec::new();
-        for (at, path) in all.iter().enumerate() {
-            if let Some(candidate) = candidate(shared, A::FAMILY, path) {
-                usable.push(at);
-                candidates.push(candidate);
+        let mut all: SmallVec<[Path; 16]> = self.paths(entry).collect();
+        // Most paths lose before their MED is looked at. They are not even looked at whole.
+        let ranks: SmallVec<[Option<Rank>; 16]> = all.iter().map(|p| rank(shared, A::FAMILY, p)).collect();
+        let least = ranks.iter().flatten().min().copied();
+        let tied: SmallVec<[usize; 4]> = ranks
+            .iter()
+            .enumerate()
+            .filter(|(_, r)| least.is_some() && **r == least)
+            .map(|(at, _)| at)
+            .collect();
+        let mut used: SmallVec<[bool; 16]> = SmallVec::from_elem(false, all.len());
+        let mut best = tied.first().copied();
+        let mut mark = |at: usize, multipath: bool| {
+            if let Some(used) = used.get_mut(at) {
+                *used = multipath;
+            }
+        };
+        if let [only] = *tied {
+            mark(only, true);
+        } else {
+            let candidates: SmallVec<[Candidate; 4]> =
+                tied.iter().filter_map(|at| candidate(shared, A::FAMILY, all.get(*at)?)).collect();
+            let lost = decision::decide(&candidates);
+            best = tied.iter().zip(&lost).find(|(_, lost)| lost.is_none()).map(|(at, _)| *at);
+            // A local best path is used alone: there is no next hop to share with.
+            let local = best.and_then(|b| all.get(b)).is_some_and(|p| p.source == LOCAL);
+            for (at, lost) in tied.iter().zip(&lost) {
+                mark(*at, if local { lost.is_none() } else { decision::is_multipath(*lost) });
             }
         }
-        let lost = decision::decide(&candidates);
-        let best = usable.iter().zip(&lost).find(|(_, lost)| lost.is_none()).map(|(at, _)| *at);
-        // A local best path is used alone: there is no next hop to share with.
-        let local = best.and_then(|b| all.get(b)).is_some_and(|p| p.source == LOCAL);
-        let mut changed = false;
-        let mut now = all.clone();
-        for path in &mut now {
-            path.multipath = false;
-        }
-        for (at, lost) in usable.iter().zip(&lost) {
-            if let Some(path) = now.get_mut(*at) {
-                path.multipath = if local { lost.is_none() } else { decision::is_multipath(*lost) };
+        let changed = all.iter().zip(&used).any(|(path, used)| path.multipath != *used);
+        if !changed && best.is_none_or(|at| at == 0) {
+            if let Some(entry) = self.entries.get_mut(slot) {
+                entry.flags =
+                    if best.is_some() { entry.flags | flag::BEST } else { entry.flags & !flag::BEST };
             }
+            return false;
         }
-        for (before, after) in all.iter().zip(&now) {
-            changed |= before.multipath != after.multipath;
+        for (path, used) in all.iter_mut().zip(used) {
+            path.multipath = used;
         }
         if let Some(best) = best {
-            now.swap(0, best);
+            all.swap(0, best);
         }
         // The chain of slots stays, their contents move.
         let mut at = NO_PATH;
-        for (n, path) in now.iter().enumerate() {
+        for (n, path) in all.iter().enumerate() {
             if n == 0 {
                 let Some(entry) = self.entries.get_mut(slot) else { return changed };
                 at = entry.first.next;
@@ -142,8 +158,17 @@ fn is_usable(shared: &Shared, family: crate::Family, path: &Path) -> bool {
         && shared.attrs.set(path.attr).is_some_and(|a| shared.hops.metric(a.hop).is_some())
 }
 
-/// A path as the decision process sees it; `None` when it is unusable.
-pub(crate) fn candidate(shared: &Shared, family: crate::Family, path: &Path) -> Option<Candidate> {
+/// What a path is judged by.
+struct Usable<'s> {
+    set: &'s AttrSet,
+    attributes: &'s Attributes,
+    metric: u32,
+    local: bool,
+    source: Option<&'s Source>,
+}
+
+#[inline]
+fn usable<'s>(shared: &'s Shared, family: crate::Family, path: &Path) -> Option<Usable<'s>> {
     let set = shared.attrs.set(path.attr)?;
     let attributes = set.attributes()?;
     let metric = shared.hops.metric(set.hop)?;
@@ -151,19 +176,28 @@ pub(crate) fn candidate(shared: &Shared, family: crate::Family, path: &Path) -> 
     let source = shared.sources.get(path.source);
     let usable = local
         || (path.reason == ACCEPTED && source.is_some_and(|s| s.family(family).is_valid(path.generation)));
-    if !usable {
-        return None;
-    }
+    usable.then_some(Usable { set, attributes, metric, local, source })
+}
+
+#[inline]
+fn rank(shared: &Shared, family: crate::Family, path: &Path) -> Option<Rank> {
+    let Usable { set, attributes, local, .. } = usable(shared, family, path)?;
+    Some(decision::rank(local, set.stale && !local, attributes.local_pref, set.path_len, attributes.origin))
+}
+
+/// A path as the decision process sees it; `None` when it is unusable.
+pub(crate) fn candidate(shared: &Shared, family: crate::Family, path: &Path) -> Option<Candidate> {
+    let Usable { set, attributes, metric, local, source } = usable(shared, family, path)?;
     let router_id = attributes.originator_id().or(source.map(|s| s.router_id)).unwrap_or(shared.router_id);
     Some(Candidate {
         local,
-        stale: !local && attributes.has_community(community::LLGR_STALE),
-        local_pref: attributes.local_pref.unwrap_or(100),
+        stale: set.stale && !local,
+        local_pref: attributes.local_pref.unwrap_or(decision::LOCAL_PREF),
         path_len: set.path_len,
         origin: attributes.origin as u8,
         med: attributes.med.unwrap_or(0),
         neighbour: set.neighbour,
-        ebgp: source.is_some_and(super::source::Source::ebgp),
+        ebgp: source.is_some_and(Source::ebgp),
         metric,
         router_id,
         clusters: u16::try_from(attributes.cluster_list().len()).unwrap_or(u16::MAX),

@@ -8,6 +8,7 @@ use std::net::IpAddr;
 
 use smallvec::SmallVec;
 
+use crate::attr::Origin;
 use crate::query::Step;
 
 /// A usable path as the decision process sees it.
@@ -36,6 +37,23 @@ pub(crate) struct Candidate {
     pub(crate) path_id: u32,
     /// Its attribute set. The decision does not look at it.
     pub(crate) attr: u32,
+}
+
+/// LOCAL_PREF of routes without it.
+pub(crate) const LOCAL_PREF: u32 = 100;
+
+/// The steps before MED as one number, the least of which is best. An elimination looks at nothing but what is left, so
+/// that what does not have the least number can be left out of [`decide`] from the start.
+pub(crate) type Rank = u64;
+
+/// The number of a path.
+pub(crate) fn rank(local: bool, stale: bool, local_pref: Option<u32>, path_len: u16, origin: Origin) -> Rank {
+    let disfavour = u32::MAX - local_pref.unwrap_or(LOCAL_PREF);
+    u64::from(!local) << 51
+        | u64::from(stale) << 50
+        | u64::from(disfavour) << 18
+        | u64::from(path_len) << 2
+        | origin as u64
 }
 
 /// For each candidate the step at which it lost; `None` for the best one. Those that lost at [`Step::RouterId`] or later tie
@@ -252,6 +270,23 @@ mod tests {
                     prop_assert_eq!(best(&rest), winner);
                 }
             }
+        }
+
+        /// What loses by its rank loses before MED, and the others decide it among themselves.
+        #[test]
+        fn ranks_are_the_steps_before_med(all in candidates()) {
+            let number = |c: &Candidate| {
+                rank(c.local, c.stale, Some(c.local_pref), c.path_len, Origin::from_code(c.origin).unwrap())
+            };
+            let least = all.iter().map(number).min().unwrap();
+            let whole = decide(&all);
+            let left: Vec<(Candidate, Option<Step>)> =
+                all.iter().copied().zip(whole.iter().copied()).filter(|(c, _)| number(c) == least).collect();
+            for (c, lost) in all.iter().zip(&whole) {
+                prop_assert_eq!(number(c) == least, lost.is_none_or(|step| step >= Step::Med));
+            }
+            let few: Vec<Candidate> = left.iter().map(|(c, _)| *c).collect();
+            prop_assert_eq!(decide(&few).to_vec(), left.iter().map(|(_, lost)| *lost).collect::<Vec<_>>());
         }
 
         /// Taking away paths that lost at a step that no MED decided changes nothing: the rest is a total order.

@@ -41,6 +41,12 @@ impl Index {
         at
     }
 
+    /// What stands where the search for this hash begins.
+    #[inline]
+    pub(crate) fn place(&self, hash: u64) -> u32 {
+        self.slots.get(self.start(hash)).copied().unwrap_or(EMPTY)
+    }
+
     /// The number with this hash for which `is` holds.
     #[inline]
     pub(crate) fn find(&self, hash: u64, mut is: impl FnMut(u32) -> bool) -> Option<u32> {

@@ -7,7 +7,7 @@ use rustc_hash::FxHasher;
 use super::hops::{Hops, NO_HOP};
 use super::index::{Index, mix};
 use super::pool::Pool;
-use crate::attr::Attributes;
+use crate::attr::{Attributes, community};
 
 /// No attribute set.
 pub(crate) const NO_ATTR: u32 = u32::MAX;
@@ -27,6 +27,8 @@ pub(crate) struct AttrSet {
     pub(crate) neighbour: u32,
     /// RFC 4271 9.1.2.2 a.
     pub(crate) path_len: u16,
+    /// It has LLGR_STALE (RFC 9494 4.3).
+    pub(crate) stale: bool,
 }
 
 /// All attribute sets in use.
@@ -76,6 +78,7 @@ impl AttrTable {
             hop,
             neighbour: attributes.as_path.first().unwrap_or(0),
             path_len: u16::try_from(attributes.as_path.hops()).unwrap_or(u16::MAX),
+            stale: attributes.has_community(community::LLGR_STALE),
             attributes: Some(attributes),
         };
         if self.index.is_full() {

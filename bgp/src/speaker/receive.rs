@@ -20,6 +20,8 @@ use crate::wire::{ErrorCode, Frame, MessageKind, Negotiated, Nlri, Notification,
 const MESSAGES: usize = 64;
 /// Octets of a connection that one call reads, the last message apart.
 const OCTETS: usize = 64 * 1024;
+/// Prefixes of an UPDATE that are looked up at the same time.
+const AHEAD: usize = 16;
 /// Octets that one call reads from connections that waited.
 const OCTETS_ALL: usize = 64 * 1024;
 
@@ -295,7 +297,11 @@ impl Speaker {
 
 fn withdraw<A: Key>(rib: &mut FamilyRib<A>, shared: &mut Shared, number: u32, nlri: &Nlri<'_>) -> u32 {
     let mut count = 0;
-    for entry in nlri.of::<A>() {
+    let mut ahead = nlri.of::<A>();
+    for (n, entry) in nlri.of::<A>().enumerate() {
+        if n % AHEAD == 0 {
+            rib.table.approach(ahead.by_ref().take(AHEAD).map(|e| e.prefix));
+        }
         count += u32::from(rib.table.withdraw(shared, (number, entry.path_id), entry.prefix));
     }
     shared.changes.withdrawn += u64::from(count);
@@ -315,7 +321,11 @@ fn announce<A: Key>(
         _ => return,
     };
     let mut judge = Judge::default();
-    for entry in nlri.of::<A>() {
+    let mut ahead = nlri.of::<A>();
+    for (n, entry) in nlri.of::<A>().enumerate() {
+        if n % AHEAD == 0 {
+            rib.table.approach(ahead.by_ref().take(AHEAD).map(|e| e.prefix));
+        }
         let (address, len) = entry.prefix;
         let Judged { attr, reason } = judge.judge(shared, number, address.cidr(len), attr, looped);
         tally.rejected += u32::from(reason != import::ACCEPTED);
