@@ -66,11 +66,13 @@ pub enum NextHopMode {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PeerConfig {
-    /// Address and port to dial; incoming connections are matched by address.
+    /// Address and port to dial; incoming connections are matched by address. A link-local address needs its scope id
+    /// (RFC 4007): next hops on such a session are on that link, and come out as
+    /// [`tortie_config::link_local`] writes them.
     pub remote: SocketAddr,
     /// Local address to dial from and to announce as next hop; `None`: the connection's own.
     pub local: Option<IpAddr>,
-    /// The peer's AS.
+    /// The peer's AS, or [`ANY_EXTERNAL`].
     pub asn: u32,
     /// Another local AS towards this peer, else the global one.
     pub local_asn: Option<u32>,
@@ -162,6 +164,9 @@ impl PeerConfig {
         }
     }
 }
+
+/// As [`PeerConfig::asn`]: any AS but our own towards the peer; which, its OPEN says.
+pub const ANY_EXTERNAL: u32 = 0;
 
 /// Most paths of a prefix that are sent to a peer (RFC 7911).
 pub const ADD_PATH_MAX: u8 = 8;
@@ -303,6 +308,17 @@ pub enum Input<'a> {
         /// The peer's C bit.
         independent: bool,
     },
+    /// The link to this peer is gone: its connections end without NOTIFICATION, which nobody would get, and its routes
+    /// are kept or not as after any loss of TCP (RFC 4724 4.2).
+    LinkDown {
+        /// The peer.
+        peer: PeerId,
+        /// In words, shown to people.
+        text: String,
+    },
+    /// The link to this peer is there again after [`Input::LinkDown`]: what failed meanwhile says nothing, so that it is
+    /// dialled at once, where it is dialled at all.
+    LinkUp(PeerId),
     /// The process stops. `graceful`: close TCP without NOTIFICATION so that helpers keep our routes (RFC 4724);
     /// else Cease 2 with the text (RFC 9003).
     Shutdown {
@@ -440,6 +456,8 @@ pub enum DownCode {
     Collision,
     /// BFD lost the peer (RFC 9384).
     Bfd,
+    /// The link to the peer is down.
+    LinkDown,
 }
 
 impl DownCode {
@@ -457,6 +475,7 @@ impl DownCode {
             Self::Config => "config",
             Self::Collision => "collision",
             Self::Bfd => "bfd",
+            Self::LinkDown => "link_down",
         }
     }
 }

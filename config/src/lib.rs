@@ -6,6 +6,7 @@
 mod check;
 mod cidr;
 pub mod key;
+pub mod link_local;
 pub mod resource;
 pub mod selector;
 

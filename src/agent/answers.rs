@@ -8,7 +8,7 @@ use tortie_bgp::{
     Drain, Family, NextHopState, PathInfo, PathSource, PeerStatus, RestartPhase, RouteInfo, RouteMatch,
     RouteQuery as Question, RouteTable, State, Unusable,
 };
-use tortie_config::Cidr;
+use tortie_config::{Cidr, link_local};
 
 use crate::routing::{LearnedPath, OriginKind, RoutingIntent};
 use crate::serve::RouteQuery;
@@ -80,12 +80,13 @@ pub(super) fn peer(
     let since = status.map_or(Duration::ZERO, |s| s.since);
     Some(Peer {
         session: session.to_owned(),
-        address: wanted.remote.ip().to_string(),
+        // Of an unnumbered peer only the speaker knows where it is.
+        address: status.map_or(wanted.remote, |s| s.remote).ip().to_string(),
         port: wanted.remote.port(),
         name: wanted.name.clone(),
         kind: wanted.kind.as_str().to_owned(),
         reason: wanted.reason.clone(),
-        remote_as: wanted.asn,
+        remote_as: status.map_or(wanted.asn, |s| s.asn),
         state: state.as_str().to_owned(),
         state_since: ago(since),
         state_seconds: since.as_secs(),
@@ -249,8 +250,10 @@ fn path(info: &PathInfo, intent: &RoutingIntent) -> BgpPath {
     let reason = match (info.unusable, info.best, info.decided_by) {
         (Some(Unusable::Filtered(why)), ..) => format!("refused: {why}"),
         (Some(Unusable::NextHop), ..) => match info.next_hop {
-            Some(NextHopState::Unreachable) => format!("next hop {} is unreachable", a.next_hop),
-            _ => format!("next hop {} is not resolved yet", a.next_hop),
+            Some(NextHopState::Unreachable) => {
+                format!("next hop {} is unreachable", link_local::text(a.next_hop))
+            }
+            _ => format!("next hop {} is not resolved yet", link_local::text(a.next_hop)),
         },
         (None, true, None) => local.map_or_else(|| "only usable path".to_owned(), str::to_owned),
         (None, true, Some(step)) => format!("best by {}", step.as_str()),
@@ -265,7 +268,7 @@ fn path(info: &PathInfo, intent: &RoutingIntent) -> BgpPath {
         from,
         path_id: info.path_id,
         source: source.to_owned(),
-        next_hop: local.is_none().then(|| a.next_hop.to_string()),
+        next_hop: local.is_none().then(|| link_local::text(a.next_hop)),
         as_path: a.as_path.to_string(),
         local_pref: a.local_pref,
         med: a.med,

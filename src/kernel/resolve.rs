@@ -3,17 +3,20 @@
 //! Own routes never resolve a next hop: that would let a learned route hold itself up. Followed next hops stand in a trie,
 //! so that a changed route touches exactly those it covers, once a batch, however many changes there were.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use prefix_trie::PrefixMap;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
-use tortie_config::Cidr;
+use tortie_config::{Cidr, link_local};
 
 use super::link::{Address, Link};
 use super::plan::Surroundings;
 use super::route::{Leg, RTN_UNICAST, Route};
 use crate::routing::Resolved;
+
+/// `RTPROT_KERNEL`, whose route `fe80::/64` each interface has.
+const RTPROT_KERNEL: u8 = 2;
 
 /// A foreign route without its prefix.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -327,9 +330,12 @@ impl Picture {
 
     /// [`Picture::resolve`] with the covering route.
     pub(super) fn covering(&self, addr: IpAddr) -> Option<Covering> {
-        // Link-local addresses exist on each link: without a scope they name no neighbour.
-        let link_local = matches!(addr, IpAddr::V6(a) if a.is_unicast_link_local());
-        if self.local.contains_key(&addr) || link_local {
+        if let IpAddr::V6(v6) = addr
+            && v6.is_unicast_link_local()
+        {
+            return self.on_its_link(addr);
+        }
+        if self.local.contains_key(&addr) {
             return None;
         }
         for (prefix, routes) in self.foreign.covering(addr) {
@@ -359,6 +365,18 @@ impl Picture {
             }
         }
         None
+    }
+
+    /// Link-local addresses exist on each link: without an interface they name no neighbour.
+    fn on_its_link(&self, addr: IpAddr) -> Option<Covering> {
+        let (bare, ifindex) = link_local::split(addr);
+        let own = || self.addresses.iter().any(|a| a.ifindex == ifindex && a.addr == bare);
+        if !self.links.get(&ifindex).is_some_and(Link::can_carry) || own() {
+            return None;
+        }
+        let prefix = Cidr::v6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), 64);
+        let resolved = Resolved { ifindex, gateway: None, metric: 0 };
+        Some(Covering { prefix, protocol: RTPROT_KERNEL, resolved })
     }
 
     fn suspect_at(&mut self, addr: IpAddr) {

@@ -18,7 +18,7 @@ use crate::store::Revision;
 
 /// A noun with where it stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stored<'a, K, T> {
+pub struct Stored<'a, K: ?Sized, T> {
     /// What it is called.
     pub key: &'a K,
     /// The value in force.
@@ -175,6 +175,26 @@ impl Model {
         addr: IpAddr,
     ) -> impl Iterator<Item = Stored<'a, BgpItem, Peer>> + use<'a> {
         self.peers_from(scope, BgpItem::Peer { addr, port: None }, Some(addr))
+    }
+
+    /// Unnumbered peers of one scope, by interface.
+    pub fn interface_peers<'a>(
+        &'a self,
+        scope: &Scope,
+    ) -> impl Iterator<Item = Stored<'a, str, Peer>> + use<'a> {
+        let wanted = scope.clone();
+        self.rest
+            .range(Key::Bgp(scope.clone(), BgpItem::InterfacePeer(String::new()))..)
+            .map_while(move |(key, slot)| match key {
+                Key::Bgp(scope, BgpItem::InterfacePeer(name)) if *scope == wanted => Some((&**name, slot)),
+                _ => None,
+            })
+            .filter_map(|(name, slot)| {
+                stored(name, slot, |resource| match resource {
+                    Resource::Peer(peer) => Some(&**peer),
+                    _ => None,
+                })
+            })
     }
 
     fn peers_from<'a>(
@@ -387,7 +407,7 @@ pub enum FilterValue<'a> {
     Unreadable,
 }
 
-fn stored<'a, K, T>(
+fn stored<'a, K: ?Sized, T>(
     key: &'a K,
     slot: &'a Slot,
     pick: impl FnOnce(&'a Resource) -> Option<&'a T>,

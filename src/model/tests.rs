@@ -155,8 +155,11 @@ fn an_old_key_counts_until_the_new_one_is_there() {
         ("/calico/v1/host/h1/bgp_peer_v4/192.0.2.99", "/calico/bgp/v1/host/h1/peer_v4/192.0.2.99");
     model.apply(&put(18, old, r#"{"ip":"192.0.2.99","as_num":"1"}"#));
     model.apply(&put(19, new, r#"{"ip":"192.0.2.99","as_num":"2"}"#));
-    let peers: Vec<u32> =
-        model.peers(&Scope::Host("h1".to_owned())).map(|peer| peer.value.as_num.get()).collect();
+    let peers: Vec<u32> = model
+        .peers(&Scope::Host("h1".to_owned()))
+        .filter_map(|peer| peer.value.as_num.number())
+        .map(tortie_config::resource::Asn::get)
+        .collect();
     assert_eq!(peers, [2]);
 }
 
@@ -168,7 +171,11 @@ fn two_spellings_of_one_key_are_one_thing() {
     model.apply(&put(11, spelled, r#"{"as_num":"1"}"#));
     model.apply(&put(12, canonical, r#"{"as_num":"2"}"#));
     let asns = |model: &Model| -> Vec<u32> {
-        model.peers(&Scope::Global).map(|peer| peer.value.as_num.get()).collect()
+        model
+            .peers(&Scope::Global)
+            .filter_map(|peer| peer.value.as_num.number())
+            .map(tortie_config::resource::Asn::get)
+            .collect()
     };
     assert_eq!(asns(&model), [2]);
     model.apply(&delete(13, canonical));

@@ -16,7 +16,7 @@
 
 use std::net::IpAddr;
 
-use tortie_config::Cidr;
+use tortie_config::{Cidr, link_local};
 
 use super::explain::{Recorder, Step, StepOutcome};
 use super::types::{Hop, IpipMode, KernelRoute, Resolved, RoutingView};
@@ -75,7 +75,9 @@ fn decide(
     let mut tunnelled = false;
     for &next_hop in next_hops {
         let Some(resolved) = resolve(next_hop) else {
-            rec.step("next-hop", StepOutcome::No, || format!("{next_hop}: the kernel has no route to it"));
+            rec.step("next-hop", StepOutcome::No, || {
+                format!("{}: the kernel has no route to it", link_local::text(next_hop))
+            });
             continue;
         };
         match tunnel_end(view, mode, next_hop) {
@@ -85,9 +87,12 @@ fn decide(
                 hops.push(Hop::Tunnel { remote });
             }
             None => {
-                let gateway = resolved.gateway.unwrap_or(next_hop);
+                let gateway = resolved.gateway.unwrap_or(link_local::split(next_hop).0);
                 rec.step("next-hop", StepOutcome::Yes, || match resolved.gateway {
-                    None => format!("{next_hop}: on-link, interface {}", resolved.ifindex),
+                    None => {
+                        let next_hop = link_local::split(next_hop).0;
+                        format!("{next_hop}: on-link, interface {}", resolved.ifindex)
+                    }
                     Some(gateway) => format!("{next_hop}: through {gateway}, interface {}", resolved.ifindex),
                 });
                 hops.push(Hop::Plain { gateway, ifindex: resolved.ifindex });

@@ -123,7 +123,9 @@ fn explicit_peers(model: &Model, local: &Local, intent: &RoutingIntent, notes: &
             let key = Key::Bgp(scope.clone(), stored.key.clone());
             let theirs =
                 other_host(model, stored.value.ip).map(|(name, host)| (name, model.as_num(Some(host))));
-            if let Some((host, asn)) = theirs.filter(|(_, asn)| *asn != stored.value.as_num) {
+            if let Some((host, asn)) =
+                theirs.filter(|(_, asn)| stored.value.as_num.number().is_some_and(|said| said != *asn))
+            {
                 let said = stored.value.as_num;
                 notes.push(Note {
                     code: "peer-as-differs",

@@ -29,7 +29,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 use tortie_config::key::{BgpItem, IpFamily, Key, Scope};
-use tortie_config::resource::{self, NextHopMode, Peer, SourceAddr};
+use tortie_config::resource::{self, NextHopMode, Peer, PeerAs, SourceAddr};
 
 use super::explain::{Recorder, Step, StepOutcome};
 use super::local::{Local, NodeOptions};
@@ -42,6 +42,9 @@ pub const HOLD_TIME: Duration = Duration::from_secs(90);
 pub const RESTART_TIME: Duration = Duration::from_secs(120);
 /// How long the end with the lesser address waits before it dials as well.
 pub const SECOND_DIAL: Duration = Duration::from_secs(5);
+
+/// [`PeerIntent::asn`] of a peer of any other AS.
+const ANY_EXTERNAL: u32 = 0;
 
 /// Sessions by name.
 pub(super) type Named = SmallVec<[(String, PeerIntent); 1]>;
@@ -124,6 +127,31 @@ pub(super) fn peers_at(model: &Model, local: &Local, addr: IpAddr, rec: &mut imp
     named
 }
 
+/// The unnumbered sessions: a host's own peer on an interface counts before the one for all hosts.
+pub(super) fn interface_peers(model: &Model, local: &Local) -> Named {
+    let mut named = Named::new();
+    for (kind, of) in [(PeerKind::Node, Some(model.node())), (PeerKind::Global, None)] {
+        let scope = of.map_or(Scope::Global, |host| Scope::Host(host.to_owned()));
+        for stored in model.interface_peers(&scope) {
+            let (interface, value) = (stored.key, stored.value);
+            if named.iter().any(|(_, other)| other.interface.as_deref() == Some(interface)) {
+                continue;
+            }
+            let key = Key::Bgp(scope.clone(), BgpItem::InterfacePeer(interface.to_owned())).to_string();
+            let (own, addr) = (value.ip, value.ip);
+            let ends = Ends { model, local, own, addr, text: interface, family: IpFamily::V6, host: None };
+            let mut peer = ends.explicit(kind, value, key);
+            peer.interface = Some(interface.to_owned());
+            // The session's own address, on its link, is the next hop of both families (RFC 8950).
+            (peer.local, peer.local_v4, peer.local_v6) = (None, None, None);
+            let carries = |family| value.families.is_empty() || value.families.contains(&family);
+            (peer.ipv4, peer.ipv6) = (carries(IpFamily::V4), carries(IpFamily::V6));
+            named.push((name(kind, interface, None), peer));
+        }
+    }
+    named
+}
+
 /// Both ends of a possible session.
 struct Ends<'a> {
     model: &'a Model,
@@ -148,6 +176,7 @@ impl Ends<'_> {
             name: self.host.map_or(self.text, |(name, _)| name).to_owned(),
             reason,
             remote: SocketAddr::new(self.addr, port),
+            interface: None,
             local: Some(self.own),
             local_v4: self.local.v4,
             local_v6: self.local.v6,
@@ -237,13 +266,17 @@ impl Ends<'_> {
         peer.role_strict = value.role_strict;
         peer.ttl_security = value.ttl_security;
         // What they call our AS, when it is not the one we have.
-        peer.local_asn = Some(value.as_num.get()).filter(|asn| *asn != self.local.asn);
+        peer.local_asn = value.as_num.number().map(resource::Asn::get).filter(|asn| *asn != self.local.asn);
         peer.reflector_client = self.client(&peer, host.cluster_id());
         (peer.ipv4 || peer.ipv6).then_some(peer)
     }
 
     fn explicit(&self, kind: PeerKind, value: &Peer, key: String) -> PeerIntent {
-        let asn = value.as_num.get();
+        let asn = match value.as_num {
+            PeerAs::Number(asn) => asn.get(),
+            PeerAs::External => ANY_EXTERNAL,
+            PeerAs::Internal => value.local_as_num.map_or(self.local.asn, resource::Asn::get),
+        };
         let port = value.port.unwrap_or_else(|| match self.host {
             Some((_, host)) => self.model.listen_port(Some(host)),
             None => tortie_config::key::BGP_PORT,

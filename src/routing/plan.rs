@@ -12,7 +12,7 @@ use super::filter::Filters;
 use super::local::{Local, NodeOptions, candidates};
 use super::notes::notes;
 use super::originate::{blackholes, originated, tunnel, view};
-use super::peers::{name, peers_at};
+use super::peers::{interface_peers, name, peers_at};
 use super::types::{PeerIntent, PeerKind, RoutingIntent};
 use crate::model::{Dirty, Model};
 
@@ -118,6 +118,7 @@ impl Planner {
             let peers: BTreeMap<String, PeerIntent> = candidates(model)
                 .into_iter()
                 .flat_map(|addr| peers_at(model, &self.local, addr, &mut ()))
+                .chain(interface_peers(model, &self.local))
                 .collect();
             let before = std::mem::replace(&mut self.intent.peers, peers);
             differences(&before, &self.intent.peers, &mut change.peers);

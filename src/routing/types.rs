@@ -92,15 +92,17 @@ pub struct PeerIntent {
     pub name: String,
     /// Why this peer is wanted, for people: the key and what it says.
     pub reason: String,
-    /// Where it listens.
+    /// Where it listens. Of an unnumbered peer only the port counts, and a link-local address where one is configured.
     pub remote: SocketAddr,
+    /// The interface of an unnumbered peer, whose address router advertisements tell.
+    pub interface: Option<String>,
     /// Address to dial from and next hop of the transport family; `None`: the kernel chooses.
     pub local: Option<IpAddr>,
     /// The node's own addresses, next hops of announced routes per family.
     pub local_v4: Option<IpAddr>,
     /// See `local_v4`.
     pub local_v6: Option<IpAddr>,
-    /// The peer's AS.
+    /// The peer's AS; 0: any other than ours, as its OPEN says.
     pub asn: u32,
     /// `local_as_num`.
     pub local_asn: Option<u32>,
@@ -150,7 +152,7 @@ impl PeerIntent {
     /// A configured peer that is no host of the cluster.
     #[must_use]
     pub fn is_router(&self) -> bool {
-        self.kind != PeerKind::Mesh && self.name.parse::<IpAddr>().is_ok()
+        self.kind != PeerKind::Mesh && (self.interface.is_some() || self.name.parse::<IpAddr>().is_ok())
     }
 }
 

@@ -19,12 +19,14 @@ use super::api::{FactSink, SpeakerFact, SpeakerOptions};
 use super::bfd::Tie;
 use super::conn::{Conns, Stage};
 use super::dial;
+use super::fallover::Fallover;
 use super::feed::Feed;
 use super::inbox::{Inbox, Order};
 use super::listen::Listeners;
 use super::peers::Peers;
 use super::policy::Classes;
 use super::traffic;
+use super::unnumbered::Unnumbered;
 use super::view::{Counters, SpeakerView};
 
 /// Connections set aside for lack of room that are looked at in a turn.
@@ -35,6 +37,8 @@ const LINGER_STOP: Duration = Duration::from_millis(500);
 const SECRETS_RETRY: Duration = Duration::from_secs(10);
 
 const BELL: u64 = u64::MAX;
+/// The socket of router advertisements.
+pub(super) const ROUTERS: u64 = u64::MAX - 1;
 const LISTENER: u64 = 1 << 63;
 
 pub(super) struct Driver {
@@ -44,6 +48,8 @@ pub(super) struct Driver {
     pub(super) core: Option<Speaker>,
     pub(super) peers: Peers,
     pub(super) bfd: Tie,
+    pub(super) fallover: Fallover,
+    pub(super) unnumbered: Unnumbered,
     pub(super) classes: Classes,
     pub(super) intent: super::intent::Current,
     pub(super) listeners: Listeners,
@@ -79,6 +85,8 @@ impl Driver {
             core: None,
             peers: Peers::default(),
             bfd: Tie::default(),
+            fallover: Fallover::default(),
+            unnumbered: Unnumbered::default(),
             classes: Classes::default(),
             intent: super::intent::Current::default(),
             listeners: Listeners::default(),
@@ -113,6 +121,8 @@ impl Driver {
                 let (token, flags) = (event.data.u64(), event.flags);
                 if token == BELL {
                     bell = true;
+                } else if token == ROUTERS {
+                    self.unnumbered_heard();
                 } else if token & LISTENER != 0 {
                     let index = usize::try_from(token & !LISTENER).unwrap_or(usize::MAX);
                     if !self.accepting.iter().any(|(i, _)| *i == index) {
@@ -152,6 +162,7 @@ impl Driver {
                 self.listeners.deadline(),
                 self.feed.deadline().filter(|_| feeding),
                 self.secrets_again,
+                self.unnumbered.deadline(),
                 self.accepting.iter().map(|(_, at)| *at).min(),
                 self.stopping,
             ]
@@ -194,6 +205,7 @@ impl Driver {
             });
             self.give(Input::NextHop(addr, state));
             self.bfd_hop(addr, resolved.map(|r| r.gateway.is_none()));
+            self.fallover_hop(addr, resolved);
         }
         for order in letters.orders {
             // What a question finds stands behind what led to it.
@@ -232,6 +244,7 @@ impl Driver {
         }
         self.stopping = Some(self.now + LINGER_STOP);
         self.bfd.stop();
+        self.unnumbered = Unnumbered::default();
         self.listeners.follow(&[], self.now, |_, _| Ok(()));
         self.give(Input::Shutdown { graceful, text });
         // Attempts under way, which the speaker does not know.
@@ -315,7 +328,7 @@ impl Driver {
                 }
             }
             Event::UntrackNextHop(addr) => {
-                let unused = self.options.kernel && self.bfd.hop(addr, false);
+                let unused = self.options.kernel && self.bfd.hop(addr, false) && !self.fallover.watches(addr);
                 if unused {
                     (self.facts)(SpeakerFact::UntrackNextHop(addr));
                 }
@@ -409,6 +422,9 @@ impl Driver {
         }
         if self.listeners.deadline().is_some_and(|at| at <= self.now) {
             self.listen();
+        }
+        if self.unnumbered.deadline().is_some_and(|at| at <= self.now) {
+            self.unnumbered_due();
         }
         if self.secrets_again.is_some_and(|at| at <= self.now) {
             self.secrets_again = None;

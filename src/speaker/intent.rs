@@ -13,7 +13,7 @@ use super::api::SpeakerFact;
 use super::dial;
 use super::driver::{Driver, register_listener};
 use super::listen::{self, Guard};
-use super::peers::Change;
+use super::peers::{Change, address_of};
 use super::policy::{ViewPolicy, kind_code};
 
 /// The intent in force.
@@ -35,6 +35,7 @@ impl Driver {
             )));
             return;
         }
+        let new = self.unnumbered_intent(new);
         let old = self.intent.0.replace(new.clone());
         let global = GlobalConfig {
             asn: new.asn,
@@ -62,6 +63,16 @@ impl Driver {
         }
         self.listen();
         self.follow_bfd();
+        self.follow_fallover(&new);
+    }
+
+    /// The addresses of unnumbered peers changed, nothing else.
+    pub(super) fn follow_intent(&mut self, new: Arc<RoutingIntent>) {
+        self.intent.0 = Some(new.clone());
+        self.follow_peers();
+        self.listen();
+        self.follow_bfd();
+        self.follow_fallover(&new);
     }
 
     /// Brings peers, keys and attempts in line with the intent (and the password files).
@@ -94,8 +105,8 @@ impl Driver {
     /// time costs no session.
     fn secure(&mut self, addr: std::net::IpAddr, guard: &Guard) {
         let mut troubles = Vec::new();
-        for (_, conn) in self.conns.iter().filter(|(_, c)| c.remote.ip() == addr) {
-            if let Err(e) = dial::secure(&conn.socket, addr, guard) {
+        for (_, conn) in self.conns.iter().filter(|(_, c)| address_of(c.remote) == addr) {
+            if let Err(e) = dial::secure(&conn.socket, conn.remote.ip(), guard) {
                 troubles.push(format!("connection with {}: {e}", conn.remote));
             }
         }
@@ -107,11 +118,17 @@ impl Driver {
     /// Brings the listeners in line with the configuration, and tries failed ones again.
     pub(super) fn listen(&mut self) {
         let Some(intent) = &self.intent.0 else { return };
-        let wanted: &[SocketAddr] =
+        let asked: &[SocketAddr] =
             if self.options.listen.is_empty() { &intent.listen } else { &self.options.listen };
+        let mut wanted = asked.to_vec();
+        let port = asked.first().map_or(tortie_config::key::BGP_PORT, SocketAddr::port);
+        // One that listens everywhere listens on these links, too.
+        if !asked.iter().any(|addr| addr.is_ipv6() && addr.ip().is_unspecified()) {
+            wanted.extend(self.unnumbered.listen(port));
+        }
         let poll = &self.poll;
         let outcomes =
-            self.listeners.follow(wanted, self.now, |index, socket| register_listener(poll, index, socket));
+            self.listeners.follow(&wanted, self.now, |index, socket| register_listener(poll, index, socket));
         for outcome in outcomes {
             (self.facts)(match outcome {
                 listen::Outcome::Opened(addr) => SpeakerFact::Listening(addr),

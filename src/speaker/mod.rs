@@ -23,6 +23,7 @@ mod bfd;
 mod conn;
 mod dial;
 mod driver;
+mod fallover;
 mod feed;
 mod inbox;
 mod intent;
@@ -33,6 +34,7 @@ mod secret;
 mod sockopt;
 mod tap;
 mod traffic;
+mod unnumbered;
 mod view;
 
 use std::io;

@@ -1,13 +1,14 @@
 //! The peers of the intent: their ids, keys and configurations, and what a new intent changes.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use tortie_bgp::wire::Role;
-use tortie_bgp::{ConnId, Dial, Family, NextHopMode, PeerConfig, PeerId, PrefixLimit};
+use tortie_bgp::{ConnId, Dial, Family, NextHopMode, PeerConfig, PeerId, PrefixLimit, Speaker, State};
+use tortie_config::link_local;
 
 use crate::routing::{self, AddPath, PeerIntent};
 
@@ -22,6 +23,14 @@ pub(super) struct Peer {
     pub(super) guard: Guard,
     /// The attempt under way.
     pub(super) dialling: Option<ConnId>,
+}
+
+/// What tells peers apart: the address, and its link where it needs one ([`link_local`]).
+pub(super) fn address_of(remote: SocketAddr) -> IpAddr {
+    match remote {
+        SocketAddr::V6(v6) => link_local::on(remote.ip(), v6.scope_id()),
+        SocketAddr::V4(_) => remote.ip(),
+    }
 }
 
 /// What has to be done about a peer.
@@ -68,6 +77,13 @@ impl Peers {
         self.addresses.contains(&addr)
     }
 
+    /// Whether a session with this address is up.
+    pub(super) fn is_up(&self, core: &Speaker, remote: SocketAddr) -> bool {
+        let here = self.peers.iter().filter(|(_, peer)| address_of(peer.config.remote) == address_of(remote));
+        here.filter_map(|(id, _)| core.peer(*id, std::time::Instant::now()))
+            .any(|p| p.state == State::Established)
+    }
+
     /// Forgets a removed peer; until then its name is known for what is still reported of it.
     pub(super) fn forget(&mut self, id: PeerId) {
         if let Some(peer) = self.peers.remove(&id)
@@ -87,7 +103,7 @@ impl Peers {
         let mut guards: FxHashMap<IpAddr, (PeerId, Guard)> = FxHashMap::default();
         let mut clashes = Vec::new();
         for (id, peer) in &self.peers {
-            let addr = peer.config.remote.ip();
+            let addr = address_of(peer.config.remote);
             match guards.entry(addr) {
                 std::collections::hash_map::Entry::Vacant(slot) => {
                     slot.insert((*id, peer.guard.clone()));
@@ -130,7 +146,7 @@ impl Peers {
             }
             keep
         });
-        self.addresses = wanted.values().map(|i| i.remote.ip()).collect();
+        self.addresses = wanted.values().map(|i| address_of(i.remote)).collect();
         for (name, intent) in wanted {
             let old = self.ids.get(name.as_str()).and_then(|id| Some((*id, self.peers.get(id)?)));
             let name = old.map_or_else(|| Arc::from(name.as_str()), |(_, peer)| peer.name.clone());
@@ -170,7 +186,7 @@ fn change(id: PeerId, peer: &mut Peer, config: PeerConfig, guard: Guard, changes
     let keyed = peer.guard.key.is_some() != guard.key.is_some();
     // A session that gets its first key or loses it ends, with a NOTIFICATION that the peer can still read.
     if guarded && !keyed {
-        changes.push(Change::Secure(config.remote.ip(), guard.clone()));
+        changes.push(Change::Secure(address_of(config.remote), guard.clone()));
     }
     if peer.config != config {
         changes.push(Change::Set(id, Box::new(config.clone())));
@@ -265,7 +281,6 @@ fn role(role: routing::Role) -> Role {
 
 #[cfg(test)]
 mod tests {
-    use std::net::SocketAddr;
     use std::time::Duration;
 
     use super::*;
@@ -277,6 +292,7 @@ mod tests {
             name: remote.into(),
             reason: String::new(),
             remote: remote.parse().unwrap(),
+            interface: None,
             local: None,
             local_v4: None,
             local_v6: None,

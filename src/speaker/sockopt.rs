@@ -97,6 +97,42 @@ pub(super) fn set_bind_address_no_port(socket: &Socket) -> io::Result<()> {
     set(socket, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, &(1 as c_int))
 }
 
+/// Lets only ICMPv6 messages of these types through to a raw socket (RFC 3542 3.2).
+///
+/// # Errors
+/// What the kernel says.
+pub(super) fn set_icmp6_filter(socket: &Socket, types: &[u8]) -> io::Result<()> {
+    /// `ICMPV6_FILTER` of linux/icmpv6.h.
+    const ICMPV6_FILTER: c_int = 1;
+    // A set bit blocks.
+    let mut filter = [u32::MAX; 8];
+    for kind in types {
+        if let Some(word) = filter.get_mut(usize::from(kind >> 5)) {
+            *word &= !(1 << (kind & 31));
+        }
+    }
+    set(socket, libc::IPPROTO_ICMPV6, ICMPV6_FILTER, &filter)
+}
+
+/// Makes the kernel tell hop limit, addressee and interface of each datagram (RFC 3542 6).
+///
+/// # Errors
+/// What the kernel says.
+pub(super) fn set_receive_details_v6(socket: &Socket) -> io::Result<()> {
+    set(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, &(1 as c_int))?;
+    set(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, &(1 as c_int))
+}
+
+/// The name of an interface of the calling thread's network namespace.
+pub(super) fn interface_name(index: u32) -> Option<String> {
+    let mut name = [0_u8; libc::IF_NAMESIZE];
+    // SAFETY: the kernel's names have at most `IF_NAMESIZE` octets with the closing zero, which is the room that
+    // if_indextoname(3) asks for; the pointer stays valid during the call.
+    let found = unsafe { libc::if_indextoname(index, name.as_mut_ptr().cast()) };
+    let text = std::ffi::CStr::from_bytes_until_nul(&name).ok()?;
+    (!found.is_null()).then(|| text.to_string_lossy().into_owned())
+}
+
 /// Makes the kernel keep the headers of SYNs that come to this listener, for [`saved_syn_ttl`].
 ///
 /// # Errors

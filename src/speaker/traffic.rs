@@ -11,6 +11,7 @@ use super::api::SpeakerFact;
 use super::conn::Stage;
 use super::dial;
 use super::driver::{Driver, register};
+use super::peers::address_of;
 
 /// Bytes read from a connection in a turn.
 pub(super) const READ: usize = 64 * 1024;
@@ -57,8 +58,8 @@ impl Driver {
             };
             let Some(remote) = remote.as_socket() else { continue };
             self.counters.accepted += 1;
-            let (guard, keyed) = self.listeners.guard(index, remote.ip());
-            if !self.peers.has_address(remote.ip()) {
+            let (guard, keyed) = self.listeners.guard(index, address_of(remote));
+            if !self.peers.has_address(address_of(remote)) {
                 self.counters.refused_address += 1;
             }
             if !keyed {

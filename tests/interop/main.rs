@@ -21,3 +21,4 @@ mod restart;
 mod rig;
 mod sessions;
 mod tables;
+mod unnumbered;

@@ -70,6 +70,7 @@ pub(crate) fn peer(at: &str, local: &str, asn: u32) -> PeerIntent {
         name: at.into(),
         reason: String::new(),
         remote: at.parse().unwrap(),
+        interface: None,
         local: Some(addr(local)),
         local_v4: None,
         local_v6: None,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::role;
 use super::without::Without;
-use crate::api::{GlobalConfig, PeerConfig};
+use crate::api::{ANY_EXTERNAL, GlobalConfig, PeerConfig};
 use crate::types::Family;
 use crate::wire::{
     AddPath, Capabilities, ErrorCode, Families, GracefulRestart, LongLived, Negotiated, Notification, Open,
@@ -75,7 +75,11 @@ pub(crate) struct Agreed {
 /// # Errors
 /// The NOTIFICATION to send.
 pub(crate) fn judge(ours: &Open, theirs: &Open, peer: &PeerConfig) -> Result<Agreed, Notification> {
-    if theirs.asn != peer.asn {
+    let fits = match peer.asn {
+        ANY_EXTERNAL => theirs.asn != ours.asn,
+        asn => theirs.asn == asn,
+    };
+    if !fits {
         let short = u16::try_from(theirs.asn).unwrap_or(23456);
         return Err(Notification::with_data(ErrorCode::BAD_PEER_AS, &short.to_be_bytes()));
     }

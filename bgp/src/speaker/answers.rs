@@ -58,7 +58,7 @@ impl Speaker {
             id: peer.id,
             name: peer.config.name.clone(),
             remote: peer.config.remote,
-            asn: peer.config.asn,
+            asn: self.shared.sources.get(number).map_or(peer.config.asn, |s| s.asn),
             local_asn: self.shared.sources.get(number).map_or(self.global.asn, |s| s.local_asn),
             state: peer.state,
             since: now.saturating_duration_since(peer.since),

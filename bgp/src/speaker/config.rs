@@ -7,7 +7,8 @@ use tortie_config::Cidr;
 use super::Speaker;
 use super::connect::pair;
 use crate::api::{
-    Down, DownCode, GlobalConfig, NextHopState, Origination, PeerConfig, PeerId, PolicyHandle, Reset, Tag,
+    Dial, Down, DownCode, GlobalConfig, NextHopState, Origination, PeerConfig, PeerId, PolicyHandle, Reset,
+    Tag,
 };
 use crate::attr::Attributes;
 use crate::out::rib::FamilyRib;
@@ -17,7 +18,7 @@ use crate::rib::hops::Answered;
 use crate::rib::import::ACCEPTED;
 use crate::rib::source::{Keep, LOCAL, Source, SourceFamily};
 use crate::rib::walk::Job;
-use crate::session::conn::Conn;
+use crate::session::conn::{Conn, address_of};
 use crate::session::timers::Timer;
 use crate::session::without::Without;
 use crate::session::{Dialling, Peer, Restart, open};
@@ -36,7 +37,7 @@ impl Speaker {
         let number = self.shared.sources.insert(Source {
             id,
             name: config.name.clone(),
-            address: config.remote.ip().to_canonical(),
+            address: address_of(config.remote),
             asn: config.asn,
             local_asn: open::local_asn(&self.global, &config),
             class: config.policy_class,
@@ -50,7 +51,7 @@ impl Speaker {
             removed: false,
         });
         self.ids.insert(id, number);
-        self.by_address.entry(config.remote.ip().to_canonical()).or_default().push(number);
+        self.by_address.entry(address_of(config.remote)).or_default().push(number);
         let client = config.reflector_client;
         let mut peer = Peer::new(id, config, self.now);
         peer.drain = self.drain;
@@ -70,13 +71,13 @@ impl Speaker {
         }
         let reset = open::needs_reset(&old, &config);
         if reset {
-            let who = |c: &PeerConfig| (c.remote.ip(), c.asn, open::local_asn(&self.global, c));
+            let who = |c: &PeerConfig| (address_of(c.remote), c.asn, open::local_asn(&self.global, c));
             let cease = Notification::new(ErrorCode::CONFIGURATION_CHANGE);
             // What another one said is not worth keeping.
             let hard = who(&old) != who(&config);
             self.end_sessions(number, &cease, hard, DownCode::Config, "the configuration changed");
-            self.forget_address(number, old.remote.ip().to_canonical());
-            self.by_address.entry(config.remote.ip().to_canonical()).or_default().push(number);
+            self.forget_address(number, address_of(old.remote));
+            self.by_address.entry(address_of(config.remote)).or_default().push(number);
         }
         let local_asn = open::local_asn(&self.global, &config);
         self.count_transit_of(&old, false);
@@ -89,8 +90,11 @@ impl Speaker {
                 || source.allow_own_as != config.allow_own_as
                 || source.ebgp_policy != config.ebgp_policy;
             source.name = config.name.clone();
-            source.address = config.remote.ip().to_canonical();
-            source.asn = config.asn;
+            source.address = address_of(config.remote);
+            // What a peer of any AS said stays.
+            if old.asn != config.asn {
+                source.asn = config.asn;
+            }
             source.local_asn = local_asn;
             source.class = config.policy_class;
             source.allow_own_as = config.allow_own_as;
@@ -146,7 +150,7 @@ impl Speaker {
         self.count_transit(number, false);
         self.set_client(number, None);
         if let Some(peer) = self.peers.remove(&number) {
-            self.forget_address(number, peer.config.remote.ip().to_canonical());
+            self.forget_address(number, address_of(peer.config.remote));
         }
         if let Some(source) = self.shared.sources.get_mut(number) {
             source.removed = true;
@@ -359,6 +363,30 @@ impl Speaker {
             self.end_sessions(number, &cease, true, DownCode::Bfd, &format!("BFD: {text}"));
         } else if independent {
             self.drop_all_stale(number);
+        }
+    }
+
+    /// See [`Input::LinkDown`](crate::Input::LinkDown).
+    pub(super) fn link_down(&mut self, id: PeerId, text: &str) {
+        let peer = self.ids.get(&id).and_then(|number| self.peers.get(number));
+        let conns: Vec<_> = peer.map(|p| p.conns().collect()).unwrap_or_default();
+        for conn in conns {
+            let down =
+                Down { code: DownCode::LinkDown, text: text.into(), notification: None, helper: false };
+            self.drop_conn(conn, None, &down);
+        }
+    }
+
+    /// See [`Input::LinkUp`](crate::Input::LinkUp).
+    pub(super) fn link_up(&mut self, id: PeerId) {
+        let Some(number) = self.ids.get(&id).copied() else { return };
+        let Some(peer) = self.peers.get_mut(&number) else { return };
+        let planned = matches!(peer.dialling, Dialling::At(_));
+        let wanted = [peer.penalty_until, peer.unwanted_until].into_iter().flatten().all(|at| at <= self.now);
+        if planned && wanted && matches!(peer.config.dial, Dial::Now) {
+            peer.failures = 0;
+            peer.dialling = Dialling::At(self.now);
+            self.timers.set(Timer::Dial(number), self.now);
         }
     }
 

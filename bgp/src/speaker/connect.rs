@@ -3,10 +3,12 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use tortie_config::link_local;
+
 use super::Speaker;
 use super::restart::is_hard;
 use crate::api::{ConnId, Dial, Down, DownCode, Event, PeerId, State};
-use crate::session::conn::{Conn, Direction};
+use crate::session::conn::{Conn, Direction, address_of};
 use crate::session::mistake::{Mistake, down_code};
 use crate::session::open::{self, RestartBits};
 use crate::session::timers::Timer;
@@ -97,7 +99,7 @@ impl Speaker {
     }
 
     pub(super) fn accepted(&mut self, conn: ConnId, local: SocketAddr, remote: SocketAddr) {
-        let candidates = self.by_address.get(&remote.ip().to_canonical());
+        let candidates = self.by_address.get(&address_of(remote));
         // Several peers at one address differ by port only, which an incoming connection does not show: the first that
         // has no session gets it.
         let free = |n: &&u32| self.peers.get(n).is_some_and(|p| p.session.is_none());
@@ -299,7 +301,8 @@ impl Speaker {
         conn.wants = None;
         conn.send_hold_armed = false;
         let number = conn.peer;
-        let (local, theirs, negotiated) = (conn.local.ip(), conn.theirs.clone(), conn.negotiated);
+        let (local, link, theirs, negotiated) =
+            (conn.local.ip(), conn.link(), conn.theirs.clone(), conn.negotiated);
         let (Some(theirs), Some(negotiated)) = (theirs, negotiated) else { return };
         let Some(peer) = self.peers.get_mut(&number) else { return };
         peer.session = Some(id);
@@ -317,8 +320,14 @@ impl Speaker {
         let rival = peer.rival(id);
         if let Some(source) = self.shared.sources.get_mut(number) {
             source.router_id = theirs.router_id.0;
+            source.asn = theirs.asn;
             let config = &peer.config;
-            let own = [Some(local.to_canonical()), config.local, config.local_v4, config.local_v6];
+            let own = [
+                Some(link_local::on(local.to_canonical(), link)),
+                config.local,
+                config.local_v4,
+                config.local_v6,
+            ];
             source.own = own.into_iter().flatten().collect();
             for family in Family::ALL {
                 source.family_mut(family).add_path = negotiated.add_path_receive.contains(family);
@@ -363,7 +372,7 @@ impl Speaker {
         let hard = notification.as_ref().is_some_and(|n| is_hard(n.code));
         let graceful = match &notification {
             Some(_) => both && !hard,
-            None => down.code == DownCode::TcpClosed,
+            None => matches!(down.code, DownCode::TcpClosed | DownCode::LinkDown),
         };
         // RFC 8538 3.1: only those understand it who said so.
         let notification = notification

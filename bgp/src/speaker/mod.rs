@@ -156,6 +156,8 @@ impl Speaker {
             Input::Closed(conn, why) => self.closed(conn, &why),
             Input::Reset(peer, reset) => self.reset(peer, reset),
             Input::Drain(peer, drain) => self.set_drain(peer, drain),
+            Input::LinkUp(peer) => self.link_up(peer),
+            Input::LinkDown { peer, text } => self.link_down(peer, &text),
             Input::BfdDown { peer, text, independent } => self.bfd_down(peer, &text, independent),
             Input::Shutdown { graceful, text } => self.shutdown(graceful, &text),
         }

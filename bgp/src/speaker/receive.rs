@@ -1,5 +1,9 @@
 //! Octets to messages to routes.
 
+use std::net::IpAddr;
+
+use tortie_config::link_local;
+
 use super::Speaker;
 use super::connect::pair;
 use crate::api::{ConnId, Down, DownCode, Event, State};
@@ -232,7 +236,7 @@ impl Speaker {
 
     fn update(&mut self, id: ConnId, body: &[u8], tally: &mut Tally) {
         let Some(conn) = self.conns.get(&id) else { return };
-        let (number, Some(session)) = (conn.peer, conn.negotiated) else { return };
+        let (number, Some(session), link) = (conn.peer, conn.negotiated, conn.link()) else { return };
         let update = match Update::decode(body, &session) {
             Ok(update) => update,
             Err(notification) => {
@@ -260,7 +264,11 @@ impl Speaker {
         for nlri in &update.withdrawn {
             self.keeps_limit(id, number, nlri.family());
         }
-        for reach in update.reach {
+        for mut reach in update.reach {
+            // RFC 2545 3: on a session over a link the address on that link is the one to use.
+            let attributes = &mut reach.attributes;
+            let hop = attributes.link_local.filter(|_| link != 0).map_or(attributes.next_hop, IpAddr::V6);
+            attributes.next_hop = link_local::on(hop, link);
             self.announce(number, &session, &reach.nlri, reach.attributes, tally);
             if !self.keeps_limit(id, number, reach.nlri.family()) {
                 return;

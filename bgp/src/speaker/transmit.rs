@@ -183,7 +183,7 @@ impl Speaker {
         let key = GroupKey {
             family,
             session: GroupKey::normalise(&session, family),
-            asn: peer.config.asn,
+            asn: conn.theirs.as_ref().map_or(peer.config.asn, |theirs| theirs.asn),
             local_asn: conn.ours.asn,
             client: peer.config.reflector_client.filter(|_| !session.ebgp),
             drain: peer.drain,

@@ -6,6 +6,7 @@
 use std::net::IpAddr;
 
 use smallvec::SmallVec;
+use tortie_config::link_local;
 
 use super::attributes::{code, flag};
 use super::frame::{HEADER_LEN, MessageKind, write_header};
@@ -272,7 +273,7 @@ fn close_attribute(out: &mut Vec<u8>, at: usize) -> usize {
 /// there is none: Junos and old BIRD refuse the 32-octet form with equal halves.
 fn mp_head(attributes: &Attributes, family: Family, session: &Negotiated) -> Result<MpHead, DoesNotFit> {
     let allowed = family == Family::Ipv6Unicast || session.ext_nexthop;
-    let IpAddr::V6(next_hop) = attributes.next_hop else {
+    let IpAddr::V6(next_hop) = link_local::split(attributes.next_hop).0 else {
         return Err(DoesNotFit::NextHop { family, next_hop: attributes.next_hop });
     };
     if !allowed {
@@ -371,7 +372,7 @@ pub(crate) fn write_table_attributes(a: &Attributes, out: &mut Vec<u8>) -> Optio
     };
     let octets = write_attributes(a, a.next_hop.is_ipv4(), &session)?;
     out.extend_from_slice(&octets);
-    if let IpAddr::V6(next_hop) = a.next_hop {
+    if let IpAddr::V6(next_hop) = link_local::split(a.next_hop).0 {
         let link_local = a.link_local.filter(|_| !next_hop.is_unicast_link_local());
         let len = if link_local.is_some() { 32 } else { 16 };
         out.extend_from_slice(&[flag::OPTIONAL, code::MP_REACH, len + 1, len]);

@@ -230,6 +230,9 @@ pub enum BgpItem {
         /// The port in the key, never 0 and never 179.
         port: Option<u16>,
     },
+    /// `peer_interface/<interface>`: Tortie's unnumbered peers, whose link-local address is found by router
+    /// advertisements. Beside `peer_v6`, because every reader of Calico takes what stands there for an address.
+    InterfacePeer(String),
     /// `custom_filters/v{4,6}/<any>` (global): BIRD text, reported as unsupported.
     CustomFilter(IpFamily, String),
     /// `filters/<name>`: Tortie's filters.
@@ -260,6 +263,7 @@ impl BgpItem {
             | Self::ListenPort
             | Self::PrefixAdvertisements(_)
             | Self::Peer { .. }
+            | Self::InterfacePeer(_)
             | Self::Filter(_) => true,
         }
     }

@@ -99,6 +99,7 @@ impl fmt::Display for BgpItem {
                 write!(f, "peer_{}/{addr}", IpFamily::of(*addr).as_str())?;
                 port.map_or(Ok(()), |port| write!(f, "-{port}"))
             }
+            Self::InterfacePeer(interface) => write!(f, "peer_interface/{}", escape(interface)),
             Self::CustomFilter(family, name) => {
                 write!(f, "custom_filters/{}/{}", family.as_str(), escape(name))
             }

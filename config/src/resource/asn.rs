@@ -45,6 +45,53 @@ impl Asn {
     }
 }
 
+/// The AS of a peer: a number, or what its OPEN may say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum PeerAs {
+    /// This one.
+    Number(Asn),
+    /// `external`: any but ours.
+    External,
+    /// `internal`: ours.
+    Internal,
+}
+
+impl PeerAs {
+    /// The number, where one is given.
+    #[must_use]
+    pub fn number(self) -> Option<Asn> {
+        match self {
+            Self::Number(asn) => Some(asn),
+            Self::External | Self::Internal => None,
+        }
+    }
+
+    /// Reads a number, `external` or `internal`.
+    pub(crate) fn from_json(value: &Value) -> Result<Self, ValueError> {
+        match value.as_str() {
+            Some("external") => Ok(Self::External),
+            Some("internal") => Ok(Self::Internal),
+            _ => Asn::from_json(value).map(Self::Number),
+        }
+    }
+}
+
+impl From<Asn> for PeerAs {
+    fn from(asn: Asn) -> Self {
+        Self::Number(asn)
+    }
+}
+
+impl fmt::Display for PeerAs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number(asn) => fmt::Display::fmt(asn, f),
+            Self::External => f.write_str("external"),
+            Self::Internal => f.write_str("internal"),
+        }
+    }
+}
+
 impl FromStr for Asn {
     type Err = ValueError;
 

@@ -44,7 +44,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 pub use advertisement::{Community, PrefixAdvertisement};
 pub use affinity::{Affinity, AffinityState};
-pub use asn::Asn;
+pub use asn::{Asn, PeerAs};
 pub use block::{Attribute, BLOCK_LEN_V4, BLOCK_LEN_V6, Block, BlockAffinity};
 pub use endpoint::{HostEndpoint, Nat, WorkloadEndpoint};
 pub use error::ValueError;
@@ -193,6 +193,9 @@ impl Resource {
                 Self::PrefixAdvertisements(PrefixAdvertisement::parse_list(*family, bytes)?)
             }
             BgpItem::Peer { addr, port } => Self::Peer(Box::new(Peer::parse(*addr, *port, bytes)?)),
+            BgpItem::InterfacePeer(interface) => {
+                Self::Peer(Box::new(Peer::parse_interface(interface, bytes)?))
+            }
             BgpItem::CustomFilter(..) => Self::CustomFilter(text::text(bytes)?.to_owned()),
             BgpItem::Filter(_) => Self::Filter(Box::new(Filter::parse(bytes)?)),
             BgpItem::Address(family) => Self::Address(text::address(bytes, *family)?),

@@ -1,11 +1,11 @@
 //! Explicit BGP peers.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use serde_json::Value;
 
-use super::asn::{self, Asn};
+use super::asn::{self, Asn, PeerAs};
 use super::json::{Extra, Fields, Writer, texts};
 use super::peer_options::{AddPath, Bfd, MaxPrefixes, NextHopMode, Password, Role, SourceAddr};
 use super::text::CLUSTER_ID;
@@ -15,10 +15,12 @@ use crate::key::IpFamily;
 /// The value of `peer_v4/<ip>` and `peer_v6/<ip>`, global or of a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
-    /// Its address.
+    /// Its address; of an unnumbered peer its link-local one, or `::` when router advertisements tell it.
     pub ip: IpAddr,
+    /// The interface of an unnumbered peer.
+    pub interface: Option<String>,
     /// Its AS.
-    pub as_num: Asn,
+    pub as_num: PeerAs,
     /// Its port; `None`: 179, or the node's `listen_port` where the peer is a node.
     pub port: Option<u16>,
     /// TCP MD5 secret.
@@ -79,10 +81,11 @@ const SECOND: Duration = Duration::from_secs(1);
 impl Peer {
     /// A peer with nothing but an address and an AS.
     #[must_use]
-    pub fn new(ip: IpAddr, as_num: Asn) -> Self {
+    pub fn new(ip: IpAddr, as_num: impl Into<PeerAs>) -> Self {
         Self {
             ip,
-            as_num,
+            interface: None,
+            as_num: as_num.into(),
             port: None,
             password: None,
             source_addr: SourceAddr::default(),
@@ -118,10 +121,38 @@ impl Peer {
     /// When a field is malformed, or address or port differ from the key's.
     pub fn parse(key_ip: IpAddr, key_port: Option<u16>, bytes: &[u8]) -> Result<Self, ValueError> {
         let mut fields = Fields::parse(bytes)?;
-        let fields = &mut fields;
-        same_address(fields, key_ip)?;
+        same_address(&mut fields, key_ip)?;
+        Self::read(&mut fields, key_ip, key_port)
+    }
+
+    /// Reads the value of the key of an interface: as that of an address, with `as_num` also `external` or `internal`,
+    /// without `source_addr`, and with `ip` only where the neighbour sends no router advertisements.
+    ///
+    /// # Errors
+    /// When a field is malformed, or the interface differs from the key's.
+    pub fn parse_interface(key: &str, bytes: &[u8]) -> Result<Self, ValueError> {
+        let mut fields = Fields::parse(bytes)?;
+        if let Some(interface) = fields.text("interface")?.filter(|interface| interface != key) {
+            let expected = format!("the key says {key}: make them equal");
+            return Err(ValueError::new("interface", format_args!("`{interface}`"), expected));
+        }
+        let expected = "write the neighbour's link-local address, or leave it to router advertisements";
+        let ip = fields.parsed::<Ipv6Addr>("ip", expected)?;
+        if let Some(ip) = ip.filter(|ip| !ip.is_unicast_link_local()) {
+            return Err(ValueError::new("ip", format_args!("`{ip}`"), expected));
+        }
+        if fields.take("source_addr").is_some() {
+            let expected = "leave it out: an unnumbered session has the interface's link-local address";
+            return Err(ValueError::new("source_addr", "it beside an interface", expected));
+        }
+        let mut peer = Self::read(&mut fields, ip.unwrap_or(Ipv6Addr::UNSPECIFIED).into(), None)?;
+        peer.interface = Some(key.to_owned());
+        Ok(peer)
+    }
+
+    fn read(fields: &mut Fields, key_ip: IpAddr, key_port: Option<u16>) -> Result<Self, ValueError> {
         let as_num = match fields.take("as_num") {
-            Some(value) => Asn::from_json(&value).map_err(|error| error.within("as_num"))?,
+            Some(value) => PeerAs::from_json(&value).map_err(|error| error.within("as_num"))?,
             None => return Err(ValueError::missing("as_num", asn::EXPECTED)),
         };
         let mut peer = Self::new(key_ip, as_num);
@@ -190,7 +221,10 @@ impl Peer {
     #[must_use]
     pub fn to_value(&self) -> Vec<u8> {
         let mut writer = Writer::default();
-        writer.put("ip", self.ip.to_string());
+        writer.put_some("interface", self.interface.clone());
+        if self.interface.is_none() || !self.ip.is_unspecified() {
+            writer.put("ip", self.ip.to_string());
+        }
         // As text: readers of Calico's template engine turned large numbers into exponent form.
         writer.put("as_num", self.as_num.to_string());
         writer.put_some("port", self.port);

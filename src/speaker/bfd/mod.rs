@@ -38,6 +38,7 @@ use tortie_bgp::bfd::{Change, Endpoint, Parameters, Refused, Status};
 
 use super::inbox::Inbox;
 
+pub(super) use socket::receive as datagram;
 pub(super) use tie::Tie;
 
 /// To the thread.

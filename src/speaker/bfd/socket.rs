@@ -84,16 +84,16 @@ fn scoped(addr: IpAddr, port: u16, interface: u32) -> SocketAddr {
 
 /// What came with a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Datagram {
-    pub(super) len: usize,
-    pub(super) source: IpAddr,
-    pub(super) destination: IpAddr,
-    pub(super) interface: u32,
-    pub(super) ttl: Option<u8>,
+pub(in crate::speaker) struct Datagram {
+    pub(in crate::speaker) len: usize,
+    pub(in crate::speaker) source: IpAddr,
+    pub(in crate::speaker) destination: IpAddr,
+    pub(in crate::speaker) interface: u32,
+    pub(in crate::speaker) ttl: Option<u8>,
 }
 
-/// Takes a datagram from a socket of [`listen`]; `WouldBlock` when none waits. What does not fit into the buffer is cut.
-pub(super) fn receive(socket: &Socket, buffer: &mut [u8]) -> io::Result<Option<Datagram>> {
+/// Takes a datagram from a socket of [`listen`], or another one that tells as much; `WouldBlock` when none waits. What does not fit into the buffer is cut.
+pub(in crate::speaker) fn receive(socket: &Socket, buffer: &mut [u8]) -> io::Result<Option<Datagram>> {
     // Aligned as `cmsghdr` has to be, and longer than both messages that were asked for.
     let mut control = [0_u64; 32];
     let mut iov = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };

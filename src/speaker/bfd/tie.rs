@@ -76,6 +76,11 @@ impl Tie {
         !self.on_link.contains_key(&addr)
     }
 
+    /// Whether the kernel thread follows this address for a next hop or a path.
+    pub(in crate::speaker) fn follows(&self, addr: IpAddr) -> bool {
+        self.hops.contains(&addr) || self.on_link.contains_key(&addr)
+    }
+
     /// How a peer is reached; `None` until it is known.
     fn path(&mut self, peer: &PeerIntent, asn: u32) -> Option<Path> {
         let addr = peer.remote.ip();
@@ -160,7 +165,7 @@ impl Driver {
         for addr in gone {
             self.bfd.on_link.remove(&addr);
             self.bfd.decided.remove(&addr);
-            if self.options.kernel && !self.bfd.hops.contains(&addr) {
+            if self.options.kernel && !self.bfd.hops.contains(&addr) && !self.fallover.watches(addr) {
                 (self.facts)(SpeakerFact::UntrackNextHop(addr));
             }
         }

@@ -1,0 +1,114 @@
+//! Router advertisements and solicitations (RFC 4861 4.1 and 4.2), and the interfaces as the kernel lists them. Pure.
+
+use std::net::Ipv6Addr;
+
+/// ICMPv6 types.
+pub(super) const SOLICITATION: u8 = 133;
+/// See [`SOLICITATION`].
+pub(super) const ADVERTISEMENT: u8 = 134;
+
+/// An advertisement that says nothing but that we are here: router lifetime 0, so that no host takes us for a default
+/// router, everything else unspecified. The kernel writes the checksum.
+pub(super) const fn advertisement() -> [u8; 16] {
+    [ADVERTISEMENT, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
+}
+
+/// Asks the routers of the link for their advertisements.
+pub(super) const fn solicitation() -> [u8; 8] {
+    [SOLICITATION, 0, 0, 0, 0, 0, 0, 0]
+}
+
+/// What a valid message is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Message {
+    Advertisement,
+    Solicitation,
+}
+
+/// Judges a received message (RFC 4861 6.1.1 and 6.1.2); the kernel has checked the checksum.
+pub(super) fn read(octets: &[u8], source: Ipv6Addr, hop_limit: Option<u8>) -> Option<Message> {
+    // From further away than the link nobody can send with 255 left.
+    if hop_limit != Some(255) {
+        return None;
+    }
+    let (message, fixed) = match octets {
+        [ADVERTISEMENT, 0, ..] if source.is_unicast_link_local() => (Message::Advertisement, 16),
+        [SOLICITATION, 0, ..] => (Message::Solicitation, 8),
+        _ => return None,
+    };
+    let mut options = octets.get(fixed..)?;
+    // Each option names its length in units of eight octets, and none is empty.
+    while let [_, length, ..] = options {
+        let length = usize::from(*length) * 8;
+        options = options.get(length..).filter(|_| length > 0)?;
+    }
+    options.is_empty().then_some(message)
+}
+
+/// An interface's link-local address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Own {
+    pub(super) ifindex: u32,
+    pub(super) addr: Ipv6Addr,
+}
+
+/// Finds an interface in the kernel's list of IPv6 addresses (`/proc/net/if_inet6`: address, index, prefix length,
+/// scope and flags in hexadecimal, name). An address that is still tentative cannot be used.
+pub(super) fn own(list: &str, interface: &str) -> Option<Own> {
+    const TENTATIVE: u32 = 0x40;
+    const DAD_FAILED: u32 = 0x08;
+    list.lines().find_map(|line| {
+        let mut fields = line.split_ascii_whitespace();
+        let addr = Ipv6Addr::from(u128::from_str_radix(fields.next()?, 16).ok()?);
+        let ifindex = u32::from_str_radix(fields.next()?, 16).ok()?;
+        let flags = u32::from_str_radix(fields.nth(2)?, 16).ok()?;
+        let here = fields.next()? == interface && addr.is_unicast_link_local();
+        (here && flags & (TENTATIVE | DAD_FAILED) == 0).then_some(Own { ifindex, addr })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROUTER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
+
+    #[test]
+    fn our_own_messages_are_valid() {
+        assert_eq!(read(&advertisement(), ROUTER, Some(255)), Some(Message::Advertisement));
+        assert_eq!(read(&solicitation(), Ipv6Addr::UNSPECIFIED, Some(255)), Some(Message::Solicitation));
+        // RFC 4861 4.2: lifetime 0 means no default router.
+        assert_eq!(advertisement()[6..8], [0, 0]);
+    }
+
+    #[test]
+    fn what_rfc_4861_section_6_1_refuses_is_refused() {
+        let good = [&advertisement()[..], &[1, 1, 2, 0, 0, 0, 0, 1]].concat();
+        assert_eq!(read(&good, ROUTER, Some(255)), Some(Message::Advertisement));
+        assert_eq!(read(&good, ROUTER, Some(254)), None, "from another link");
+        assert_eq!(read(&good, ROUTER, None), None);
+        assert_eq!(read(&good, Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1), Some(255)), None);
+        assert_eq!(read(&good[..15], ROUTER, Some(255)), None, "cut short");
+        assert_eq!(read(&good[..20], ROUTER, Some(255)), None, "an option that is cut short");
+        let empty = [&advertisement()[..], &[1, 0]].concat();
+        assert_eq!(read(&empty, ROUTER, Some(255)), None, "an option of length 0");
+        let mut code = good.clone();
+        code[1] = 1;
+        assert_eq!(read(&code, ROUTER, Some(255)), None);
+        assert_eq!(read(&[135; 24], ROUTER, Some(255)), None, "another message");
+        assert_eq!(read(&[], ROUTER, Some(255)), None);
+    }
+
+    #[test]
+    fn the_kernels_list_is_read() {
+        let list = "00000000000000000000000000000001 01 80 10 80       lo\n\
+                    20010db8000000000000000000000001 02 40 00 80     eth0\n\
+                    fe8000000000000050540000fe000001 02 40 20 80     eth0\n\
+                    fe8000000000000050540000fe000002 0b 40 20 c0     eth1\n";
+        let addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0x5054, 0, 0xfe00, 1);
+        assert_eq!(own(list, "eth0"), Some(Own { ifindex: 2, addr }));
+        assert_eq!(own(list, "eth1"), None, "tentative");
+        assert_eq!(own(list, "lo"), None);
+        assert_eq!(own("garbage\n\nfe80 zz", "eth0"), None);
+    }
+}

@@ -1,0 +1,312 @@
+//! Unnumbered peers: who is at the other end of an interface, found by router advertisements (RFC 4861).
+//!
+//! It sends and hears advertisements on the interfaces of peers that have no address, and gives the intent that follows
+//! from them: such a peer's remote address becomes the neighbour's, with the interface as its scope, and is left out while
+//! nobody was heard. The sessions are then like all others. It forwards nothing and configures no address; what
+//! advertisements say about prefixes and default routers is the kernel's business.
+//!
+//! ```text
+//!  RoutingIntent --> given --+                        interfaces: /proc/net/if_inet6
+//!                            +--> resolved intent --> peers, bfd, listeners
+//!  router advertisements ----+
+//! ```
+
+mod message;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll;
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+
+use super::api::SpeakerFact;
+use super::bfd::datagram;
+use super::driver::{Driver, ROUTERS};
+use super::sockopt;
+use crate::routing::RoutingIntent;
+use message::{Message, Own};
+
+/// `ff02::1`, all nodes, and `ff02::2`, all routers.
+const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+const ALL_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
+
+/// So often while the neighbour is unknown, and until it has surely heard us.
+const FAST: Duration = Duration::from_secs(1);
+/// How many advertisements go out so after an interface came up. Shorter than RFC 4861 10 has it, like FRR: sessions
+/// wait for them.
+const FAST_COUNT: u32 = 5;
+/// Afterwards, as FRR.
+const SLOW: Duration = Duration::from_secs(10);
+/// A neighbour that was not heard for so long gives way to another one on the link.
+const SILENT: Duration = Duration::from_secs(30);
+/// Messages taken in a turn.
+const TAKE: usize = 64;
+
+/// The interfaces of unnumbered peers.
+#[derive(Default)]
+pub(super) struct Unnumbered {
+    /// What the model wants, before addresses are filled in.
+    given: Option<Arc<RoutingIntent>>,
+    socket: Option<Socket>,
+    links: BTreeMap<String, Link>,
+    /// Peers that were reported as waiting, with the reason.
+    waiting: BTreeMap<Arc<str>, &'static str>,
+    /// What keeps the socket from being opened was told.
+    told: bool,
+    due: Option<Instant>,
+}
+
+#[derive(Default)]
+struct Link {
+    own: Option<Own>,
+    /// The last router that was heard, and when.
+    neighbour: Option<(Ipv6Addr, Instant)>,
+    sent: u32,
+    next: Option<Instant>,
+}
+
+impl Unnumbered {
+    /// When the interfaces are to be looked at again.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.due
+    }
+
+    /// The addresses to listen on for unnumbered peers, all at this port.
+    pub(super) fn listen(&self, port: u16) -> impl Iterator<Item = SocketAddr> {
+        let own = self.links.values().filter_map(|link| link.own);
+        own.map(move |own| SocketAddrV6::new(own.addr, port, 0, own.ifindex).into())
+    }
+
+    /// The peer's address: configured, or heard.
+    fn remote(&self, interface: &str, configured: SocketAddr) -> Result<SocketAddr, &'static str> {
+        let link = self.links.get(interface);
+        let own = link
+            .and_then(|l| l.own)
+            .ok_or("the interface is not there, is down, or has no link-local address")?;
+        let addr = match configured.ip() {
+            IpAddr::V6(addr) if addr.is_unicast_link_local() => addr,
+            _ => link.and_then(|l| l.neighbour).map(|(addr, _)| addr).ok_or(
+                "no router advertisement was heard yet: the neighbour has to send them on this link",
+            )?,
+        };
+        Ok(SocketAddrV6::new(addr, configured.port(), 0, own.ifindex).into())
+    }
+
+    /// The intent with the addresses of unnumbered peers filled in, those without one left out; and whose reason for that
+    /// is new or gone.
+    fn resolved(&mut self) -> Option<(Arc<RoutingIntent>, Vec<(Arc<str>, Option<String>)>)> {
+        let given = self.given.clone()?;
+        let mut told = Vec::new();
+        if given.peers.values().all(|peer| peer.interface.is_none()) && self.waiting.is_empty() {
+            return Some((given, told));
+        }
+        let mut resolved = RoutingIntent::clone(&given);
+        let mut waiting = BTreeMap::new();
+        resolved.peers.retain(|name, peer| {
+            let Some(interface) = &peer.interface else { return true };
+            match self.remote(interface, peer.remote) {
+                Ok(remote) => {
+                    peer.remote = remote;
+                    true
+                }
+                Err(why) => {
+                    if self.waiting.get(name.as_str()) != Some(&why) {
+                        told.push((name.as_str().into(), Some(format!("{interface}: {why}"))));
+                    }
+                    waiting.insert(name.as_str().into(), why);
+                    false
+                }
+            }
+        });
+        let ended = self.waiting.keys().filter(|name| !waiting.contains_key(*name));
+        told.extend(ended.map(|name| (name.clone(), None)));
+        self.waiting = waiting;
+        Some((Arc::new(resolved), told))
+    }
+
+    /// Follows the interfaces that peers name.
+    fn follow(&mut self) {
+        let Some(given) = &self.given else { return };
+        let wanted: Vec<&String> = given.peers.values().filter_map(|p| p.interface.as_ref()).collect();
+        self.links.retain(|name, _| wanted.contains(&name));
+        for name in wanted {
+            if !self.links.contains_key(name) {
+                self.links.insert(name.clone(), Link::default());
+            }
+        }
+    }
+
+    /// Looks at the interfaces; whether one of them is another than before.
+    fn look(&mut self) -> bool {
+        // Of this thread: the network namespace is a thread's own.
+        let list = std::fs::read_to_string("/proc/thread-self/net/if_inet6").unwrap_or_default();
+        let mut changed = false;
+        for (name, link) in &mut self.links {
+            let own = message::own(&list, name);
+            if own == link.own {
+                continue;
+            }
+            changed = true;
+            let another = own.is_some_and(|new| link.own.is_none_or(|old| old.ifindex != new.ifindex));
+            if let (Some(own), Some(socket), true) = (own, &self.socket, another) {
+                // A group that was joined before is no error that matters.
+                let _ = socket.join_multicast_v6(&ALL_ROUTERS, own.ifindex);
+                link.neighbour = None;
+            }
+            link.own = own;
+            (link.sent, link.next) = (0, None);
+        }
+        changed
+    }
+
+    /// Sends what is due.
+    fn send(&mut self, now: Instant) {
+        let Some(socket) = &self.socket else { return };
+        for link in self.links.values_mut() {
+            let Some(own) = link.own.filter(|_| link.next.is_none_or(|at| at <= now)) else { continue };
+            let to = |group| SockAddr::from(SocketAddrV6::new(group, 0, 0, own.ifindex));
+            // An interface that just went down refuses; it is looked at again soon.
+            let _ = socket.send_to(&message::advertisement(), &to(ALL_NODES));
+            if link.neighbour.is_none() {
+                let _ = socket.send_to(&message::solicitation(), &to(ALL_ROUTERS));
+            }
+            link.sent = link.sent.saturating_add(1);
+            let fast = link.sent < FAST_COUNT || link.neighbour.is_none();
+            link.next = Some(now + if fast { FAST } else { SLOW });
+        }
+    }
+
+    /// Takes what was heard; whether a neighbour is another than before. `settled`: the session with that neighbour is
+    /// up, which no other router on the link can end.
+    fn hear(&mut self, now: Instant, settled: impl Fn(SocketAddr) -> bool) -> bool {
+        let Some(socket) = &self.socket else { return false };
+        let mut buffer = [0; 1500];
+        let mut changed = false;
+        for _ in 0..TAKE {
+            let datagram = match datagram(socket, &mut buffer) {
+                Ok(Some(datagram)) => datagram,
+                Ok(None) => continue,
+                Err(_) => break,
+            };
+            let IpAddr::V6(source) = datagram.source else { continue };
+            let octets = buffer.get(..datagram.len).unwrap_or_default();
+            let Some(message) = message::read(octets, source, datagram.ttl) else { continue };
+            let here = |link: &&mut Link| {
+                link.own.is_some_and(|own| own.ifindex == datagram.interface && own.addr != source)
+            };
+            let Some(link) = self.links.values_mut().find(here) else { continue };
+            match (message, link.neighbour) {
+                (Message::Solicitation, _) => {
+                    // RFC 4861 6.2.6: answered for all, at most each second.
+                    link.next = link.next.map(|at| at.min(now + FAST));
+                }
+                (Message::Advertisement, Some((known, _))) if known == source => {
+                    link.neighbour = Some((known, now));
+                }
+                (Message::Advertisement, known) => {
+                    let scope = datagram.interface;
+                    let keep = known.is_some_and(|(addr, at)| {
+                        now < at + SILENT || settled(SocketAddrV6::new(addr, 0, 0, scope).into())
+                    });
+                    if !keep {
+                        link.neighbour = Some((source, now));
+                        changed = true;
+                    }
+                }
+            }
+        }
+        changed
+    }
+
+    /// When to look again: soon while something is missing.
+    fn plan(&mut self, now: Instant) {
+        let missing = self.links.values().any(|l| l.own.is_none() || l.neighbour.is_none());
+        let next = self.links.values().filter_map(|l| l.next).min();
+        let at = if missing { Some(now + FAST) } else { None }.into_iter().chain(next).min();
+        self.due = at.filter(|_| !self.links.is_empty()).map(|at| at.max(now));
+    }
+}
+
+impl Driver {
+    /// Takes an intent; gives the one to follow.
+    pub(super) fn unnumbered_intent(&mut self, given: Arc<RoutingIntent>) -> Arc<RoutingIntent> {
+        self.unnumbered.given = Some(given.clone());
+        self.unnumbered.follow();
+        if !self.unnumbered.links.is_empty() && self.unnumbered.socket.is_none() {
+            self.unnumbered_open();
+        }
+        self.unnumbered_step();
+        self.unnumbered_resolve().unwrap_or(given)
+    }
+
+    /// The intent as addresses are known now.
+    fn unnumbered_resolve(&mut self) -> Option<Arc<RoutingIntent>> {
+        let (resolved, told) = self.unnumbered.resolved()?;
+        for (name, trouble) in told {
+            (self.facts)(SpeakerFact::PeerTrouble { name, trouble });
+        }
+        Some(resolved)
+    }
+
+    fn unnumbered_open(&mut self) {
+        let opened = open().and_then(|socket| {
+            epoll::add(&self.poll, &socket, epoll::EventData::new_u64(ROUTERS), epoll::EventFlags::IN)?;
+            Ok(socket)
+        });
+        match opened {
+            Ok(socket) => self.unnumbered.socket = Some(socket),
+            Err(e) if !std::mem::replace(&mut self.unnumbered.told, true) => {
+                (self.facts)(SpeakerFact::Trouble(format!(
+                    "router advertisements for unnumbered peers need a raw ICMPv6 socket (root or CAP_NET_RAW): {e}"
+                )));
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// Looks at the interfaces and sends what is due; whether an interface changed.
+    fn unnumbered_step(&mut self) -> bool {
+        let changed = self.unnumbered.look();
+        self.unnumbered.send(self.now);
+        self.unnumbered.plan(self.now);
+        changed
+    }
+
+    /// Its deadline has come.
+    pub(super) fn unnumbered_due(&mut self) {
+        if self.unnumbered_step() {
+            self.unnumbered_changed();
+        }
+    }
+
+    /// Something was heard.
+    pub(super) fn unnumbered_heard(&mut self) {
+        let (peers, core) = (&self.peers, &self.core);
+        let settled = |remote: SocketAddr| core.as_ref().is_some_and(|core| peers.is_up(core, remote));
+        if self.unnumbered.hear(self.now, settled) {
+            self.unnumbered_changed();
+        }
+        self.unnumbered.plan(self.now);
+    }
+
+    fn unnumbered_changed(&mut self) {
+        if let Some(intent) = self.unnumbered_resolve() {
+            self.follow_intent(intent);
+        }
+    }
+}
+
+/// A socket for router advertisements and solicitations.
+fn open() -> io::Result<Socket> {
+    let socket = Socket::new(Domain::IPV6, Type::RAW.nonblocking().cloexec(), Some(Protocol::ICMPV6))?;
+    sockopt::set_icmp6_filter(&socket, &[message::SOLICITATION, message::ADVERTISEMENT])?;
+    sockopt::set_receive_details_v6(&socket)?;
+    // RFC 4861 4.1 and 4.2: what has passed a router is not believed.
+    socket.set_multicast_hops_v6(255)?;
+    socket.set_unicast_hops_v6(255)?;
+    socket.set_multicast_loop_v6(false)?;
+    Ok(socket)
+}

@@ -1,0 +1,175 @@
+//! Two racks' worth of unnumbered links to FRR: no address on them but link-local ones, found by router advertisements
+//! both ways (RFC 4861), IPv4 and IPv6 routes over IPv6 next hops (RFC 8950), and what becomes of a session whose link
+//! goes.
+
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::probe::{full_kernels, kernel};
+use crate::rig::{Backend, Net, within};
+
+const LAB: &str = r#"
+#   web1 - host1 eth1 - [tor] FRR, AS 65000 - eth1 host2 - web2
+name: unnumbered
+topology:
+  defaults: {kind: linux, image: tortie, network-mode: none}
+  groups:
+    host:
+      binds: ["__clabDir__/store:/store"]
+      sysctls: {net.ipv4.ip_forward: 1, net.ipv6.conf.all.forwarding: 1}
+      stages: {create: {wait-for: [{node: store, stage: exit}]}}
+    workload:
+      cmd: sleep infinity
+      exec:
+        - ip route add 169.254.1.1 dev eth1
+        - ip route add default via 169.254.1.1
+  nodes:
+    store:
+      binds: ["__clabDir__/store:/store", "STORE:/lab/store.json:ro"]
+      cmd: tortie --datastore sqlite:/store/store.db store import /lab/store.json
+    tor:
+      image: frr:8.4.4
+      binds: ["FRR:/etc/frr/frr.conf:ro", "DAEMONS:/etc/frr/daemons:ro"]
+      sysctls: {net.ipv4.ip_forward: 1, net.ipv6.conf.all.forwarding: 1}
+    host1:
+      group: host
+      cmd: tortie --datastore sqlite:/store/store.db --node host1 agent
+      exec: [ip addr add 10.0.0.1/32 dev lo, ip addr add 169.254.1.1/32 dev cali1 scope link, ip route add 10.244.1.1/32 dev cali1]
+    host2:
+      group: host
+      cmd: tortie --datastore sqlite:/store/store.db --node host2 agent
+      exec: [ip addr add 10.0.0.2/32 dev lo, ip addr add 169.254.1.1/32 dev cali1 scope link, ip route add 10.244.2.1/32 dev cali1]
+    web1:
+      group: workload
+      stages: {configure: {wait-for: [{node: host1, stage: create-links}]}}
+    web2:
+      group: workload
+      stages: {configure: {wait-for: [{node: host2, stage: create-links}]}}
+  links:
+    - endpoints: ["host1:eth1", "tor:eth1"]
+    - endpoints: ["host2:eth1", "tor:eth2"]
+    - endpoints: ["host1:cali1", "web1:eth1"]
+      ipv4: ["", 10.244.1.1/32]
+    - endpoints: ["host2:cali1", "web2:eth1"]
+      ipv4: ["", 10.244.2.1/32]
+"#;
+
+/// `we_dial`: which end opens the connections; the other one only waits for them.
+fn frr(we_dial: bool) -> String {
+    let passive = |port| if we_dial { format!(" neighbor {port} passive\n") } else { String::new() };
+    format!(
+        "frr defaults datacenter\nhostname tor\nlog stdout\n!\nrouter bgp 65000\n bgp router-id 10.0.0.254\n \
+         no bgp ebgp-requires-policy\n neighbor eth1 interface remote-as external\n neighbor eth1 timers connect 1\n{} \
+         neighbor eth2 interface remote-as external\n neighbor eth2 timers connect 1\n{} !\n address-family ipv6 unicast\n  \
+         neighbor eth1 activate\n  neighbor eth2 activate\n exit-address-family\n!\n",
+        passive("eth1"),
+        passive("eth2")
+    )
+}
+
+fn data(we_dial: bool) -> String {
+    let mut data = serde_json::Map::new();
+    let mut add = |key: &str, value: String| data.insert(format!("/calico/{key}"), value.into());
+    add("v1/Ready", "true".into());
+    add("bgp/v1/global/node_mesh", "{\"enabled\": false}".into());
+    add(
+        "bgp/v1/global/peer_interface/eth1",
+        format!("{{\"as_num\": \"external\", \"passive_mode\": {}}}", !we_dial),
+    );
+    add("v1/ipam/v4/pool/10.244.0.0-16", "{\"cidr\": \"10.244.0.0/16\"}".into());
+    add("v1/ipam/v6/pool/fd00:244::-32", "{\"cidr\": \"fd00:244::/32\"}".into());
+    for n in [1, 2] {
+        let host = format!("host{n}");
+        add(&format!("bgp/v1/host/{host}/as_num"), format!("{}", 64512 + n));
+        add(&format!("bgp/v1/host/{host}/ip_addr_v4"), format!("10.0.0.{n}"));
+        for (family, block, length) in
+            [("ipv4", format!("10.244.{n}.0"), 26), ("ipv6", format!("fd00:244:{n}::"), 122)]
+        {
+            add(&format!("ipam/v2/host/{host}/{family}/block/{block}-{length}"), String::new());
+            let free: Vec<u32> = (0..64).collect();
+            let value = serde_json::json!({
+                "cidr": format!("{block}/{length}"), "affinity": format!("host:{host}"), "strictAffinity": false,
+                "allocations": vec![(); 64], "unallocated": free, "attributes": [],
+            });
+            add(&format!("ipam/v2/assignment/{family}/block/{block}-{length}"), value.to_string());
+        }
+    }
+    serde_json::to_string(&data).unwrap()
+}
+
+fn peer(net: &Net) -> Result<Value, String> {
+    let text = net.run("host1", &["tortie", "-o", "json", "bgp", "peers"])?;
+    let list: Value = serde_json::from_str(&text).map_err(|e| format!("{e}: {text}"))?;
+    list["items"].get(0).cloned().ok_or(text)
+}
+
+fn up(net: &Net) -> Result<Value, String> {
+    let peer = peer(net)?;
+    if peer["state"] == "Established" { Ok(peer) } else { Err(peer.to_string()) }
+}
+
+fn unnumbered(we_dial: bool) -> Option<Net> {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let data = data(we_dial);
+    let daemons = concat!(env!("CARGO_MANIFEST_DIR"), "/topology/labs/tor-frr/daemons");
+    let text = LAB
+        .replace("STORE", &file("store.json", &data))
+        .replace("FRR:", &format!("{}:", file("frr.conf", &frr(we_dial))))
+        .replace("DAEMONS", daemons);
+    let net = Net::text(&text, &dir.path().join("unnumbered.clab.yml"), &data, Backend::Sqlite)?;
+    within(Duration::from_secs(20), net.started, "the session with FRR", || {
+        up(&net).map_err(|e| {
+            let said = net.run("tor", &["vtysh", "-c", "show bgp summary", "-c", "show interface eth1"]);
+            format!("{e}\n{}", said.unwrap_or_else(|e| e))
+        })
+    });
+    within(Duration::from_secs(20), net.started, "every block in every kernel", || full_kernels(&net));
+    Some(net)
+}
+
+fn carries_packets(net: &Net) {
+    let routes = kernel(net, "host1").unwrap();
+    let line = &routes["10.244.2.0/26"];
+    assert!(line.contains("via inet6 fe80::") && line.contains("dev eth1"), "{line}");
+    let line = &routes["fd00:244:2::/122"];
+    assert!(line.contains("via fe80::") && line.contains("dev eth1"), "{line}");
+    for (web, far) in [("web1", "10.244.2.1"), ("web2", "10.244.1.1")] {
+        within(Duration::from_secs(10), Instant::now(), "an answer over the unnumbered links", || {
+            net.run(web, &["ping", "-c", "1", "-W", "1", far])
+        });
+    }
+}
+
+#[test]
+fn unnumbered_dialled_to_frr() {
+    let Some(net) = unnumbered(true) else { return };
+    carries_packets(&net);
+    let said = up(&net).unwrap();
+    assert_eq!(said["remoteAs"], 65000, "which AS it is, its OPEN said: {said}");
+    // The cable: the session ends when the link does, not 90 s later, and is back with it.
+    net.running.set_link("tor", "eth1", false).unwrap();
+    let cut = Instant::now();
+    let (down, took) = within(Duration::from_millis(100), cut, "the session ends with its link", || {
+        peer(&net).and_then(|p| if p["state"] == "Established" { Err(p.to_string()) } else { Ok(p) })
+    });
+    println!("the session ended {} ms after the cut: {}", took.as_millis(), down["lastError"]);
+    let text = down["lastError"].to_string();
+    assert!(text.contains("interface eth1 is down"), "{down}");
+    net.running.set_link("tor", "eth1", true).unwrap();
+    let mended = Instant::now();
+    let (_, took) = within(Duration::from_secs(10), mended, "the session is back", || up(&net));
+    println!("the session is back after {} ms", took.as_millis());
+    within(Duration::from_secs(10), mended, "every block in every kernel", || full_kernels(&net));
+}
+
+#[test]
+fn unnumbered_accepted_from_frr() {
+    let Some(net) = unnumbered(false) else { return };
+    carries_packets(&net);
+}
