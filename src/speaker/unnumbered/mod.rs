@@ -45,6 +45,9 @@ const SILENT: Duration = Duration::from_secs(30);
 /// Messages taken in a turn.
 const TAKE: usize = 64;
 
+/// A peer by name, and why it has no address; `None`: it has one again.
+type Told = (Arc<str>, Option<String>);
+
 /// The interfaces of unnumbered peers.
 #[derive(Default)]
 pub(super) struct Unnumbered {
@@ -97,7 +100,7 @@ impl Unnumbered {
 
     /// The intent with the addresses of unnumbered peers filled in, those without one left out; and whose reason for that
     /// is new or gone.
-    fn resolved(&mut self) -> Option<(Arc<RoutingIntent>, Vec<(Arc<str>, Option<String>)>)> {
+    fn resolved(&mut self) -> Option<(Arc<RoutingIntent>, Vec<Told>)> {
         let given = self.given.clone()?;
         let mut told = Vec::new();
         if given.peers.values().all(|peer| peer.interface.is_none()) && self.waiting.is_empty() {
