@@ -1,0 +1,318 @@
+//! What sessions with each daemon say beyond routes: route refresh and last words, both ways; and reflection with either
+//! end as the reflector, and IPv4 routes with IPv6 next hops.
+
+use tortie::speaker::ToSpeaker;
+use tortie_bgp::{Family, Reset, RouteMatch, RouteQuery, RouteTable, State};
+
+use crate::node::{Node, cidr, intent, peer, wait};
+use crate::rig::{Kind, Them, V4, Wish, us};
+
+/// Counts of ROUTE-REFRESH received and sent, and of UPDATE.
+fn counts(a: &Node) -> [u64; 4] {
+    let p = a.peer("them").unwrap();
+    [p.received.route_refresh, p.sent.route_refresh, p.received.update, p.sent.update]
+}
+
+/// A session on which every route and End-of-RIB has gone both ways.
+fn settled(kind: Kind) -> Option<(Them, Node)> {
+    let them = Them::start(kind, Wish::default())?;
+    let a = Node::start(us(kind, Wish::default()));
+    them.up(&a);
+    them.has(V4, &["192.0.2.1"]);
+    wait("End-of-RIB", || match a.peer("them") {
+        Some(p) if p.families.iter().all(|f| f.end_of_rib_sent && f.received > 0) => Ok(()),
+        p => Err(format!("{p:#?}\n{}", them.log())),
+    });
+    assert!(a.peer("them").unwrap().session.unwrap().route_refresh);
+    Some((them, a))
+}
+
+fn stayed(kind: Kind, a: &Node) {
+    let peer = a.peer("them").unwrap();
+    assert_eq!((peer.state, peer.flaps), (State::Established, 0), "{:?}", peer.last_down);
+    assert!(a.route(&kind.v4()).is_some());
+}
+
+/// We ask, and its routes come again. Enhanced refresh (RFC 7313) counts its marks, so counts are at least these.
+fn refresh_sent(kind: Kind) {
+    let Some((them, a)) = settled(kind) else { return };
+    let before = counts(&a);
+    a.handle.send(ToSpeaker::Reset("them".into(), Reset::SoftIn)).unwrap();
+    wait("our request and its routes", || match counts(&a) {
+        now if now[1] > before[1] && now[2] > before[2] => Ok(()),
+        now => Err(format!("{before:?} {now:?}\n{}", them.log())),
+    });
+    stayed(kind, &a);
+}
+
+/// It asks, and our routes go again.
+fn refresh_received(kind: Kind) {
+    let Some((them, a)) = settled(kind) else { return };
+    let before = counts(&a);
+    them.ask(match kind {
+        Kind::Bird => "reload in tortie0",
+        Kind::Frr => "clear bgp ipv4 unicast 192.0.2.1 soft in",
+        Kind::Openbgpd => "neighbor 192.0.2.1 refresh",
+        Kind::Exabgp => "neighbor 192.0.2.1 announce route-refresh ipv4 unicast",
+        Kind::Gobgp => unreachable!("its softresetin asks nobody"),
+    });
+    wait("its request and our routes", || match counts(&a) {
+        now if now[0] > before[0] && now[3] > before[3] => Ok(()),
+        now => Err(format!("{before:?} {now:?}\n{}", them.log())),
+    });
+    stayed(kind, &a);
+}
+
+/// It hears our last words.
+fn last_words_sent(kind: Kind) {
+    let Some(them) = Them::start(kind, Wish::default()) else { return };
+    let mut a = Node::start(us(kind, Wish::default()));
+    them.up(&a);
+    a.has(&kind.v4(), &format!("192.0.2.{}", kind.last()));
+    a.stop(false, "maintenance at noon");
+    wait("it to have read them", || {
+        let mut said = them.log();
+        if kind == Kind::Frr {
+            said += &them.ask("show bgp neighbors 192.0.2.1");
+        }
+        if kind == Kind::Exabgp {
+            said += &them.route("noon");
+        }
+        if said.contains("maintenance at noon") { Ok(()) } else { Err(format!("{said}{}", them.route(":"))) }
+    });
+}
+
+/// We hear its last words.
+fn last_words_received(kind: Kind) {
+    let Some(them) = Them::start(kind, Wish::default()) else { return };
+    let a = Node::start(us(kind, Wish::default()));
+    them.up(&a);
+    a.has(&kind.v4(), &format!("192.0.2.{}", kind.last()));
+    match kind {
+        Kind::Bird => drop(them.ask("disable tortie0 \"noon\"")),
+        Kind::Frr => {
+            let set = "neighbor 192.0.2.1 shutdown message noon";
+            them.ask(&format!("configure terminal\nrouter bgp 65011\n{set}"));
+        }
+        Kind::Gobgp => drop(them.ask("neighbor 192.0.2.1 shutdown --reason noon")),
+        Kind::Openbgpd => drop(them.ask("neighbor 192.0.2.1 down noon")),
+        Kind::Exabgp => unreachable!("it has no words"),
+    }
+    wait("its last words", || match a.peer("them").and_then(|p| p.last_error) {
+        Some(error) if format!("{error:?}").contains("noon") => Ok(()),
+        other => Err(format!("{other:?} {:?}\n{}", a.peer("them").and_then(|p| p.last_down), them.log())),
+    });
+    assert!(a.route(&kind.v4()).is_none(), "a shutdown ends what it announced");
+}
+
+/// A third node with a block, in our AS, as a peer of the reflector at this address.
+fn third(reflector: &str) -> Node {
+    let mut us = intent("192.0.2.2:1790", 64512, &["10.2.0.0/26"]);
+    let mut them = peer(reflector, "192.0.2.2", 64512);
+    them.local_v6 = Some("2001:db8::2".parse().unwrap());
+    us.peers.insert("them".into(), them);
+    Node::start(us)
+}
+
+/// The attributes of a route of the peer, as text.
+fn attributes(a: &Node, prefix: &str) -> String {
+    let matching = RouteMatch::Exact(cidr(prefix));
+    let all = a.ask(move |view| {
+        let id = view.peer_id("them").unwrap();
+        view.routes(RouteQuery { table: RouteTable::AdjIn(id), matching }, None, 1)
+    });
+    format!("{:?}", all.first().map(|r| r.paths.first().map(|p| p.attributes.clone())))
+}
+
+/// It reflects between us and a third node.
+fn reflector(kind: Kind) {
+    let wish = Wish { ibgp: true, reflector: true, ..Wish::default() };
+    let Some(them) = Them::start(kind, wish) else { return };
+    let a = Node::start(us(kind, wish));
+    let b = third(&format!("192.0.2.{}:1790", kind.last()));
+    them.up(&a);
+    them.up(&b);
+    a.has("10.2.0.0/26", "192.0.2.2");
+    b.has(V4, "192.0.2.1");
+    let text = attributes(&a, "10.2.0.0/26");
+    // 192.0.2.2 announced it, and the reflector named itself.
+    let (originator, cluster) = (0xc000_0202_u32, 0xc000_0200 + kind.last());
+    assert!(text.contains(&originator.to_string()) && text.contains(&cluster.to_string()), "{text}");
+}
+
+/// We reflect between it and a third node, and it takes what it did not announce itself.
+fn client(kind: Kind) {
+    let wish = Wish { ibgp: true, ..Wish::default() };
+    let Some(them) = Them::start(kind, wish) else { return };
+    let mut us = us(kind, wish);
+    us.peers.get_mut("them").unwrap().reflector_client = Some(0xc000_0201);
+    let mut third_peer = peer("192.0.2.2:1790", "192.0.2.1", 64512);
+    third_peer.local_v6 = Some("2001:db8::1".parse().unwrap());
+    us.peers.insert("third".into(), third_peer);
+    let a = Node::start(us);
+    let b = third("192.0.2.1:1790");
+    them.up(&a);
+    b.has(&kind.v4(), &format!("192.0.2.{}", kind.last()));
+    let text = attributes(&b, &kind.v4());
+    let originator = 0xc000_0200 + kind.last();
+    assert!(text.contains(&originator.to_string()) && text.contains(&0xc000_0201_u32.to_string()), "{text}");
+    them.has("10.2.0.0/26", &["192.0.2.2", "192.0.2.1"]);
+}
+
+/// IPv4 routes over an IPv6 session with next hops of IPv6, both ways.
+fn extended_next_hop(kind: Kind) {
+    let wish = Wish { over_ipv6: true, extended_next_hop: true, ..Wish::default() };
+    let Some(them) = Them::start(kind, wish) else { return };
+    let a = Node::start(us(kind, wish));
+    them.up(&a);
+    assert!(a.peer("them").unwrap().session.unwrap().extended_next_hop);
+    a.has(&kind.v4(), &format!("2001:db8::{}", kind.last()));
+    them.has(V4, &["2001:db8::1"]);
+    let families = a.peer("them").unwrap().families;
+    assert!(families.iter().any(|f| f.family == Family::Ipv4Unicast && f.advertised > 0));
+}
+
+#[test]
+fn route_refresh_sent_to_bird() {
+    refresh_sent(Kind::Bird);
+}
+
+#[test]
+fn route_refresh_sent_to_frr() {
+    refresh_sent(Kind::Frr);
+}
+
+#[test]
+fn route_refresh_sent_to_gobgp() {
+    refresh_sent(Kind::Gobgp);
+}
+
+#[test]
+fn route_refresh_sent_to_exabgp() {
+    refresh_sent(Kind::Exabgp);
+}
+
+#[test]
+fn route_refresh_received_from_bird() {
+    refresh_received(Kind::Bird);
+}
+
+#[test]
+fn route_refresh_received_from_frr() {
+    refresh_received(Kind::Frr);
+}
+
+#[test]
+fn route_refresh_received_from_openbgpd() {
+    refresh_received(Kind::Openbgpd);
+}
+
+#[test]
+fn route_refresh_received_from_exabgp() {
+    refresh_received(Kind::Exabgp);
+}
+
+#[test]
+fn last_words_sent_to_bird() {
+    last_words_sent(Kind::Bird);
+}
+
+#[test]
+fn last_words_sent_to_frr() {
+    last_words_sent(Kind::Frr);
+}
+
+#[test]
+fn last_words_sent_to_gobgp() {
+    last_words_sent(Kind::Gobgp);
+}
+
+#[test]
+fn last_words_sent_to_openbgpd() {
+    last_words_sent(Kind::Openbgpd);
+}
+
+#[test]
+fn last_words_sent_to_exabgp() {
+    last_words_sent(Kind::Exabgp);
+}
+
+#[test]
+fn last_words_received_from_bird() {
+    last_words_received(Kind::Bird);
+}
+
+#[test]
+fn last_words_received_from_frr() {
+    last_words_received(Kind::Frr);
+}
+
+#[test]
+fn last_words_received_from_gobgp() {
+    last_words_received(Kind::Gobgp);
+}
+
+#[test]
+fn last_words_received_from_openbgpd() {
+    last_words_received(Kind::Openbgpd);
+}
+
+#[test]
+fn reflection_by_bird() {
+    reflector(Kind::Bird);
+}
+
+#[test]
+fn reflection_by_frr() {
+    reflector(Kind::Frr);
+}
+
+#[test]
+fn reflection_by_gobgp() {
+    reflector(Kind::Gobgp);
+}
+
+#[test]
+fn reflection_by_openbgpd() {
+    reflector(Kind::Openbgpd);
+}
+
+#[test]
+fn reflection_to_bird() {
+    client(Kind::Bird);
+}
+
+#[test]
+fn reflection_to_frr() {
+    client(Kind::Frr);
+}
+
+#[test]
+fn reflection_to_gobgp() {
+    client(Kind::Gobgp);
+}
+
+#[test]
+fn reflection_to_openbgpd() {
+    client(Kind::Openbgpd);
+}
+
+#[test]
+fn reflection_to_exabgp() {
+    client(Kind::Exabgp);
+}
+
+#[test]
+fn extended_next_hop_both_ways_with_bird() {
+    extended_next_hop(Kind::Bird);
+}
+
+#[test]
+fn extended_next_hop_both_ways_with_frr() {
+    extended_next_hop(Kind::Frr);
+}
+
+#[test]
+fn extended_next_hop_both_ways_with_gobgp() {
+    extended_next_hop(Kind::Gobgp);
+}

@@ -1,0 +1,152 @@
+//! The TCP connection below the session, with each daemon: who dials, MD5 and TTL security, over IPv4 and IPv6; and IPv6
+//! routes over either.
+
+use std::time::{Duration, Instant};
+
+use tortie::routing::{Password, RoutingIntent};
+use tortie_bgp::State;
+
+use crate::node::{Node, peer, wait};
+use crate::rig::{Kind, PASSWORD, Them, V4, V6, Wish, us};
+
+/// A node that for a second has the wrong password, and no session.
+fn joins_with_the_right_password_only(mut us: RoutingIntent) -> Node {
+    us.peers.get_mut("them").unwrap().password = Some(Password::Text("wrong".into()));
+    let mut a = Node::start(us);
+    let end = Instant::now() + Duration::from_secs(1);
+    while Instant::now() < end {
+        assert!(matches!(a.state("them"), None | Some(State::Idle | State::Connect | State::Active)));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    a.intent.peers.get_mut("them").unwrap().password = Some(Password::Text(PASSWORD.into()));
+    a.apply();
+    a
+}
+
+/// We dial, it waits: over IPv4 with MD5, and both families go both ways. OpenBGPD 7.7 as Debian has it listens without
+/// the key: it takes unsigned segments and drops signed ones.
+fn we_dial(kind: Kind) {
+    let wish = Wish { md5: kind != Kind::Openbgpd, passive: true, ..Wish::default() };
+    let Some(them) = Them::start(kind, wish) else { return };
+    let us = us(kind, wish);
+    let a = if wish.md5 { joins_with_the_right_password_only(us) } else { Node::start(us) };
+    them.up(&a);
+    assert_eq!(a.peer("them").unwrap().session.unwrap().remote.port(), 1790, "we dialled");
+    a.has(&kind.v4(), &format!("192.0.2.{}", kind.last()));
+    a.has(&kind.v6(), &format!("2001:db8::{}", kind.last()));
+    them.has(V4, &["192.0.2.1"]);
+    them.has(V6, &["2001:db8::1"]);
+}
+
+/// It dials, we wait: over IPv6 with MD5, and IPv6 routes go both ways.
+fn they_dial(kind: Kind) {
+    let wish = Wish { md5: true, over_ipv6: true, ..Wish::default() };
+    let Some(them) = Them::start(kind, wish) else { return };
+    let mut us = us(kind, wish);
+    let peer = us.peers.get_mut("them").unwrap();
+    (peer.dial_after, peer.ipv4) = (None, false);
+    let a = joins_with_the_right_password_only(us);
+    them.up(&a);
+    assert_ne!(a.peer("them").unwrap().session.unwrap().remote.port(), 1790, "it dialled");
+    a.has(&kind.v6(), &format!("2001:db8::{}", kind.last()));
+    them.has(V6, &["2001:db8::1"]);
+}
+
+/// From afar it is refused; as the neighbour that it is it joins, and takes us for one.
+fn ttl_security(kind: Kind) {
+    let far = Wish::default();
+    let near = Wish { ttl_security: true, ..far };
+    let Some(them) = Them::start(kind, far) else { return };
+    let mut us = us(kind, near);
+    us.peers.get_mut("them").unwrap().dial_after = None;
+    // Another peer without it: the listener itself must not be strict, or the kernel drops what nobody counts.
+    us.peers.insert("other".into(), peer("192.0.2.7:1790", "192.0.2.1", 65007));
+    let mut a = Node::start(us);
+    wait("a refusal", || match a.ask(|v| v.counters()) {
+        c if c.refused_ttl > 0 => Ok(()),
+        c => Err(format!("{c:?}\n{}", them.log())),
+    });
+    assert_ne!(a.state("them"), Some(State::Established));
+    drop(them);
+    let Some(them) = Them::start_here(kind, near) else { return };
+    a.intent.peers.get_mut("them").unwrap().dial_after = Some(Duration::ZERO);
+    a.apply();
+    them.up(&a);
+    a.has(&kind.v4(), &format!("192.0.2.{}", kind.last()));
+    them.has(V4, &["192.0.2.1"]);
+}
+
+#[test]
+fn we_dial_with_md5_and_both_families_over_ipv4_bird() {
+    we_dial(Kind::Bird);
+}
+
+#[test]
+fn we_dial_with_md5_and_both_families_over_ipv4_frr() {
+    we_dial(Kind::Frr);
+}
+
+#[test]
+fn we_dial_with_md5_and_both_families_over_ipv4_gobgp() {
+    we_dial(Kind::Gobgp);
+}
+
+#[test]
+fn we_dial_with_both_families_over_ipv4_openbgpd() {
+    we_dial(Kind::Openbgpd);
+}
+
+#[test]
+fn we_dial_with_md5_and_both_families_over_ipv4_exabgp() {
+    we_dial(Kind::Exabgp);
+}
+
+#[test]
+fn they_dial_with_md5_over_ipv6_bird() {
+    they_dial(Kind::Bird);
+}
+
+#[test]
+fn they_dial_with_md5_over_ipv6_frr() {
+    they_dial(Kind::Frr);
+}
+
+#[test]
+fn they_dial_with_md5_over_ipv6_gobgp() {
+    they_dial(Kind::Gobgp);
+}
+
+#[test]
+fn they_dial_with_md5_over_ipv6_openbgpd() {
+    they_dial(Kind::Openbgpd);
+}
+
+#[test]
+fn they_dial_with_md5_over_ipv6_exabgp() {
+    they_dial(Kind::Exabgp);
+}
+
+#[test]
+fn ttl_security_bird() {
+    ttl_security(Kind::Bird);
+}
+
+#[test]
+fn ttl_security_frr() {
+    ttl_security(Kind::Frr);
+}
+
+#[test]
+fn ttl_security_gobgp() {
+    ttl_security(Kind::Gobgp);
+}
+
+#[test]
+fn ttl_security_openbgpd() {
+    ttl_security(Kind::Openbgpd);
+}
+
+#[test]
+fn ttl_security_exabgp() {
+    ttl_security(Kind::Exabgp);
+}
