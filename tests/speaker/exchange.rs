@@ -233,11 +233,6 @@ fn last_words_sent_to_openbgpd() {
 }
 
 #[test]
-fn last_words_sent_to_exabgp() {
-    last_words_sent(Kind::Exabgp);
-}
-
-#[test]
 fn last_words_received_from_bird() {
     last_words_received(Kind::Bird);
 }

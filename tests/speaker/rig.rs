@@ -393,7 +393,7 @@ fn exabgp(program: &Path, wish: Wish) -> Daemon {
         "process dump {{ run /bin/sh DIR/dump; encoder json; }}
         process feed {{ run /bin/sh DIR/feed; encoder text; }}
         neighbor {us} {{
-          api {{ processes [ dump, feed ]; receive {{ parsed; update; notification; neighbor-changes; refresh; }} }}
+          api {{ processes [ dump, feed ]; receive {{ parsed; update; notification; refresh; }} }}
           router-id 192.0.2.13; local-address {them}; local-as {asn}; peer-as 64512; {options}
           capability {{ route-refresh; }}
           family {{ ipv4 unicast; ipv6 unicast; }}
