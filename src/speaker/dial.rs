@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
+use tortie_config::Cidr;
 
 use super::listen::Guard;
 use super::sockopt;
@@ -41,7 +42,7 @@ pub(super) fn common_options(socket: &Socket, v6: bool) -> io::Result<()> {
 pub(super) fn secure(socket: &Socket, remote: IpAddr, guard: &Guard) -> io::Result<()> {
     sockopt::set_min_ttl(socket, remote.is_ipv6(), guard.min_ttl)?;
     if guard.key.is_some() {
-        sockopt::set_md5(socket, remote, guard.key.as_ref())?;
+        sockopt::set_md5(socket, Cidr::host(remote), guard.key.as_ref())?;
     }
     Ok(())
 }

@@ -33,8 +33,8 @@ struct Watched {
 enum News {
     /// It is gone from this interface.
     Lost(u32),
-    /// It is back.
-    Back,
+    /// It is back, on this interface.
+    Back(u32),
 }
 
 /// Addresses of eBGP peers.
@@ -54,7 +54,7 @@ impl Fallover {
         let before = std::mem::replace(&mut watched.interface, connected);
         let news = match (before, connected) {
             (Some(interface), None) => News::Lost(interface),
-            (None, Some(_)) if watched.lost => News::Back,
+            (None, Some(interface)) if watched.lost => News::Back(interface),
             _ => return None,
         };
         watched.lost = connected.is_none();
@@ -94,14 +94,18 @@ impl Driver {
     /// The kernel thread told of an address.
     pub(super) fn fallover_hop(&mut self, addr: IpAddr, resolved: Option<Resolved>) {
         let Some((news, peers)) = self.fallover.heard(addr, resolved) else { return };
-        let News::Lost(interface) = news else {
+        let interface = match news {
+            News::Lost(interface) | News::Back(interface) => interface,
+        };
+        if let News::Back(_) = news {
+            self.unnumbered.again(interface, self.now);
             for peer in peers {
                 // An attempt that began without the link waits for its SYN's next turn, seconds from now.
                 self.redial(peer);
                 self.give(Input::LinkUp(peer));
             }
             return;
-        };
+        }
         let name = sockopt::interface_name(interface).unwrap_or_else(|| format!("with index {interface}"));
         for peer in peers {
             let text = format!("interface {name} is down or has lost the peer's network");
@@ -133,7 +137,7 @@ mod tests {
         assert_eq!(fallover.heard(addr, resolved(3, None)), None, "it moved: TCP can go on");
         assert_eq!(fallover.heard(addr, None), lost(3));
         assert_eq!(fallover.heard(addr, None), None, "once");
-        assert_eq!(fallover.heard(addr, resolved(3, None)), Some((News::Back, peers())));
+        assert_eq!(fallover.heard(addr, resolved(3, None)), Some((News::Back(3), peers())));
         assert_eq!(fallover.heard(addr, resolved(3, None)), None, "once");
         assert_eq!(
             fallover.heard(addr, resolved(7, Some("10.0.0.1"))),

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustc_hash::FxHashMap;
 use slab::Slab;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
-use tortie_config::link_local;
+use tortie_config::{Cidr, link_local};
 
 use super::secret::Key;
 use super::sockopt;
@@ -156,7 +156,7 @@ impl Listeners {
             let keep = guards.get(addr).is_some_and(|g| g.key.is_some());
             if !keep {
                 // What remains keyed by mistake refuses a stranger; nothing that is let in depends on it.
-                let _ = sockopt::set_md5(socket, link_local::split(*addr).0, None);
+                let _ = sockopt::set_md5(socket, Cidr::host(link_local::split(*addr).0), None);
             }
             keep
         });
@@ -166,7 +166,7 @@ impl Listeners {
             if addr.is_ipv4() != listener.addr.is_ipv4() || listener.keys.get(addr) == Some(key) {
                 continue;
             }
-            match sockopt::set_md5(socket, link_local::split(*addr).0, Some(key)) {
+            match sockopt::set_md5(socket, Cidr::host(link_local::split(*addr).0), Some(key)) {
                 Ok(()) => {
                     listener.keys.insert(*addr, key.clone());
                 }

@@ -8,10 +8,11 @@
 use std::ffi::{c_int, c_void};
 use std::io;
 use std::mem::size_of;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
 
 use socket2::{SockAddr, Socket};
+use tortie_config::Cidr;
 
 use super::secret::Key;
 
@@ -25,6 +26,10 @@ pub(super) fn unacknowledged(socket: &impl AsFd) -> u32 {
 
 /// `TCP_MD5SIG` of linux/tcp.h.
 const TCP_MD5SIG: c_int = 14;
+/// `TCP_MD5SIG_EXT` of linux/tcp.h: the same with flags.
+const TCP_MD5SIG_EXT: c_int = 32;
+/// `TCP_MD5SIG_FLAG_PREFIX`: the key is for a prefix.
+const PREFIX: u8 = 1;
 
 /// `struct tcp_md5sig` of linux/tcp.h.
 #[repr(C)]
@@ -37,14 +42,15 @@ struct TcpMd5Sig {
     key: [u8; Key::MAX],
 }
 
-/// Sets (or with `None` removes) the key for segments from and to `peer`. The kernel ignores the port. Removing a key
+/// Sets (or with `None` removes) the key for segments from and to the addresses in `peers`; of several keys that of the
+/// longest prefix counts. An address counts as such, before all prefixes. The kernel ignores the port. Removing a key
 /// that is not there is no error. On an established connection the key changes from the next segment on.
 ///
 /// # Errors
 /// `ENOMEM` when `net.core.optmem_max` is used up (the text says so), `ENOPROTOOPT` on kernels without
 /// `CONFIG_TCP_MD5SIG`.
-pub(super) fn set_md5(socket: &impl AsFd, peer: IpAddr, key: Option<&Key>) -> io::Result<()> {
-    let address = SockAddr::from(SocketAddr::new(peer, 0));
+pub(super) fn set_md5(socket: &impl AsFd, peers: Cidr, key: Option<&Key>) -> io::Result<()> {
+    let address = SockAddr::from(SocketAddr::new(peers.addr(), 0));
     // SAFETY: all fields are integers or arrays of them, for which zero is a value.
     let mut sig: TcpMd5Sig = unsafe { std::mem::zeroed() };
     // SAFETY: `SockAddr` holds a `sockaddr_storage` whose first `len()` bytes are initialised and the rest zeroed; the
@@ -57,7 +63,12 @@ pub(super) fn set_md5(socket: &impl AsFd, peer: IpAddr, key: Option<&Key>) -> io
             *to = *from;
         }
     }
-    let done = set(socket, libc::IPPROTO_TCP, TCP_MD5SIG, &sig);
+    let range = peers != Cidr::host(peers.addr());
+    if range {
+        (sig.flags, sig.prefixlen) = (PREFIX, peers.len());
+    }
+    let option = if range { TCP_MD5SIG_EXT } else { TCP_MD5SIG };
+    let done = set(socket, libc::IPPROTO_TCP, option, &sig);
     // The copy of the secret must not stay on the stack.
     sig.key.fill(0);
     std::hint::black_box(&sig);
@@ -192,5 +203,41 @@ mod tests {
     #[test]
     fn the_structure_is_as_long_as_the_kernels() {
         assert_eq!(size_of::<TcpMd5Sig>(), 216);
+    }
+
+    #[test]
+    fn a_key_of_a_range_is_needed_from_all_of_it_and_nowhere_else() {
+        use socket2::{Domain, Type};
+        let key = Key::read(&crate::routing::Password::Text("right".into()), "/".as_ref()).unwrap();
+        let wrong = Key::read(&crate::routing::Password::Text("wrong".into()), "/".as_ref()).unwrap();
+        // One range for each family; an IPv6 loopback has a single address.
+        for (range, at, inside, outside) in [
+            ("127.0.6.0/24", "127.0.5.1:0", &["127.0.6.2", "127.0.6.77"][..], Some("127.0.7.2")),
+            ("::/64", "[::1]:0", &["::1"][..], None),
+        ] {
+            let at: SocketAddr = at.parse().unwrap();
+            let listener = Socket::new(Domain::for_address(at), Type::STREAM, None).unwrap();
+            set_md5(&listener, range.parse().unwrap(), Some(&key)).unwrap();
+            listener.bind(&SockAddr::from(at)).unwrap();
+            listener.listen(8).unwrap();
+            let at = listener.local_addr().unwrap();
+            let connects = |from: &str, key: Option<&Key>| {
+                let from = SocketAddr::new(from.parse().unwrap(), 0);
+                let socket = Socket::new(Domain::for_address(from), Type::STREAM, None).unwrap();
+                if key.is_some() {
+                    set_md5(&socket, Cidr::host(at.as_socket().unwrap().ip()), key).unwrap();
+                }
+                socket.bind(&SockAddr::from(from)).unwrap();
+                socket.connect_timeout(&at, std::time::Duration::from_millis(300)).is_ok()
+            };
+            for from in inside {
+                assert!(connects(from, Some(&key)), "{from}");
+                assert!(!connects(from, Some(&wrong)), "{from}");
+                assert!(!connects(from, None), "{from}");
+            }
+            assert!(outside.is_none_or(|from| connects(from, None)));
+            set_md5(&listener, range.parse().unwrap(), None).unwrap();
+            assert!(inside.iter().all(|from| connects(from, None)), "the key is gone");
+        }
     }
 }

@@ -165,6 +165,14 @@ impl Unnumbered {
         changed
     }
 
+    /// A link is back: its neighbour has to hear us again before it knows us.
+    pub(super) fn again(&mut self, interface: u32, now: Instant) {
+        for link in self.links.values_mut().filter(|l| l.own.is_some_and(|own| own.ifindex == interface)) {
+            (link.sent, link.next) = (0, None);
+            self.due = Some(now);
+        }
+    }
+
     /// Sends what is due.
     fn send(&mut self, now: Instant) {
         let Some(socket) = &self.socket else { return };
