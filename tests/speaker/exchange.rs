@@ -33,7 +33,7 @@ fn stayed(kind: Kind, a: &Node) {
     assert!(a.route(&kind.v4()).is_some());
 }
 
-/// We ask, and its routes come again. Enhanced refresh (RFC 7313) counts its marks, so counts are at least these.
+/// We ask, and its routes come again. ExaBGP 4.2 drops the connection without a word when it is asked. Enhanced refresh (RFC 7313) counts its marks, so counts are at least these.
 fn refresh_sent(kind: Kind) {
     let Some((them, a)) = settled(kind) else { return };
     let before = counts(&a);
@@ -63,7 +63,8 @@ fn refresh_received(kind: Kind) {
     stayed(kind, &a);
 }
 
-/// It hears our last words.
+/// It hears our last words. ExaBGP 4.2 fails on any text (its `Notification` formats `str` into `bytes`) and answers
+/// Message Header Error.
 fn last_words_sent(kind: Kind) {
     let Some(them) = Them::start(kind, Wish::default()) else { return };
     let mut a = Node::start(us(kind, Wish::default()));
@@ -75,10 +76,7 @@ fn last_words_sent(kind: Kind) {
         if kind == Kind::Frr {
             said += &them.ask("show bgp neighbors 192.0.2.1");
         }
-        if kind == Kind::Exabgp {
-            said += &them.route("noon");
-        }
-        if said.contains("maintenance at noon") { Ok(()) } else { Err(format!("{said}{}", them.route(":"))) }
+        if said.contains("maintenance at noon") { Ok(()) } else { Err(said) }
     });
 }
 
@@ -185,11 +183,6 @@ fn route_refresh_sent_to_frr() {
 #[test]
 fn route_refresh_sent_to_gobgp() {
     refresh_sent(Kind::Gobgp);
-}
-
-#[test]
-fn route_refresh_sent_to_exabgp() {
-    refresh_sent(Kind::Exabgp);
 }
 
 #[test]
@@ -310,4 +303,9 @@ fn extended_next_hop_both_ways_with_frr() {
 #[test]
 fn extended_next_hop_both_ways_with_gobgp() {
     extended_next_hop(Kind::Gobgp);
+}
+
+#[test]
+fn extended_next_hop_both_ways_with_exabgp() {
+    extended_next_hop(Kind::Exabgp);
 }

@@ -14,6 +14,7 @@ mod features;
 mod filters;
 mod frr;
 mod graceful;
+mod limits;
 mod load;
 mod net;
 mod node;

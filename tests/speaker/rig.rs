@@ -40,6 +40,8 @@ pub(crate) struct Wish {
     pub(crate) ttl_security: bool,
     /// IPv4 routes with IPv6 next hops.
     pub(crate) extended_next_hop: bool,
+    /// It takes one route of a family and ends the session at the second.
+    pub(crate) one_prefix: bool,
 }
 
 impl Wish {
@@ -121,7 +123,8 @@ impl Them {
             let hop = if wish.extended_next_hop { "2001:db8::10" } else { "192.0.2.10" };
             let v4 = format!("global rib add {} nexthop {hop}", kind.v4());
             let v6 = format!("global rib add -a ipv6 {} nexthop 2001:db8::10", kind.v6());
-            for add in [&v4, &v6] {
+            let more = format!("global rib add 10.10.1.0/24 nexthop {hop}");
+            for add in [&v4, &v6, &more] {
                 wait("GoBGP to take a route", || match them.ask(add) {
                     answer if answer.is_empty() => Ok(()),
                     answer => Err(format!("{answer}\n{}", them.log())),
@@ -133,6 +136,11 @@ impl Them {
 
     pub(crate) fn log(&self) -> String {
         self.daemon.log()
+    }
+
+    /// Kill -9.
+    pub(crate) fn kill(&mut self) {
+        self.daemon.kill();
     }
 
     /// Says a command to it; for ExaBGP one of its API.
@@ -212,7 +220,7 @@ pub(crate) fn us(kind: Kind, wish: Wish) -> RoutingIntent {
 fn bird(program: &Path, wish: Wish) -> Daemon {
     let (them, asn) = (wish.them(Kind::Bird), wish.asn(Kind::Bird));
     let mut config = "log stderr all; router id 192.0.2.9; protocol device { scan time 3600; }
-        protocol static s4 { ipv4; route 10.9.0.0/24 blackhole; }
+        protocol static s4 { ipv4; route 10.9.0.0/24 blackhole; route 10.9.1.0/24 blackhole; }
         protocol static s6 { ipv6; route fd00:9::/64 blackhole; }\n"
         .to_owned();
     let mut options = String::new();
@@ -253,7 +261,8 @@ fn frr(program: &Path, wish: Wish) -> Daemon {
         "debug bgp neighbor-events\nrouter bgp {asn}\n bgp router-id 192.0.2.11\n no bgp ebgp-requires-policy
  bgp log-neighbor-changes\n no bgp network import-check\n no bgp default ipv4-unicast\n"
     );
-    let (mut v4, mut v6) = (" network 10.11.0.0/24\n".to_owned(), " network fd00:11::/64\n".to_owned());
+    let (mut v4, mut v6) =
+        (" network 10.11.0.0/24\n network 10.11.1.0/24\n".to_owned(), " network fd00:11::/64\n".to_owned());
     for neighbour in wish.neighbours() {
         let own = if neighbour.contains(':') { &them } else { "192.0.2.11" };
         let mut option = |set: bool, text: &str| {
@@ -335,6 +344,9 @@ route-reflector-cluster-id = \"192.0.2.10\"\n",
                 "[[neighbors.afi-safis]]\n[neighbors.afi-safis.config]\nafi-safi-name = \"{family}\"\n"
             )
             .unwrap();
+            if wish.one_prefix {
+                config += "[neighbors.afi-safis.prefix-limit.config]\nmax-prefixes = 1\n";
+            }
         }
     }
     Daemon::start(program, &config, |dir| {
@@ -348,7 +360,7 @@ fn openbgpd(program: &Path, wish: Wish) -> Daemon {
     let (them, asn) = (wish.them(Kind::Openbgpd), wish.asn(Kind::Openbgpd));
     let mut config = format!(
         "AS {asn}\nrouter-id 192.0.2.12\nlisten on 192.0.2.12 port 1790\nlisten on 2001:db8::12 port 1790
-fib-update no\nsocket \"DIR/socket\"\nnetwork 10.12.0.0/24\nnetwork fd00:12::/64\n"
+fib-update no\nsocket \"DIR/socket\"\nnetwork 10.12.0.0/24\nnetwork 10.12.1.0/24\nnetwork fd00:12::/64\n"
     );
     for neighbour in wish.neighbours() {
         let own = if neighbour.contains(':') { &them } else { "192.0.2.12" };
@@ -389,15 +401,19 @@ fn exabgp(program: &Path, wish: Wish) -> Daemon {
     ] {
         options += if set { option } else { "" };
     }
+    let (nexthop, pairs, hop) = match wish.extended_next_hop {
+        true => ("nexthop enable;", "nexthop { ipv4 unicast ipv6; }", "2001:db8::13"),
+        false => ("", "", "192.0.2.13"),
+    };
     let config = format!(
         "process dump {{ run /bin/sh DIR/dump; encoder json; }}
         process feed {{ run /bin/sh DIR/feed; encoder text; }}
         neighbor {us} {{
-          api {{ processes [ dump, feed ]; receive {{ parsed; update; notification; refresh; }} }}
+          api {{ processes [ dump, feed ]; neighbor-changes; receive {{ parsed; update; notification; refresh; }} }}
           router-id 192.0.2.13; local-address {them}; local-as {asn}; peer-as 64512; {options}
-          capability {{ route-refresh; }}
-          family {{ ipv4 unicast; ipv6 unicast; }}
-          static {{ route 10.13.0.0/24 next-hop 192.0.2.13; route fd00:13::/64 next-hop 2001:db8::13; }}
+          capability {{ route-refresh; graceful-restart 20; {nexthop} }}
+          family {{ ipv4 unicast; ipv6 unicast; }} {pairs}
+          static {{ route 10.13.0.0/24 next-hop {hop}; route 10.13.1.0/24 next-hop {hop}; route fd00:13::/64 next-hop 2001:db8::13; }}
         }}"
     );
     Daemon::start(program, &config, |dir| {
