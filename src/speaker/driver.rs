@@ -163,6 +163,7 @@ impl Driver {
                 self.feed.deadline().filter(|_| feeding),
                 self.secrets_again,
                 self.unnumbered.deadline(),
+                self.fallover.deadline(),
                 self.accepting.iter().map(|(_, at)| *at).min(),
                 self.stopping,
             ]
@@ -391,9 +392,9 @@ impl Driver {
     }
 
     /// Drops the attempt under way, if there is one, and says so: it goes to the wrong place or has the wrong key.
-    pub(super) fn redial(&mut self, id: PeerId) {
+    pub(super) fn redial(&mut self, id: PeerId, why: &str) {
         if self.abandon(id) {
-            self.give(Input::DialFailed { peer: id, error: "the configuration changed".into() });
+            self.give(Input::DialFailed { peer: id, error: why.into() });
         }
     }
 
@@ -426,6 +427,7 @@ impl Driver {
         if self.unnumbered.deadline().is_some_and(|at| at <= self.now) {
             self.unnumbered_due();
         }
+        self.fallover_due();
         if self.secrets_again.is_some_and(|at| at <= self.now) {
             self.secrets_again = None;
             self.follow_peers();

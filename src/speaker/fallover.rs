@@ -5,8 +5,14 @@
 //! watch thread, and resolves an address on a link without carrier no more. Sessions over several hops and iBGP sessions
 //! can take another way and stay. With graceful restart the peer's routes are kept as after any other loss of the
 //! connection (RFC 4724 4.2).
+//!
+//! A link that is back within [`GRACE`] costs no session (routers call it carrier delay). Nothing waits for that: next hops
+//! on a link without carrier are unusable at once, for our kernel and for what we announce. A session that is made anew
+//! costs more than the flap did, since a peer that did not restart may say that it kept nothing (RFC 4724 4.2, F bit).
 
+use std::collections::VecDeque;
 use std::net::IpAddr;
+use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -18,47 +24,79 @@ use super::peers::address_of;
 use super::sockopt;
 use crate::routing::{Resolved, RoutingIntent};
 
+/// How long a connected network may be gone before the sessions of its neighbours end.
+const GRACE: Duration = Duration::from_millis(500);
+
 /// A neighbour's address.
 #[derive(Default)]
 struct Watched {
     peers: SmallVec<[PeerId; 1]>,
-    /// The interface of the connected network that it was last seen on.
+    /// The interface of the connected network that it is on.
     interface: Option<u32>,
     /// It was on a connected network, and is not now.
-    lost: bool,
+    lost: Option<Lost>,
 }
 
-/// What became of a neighbour's connected network.
-#[derive(Debug, PartialEq, Eq)]
-enum News {
-    /// It is gone from this interface.
-    Lost(u32),
-    /// It is back, on this interface.
-    Back(u32),
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Lost {
+    /// The interface that it was on.
+    interface: u32,
+    /// When its sessions end; `None`: they have.
+    ends: Option<Instant>,
 }
+
+/// An interface, and the peers whose neighbour is on it.
+type On = (u32, SmallVec<[PeerId; 1]>);
 
 /// Addresses of eBGP peers.
 #[derive(Default)]
-pub(super) struct Fallover(FxHashMap<IpAddr, Watched>);
+pub(super) struct Fallover {
+    watched: FxHashMap<IpAddr, Watched>,
+    /// Those that were lost, oldest first; one that is back meanwhile is passed over.
+    losing: VecDeque<(Instant, IpAddr)>,
+}
 
 impl Fallover {
     /// Whether the kernel thread follows this address for us.
     pub(super) fn watches(&self, addr: IpAddr) -> bool {
-        self.0.contains_key(&addr)
+        self.watched.contains_key(&addr)
     }
 
-    /// Takes what the kernel thread knows of an address; gives the news and whom they concern.
-    fn heard(&mut self, addr: IpAddr, resolved: Option<Resolved>) -> Option<(News, SmallVec<[PeerId; 1]>)> {
-        let watched = self.0.get_mut(&addr)?;
+    /// Takes what the kernel thread knows of an address; gives those whose sessions ended and whose link is back.
+    fn heard(&mut self, addr: IpAddr, resolved: Option<Resolved>, now: Instant) -> Option<On> {
+        let watched = self.watched.get_mut(&addr)?;
         let connected = resolved.filter(|r| r.gateway.is_none()).map(|r| r.ifindex);
-        let before = std::mem::replace(&mut watched.interface, connected);
-        let news = match (before, connected) {
-            (Some(interface), None) => News::Lost(interface),
-            (None, Some(interface)) if watched.lost => News::Back(interface),
-            _ => return None,
-        };
-        watched.lost = connected.is_none();
-        Some((news, watched.peers.clone()))
+        match (std::mem::replace(&mut watched.interface, connected), connected) {
+            (Some(interface), None) => {
+                watched.lost = Some(Lost { interface, ends: Some(now + GRACE) });
+                self.losing.push_back((now + GRACE, addr));
+                None
+            }
+            (None, Some(interface)) => {
+                let ended = watched.lost.take()?.ends.is_none();
+                ended.then(|| (interface, watched.peers.clone()))
+            }
+            _ => None,
+        }
+    }
+
+    /// When sessions end next.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.losing.front().map(|(at, _)| *at)
+    }
+
+    /// Those whose link was gone for too long.
+    fn due(&mut self, now: Instant) -> Vec<On> {
+        let mut due = Vec::new();
+        while let Some((at, addr)) = self.losing.pop_front_if(|(at, _)| *at <= now) {
+            if let Some(watched) = self.watched.get_mut(&addr)
+                && let Some(lost) = watched.lost.as_mut().filter(|lost| lost.ends == Some(at))
+            {
+                lost.ends = None;
+                due.push((lost.interface, watched.peers.clone()));
+            }
+        }
+        due
     }
 }
 
@@ -76,14 +114,14 @@ impl Driver {
                 wanted.entry(address_of(peer.remote)).or_default().peers.push(id);
             }
         }
-        let old = std::mem::take(&mut self.fallover.0);
+        let old = std::mem::take(&mut self.fallover.watched);
         for (addr, watched) in &mut wanted {
             match old.get(addr) {
                 Some(known) => (watched.interface, watched.lost) = (known.interface, known.lost),
                 None => (self.facts)(SpeakerFact::TrackNextHop(*addr)),
             }
         }
-        self.fallover.0 = wanted;
+        self.fallover.watched = wanted;
         for addr in old.into_keys().filter(|addr| !self.fallover.watches(*addr)) {
             if !self.bfd.follows(addr) {
                 (self.facts)(SpeakerFact::UntrackNextHop(addr));
@@ -93,23 +131,24 @@ impl Driver {
 
     /// The kernel thread told of an address.
     pub(super) fn fallover_hop(&mut self, addr: IpAddr, resolved: Option<Resolved>) {
-        let Some((news, peers)) = self.fallover.heard(addr, resolved) else { return };
-        let interface = match news {
-            News::Lost(interface) | News::Back(interface) => interface,
-        };
-        if let News::Back(_) = news {
-            self.unnumbered.again(interface, self.now);
-            for peer in peers {
-                // An attempt that began without the link waits for its SYN's next turn, seconds from now.
-                self.redial(peer);
-                self.give(Input::LinkUp(peer));
-            }
-            return;
-        }
-        let name = sockopt::interface_name(interface).unwrap_or_else(|| format!("with index {interface}"));
+        let Some((interface, peers)) = self.fallover.heard(addr, resolved, self.now) else { return };
+        self.unnumbered.again(interface, self.now);
         for peer in peers {
-            let text = format!("interface {name} is down or has lost the peer's network");
-            self.give(Input::LinkDown { peer, text });
+            // An attempt that began without the link waits for its SYN's next turn, seconds from now.
+            self.redial(peer, "the link came back");
+            self.give(Input::LinkUp(peer));
+        }
+    }
+
+    /// Ends the sessions whose time is up.
+    pub(super) fn fallover_due(&mut self) {
+        for (interface, peers) in self.fallover.due(self.now) {
+            let name =
+                sockopt::interface_name(interface).unwrap_or_else(|| format!("with index {interface}"));
+            for peer in peers {
+                let text = format!("interface {name} is down or has lost the peer's network");
+                self.give(Input::LinkDown { peer, text });
+            }
         }
     }
 }
@@ -123,27 +162,35 @@ mod tests {
     }
 
     #[test]
-    fn only_the_loss_of_a_connected_network_ends_sessions() {
+    fn only_a_lasting_loss_of_a_connected_network_ends_sessions() {
         let addr = "192.0.2.9".parse().unwrap();
         let mut fallover = Fallover::default();
-        fallover.0.insert(addr, Watched { peers: SmallVec::from_slice(&[PeerId(4)]), ..Watched::default() });
-        let peers = || SmallVec::from_slice(&[PeerId(4)]);
-        let lost = |interface| Some((News::Lost(interface), peers()));
+        fallover
+            .watched
+            .insert(addr, Watched { peers: SmallVec::from_slice(&[PeerId(4)]), ..Watched::default() });
+        let on = |interface| (interface, SmallVec::<[PeerId; 1]>::from_slice(&[PeerId(4)]));
+        let start = Instant::now();
         // Behind a router, or not yet known.
         for unknown in [None, resolved(2, Some("192.0.2.1")), None] {
-            assert_eq!(fallover.heard(addr, unknown), None);
+            assert_eq!(fallover.heard(addr, unknown, start), None);
         }
-        assert_eq!(fallover.heard(addr, resolved(2, None)), None);
-        assert_eq!(fallover.heard(addr, resolved(3, None)), None, "it moved: TCP can go on");
-        assert_eq!(fallover.heard(addr, None), lost(3));
-        assert_eq!(fallover.heard(addr, None), None, "once");
-        assert_eq!(fallover.heard(addr, resolved(3, None)), Some((News::Back(3), peers())));
-        assert_eq!(fallover.heard(addr, resolved(3, None)), None, "once");
-        assert_eq!(
-            fallover.heard(addr, resolved(7, Some("10.0.0.1"))),
-            lost(3),
-            "a default route is no neighbour"
-        );
-        assert_eq!(fallover.heard("192.0.2.8".parse().unwrap(), None), None);
+        assert_eq!(fallover.heard(addr, resolved(2, None), start), None);
+        assert_eq!(fallover.heard(addr, resolved(3, None), start), None, "it moved: TCP can go on");
+        assert_eq!(fallover.deadline(), None);
+        // Back in time.
+        assert_eq!(fallover.heard(addr, None, start), None);
+        assert_eq!(fallover.deadline(), Some(start + GRACE));
+        assert_eq!(fallover.due(start + GRACE / 2), []);
+        assert_eq!(fallover.heard(addr, resolved(3, None), start + GRACE / 2), None, "no session was ended");
+        assert_eq!(fallover.due(start + GRACE), []);
+        assert_eq!(fallover.deadline(), None);
+        // A default route is no neighbour, and news of it start no new grace.
+        assert_eq!(fallover.heard(addr, resolved(7, Some("10.0.0.1")), start), None);
+        assert_eq!(fallover.heard(addr, None, start + GRACE / 2), None);
+        assert_eq!(fallover.due(start + GRACE), [on(3)]);
+        assert_eq!(fallover.due(start + GRACE), [], "once");
+        assert_eq!(fallover.heard(addr, resolved(5, None), start + GRACE), Some(on(5)));
+        assert_eq!(fallover.heard(addr, resolved(5, None), start + GRACE), None, "once");
+        assert_eq!(fallover.heard("192.0.2.8".parse().unwrap(), None, start), None);
     }
 }

@@ -93,7 +93,7 @@ impl Driver {
                     self.give(Input::RemovePeer(id));
                     self.removed(id);
                 }
-                Change::Redial(id) => self.redial(id),
+                Change::Redial(id) => self.redial(id, "the configuration changed"),
                 Change::Reset(id) => self.give(Input::Reset(id, Reset::Hard(String::new()))),
                 Change::Secure(addr, guard) => self.secure(addr, &guard),
                 Change::Trouble(name, trouble) => (self.facts)(SpeakerFact::PeerTrouble { name, trouble }),
