@@ -126,6 +126,14 @@ fn attributes(a: &Node, prefix: &str) -> String {
 fn reflector(kind: Kind) {
     let wish = Wish { ibgp: true, reflector: true, ..Wish::default() };
     let Some(them) = Them::start(kind, wish) else { return };
+    if kind == Kind::Openbgpd {
+        // Its process for routes takes UPDATEs before it has the configuration, and does not look at them again: what
+        // comes that early is reflected without originator and cluster. Its own routes come with the configuration.
+        wait("OpenBGPD to have its configuration", || match them.route(&kind.v4()) {
+            answer if answer.contains(&kind.v4()) => Ok(()),
+            answer => Err(format!("{answer}\n{}", them.log())),
+        });
+    }
     let a = Node::start(us(kind, wish));
     let b = third(&format!("192.0.2.{}:1790", kind.last()));
     them.up(&a);
