@@ -27,6 +27,23 @@ async fn open(path: &Path) -> Shared {
     Arc::new(SqliteStore::open(path, true).await.unwrap())
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn all_open_a_new_store_at_once() {
+    for _ in 0..40 {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store.db");
+        let all: Vec<_> = (0..8)
+            .map(|_| {
+                let path = path.clone();
+                tokio::spawn(async move { SqliteStore::open(&path, true).await.map(drop) })
+            })
+            .collect();
+        for one in all {
+            one.await.unwrap().unwrap();
+        }
+    }
+}
+
 /// This test binary again, as another process that runs one of the children below.
 fn child(name: &str, path: &Path) -> Child {
     Command::new(std::env::current_exe().unwrap())

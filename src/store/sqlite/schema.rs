@@ -65,6 +65,8 @@ enum State {
 
 fn state(conn: &Connection, files: &Files) -> Result<State, StoreError> {
     let fail = |e: rusqlite::Error| failed(files, &e);
+    // One snapshot: somebody else may make the tables between two looks.
+    let conn = &conn.unchecked_transaction().map_err(fail)?;
     let number = |name: &str| conn.pragma_query_value(None, name, |row| row.get::<_, i32>(0));
     let (application, version) =
         (number("application_id").map_err(fail)?, number("user_version").map_err(fail)?);
