@@ -16,8 +16,10 @@ use super::scenario::{self, Kind, OWN_AS, Role, Scenario};
 use super::seen::Universe;
 use super::session::{Session, Stage, Target};
 
-/// Between the last session that comes up and the start of the clock.
+/// Between the last session that comes up and the start of the clock, and as much more for each session: FRR begins to
+/// write to a new update group 1 s and 50 ms a peer later.
 const SETTLE: Duration = Duration::from_secs(1);
+const SETTLE_EACH: Duration = Duration::from_millis(50);
 /// Between a scenario and a look at what it left in memory.
 const IDLE: Duration = Duration::from_secs(5);
 /// How often the kernel's table is looked at.
@@ -109,7 +111,7 @@ fn all_up(load: &mut Load, timeout: Duration) -> anyhow::Result<()> {
         ensure!(Instant::now() < deadline, "{} of {all} sessions came up: {why}", load.up);
         load.step(Duration::from_millis(20))?;
     }
-    load.run_for(SETTLE)?;
+    load.run_for(SETTLE + SETTLE_EACH * u32::try_from(all).unwrap_or(0))?;
     Ok(())
 }
 

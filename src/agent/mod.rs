@@ -23,6 +23,7 @@ mod applied;
 mod backend;
 mod core;
 mod facts;
+mod heap;
 mod heard;
 mod host;
 mod logging;

@@ -71,6 +71,7 @@ pub(super) enum Fact {
 /// # Errors
 /// When it cannot start. After the start it only ends when told to.
 pub fn run(options: AgentOptions) -> Result<(), AgentError> {
+    super::heap::prepare();
     options.settings.check().map_err(AgentError::Settings)?;
     let logs = logging::start();
     let io = tokio::runtime::Builder::new_multi_thread()

@@ -176,6 +176,11 @@ impl Group {
         !self.idle.is_empty()
     }
 
+    /// Whether all members were told everything.
+    pub(crate) fn all_idle(&self) -> bool {
+        self.idle.len() == self.members.len()
+    }
+
     pub(crate) fn is_behind<A: Key>(&self, table: &Table<A>) -> bool {
         self.front < table.log.head()
     }

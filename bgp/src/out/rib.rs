@@ -143,6 +143,10 @@ impl<A: Key> FamilyRib<A> {
         if group.take_fresh() {
             group.wake_for_segment(|m| wake.push(m));
         }
+        // The graveyard may have waited for the last of them; nothing else may happen for a long time.
+        if matches!(produced, Produced::Idle) && group.all_idle() {
+            self.look_again();
+        }
         produced
     }
 

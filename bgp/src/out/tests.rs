@@ -308,8 +308,6 @@ proptest! {
         while world.rib.table.pop_dirty().is_some() {}
         world.settle();
         prop_assert!(world.receivers.iter().all(|r| r.routes.is_empty()));
-        world.rib.look_again();
-        world.settle();
         prop_assert_eq!(world.shared.attrs.len(), 0);
         prop_assert!(!world.rib.table.has_dead());
     }
