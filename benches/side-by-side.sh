@@ -16,7 +16,7 @@
 # (examples/bgp_load), whose peers have an address each. Needs root, release builds of both, and `make peers`.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-SCENARIOS="A B C D D5 Dk Dburst E E1000 Gup Gdown" DAEMONS="tortie bird frr openbgpd gobgp" RUNS=1 TIMEOUT=120 OUT= mix=() idle=() mrt=()
+SCENARIOS="A B C D D5 Dk D5k Dburst E E1000 Gup Gdown" DAEMONS="tortie bird frr openbgpd gobgp" RUNS=1 TIMEOUT=120 OUT= mix=() idle=() mrt=()
 usage() { sed -n 's/^# \{0,1\}//; 2,/^$/p' "$0" | sed -n '2,14p' >&2; exit 2; }
 while getopts s:d:n:t:o:m:i:M: o; do
   case $o in

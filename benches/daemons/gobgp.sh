@@ -20,4 +20,4 @@ daemon_start() {
     done
   done < "$DIR/own"
 }
-daemon_lacks() { case $1 in E* | Dk | D5) true ;; *) false ;; esac; }
+daemon_lacks() { case $1 in E* | D*k | D5) true ;; *) false ;; esac; }

@@ -122,7 +122,7 @@ impl Scenario {
             }
             "D" | "Dk" => (Kind::Nodes { at_once: 4 }, vec![], vec![RECEIVER_AS], 1_000),
             "Dburst" => (Kind::Nodes { at_once: 1_000 }, vec![], vec![RECEIVER_AS], 1_000),
-            "D5" => (Kind::Nodes { at_once: 4 }, vec![], vec![RECEIVER_AS], 5_000),
+            "D5" | "D5k" => (Kind::Nodes { at_once: 4 }, vec![], vec![RECEIVER_AS], 5_000),
             "E" => (Kind::Kernel { prefixes: 100_000, next_hops: 1 }, vec![SENDER_AS], vec![], 0),
             "E1000" => (Kind::Kernel { prefixes: 100_000, next_hops: 1_000 }, vec![SENDER_AS], vec![], 0),
             "Gup" => (Kind::Start, vec![SENDER_AS], vec![], 0),
@@ -139,9 +139,9 @@ impl Scenario {
                 feeds.first().context("R replays MRT files: name them with --mrt")?;
                 (Kind::Replay, feeds.iter().map(|f| f.asn).collect(), vec![RECEIVER_AS], 0)
             }
-            _ => bail!("there is no scenario {name}: A A10 B C D D5 Dk Dburst E E1000 Gup Gdown R"),
+            _ => bail!("there is no scenario {name}: A A10 B C D D5 Dk D5k Dburst E E1000 Gup Gdown R"),
         };
-        let kernel = matches!(kind, Kind::Kernel { .. }) || name == "Dk";
+        let kernel = matches!(kind, Kind::Kernel { .. }) || matches!(name, "Dk" | "D5k");
         if v6 && (kernel || nodes > 0 || kind == Kind::Replay) {
             bail!("{name} is there for IPv4 only");
         }

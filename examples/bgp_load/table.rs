@@ -11,7 +11,7 @@ use serde_json::Value;
 const OURS: &str = "tortie";
 
 /// In the order of the table: scenario, what it is, and what ours may take at most.
-const ROWS: [(&str, &str, Goal); 17] = [
+const ROWS: [(&str, &str, Goal); 18] = [
     ("A", "1,000,000 prefixes in, and out to one receiver", Goal::Ratio(0.35)),
     ("F", "all of A withdrawn", Goal::Ratio(0.45)),
     ("A10", "A with 100,000", Goal::None),
@@ -21,6 +21,7 @@ const ROWS: [(&str, &str, Goal); 17] = [
     ("D", "1,000 peers of 4 prefixes, each gets 4", Goal::Ratio(0.6)),
     ("D5", "5,000 such peers", Goal::Ratio(0.1)),
     ("Dk", "D with the kernel's table", Goal::None),
+    ("D5k", "D5 with the kernel's table", Goal::None),
     ("Dburst", "1,000 connect in one instant", Goal::Seconds(0.31)),
     ("E", "100,000 routes into the kernel", Goal::Ratio(0.4)),
     ("Edown", "and out of it", Goal::None),
