@@ -284,22 +284,11 @@ pub(crate) async fn compaction(store: &Shared, p: &str) {
 }
 
 pub(crate) async fn leases(store: &Shared, p: &str) {
+    const KEPT: Duration = Duration::from_secs(5);
     let key = |name: &str| format!("{p}{name}");
     let put_leased = |name: &str, lease| Op::Put { key: key(name), value: b"x".to_vec(), lease: Some(lease) };
-    let short = store.grant(Duration::from_secs(2)).await.unwrap();
-    let kept = store.grant(Duration::from_secs(2)).await.unwrap();
     let revoked = store.grant(Duration::from_secs(60)).await.unwrap();
-    let start = write(
-        store,
-        vec![
-            put_leased("short/1", short),
-            put_leased("short/2", short),
-            put_leased("freed", short),
-            put_leased("kept", kept),
-            put_leased("revoked", revoked),
-        ],
-    )
-    .await;
+    let start = write(store, vec![put_leased("revoked", revoked)]).await;
     let mut watch = store.watch(&[p.to_owned()], start).await.unwrap();
     store.revoke(revoked).await.unwrap();
     assert_eq!(text(&delta(&mut watch).await), [format!("-{}", key("revoked"))]);
@@ -309,25 +298,40 @@ pub(crate) async fn leases(store: &Shared, p: &str) {
     let gone = store.commit(Txn { compare: vec![], ops: vec![put_leased("late", revoked)] }).await;
     assert!(matches!(gone, Err(StoreError::LeaseEnded(lease)) if lease == revoked), "{gone:?}");
 
+    // The short one is long enough for the two writes below, the kept one for a store that stalls between renewals.
+    let kept = store.grant(KEPT).await.unwrap();
+    let kept_ends = tokio::time::Instant::now() + KEPT;
+    let short = store.grant(Duration::from_secs(3)).await.unwrap();
+    let leased = vec![
+        put_leased("short/1", short),
+        put_leased("short/2", short),
+        put_leased("freed", short),
+        put_leased("kept", kept),
+    ];
+    write(store, leased).await;
+    assert_eq!(delta(&mut watch).await.changes.len(), 4);
+
     // A write without the lease frees the key of it.
     write(store, vec![put(&key("freed"), "free")]).await;
     assert_eq!(text(&delta(&mut watch).await), [format!("+{}=free", key("freed"))]);
 
     // One lives while it is renewed, the other one ends, seen by watchers as one change.
-    let renewing = async {
-        loop {
+    let renewing = async |until: Option<tokio::time::Instant>| {
+        while until.is_none_or(|end| tokio::time::Instant::now() < end) {
             tokio::time::sleep(Duration::from_millis(300)).await;
             assert!(store.keep_alive(kept).await.unwrap());
         }
     };
     let ended = tokio::select! {
         ended = delta(&mut watch) => ended,
-        () = renewing => unreachable!(),
+        () = renewing(None) => unreachable!(),
     };
     let mut got = text(&ended);
     got.sort();
     assert_eq!(got, [format!("-{}", key("short/1")), format!("-{}", key("short/2"))]);
     assert!(!store.keep_alive(short).await.unwrap());
+    // Past its end without the renewals, and past the time that a store takes to notice.
+    renewing(Some(kept_ends + Duration::from_secs(1))).await;
     let list = store.list(&[p.to_owned()]).await.unwrap();
     let keys: Vec<_> = list.entries.into_iter().map(|kv| kv.key).collect();
     assert_eq!(keys, [key("freed"), key("kept")]);
