@@ -26,6 +26,7 @@ mod facts;
 mod heap;
 mod heard;
 mod host;
+mod leave;
 mod logging;
 mod metrics;
 mod mrt;

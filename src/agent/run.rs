@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use super::backend::{Ask, Live};
 use super::core::{Core, Effect};
 use super::options::Settings;
-use super::{host, logging, presence};
+use super::{host, leave, logging, presence};
 use crate::kernel::{KernelFact, KernelHandle, KernelIntent, ToKernel};
 use crate::model::watch_scope;
 use crate::serve;
@@ -23,6 +23,8 @@ use crate::store::{self, Feed, FeedEvent, Store, StoreOptions};
 const STORE_PATIENCE: Duration = Duration::from_secs(3);
 /// From the last End-of-RIB to the sweep of stale routes: FRR 8.4 sends its `default-originate` 0.6 s after it.
 const SWEEP_DELAY: Duration = Duration::from_secs(2);
+/// What most stops are.
+const GRACEFUL_STOP: &str = "sessions close for a graceful restart, routes stay";
 
 /// What the agent is asked to be.
 #[derive(Debug, Clone)]
@@ -278,12 +280,19 @@ impl Agent {
         }
     }
 
-    /// SIGTERM: close sessions so that graceful-restart helpers keep our routes; kernel state stays.
+    /// SIGTERM: close sessions so that graceful-restart helpers keep our routes, unless the host goes down, too; kernel
+    /// state stays.
     async fn stop(&mut self) {
         self.stopping = true;
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
-        tracing::info!(target: "tortie", "stopping: sessions close for a graceful restart, routes stay");
         self.live.ready.store(false, Ordering::Relaxed);
+        let leaves = leave::host_goes_down(leave::MANAGER).await;
+        let what =
+            if leaves { "the host goes down: sessions are drained, then they end" } else { GRACEFUL_STOP };
+        tracing::info!(target: "tortie", "stopping: {what}");
+        if let Some(speaker) = self.live.speaker.load_full().filter(|_| leaves) {
+            leave::drain(&speaker).await;
+        }
         self.presence.stop().await;
         self.stations.stop().await;
         // The kernel first: sessions that close take their routes out of the speaker, and those stay in the kernel.
@@ -295,8 +304,8 @@ impl Agent {
             .await;
         }
         if let Some((speaker, thread)) = self.speaker.take() {
-            let text = "agent stopping".to_owned();
-            if speaker.send(ToSpeaker::Shutdown { graceful: true, text }).is_ok() {
+            let text = if leaves { "host goes down" } else { "agent stopping" }.to_owned();
+            if speaker.send(ToSpeaker::Shutdown { graceful: !leaves, text }).is_ok() {
                 let ended = tokio::task::spawn_blocking(move || thread.join());
                 let _ = tokio::time::timeout(Duration::from_secs(5), ended).await;
             }

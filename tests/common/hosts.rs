@@ -15,6 +15,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Output, Stdio};
@@ -146,6 +147,14 @@ impl Hosts {
 
     fn shared(&self) -> PathBuf {
         self.lab.lab_dir().join("store")
+    }
+
+    /// A program that agents find before the system's one of this name.
+    pub(crate) fn tool(&self, name: &str, script: &str) {
+        let dir = self.shared().join("bin");
+        std::fs::create_dir_all(&dir).unwrap();
+        std::fs::write(dir.join(name), format!("#!/bin/sh\n{script}\n")).unwrap();
+        std::fs::set_permissions(dir.join(name), std::fs::Permissions::from_mode(0o755)).unwrap();
     }
 
     /// Lets a host's agent start.
@@ -511,7 +520,9 @@ fn text(plan: &Plan) -> String {
     };
     for host in 1..=plan.hosts {
         let flags = plan.flags.get(&host).map_or("", String::as_str);
-        let agent = format!("{TORTIE} --datastore {} --node host{host} agent {flags}", url(host));
+        let store = url(host);
+        let agent =
+            format!("env PATH=/store/bin:$PATH {TORTIE} --datastore {store} --node host{host} agent {flags}");
         let _ = write!(
             nodes,
             "    host{host}:\n      image: tortie\n      binds: [\"__clabDir__/store:/store\"]\n      \
