@@ -11,9 +11,24 @@ use crate::attr::{Attributes, Edits};
 use crate::types::{Family, RouterId};
 use crate::wire::Role;
 
-/// A configured peer; chosen by the embedder, never reused for another peer while the speaker lives.
+/// A configured peer; chosen by the embedder below 2^31, never reused for another peer while the speaker lives. The speaker
+/// itself names peers that come from a range from 2^31 on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerId(pub u32);
+
+impl PeerId {
+    pub(crate) const DYNAMIC: u32 = 1 << 31;
+
+    /// A peer that came from a range ([`Input::Range`]).
+    #[must_use]
+    pub fn is_dynamic(self) -> bool {
+        self.0 >= Self::DYNAMIC
+    }
+}
+
+/// A range of addresses from which sessions are taken; chosen by the embedder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RangeId(pub u32);
 
 /// One TCP connection; chosen by the embedder, never reused while the speaker lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -165,6 +180,36 @@ impl PeerConfig {
     }
 }
 
+/// Addresses from which sessions are taken although no peer is configured there: dynamic neighbours, or listen ranges. Each
+/// that comes makes a peer, which is never dialled, and which is forgotten when its session is over and none of its routes
+/// is kept (RFC 4724 4.2).
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RangeConfig {
+    /// The addresses. Of several ranges that hold an address the one with the longest prefix counts; a configured peer
+    /// counts before all ranges.
+    pub prefix: Cidr,
+    /// Peers at one time, those included that are coming up and those whose routes are kept. Further connections are told
+    /// Cease 5 (RFC 4486).
+    pub max_peers: u32,
+    /// What its peers have in common. Each gets the address that it comes from, and that behind `name` as its name;
+    /// `remote` (but for the port that is shown) and `dial` do not count.
+    pub peer: PeerConfig,
+}
+
+impl RangeConfig {
+    /// A range of at most 100 peers of this AS (or [`ANY_EXTERNAL`]), as [`PeerConfig::new`] makes them, in the unicast
+    /// family of the prefix. Their names are their addresses.
+    #[must_use]
+    pub fn new(prefix: Cidr, asn: u32) -> Self {
+        let mut peer = PeerConfig::new(SocketAddr::new(prefix.addr(), 179), asn);
+        peer.families = vec![if prefix.is_v4() { Family::Ipv4Unicast } else { Family::Ipv6Unicast }];
+        peer.dial = Dial::Passive;
+        peer.name = "".into();
+        Self { prefix, max_peers: 100, peer }
+    }
+}
+
 /// As [`PeerConfig::asn`]: any AS but our own towards the peer; which, its OPEN says.
 pub const ANY_EXTERNAL: u32 = 0;
 
@@ -254,6 +299,11 @@ pub enum Input<'a> {
     Peer(PeerId, Box<PeerConfig>),
     /// The peer is gone: Cease 3 (de-configured).
     RemovePeer(PeerId),
+    /// A new or changed range. Its peers follow what changes no OPEN; for any other change, and where another range now
+    /// has a longer prefix for their address, they are removed (Cease 3) and may come again.
+    Range(RangeId, Box<RangeConfig>),
+    /// The range is gone, and so are its peers: Cease 3 (de-configured).
+    RemoveRange(RangeId),
     /// Decide anew with this policy; routes are re-evaluated in slices, sessions stay.
     Policy(PolicyHandle),
     /// Local routes that come (`Some`) and go (`None`).
@@ -339,6 +389,19 @@ pub enum Event {
     WantWrite(ConnId),
     /// Close once everything from `poll_transmit` is written; the connection is unknown from now on.
     Close(ConnId),
+    /// A peer came from a range; told before anything else of it.
+    DynamicPeer {
+        /// What the speaker calls it.
+        peer: PeerId,
+        /// Where it came from.
+        range: RangeId,
+        /// Its name.
+        name: Arc<str>,
+        /// Its address; the port is that of [`RangeConfig::peer`].
+        remote: SocketAddr,
+    },
+    /// A peer that came from a range is forgotten: nothing more is told of it.
+    DynamicPeerGone(PeerId),
     /// A peer changed its state.
     State {
         /// Which.

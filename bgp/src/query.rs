@@ -7,7 +7,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tortie_config::Cidr;
 
-use crate::api::{ConnId, Down, Drain, NextHopState, PeerId, State};
+use crate::api::{ConnId, Down, Drain, NextHopState, PeerId, RangeId, State};
 use crate::attr::Attributes;
 use crate::types::{Family, RouterId};
 
@@ -161,6 +161,8 @@ pub struct PeerStatus {
     pub id: PeerId,
     /// Its configured name.
     pub name: Arc<str>,
+    /// The range that it came from; `None`: it is configured.
+    pub range: Option<RangeId>,
     /// Where it listens.
     pub remote: SocketAddr,
     /// Its configured AS.
@@ -199,6 +201,24 @@ pub struct PeerStatus {
     pub told: bool,
     /// Its session.
     pub conn: Option<ConnId>,
+}
+
+/// A range of addresses from which sessions are taken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RangeStatus {
+    /// Which.
+    pub id: RangeId,
+    /// Its addresses.
+    pub prefix: Cidr,
+    /// Peers that are there because of it.
+    pub peers: u32,
+    /// How many there may be.
+    pub max_peers: u32,
+    /// Connections that were turned away because it was full.
+    pub refused: u64,
+    /// Why the last session or attempt of any of its peers ended, whose, and how long ago; it outlives the peer.
+    pub last_down: Option<(IpAddr, Down, Duration)>,
 }
 
 /// Which table.

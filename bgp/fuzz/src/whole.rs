@@ -12,9 +12,9 @@ use tortie_bgp::wire::{
     AddPath, Capabilities, Families, Frame, GracefulRestart, Open, Role, write_keepalive,
 };
 use tortie_bgp::{
-    Cidr, ConnId, Dial, Event, Export, Family, GlobalConfig, Import, Input, NextHopState, Origination,
-    PeerConfig, PeerId, PeerView, Policy, PolicyHandle, Reset, RouteMatch, RouteQuery, RouteTable, RouteView,
-    RouterId, Speaker, Tag, Transmit,
+    ANY_EXTERNAL, Cidr, ConnId, Dial, Event, Export, Family, GlobalConfig, Import, Input, NextHopState,
+    Origination, PeerConfig, PeerId, PeerView, Policy, PolicyHandle, RangeConfig, RangeId, Reset, RouteMatch,
+    RouteQuery, RouteTable, RouteView, RouterId, Speaker, Tag, Transmit,
 };
 
 const PEERS: u8 = 4;
@@ -81,6 +81,15 @@ fn config(peer: u8, choice: u8) -> PeerConfig {
     c.role = (peer == 2).then_some(Role::Customer);
     c.policy_class = u64::from(choice & 1);
     c
+}
+
+/// Takes the addresses of peers that are not configured.
+fn range(choice: u8) -> RangeConfig {
+    let mut range = RangeConfig::new(Cidr::v4(Ipv4Addr::new(192, 0, 2, 0), 29), ANY_EXTERNAL);
+    range.peer = config(0, choice);
+    range.peer.asn = if choice & 1 == 0 { ANY_EXTERNAL } else { OURS };
+    range.max_peers = u32::from(choice % 4);
+    range
 }
 
 fn greeting(peer: u8, choice: u8) -> Vec<u8> {
@@ -329,6 +338,8 @@ pub fn session(data: &[u8]) {
                     4 => rig.give(Input::Reset(peer, Reset::Hard(String::new()))),
                     5 => rig.give(Input::RemovePeer(peer)),
                     6 => rig.give(Input::BfdDown { peer, text: "cut".into(), independent: arg & 4 != 0 }),
+                    7 | 8 => rig.give(Input::Range(RangeId(u32::from(arg & 1)), Box::new(range(*op ^ arg)))),
+                    9 => rig.give(Input::RemoveRange(RangeId(u32::from(arg & 1)))),
                     _ => {}
                 }
             }
@@ -365,6 +376,10 @@ fn end(mut rig: Rig) {
     for peer in 0..PEERS {
         rig.give(Input::RemovePeer(PeerId(u32::from(peer))));
     }
+    for range in 0..2 {
+        rig.give(Input::RemoveRange(RangeId(range)));
+    }
+    assert_eq!(rig.speaker.peers(rig.now).count(), 0, "a peer without a range");
     let none: Vec<_> = (0..=255).map(|n| (prefix(n), None)).collect();
     rig.give(Input::Local(&none));
     rig.wait(Duration::from_secs(600));

@@ -234,6 +234,11 @@ impl Sources {
         u32::try_from(self.0.insert(source)).unwrap_or(LOCAL)
     }
 
+    /// Those included whose routes are not all gone yet.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     pub(crate) fn remove(&mut self, number: u32) {
         self.0.try_remove(number as usize);
     }

@@ -1,7 +1,8 @@
 //! Sessions: peers and their connections as values, timers, and OPENs.
 //!
 //! What is here: the state of a peer ([`Peer`]) and of a connection ([`Conn`]), the heap of deadlines ([`timers`]), and what
-//! we offer and accept in an OPEN ([`open`]), with the roles that may meet in one ([`role`]). What is not: the transitions between states, which need tables and peers
+//! we offer and accept in an OPEN ([`open`]), with the roles that may meet in one ([`role`]), and the ranges of addresses from which
+//! peers are taken that nobody configured ([`range`]). What is not: the transitions between states, which need tables and peers
 //! together and live in [`speaker`](crate::speaker).
 //!
 //! A peer has up to two connections, one in each direction, until a collision or Established leaves one. The state that
@@ -10,6 +11,7 @@
 pub(crate) mod conn;
 pub(crate) mod mistake;
 pub(crate) mod open;
+pub(crate) mod range;
 pub(crate) mod role;
 pub(crate) mod timers;
 pub(crate) mod without;
@@ -18,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 
-use crate::api::{ConnId, Down, Drain, PeerConfig, PeerId, State};
+use crate::api::{ConnId, Down, Drain, PeerConfig, PeerId, RangeId, State};
 use crate::query::MessageCounts;
 use crate::session::mistake::Mistake;
 use crate::session::without::Without;
@@ -56,10 +58,12 @@ pub(crate) struct LongLived {
     pub(crate) until: Option<Instant>,
 }
 
-/// A configured peer.
+/// A configured peer, or one that came from a range.
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) id: PeerId,
+    /// The range that it came from: it is forgotten when nothing is left of it.
+    pub(crate) range: Option<RangeId>,
     pub(crate) config: PeerConfig,
     /// State that was last told.
     pub(crate) state: State,
@@ -106,6 +110,7 @@ impl Peer {
     pub(crate) fn new(id: PeerId, config: PeerConfig, now: Instant) -> Self {
         Self {
             id,
+            range: None,
             config,
             state: State::Idle,
             since: now,

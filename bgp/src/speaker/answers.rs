@@ -9,7 +9,7 @@ use super::restart::groups;
 use crate::api::{PeerId, State};
 use crate::out::group::Group;
 use crate::out::member::EndOfRib;
-use crate::query::{FamilyStatus, LastError, PeerStatus, RestartPhase, SessionStatus, Totals};
+use crate::query::{FamilyStatus, LastError, PeerStatus, RangeStatus, RestartPhase, SessionStatus, Totals};
 use crate::session::{Dialling, Peer, Restart};
 use crate::types::Family;
 
@@ -45,6 +45,21 @@ impl Speaker {
         }))
     }
 
+    /// All ranges, in the order of their ids.
+    pub fn ranges(&self, now: Instant) -> impl Iterator<Item = RangeStatus> {
+        self.ranges.iter().map(move |(id, range)| RangeStatus {
+            id,
+            prefix: range.config.prefix,
+            peers: u32::try_from(range.peers.len()).unwrap_or(u32::MAX),
+            max_peers: range.config.max_peers,
+            refused: range.refused,
+            last_down: range
+                .last_down
+                .as_ref()
+                .map(|(addr, down, at)| (*addr, down.clone(), now.saturating_duration_since(*at))),
+        })
+    }
+
     pub(super) fn group(&self, family: Family, id: u32) -> Option<&Group> {
         match family {
             Family::Ipv4Unicast => self.v4.group(id),
@@ -57,6 +72,7 @@ impl Speaker {
         PeerStatus {
             id: peer.id,
             name: peer.config.name.clone(),
+            range: peer.range,
             remote: peer.config.remote,
             asn: self.shared.sources.get(number).map_or(peer.config.asn, |s| s.asn),
             local_asn: self.shared.sources.get(number).map_or(self.global.asn, |s| s.local_asn),

@@ -7,8 +7,8 @@ use tortie_config::Cidr;
 use super::Speaker;
 use super::connect::pair;
 use crate::api::{
-    Dial, Down, DownCode, GlobalConfig, NextHopState, Origination, PeerConfig, PeerId, PolicyHandle, Reset,
-    Tag,
+    Dial, Down, DownCode, GlobalConfig, NextHopState, Origination, PeerConfig, PeerId, PolicyHandle, RangeId,
+    Reset, Tag,
 };
 use crate::attr::Attributes;
 use crate::out::rib::FamilyRib;
@@ -34,6 +34,12 @@ impl Speaker {
     }
 
     fn add_peer(&mut self, id: PeerId, config: PeerConfig) {
+        self.remove_dynamic_at(address_of(config.remote));
+        self.insert_peer(id, config, None);
+    }
+
+    /// Adds a peer, which came from this range or is configured.
+    pub(super) fn insert_peer(&mut self, id: PeerId, config: PeerConfig, range: Option<RangeId>) -> u32 {
         let number = self.shared.sources.insert(Source {
             id,
             name: config.name.clone(),
@@ -55,15 +61,19 @@ impl Speaker {
         let client = config.reflector_client;
         let mut peer = Peer::new(id, config, self.now);
         peer.drain = self.drain;
+        peer.range = range;
         self.peers.insert(number, peer);
         self.count_transit(number, true);
         self.set_client(number, client);
         self.plan_dial(number, false);
-        self.tell_state(number, None);
+        if range.is_none() {
+            self.tell_state(number, None);
+        }
         self.look_at_deferral();
+        number
     }
 
-    fn change_peer(&mut self, number: u32, config: PeerConfig) {
+    pub(super) fn change_peer(&mut self, number: u32, config: PeerConfig) {
         let Some(peer) = self.peers.get_mut(&number) else { return };
         let old = std::mem::replace(&mut peer.config, config.clone());
         if old == config {
@@ -71,6 +81,9 @@ impl Speaker {
         }
         let reset = open::needs_reset(&old, &config);
         if reset {
+            if address_of(old.remote) != address_of(config.remote) {
+                self.remove_dynamic_at(address_of(config.remote));
+            }
             let who = |c: &PeerConfig| (address_of(c.remote), c.asn, open::local_asn(&self.global, c));
             let cease = Notification::new(ErrorCode::CONFIGURATION_CHANGE);
             // What another one said is not worth keeping.
@@ -149,8 +162,17 @@ impl Speaker {
         self.end_sessions(number, &cease, true, DownCode::Config, "the peer is no longer configured");
         self.count_transit(number, false);
         self.set_client(number, None);
+        let mut was_up = true;
         if let Some(peer) = self.peers.remove(&number) {
             self.forget_address(number, address_of(peer.config.remote));
+            was_up = peer.was_up;
+            self.left_range(number, &peer);
+        }
+        if !was_up {
+            // It never had a route.
+            self.shared.sources.remove(number);
+            self.look_at_deferral();
+            return;
         }
         if let Some(source) = self.shared.sources.get_mut(number) {
             source.removed = true;
@@ -204,7 +226,7 @@ impl Speaker {
         }
     }
 
-    fn count_transit_of(&mut self, config: &PeerConfig, add: bool) {
+    pub(super) fn count_transit_of(&mut self, config: &PeerConfig, add: bool) {
         let ebgp = config.asn != open::local_asn(&self.global, config);
         if ebgp || config.reflector_client.is_some() {
             self.transit_peers =
@@ -269,6 +291,7 @@ impl Speaker {
             }
             self.count_transit(number, true);
         }
+        self.count_ranges();
         self.walk_all();
     }
 

@@ -104,8 +104,9 @@ impl Speaker {
         // has no session gets it.
         let free = |n: &&u32| self.peers.get(n).is_some_and(|p| p.session.is_none());
         let number = candidates.and_then(|c| c.iter().find(free).or_else(|| c.first())).copied();
+        let Some(number) = number.or_else(|| self.came_from_range(conn, remote)) else { return };
         let now = self.now;
-        let Some((number, peer)) = number.and_then(|n| Some((n, self.peers.get(&n)?))) else {
+        let Some(peer) = self.peers.get(&number) else {
             self.events.push_back(Event::Close(conn));
             return;
         };
@@ -436,6 +437,7 @@ impl Speaker {
         self.release(rival);
         let told = (!collided || was_session).then_some(down);
         self.tell_state(number, told);
+        self.may_fade(number);
     }
 
     /// Keeps an error for people.
@@ -449,8 +451,11 @@ impl Speaker {
 
     pub(super) fn note_down(&mut self, number: u32, down: &Down) {
         let now = self.now;
-        if let Some(peer) = self.peers.get_mut(&number) {
-            peer.last_down = Some((down.clone(), now));
+        let Some(peer) = self.peers.get_mut(&number) else { return };
+        peer.last_down = Some((down.clone(), now));
+        let address = address_of(peer.config.remote);
+        if let Some(range) = peer.range.and_then(|id| self.ranges.get_mut(id)) {
+            range.last_down = Some((address, down.clone(), now));
         }
     }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::Speaker;
 use super::restart::groups;
 use crate::api::{ConnId, Event, PrefixLimit};
+use crate::session::timers::Timer;
 use crate::types::Family;
 use crate::wire::{ErrorCode, Notification};
 
@@ -64,6 +65,10 @@ impl Speaker {
         if let Some(peer) = self.peers.get_mut(&number) {
             // Before the session ends, because its end plans the next attempt.
             peer.penalty_until = Some(until);
+            if peer.range.is_some() {
+                // Forgotten earlier, it could come again at once.
+                self.timers.set(Timer::Restart(number), until);
+            }
         }
         self.refuse(id, too_many(family, max));
     }

@@ -3,6 +3,7 @@
 //! ```text
 //!  Input --> handle --+--> connect   dial, accept, OPEN, collision, up and down
 //!                     +--> config    peers, global, policy, local routes
+//!                     +--> ranges    peers that nobody configured
 //!                     +--> receive   octets -> messages -> tables
 //!                     +--> refresh   routes again, asked for and sent
 //!                     +--> restart   graceful restart, ours and theirs; stale: routes of those that are away
@@ -21,6 +22,7 @@ mod best;
 mod config;
 mod connect;
 mod limits;
+mod ranges;
 mod receive;
 mod refresh;
 mod restart;
@@ -44,6 +46,7 @@ use crate::out::rib::FamilyRib;
 use crate::query::RouteChanges;
 use crate::rib::Shared;
 use crate::session::conn::Conn;
+use crate::session::range::Ranges;
 use crate::session::timers::Timers;
 use crate::session::{Jitter, Peer};
 
@@ -60,6 +63,11 @@ pub struct Speaker {
     peers: FxHashMap<u32, Peer>,
     ids: BTreeMap<PeerId, u32>,
     by_address: FxHashMap<IpAddr, SmallVec<[u32; 1]>>,
+    ranges: Ranges,
+    /// Peers of ranges of which nothing may be left.
+    fading: Vec<u32>,
+    /// Peers of ranges so far.
+    dynamic_made: u32,
     /// Configured peers that may be sent learned routes.
     transit_peers: usize,
     /// Cluster ids with the number of clients in each.
@@ -115,6 +123,9 @@ impl Speaker {
             peers: FxHashMap::default(),
             ids: BTreeMap::new(),
             by_address: FxHashMap::default(),
+            ranges: Ranges::default(),
+            fading: Vec::new(),
+            dynamic_made: 0,
             transit_peers: 0,
             clusters: BTreeMap::new(),
             conns: FxHashMap::default(),
@@ -145,6 +156,8 @@ impl Speaker {
             Input::Global(global) => self.set_global(global),
             Input::Peer(id, config) => self.set_peer(id, *config),
             Input::RemovePeer(id) => self.remove_peer(id),
+            Input::Range(id, config) => self.set_range(id, *config),
+            Input::RemoveRange(id) => self.remove_range(id),
             Input::Policy(policy) => self.set_policy(policy),
             Input::Local(changes) => self.set_local(changes),
             Input::LocalReady => self.local_ready(),

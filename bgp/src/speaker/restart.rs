@@ -92,7 +92,8 @@ impl Speaker {
                 return;
             }
             let up_settled = self.peers.values().all(|p| p.session.is_none() || self.is_settled(p));
-            let all_up = self.peers.values().all(|p| p.session.is_some());
+            // Who may come from a range nobody knows.
+            let all_up = self.ranges.is_empty() && self.peers.values().all(|p| p.session.is_some());
             let waited = since_start >= SETTLE && self.restart.first_up.is_some();
             if !up_settled || (!all_up && !waited) {
                 if !waited {

@@ -163,6 +163,7 @@ impl Speaker {
         if peer.restart == Restart::LongLived && peer.long_lived.iter().all(|l| l.until.is_none()) {
             peer.restart = Restart::No;
         }
+        self.may_fade(number);
     }
 
     fn set_restart(&mut self, number: u32, restart: Restart) {

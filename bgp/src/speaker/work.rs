@@ -12,7 +12,10 @@ const TIMERS: usize = 512;
 
 impl Speaker {
     pub(super) fn has_work(&self) -> bool {
-        !self.ready.is_empty() || self.v4.has_work(&self.shared) || self.v6.has_work(&self.shared)
+        !self.ready.is_empty()
+            || !self.fading.is_empty()
+            || self.v4.has_work(&self.shared)
+            || self.v6.has_work(&self.shared)
     }
 
     pub(super) fn work(&mut self) {
@@ -23,6 +26,7 @@ impl Speaker {
         if !self.ready.is_empty() {
             self.read_queued();
         }
+        self.fade();
         let mut done = Vec::new();
         if self.v4.has_work(&self.shared) {
             self.v4.work(&mut self.shared, &mut self.wake, |job| done.push((Family::Ipv4Unicast, job)));

@@ -17,6 +17,7 @@ mod laws;
 mod limits;
 mod long_lived;
 mod net;
+mod ranges;
 mod raw;
 mod refresh;
 mod restart;

@@ -395,6 +395,11 @@ impl Net {
         self.nodes[node].speaker.peer(PeerId(peer as u32), self.now).unwrap()
     }
 
+    /// Whether a node's session with the first one is up.
+    pub(crate) fn is_established(&self, node: usize) -> bool {
+        self.state(node, 0) == State::Established
+    }
+
     pub(crate) fn is_up(&self, a: usize, b: usize) -> bool {
         self.state(a, b) == State::Established && self.state(b, a) == State::Established
     }
