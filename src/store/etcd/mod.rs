@@ -169,12 +169,10 @@ impl Store for EtcdStore {
     }
 
     async fn keep_alive(&self, lease: LeaseId) -> Result<bool, StoreError> {
-        let send = |client: Client| async move {
-            let (_keeper, mut answers) = client.lease_client().keep_alive(lease.0).await?;
-            answers.message().await
-        };
+        // The call itself asks once and reads the answer; the stream that it gives is for further requests.
+        let send = |client: Client| async move { client.lease_client().keep_alive(lease.0).await.map(drop) };
         match self.pool.call(Attempts::Several, send).await.map_err(|e| ended_lease(e, Some(lease))) {
-            Ok(answer) => Ok(answer.is_some_and(|answer| answer.ttl() > 0)),
+            Ok(()) => Ok(true),
             Err(StoreError::LeaseEnded(_)) => Ok(false),
             Err(e) => Err(e),
         }
