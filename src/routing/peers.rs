@@ -264,6 +264,7 @@ impl Ends<'_> {
         peer.bfd = value.bfd.clone();
         peer.role = value.role.map(resource::Role::opposite);
         peer.role_strict = value.role_strict;
+        peer.add_path = value.add_path.as_ref().map(resource::AddPath::opposite);
         peer.ttl_security = value.ttl_security;
         // What they call our AS, when it is not the one we have.
         peer.local_asn = value.as_num.number().map(resource::Asn::get).filter(|asn| *asn != self.local.asn);
@@ -304,7 +305,7 @@ impl Ends<'_> {
         peer.ttl_security = value.ttl_security;
         peer.max_prefixes = value.max_prefixes.clone();
         peer.extended_messages = value.extended_messages.unwrap_or(true);
-        peer.add_path = value.add_path;
+        peer.add_path = value.add_path.clone();
         peer.password = value.password.clone();
         peer.bfd = value.bfd.clone();
         peer.role = value.role;

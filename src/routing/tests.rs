@@ -3,7 +3,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tortie_config::resource::{Community, RouteSource};
+use tortie_config::resource::{AddPath, Community, RouteSource};
 
 use super::*;
 use crate::model::tests::{FakeStore, delete, history, put, snapshot};
@@ -183,6 +183,12 @@ fn an_explicit_peer_that_is_a_host_takes_the_place_of_its_mesh_session() {
     assert_eq!(names(&intent), ["Mesh_192_0_2_10", "Node_192_0_2_99"]);
     let peer = &intent.peers["Node_192_0_2_99"];
     assert_eq!((peer.name.as_str(), peer.dial_after), ("c", Some(SECONDS(5))));
+    // The other end of it does the other half.
+    let value = r#"{"as_num":"64512","role":"customer","add_path":{"receive":true,"send":3},"bfd":true}"#;
+    let intent = plan(&with(MESH, &[("bgp/v1/host/c/peer_v4/192.0.2.9", value)]));
+    let peer = &intent.peers["Node_192_0_2_99"];
+    assert_eq!((&peer.add_path, peer.role), (&Some(AddPath::new(true, 3)), Some(Role::Provider)));
+    assert!(peer.bfd.is_some());
 }
 
 #[test]
@@ -191,7 +197,7 @@ fn options_of_a_peer_reach_its_session() {
         "long_lived_restart_time":"1h",
         "keepalive_time":"10s","hold_time":"45s","next_hop_mode":"Keep","ttl_security":3,"num_allow_local_as":2,
         "local_as_num":"65099","passive_mode":true,"filters":["f"],"max_prefixes":100,"role":"customer","role_strict":true,"send_hold_time":"600s","families":["ipv4","ipv6"],
-        "extended_messages":false,"own_only":true,"import_pools":false,
+        "extended_messages":false,"own_only":true,"import_pools":false,"add_path":4,
         "bfd":{"interval":"50ms","multiplier":5}}"#;
     let intent = plan(&with(
         MESH,
@@ -210,6 +216,7 @@ fn options_of_a_peer_reach_its_session() {
     let limit = peer.max_prefixes.as_ref().and_then(|limits| limits.limit);
     assert_eq!((peer.local_asn, limit, peer.extended_messages), (Some(65099), Some(100), false));
     assert_eq!((peer.role, peer.role_strict), (Some(Role::Customer), true));
+    assert_eq!(peer.add_path, Some(AddPath::new(true, 4)));
     assert_eq!(peer.send_hold_time, Some(SECONDS(600)));
     assert_eq!((peer.ipv4, peer.ipv6), (true, true));
     let bfd = peer.bfd.as_ref().unwrap();

@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use tortie_bgp::wire::Role;
-use tortie_bgp::{ConnId, Dial, Family, NextHopMode, PeerConfig, PeerId, PrefixLimit, Speaker, State};
+use tortie_bgp::{
+    ADD_PATH_MAX, ConnId, Dial, Family, NextHopMode, PeerConfig, PeerId, PrefixLimit, Speaker, State,
+};
 use tortie_config::link_local;
 
 use crate::routing::{self, AddPath, PeerIntent};
@@ -215,8 +217,8 @@ fn min_ttl(hops: u8) -> u8 {
     255 - hops.saturating_sub(1)
 }
 
-/// Paths of a prefix that a peer with `add_path` is sent: the best one and the next.
-const ADD_PATH_SENT: u8 = 2;
+// What may stand in the store can be sent.
+const _: () = assert!(AddPath::MOST == ADD_PATH_MAX);
 
 fn config(intent: &PeerIntent, name: Arc<str>, classes: &Classes) -> PeerConfig {
     let mut families = Vec::with_capacity(2);
@@ -249,8 +251,8 @@ fn config(intent: &PeerIntent, name: Arc<str>, classes: &Classes) -> PeerConfig 
     config.restart_time = Some(intent.restart_time);
     config.long_lived_restart_time = intent.long_lived_restart_time;
     config.extended_messages = intent.extended_messages;
-    config.add_path_receive = intent.add_path.is_some_and(AddPath::receives);
-    config.add_path_send = if intent.add_path.is_some_and(AddPath::sends) { ADD_PATH_SENT } else { 0 };
+    config.add_path_receive = intent.add_path.as_ref().is_some_and(|paths| paths.receive);
+    config.add_path_send = intent.add_path.as_ref().map_or(0, |paths| paths.send);
     let limits = intent.max_prefixes.as_ref();
     config.max_prefixes = limits.and_then(|limits| {
         let mut limit = PrefixLimit::new(limits.limit?);

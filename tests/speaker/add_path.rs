@@ -62,7 +62,7 @@ fn us(kind: &Kind) -> tortie::routing::RoutingIntent {
     let mut us = intent(US, 64512, &["10.1.0.0/26"]);
     let mut them = peer(&kind.at(), "192.0.2.1", kind.asn());
     them.ipv6 = false;
-    them.add_path = Some(AddPath::Both);
+    them.add_path = Some(AddPath::new(true, 2));
     us.peers.insert("them".into(), them);
     us
 }
@@ -136,6 +136,28 @@ fn sends(kind: &Kind) {
     kind.has(&daemon, &both[..1], &both[1..]);
     b.stop(false, "");
     kind.has(&daemon, &[], &both);
+}
+
+/// Of three paths, as many go as the configuration says, without a new session.
+fn sends_exactly(kind: &Kind) {
+    let daemon = kind.start();
+    let mut us = us(kind);
+    for last in [2, 3, 4] {
+        let mut them = peer(&format!("192.0.2.{last}:1790"), "192.0.2.1", 64600 + last);
+        them.ipv6 = false;
+        us.peers.insert(format!("origin-{last}"), them);
+    }
+    let mut a = Node::start(us);
+    let _origins = [2, 3, 4].map(|last| origin(last, US, 64512));
+    let all = ["64512 64602", "64512 64603", "64512 64604"];
+    kind.has(&daemon, &all[..2], &all[2..]);
+    for paths in [3, 1, 2] {
+        a.intent.peers.get_mut("them").unwrap().add_path = Some(AddPath::new(true, paths));
+        a.apply();
+        let (sent, kept) = all.split_at(paths.into());
+        kind.has(&daemon, sent, kept);
+    }
+    assert_eq!(a.peer("them").unwrap().flaps, 0);
 }
 
 fn answer(program: &Path, arguments: &[&str]) -> String {
@@ -351,6 +373,7 @@ fn add_path_sent_to_bird() {
         && let Some(kind) = bird()
     {
         sends(&kind);
+        sends_exactly(&kind);
     }
 }
 

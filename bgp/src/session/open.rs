@@ -127,7 +127,7 @@ pub(crate) fn needs_reset(old: &PeerConfig, new: &PeerConfig) -> bool {
             c.extended_messages,
             c.role,
             c.role_strict,
-            (c.add_path_receive, c.add_path_send),
+            (c.add_path_receive, c.add_path_send > 0),
         )
     };
     key(old) != key(new)

@@ -200,18 +200,28 @@ impl Speaker {
         Some((key, Face { id: peer.id, name: peer.config.name.clone() }))
     }
 
-    /// Puts an established peer into the update groups that fit it. `known`: what it was told in those that it left.
-    pub(super) fn join_groups(&mut self, number: u32, family: Family, known: Vec<Option<Known>>) {
-        let Some((key, face)) = self.group_key(number, family) else { return };
+    /// The update groups that fit an established peer, one for each path of a prefix that it is sent, and at least so many:
+    /// the others withdraw what it was told before its configuration named fewer.
+    fn group_keys(&self, number: u32, family: Family, at_least: usize) -> Option<(Vec<GroupKey>, Face)> {
+        let (key, face) = self.group_key(number, family)?;
         let offered = self.peers.get(&number).map_or(0, |p| p.config.add_path_send);
         let planes = if key.path_id().is_some() { offered.clamp(1, ADD_PATH_MAX) } else { 1 };
+        let keys = (0..ADD_PATH_MAX).take(at_least.max(planes.into())).map(|plane| {
+            let drain = if plane < planes { key.drain } else { Drain::Withdraw };
+            GroupKey { plane, drain, ..key.clone() }
+        });
+        Some((keys.collect(), face))
+    }
+
+    /// Puts an established peer into the update groups that fit it. `known`: what it was told in those that it left.
+    pub(super) fn join_groups(&mut self, number: u32, family: Family, known: Vec<Option<Known>>) {
+        let Some((keys, face)) = self.group_keys(number, family, known.len()) else { return };
         let mut known = known.into_iter();
-        for plane in 0..planes {
-            let (key, face) = (GroupKey { plane, ..key.clone() }, face.clone());
+        for key in keys {
             let known = known.next().flatten();
             let group = match family {
-                Family::Ipv4Unicast => self.v4.join(key, face, number, known),
-                Family::Ipv6Unicast => self.v6.join(key, face, number, known),
+                Family::Ipv4Unicast => self.v4.join(key, face.clone(), number, known),
+                Family::Ipv6Unicast => self.v6.join(key, face.clone(), number, known),
             };
             if let Some(place) = self.peers.get_mut(&number).and_then(|p| p.groups.get_mut(family.index())) {
                 place.push(group);
@@ -236,13 +246,16 @@ impl Speaker {
     /// The configuration changed: the peer moves where its group no longer fits.
     pub(super) fn regroup(&mut self, number: u32) {
         for family in Family::ALL {
-            let old = self.peers.get(&number).and_then(|p| groups(p, family).first().copied());
-            let Some(old) = old else { continue };
-            let Some((key, _)) = self.group_key(number, family) else { continue };
-            let same = match family {
-                Family::Ipv4Unicast => self.v4.group(old).is_some_and(|g| g.key == key),
-                Family::Ipv6Unicast => self.v6.group(old).is_some_and(|g| g.key == key),
+            let old: Vec<u32> = self.peers.get(&number).map_or_else(Vec::new, |p| groups(p, family).to_vec());
+            if old.is_empty() {
+                continue;
+            }
+            let Some((keys, _)) = self.group_keys(number, family, old.len()) else { continue };
+            let fits = |(id, key): (&u32, &GroupKey)| match family {
+                Family::Ipv4Unicast => self.v4.group(*id).is_some_and(|g| g.key == *key),
+                Family::Ipv6Unicast => self.v6.group(*id).is_some_and(|g| g.key == *key),
             };
+            let same = old.len() == keys.len() && old.iter().zip(&keys).all(fits);
             if !same {
                 let known = self.leave_groups(number, family);
                 self.join_groups(number, family, known);

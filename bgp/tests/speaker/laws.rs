@@ -99,8 +99,8 @@ fn neighbours(members: usize, n: usize) -> Vec<usize> {
     }
 }
 
-/// Configures `n` as a peer at `at`. The middle sends two paths to member 1, three to member 4 and to the last one, takes
-/// several of the last one, and offers to send to member 2, which does not take them.
+/// Configures `n` as a peer at `at`. The middle sends two paths to member 1, three to member 4 and to the last one (of
+/// another class: one or six), takes several of the last one, and offers to send to member 2, which does not take them.
 fn half(net: &mut Net, members: usize, at: usize, n: usize, class: u64) {
     net.half(at, n, &|_: usize, c: &mut tortie_bgp::PeerConfig| {
         c.asn = asn(members, n);
@@ -111,6 +111,7 @@ fn half(net: &mut Net, members: usize, at: usize, n: usize, class: u64) {
         c.add_path_receive = many;
         c.add_path_send = match (at, n) {
             (0, 1 | 2) => 2,
+            (0, _) if many => [3, 1, 6][class as usize % 3],
             _ if many => 3,
             _ => 0,
         };

@@ -8,6 +8,7 @@ mod message;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod add_path;
 mod bfd;
 mod edits;
 mod errors;

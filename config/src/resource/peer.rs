@@ -172,7 +172,7 @@ impl Peer {
         peer.bfd = Bfd::take(fields)?;
         peer.role = fields.parsed("role", Role::EXPECTED)?;
         peer.role_strict = fields.flag("role_strict")?;
-        peer.add_path = fields.parsed("add_path", AddPath::EXPECTED)?;
+        peer.add_path = AddPath::take(fields)?;
         peer.families = families(fields)?;
         peer.extended_messages = fields.bool("extended_messages")?;
         peer.own_only = fields.flag("own_only")?;
@@ -250,7 +250,7 @@ impl Peer {
         writer.put_some("bfd", self.bfd.as_ref().map(Bfd::json));
         writer.put_text("role", self.role.as_ref());
         writer.put_some("role_strict", self.role_strict.then_some(true));
-        writer.put_text("add_path", self.add_path.as_ref());
+        writer.put_some("add_path", self.add_path.as_ref().map(AddPath::json));
         if !self.families.is_empty() {
             let names: Vec<&str> = self.families.iter().map(|family| family_name(*family)).collect();
             writer.put("families", texts(&names));

@@ -205,6 +205,93 @@ impl MaxPrefixes {
     }
 }
 
+/// Several paths per prefix (RFC 7911).
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct AddPath {
+    /// Take several from the peer.
+    pub receive: bool,
+    /// Paths of a prefix to send to the peer, the best one first; 0: it is not offered several.
+    pub send: u8,
+    /// Fields that are not named here.
+    pub extra: Extra,
+}
+
+impl AddPath {
+    /// Most paths of a prefix that are sent.
+    pub const MOST: u8 = 8;
+    /// Paths of a prefix that are sent where nobody says how many: the best one and the next.
+    pub const USUAL: u8 = 2;
+
+    const EXPECTED: &'static str = "write \"receive\", \"send\" or \"both\", how many paths to send from 1 to 8, or {\"receive\": true, \"send\": 4}";
+
+    /// Take several and send so many.
+    #[must_use]
+    pub fn new(receive: bool, send: u8) -> Self {
+        Self { receive, send, extra: Extra::default() }
+    }
+
+    /// What the other end has to do for this: send where we receive, as many as we do, and receive where we send.
+    #[must_use]
+    pub fn opposite(&self) -> Self {
+        Self::new(self.send > 0, if self.receive { self.send.max(Self::USUAL) } else { 0 })
+    }
+
+    /// `"receive"`, `"send"`, `"both"` (also `true`), the number of paths to send beside taking several, or
+    /// `{"receive": true, "send": 4}`, where `"send": true` is the usual number.
+    pub(super) fn take(fields: &mut Fields) -> Result<Option<Self>, ValueError> {
+        let Some(value) = fields.take("add_path") else { return Ok(None) };
+        let read = match &value {
+            Value::Bool(yes) => Self::new(*yes, if *yes { Self::USUAL } else { 0 }),
+            Value::String(text) if text.is_empty() => return Ok(None),
+            Value::String(text) if text == "receive" => Self::new(true, 0),
+            Value::String(text) if text == "send" => Self::new(false, Self::USUAL),
+            Value::String(text) if text == "both" => Self::new(true, Self::USUAL),
+            Value::Object(_) => Self::parse(value).map_err(|error| error.within("add_path"))?,
+            other => {
+                let paths = other.as_u64().or_else(|| other.as_str()?.parse().ok());
+                let paths = paths.and_then(|n| u8::try_from(n).ok()).filter(|n| (1..=Self::MOST).contains(n));
+                match paths {
+                    Some(paths) => Self::new(true, paths),
+                    None => return Err(ValueError::json("add_path", other, Self::EXPECTED)),
+                }
+            }
+        };
+        Ok(Some(read).filter(|read| *read != Self::default()))
+    }
+
+    fn parse(value: Value) -> Result<Self, ValueError> {
+        let mut fields = Fields::of(value)?;
+        let receive = fields.flag("receive")?;
+        let send = match fields.take("send") {
+            None | Some(Value::Bool(false)) => 0,
+            Some(Value::Bool(true)) => Self::USUAL,
+            Some(other) => {
+                let paths = other.as_u64().or_else(|| other.as_str()?.parse().ok());
+                let paths = paths.and_then(|n| u8::try_from(n).ok()).filter(|n| *n <= Self::MOST);
+                paths.ok_or_else(|| {
+                    ValueError::json("send", &other, "write true, false or a number from 0 to 8")
+                })?
+            }
+        };
+        Ok(Self { receive, send, extra: fields.rest() })
+    }
+
+    pub(super) fn json(&self) -> Value {
+        if self.extra.is_empty() {
+            match (self.receive, self.send) {
+                (true, 0) => return "receive".into(),
+                (false, Self::USUAL) => return "send".into(),
+                (true, Self::USUAL) => return "both".into(),
+                _ => {}
+            }
+        }
+        let mut writer = Writer::default();
+        writer.put_some("receive", self.receive.then_some(true));
+        writer.put_some("send", Some(self.send).filter(|paths| *paths > 0));
+        writer.object(&self.extra)
+    }
+}
+
 /// Declares an enum that stands as a word in JSON.
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident: $expected:literal { $($(#[$vdoc:meta])* $variant:ident = $word:literal $(| $also:literal)*,)+ }) => {
@@ -271,18 +358,6 @@ words! {
     }
 }
 
-words! {
-    /// Several paths per prefix (RFC 7911).
-    AddPath: "write \"receive\", \"send\" or \"both\"" {
-        /// Take several from the peer.
-        Receive = "receive",
-        /// Send several to the peer.
-        Send = "send",
-        /// Both.
-        Both = "both",
-    }
-}
-
 impl Role {
     /// The role of the other end (RFC 9234 4.2, table 2).
     #[must_use]
@@ -294,20 +369,6 @@ impl Role {
             Self::RsServer => Self::RsClient,
             Self::RsClient => Self::RsServer,
         }
-    }
-}
-
-impl AddPath {
-    /// Whether several paths are taken from the peer.
-    #[must_use]
-    pub fn receives(self) -> bool {
-        matches!(self, Self::Receive | Self::Both)
-    }
-
-    /// Whether several paths are sent to the peer.
-    #[must_use]
-    pub fn sends(self) -> bool {
-        matches!(self, Self::Send | Self::Both)
     }
 }
 

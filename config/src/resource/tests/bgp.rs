@@ -72,7 +72,7 @@ fn every_field_of_a_peer() {
     assert_eq!(peer.filters, ["tor"]);
     assert_eq!(peer.max_prefixes.and_then(|m| m.limit), Some(1000));
     assert_eq!(peer.bfd, Some(Bfd::default()));
-    assert_eq!((peer.role, peer.add_path), (Some(Role::Customer), Some(AddPath::Both)));
+    assert_eq!((peer.role, peer.add_path), (Some(Role::Customer), Some(AddPath::new(true, 2))));
     assert!(peer.role_strict && peer.role.is_some_and(|r| r.opposite() == Role::Provider));
     assert_eq!(peer.families, [IpFamily::V4, IpFamily::V6]);
     assert_eq!(peer.extended_messages, Some(true));
@@ -165,6 +165,17 @@ fn impossible_peers_are_refused_with_field_and_next_step() {
         (r#""max_prefixes": {"warn": 101}"#, "max_prefixes.warn"),
         (r#""max_prefixes": {"restart": "0s"}"#, "max_prefixes.restart"),
         (r#""role": "boss""#, "found `boss`"),
+        (
+            r#""add_path": 9"#,
+            "`add_path`: found `9`; write \"receive\", \"send\" or \"both\", how many paths to send from 1 to 8",
+        ),
+        (r#""add_path": 0"#, "from 1 to 8"),
+        (r#""add_path": "all""#, "`add_path`: found `\"all\"`"),
+        (
+            r#""add_path": {"send": 9}"#,
+            "`add_path.send`: found `9`; write true, false or a number from 0 to 8",
+        ),
+        (r#""add_path": {"receive": 2}"#, "`add_path.receive`"),
         (r#""families": ["ipv5"]"#, "`families[0]`: found `\"ipv5\"`"),
         (r#""filters": ["a", ""]"#, "`filters[1]`"),
         (r#""passive_mode": "yes""#, "`passive_mode`: found `\"yes\"`; write true or false"),
@@ -180,6 +191,35 @@ fn the_port_may_stand_in_the_key_or_in_the_value() {
     assert_eq!(inside!(Peer, read(key, r#"{"ip": "192.0.2.1", "as_num": "1"}"#)).port, Some(1790));
     assert!(refused(key, r#"{"as_num": "1", "port": 1791}"#).contains("the key says 1790"));
     assert_eq!(peer(r#"{"as_num": "1", "port": "1790"}"#).port, Some(1790));
+}
+
+#[test]
+fn add_path_takes_a_word_or_a_number_of_paths() {
+    for (written, receive, send, again) in [
+        (json!("receive"), true, 0, json!("receive")),
+        (json!("send"), false, 2, json!("send")),
+        (json!("both"), true, 2, json!("both")),
+        (json!(true), true, 2, json!("both")),
+        (json!(8), true, 8, json!({"receive": true, "send": 8})),
+        (json!("2"), true, 2, json!("both")),
+        (json!({"send": 1}), false, 1, json!({"send": 1})),
+        (json!({"send": true, "receive": false}), false, 2, json!("send")),
+        (json!({"receive": true, "send": 0}), true, 0, json!("receive")),
+        (json!({"send": 2, "select": "best"}), false, 2, json!({"send": 2, "select": "best"})),
+    ] {
+        let value = json!({"as_num": "1", "add_path": written}).to_string();
+        let read = peer(&value).add_path.unwrap();
+        assert_eq!((read.receive, read.send), (receive, send), "{value}");
+        assert_eq!(rewritten(PEER, &value)["add_path"], again, "{value}");
+    }
+    // The host at the other end sends what this one takes, and takes what it sends.
+    for (one, other) in [((true, 0), (false, 2)), ((false, 4), (true, 0)), ((true, 4), (true, 4))] {
+        let other = AddPath::new(other.0, other.1);
+        assert_eq!(AddPath::new(one.0, one.1).opposite(), other, "{one:?}");
+    }
+    for nothing in ["null", "false", "\"\"", "{}", r#"{"receive": false, "send": false}"#] {
+        assert_eq!(peer(&format!(r#"{{"as_num": "1", "add_path": {nothing}}}"#)).add_path, None, "{nothing}");
+    }
 }
 
 #[test]

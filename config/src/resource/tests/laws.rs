@@ -26,7 +26,7 @@ fn samples() -> Vec<(&'static str, Value)> {
                 "rr_cluster_id": "244.0.0.1", "restart_time": "120s", "long_lived_restart_time": "3600s", "keepalive_time": "10s", "hold_time": "90s",
                 "next_hop_mode": "Keep", "keep_next_hop": true, "ttl_security": 1, "num_allow_local_as": 2,
                 "local_as_num": "65001", "passive_mode": true, "filters": ["tor"], "max_prefixes": {"limit": 1000, "warn": 80, "restart": "90s", "out": 10}, "send_hold_time": "500s",
-                "bfd": {"interval": "50ms", "multiplier": 4}, "role": "customer", "add_path": "both",
+                "bfd": {"interval": "50ms", "multiplier": 4}, "role": "customer", "add_path": {"receive": true, "send": 4},
                 "families": ["ipv6", "ipv4"], "extended_messages": true, "own_only": true, "import_pools": false
             }),
         ),

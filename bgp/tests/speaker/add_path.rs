@@ -1,0 +1,78 @@
+//! How many paths of a prefix are sent (RFC 7911) follows the configuration while the session stays.
+
+use tortie_bgp::{Drain, Family, Input, PeerId, RouteTable};
+
+use crate::net::Net;
+use crate::support::cidr;
+
+const ORIGINS: usize = 4;
+const RECEIVER: usize = ORIGINS + 1;
+
+fn configure(net: &mut Net, paths: u8) {
+    net.half(0, RECEIVER, &|_: usize, c: &mut tortie_bgp::PeerConfig| {
+        c.asn = 65000 + RECEIVER as u32;
+        c.add_path_send = paths;
+    });
+    net.secs(2);
+}
+
+/// Path identifiers that the receiver has of the prefix.
+fn ids(net: &Net) -> Vec<u32> {
+    let table = net.table(RECEIVER, RouteTable::AdjIn(PeerId(0)), Family::Ipv4Unicast);
+    let mut ids: Vec<u32> =
+        table.get(&cidr("10.0.0.0/24")).into_iter().flatten().filter_map(|p| p.path_id).collect();
+    ids.sort_unstable();
+    ids
+}
+
+#[test]
+fn as_many_paths_as_the_configuration_says_come_and_go_within_a_session() {
+    let mut net = Net::new(1);
+    for n in 0..=RECEIVER {
+        net.node(if n == 0 { 64512 } else { 65000 + n as u32 });
+    }
+    net.ready_all();
+    for n in 1..=RECEIVER {
+        net.join(0, n, |at, c| {
+            c.asn = if at == 0 { 65000 + n as u32 } else { 64512 };
+            c.add_path_receive = at == RECEIVER;
+            c.add_path_send = u8::from(at == 0 && n == RECEIVER);
+        });
+    }
+    for n in 1..=ORIGINS {
+        net.originate(n, &["10.0.0.0/24"]);
+    }
+    net.secs(60);
+    assert_eq!(ids(&net), [1]);
+    let flaps = |net: &Net| net.status(0, RECEIVER).flaps;
+    let before = flaps(&net);
+    for (paths, want) in
+        [(3, &[1, 2, 3][..]), (2, &[1, 2]), (8, &[1, 2, 3, 4]), (1, &[1]), (255, &[1, 2, 3, 4])]
+    {
+        configure(&mut net, paths);
+        assert_eq!(ids(&net), want, "{paths} paths");
+        let status = net.status(0, RECEIVER);
+        assert_eq!(
+            (status.families[0].advertised as usize, status.told),
+            (want.len(), true),
+            "{paths} paths"
+        );
+    }
+    // Fewer of them stay fewer when all are drained, and back.
+    configure(&mut net, 2);
+    for (drain, want) in [(Drain::Withdraw, &[][..]), (Drain::Announce, &[1, 2]), (Drain::Off, &[1, 2])] {
+        net.give(0, Input::Drain(None, drain));
+        net.secs(2);
+        assert_eq!(ids(&net), want, "{drain:?}");
+    }
+    net.withdraw(1, &["10.0.0.0/24"]);
+    net.withdraw(2, &["10.0.0.0/24"]);
+    net.withdraw(3, &["10.0.0.0/24"]);
+    net.secs(2);
+    assert_eq!(ids(&net), [1]);
+    assert_eq!(flaps(&net), before);
+    // Whether any are offered at all is said in the OPEN.
+    configure(&mut net, 0);
+    net.secs(60);
+    assert_eq!(flaps(&net), before + 1);
+}
