@@ -9,9 +9,9 @@ use tortie_bgp::{
 };
 use tortie_config::Cidr;
 
-use crate::net::{Net, Rng};
+use crate::net::Net;
 use crate::reference::solve;
-use crate::support::{cidr, route};
+use crate::support::{Rng, cidr, route};
 use crate::topology::Topology;
 
 const SECOND: u64 = 1_000_000;

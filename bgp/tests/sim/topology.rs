@@ -23,8 +23,7 @@ use tortie_bgp::attr::{Attributes, Edit};
 use tortie_bgp::{Dial, Export, Family, GlobalConfig, Import, PeerConfig, PeerView, Policy, RouteView};
 use tortie_config::Cidr;
 
-use crate::net::Rng;
-use crate::support::{global, no, peer, yes};
+use crate::support::{Rng, global, no, peer, yes};
 
 /// What the peer is to us; [`PeerConfig::policy_class`].
 pub(crate) const CUSTOMER: u64 = 1;

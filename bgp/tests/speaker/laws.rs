@@ -10,8 +10,8 @@ use tortie_bgp::{
 };
 use tortie_config::Cidr;
 
-use crate::net::{Net, Rng};
-use crate::support::{cidr, no, policy, route, yes};
+use crate::net::Net;
+use crate::support::{Rng, cidr, no, policy, route, yes};
 
 /// Withholds and refuses by a number and the prefix, so that each number is another policy.
 struct Numbered(u64);

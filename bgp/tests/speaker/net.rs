@@ -12,23 +12,7 @@ use tortie_bgp::{
 };
 use tortie_config::Cidr;
 
-use crate::support::{TakeAll, cidr, global, peer, policy, route};
-
-pub(crate) struct Rng(pub(crate) u64);
-
-impl Rng {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    pub(crate) fn below(&mut self, n: usize) -> usize {
-        (self.next() % n.max(1) as u64) as usize
-    }
-}
+use crate::support::{Rng, TakeAll, cidr, global, peer, policy, route};
 
 /// One end of a TCP connection.
 #[derive(Default)]

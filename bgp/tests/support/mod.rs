@@ -134,3 +134,27 @@ pub(crate) fn withdraw(
 fn write(out: &mut Vec<u8>, template: &UpdateTemplate, prefixes: impl IntoIterator<Item = (u32, u8)>) {
     template.write(out, prefixes.into_iter().map(|prefix| Entry { prefix, path_id: 0 }), |_| ());
 }
+
+/// Splitmix64.
+#[derive(Debug, Clone)]
+pub(crate) struct Rng(pub(crate) u64);
+
+impl Rng {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// 0 to `n` - 1.
+    pub(crate) fn below(&mut self, n: usize) -> usize {
+        usize::try_from(self.next() % n.max(1) as u64).unwrap()
+    }
+
+    /// 0 to `n` - 1.
+    pub(crate) fn micros(&mut self, n: u64) -> u64 {
+        self.next() % n.max(1)
+    }
+}
