@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
 use slab::Slab;
-use tortie_config::Cidr;
 
 use super::adv::Adv;
 use super::export::{Face, GroupKey};
@@ -12,8 +11,8 @@ use super::group::Group;
 use super::member::{EndOfRib, Produced};
 use crate::attr::community;
 use crate::rib::Shared;
-use crate::rib::entry::{Key, Path};
-use crate::rib::import::{self, Judge, Judged};
+use crate::rib::entry::Key;
+use crate::rib::import::Judge;
 use crate::rib::source::LOCAL;
 use crate::rib::table::Table;
 use crate::rib::walk::{Job, Slice, Walk};
@@ -257,14 +256,25 @@ impl<A: Key> FamilyRib<A> {
                 self.table.review(shared, slot);
             }
             if reimport {
-                let mut judge = Judge::default();
+                // What it makes has to last until the path has taken it.
+                let mut last: Option<Judge> = None;
                 self.table.revise(shared, slot, |shared, prefix, path| {
-                    let source = shared.sources.get(path.source)?;
-                    let family = source.family(A::FAMILY);
+                    let family = shared.sources.get(path.source)?.family(A::FAMILY);
                     let stale = family.is_long_lived(path.generation);
-                    (all || family.reimport).then(|| revised(&mut judge, shared, prefix, path, stale))
+                    if !all && !family.reimport {
+                        return None;
+                    }
+                    let received = shared.attrs.received(path.attr);
+                    let mut judge = Judge::new(shared, path.source, received, stale)?;
+                    let judged = judge.revise(shared, prefix);
+                    if let Some(before) = last.replace(judge) {
+                        before.finish(shared);
+                    }
+                    Some(judged)
                 });
-                judge.finish(shared);
+                if let Some(last) = last {
+                    last.finish(shared);
+                }
             }
             if purge {
                 self.table.remove_if(shared, slot, |shared, path| {
@@ -302,13 +312,4 @@ fn is_dirty(shared: &Shared, attr: u32) -> bool {
 fn is_no_llgr(shared: &Shared, attr: u32) -> bool {
     let received = shared.attrs.attributes(shared.attrs.received(attr));
     received.is_some_and(|a| a.has_community(community::NO_LLGR))
-}
-
-fn revised(judge: &mut Judge, shared: &mut Shared, prefix: Cidr, path: &Path, stale: bool) -> Judged {
-    let received = shared.attrs.received(path.attr);
-    let looped = match (shared.sources.get(path.source), shared.attrs.attributes(received)) {
-        (Some(from), Some(attributes)) => import::loop_check(shared, from, attributes),
-        _ => None,
-    };
-    judge.revise(shared, path.source, prefix, received, looped, stale)
 }

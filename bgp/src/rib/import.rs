@@ -54,7 +54,7 @@ impl Reasons {
 }
 
 /// Why no route with these attributes is used from this peer, whatever its prefix.
-pub(crate) fn loop_check(shared: &Shared, from: &Source, attributes: &Attributes) -> Option<&'static str> {
+fn loop_check(shared: &Shared, from: &Source, attributes: &Attributes) -> Option<&'static str> {
     // RFC 8212.
     if from.ebgp() && !from.ebgp_policy {
         return Some("no_policy");
@@ -94,93 +94,175 @@ pub(crate) struct Judged {
     pub(crate) reason: u8,
 }
 
-impl Judged {
-    fn new(
-        shared: &mut Shared,
-        received: u32,
-        used: Result<u32, &'static str>,
-        number: impl FnOnce(&mut Reasons, &'static str) -> u8,
-    ) -> Self {
-        match used {
-            Ok(attr) => Self { attr, reason: ACCEPTED },
-            Err(reason) => Self { attr: received, reason: number(&mut shared.reasons, reason) },
+/// A received attribute set, judged as far as the prefix does not matter.
+#[derive(Debug, Clone, Copy)]
+struct Received {
+    source: u32,
+    attr: u32,
+    /// See [`loop_check`].
+    looped: Option<&'static str>,
+    /// It says that its sender is about to go (RFC 8326 4.1).
+    shutdown: bool,
+    /// It is long-lived stale by now (RFC 9494 4.3).
+    stale: bool,
+    /// It came with LLGR_STALE.
+    carried: bool,
+}
+
+/// The answer about a received route.
+enum Outcome {
+    Use,
+    Edit(Edits),
+    Refuse(&'static str),
+}
+
+impl Received {
+    fn new(shared: &Shared, source: u32, attr: u32, stale: bool) -> Option<Self> {
+        let (from, attributes) = (shared.sources.get(source)?, shared.attrs.attributes(attr)?);
+        Some(Self {
+            source,
+            attr,
+            looped: loop_check(shared, from, attributes),
+            shutdown: from.ebgp() && attributes.has_community(community::GRACEFUL_SHUTDOWN),
+            stale,
+            carried: attributes.has_community(community::LLGR_STALE),
+        })
+    }
+
+    fn decide(&self, shared: &Shared, prefix: Cidr, mut recorder: Option<&mut Vec<ExportStep>>) -> Outcome {
+        if let Some(steps) = recorder.as_deref_mut() {
+            let verdict = self.looped.unwrap_or("no loop").to_owned();
+            steps.push(ExportStep { step: "loop", pass: self.looped.is_none(), verdict });
         }
+        if let Some(reason) = self.looped {
+            return Outcome::Refuse(reason);
+        }
+        let (Some(from), Some(attributes)) =
+            (shared.sources.get(self.source), shared.attrs.attributes(self.attr))
+        else {
+            return Outcome::Use;
+        };
+        let answer = shared.policy.0.import(&from.view(), prefix, attributes);
+        if let Some(steps) = recorder.as_deref_mut() {
+            let pass = !matches!(answer, Import::Reject(_));
+            let verdict = shared.policy.0.describe_import(&from.view(), prefix, attributes);
+            steps.push(ExportStep { step: "policy", pass, verdict });
+        }
+        let edits = match answer {
+            Import::Accept => Edits::NONE,
+            Import::AcceptWith(edits) => edits,
+            Import::Reject(reason) => return Outcome::Refuse(reason),
+        };
+        let edits = self.after_policy(edits, recorder);
+        if edits.is_empty() { Outcome::Use } else { Outcome::Edit(edits) }
+    }
+
+    /// What the protocol itself changes after policy.
+    fn after_policy(&self, edits: Edits, recorder: Option<&mut Vec<ExportStep>>) -> Edits {
+        // RFC 9494 4.3: whatever policy does, LLGR_STALE stays.
+        if !self.shutdown && !self.stale && (!self.carried || edits.is_empty()) {
+            return edits;
+        }
+        let mut all = edits.as_slice().to_vec();
+        let mut steps = SmallVec::<[(&'static str, &'static str); 2]>::new();
+        if self.shutdown {
+            all.push(Edit::LocalPref(0));
+            steps.push(("graceful-shutdown", "local preference 0: its sender is about to go (RFC 8326)"));
+        }
+        if self.stale || self.carried {
+            all.push(Edit::AddCommunities([community::LLGR_STALE].into()));
+            steps.push(("long-lived", "long-lived stale: least preferred (RFC 9494)"));
+        }
+        if let Some(recorder) = recorder {
+            let step = |(step, verdict): (_, &str)| ExportStep { step, pass: true, verdict: verdict.into() };
+            recorder.extend(steps.into_iter().map(step));
+        }
+        all.into_iter().collect()
+    }
+
+    /// The changed attributes of a route of this family.
+    fn edited(&self, shared: &Shared, v4: bool, edits: &Edits) -> Result<Attributes, &'static str> {
+        let (Some(from), Some(attributes)) =
+            (shared.sources.get(self.source), shared.attrs.attributes(self.attr))
+        else {
+            return Err("gone");
+        };
+        let mut changed = attributes.clone();
+        edits.apply(&mut changed, from.ebgp().then_some(from.asn));
+        match edits.next_hop() {
+            None => {}
+            Some(EditNextHop::Own) => return Err("next_hop_self"),
+            Some(EditNextHop::Address(hop)) if from.own.contains(&hop) => return Err("next_hop_self"),
+            Some(EditNextHop::Address(hop)) => {
+                // An IPv4 route may have an IPv6 next hop (RFC 8950), never the other way round.
+                if hop.is_ipv4() && !v4 {
+                    return Err("next_hop_family");
+                }
+                changed.next_hop = hop;
+                changed.link_local = None;
+            }
+        }
+        Ok(changed)
     }
 }
 
-/// Judges routes of one source. It keeps the last set that policy made, because the prefixes of an UPDATE share it; so
-/// [`Judge::finish`] has to follow.
-#[derive(Debug, Default)]
+/// Judges routes of one source that share a received attribute set. It keeps the last set that policy made, because the
+/// prefixes of an UPDATE mostly share that too; so [`Judge::finish`] has to follow.
+#[derive(Debug)]
 pub(crate) struct Judge {
-    /// The received set, the changes and what came of them; holds a reference to the set that came.
-    last: Option<(u32, Edits, Result<u32, &'static str>)>,
+    received: Received,
+    /// Changes and what came of them; holds a reference to the set that came.
+    last: Option<(Edits, Result<u32, &'static str>)>,
 }
 
 impl Judge {
-    /// Judges a route that just came with the set `received`.
-    pub(crate) fn judge(
-        &mut self,
-        shared: &mut Shared,
-        source: u32,
-        prefix: Cidr,
-        received: u32,
-        looped: Option<&'static str>,
-    ) -> Judged {
-        let used = self.used(shared, source, prefix, received, looped, false);
-        Judged::new(shared, received, used, Reasons::count)
+    /// For routes of this source that came with the set `attr`; `stale`: they are long-lived stale by now.
+    pub(crate) fn new(shared: &Shared, source: u32, attr: u32, stale: bool) -> Option<Self> {
+        Some(Self { received: Received::new(shared, source, attr, stale)?, last: None })
     }
 
-    /// Judges a route again that came with the set `received`; `stale`: it is long-lived stale.
-    pub(crate) fn revise(
-        &mut self,
-        shared: &mut Shared,
-        source: u32,
-        prefix: Cidr,
-        received: u32,
-        looped: Option<&'static str>,
-        stale: bool,
-    ) -> Judged {
-        let used = self.used(shared, source, prefix, received, looped, stale);
-        Judged::new(shared, received, used, Reasons::number)
+    /// Judges a route that just came.
+    pub(crate) fn judge(&mut self, shared: &mut Shared, prefix: Cidr) -> Judged {
+        let used = self.used(shared, prefix);
+        self.judged(used, |reason| shared.reasons.count(reason))
     }
 
-    fn used(
-        &mut self,
-        shared: &mut Shared,
-        source: u32,
-        prefix: Cidr,
-        received: u32,
-        looped: Option<&'static str>,
-        stale: bool,
-    ) -> Result<u32, &'static str> {
-        match decide(shared, source, prefix, received, looped, stale, None) {
-            Outcome::Use => Ok(received),
-            Outcome::Refuse(reason) => Err(reason),
-            Outcome::Edit(edits) => self.edited(shared, source, prefix, received, edits),
+    /// Judges a route again that came before.
+    pub(crate) fn revise(&mut self, shared: &mut Shared, prefix: Cidr) -> Judged {
+        let used = self.used(shared, prefix);
+        self.judged(used, |reason| shared.reasons.number(reason))
+    }
+
+    fn judged(&self, used: Result<u32, &'static str>, number: impl FnOnce(&'static str) -> u8) -> Judged {
+        match used {
+            Ok(attr) => Judged { attr, reason: ACCEPTED },
+            Err(reason) => Judged { attr: self.received.attr, reason: number(reason) },
         }
     }
 
-    fn edited(
-        &mut self,
-        shared: &mut Shared,
-        source: u32,
-        prefix: Cidr,
-        received: u32,
-        edits: Edits,
-    ) -> Result<u32, &'static str> {
-        if let Some((of, last, made)) = &self.last
-            && (*of, last) == (received, &edits)
+    fn used(&mut self, shared: &mut Shared, prefix: Cidr) -> Result<u32, &'static str> {
+        match self.received.decide(shared, prefix, None) {
+            Outcome::Use => Ok(self.received.attr),
+            Outcome::Refuse(reason) => Err(reason),
+            Outcome::Edit(edits) => self.edited(shared, prefix.is_v4(), edits),
+        }
+    }
+
+    fn edited(&mut self, shared: &mut Shared, v4: bool, edits: Edits) -> Result<u32, &'static str> {
+        if let Some((last, made)) = &self.last
+            && *last == edits
         {
             return *made;
         }
-        let made = edit(shared, source, prefix.is_v4(), received, &edits);
+        let changed = self.received.edited(shared, v4, &edits);
+        let made = changed.map(|c| shared.attrs.intern_edited(c, self.received.attr, &mut shared.hops));
         self.forget(shared);
-        self.last = Some((received, edits, made));
+        self.last = Some((edits, made));
         made
     }
 
     fn forget(&mut self, shared: &mut Shared) {
-        if let Some((_, _, Ok(made))) = self.last.take() {
+        if let Some((_, Ok(made))) = self.last.take() {
             shared.attrs.release(made, &mut shared.hops);
         }
     }
@@ -191,107 +273,20 @@ impl Judge {
     }
 }
 
-/// The answer about a received route.
-enum Outcome {
-    Use,
-    Edit(Edits),
-    Refuse(&'static str),
-}
-
-fn decide(
-    shared: &Shared,
-    source: u32,
-    prefix: Cidr,
-    received: u32,
-    looped: Option<&'static str>,
-    stale: bool,
-    mut recorder: Option<&mut Vec<ExportStep>>,
-) -> Outcome {
-    if let Some(steps) = recorder.as_deref_mut() {
-        let verdict = looped.unwrap_or("no loop").to_owned();
-        steps.push(ExportStep { step: "loop", pass: looped.is_none(), verdict });
-    }
-    if let Some(reason) = looped {
-        return Outcome::Refuse(reason);
-    }
-    let (Some(from), Some(attributes)) = (shared.sources.get(source), shared.attrs.attributes(received))
-    else {
-        return Outcome::Use;
-    };
-    let answer = shared.policy.0.import(&from.view(), prefix, attributes);
-    if let Some(steps) = recorder.as_deref_mut() {
-        let pass = !matches!(answer, Import::Reject(_));
-        let verdict = shared.policy.0.describe_import(&from.view(), prefix, attributes);
-        steps.push(ExportStep { step: "policy", pass, verdict });
-    }
-    let edits = match answer {
-        Import::Accept => Edits::NONE,
-        Import::AcceptWith(edits) => edits,
-        Import::Reject(reason) => return Outcome::Refuse(reason),
-    };
-    let edits = after_policy(from, attributes, stale, edits, recorder);
-    if edits.is_empty() { Outcome::Use } else { Outcome::Edit(edits) }
-}
-
-/// What the protocol itself changes after policy.
-fn after_policy(
-    from: &Source,
-    attributes: &Attributes,
-    stale: bool,
-    edits: Edits,
-    recorder: Option<&mut Vec<ExportStep>>,
-) -> Edits {
-    // RFC 8326 4.1.
-    let shutdown = from.ebgp() && attributes.has_community(community::GRACEFUL_SHUTDOWN);
-    // RFC 9494 4.3: whatever policy does, LLGR_STALE stays.
-    let carried = attributes.has_community(community::LLGR_STALE);
-    if !shutdown && !stale && (!carried || edits.is_empty()) {
-        return edits;
-    }
-    let mut all = edits.as_slice().to_vec();
-    let mut steps = SmallVec::<[(&'static str, &'static str); 2]>::new();
-    if shutdown {
-        all.push(Edit::LocalPref(0));
-        steps.push(("graceful-shutdown", "local preference 0: its sender is about to go (RFC 8326)"));
-    }
-    if stale || carried {
-        all.push(Edit::AddCommunities([community::LLGR_STALE].into()));
-        steps.push(("long-lived", "long-lived stale: least preferred (RFC 9494)"));
-    }
-    if let Some(recorder) = recorder {
-        let step = |(step, verdict): (_, &str)| ExportStep { step, pass: true, verdict: verdict.into() };
-        recorder.extend(steps.into_iter().map(step));
-    }
-    all.into_iter().collect()
-}
-
-/// The number of the changed set, with one more reference.
-fn edit(
-    shared: &mut Shared,
-    source: u32,
-    v4: bool,
-    received: u32,
-    edits: &Edits,
-) -> Result<u32, &'static str> {
-    let changed = edited_attributes(shared, source, v4, received, edits)?;
-    Ok(shared.attrs.intern_edited(changed, received, &mut shared.hops))
-}
-
-/// What [`Judge::judge`] does with a route that came with the set `received`, recorded; the attributes that are used.
+/// What [`Judge::judge`] does with a route that came with the set `attr`, recorded; the attributes that are used.
 pub(crate) fn explain(
     shared: &Shared,
     source: u32,
     prefix: Cidr,
-    received: u32,
+    attr: u32,
     stale: bool,
     steps: &mut Vec<ExportStep>,
 ) -> Option<Attributes> {
-    let attributes = shared.attrs.attributes(received)?;
-    let looped = loop_check(shared, shared.sources.get(source)?, attributes);
-    match decide(shared, source, prefix, received, looped, stale, Some(&mut *steps)) {
-        Outcome::Use => Some(attributes.clone()),
+    let received = Received::new(shared, source, attr, stale)?;
+    match received.decide(shared, prefix, Some(&mut *steps)) {
+        Outcome::Use => shared.attrs.attributes(attr).cloned(),
         Outcome::Refuse(_) => None,
-        Outcome::Edit(edits) => match edited_attributes(shared, source, prefix.is_v4(), received, &edits) {
+        Outcome::Edit(edits) => match received.edited(shared, prefix.is_v4(), &edits) {
             Ok(changed) => Some(changed),
             Err(reason) => {
                 steps.push(ExportStep { step: "next-hop", pass: false, verdict: reason.into() });
@@ -299,34 +294,4 @@ pub(crate) fn explain(
             }
         },
     }
-}
-
-/// The changed attributes.
-fn edited_attributes(
-    shared: &Shared,
-    source: u32,
-    v4: bool,
-    received: u32,
-    edits: &Edits,
-) -> Result<Attributes, &'static str> {
-    let (Some(from), Some(attributes)) = (shared.sources.get(source), shared.attrs.attributes(received))
-    else {
-        return Err("gone");
-    };
-    let mut changed = attributes.clone();
-    edits.apply(&mut changed, from.ebgp().then_some(from.asn));
-    match edits.next_hop() {
-        None => {}
-        Some(EditNextHop::Own) => return Err("next_hop_self"),
-        Some(EditNextHop::Address(hop)) if from.own.contains(&hop) => return Err("next_hop_self"),
-        Some(EditNextHop::Address(hop)) => {
-            // An IPv4 route may have an IPv6 next hop (RFC 8950), never the other way round.
-            if hop.is_ipv4() && !v4 {
-                return Err("next_hop_family");
-            }
-            changed.next_hop = hop;
-            changed.link_local = None;
-        }
-    }
-    Ok(changed)
 }

@@ -12,7 +12,7 @@ use crate::out::rib::FamilyRib;
 use crate::query::MistakeKind;
 use crate::rib::Shared;
 use crate::rib::entry::Key;
-use crate::rib::import::{self, Judge, Judged};
+use crate::rib::import::{ACCEPTED, Judge, Judged};
 use crate::rib::table::Announced;
 use crate::session::conn::Input;
 use crate::session::mistake::Mistake;
@@ -324,19 +324,15 @@ fn announce<A: Key>(
     attr: u32,
     tally: &mut Tally,
 ) {
-    let looped = match (shared.sources.get(number), shared.attrs.attributes(attr)) {
-        (Some(from), Some(attributes)) => import::loop_check(shared, from, attributes),
-        _ => return,
-    };
-    let mut judge = Judge::default();
+    let Some(mut judge) = Judge::new(shared, number, attr, false) else { return };
     let mut ahead = nlri.of::<A>();
     for (n, entry) in nlri.of::<A>().enumerate() {
         if n % AHEAD == 0 {
             rib.table.approach(ahead.by_ref().take(AHEAD).map(|e| e.prefix));
         }
         let (address, len) = entry.prefix;
-        let Judged { attr, reason } = judge.judge(shared, number, address.cidr(len), attr, looped);
-        tally.rejected += u32::from(reason != import::ACCEPTED);
+        let Judged { attr, reason } = judge.judge(shared, address.cidr(len));
+        tally.rejected += u32::from(reason != ACCEPTED);
         match rib.table.announce(shared, (number, entry.path_id), entry.prefix, attr, reason) {
             Announced::New => {
                 shared.changes.announced += 1;
