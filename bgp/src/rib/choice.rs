@@ -7,36 +7,78 @@ use super::decision::{self, Candidate, Rank};
 use super::entry::{BestKey, Entry, Key, NO_PATH, Path, flag};
 use super::hops::NO_HOP;
 use super::import::ACCEPTED;
-use super::intern::AttrSet;
 use super::source::{LOCAL, Source};
 use super::table::Table;
-use crate::attr::Attributes;
+
+/// What happened to the paths of an entry.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Change {
+    /// The best path before.
+    pub(super) best: BestKey,
+    /// A path that was in use changed or went.
+    pub(super) used: bool,
+    /// Any path may have come, changed or gone.
+    pub(super) other: bool,
+}
+
+/// Which paths have to be looked at to decide anew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Scope {
+    /// All.
+    All,
+    /// Those marked as tied, as long as one of them is usable: all others lost to them before MED, and what loses there
+    /// has no say in the rest.
+    Tied,
+}
+
+/// What a path that comes does to the decision.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Effect {
+    /// Nothing.
+    None,
+    /// It alone is best now, as the one before it was.
+    Takes,
+    /// It may be used, and has to be marked as tied.
+    Decide(Scope),
+}
 
 impl<A: Key> Table<A> {
-    /// Runs the decision process over one entry. `touched`: a path that was in use changed or went; `other`: any path may
-    /// have come, changed or gone.
-    pub(super) fn redecide(
-        &mut self,
-        shared: &mut Shared,
-        slot: u32,
-        old: BestKey,
-        touched: bool,
-        other: bool,
-    ) {
+    /// What it does to the decision that this path comes to an entry, or takes the place of one that was not tied. The
+    /// rank of the best path says it, mostly.
+    #[inline]
+    pub(super) fn effect(&self, shared: &Shared, entry: &Entry<A>, path: &Path) -> Effect {
+        let Some(best) = entry.best().and_then(|best| rank(shared, A::FAMILY, best)) else {
+            return Effect::Decide(Scope::All);
+        };
+        match rank(shared, A::FAMILY, path) {
+            Some(rank) if rank < best && entry.flags & flag::TIES == 0 => Effect::Takes,
+            Some(rank) if rank <= best => Effect::Decide(Scope::Tied),
+            _ => Effect::None,
+        }
+    }
+
+    /// Runs the decision process over one entry.
+    pub(super) fn redecide(&mut self, shared: &mut Shared, slot: u32, scope: Scope, change: Change) {
         let Some(entry) = self.entries.get(slot) else { return };
-        let mut changed = touched;
+        let mut used = change.used;
         if entry.first.next == NO_PATH {
             // Most prefixes have one path.
             let usable = !entry.is_empty() && is_usable(shared, A::FAMILY, &entry.first);
-            changed |= entry.first.multipath != usable;
+            used |= entry.first.multipath != usable;
             if let Some(entry) = self.entries.get_mut(slot) {
-                entry.first.multipath = usable;
-                entry.flags = if usable { entry.flags | flag::BEST } else { entry.flags & !flag::BEST };
+                (entry.first.multipath, entry.first.tied) = (usable, usable);
+                entry.set_best(usable, false);
             }
         } else {
-            changed |= self.contest(shared, slot);
+            used |= self.contest(shared, slot, scope);
         }
+        self.settle(shared, slot, Change { used, ..change });
+    }
+
+    /// The entry is decided: tells those whom it concerns.
+    pub(super) fn settle(&mut self, shared: &mut Shared, slot: u32, change: Change) {
         let new = self.entries.get(slot).and_then(Entry::best_key);
+        let old = change.best;
         if new != old {
             let family = A::FAMILY;
             if let Some(source) = old.and_then(|(_, s)| shared.sources.get_mut(s)) {
@@ -47,36 +89,44 @@ impl<A: Key> Table<A> {
                 source.family_mut(family).best += 1;
             }
             self.touch(slot);
-            changed = true;
-        } else if other && self.planes > 0 {
+        } else if change.other && self.planes > 0 {
             self.touch(slot);
         }
-        if changed {
+        if change.used || new != old {
             self.mark_dirty(slot);
         }
     }
 
     /// Decides among several paths, moves the best one to the front and marks those in use; true when the set of those in
     /// use changed.
-    fn contest(&mut self, shared: &Shared, slot: u32) -> bool {
+    fn contest(&mut self, shared: &Shared, slot: u32, scope: Scope) -> bool {
         let Some(entry) = self.entries.get(slot) else { return false };
-        let mut all: SmallVec<[Path; 16]> = self.paths(entry).collect();
+        let mut all: SmallVec<[Path; 16]> = SmallVec::new();
+        all.extend(self.paths(entry));
         // Most paths lose before their MED is looked at. They are not even looked at whole.
-        let ranks: SmallVec<[Option<Rank>; 16]> = all.iter().map(|p| rank(shared, A::FAMILY, p)).collect();
-        let least = ranks.iter().flatten().min().copied();
-        let tied: SmallVec<[usize; 4]> = ranks
-            .iter()
-            .enumerate()
-            .filter(|(_, r)| least.is_some() && **r == least)
-            .map(|(at, _)| at)
-            .collect();
-        let mut used: SmallVec<[bool; 16]> = SmallVec::from_elem(false, all.len());
-        let mut best = tied.first().copied();
-        let mut mark = |at: usize, multipath: bool| {
-            if let Some(used) = used.get_mut(at) {
-                *used = multipath;
+        let mut tied: SmallVec<[usize; 8]> = SmallVec::new();
+        let mut least = Rank::default();
+        for (at, path) in all.iter().enumerate().filter(|(_, p)| scope == Scope::All || p.tied) {
+            match rank(shared, A::FAMILY, path) {
+                Some(rank) if rank < least || tied.is_empty() => {
+                    least = rank;
+                    tied.clear();
+                    tied.push(at);
+                }
+                Some(rank) if rank == least => tied.push(at),
+                _ => {}
+            }
+        }
+        if tied.is_empty() && scope == Scope::Tied {
+            return self.contest(shared, slot, Scope::All);
+        }
+        let mut marks: SmallVec<[(bool, bool); 16]> = SmallVec::from_elem((false, false), all.len());
+        let mut mark = |at: usize, used: bool| {
+            if let Some(mark) = marks.get_mut(at) {
+                *mark = (used, true);
             }
         };
+        let mut best = tied.first().copied();
         if let [only] = *tied {
             mark(only, true);
         } else {
@@ -90,16 +140,17 @@ impl<A: Key> Table<A> {
                 mark(*at, if local { lost.is_none() } else { decision::is_multipath(*lost) });
             }
         }
-        let changed = all.iter().zip(&used).any(|(path, used)| path.multipath != *used);
-        if !changed && best.is_none_or(|at| at == 0) {
+        let changed = all.iter().zip(&marks).any(|(path, (used, _))| path.multipath != *used);
+        let other_ties = all.iter().zip(&marks).any(|(path, (_, tied))| path.tied != *tied);
+        let ties = tied.len() > 1;
+        if !changed && !other_ties && best.is_none_or(|at| at == 0) {
             if let Some(entry) = self.entries.get_mut(slot) {
-                entry.flags =
-                    if best.is_some() { entry.flags | flag::BEST } else { entry.flags & !flag::BEST };
+                entry.set_best(best.is_some(), ties);
             }
             return false;
         }
-        for (path, used) in all.iter_mut().zip(used) {
-            path.multipath = used;
+        for (path, mark) in all.iter_mut().zip(marks) {
+            (path.multipath, path.tied) = mark;
         }
         if let Some(best) = best {
             all.swap(0, best);
@@ -111,8 +162,7 @@ impl<A: Key> Table<A> {
                 let Some(entry) = self.entries.get_mut(slot) else { return changed };
                 at = entry.first.next;
                 entry.first = Path { next: at, ..*path };
-                entry.flags =
-                    if best.is_some() { entry.flags | flag::BEST } else { entry.flags & !flag::BEST };
+                entry.set_best(best.is_some(), ties);
             } else if let Some(place) = self.paths.get_mut(at) {
                 at = place.next;
                 *place = Path { next: at, ..*path };
@@ -149,7 +199,7 @@ pub(super) fn count(shared: &mut Shared, family: crate::Family, path: Path, add:
 
 /// Whether a path can be chosen.
 #[inline]
-fn is_usable(shared: &Shared, family: crate::Family, path: &Path) -> bool {
+pub(super) fn is_usable(shared: &Shared, family: crate::Family, path: &Path) -> bool {
     if path.source == LOCAL {
         return true;
     }
@@ -158,47 +208,31 @@ fn is_usable(shared: &Shared, family: crate::Family, path: &Path) -> bool {
         && shared.attrs.set(path.attr).is_some_and(|a| shared.hops.metric(a.hop).is_some())
 }
 
-/// What a path is judged by.
-struct Usable<'s> {
-    set: &'s AttrSet,
-    attributes: &'s Attributes,
-    metric: u32,
-    local: bool,
-    source: Option<&'s Source>,
-}
-
-#[inline]
-fn usable<'s>(shared: &'s Shared, family: crate::Family, path: &Path) -> Option<Usable<'s>> {
-    let set = shared.attrs.set(path.attr)?;
-    let attributes = set.attributes()?;
-    let metric = shared.hops.metric(set.hop)?;
-    let local = path.source == LOCAL && set.hop == NO_HOP;
-    let source = shared.sources.get(path.source);
-    let usable = local
-        || (path.reason == ACCEPTED && source.is_some_and(|s| s.family(family).is_valid(path.generation)));
-    usable.then_some(Usable { set, attributes, metric, local, source })
-}
-
+/// The rank of a path; `None` when it is unusable.
 #[inline]
 fn rank(shared: &Shared, family: crate::Family, path: &Path) -> Option<Rank> {
-    let Usable { set, attributes, local, .. } = usable(shared, family, path)?;
-    Some(decision::rank(local, set.stale && !local, attributes.local_pref, set.path_len, attributes.origin))
+    is_usable(shared, family, path).then(|| shared.attrs.set(path.attr).map(|set| set.rank)).flatten()
 }
 
 /// A path as the decision process sees it; `None` when it is unusable.
 pub(crate) fn candidate(shared: &Shared, family: crate::Family, path: &Path) -> Option<Candidate> {
-    let Usable { set, attributes, metric, local, source } = usable(shared, family, path)?;
+    if !is_usable(shared, family, path) {
+        return None;
+    }
+    let set = shared.attrs.set(path.attr)?;
+    let attributes = set.attributes()?;
+    let source = shared.sources.get(path.source);
     let router_id = attributes.originator_id().or(source.map(|s| s.router_id)).unwrap_or(shared.router_id);
     Some(Candidate {
-        local,
-        stale: set.stale && !local,
+        local: set.hop == NO_HOP,
+        stale: set.rank.stale(),
         local_pref: attributes.local_pref.unwrap_or(decision::LOCAL_PREF),
-        path_len: set.path_len,
+        path_len: set.rank.path_len(),
         origin: attributes.origin as u8,
         med: attributes.med.unwrap_or(0),
         neighbour: set.neighbour,
         ebgp: source.is_some_and(Source::ebgp),
-        metric,
+        metric: shared.hops.metric(set.hop)?,
         router_id,
         clusters: u16::try_from(attributes.cluster_list().len()).unwrap_or(u16::MAX),
         address: source.map_or(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), |s| s.address),

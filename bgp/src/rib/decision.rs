@@ -44,16 +44,35 @@ pub(crate) const LOCAL_PREF: u32 = 100;
 
 /// The steps before MED as one number, the least of which is best. An elimination looks at nothing but what is left, so
 /// that what does not have the least number can be left out of [`decide`] from the start.
-pub(crate) type Rank = u64;
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub(crate) struct Rank(u64);
 
-/// The number of a path.
-pub(crate) fn rank(local: bool, stale: bool, local_pref: Option<u32>, path_len: u16, origin: Origin) -> Rank {
-    let disfavour = u32::MAX - local_pref.unwrap_or(LOCAL_PREF);
-    u64::from(!local) << 51
-        | u64::from(stale) << 50
-        | u64::from(disfavour) << 18
-        | u64::from(path_len) << 2
-        | origin as u64
+impl Rank {
+    pub(crate) fn new(
+        local: bool,
+        stale: bool,
+        local_pref: Option<u32>,
+        path_len: u16,
+        origin: Origin,
+    ) -> Self {
+        let disfavour = u32::MAX - local_pref.unwrap_or(LOCAL_PREF);
+        Self(
+            u64::from(!local) << 51
+                | u64::from(stale) << 50
+                | u64::from(disfavour) << 18
+                | u64::from(path_len) << 2
+                | origin as u64,
+        )
+    }
+
+    pub(crate) fn stale(self) -> bool {
+        self.0 >> 50 & 1 != 0
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "these 16 bits")]
+    pub(crate) fn path_len(self) -> u16 {
+        (self.0 >> 2) as u16
+    }
 }
 
 /// For each candidate the step at which it lost; `None` for the best one. Those that lost at [`Step::RouterId`] or later tie
@@ -131,6 +150,10 @@ impl Round<'_> {
     /// Drops those that have a rival of the same neighbouring AS with a lower MED.
     fn med(&mut self) {
         if self.left < 2 {
+            return;
+        }
+        let first = self.standing().next().map(|c| c.med);
+        if self.standing().all(|c| Some(c.med) == first) {
             return;
         }
         let mut least: SmallVec<[(u32, u32); 8]> = self.standing().map(|c| (c.neighbour, c.med)).collect();
@@ -276,7 +299,10 @@ mod tests {
         #[test]
         fn ranks_are_the_steps_before_med(all in candidates()) {
             let number = |c: &Candidate| {
-                rank(c.local, c.stale, Some(c.local_pref), c.path_len, Origin::from_code(c.origin).unwrap())
+                let origin = Origin::from_code(c.origin).unwrap();
+                let rank = Rank::new(c.local, c.stale, Some(c.local_pref), c.path_len, origin);
+                assert_eq!((rank.stale(), rank.path_len()), (c.stale, c.path_len));
+                rank
             };
             let least = all.iter().map(number).min().unwrap();
             let whole = decide(&all);

@@ -45,6 +45,8 @@ pub(crate) struct Path {
     pub(crate) reason: u8,
     /// Best, or used beside the best one.
     pub(crate) multipath: bool,
+    /// It came as far as MED when the entry was last decided: its rank equals that of the best one.
+    pub(super) tied: bool,
 }
 
 impl Default for Path {
@@ -57,6 +59,7 @@ impl Default for Path {
             generation: 0,
             reason: 0,
             multipath: false,
+            tied: false,
         }
     }
 }
@@ -83,6 +86,8 @@ pub(super) mod flag {
     pub(in crate::rib) const DEAD: u8 = 8;
     /// In the log since it came to life.
     pub(in crate::rib) const LOGGED: u8 = 16;
+    /// More paths than the best one have its rank.
+    pub(in crate::rib) const TIES: u8 = 32;
 }
 
 /// A prefix with its first path; others hang on it.
@@ -94,6 +99,13 @@ pub(crate) struct Entry<A> {
     pub(super) first: Path,
     pub(super) len: u8,
     pub(super) flags: u8,
+    /// A bit for each source that has a path here, and for those that share it: see [`source_bit`].
+    pub(super) sources: u16,
+}
+
+/// The bit of [`Entry::sources`] for this source. Where it is clear nobody has to look for a path of the source.
+pub(super) fn source_bit(source: u32) -> u16 {
+    1 << (source % u16::BITS)
 }
 
 impl<A: Key> Entry<A> {
@@ -113,6 +125,18 @@ impl<A: Key> Entry<A> {
     #[inline]
     pub(crate) fn best(&self) -> Option<&Path> {
         (self.flags & flag::BEST != 0).then_some(&self.first)
+    }
+
+    /// The first path is the best one; `ties`: others have its rank.
+    pub(super) fn set_best(&mut self, best: bool, ties: bool) {
+        self.flags &= !(flag::BEST | flag::TIES);
+        self.flags |= if best { flag::BEST } else { 0 } | if ties { flag::TIES } else { 0 };
+    }
+
+    /// Whether this source may have a path here.
+    #[inline]
+    pub(super) fn may_have(&self, source: u32) -> bool {
+        self.sources & source_bit(source) != 0
     }
 
     pub(super) fn best_key(&self) -> BestKey {

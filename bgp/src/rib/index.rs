@@ -41,10 +41,11 @@ impl Index {
         at
     }
 
-    /// What stands where the search for this hash begins.
+    /// The number where the search for this hash begins, if it may be the one that is looked for.
     #[inline]
-    pub(crate) fn place(&self, hash: u64) -> u32 {
-        self.slots.get(self.start(hash)).copied().unwrap_or(EMPTY)
+    pub(crate) fn guess(&self, hash: u64) -> Option<u32> {
+        let word = self.slots.get(self.start(hash)).copied()?;
+        (word & !ID_MASK == self::word(hash, 0) && word < GONE).then_some(word & ID_MASK)
     }
 
     /// The number with this hash for which `is` holds.
@@ -97,6 +98,13 @@ impl Index {
             if *slot == want {
                 *slot = GONE;
                 self.len -= 1;
+                // No search goes beyond this slot.
+                if self.slots.get((at + 1) & mask) == Some(&EMPTY) {
+                    self.used -= 1;
+                    if let Some(slot) = self.slots.get_mut(at) {
+                        *slot = EMPTY;
+                    }
+                }
                 return;
             }
             if *slot == EMPTY {

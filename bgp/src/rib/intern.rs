@@ -4,6 +4,7 @@ use std::hash::{BuildHasher, BuildHasherDefault};
 
 use rustc_hash::FxHasher;
 
+use super::decision::Rank;
 use super::hops::{Hops, NO_HOP};
 use super::index::{Index, mix};
 use super::pool::Pool;
@@ -25,10 +26,8 @@ pub(crate) struct AttrSet {
     pub(crate) hop: u32,
     /// The AS whose MEDs compare with this one's; 0: an empty path or one that starts with a set.
     pub(crate) neighbour: u32,
-    /// RFC 4271 9.1.2.2 a.
-    pub(crate) path_len: u16,
-    /// It has LLGR_STALE (RFC 9494 4.3).
-    pub(crate) stale: bool,
+    /// The steps of the decision before MED. Stale: a learned one with LLGR_STALE (RFC 9494 4.3).
+    pub(crate) rank: Rank,
 }
 
 /// All attribute sets in use.
@@ -71,14 +70,15 @@ impl AttrTable {
         }
         self.retain(received);
         let hop = if local { NO_HOP } else { hops.retain(attributes.next_hop) };
+        let path_len = u16::try_from(attributes.as_path.hops()).unwrap_or(u16::MAX);
+        let stale = !local && attributes.has_community(community::LLGR_STALE);
         let set = AttrSet {
             hash,
             refs: 1,
             received,
             hop,
             neighbour: attributes.as_path.first().unwrap_or(0),
-            path_len: u16::try_from(attributes.as_path.hops()).unwrap_or(u16::MAX),
-            stale: attributes.has_community(community::LLGR_STALE),
+            rank: Rank::new(local, stale, attributes.local_pref, path_len, attributes.origin),
             attributes: Some(attributes),
         };
         if self.index.is_full() {

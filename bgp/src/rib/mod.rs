@@ -23,6 +23,8 @@ pub(crate) mod log;
 pub(crate) mod pool;
 pub(crate) mod source;
 pub(crate) mod table;
+#[cfg(test)]
+mod tests;
 pub(crate) mod walk;
 
 use crate::api::PolicyHandle;

@@ -7,8 +7,8 @@ use smallvec::SmallVec;
 use tortie_config::Cidr;
 
 use super::Shared;
-use super::choice::count;
-use super::entry::{Entry, Key, LocalRoute, NO_PATH, Path, flag};
+use super::choice::{Change, Effect, Scope, count, is_usable};
+use super::entry::{Entry, Key, LocalRoute, NO_PATH, Path, flag, source_bit};
 use super::import::Judged;
 use super::index::{Index, MAX_ID};
 use super::intern::NO_ATTR;
@@ -69,6 +69,9 @@ pub(crate) enum Announced {
     TooMany,
 }
 
+/// Prefixes that are approached at the same time.
+pub(crate) const AHEAD: usize = 16;
+
 /// Paths of a prefix that one source may have: each costs a walk over the others.
 pub(crate) const PATHS_MAX: usize = 255;
 
@@ -89,13 +92,17 @@ impl<A: Key> Table<A> {
         })
     }
 
-    /// Looks at the places where these prefixes are found, if they are there: such reads overlap, while those of finds
-    /// that follow each other each wait for memory.
+    /// Looks at the places where the first [`AHEAD`] of these prefixes are found, if they are there: such reads overlap,
+    /// while those of finds that follow each other each wait for memory.
     pub(crate) fn approach(&self, prefixes: impl Iterator<Item = (A, u8)>) {
         // A small index lies near the processor anyhow.
         if self.index.memory() > 256 * 1024 {
-            let seen = prefixes.fold(0, |seen, (address, len)| seen ^ self.index.place(address.hash(len)));
-            std::hint::black_box(seen);
+            let mut slots = [None; AHEAD];
+            for (slot, (address, len)) in slots.iter_mut().zip(prefixes) {
+                *slot = self.index.guess(address.hash(len));
+            }
+            let entries = slots.iter().flatten().filter_map(|slot| self.entries.get(*slot));
+            std::hint::black_box(entries.fold(0, |seen, entry| seen ^ entry.flags));
         }
     }
 
@@ -111,7 +118,7 @@ impl<A: Key> Table<A> {
         }
         // A position in the past, so that no reader takes it for news before it is logged.
         let seq = short(self.log.base().wrapping_sub(1));
-        let entry = Entry { address, seq, first: Path::default(), len, flags: flag::LIVE };
+        let entry = Entry { address, seq, first: Path::default(), len, flags: flag::LIVE, sources: 0 };
         let slot = self.entries.insert(entry);
         self.index.insert(address.hash(len), slot);
         Some(slot)
@@ -148,8 +155,10 @@ impl<A: Key> Table<A> {
         });
         let Some(entry) = self.entries.get(slot) else { return Announced::Refused };
         let old_best = entry.best_key();
-        let path = Path { attr, source, path_id, next: NO_PATH, generation, reason, multipath: false };
-        let replaced = if add_path {
+        let path = Path { attr, source, path_id, generation, reason, ..Path::default() };
+        let replaced = if !entry.may_have(source) {
+            None
+        } else if add_path {
             match self.replaced(shared, entry, &path) {
                 Ok(replaced) => replaced.and_then(|old| self.path_mut(slot, |p| p.is_same(&old))),
                 Err(TooMany) => return Announced::TooMany,
@@ -160,7 +169,7 @@ impl<A: Key> Table<A> {
         if let Some(old) = replaced {
             let before = *old;
             let renamed = add_path && !before.is_same(&path);
-            *old = Path { next: before.next, multipath: before.multipath, ..path };
+            *old = Path { next: before.next, multipath: before.multipath, tied: before.tied, ..path };
             let same = before.attr == attr && before.reason == reason;
             let was_valid = source == LOCAL
                 || shared
@@ -175,7 +184,8 @@ impl<A: Key> Table<A> {
             if before.attr != attr {
                 shared.attrs.retain(attr);
             }
-            self.redecide(shared, slot, old_best, before.multipath && !same, true);
+            let change = Change { best: old_best, used: before.multipath && !same, other: true };
+            self.replace(shared, slot, &before, &path, change);
             if before.attr != attr {
                 shared.attrs.release(before.attr, &mut shared.hops);
             }
@@ -187,21 +197,61 @@ impl<A: Key> Table<A> {
         }
         shared.attrs.retain(attr);
         count(shared, A::FAMILY, path, true);
+        self.add(shared, slot, path, Change { best: old_best, used: false, other: true });
+        Announced::New
+    }
+
+    /// Puts a path into an entry that has none like it.
+    fn add(&mut self, shared: &mut Shared, slot: u32, path: Path, change: Change) {
         self.path_count += 1;
-        if self.entries.get(slot).is_some_and(Entry::is_empty) {
+        let Some(entry) = self.entries.get(slot).copied() else { return };
+        let Some(place) = self.entries.get_mut(slot) else { return };
+        place.sources |= source_bit(path.source);
+        if entry.is_empty() {
             self.prefix_count += 1;
-            if let Some(entry) = self.entries.get_mut(slot) {
-                entry.first = path;
-            }
-        } else if let Some(next) = self.entries.get(slot).map(|e| e.first.next) {
-            // Behind the first path, which may be the best one.
-            let added = self.paths.insert(Path { next, ..path });
-            if let Some(entry) = self.entries.get_mut(slot) {
-                entry.first.next = added;
+            place.first = path;
+            return self.redecide(shared, slot, Scope::All, change);
+        }
+        let effect = self.effect(shared, &entry, &path);
+        // Behind the first path, or in its place.
+        let (first, second) = if effect == Effect::Takes {
+            (
+                Path { multipath: true, tied: true, ..path },
+                Path { multipath: false, tied: false, ..entry.first },
+            )
+        } else {
+            let tied = effect != Effect::None;
+            (entry.first, Path { next: entry.first.next, tied, ..path })
+        };
+        let next = self.paths.insert(second);
+        if let Some(place) = self.entries.get_mut(slot) {
+            place.first = Path { next, ..first };
+        }
+        match effect {
+            Effect::None | Effect::Takes => self.settle(shared, slot, change),
+            Effect::Decide(scope) => self.redecide(shared, slot, scope, change),
+        }
+    }
+
+    /// Decides after the path `new` has taken the place of `old`.
+    fn replace(&mut self, shared: &mut Shared, slot: u32, old: &Path, new: &Path, change: Change) {
+        let Some(entry) = self.entries.get(slot) else { return };
+        // One that was tied may have kept others out, be it by its MED.
+        let effect = if old.tied || entry.first.is_same(new) {
+            Effect::Decide(Scope::All)
+        } else {
+            self.effect(shared, entry, new)
+        };
+        match effect {
+            Effect::None => self.settle(shared, slot, change),
+            Effect::Decide(Scope::All) => self.redecide(shared, slot, Scope::All, change),
+            Effect::Takes | Effect::Decide(Scope::Tied) => {
+                if let Some(path) = self.path_mut(slot, |p| p.is_same(new)) {
+                    path.tied = true;
+                }
+                self.redecide(shared, slot, Scope::Tied, change);
             }
         }
-        self.redecide(shared, slot, old_best, false, true);
-        Announced::New
     }
 
     /// The path that this one of a session with path identifiers replaces: that with its number or, since numbers need
@@ -253,6 +303,9 @@ impl<A: Key> Table<A> {
         prefix: (A, u8),
     ) -> bool {
         let Some(slot) = self.find(prefix) else { return false };
+        if !self.entries.get(slot).is_some_and(|e| e.may_have(source)) {
+            return false;
+        }
         let family = shared.sources.get(source).map(|s| s.family(A::FAMILY));
         match family.copied().filter(|f| f.add_path) {
             None => self.remove_if(shared, slot, |_, p| p.source == source),
@@ -272,6 +325,7 @@ impl<A: Key> Table<A> {
         let Some(entry) = self.entries.get(slot) else { return false };
         let old_best = entry.best_key();
         let mut removed: SmallVec<[Path; 2]> = SmallVec::new();
+        let mut sources = 0;
         // Hanging paths first, so that one of those that stay can take the first place.
         let mut before = None;
         let mut at = entry.first.next;
@@ -292,6 +346,7 @@ impl<A: Key> Table<A> {
                 self.paths.remove(at);
                 removed.push(path);
             } else {
+                sources |= source_bit(path.source);
                 before = Some(at);
             }
             at = path.next;
@@ -304,6 +359,8 @@ impl<A: Key> Table<A> {
                 entry.first = heir;
                 entry.flags &= !flag::BEST;
             }
+        } else {
+            sources |= source_bit(first.source);
         }
         if removed.is_empty() {
             return false;
@@ -312,16 +369,27 @@ impl<A: Key> Table<A> {
         for path in &removed {
             count(shared, A::FAMILY, *path, false);
         }
-        if let Some(entry) = self.entries.get_mut(slot)
-            && entry.is_empty()
-        {
-            self.prefix_count -= 1;
-            if entry.flags & flag::DEAD == 0 {
-                entry.flags |= flag::DEAD;
-                self.dead.push_back(slot);
+        if let Some(entry) = self.entries.get_mut(slot) {
+            entry.sources = if entry.is_empty() { 0 } else { sources };
+            if entry.is_empty() {
+                self.prefix_count -= 1;
+                if entry.flags & flag::DEAD == 0 {
+                    entry.flags |= flag::DEAD;
+                    self.dead.push_back(slot);
+                }
             }
         }
-        self.redecide(shared, slot, old_best, removed.iter().any(|p| p.multipath), true);
+        let used = removed.iter().any(|p| p.multipath);
+        let change = Change { best: old_best, used, other: true };
+        // What had lost before MED is missed by nobody.
+        let missed = removed.iter().any(|p| p.tied);
+        let stays =
+            self.entries.get(slot).and_then(Entry::best).is_some_and(|p| is_usable(shared, A::FAMILY, p));
+        if missed || !stays {
+            self.redecide(shared, slot, Scope::Tied, change);
+        } else {
+            self.settle(shared, slot, change);
+        }
         for path in removed {
             shared.attrs.release(path.attr, &mut shared.hops);
         }
@@ -331,7 +399,7 @@ impl<A: Key> Table<A> {
     /// Decides anew, because something that paths refer to changed.
     pub(crate) fn review(&mut self, shared: &mut Shared, slot: u32) {
         let Some(old_best) = self.entries.get(slot).map(Entry::best_key) else { return };
-        self.redecide(shared, slot, old_best, false, true);
+        self.redecide(shared, slot, Scope::All, Change { best: old_best, used: false, other: true });
     }
 
     /// Makes import decisions anew where `judge` gives one, and decides. A path takes its own reference to a set that it
@@ -366,7 +434,7 @@ impl<A: Key> Table<A> {
                 }
             }
         }
-        self.redecide(shared, slot, old_best, touched, other);
+        self.redecide(shared, slot, Scope::All, Change { best: old_best, used: touched, other });
         for attr in dropped {
             shared.attrs.release(attr, &mut shared.hops);
         }

@@ -1,0 +1,282 @@
+//! The decision of an entry, made step by step as paths come and go, against one made from all its paths at once.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use proptest::prelude::*;
+use smallvec::SmallVec;
+
+use super::Shared;
+use super::choice::{self, candidate};
+use super::decision::{decide, is_multipath};
+use super::import::ACCEPTED;
+use super::source::{Keep, LOCAL, Source, SourceFamily};
+use super::table::Table;
+use crate::api::{NextHopState, PeerId, PolicyHandle};
+use crate::attr::{AsPath, Attributes};
+use crate::query::RouteChanges;
+use crate::types::Family;
+
+const SOURCES: u32 = 20;
+const PREFIX: (u32, u8) = (0x0a00_0000, 8);
+
+#[derive(Debug, Clone)]
+enum Op {
+    /// Source, path identifier, neighbouring AS, length of the path, LOCAL_PREF, MED, next hop, refused.
+    Announce(u32, u32, u32, usize, u32, u32, u32, bool),
+    Withdraw(u32, u32),
+    Local(bool),
+    /// The session ends; what it left is removed later.
+    End(u32),
+    Purge,
+    /// A next hop and its metric, if there is a way to it.
+    Hop(u32, Option<u32>),
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let source = 0..SOURCES;
+    prop_oneof![
+        12 => (source.clone(), 0..3u32, 1..3u32, 1..4usize, 0..2u32, 0..3u32, 0..3u32, prop::bool::weighted(0.1))
+            .prop_map(|(s, id, n, len, pref, med, hop, no)| Op::Announce(s, id, n, len, pref, med, hop, no)),
+        6 => (source.clone(), 0..3u32).prop_map(|(s, id)| Op::Withdraw(s, id)),
+        1 => any::<bool>().prop_map(Op::Local),
+        1 => source.prop_map(Op::End),
+        1 => Just(Op::Purge),
+        1 => (0..3u32, prop::option::of(0..2u32)).prop_map(|(hop, metric)| Op::Hop(hop, metric)),
+    ]
+}
+
+fn hop(n: u32) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::from(0xc000_0200 + n))
+}
+
+/// Sources with an odd number may send several paths of a prefix. Some share their bit in the entry, some are eBGP.
+fn source(n: u32) -> Source {
+    let mut families = [SourceFamily::default(); 2];
+    families[0].add_path = n % 2 == 1;
+    Source {
+        id: PeerId(n),
+        name: "s".into(),
+        address: IpAddr::V4(Ipv4Addr::from(n / 2)),
+        asn: if n.is_multiple_of(3) { 64512 } else { 65000 },
+        local_asn: 64512,
+        class: 0,
+        client: None,
+        allow_own_as: 0,
+        role: None,
+        ebgp_policy: true,
+        router_id: n / 4,
+        own: SmallVec::new(),
+        families,
+        removed: false,
+    }
+}
+
+struct World {
+    shared: Shared,
+    table: Table<u32>,
+    /// References of our own keep next hops known.
+    kept: Vec<u32>,
+}
+
+impl World {
+    fn new(planes: usize) -> Self {
+        let mut shared = Shared {
+            attrs: Default::default(),
+            hops: Default::default(),
+            sources: Default::default(),
+            reasons: Default::default(),
+            policy: PolicyHandle::accept_all(),
+            asn: 64512,
+            router_id: 1,
+            deferring: false,
+            local_ready: true,
+            transit: true,
+            changes: RouteChanges::default(),
+            clusters: Vec::new(),
+        };
+        for n in 0..SOURCES {
+            shared.sources.insert(source(n));
+        }
+        let kept =
+            (0..3).map(|n| shared.attrs.intern(Attributes::new(hop(n)), false, &mut shared.hops)).collect();
+        for n in 0..3 {
+            shared.hops.set(hop(n), NextHopState::Reachable { metric: 0, on_link: true });
+        }
+        let mut table = Table::default();
+        table.planes = planes;
+        Self { shared, table, kept }
+    }
+
+    fn slot(&self) -> Option<u32> {
+        self.table.find(PREFIX)
+    }
+
+    fn review(&mut self) {
+        if let Some(slot) = self.slot() {
+            self.table.review(&mut self.shared, slot);
+        }
+    }
+
+    fn purge(&mut self) {
+        if let Some(slot) = self.slot() {
+            self.table.remove_if(&mut self.shared, slot, |shared, path| {
+                let source = shared.sources.get(path.source);
+                path.source != LOCAL
+                    && !source.is_some_and(|s| s.family(Family::Ipv4Unicast).is_valid(path.generation))
+            });
+        }
+    }
+
+    /// What the operation makes of the decision only once its walk has come round is decided when `walked`.
+    fn apply(&mut self, op: &Op, walked: bool) {
+        let shared = &mut self.shared;
+        match *op {
+            Op::Announce(source, id, neighbour, len, pref, med, n, refused) => {
+                let mut a = Attributes::new(hop(n));
+                a.as_path = AsPath::from_sequence(&vec![neighbour; len]);
+                a.local_pref = Some(100 + pref);
+                a.med = Some(med);
+                let attr = shared.attrs.intern(a, false, &mut shared.hops);
+                let id = if source % 2 == 1 { id } else { 0 };
+                self.table.announce(shared, (source, id), PREFIX, attr, if refused { 7 } else { ACCEPTED });
+                shared.attrs.release(attr, &mut shared.hops);
+            }
+            Op::Withdraw(source, id) => {
+                self.table.withdraw(shared, (source, if source % 2 == 1 { id } else { 0 }), PREFIX);
+            }
+            Op::Local(true) => {
+                let attr = shared.attrs.intern(Attributes::new(hop(0)), true, &mut shared.hops);
+                self.table.announce(shared, (LOCAL, 0), PREFIX, attr, ACCEPTED);
+                shared.attrs.release(attr, &mut shared.hops);
+            }
+            Op::Local(false) => {
+                self.table.withdraw(shared, (LOCAL, 0), PREFIX);
+            }
+            Op::End(source) => {
+                if let Some(source) = shared.sources.get_mut(source) {
+                    source.family_mut(Family::Ipv4Unicast).end(Keep::Nothing);
+                }
+                if walked {
+                    self.purge();
+                }
+            }
+            Op::Purge => self.purge(),
+            Op::Hop(n, metric) => {
+                let state = match metric {
+                    Some(metric) => NextHopState::Reachable { metric, on_link: true },
+                    None => NextHopState::Unreachable,
+                };
+                shared.hops.set(hop(n), state);
+                if walked {
+                    self.review();
+                }
+            }
+        }
+    }
+
+    /// The best path and all that are in use, as kept and as decided from nothing.
+    fn check(&self) {
+        let Some(entry) = self.slot().and_then(|slot| self.table.entry(slot)) else { return };
+        let key = |p: &super::entry::Path| (p.source, p.path_id, p.generation);
+        let paths: Vec<_> = self.table.paths(entry).collect();
+        let all: Vec<_> = paths
+            .iter()
+            .filter_map(|p| Some((*p, candidate(&self.shared, Family::Ipv4Unicast, p)?)))
+            .collect();
+        let lost = decide(&all.iter().map(|(_, c)| *c).collect::<Vec<_>>());
+        let decided = || all.iter().zip(&lost);
+        let best = decided().find(|(_, lost)| lost.is_none()).map(|((p, _), _)| *p);
+        assert_eq!(entry.best().map(key), best.as_ref().map(key));
+        let alone = best.is_some_and(|p| p.source == LOCAL);
+        let used = |lost: Option<_>| if alone { lost.is_none() } else { is_multipath(lost) };
+        let mut want: Vec<_> = decided().filter(|(_, lost)| used(**lost)).map(|((p, _), _)| key(p)).collect();
+        let mut have: Vec<_> = paths.iter().filter(|p| p.multipath).map(key).collect();
+        want.sort_unstable();
+        have.sort_unstable();
+        assert_eq!(have, want);
+        for source in 0..SOURCES {
+            let best = self.shared.sources.get(source).unwrap().family(Family::Ipv4Unicast).best;
+            assert_eq!(best, u32::from(entry.best().is_some_and(|p| p.source == source)));
+        }
+        assert_eq!(
+            choice::nth(&self.shared, &self.table, entry, 0).as_ref().map(key),
+            best.as_ref().map(key)
+        );
+    }
+
+    /// A change of the best path, or with planes any change, was logged, and a change of the paths in use is to be told.
+    fn told(&self, before: &Seen, after: &Seen) {
+        let changed = if self.table.planes > 0 { before.all != after.all } else { before.best != after.best };
+        assert!(!changed || after.head > before.head, "not logged");
+        assert!(before.used == after.used || self.table.has_dirty(), "not told");
+    }
+
+    fn seen(&self) -> Seen {
+        let entry = self.slot().and_then(|slot| self.table.entry(slot));
+        let paths: Vec<_> = entry.iter().flat_map(|e| self.table.paths(e)).collect();
+        let sorted = |mut all: Vec<(u32, u32, u32)>| {
+            all.sort_unstable();
+            all
+        };
+        Seen {
+            best: entry.and_then(|e| e.best().map(|p| (p.attr, p.source))),
+            all: sorted(paths.iter().map(|p| (p.source, p.path_id, p.attr)).collect()),
+            used: sorted(
+                paths.iter().filter(|p| p.multipath).map(|p| (p.source, p.path_id, p.attr)).collect(),
+            ),
+            head: self.table.log.head(),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Seen {
+    best: Option<(u32, u32)>,
+    all: Vec<(u32, u32, u32)>,
+    used: Vec<(u32, u32, u32)>,
+    head: u64,
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    /// After each operation.
+    #[test]
+    fn step_by_step_it_is_as_from_nothing(
+        ops in prop::collection::vec(op(), 1..60),
+        planes in 0..2usize,
+    ) {
+        let mut world = World::new(planes);
+        for op in &ops {
+            while world.table.pop_dirty().is_some() {}
+            let before = world.seen();
+            world.apply(op, true);
+            world.check();
+            world.told(&before, &world.seen());
+        }
+    }
+
+    /// Where sessions end and next hops change unnoticed, once the walk has come round.
+    #[test]
+    fn it_is_as_from_nothing_after_the_walk(ops in prop::collection::vec(op(), 1..60)) {
+        let mut world = World::new(0);
+        for op in &ops {
+            world.apply(op, false);
+        }
+        world.purge();
+        world.review();
+        world.check();
+        // Every reference was counted.
+        for source in 0..SOURCES {
+            for id in 0..3 {
+                world.table.withdraw(&mut world.shared, (source, id), PREFIX);
+            }
+        }
+        world.table.withdraw(&mut world.shared, (LOCAL, 0), PREFIX);
+        prop_assert_eq!(world.table.path_count(), 0);
+        for attr in std::mem::take(&mut world.kept) {
+            world.shared.attrs.release(attr, &mut world.shared.hops);
+        }
+        prop_assert_eq!(world.shared.attrs.len(), 0);
+    }
+}
