@@ -64,15 +64,15 @@ impl Feed {
         if !self.busy() {
             return;
         }
+        if !self.on {
+            self.dirty = speaker.drop_best(BATCH);
+            return;
+        }
         self.scratch.clear();
         let more = speaker.take_best(BATCH, &mut self.scratch);
         // Nothing is given while the selection is deferred; the speaker tells when it no longer is.
         self.dirty = more && !self.scratch.is_empty();
         let Some(first) = self.scratch.first().map(|c| c.prefix) else { return };
-        if !self.on {
-            self.scratch.clear();
-            return;
-        }
         let fresh = self.changes.next();
         let batch: Vec<LearnedChange> = self
             .scratch

@@ -35,10 +35,15 @@ impl Classes {
         u64::try_from(at).unwrap_or(u64::MAX)
     }
 
-    fn get(&self, class: u64) -> Option<Arc<PeerPolicy>> {
-        self.0.load().get(usize::try_from(class).ok()?).cloned()
+    /// Calls `answer` with the value of this number; borrowed, because it is asked for each prefix.
+    fn with<T>(&self, class: u64, answer: impl FnOnce(&PeerPolicy) -> T) -> Option<T> {
+        let known = self.0.load();
+        known.get(usize::try_from(class).ok()?).map(|policy| answer(policy))
     }
 }
+
+/// The answer about a peer whose class nobody made.
+const UNKNOWN_CLASS: &str = "unknown-class";
 
 /// Export gates and import checks over one view.
 pub(super) struct ViewPolicy {
@@ -157,43 +162,52 @@ fn seen<'a>(
 
 impl Policy for ViewPolicy {
     fn import(&self, from: &PeerView<'_>, prefix: Cidr, attributes: &Attributes) -> Import {
-        let Some(policy) = self.classes.get(from.class) else { return Import::Reject("unknown-class") };
-        let answer = self.on_import(from, &policy, prefix, attributes, |route| {
-            routing::import(&self.view, &policy, route)
+        let answer = self.classes.with(from.class, |policy| {
+            let answer = self.on_import(from, policy, prefix, attributes, |route| {
+                routing::import(&self.view, policy, route)
+            });
+            match answer {
+                Ok(changes) if changes.is_empty() => Import::Accept,
+                Ok(changes) => Import::AcceptWith(self.edits(policy, 0, &changes)),
+                Err(reason) => Import::Reject(reason),
+            }
         });
-        match answer {
-            Ok(changes) if changes.is_empty() => Import::Accept,
-            Ok(changes) => Import::AcceptWith(self.edits(&policy, 0, &changes)),
-            Err(reason) => Import::Reject(reason),
-        }
+        answer.unwrap_or(Import::Reject(UNKNOWN_CLASS))
     }
 
     fn export(&self, to: &PeerView<'_>, route: &RouteView<'_>) -> Export {
-        let Some(policy) = self.classes.get(to.class) else { return Export::withhold("unknown-class") };
-        let answer = self
-            .on_export(to, &policy, route, |route| routing::export_gate(&self.view, &policy, to.ebgp, route));
-        if !answer.accept {
-            return Export::withhold(answer.gate);
-        }
-        Export::announce(answer.gate)
-            .with_edits(self.edits(&policy, 1, &answer.changes))
-            .with_communities(answer.communities, answer.large_communities)
+        let answer = self.classes.with(to.class, |policy| {
+            let answer = self.on_export(to, policy, route, |route| {
+                routing::export_gate(&self.view, policy, to.ebgp, route)
+            });
+            if !answer.accept {
+                return Export::withhold(answer.gate);
+            }
+            Export::announce(answer.gate)
+                .with_edits(self.edits(policy, 1, &answer.changes))
+                .with_communities(answer.communities, answer.large_communities)
+        });
+        answer.unwrap_or_else(|| Export::withhold(UNKNOWN_CLASS))
     }
 
     fn describe_import(&self, from: &PeerView<'_>, prefix: Cidr, attributes: &Attributes) -> String {
-        let Some(policy) = self.classes.get(from.class) else { return "unknown-class".into() };
-        self.on_import(from, &policy, prefix, attributes, |route| {
-            let (answer, steps) = routing::explain_import(&self.view, &policy, route);
-            told(answer.err().unwrap_or("accepted"), &steps)
-        })
+        let answer = self.classes.with(from.class, |policy| {
+            self.on_import(from, policy, prefix, attributes, |route| {
+                let (answer, steps) = routing::explain_import(&self.view, policy, route);
+                told(answer.err().unwrap_or("accepted"), &steps)
+            })
+        });
+        answer.unwrap_or_else(|| UNKNOWN_CLASS.into())
     }
 
     fn describe_export(&self, to: &PeerView<'_>, route: &RouteView<'_>) -> String {
-        let Some(policy) = self.classes.get(to.class) else { return "unknown-class".into() };
-        self.on_export(to, &policy, route, |route| {
-            let (answer, steps) = routing::explain_export(&self.view, &policy, to.ebgp, route);
-            told(answer.gate, &steps)
-        })
+        let answer = self.classes.with(to.class, |policy| {
+            self.on_export(to, policy, route, |route| {
+                let (answer, steps) = routing::explain_export(&self.view, policy, to.ebgp, route);
+                told(answer.gate, &steps)
+            })
+        });
+        answer.unwrap_or_else(|| UNKNOWN_CLASS.into())
     }
 }
 
@@ -279,8 +293,8 @@ mod tests {
         let first = classes.of(&PeerPolicy::default());
         assert_ne!(first, classes.of(&own));
         assert_eq!(first, classes.of(&PeerPolicy::default()));
-        assert_eq!(*classes.get(classes.of(&own)).unwrap(), own);
-        assert_eq!(classes.get(7), None);
+        assert_eq!(classes.with(classes.of(&own), PeerPolicy::clone), Some(own));
+        assert_eq!(classes.with(7, PeerPolicy::clone), None);
     }
 
     #[test]

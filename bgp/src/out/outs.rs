@@ -46,6 +46,8 @@ struct Out {
 pub(crate) struct Outs {
     pool: Pool<Out>,
     index: Index,
+    /// The one that was asked for last: prefixes that come together mostly have it in common.
+    last: u32,
     /// What policy changes, counted by the outs that have it.
     added: slab::Slab<(Added, u32)>,
     added_numbers: FxHashMap<Added, u32>,
@@ -87,12 +89,17 @@ impl Outs {
         shared: &mut Shared,
         oversized: impl FnOnce(&Shared, &Self) -> bool,
     ) -> u32 {
+        if let Some(out) = self.pool.get_mut(self.last).filter(|o| o.refs > 0 && o.key == key) {
+            out.refs += 1;
+            return self.last;
+        }
         let hash = key.hash();
         let found = self.index.find(hash, |id| self.pool.get(id).is_some_and(|o| o.refs > 0 && o.key == key));
         if let Some(id) = found {
             if let Some(out) = self.pool.get_mut(id) {
                 out.refs += 1;
             }
+            self.last = id;
             return id;
         }
         if self.index.is_full() {
@@ -106,6 +113,7 @@ impl Outs {
         }
         let id = self.pool.insert(Out { key, refs: 1, oversized });
         self.index.insert(hash, id);
+        self.last = id;
         id
     }
 

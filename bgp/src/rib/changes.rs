@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use super::entry::{Entry, Key, flag};
 use super::log::short;
-use super::table::Table;
+use super::table::{AHEAD, Table};
 use crate::api::Tag;
 
 impl<A: Key> Table<A> {
@@ -75,7 +75,11 @@ impl<A: Key> Table<A> {
 
     /// Gives back entries without paths whose last change all readers have passed; calls `freed` for each.
     pub(crate) fn bury(&mut self, passed: u64, max: usize, mut freed: impl FnMut(u32)) -> bool {
-        for _ in 0..max {
+        for n in 0..max {
+            if n % AHEAD == 0 {
+                let next = self.dead.iter().take(AHEAD);
+                self.approach(next.filter_map(|slot| self.entries.get(*slot)).map(Entry::prefix));
+            }
             let Some(slot) = self.dead.front().copied() else { break };
             let Some(entry) = self.entries.get(slot) else { break };
             if entry.is_empty() {

@@ -12,7 +12,7 @@ use crate::rib::source::LOCAL;
 
 impl Speaker {
     /// Appends up to `max` changed best paths to `out`; true: there are more. Nothing is given while the selection is
-    /// deferred after a restart (RFC 4724 4.1). Who has no use for them has to drain them all the same.
+    /// deferred after a restart (RFC 4724 4.1). Who has no use for them calls [`Speaker::drop_best`].
     pub fn take_best(&mut self, max: usize, out: &mut Vec<BestChange>) -> bool {
         if self.shared.deferring {
             return false;
@@ -20,6 +20,20 @@ impl Speaker {
         let mut left = max;
         take(&mut self.v4, &self.shared, &mut left, out);
         take(&mut self.v6, &self.shared, &mut left, out);
+        self.taken()
+    }
+
+    /// Forgets up to `max` changed best paths, for those who have no use for them; else as [`Speaker::take_best`].
+    pub fn drop_best(&mut self, max: usize) -> bool {
+        if self.shared.deferring {
+            return false;
+        }
+        let dropped = (0..max).take_while(|_| self.v4.table.pop_dirty().is_some()).count();
+        let _ = (dropped..max).take_while(|_| self.v6.table.pop_dirty().is_some()).count();
+        self.taken()
+    }
+
+    fn taken(&mut self) -> bool {
         let more = self.v4.table.has_dirty() || self.v6.table.has_dirty();
         if !more {
             self.best_told = false;

@@ -13,7 +13,7 @@ use crate::query::MistakeKind;
 use crate::rib::Shared;
 use crate::rib::entry::Key;
 use crate::rib::import::{ACCEPTED, Judge, Judged};
-use crate::rib::table::Announced;
+use crate::rib::table::{AHEAD, Announced};
 use crate::session::conn::Input;
 use crate::session::mistake::Mistake;
 use crate::session::role;
@@ -24,8 +24,6 @@ use crate::wire::{ErrorCode, Frame, MessageKind, Negotiated, Nlri, Notification,
 const MESSAGES: usize = 64;
 /// Octets of a connection that one call reads, the last message apart.
 const OCTETS: usize = 64 * 1024;
-/// Prefixes of an UPDATE that are looked up at the same time.
-const AHEAD: usize = 16;
 /// Octets that one call reads from connections that waited.
 const OCTETS_ALL: usize = 64 * 1024;
 
