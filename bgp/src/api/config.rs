@@ -193,7 +193,8 @@ pub const ADD_PATH_MAX: u8 = 8;
 pub struct PrefixLimit {
     /// More than these in a family end the session with Cease 1 (RFC 4486), family and limit in its data.
     pub max: u32,
-    /// From this share of `max` on, in percent, [`Event::PrefixWarning`](crate::Event::PrefixWarning) tells of it once; `None`: never.
+    /// From this share of `max` on, in percent, [`Event::PrefixWarning`](crate::Event::PrefixWarning) tells of it once;
+    /// `None`: never.
     pub warn: Option<u8>,
     /// How long the peer is neither dialled nor let in after that.
     pub restart: Duration,
