@@ -3,8 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::collections::BTreeSet;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -72,6 +73,16 @@ impl Agent {
         command(self.dir.path(), words).output().unwrap()
     }
 
+    /// One request on the socket: status and body.
+    fn get(&self, path: &str) -> (u16, serde_json::Value) {
+        let mut stream = UnixStream::connect(self.path("tortie.sock")).unwrap();
+        write!(stream, "GET {path} HTTP/1.0\r\nhost: localhost\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (head.split(' ').nth(1).unwrap().parse().unwrap(), serde_json::from_str(body).unwrap())
+    }
+
     fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
@@ -106,14 +117,18 @@ impl Agent {
 
 /// A table as a collector writes it: one peer, four prefixes.
 fn sample(path: &Path) {
+    table(path, &PREFIXES);
+}
+
+fn table(path: &Path, prefixes: &[impl AsRef<str>]) {
     let stamp = Stamp { seconds: 1_700_000_000, micros: None };
     let address = IpAddr::from([192, 0, 2, 7]);
     let peer = PeerEntry { router_id: Ipv4Addr::new(192, 0, 2, 7), address, asn: 64500 };
     let index = PeerIndex { collector: Ipv4Addr::new(192, 0, 2, 1), view: b"", peers: vec![peer] };
     let mut out = Vec::new();
     Record { stamp, body: Body::PeerIndex(index) }.write(&mut out);
-    for (sequence, prefix) in (0..).zip(PREFIXES) {
-        let prefix: Cidr = prefix.parse().unwrap();
+    for (sequence, prefix) in (0..).zip(prefixes) {
+        let prefix: Cidr = prefix.as_ref().parse().unwrap();
         let mut attributes = Attributes::new(address);
         attributes.as_path = AsPath::from_sequence(&[64500, 200_000 + sequence]);
         attributes.communities = Box::new([64500 << 16 | 7]);
@@ -125,6 +140,53 @@ fn sample(path: &Path) {
         Record { stamp, body: Body::Rib(rib) }.write(&mut out);
     }
     std::fs::write(path, out).unwrap();
+}
+
+#[test]
+fn a_listing_of_many_routes_comes_in_pages_that_the_command_follows() {
+    let agent = Agent::start(&[]);
+    let file = agent.path("in.mrt");
+    let prefixes: Vec<String> = (0..12_000).map(|n| format!("11.{}.{}.0/24", n / 256, n % 256)).collect();
+    table(&file, &prefixes);
+    let _replay = agent.replay(&file, "60");
+    let list = |words: &[&str]| -> (Vec<String>, bool) {
+        let output = agent.run(&[&["bgp", "routes", "-o", "json"], words].concat());
+        let list: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let items = list["items"].as_array().unwrap().iter();
+        (items.map(|r| r["prefix"].as_str().unwrap().to_owned()).collect(), list["more"] == true)
+    };
+    // In the order of prefixes, whatever the order of the table.
+    agent.wait_for("the table", |_| list(&[]).0.len() == prefixes.len());
+    let mut sorted: Vec<Cidr> = prefixes.iter().map(|p| p.parse().unwrap()).collect();
+    sorted.sort_unstable();
+    assert!(list(&[]).0.into_iter().eq(sorted.iter().map(ToString::to_string)));
+    assert_eq!(list(&["--from", "127.0.0.2"]), (list(&[]).0, false));
+    let (some, more) = list(&["--max", "10500"]);
+    assert_eq!((some.len(), more), (10_500, true));
+    let (inside, more) = list(&["--within", "11.3.0.0/16"]);
+    assert_eq!((inside.len(), more), (256, false));
+    assert!(inside.iter().all(|p| p.starts_with("11.3.")));
+
+    // The pages of the API, by hand.
+    let (mut seen, mut after, mut pages) = (BTreeSet::new(), String::new(), 0);
+    loop {
+        let (code, page) = agent.get(&format!("/v1/bgp/routes?within=11.3.0.0/16&max=100{after}"));
+        assert_eq!(code, 200, "{page}");
+        let items = page["items"].as_array().unwrap();
+        assert!(items.len() <= 100 && items.iter().all(|r| seen.insert(r["prefix"].to_string())), "twice");
+        pages += 1;
+        match page["next"].as_str() {
+            Some(next) => after = format!("&after={next}"),
+            None => break,
+        }
+    }
+    assert_eq!(seen.len(), 256);
+    assert!(pages >= 3, "{pages}");
+    let (code, error) = agent.get("/v1/bgp/routes?after=11.0.0.0/24");
+    assert!(
+        code == 400 && error.to_string().contains("`11.0.0.0/24` is not the `next` of a page"),
+        "{error}"
+    );
 }
 
 fn all() -> BTreeSet<String> {

@@ -29,6 +29,7 @@ pub(super) fn list<T>(kind: &str, node: &str, revision: u64, items: Vec<T>) -> L
         revision,
         time: super::core::now_text(),
         more: false,
+        next: None,
         items,
     }
 }
@@ -279,34 +280,44 @@ fn path(info: &PathInfo, intent: &RoutingIntent) -> BgpPath {
     }
 }
 
-/// What part of a table a question is about.
-pub(super) enum Wanted {
-    /// A single match or one run.
-    One(RouteMatch),
-    /// Both families, one after the other.
-    All,
-}
-
-/// Reads the prefix part of a question.
-pub(super) fn wanted(query: &RouteQuery) -> Result<Wanted, ApiError> {
+/// Reads the prefix part of a question: what is listed, one after the other.
+pub(super) fn runs(query: &RouteQuery) -> Result<Vec<RouteMatch>, ApiError> {
     let invalid = |text: String| ApiError { code: "invalid".to_owned(), text };
     let cidr = |text: &str| text.parse::<Cidr>().map_err(|e| invalid(e.to_string()));
     if let Some(text) = &query.prefix {
         if let Ok(addr) = text.parse::<std::net::IpAddr>() {
-            return Ok(Wanted::One(RouteMatch::Longest(addr)));
+            return Ok(vec![RouteMatch::Longest(addr)]);
         }
-        return Ok(Wanted::One(RouteMatch::Exact(cidr(text)?)));
+        return Ok(vec![RouteMatch::Exact(cidr(text)?)]);
     }
     if let Some(text) = &query.within {
-        return Ok(Wanted::One(RouteMatch::Within(cidr(text)?)));
+        return Ok(vec![RouteMatch::Within(cidr(text)?)]);
     }
-    Ok(Wanted::All)
+    Ok(Family::ALL.map(RouteMatch::All).to_vec())
 }
 
-/// The families to walk after `after`, with where each continues.
-pub(super) fn runs(after: Option<Cidr>) -> Vec<(Family, Option<Cidr>)> {
-    match after {
-        Some(after) if !after.is_v4() => vec![(Family::Ipv6Unicast, Some(after))],
-        after => vec![(Family::Ipv4Unicast, after), (Family::Ipv6Unicast, None)],
+/// Where a listing of routes stands: in one of its runs, from this place of the table on. As text, `run-place`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Cursor {
+    pub(super) run: usize,
+    pub(super) place: u32,
+}
+
+impl std::fmt::Display for Cursor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}-{}", self.run, self.place)
+    }
+}
+
+impl std::str::FromStr for Cursor {
+    type Err = ApiError;
+
+    fn from_str(text: &str) -> Result<Self, ApiError> {
+        let read = || {
+            let (run, place) = text.split_once('-')?;
+            Some(Self { run: run.parse().ok()?, place: place.parse().ok()? })
+        };
+        let text = || format!("`{text}` is not the `next` of a page");
+        read().ok_or_else(|| ApiError { code: "invalid".to_owned(), text: text() })
     }
 }

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
 use tokio::sync::{mpsc, oneshot};
-use tortie_bgp::{Drain, Reset, RouteMatch, RouteQuery as Question, RouteTable};
+use tortie_bgp::{Drain, Reset, RouteInfo, RouteMatch, RouteQuery as Question, RouteTable};
 use tortie_config::Cidr;
 
-use super::answers::{self, Wanted};
+use super::answers::{self, Cursor};
 use super::metrics::{self, Bgp};
 use super::mrt;
 use super::status::{self, CoreFacts};
@@ -27,6 +27,26 @@ use crate::speaker::{SpeakerHandle, SpeakerView, ToSpeaker};
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The loop of the core must have turned within this time for the process to count as alive.
 const ALIVE: i64 = 30;
+
+/// Places of the table that one question for routes looks at: a few milliseconds of the speaker's time, while few match.
+const PLACES: u32 = 65_536;
+
+/// Which table a listing is of: the speaker's own where neither is named.
+#[derive(Debug, Clone)]
+struct Asked {
+    from: Option<String>,
+    to: Option<String>,
+}
+
+impl Asked {
+    fn find(&self, view: &SpeakerView<'_>) -> Option<RouteTable> {
+        Some(match self {
+            Self { from: Some(name), .. } => RouteTable::AdjIn(view.peer_id(name)?),
+            Self { to: Some(name), .. } => RouteTable::AdjOut(view.peer_id(name)?),
+            _ => RouteTable::Loc,
+        })
+    }
+}
 
 /// A question to the core.
 #[derive(Debug)]
@@ -215,46 +235,37 @@ impl Backend for Live {
 
     async fn bgp_routes(&self, query: RouteQuery) -> Result<List<BgpRoute>, ApiError> {
         let intent = self.intent()?;
-        let wanted = answers::wanted(&query)?;
-        let after = parse_after(&query)?;
+        let runs = answers::runs(&query)?;
+        let mut at: Cursor = query.after.as_deref().map_or(Ok(Cursor::default()), str::parse)?;
         let max = query.max.unwrap_or(1_000).clamp(1, 10_000);
         let named = |name: &Option<String>| {
             name.as_deref().map(|n| answers::session_named(&intent, n).cloned()).transpose()
         };
-        let (from, to) = (named(&query.from)?, named(&query.to)?);
-        let infos = self
-            .speaker(move |view| {
-                let table = match (from, to) {
-                    (Some(name), _) => RouteTable::AdjIn(view.peer_id(&name)?),
-                    (_, Some(name)) => RouteTable::AdjOut(view.peer_id(&name)?),
-                    _ => RouteTable::Loc,
-                };
-                // One more than asked tells whether there are more.
-                Some(match wanted {
-                    Wanted::One(matching) => view.routes(Question { table, matching }, after, max + 1),
-                    Wanted::All => {
-                        let mut found = Vec::new();
-                        for (family, after) in answers::runs(after) {
-                            let left = (max + 1).saturating_sub(found.len());
-                            if left == 0 {
-                                break;
-                            }
-                            let question = Question { table, matching: RouteMatch::All(family) };
-                            found.extend(view.routes(question, after, left));
-                        }
-                        found
-                    }
-                })
-            })
-            .await?
-            .ok_or_else(|| ApiError {
+        let table = Asked { from: named(&query.from)?, to: named(&query.to)? };
+        let mut found: Vec<RouteInfo> = Vec::new();
+        // A page costs its size; where little of the table is wanted, the speaker is asked for a part at a time.
+        let next = loop {
+            let Some(matching) = runs.get(at.run).copied() else { break None };
+            if found.len() >= max {
+                break Some(at);
+            }
+            let (left, place, table) = (max - found.len(), at.place, table.clone());
+            let part = move |view: &SpeakerView<'_>| {
+                let question = Question { table: table.find(view)?, matching };
+                Some(view.walk(question, place, PLACES, left))
+            };
+            let (part, next) = self.speaker(part).await?.ok_or_else(|| ApiError {
                 code: "not-found".into(),
                 text: "the speaker does not know this peer yet".into(),
             })?;
-        let more = infos.len() > max;
-        let items = infos.iter().take(max).map(|info| answers::route(info, &intent)).collect();
+            found.extend(part);
+            at = next.map_or(Cursor { run: at.run + 1, place: 0 }, |place| Cursor { place, ..at });
+        };
+        found.sort_unstable_by_key(|info| info.prefix);
+        let items = found.iter().map(|info| answers::route(info, &intent)).collect();
         let mut list = self.list("BGPRouteList", items).await;
-        list.more = more;
+        list.more = next.is_some();
+        list.next = next.map(|at| at.to_string());
         Ok(list)
     }
 
@@ -275,6 +286,7 @@ impl Backend for Live {
         let (items, more) = self.kernel(move |view| status::kernel_rows(view, &matching, after, max)).await?;
         let mut list = self.list("KernelRouteList", items).await;
         list.more = more;
+        list.next = list.items.last().filter(|_| more).map(|row| row.prefix.clone());
         Ok(list)
     }
 

@@ -16,8 +16,8 @@ use tortie_bgp::mrt::{
 };
 use tortie_bgp::wire::MessageKind;
 use tortie_bgp::{
-    Family, PathSource, PeerId, PeerStatus, RouteInfo, RouteTable, State, TapItem, TapSession, TapWhat,
-    Unusable,
+    Family, PathSource, PeerId, PeerStatus, RouteInfo, RouteMatch, RouteQuery, RouteTable, State, TapItem,
+    TapSession, TapWhat, Unusable,
 };
 
 use super::backend::ask_speaker;
@@ -103,8 +103,9 @@ impl Table {
         while out.len() < 64 * 1024 {
             let Some(family) = self.left.last().copied() else { break };
             let from = self.from;
+            let query = RouteQuery { table: RouteTable::Loc, matching: RouteMatch::All(family) };
             let page =
-                ask_speaker(&self.speaker, move |view| view.walk(RouteTable::Loc, family, from, SLOTS)).await;
+                ask_speaker(&self.speaker, move |view| view.walk(query, from, SLOTS, usize::MAX)).await;
             let (routes, next) = match page {
                 Ok(page) => page,
                 // The reader sees a cut answer and not a short table.

@@ -25,7 +25,8 @@ use tortie_bgp::bmp::{
 };
 use tortie_bgp::wire::{Entry, MessageKind, Negotiated, UpdateTemplate, write_end_of_rib};
 use tortie_bgp::{
-    Down, DownCode, Family, PeerId, PeerStatus, RouteInfo, RouteTable, State, TapItem, TapSession, TapWhat,
+    Down, DownCode, Family, PeerId, PeerStatus, RouteInfo, RouteMatch, RouteQuery, RouteTable, State,
+    TapItem, TapSession, TapWhat,
 };
 
 use super::backend::{Live, ask_speaker};
@@ -227,7 +228,8 @@ impl Teller {
         let Some((peer, family, from)) = self.tables.front().copied() else { return };
         let sender = self.sender.clone();
         let question = ToSpeaker::Query(Box::new(move |view| {
-            let (routes, next) = view.walk(RouteTable::AdjIn(peer), family, from, SLOTS);
+            let query = RouteQuery { table: RouteTable::AdjIn(peer), matching: RouteMatch::All(family) };
+            let (routes, next) = view.walk(query, from, SLOTS, usize::MAX);
             sender.give(Heard::Routes(routes, next));
         }));
         // A busy speaker is asked again with the next thing that is heard.

@@ -371,16 +371,23 @@ pub(super) fn kernel_rows(
     after: Option<Cidr>,
     max: usize,
 ) -> (Vec<KernelRouteRow>, bool) {
-    let mut states: Vec<RouteState> = match matching {
-        KernelMatch::Exact(cidr) => view.route(cidr).into_iter().collect(),
-        KernelMatch::Covering(addr) => view.own_covering(*addr).into_iter().collect(),
-        KernelMatch::Within(cidr) => view.routes().filter(|r| cidr.covers(&r.prefix)).collect(),
-        KernelMatch::All => view.routes().collect(),
+    let mut prefixes: Vec<Cidr> = match matching {
+        KernelMatch::Exact(cidr) => vec![*cidr],
+        KernelMatch::Covering(addr) => view.own_covering(*addr).map(|r| r.prefix).into_iter().collect(),
+        KernelMatch::Within(cidr) => view.prefixes().filter(|p| cidr.covers(p)).collect(),
+        KernelMatch::All => view.prefixes().collect(),
     };
-    if let Some(after) = after {
-        states.retain(|r| r.prefix > after);
+    prefixes.retain(|prefix| after.is_none_or(|after| *prefix > after));
+    // One more tells whether there are more. Only the least ones are put in order; prefixes without a state are few.
+    let (mut states, mut rest, wanted) = (Vec::new(), prefixes.as_mut_slice(), max + 1);
+    while states.len() < wanted && !rest.is_empty() {
+        let count = (wanted - states.len()).min(rest.len());
+        rest.select_nth_unstable(count - 1);
+        let (least, others) = rest.split_at_mut(count);
+        least.sort_unstable();
+        states.extend(least.iter().filter_map(|prefix| view.route(prefix)));
+        rest = others;
     }
-    states.sort_unstable_by_key(|r| r.prefix);
     let more = states.len() > max;
     (states.iter().take(max).map(|state| row(view, state)).collect(), more)
 }

@@ -7,7 +7,7 @@ use clap::Subcommand;
 use super::client::{Client, escape};
 use super::failure::{Exit, Failure};
 use super::output::{self, span, table};
-use super::{Context, RouteFilter, query_string};
+use super::{Context, RouteFilter, pages};
 use crate::serve::api::{BgpRoute, Done, List, Peer, PeerBfd, ResetRequest};
 
 /// The BGP family of commands.
@@ -66,7 +66,10 @@ pub(super) async fn run(context: &Context, command: &Bgp) -> Result<(), Failure>
             output::print(format, &peer, |out, _| one(out, &peer))
         }
         Bgp::Routes { filter, from, to } => {
-            let list = pages(&client, filter, from.as_deref(), to.as_deref()).await?;
+            let named = [("from", from.as_deref()), ("to", to.as_deref())];
+            let mut list: List<BgpRoute> = pages(&client, "/v1/bgp/routes", filter, &named).await?;
+            // Pages come in the order of the table.
+            list.items.sort_by_cached_key(|route| route.prefix.parse::<tortie_config::Cidr>().ok());
             output::print(format, &list, |out, wide| out.push_str(&routes(&list.items, wide)))?;
             if list.items.is_empty() && filter.prefix.is_some() {
                 return Err(Failure::new(Exit::No, "not-found", "no such prefix in the BGP table"));
@@ -88,37 +91,6 @@ pub(super) async fn run(context: &Context, command: &Bgp) -> Result<(), Failure>
             })
         }
     }
-}
-
-/// Fetches page after page until `--max` or the end.
-async fn pages(
-    client: &Client,
-    filter: &RouteFilter,
-    from: Option<&str>,
-    to: Option<&str>,
-) -> Result<List<BgpRoute>, Failure> {
-    let mut after: Option<String> = None;
-    let mut whole: Option<List<BgpRoute>> = None;
-    loop {
-        let have = whole.as_ref().map_or(0, |w| w.items.len());
-        let left = filter.max.map_or(1_000, |max| max.saturating_sub(have).min(1_000));
-        let query = query_string(filter, from, to, after.as_deref(), left);
-        let page: List<BgpRoute> = client.get(&format!("/v1/bgp/routes{query}")).await?;
-        let more = page.more;
-        after = page.items.last().map(|r| r.prefix.clone());
-        let list = match whole.as_mut() {
-            None => whole.insert(page),
-            Some(list) => {
-                list.items.extend(page.items);
-                list.more = more;
-                list
-            }
-        };
-        if !more || after.is_none() || filter.max.is_some_and(|max| list.items.len() >= max) {
-            break;
-        }
-    }
-    whole.ok_or_else(|| Failure::new(Exit::Partial, "empty", "the agent sent no page"))
 }
 
 fn peers(items: &[Peer], wide: bool) -> String {

@@ -31,10 +31,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
+use serde::de::DeserializeOwned;
 
 pub use client::{Client, escape};
 pub use failure::{Exit, Failure};
 use output::Format;
+
+use crate::serve::api::List;
 
 /// One process per host for BGP, IPAM, kernel routes and policy, in networks that follow Calico's etcd v1 data model.
 #[derive(Debug, Parser)]
@@ -165,33 +168,45 @@ pub struct RouteFilter {
     /// All prefixes inside of this one
     #[arg(long, value_name = "CIDR", conflicts_with = "prefix", value_parser = prefix)]
     pub within: Option<String>,
-    /// At most this many
+    /// At most this many, as the table has them
     #[arg(long, value_name = "N")]
     pub max: Option<usize>,
 }
 
-/// The query of the API for a filter.
-fn query_string(
+/// Routes of a page of the API.
+const PAGE: usize = 10_000;
+
+/// Fetches page after page until `--max` or the end. `more`: further parts of the question.
+async fn pages<T: DeserializeOwned>(
+    client: &Client,
+    path: &str,
     filter: &RouteFilter,
-    from: Option<&str>,
-    to: Option<&str>,
-    after: Option<&str>,
-    max: usize,
-) -> String {
-    let mut out = format!("?max={max}");
-    let pairs = [
-        ("prefix", filter.prefix.as_deref()),
-        ("within", filter.within.as_deref()),
-        ("from", from),
-        ("to", to),
-        ("after", after),
-    ];
-    for (name, value) in pairs {
-        if let Some(value) = value {
-            let _ = write!(out, "&{name}={}", escape(value));
+    more: &[(&str, Option<&str>)],
+) -> Result<List<T>, Failure> {
+    let mut whole: Option<List<T>> = None;
+    loop {
+        let have = whole.as_ref().map_or(0, |list| list.items.len());
+        let left = filter.max.map_or(PAGE, |max| max.saturating_sub(have).clamp(1, PAGE));
+        let mut url = format!("{path}?max={left}");
+        let after = whole.as_ref().and_then(|list| list.next.as_deref());
+        let parts =
+            [("prefix", filter.prefix.as_deref()), ("within", filter.within.as_deref()), ("after", after)];
+        for (name, value) in parts.iter().chain(more) {
+            if let Some(value) = value {
+                let _ = write!(url, "&{name}={}", escape(value));
+            }
         }
+        let mut page: List<T> = client.get(&url).await?;
+        if let Some(list) = whole {
+            let mut items = list.items;
+            items.append(&mut page.items);
+            page.items = items;
+        }
+        if page.next.is_none() || filter.max.is_some_and(|max| page.items.len() >= max) {
+            return Ok(page);
+        }
+        whole = Some(page);
     }
-    out
 }
 
 /// Runs the command line and gives the exit code.

@@ -7,7 +7,7 @@ use clap::Subcommand;
 use super::client::Client;
 use super::failure::{Exit, Failure};
 use super::output::{self, table};
-use super::{Context, RouteFilter, query_string};
+use super::{Context, RouteFilter, pages};
 use crate::serve::api::{KernelRouteRow, List, RouteGet};
 
 /// The route family of commands.
@@ -30,8 +30,7 @@ pub(super) async fn run(context: &Context, command: &Route) -> Result<(), Failur
     let format = context.globals.output;
     match command {
         Route::List { filter } => {
-            let query = query_string(filter, None, None, None, filter.max.unwrap_or(10_000));
-            let list: List<KernelRouteRow> = client.get(&format!("/v1/routes{query}")).await?;
+            let list: List<KernelRouteRow> = pages(&client, "/v1/routes", filter, &[]).await?;
             output::print(format, &list, |out, wide| out.push_str(&rows(&list.items, wide)))
         }
         Route::Get { address } => {

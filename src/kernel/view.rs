@@ -146,6 +146,11 @@ impl KernelView<'_> {
         self.state_of(prefix, entry)
     }
 
+    /// All prefixes that [`KernelView::route`] may know, in no order.
+    pub fn prefixes(&self) -> impl Iterator<Item = Cidr> + '_ {
+        self.0.table.entries.keys().copied()
+    }
+
     /// All own prefixes, in no order.
     pub fn routes(&self) -> impl Iterator<Item = RouteState> + '_ {
         self.0.table.entries.iter().filter_map(|(prefix, entry)| self.state_of(prefix, entry))

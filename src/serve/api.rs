@@ -30,9 +30,12 @@ pub struct List<T> {
     pub revision: u64,
     /// When it was made.
     pub time: String,
-    /// There are more; ask again with `after` = the last prefix.
+    /// There are more.
     #[serde(default)]
     pub more: bool,
+    /// Ask again with `after` = this to go on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
     /// The elements.
     pub items: Vec<T>,
 }

@@ -72,7 +72,7 @@ pub struct RouteQuery {
     pub from: Option<String>,
     /// Announced to this peer.
     pub to: Option<String>,
-    /// Continue after this prefix.
+    /// Go on where a page ended: its `next`.
     pub after: Option<String>,
     /// At most this many (default 1,000, at most 10,000).
     pub max: Option<usize>,

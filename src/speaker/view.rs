@@ -5,9 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tortie_bgp::bfd::{Endpoint, Status};
-use tortie_bgp::{
-    ExportTrace, Family, ImportTrace, PeerId, PeerStatus, RouteInfo, RouteQuery, RouteTable, Speaker, Totals,
-};
+use tortie_bgp::{ExportTrace, ImportTrace, PeerId, PeerStatus, RouteInfo, RouteQuery, Speaker, Totals};
 use tortie_config::Cidr;
 
 use super::bfd::{BfdView, Tie};
@@ -102,16 +100,16 @@ impl SpeakerView<'_> {
         self.core.map(|c| c.routes(&query, after, max)).unwrap_or_default()
     }
 
-    /// Part of a table in no order; see [`Speaker::walk`].
+    /// A part of what is asked for, in no order; see [`Speaker::walk`].
     #[must_use]
     pub fn walk(
         &self,
-        table: RouteTable,
-        family: Family,
+        query: RouteQuery,
         from: u32,
         slots: u32,
+        max: usize,
     ) -> (Vec<RouteInfo>, Option<u32>) {
-        self.core.map(|c| c.walk(table, family, from, slots)).unwrap_or_default()
+        self.core.map(|c| c.walk(&query, from, slots, max)).unwrap_or_default()
     }
 
     /// Why a prefix is announced to the peer of this name or not; `None` for an unknown peer.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::ops::Range;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -37,7 +38,7 @@ enum View<'g> {
 
 impl Speaker {
     /// Routes in the order of their prefixes: at most `max` prefixes that come after `after`. Each call looks at the whole
-    /// table unless the question names one prefix or address.
+    /// table unless the question names one prefix or address; for pages of a large table see [`Speaker::walk`].
     #[must_use]
     pub fn routes(&self, query: &RouteQuery, after: Option<Cidr>, max: usize) -> Vec<RouteInfo> {
         let family = match query.matching {
@@ -84,19 +85,29 @@ impl Speaker {
             .collect()
     }
 
-    /// Part of a table in no order, for whoever wants all of it: what stands in `slots` places from place `from` on, and
-    /// the next place; `None`: that was the last one. What changes between two calls may be seen twice or not at all.
+    /// A part of what is asked for, in no order, for whoever wants all of it: at most `max` prefixes among those in `slots`
+    /// places of the table from place `from` on, and the place to go on from; `None`: that was all. What does not change
+    /// between two calls is seen once; what does, perhaps twice or not at all.
     #[must_use]
     pub fn walk(
         &self,
-        table: RouteTable,
-        family: Family,
+        query: &RouteQuery,
         from: u32,
         slots: u32,
+        max: usize,
     ) -> (Vec<RouteInfo>, Option<u32>) {
+        let (family, within) = match query.matching {
+            RouteMatch::All(family) => (family, None),
+            RouteMatch::Within(prefix) => (family_of(prefix.addr()), Some(prefix)),
+            RouteMatch::Exact(_) | RouteMatch::Longest(_) => return (self.routes(query, None, max), None),
+        };
         match family {
-            Family::Ipv4Unicast => self.walk_of(&self.v4, table, from, slots),
-            Family::Ipv6Unicast => self.walk_of(&self.v6, table, from, slots),
+            Family::Ipv4Unicast => {
+                self.walk_of(&self.v4, query.table, within, from..from.saturating_add(slots), max)
+            }
+            Family::Ipv6Unicast => {
+                self.walk_of(&self.v6, query.table, within, from..from.saturating_add(slots), max)
+            }
         }
     }
 
@@ -104,17 +115,24 @@ impl Speaker {
         &self,
         rib: &FamilyRib<A>,
         table: RouteTable,
-        from: u32,
-        slots: u32,
+        within: Option<Cidr>,
+        places: Range<u32>,
+        max: usize,
     ) -> (Vec<RouteInfo>, Option<u32>) {
         let view = &self.view(table, A::FAMILY);
-        let end = from.saturating_add(slots).min(rib.table.limit());
-        let entries = (from..end).filter_map(|slot| Some((slot, rib.table.entry(slot)?)));
-        let routes = entries
-            .filter(|(slot, e)| has(rib, e, *slot, view))
-            .map(|(slot, e)| RouteInfo { prefix: e.cidr(), paths: self.paths(rib, slot, e, view) })
-            .collect();
-        (routes, (end < rib.table.limit()).then_some(end))
+        let limit = rib.table.limit();
+        let mut routes = Vec::new();
+        let mut next = places.start;
+        while next < places.end.min(limit) && routes.len() < max {
+            let slot = next;
+            next += 1;
+            let Some(entry) = rib.table.entry(slot) else { continue };
+            if within.is_none_or(|w| w.covers(&entry.cidr())) && has(rib, entry, slot, view) {
+                let paths = self.paths(rib, slot, entry, view);
+                routes.push(RouteInfo { prefix: entry.cidr(), paths });
+            }
+        }
+        (routes, (next < limit).then_some(next))
     }
 
     fn view(&self, table: RouteTable, family: Family) -> View<'_> {

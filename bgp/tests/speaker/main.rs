@@ -26,3 +26,4 @@ mod rfc7606;
 mod roles;
 mod routes;
 mod sessions;
+mod walk;
