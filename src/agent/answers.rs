@@ -10,12 +10,13 @@ use tortie_bgp::{
 };
 use tortie_config::{Cidr, link_local};
 
-use crate::routing::{LearnedPath, OriginKind, RoutingIntent};
+use crate::routing::{LearnedPath, OriginKind, RangeIntent, RoutingIntent};
 use crate::serve::RouteQuery;
 use crate::serve::api::{
     API_VERSION, ApiError, BgpPath, BgpRoute, List, MessageError, Peer, PeerBfd, PeerError, PeerFamily,
+    PeerRange,
 };
-use crate::speaker::SpeakerView;
+use crate::speaker::{RangeView, SpeakerView};
 
 /// How many prefixes of a router inside one pool are looked at for hints: a look must not hold the speaker up.
 const HINTED: usize = 4096;
@@ -86,6 +87,7 @@ pub(super) fn peer(
         port: wanted.remote.port(),
         name: wanted.name.clone(),
         kind: wanted.kind.as_str().to_owned(),
+        range: wanted.range.map(|range| range.to_string()),
         reason: wanted.reason.clone(),
         remote_as: status.map_or(wanted.asn, |s| s.asn),
         state: state.as_str().to_owned(),
@@ -138,6 +140,28 @@ pub(super) fn peer(
         notes: Vec::new(),
         bfd: wanted.bfd.is_some().then(|| forwarding(watched)),
     })
+}
+
+/// The ranges of the API; one that the speaker does not know yet has no sessions.
+pub(super) fn ranges(intent: &RoutingIntent, known: &[RangeView]) -> Vec<PeerRange> {
+    let one = |(name, wanted): (&String, &RangeIntent)| {
+        let status = known.iter().find(|range| *range.name == **name).map(|range| &range.status);
+        PeerRange {
+            name: name.clone(),
+            prefix: wanted.prefix.to_string(),
+            reason: wanted.peer.reason.clone(),
+            remote_as: wanted.peer.asn,
+            sessions: status.map_or(0, |s| s.peers),
+            max_sessions: wanted.max_sessions,
+            refused: status.map_or(0, |s| s.refused),
+            last_error: status.and_then(|s| s.last_down.as_ref()).map(|(addr, down, when)| PeerError {
+                code: down.code.as_str().to_owned(),
+                text: format!("{}: {}", link_local::text(*addr), down.text),
+                time: ago(*when),
+            }),
+        }
+    };
+    intent.ranges.iter().map(one).collect()
 }
 
 /// The BFD session of a peer that wants one.

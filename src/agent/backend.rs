@@ -18,7 +18,7 @@ use crate::kernel::{KernelView, ToKernel};
 use crate::routing::{LearnedPath, PeerIntent, RoutingIntent};
 use crate::serve::api::{
     ApiError, Applied, AppliedRequest, BgpRoute, Done, DrainRequest, Event, KernelRouteRow, List, Peer,
-    Problem, ResetRequest, RouteGet, Status,
+    PeerRange, Problem, ResetRequest, RouteGet, Status,
 };
 use crate::serve::{Backend, OctetStream, RouteQuery};
 use crate::speaker::{SpeakerHandle, SpeakerView, ToSpeaker};
@@ -117,9 +117,28 @@ impl Live {
         self.intent.load_full().ok_or_else(|| busy("the store has not been read yet"))
     }
 
+    /// The intent with the dynamic peers that there are.
+    async fn sessions(&self) -> Result<Arc<RoutingIntent>, ApiError> {
+        let intent = self.intent()?;
+        if intent.ranges.is_empty() {
+            return Ok(intent);
+        }
+        let dynamic = self.speaker(|view| view.dynamic()).await?;
+        Ok(Arc::new(intent.with_dynamic(&dynamic)))
+    }
+
+    /// The ranges; none where the speaker does not answer.
+    async fn ranges(&self) -> Vec<PeerRange> {
+        let Some(intent) = self.intent.load_full().filter(|intent| !intent.ranges.is_empty()) else {
+            return Vec::new();
+        };
+        let known = self.speaker(|view| view.ranges()).await.unwrap_or_default();
+        answers::ranges(&intent, &known)
+    }
+
     /// Hints at what routers announce, by session. The core is asked only when one announces something inside a pool.
     async fn hints(&self) -> BTreeMap<String, Problem> {
-        let Some(intent) = self.intent.load_full() else { return BTreeMap::new() };
+        let Ok(intent) = self.sessions().await else { return BTreeMap::new() };
         if !intent.peers.values().any(PeerIntent::is_router) {
             return BTreeMap::new();
         }
@@ -198,7 +217,10 @@ fn parse_after(query: &RouteQuery) -> Result<Option<Cidr>, ApiError> {
 #[async_trait::async_trait]
 impl Backend for Live {
     async fn status(&self) -> Arc<Status> {
-        let facts = self.facts().await.ok();
+        let mut facts = self.facts().await.ok();
+        if let Some(facts) = &mut facts {
+            facts.ranges = Self::ranges(self).await;
+        }
         let kernel = self.kernel(status::kernel_facts).await.ok();
         let hints = self.hints().await;
         let intent = self.intent.load_full();
@@ -206,8 +228,14 @@ impl Backend for Live {
         Arc::new(status::build(self, facts, kernel, intent.as_deref(), notes))
     }
 
+    async fn ranges(&self) -> Result<List<PeerRange>, ApiError> {
+        self.intent()?;
+        let items = Self::ranges(self).await;
+        Ok(self.list("BGPRangeList", items).await)
+    }
+
     async fn peers(&self) -> Result<List<Peer>, ApiError> {
-        let intent = self.intent()?;
+        let intent = self.sessions().await?;
         let (statuses, watched, taken) = self
             .speaker(|view| {
                 let statuses = view.peers();
@@ -234,7 +262,7 @@ impl Backend for Live {
     }
 
     async fn bgp_routes(&self, query: RouteQuery) -> Result<List<BgpRoute>, ApiError> {
-        let intent = self.intent()?;
+        let intent = self.sessions().await?;
         let runs = answers::runs(&query)?;
         let mut at: Cursor = query.after.as_deref().map_or(Ok(Cursor::default()), str::parse)?;
         let max = query.max.unwrap_or(1_000).clamp(1, 10_000);
@@ -274,7 +302,7 @@ impl Backend for Live {
     }
 
     async fn mrt_updates(&self, peer: Option<String>) -> Result<OctetStream, ApiError> {
-        let intent = self.intent()?;
+        let intent = self.sessions().await?;
         let only = peer.map(|name| answers::session_named(&intent, &name).cloned()).transpose()?;
         mrt::updates(&*self.handle()?, only)
     }
@@ -291,7 +319,7 @@ impl Backend for Live {
     }
 
     async fn route_get(&self, address: std::net::IpAddr) -> Result<RouteGet, ApiError> {
-        let intent = self.intent()?;
+        let intent = self.sessions().await?;
         let question = Question { table: RouteTable::Loc, matching: RouteMatch::Longest(address) };
         let found = self.speaker(move |view| view.routes(question, None, 1)).await?;
         let (kernel, kernel_says) = self.kernel(move |view| status::kernel_get(view, address)).await?;
@@ -323,7 +351,7 @@ impl Backend for Live {
     }
 
     async fn reset(&self, request: ResetRequest) -> Result<Done, ApiError> {
-        let intent = self.intent()?;
+        let intent = self.sessions().await?;
         let session = answers::session_named(&intent, &request.peer)?.clone();
         let invalid = |text: String| Err(ApiError { code: "invalid".to_owned(), text });
         match &request.text {
@@ -350,7 +378,7 @@ impl Backend for Live {
     }
 
     async fn drain(&self, request: DrainRequest) -> Result<Done, ApiError> {
-        let intent = self.intent()?;
+        let intent = self.sessions().await?;
         let (drain, what) = match request.drain.as_str() {
             "announce" => (Drain::Announce, "announced with GRACEFUL_SHUTDOWN"),
             "withdraw" => (Drain::Withdraw, "withdrawn"),

@@ -15,7 +15,7 @@ use tortie_config::Cidr;
 use super::recorder::{Entry, Plane, Recorder};
 use crate::kernel::KernelIntent;
 use crate::model::{Dirty, Guard, Model, Part};
-use crate::routing::{self, ChangeId, NodeOptions, Planner, RoutingIntent};
+use crate::routing::{self, ChangeId, DynamicPeer, NodeOptions, Planner, RoutingIntent};
 use crate::speaker::ChangeIds;
 use crate::store::{Change, Delta, FeedEvent, Snapshot};
 
@@ -126,6 +126,8 @@ pub(super) struct Core {
     pub(super) recorder: Recorder,
     pub(super) peers: HashMap<Arc<str>, PeerRecord>,
     pub(super) peer_trouble: BTreeMap<String, String>,
+    /// Peers that came from ranges, by session.
+    pub(super) dynamic: BTreeMap<Arc<str>, DynamicPeer>,
     pub(super) listening: BTreeSet<SocketAddr>,
     pub(super) listen_failed: BTreeMap<SocketAddr, String>,
     pub(super) tunnel_trouble: Option<String>,
@@ -187,6 +189,7 @@ impl Core {
             recorder: Recorder::default(),
             peers: HashMap::new(),
             peer_trouble: BTreeMap::new(),
+            dynamic: BTreeMap::new(),
             listening: BTreeSet::new(),
             listen_failed: BTreeMap::new(),
             tunnel_trouble: None,
@@ -523,6 +526,15 @@ impl Core {
             .map(|(n, _)| n)
             .collect();
         let gone: Vec<&String> = old_peers.keys().filter(|n| !new.peers.contains_key(*n)).collect();
+        let no_ranges = BTreeMap::new();
+        let old_ranges = old.as_ref().map_or(&no_ranges, |o| &o.ranges);
+        for (name, range) in new.ranges.iter().filter(|(name, range)| old_ranges.get(*name) != Some(range)) {
+            let text = format!("sessions are taken from {}: {}", range.prefix, range.peer.reason);
+            entries.push(('+', name.clone(), text));
+        }
+        for name in old_ranges.keys().filter(|name| !new.ranges.contains_key(*name)) {
+            entries.push(('-', name.clone(), "no longer a range that sessions are taken from".to_owned()));
+        }
         for (mark, list, word) in [('+', changed, "wanted"), ('-', gone, "no longer wanted")] {
             if list.len() > SINGLES {
                 entries.push((mark, format!("{} peers", list.len()), word.to_owned()));

@@ -73,6 +73,7 @@ impl Core {
             listen_failed: self.listen_failed.iter().map(|(a, e)| (a.to_string(), e.clone())).collect(),
             peers,
             peer_trouble: self.peer_trouble.clone(),
+            ranges: Vec::new(),
             announced,
             refused: self.refused.clone(),
             failed_routes: self.failed_routes.iter().map(|(p, e)| (*p, e.clone())).collect(),
@@ -126,8 +127,8 @@ impl Core {
     }
 
     fn peer_facts(&self, intent: &RoutingIntent, now: Instant) -> BTreeMap<String, PeerFacts> {
-        let one = |(session, wanted): (&String, &routing::PeerIntent)| {
-            let record = self.peers.get(session.as_str());
+        let one = |session: &str, wanted: &routing::PeerIntent| {
+            let record = self.peers.get(session);
             let state = record.and_then(|r| r.state).unwrap_or(State::Idle);
             let facts = PeerFacts {
                 kind: wanted.kind.as_str(),
@@ -143,9 +144,11 @@ impl Core {
                 flaps: record.map(|r| r.flaps.clone()).unwrap_or_default(),
                 connect_failures: record.map_or(0, |r| r.connect_failures),
             };
-            (session.clone(), facts)
+            (session.to_owned(), facts)
         };
-        intent.peers.iter().map(one).collect()
+        let dynamic = self.dynamic.values().filter_map(|peer| Some((peer, intent.dynamic(peer)?)));
+        let dynamic = dynamic.map(|(peer, wanted)| one(&peer.name, &wanted));
+        intent.peers.iter().map(|(session, wanted)| one(session, wanted)).chain(dynamic).collect()
     }
 }
 

@@ -189,6 +189,13 @@ impl Core {
                     tracing::debug!(target: "tortie::speaker", "{name}: {} -> {} {why}", from.as_str(), to.as_str());
                 }
             }
+            SpeakerFact::DynamicPeer(peer) => {
+                self.dynamic.insert(Arc::clone(&peer.name), peer);
+            }
+            SpeakerFact::DynamicPeerGone(name) => {
+                self.dynamic.remove(&name);
+                self.peers.remove(&name);
+            }
             SpeakerFact::Bfd { peer, from, to, cause, .. } => {
                 let mark = match to {
                     bfd::State::Up => '+',

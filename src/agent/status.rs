@@ -11,8 +11,8 @@ use super::core::now_text;
 use crate::kernel::{Counters, Counts, Drift, KernelView, Mode, RouteCondition, RouteState};
 use crate::routing::{ChangeId, Hop, OriginKind, RoutingIntent};
 use crate::serve::api::{
-    API_VERSION, ApiError, BgpStatus, BlockStatus, DataplaneStatus, InvalidObject, KernelRouteRow, Problem,
-    RouteStatus, Status, StoreStatus, UpOf,
+    API_VERSION, ApiError, BgpStatus, BlockStatus, DataplaneStatus, InvalidObject, KernelRouteRow, PeerRange,
+    Problem, RouteStatus, Status, StoreStatus, UpOf,
 };
 use crate::serve::{Backend, RouteQuery};
 
@@ -37,6 +37,8 @@ pub(super) struct CoreFacts {
     /// By session name: state, since when, last error in words.
     pub(super) peers: BTreeMap<String, PeerFacts>,
     pub(super) peer_trouble: BTreeMap<String, String>,
+    /// What the speaker's thread knows of the ranges.
+    pub(super) ranges: Vec<PeerRange>,
     pub(super) announced: Vec<Cidr>,
     pub(super) refused: BTreeMap<Cidr, String>,
     pub(super) failed_routes: Vec<(Cidr, String)>,
@@ -111,9 +113,9 @@ pub(super) fn build(
     let facts = facts.unwrap_or_default();
     let problems = problems(&facts, kernel.as_ref());
     let (verdict, summary) = verdict(&facts, intent, ready, &problems);
-    let of = |mesh: bool| {
+    let of = |is: fn(&str) -> bool| {
         let mut sum = UpOf::default();
-        for peer in facts.peers.values().filter(|p| (p.kind == "mesh") == mesh) {
+        for peer in facts.peers.values().filter(|p| is(p.kind)) {
             sum.of += 1;
             sum.up += usize::from(peer.up);
         }
@@ -133,8 +135,10 @@ pub(super) fn build(
             asn: intent.map_or(0, |i| i.asn),
             router_id: intent.map_or_else(String::new, |i| std::net::Ipv4Addr::from(i.router_id).to_string()),
             listen: facts.listen.clone(),
-            mesh: of(true),
-            peers: of(false),
+            mesh: of(|kind| kind == "mesh"),
+            peers: of(|kind| kind != "mesh" && kind != "dynamic"),
+            dynamic: of(|kind| kind == "dynamic"),
+            ranges: facts.ranges.clone(),
             graceful_restart: match (facts.stopping, facts.restart_done) {
                 (true, _) => "stopping",
                 (_, true) => "idle",
@@ -256,10 +260,20 @@ fn problems(facts: &CoreFacts, kernel: Option<&KernelFacts>) -> Vec<Problem> {
             "peer-configuration",
             name.clone(),
             text.clone(),
-            format!("tortie bgp peer {name}"),
+            if name.contains("_range_") {
+                "tortie bgp ranges".to_owned()
+            } else {
+                format!("tortie bgp peer {name}")
+            },
         ));
     }
-    let down: Vec<_> = facts.peers.iter().filter(|(_, p)| !p.up).collect();
+    // A dynamic peer that is not up comes, or is kept for its return: nobody asked for it.
+    let full = facts.ranges.iter().filter(|r| r.refused > 0 && r.sessions >= r.max_sessions);
+    out.extend(full.map(|r| {
+        let text = format!("full with {} sessions; {} connections were turned away", r.sessions, r.refused);
+        problem("range-full", format!("range {}", r.prefix), text, "raise max_sessions in its value")
+    }));
+    let down: Vec<_> = facts.peers.iter().filter(|(_, p)| !p.up && p.kind != "dynamic").collect();
     for (session, peer) in down.iter().take(20) {
         let why = peer.error.clone().map_or_else(String::new, |e| format!(", {e}"));
         let text = format!("{} for {}s{why}", peer.state, peer.seconds);
@@ -324,7 +338,9 @@ fn verdict(
     if !facts.running {
         return ("starting", "waiting for the kernel's first answer".to_owned());
     }
-    let (up, all) = (facts.peers.values().filter(|p| p.up).count(), facts.peers.len());
+    // Dynamic peers are there or not; none of them is missing.
+    let counted = || facts.peers.values().filter(|p| p.up || p.kind != "dynamic");
+    let (up, all) = (counted().filter(|p| p.up).count(), counted().count());
     if !ready && (facts.away.is_some() || facts.from_cache) {
         let text =
             format!("the store is away, the last good state stays in force; {up} of {all} BGP sessions up");

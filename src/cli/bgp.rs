@@ -1,4 +1,4 @@
-//! `tortie bgp peers|peer|routes|reset`; `drain` is in [`drain`](super::drain).
+//! `tortie bgp peers|peer|ranges|routes|reset`; `drain` is in [`drain`](super::drain).
 
 use std::fmt::Write as _;
 
@@ -8,13 +8,15 @@ use super::client::{Client, escape};
 use super::failure::{Exit, Failure};
 use super::output::{self, span, table};
 use super::{Context, RouteFilter, pages};
-use crate::serve::api::{BgpRoute, Done, List, Peer, PeerBfd, ResetRequest};
+use crate::serve::api::{BgpRoute, Done, List, Peer, PeerBfd, PeerRange, ResetRequest};
 
 /// The BGP family of commands.
 #[derive(Debug, Subcommand)]
 pub(super) enum Bgp {
-    /// All wanted sessions, one a line
+    /// All wanted sessions, and those that came from ranges, one a line
     Peers,
+    /// Ranges of addresses from which sessions are taken without a configured peer (peer_range/ADDRESS-LENGTH)
+    Ranges,
     /// One session in full
     Peer {
         /// Session name, node name or address
@@ -61,6 +63,10 @@ pub(super) async fn run(context: &Context, command: &Bgp) -> Result<(), Failure>
             let list: List<Peer> = client.get("/v1/bgp/peers").await?;
             output::print(format, &list, |out, wide| out.push_str(&peers(&list.items, wide)))
         }
+        Bgp::Ranges => {
+            let list: List<PeerRange> = client.get("/v1/bgp/ranges").await?;
+            output::print(format, &list, |out, _| out.push_str(&ranges(&list.items)))
+        }
         Bgp::Peer { name } => {
             let peer: Peer = client.get(&format!("/v1/bgp/peers/{}", escape(name))).await?;
             output::print(format, &peer, |out, _| one(out, &peer))
@@ -97,7 +103,7 @@ fn peers(items: &[Peer], wide: bool) -> String {
     let mut head =
         vec!["PEER", "NAME", "TYPE", "AS", "STATE", "UP/DOWN", "PFXRCD", "PFXACC", "PFXSNT", "FLAPS"];
     if wide {
-        head.extend(["FAMILIES", "HOLD", "MSGIN", "MSGOUT", "ROUTER-ID", "GR", "BFD"]);
+        head.extend(["FAMILIES", "HOLD", "MSGIN", "MSGOUT", "ROUTER-ID", "GR", "BFD", "RANGE"]);
     }
     head.push("REASON");
     let rows = items
@@ -128,6 +134,7 @@ fn peers(items: &[Peer], wide: bool) -> String {
                     p.router_id.clone().unwrap_or_else(|| "-".to_owned()),
                     p.graceful_restart.clone(),
                     p.bfd.as_ref().map_or_else(|| "-".to_owned(), |b| b.state.clone()),
+                    p.range.clone().unwrap_or_else(|| "-".to_owned()),
                 ]);
             }
             row.push(match (&p.last_error, up) {
@@ -144,6 +151,22 @@ fn peers(items: &[Peer], wide: bool) -> String {
     out
 }
 
+fn ranges(items: &[PeerRange]) -> String {
+    let head = ["RANGE", "AS", "SESSIONS", "MAX", "REFUSED", "KEY", "LAST END"];
+    let rows = items.iter().map(|r| {
+        vec![
+            r.prefix.clone(),
+            if r.remote_as == 0 { "external".to_owned() } else { r.remote_as.to_string() },
+            r.sessions.to_string(),
+            r.max_sessions.to_string(),
+            r.refused.to_string(),
+            r.reason.clone(),
+            r.last_error.as_ref().map_or_else(|| "-".to_owned(), |e| e.text.clone()),
+        ]
+    });
+    table(&head, rows.collect())
+}
+
 fn one(out: &mut String, p: &Peer) {
     let _ = writeln!(
         out,
@@ -156,6 +179,9 @@ fn one(out: &mut String, p: &Peer) {
         span(p.state_seconds)
     );
     let _ = writeln!(out, "  wanted by     {}", p.reason);
+    if let Some(range) = &p.range {
+        let _ = writeln!(out, "  came from     {range}");
+    }
     let _ = writeln!(out, "  port          {}", p.port);
     if let Some(id) = &p.router_id {
         let _ = writeln!(out, "  router id     {id}");

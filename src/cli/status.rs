@@ -38,6 +38,15 @@ fn render(out: &mut String, s: &Status, wide: bool) {
         s.bgp.peers.of,
         s.bgp.graceful_restart
     );
+    for r in &s.bgp.ranges {
+        let full = if r.sessions >= r.max_sessions { ", FULL" } else { "" };
+        let asn = if r.remote_as == 0 { "any external AS".to_owned() } else { format!("AS {}", r.remote_as) };
+        let _ = writeln!(
+            out,
+            "  Range      {} ({asn})   {} of {} dynamic sessions{full}   {} refused",
+            r.prefix, r.sessions, r.max_sessions, r.refused
+        );
+    }
     let r = &s.routes;
     let _ = writeln!(
         out,

@@ -197,6 +197,33 @@ impl Model {
             })
     }
 
+    /// Ranges of one scope, by prefix.
+    pub fn ranges<'a>(&'a self, scope: &Scope) -> impl Iterator<Item = Stored<'a, Cidr, Peer>> + use<'a> {
+        let wanted = scope.clone();
+        let first = BgpItem::PeerRange(Cidr::v4(Ipv4Addr::UNSPECIFIED, 0));
+        self.rest
+            .range(Key::Bgp(scope.clone(), first)..)
+            .map_while(move |(key, slot)| match key {
+                Key::Bgp(scope, BgpItem::PeerRange(prefix)) if *scope == wanted => Some((prefix, slot)),
+                _ => None,
+            })
+            .filter_map(|(prefix, slot)| {
+                stored(prefix, slot, |resource| match resource {
+                    Resource::Peer(peer) => Some(&**peer),
+                    _ => None,
+                })
+            })
+    }
+
+    /// All that is configured of peers in one scope: by address, by interface, and ranges.
+    pub fn all_peers<'a>(&'a self, scope: &Scope) -> impl Iterator<Item = (BgpItem, &'a Peer)> + use<'a> {
+        let numbered = self.peers(scope).map(|p| (p.key.clone(), p.value));
+        let interfaces =
+            self.interface_peers(scope).map(|p| (BgpItem::InterfacePeer(p.key.to_owned()), p.value));
+        let ranges = self.ranges(scope).map(|p| (BgpItem::PeerRange(*p.key), p.value));
+        numbered.chain(interfaces).chain(ranges)
+    }
+
     fn peers_from<'a>(
         &'a self,
         scope: &Scope,

@@ -251,7 +251,7 @@ impl Filters {
     pub(super) fn of(model: &Model, before: &Self) -> Self {
         let mut all = BTreeMap::new();
         for scope in [Scope::Global, Scope::Host(model.node().to_owned())] {
-            for name in model.peers(&scope).flat_map(|peer| &peer.value.filters) {
+            for name in model.all_peers(&scope).flat_map(|(_, peer)| &peer.filters) {
                 if all.contains_key(name) {
                     continue;
                 }

@@ -6,7 +6,8 @@
 //! ```text
 //!  Model, Dirty --Planner (plan.rs)--> RoutingIntent --peers, originated--> speaker
 //!                  local.rs: this host       |        --blackholes, tunnel--> kernel thread
-//!                  peers.rs: its sessions    |        --notes---------------> status
+//!                  peers.rs: its sessions, ranges.rs: from where others may come
+//!                                            |        --notes---------------> status
 //!                  originate.rs: its routes  v
 //!                  notes.rs          RoutingView --export_gate, import (gates.rs,
 //!                                        |            which ask filter.rs)--------> speaker
@@ -25,6 +26,7 @@ mod notes;
 mod originate;
 mod peers;
 mod plan;
+mod ranges;
 #[cfg(test)]
 mod tests;
 mod types;
@@ -39,4 +41,5 @@ pub use local::{AddressOption, NodeOptions};
 pub use notes::import_pools_hints;
 pub use peers::{HOLD_TIME, RESTART_TIME, SECOND_DIAL, explain_peer};
 pub use plan::{IntentChange, Planner, intent};
+pub use ranges::{DYNAMIC, DynamicPeer, MAX_SESSIONS, RangeIntent};
 pub use types::*;

@@ -135,7 +135,9 @@ fn explicit_peers(model: &Model, local: &Local, intent: &RoutingIntent, notes: &
                     ),
                 });
             }
-            closed_filters(model, stored.value, &key, notes);
+        }
+        for (item, value) in model.all_peers(&scope).filter(|(_, value)| !local.is_own(value.ip)) {
+            closed_filters(model, value, &Key::Bgp(scope.clone(), item), notes);
         }
     }
 }

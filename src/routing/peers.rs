@@ -28,6 +28,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use smallvec::SmallVec;
+use tortie_config::Cidr;
 use tortie_config::key::{BgpItem, IpFamily, Key, Scope};
 use tortie_config::resource::{self, NextHopMode, Peer, PeerAs, SourceAddr};
 
@@ -152,6 +153,24 @@ pub(super) fn interface_peers(model: &Model, local: &Local) -> Named {
     named
 }
 
+/// What the peers of a range have in common. They carry the family of their address unless the value lists others.
+pub(super) fn explicit_of_range(
+    model: &Model,
+    local: &Local,
+    own: IpAddr,
+    prefix: Cidr,
+    value: &Peer,
+    key: String,
+) -> PeerIntent {
+    let (addr, text, family) = (prefix.addr(), prefix.to_string(), IpFamily::of_cidr(&prefix));
+    let ends = Ends { model, local, own, addr, text: &text, family, host: None };
+    let mut peer = ends.explicit(PeerKind::Dynamic, value, key);
+    peer.range = Some(prefix);
+    // They come, to any of our addresses.
+    (peer.local, peer.dial_after) = (None, None);
+    peer
+}
+
 /// Both ends of a possible session.
 struct Ends<'a> {
     model: &'a Model,
@@ -177,6 +196,7 @@ impl Ends<'_> {
             reason,
             remote: SocketAddr::new(self.addr, port),
             interface: None,
+            range: None,
             local: Some(self.own),
             local_v4: self.local.v4,
             local_v6: self.local.v6,
@@ -198,6 +218,7 @@ impl Ends<'_> {
             extended_messages: true,
             add_path: None,
             password: None,
+            tcp_ao: None,
             bfd: None,
             role: None,
             role_strict: false,
@@ -261,6 +282,12 @@ impl Ends<'_> {
         self.families(&mut peer, value);
         self.times(&mut peer, value);
         peer.password = value.password.clone();
+        // The other end's ids, seen from here.
+        peer.tcp_ao = value.tcp_ao.clone().map(|ao| resource::TcpAo {
+            send_id: ao.receive_id,
+            receive_id: ao.send_id,
+            ..ao
+        });
         peer.bfd = value.bfd.clone();
         peer.role = value.role.map(resource::Role::opposite);
         peer.role_strict = value.role_strict;
@@ -307,6 +334,7 @@ impl Ends<'_> {
         peer.extended_messages = value.extended_messages.unwrap_or(true);
         peer.add_path = value.add_path.clone();
         peer.password = value.password.clone();
+        peer.tcp_ao = value.tcp_ao.clone();
         peer.bfd = value.bfd.clone();
         peer.role = value.role;
         peer.role_strict = value.role_strict;
@@ -356,6 +384,7 @@ pub(super) fn name(kind: PeerKind, addr: &str, port: Option<u16>) -> String {
         PeerKind::Mesh => "Mesh_",
         PeerKind::Global => "Global_",
         PeerKind::Node => "Node_",
+        PeerKind::Dynamic => super::ranges::DYNAMIC,
     };
     let mut name = String::with_capacity(kind.len() + addr.len());
     name.push_str(kind);

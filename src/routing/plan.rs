@@ -13,7 +13,8 @@ use super::local::{Local, NodeOptions, candidates};
 use super::notes::notes;
 use super::originate::{blackholes, originated, tunnel, view};
 use super::peers::{interface_peers, name, peers_at};
-use super::types::{PeerIntent, PeerKind, RoutingIntent};
+use super::ranges::ranges;
+use super::types::{PeerKind, RoutingIntent};
 use crate::model::{Dirty, Model};
 
 /// What the model wants of this host's routing.
@@ -25,7 +26,7 @@ pub fn intent(model: &Model, options: &NodeOptions) -> RoutingIntent {
 /// What differs from the intent before.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct IntentChange {
-    /// Names of the peers that came, went or changed.
+    /// Names of the peers and ranges that came, went or changed.
     pub peers: BTreeSet<String>,
     /// AS, router id or listen addresses.
     pub node: bool,
@@ -67,6 +68,7 @@ impl Planner {
             router_id: local.router_id(model.node()),
             listen: local.listen(&options),
             peers: BTreeMap::new(),
+            ranges: BTreeMap::new(),
             originated: BTreeMap::new(),
             blackholes: BTreeSet::new(),
             tunnel: None,
@@ -115,13 +117,16 @@ impl Planner {
             replace(&mut self.intent.listen, listen, &mut change.node);
         }
         if all {
-            let peers: BTreeMap<String, PeerIntent> = candidates(model)
+            let peers: BTreeMap<String, _> = candidates(model)
                 .into_iter()
                 .flat_map(|addr| peers_at(model, &self.local, addr, &mut ()))
                 .chain(interface_peers(model, &self.local))
                 .collect();
             let before = std::mem::replace(&mut self.intent.peers, peers);
             differences(&before, &self.intent.peers, &mut change.peers);
+            let ranges = ranges(model, &self.local);
+            let before = std::mem::replace(&mut self.intent.ranges, ranges);
+            differences(&before, &self.intent.ranges, &mut change.peers);
         } else {
             for addr in &dirty.peers.addrs {
                 self.update_address(model, *addr, change);
@@ -191,9 +196,9 @@ fn replace<T: PartialEq>(place: &mut T, value: T, changed: &mut bool) {
     }
 }
 
-fn differences(
-    before: &BTreeMap<String, PeerIntent>,
-    now: &BTreeMap<String, PeerIntent>,
+fn differences<T: PartialEq>(
+    before: &BTreeMap<String, T>,
+    now: &BTreeMap<String, T>,
     names: &mut BTreeSet<String>,
 ) {
     names.extend(

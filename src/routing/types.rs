@@ -9,10 +9,11 @@ use smallvec::SmallVec;
 use tortie_config::Cidr;
 
 use super::filter::{Changes, Filters};
+use super::ranges::RangeIntent;
 
 /// What the values of the store say of pools and peers means the same here.
 pub use tortie_config::resource::{
-    AddPath, Bfd, IpipMode, MaxPrefixes, NextHopMode, Password, PrefixAdvertisement, Role,
+    AddPath, AoAlgorithm, Bfd, IpipMode, MaxPrefixes, NextHopMode, Password, PrefixAdvertisement, Role, TcpAo,
 };
 
 /// A change on its way from a store revision (or an UPDATE) to the kernel's acknowledgement; unique while the agent
@@ -37,6 +38,8 @@ pub struct RoutingIntent {
     pub listen: Vec<SocketAddr>,
     /// The peers, by stable name: `Mesh_192_0_2_15`, `Global_192_0_2_1`, `Node_192_0_2_1_port_1790`.
     pub peers: BTreeMap<String, PeerIntent>,
+    /// Ranges of addresses from which sessions are taken, by stable name: `Global_range_192_0_2_0-24`.
+    pub ranges: BTreeMap<String, RangeIntent>,
     /// What this host announces from itself.
     pub originated: BTreeMap<Cidr, Originated>,
     /// Own blocks that need a blackhole (every own block but /32 and /128), in the kernel before they are announced.
@@ -69,16 +72,19 @@ pub enum PeerKind {
     Global,
     /// Configured for this host.
     Node,
+    /// Came from a range of addresses.
+    Dynamic,
 }
 
 impl PeerKind {
-    /// `mesh`, `global` or `node`: the `type` label of metrics.
+    /// `mesh`, `global`, `node` or `dynamic`: the `type` label of metrics.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Mesh => "mesh",
             Self::Global => "global",
             Self::Node => "node",
+            Self::Dynamic => "dynamic",
         }
     }
 }
@@ -86,7 +92,7 @@ impl PeerKind {
 /// A wanted session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerIntent {
-    /// Mesh, global or node.
+    /// Mesh, global, node or dynamic.
     pub kind: PeerKind,
     /// The node's name where the peer is a host, else its address.
     pub name: String,
@@ -96,6 +102,8 @@ pub struct PeerIntent {
     pub remote: SocketAddr,
     /// The interface of an unnumbered peer, whose address router advertisements tell.
     pub interface: Option<String>,
+    /// The range that a dynamic peer came from.
+    pub range: Option<Cidr>,
     /// Address to dial from and next hop of the transport family; `None`: the kernel chooses.
     pub local: Option<IpAddr>,
     /// The node's own addresses, next hops of announced routes per family.
@@ -138,6 +146,8 @@ pub struct PeerIntent {
     pub add_path: Option<AddPath>,
     /// TCP MD5 secret (RFC 2385), as text or as a file below `/etc/tortie/secrets`.
     pub password: Option<Password>,
+    /// `tcp_ao`: TCP-AO key (RFC 5925).
+    pub tcp_ao: Option<TcpAo>,
     /// `bfd`, of the peer or of the mesh.
     pub bfd: Option<Bfd>,
     /// `role`: ours on the session (RFC 9234).

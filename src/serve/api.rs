@@ -93,8 +93,36 @@ pub struct BgpStatus {
     pub mesh: UpOf,
     /// Sessions with explicit peers (global and node).
     pub peers: UpOf,
+    /// Peers that came from ranges: established, and all that there are.
+    #[serde(default)]
+    pub dynamic: UpOf,
+    /// Ranges of addresses from which sessions are taken.
+    #[serde(default)]
+    pub ranges: Vec<PeerRange>,
     /// `idle`, `restarting` or `stopping`.
     pub graceful_restart: String,
+}
+
+/// A range of addresses from which sessions are taken.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PeerRange {
+    /// The stable name: `Global_range_192_0_2_0-24`.
+    pub name: String,
+    /// The addresses.
+    pub prefix: String,
+    /// The store key.
+    pub reason: String,
+    /// The AS of its peers; 0: any other than ours.
+    pub remote_as: u32,
+    /// Sessions that are there because of it, those included that come up and those whose routes are kept.
+    pub sessions: u32,
+    /// How many there may be.
+    pub max_sessions: u32,
+    /// Connections turned away because it was full.
+    pub refused: u64,
+    /// Why the last session or attempt of any of its peers ended; the text begins with its address.
+    pub last_error: Option<PeerError>,
 }
 
 /// How many of how many.
@@ -223,9 +251,12 @@ pub struct Peer {
     pub port: u16,
     /// The node's name, or the address.
     pub name: String,
-    /// `mesh`, `global` or `node`.
+    /// `mesh`, `global`, `node` or `dynamic`.
     #[serde(rename = "type")]
     pub kind: String,
+    /// The range that a dynamic peer came from.
+    #[serde(default)]
+    pub range: Option<String>,
     /// Why this peer is wanted.
     pub reason: String,
     /// The peer's AS.

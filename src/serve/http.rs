@@ -151,6 +151,7 @@ fn reads() -> Router<Shared> {
         .route("/v1/status", get(status))
         .route("/v1/bgp/peers", get(peers))
         .route("/v1/bgp/peers/{peer}", get(peer))
+        .route("/v1/bgp/ranges", get(ranges))
         .route("/v1/bgp/routes", get(bgp_routes))
         .route("/v1/bgp/mrt/table", get(mrt_table))
         .route("/v1/bgp/mrt/updates", get(mrt_updates))
@@ -217,6 +218,10 @@ async fn metrics(State(backend): State<Shared>) -> Response {
 
 async fn status(State(backend): State<Shared>) -> Response {
     json(StatusCode::OK, &*backend.status().await)
+}
+
+async fn ranges(State(backend): State<Shared>) -> Response {
+    answer(backend.ranges().await)
 }
 
 async fn peers(State(backend): State<Shared>) -> Response {

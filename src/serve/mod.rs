@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use api::{
     ApiError, Applied, AppliedRequest, BgpRoute, Done, DrainRequest, Event, KernelRouteRow, List, Peer,
-    ResetRequest, RouteGet, Status,
+    PeerRange, ResetRequest, RouteGet, Status,
 };
 use serde::Deserialize;
 
@@ -30,8 +30,10 @@ pub type OctetStream =
 pub trait Backend: Send + Sync + 'static {
     /// The one-screen verdict.
     async fn status(&self) -> Arc<Status>;
-    /// All wanted peers.
+    /// All wanted peers, and those that came from ranges.
     async fn peers(&self) -> Result<List<Peer>, ApiError>;
+    /// The ranges of addresses from which sessions are taken.
+    async fn ranges(&self) -> Result<List<PeerRange>, ApiError>;
     /// The BGP table, or the part of it that a peer sent or gets.
     async fn bgp_routes(&self, query: RouteQuery) -> Result<List<BgpRoute>, ApiError>;
     /// The BGP table as MRT, and how many prefixes it has, roughly.

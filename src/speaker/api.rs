@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tortie_bgp::{Down, Drain, Family, Reset, State, bfd};
 use tortie_config::Cidr;
 
-use crate::routing::{ChangeId, LearnedChange, Resolved, RoutingIntent};
+use crate::routing::{ChangeId, DynamicPeer, LearnedChange, Resolved, RoutingIntent};
 
 use super::tap::TapSender;
 use super::view::SpeakerView;
@@ -109,6 +109,10 @@ pub enum SpeakerFact {
         /// Why, when a session or an attempt ended.
         down: Option<Down>,
     },
+    /// A peer came from a range; told before anything else of it.
+    DynamicPeer(DynamicPeer),
+    /// Nothing is left of the dynamic peer of this name.
+    DynamicPeerGone(Arc<str>),
     /// The BFD session of a peer changed its state.
     Bfd {
         /// The peer's name.
@@ -172,7 +176,7 @@ pub enum SpeakerFact {
         /// Why, in words.
         error: String,
     },
-    /// A peer's configuration cannot be used as it is (a password file that others can read); `None`: it can again.
+    /// The configuration of a peer or a range cannot be used as it is (a password file that others can read); `None`: it can again.
     PeerTrouble {
         /// Its name.
         name: Arc<str>,

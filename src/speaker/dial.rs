@@ -38,11 +38,11 @@ pub(super) fn common_options(socket: &Socket, v6: bool) -> io::Result<()> {
     }
 }
 
-/// Puts key and least TTL of a peer on its own socket.
+/// Puts key and least TTL of a peer on the socket of a connection. Keys of TCP-AO are there from its first segment on.
 pub(super) fn secure(socket: &Socket, remote: IpAddr, guard: &Guard) -> io::Result<()> {
     sockopt::set_min_ttl(socket, remote.is_ipv6(), guard.min_ttl)?;
-    if guard.key.is_some() {
-        sockopt::set_md5(socket, Cidr::host(remote), guard.key.as_ref())?;
+    if let Some(key) = guard.key.as_ref().filter(|key| key.ao().is_none()) {
+        sockopt::set_key(socket, Cidr::host(remote), key)?;
     }
     Ok(())
 }
@@ -56,6 +56,9 @@ pub(super) fn start(remote: SocketAddr, local: Option<IpAddr>, guard: &Guard) ->
         Socket::new(Domain::for_address(remote), Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
     common_options(&socket, remote.is_ipv6())?;
     secure(&socket, remote.ip(), guard)?;
+    if let Some(key) = guard.key.as_ref().filter(|key| key.ao().is_some()) {
+        sockopt::set_key(&socket, Cidr::host(remote.ip()), key)?;
+    }
     if let Some(local) = local {
         sockopt::set_bind_address_no_port(&socket)?;
         socket.bind(&SockAddr::from(SocketAddr::new(local, 0)))?;
@@ -82,6 +85,8 @@ pub(super) fn explain(remote: SocketAddr, local: Option<IpAddr>, error: &io::Err
         Some(libc::EAFNOSUPPORT) => {
             format!("this host has no {} ", if remote.is_ipv6() { "IPv6" } else { "IPv4" })
         }
+        // Before the first segment: a key that cannot be used, in words.
+        None if error.kind() == io::ErrorKind::Unsupported => error.to_string(),
         _ => format!("connect to {remote}: {error}"),
     }
 }

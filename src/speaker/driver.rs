@@ -25,6 +25,7 @@ use super::inbox::{Inbox, Order};
 use super::listen::Listeners;
 use super::peers::Peers;
 use super::policy::Classes;
+use super::ranges::Ranges;
 use super::traffic;
 use super::unnumbered::Unnumbered;
 use super::view::{Counters, SpeakerView};
@@ -47,6 +48,7 @@ pub(super) struct Driver {
     pub(super) facts: FactSink,
     pub(super) core: Option<Speaker>,
     pub(super) peers: Peers,
+    pub(super) ranges: Ranges,
     pub(super) bfd: Tie,
     pub(super) fallover: Fallover,
     pub(super) unnumbered: Unnumbered,
@@ -84,6 +86,7 @@ impl Driver {
             facts,
             core: None,
             peers: Peers::default(),
+            ranges: Ranges::default(),
             bfd: Tie::default(),
             fallover: Fallover::default(),
             unnumbered: Unnumbered::default(),
@@ -230,6 +233,7 @@ impl Driver {
                 Order::Query(ask) => ask(&SpeakerView {
                     core: self.core.as_ref(),
                     peers: &self.peers,
+                    ranges: &self.ranges,
                     bfd: &self.bfd,
                     counters: &self.counters,
                     conns: &self.conns,
@@ -281,6 +285,7 @@ impl Driver {
             self.feed.run(core, &mut self.facts, self.now);
             self.events();
         }
+        self.follow_dynamic();
         self.flush_taps();
     }
 
@@ -310,6 +315,10 @@ impl Driver {
                 }
             }
             Event::Close(id) => self.close(id),
+            Event::DynamicPeer { peer, range, name, remote } => {
+                self.dynamic_peer(peer, range, &name, remote);
+            }
+            Event::DynamicPeerGone(peer) => self.dynamic_gone(peer),
             Event::State { peer, from, to, down } => {
                 if let Some(peer) = self.peers.get(peer) {
                     (self.facts)(SpeakerFact::Peer { name: peer.name.clone(), from, to, down });
@@ -433,7 +442,7 @@ impl Driver {
             self.follow_peers();
             self.follow_bfd();
         }
-        if self.peers.troubled() && self.secrets_again.is_none() {
+        if (self.peers.troubled() || self.ranges.troubled()) && self.secrets_again.is_none() {
             self.secrets_again = Some(self.now + SECRETS_RETRY);
         }
     }

@@ -18,15 +18,34 @@ use super::policy::{ViewPolicy, kind_code};
 
 /// The intent in force.
 #[derive(Default)]
-pub(super) struct Current(Option<Arc<RoutingIntent>>);
+pub(super) struct Current(Option<Arc<RoutingIntent>>, Whole);
+
+/// The intent with the dynamic peers, made when it is asked for.
+type Whole = Option<Arc<RoutingIntent>>;
 
 impl Current {
     pub(super) fn get(&self) -> Option<Arc<RoutingIntent>> {
         self.0.clone()
     }
+
+    /// Dynamic peers came or went.
+    pub(super) fn moved(&mut self) {
+        self.1 = None;
+    }
 }
 
 impl Driver {
+    /// The intent in force with the dynamic peers that there are.
+    pub(super) fn whole_intent(&mut self) -> Option<Arc<RoutingIntent>> {
+        let given = self.intent.get()?;
+        let Current(_, whole) = &mut self.intent;
+        let make = || match self.ranges.peers().next() {
+            Some(_) => Arc::new(given.with_dynamic(self.ranges.peers())),
+            None => given.clone(),
+        };
+        Some(whole.get_or_insert_with(make).clone())
+    }
+
     pub(super) fn apply(&mut self, new: Arc<RoutingIntent>, change: ChangeId) {
         if new.asn == 0 || new.router_id == 0 {
             let what = if new.asn == 0 { "AS number" } else { "router id" };
@@ -37,6 +56,7 @@ impl Driver {
         }
         let new = self.unnumbered_intent(new);
         let old = self.intent.0.replace(new.clone());
+        self.intent.moved();
         let global = GlobalConfig {
             asn: new.asn,
             router_id: RouterId(new.router_id),
@@ -62,30 +82,37 @@ impl Driver {
             self.give(Input::Local(&changes));
         }
         self.listen();
-        self.follow_bfd();
-        self.follow_fallover(&new);
+        self.follow_ends();
+    }
+
+    /// BFD and the links of all peers.
+    fn follow_ends(&mut self) {
+        self.ranges.moved = true;
+        self.follow_dynamic();
     }
 
     /// The addresses of unnumbered peers changed, nothing else.
     pub(super) fn follow_intent(&mut self, new: Arc<RoutingIntent>) {
-        self.intent.0 = Some(new.clone());
+        self.intent.0 = Some(new);
         self.follow_peers();
         self.listen();
-        self.follow_bfd();
-        self.follow_fallover(&new);
+        self.follow_ends();
     }
 
     /// Brings peers, keys and attempts in line with the intent (and the password files).
     pub(super) fn follow_peers(&mut self) {
         let Some(intent) = self.intent.0.clone() else { return };
         let changes = self.peers.follow(&intent.peers, &self.options.secrets, &self.classes);
-        if changes.is_empty() {
+        let ranges = self.ranges.follow(&intent.ranges, &self.options.secrets, &self.classes);
+        if changes.is_empty() && ranges.is_empty() {
             return;
         }
         let (guards, clashes) = self.peers.guards();
-        for text in clashes.into_iter().chain(self.listeners.guards(guards)) {
+        let (of_ranges, more) = self.ranges.guards(guards.iter().map(|(addr, guard)| (*addr, guard)));
+        for text in clashes.into_iter().chain(more).chain(self.listeners.guards(guards, of_ranges)) {
             (self.facts)(SpeakerFact::Trouble(text));
         }
+        self.change_ranges(ranges);
         for change in changes {
             match change {
                 Change::Set(id, config) => self.give(Input::Peer(id, config)),
@@ -95,7 +122,7 @@ impl Driver {
                 }
                 Change::Redial(id) => self.redial(id, "the configuration changed"),
                 Change::Reset(id) => self.give(Input::Reset(id, Reset::Hard(String::new()))),
-                Change::Secure(addr, guard) => self.secure(addr, &guard),
+                Change::Secure(addr, guard) => self.secure(|other| other == addr, &guard),
                 Change::Trouble(name, trouble) => (self.facts)(SpeakerFact::PeerTrouble { name, trouble }),
             }
         }
@@ -103,9 +130,9 @@ impl Driver {
 
     /// Changes key and least TTL of the connections that are there: a key that is changed at both ends within the hold
     /// time costs no session.
-    fn secure(&mut self, addr: std::net::IpAddr, guard: &Guard) {
+    pub(super) fn secure(&mut self, of: impl Fn(std::net::IpAddr) -> bool, guard: &Guard) {
         let mut troubles = Vec::new();
-        for (_, conn) in self.conns.iter().filter(|(_, c)| address_of(c.remote) == addr) {
+        for (_, conn) in self.conns.iter().filter(|(_, c)| of(address_of(c.remote))) {
             if let Err(e) = dial::secure(&conn.socket, conn.remote.ip(), guard) {
                 troubles.push(format!("connection with {}: {e}", conn.remote));
             }

@@ -22,7 +22,7 @@ const RETRY: Duration = Duration::from_secs(2);
 /// What listeners need to know of a peer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Guard {
-    /// TCP MD5 key.
+    /// Key of TCP MD5 or TCP-AO.
     pub(super) key: Option<Key>,
     /// Smallest TTL to accept (RFC 5082), 0: any.
     pub(super) min_ttl: u8,
@@ -43,6 +43,8 @@ pub(super) struct Listener {
     pub(super) socket: Socket,
     /// Keys that the kernel holds for this socket.
     keys: FxHashMap<IpAddr, Key>,
+    /// The same of ranges.
+    range_keys: BTreeMap<Cidr, Key>,
 }
 
 struct Failure {
@@ -57,6 +59,8 @@ pub(super) struct Listeners {
     failed: BTreeMap<SocketAddr, Failure>,
     /// By remote address.
     guards: FxHashMap<IpAddr, Guard>,
+    /// By range of remote addresses.
+    ranges: BTreeMap<Cidr, Guard>,
 }
 
 impl Listeners {
@@ -66,10 +70,25 @@ impl Listeners {
 
     /// The guard of connections from this address, and whether this listener can enforce its key.
     pub(super) fn guard(&self, index: usize, remote: IpAddr) -> (Guard, bool) {
-        let Some(guard) = self.guards.get(&remote) else { return (Guard::default(), true) };
-        let keyed = guard.key.is_none()
-            || self.open.get(index).is_some_and(|l| l.keys.get(&remote) == guard.key.as_ref());
-        (guard.clone(), keyed)
+        let has = |guard: &Guard, held: fn(&Listener, IpAddr, Cidr) -> Option<&Key>, range: Cidr| {
+            guard.key.is_none()
+                || self.open.get(index).is_some_and(|l| held(l, remote, range) == guard.key.as_ref())
+        };
+        if let Some(guard) = self.guards.get(&remote) {
+            return (guard.clone(), has(guard, |l, addr, _| l.keys.get(&addr), Cidr::host(remote)));
+        }
+        match self.range_of(remote) {
+            Some((range, guard)) => {
+                (guard.clone(), has(guard, |l, _, range| l.range_keys.get(&range), range))
+            }
+            None => (Guard::default(), true),
+        }
+    }
+
+    /// The range with the longest prefix that holds the address.
+    pub(super) fn range_of(&self, remote: IpAddr) -> Option<(Cidr, &Guard)> {
+        let holding = self.ranges.iter().filter(|(range, _)| range.contains(remote));
+        holding.max_by_key(|(range, _)| range.len()).map(|(range, guard)| (*range, guard))
     }
 
     /// When [`Self::follow`] wants to be called again.
@@ -102,7 +121,12 @@ impl Listeners {
             }
             let result = bind(addr).and_then(|socket| {
                 let index = self.open.vacant_key();
-                self.open.insert(Listener { addr, socket, keys: FxHashMap::default() });
+                self.open.insert(Listener {
+                    addr,
+                    socket,
+                    keys: FxHashMap::default(),
+                    range_keys: BTreeMap::new(),
+                });
                 out.extend(self.key_listener(index).into_iter().map(Outcome::Unkeyed));
                 let ready = self.open.get(index).map_or(Ok(()), |l| {
                     l.socket.listen(BACKLOG)?;
@@ -132,12 +156,16 @@ impl Listeners {
         out
     }
 
-    /// Replaces the guards of all peers; errors in words.
-    pub(super) fn guards(&mut self, guards: FxHashMap<IpAddr, Guard>) -> Vec<String> {
-        if self.guards == guards {
+    /// Replaces the guards of all peers and ranges; errors in words.
+    pub(super) fn guards(
+        &mut self,
+        guards: FxHashMap<IpAddr, Guard>,
+        ranges: BTreeMap<Cidr, Guard>,
+    ) -> Vec<String> {
+        if self.guards == guards && self.ranges == ranges {
             return Vec::new();
         }
-        self.guards = guards;
+        (self.guards, self.ranges) = (guards, ranges);
         let indices: Vec<usize> = self.open.iter().map(|(i, _)| i).collect();
         let mut errors = Vec::new();
         for index in indices {
@@ -150,58 +178,73 @@ impl Listeners {
     /// Brings the keys of one listener in line with the guards.
     fn key_listener(&mut self, index: usize) -> Vec<String> {
         let Some(listener) = self.open.get_mut(index) else { return Vec::new() };
-        let guards = &self.guards;
         let socket = &listener.socket;
-        listener.keys.retain(|addr, _| {
-            let keep = guards.get(addr).is_some_and(|g| g.key.is_some());
-            if !keep {
-                // What remains keyed by mistake refuses a stranger; nothing that is let in depends on it.
-                let _ = sockopt::set_md5(socket, Cidr::host(link_local::split(*addr).0), None);
-            }
-            keep
-        });
-        let mut errors = Vec::new();
-        let mut failed = 0_usize;
-        for (addr, key) in guards.iter().filter_map(|(a, g)| Some((a, g.key.as_ref()?))) {
-            if addr.is_ipv4() != listener.addr.is_ipv4() || listener.keys.get(addr) == Some(key) {
-                continue;
-            }
-            match sockopt::set_md5(socket, Cidr::host(link_local::split(*addr).0), Some(key)) {
-                Ok(()) => {
-                    listener.keys.insert(*addr, key.clone());
-                }
-                Err(e) => {
-                    failed += 1;
-                    if failed == 1 {
-                        errors.push(format!("TCP MD5 key of {addr} on {}: {e}", listener.addr));
+        let host = |addr: &IpAddr| Cidr::host(link_local::split(*addr).0);
+        let of_peers: Vec<(IpAddr, &Guard)> =
+            self.guards.iter().map(|(addr, guard)| (*addr, guard)).collect();
+        let of_ranges: Vec<(Cidr, &Guard)> =
+            self.ranges.iter().map(|(range, guard)| (*range, guard)).collect();
+        let of_listener = |at: &Cidr| at.is_v4() == listener.addr.is_ipv4();
+        let mut failures = Vec::new();
+        listener.keys.retain(|addr, key| keeps(socket, host(addr), key, self.guards.get(addr)));
+        for (addr, guard) in of_peers.into_iter().filter(|(addr, _)| of_listener(&host(addr))) {
+            if let Some(key) = guard.key.as_ref().filter(|key| listener.keys.get(&addr) != Some(*key)) {
+                match sockopt::set_key(socket, host(&addr), key) {
+                    Ok(()) => drop(listener.keys.insert(addr, key.clone())),
+                    Err(e) => {
+                        failures.push(format!("{} key of {addr} on {}: {e}", key.kind(), listener.addr))
                     }
                 }
             }
         }
-        if failed > 1 {
-            errors.push(format!("{failed} TCP MD5 keys could not be set on {}", listener.addr));
+        listener.range_keys.retain(|range, key| keeps(socket, *range, key, self.ranges.get(range)));
+        for (range, guard) in of_ranges.into_iter().filter(|(range, _)| of_listener(range)) {
+            if let Some(key) = guard.key.as_ref().filter(|key| listener.range_keys.get(&range) != Some(*key))
+            {
+                match sockopt::set_key(socket, range, key) {
+                    Ok(()) => drop(listener.range_keys.insert(range, key.clone())),
+                    Err(e) => {
+                        failures.push(format!("{} key of {range} on {}: {e}", key.kind(), listener.addr))
+                    }
+                }
+            }
         }
-        errors
+        let failed = failures.len();
+        failures.truncate(1);
+        if failed > 1 {
+            failures.push(format!("{failed} keys could not be set on {}", listener.addr));
+        }
+        failures
     }
 
     /// A listener drops SYNs from afar only when all its peers want that; else the TTL of a connection's SYN is
     /// looked at when it is accepted.
     fn ttl(&self) {
-        let secured = self.guards.values().any(|g| g.min_ttl > 0);
+        let all = || {
+            let peers = self.guards.iter().map(|(addr, guard)| (addr.is_ipv6(), guard.min_ttl));
+            peers.chain(self.ranges.iter().map(|(range, guard)| (!range.is_v4(), guard.min_ttl)))
+        };
+        let secured = all().any(|(_, ttl)| ttl > 0);
         for (_, listener) in &self.open {
             let v6 = listener.addr.is_ipv6();
-            let min = self
-                .guards
-                .iter()
-                .filter(|(a, _)| a.is_ipv6() == v6)
-                .map(|(_, g)| g.min_ttl)
-                .min()
-                .unwrap_or(0);
+            let min = all().filter(|(of_v6, _)| *of_v6 == v6).map(|(_, ttl)| ttl).min().unwrap_or(0);
             // Each accepted socket is secured again by itself: a failure here weakens nothing but the SYN queue.
             let _ = sockopt::set_min_ttl(&listener.socket, v6, min);
             let _ = sockopt::set_save_syn(&listener.socket, secured);
         }
     }
+}
+
+/// Whether a listener goes on with a key; if not, it is taken from the socket. A key of TCP MD5 is changed by the next one, a
+/// key of TCP-AO cannot be.
+fn keeps(socket: &Socket, at: Cidr, key: &Key, guard: Option<&Guard>) -> bool {
+    let wanted = guard.and_then(|guard| guard.key.as_ref());
+    let keep = wanted.is_some_and(|new| new == key || (new.ao().is_none() && key.ao().is_none()));
+    if !keep {
+        // What remains keyed by mistake refuses a stranger; nothing that is let in depends on it.
+        let _ = sockopt::remove_key(socket, at, key);
+    }
+    keep
 }
 
 fn bind(addr: SocketAddr) -> io::Result<Socket> {
@@ -244,7 +287,7 @@ mod tests {
     fn listening(guards: &[(&str, Guard)]) -> (Listeners, SocketAddr) {
         let mut listeners = Listeners::default();
         let guards = guards.iter().map(|(addr, guard)| (addr.parse().unwrap(), guard.clone())).collect();
-        assert_eq!(listeners.guards(guards), Vec::<String>::new());
+        assert_eq!(listeners.guards(guards, BTreeMap::new()), Vec::<String>::new());
         let wanted = "127.0.5.1:0".parse().unwrap();
         assert_eq!(listeners.follow(&[wanted], Instant::now(), |_, _| Ok(())), [Outcome::Opened(wanted)]);
         let at = listeners.get(0).unwrap().socket.local_addr().unwrap().as_socket().unwrap();
@@ -273,11 +316,32 @@ mod tests {
         let (found, keyed) = listeners.guard(0, "127.0.5.2".parse().unwrap());
         assert!(found.key.is_some() && keyed);
         let changed = [("127.0.5.2".parse().unwrap(), guard(Some("other"), 0))].into_iter().collect();
-        assert_eq!(listeners.guards(changed), Vec::<String>::new());
+        assert_eq!(listeners.guards(changed, BTreeMap::new()), Vec::<String>::new());
         assert!(!connects(&dial(Some("right"))));
         assert!(connects(&dial(Some("other"))));
-        listeners.guards(FxHashMap::default());
+        listeners.guards(FxHashMap::default(), BTreeMap::new());
         assert!(connects(&dial(None)));
+    }
+
+    #[test]
+    fn a_range_has_its_key_and_gets_another_while_it_listens() {
+        let (mut listeners, at) = listening(&[]);
+        let ranges = |key: &str| -> BTreeMap<Cidr, Guard> {
+            let inner = ("127.0.6.0/24".parse().unwrap(), guard(Some("inner"), 0));
+            [("127.0.0.0/8".parse().unwrap(), guard(Some(key), 0)), inner].into_iter().collect()
+        };
+        let peer: FxHashMap<IpAddr, Guard> =
+            [("127.0.5.9".parse().unwrap(), guard(Some("peer"), 0))].into_iter().collect();
+        assert_eq!(listeners.guards(peer.clone(), ranges("one")), Vec::<String>::new());
+        let dial =
+            |from: &str, key| connects(&dial::start(at, from.parse().ok(), &guard(Some(key), 0)).unwrap());
+        assert!(dial("127.0.5.2", "one") && dial("127.0.6.2", "inner") && dial("127.0.5.9", "peer"));
+        assert!(!dial("127.0.5.2", "wrong") && !dial("127.0.6.2", "one") && !dial("127.0.5.9", "one"));
+        assert!(listeners.guard(0, "127.0.7.7".parse().unwrap()).1);
+        listeners.guards(peer.clone(), ranges("two"));
+        assert!(dial("127.0.5.2", "two") && !dial("127.0.5.2", "one"));
+        listeners.guards(FxHashMap::default(), BTreeMap::new());
+        assert!(connects(&dial::start(at, "127.0.6.2".parse().ok(), &Guard::default()).unwrap()));
     }
 
     #[test]

@@ -18,6 +18,7 @@
 //! epoll is used through rustix, which is here anyway: mio would add its registry and its waker for the three calls
 //! that this thread makes.
 
+mod ao;
 mod api;
 mod bfd;
 mod conn;
@@ -30,6 +31,7 @@ mod intent;
 mod listen;
 mod peers;
 mod policy;
+mod ranges;
 mod secret;
 mod sockopt;
 mod tap;
@@ -44,6 +46,7 @@ use std::thread::JoinHandle;
 pub use api::{ChangeIds, FactSink, LearnedSink, Refused, SpeakerFact, SpeakerOptions, ToSpeaker};
 pub use bfd::{BfdPriority, BfdView};
 pub use policy::origin_kind;
+pub use ranges::RangeView;
 pub use secret::SECRETS;
 pub use tap::{Heard, TapReceiver, TapSender, tap_queue};
 pub use view::{Counters, SpeakerView};

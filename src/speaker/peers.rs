@@ -51,6 +51,9 @@ pub(super) enum Change {
     Trouble(Arc<str>, Option<String>),
 }
 
+/// A name, and what is wrong with its key; `None`: nothing any more.
+pub(super) type Told = (Arc<str>, Option<String>);
+
 /// All peers.
 #[derive(Default)]
 pub(super) struct Peers {
@@ -86,6 +89,21 @@ impl Peers {
             .any(|p| p.state == State::Established)
     }
 
+    /// A peer came from a range.
+    pub(super) fn came(
+        &mut self,
+        id: PeerId,
+        name: Arc<str>,
+        remote: SocketAddr,
+        common: &PeerConfig,
+        guard: Guard,
+    ) {
+        let mut config = common.clone();
+        (config.remote, config.name) = (remote, name.clone());
+        self.ids.insert(name.clone(), id);
+        self.peers.insert(id, Peer { name, config, guard, dialling: None });
+    }
+
     /// Forgets a removed peer; until then its name is known for what is still reported of it.
     pub(super) fn forget(&mut self, id: PeerId) {
         if let Some(peer) = self.peers.remove(&id)
@@ -104,7 +122,8 @@ impl Peers {
     pub(super) fn guards(&self) -> (FxHashMap<IpAddr, Guard>, Vec<String>) {
         let mut guards: FxHashMap<IpAddr, (PeerId, Guard)> = FxHashMap::default();
         let mut clashes = Vec::new();
-        for (id, peer) in &self.peers {
+        // The guards of dynamic peers are those of their ranges.
+        for (id, peer) in self.peers.iter().filter(|(id, _)| !id.is_dynamic()) {
             let addr = address_of(peer.config.remote);
             match guards.entry(addr) {
                 std::collections::hash_map::Entry::Vacant(slot) => {
@@ -137,7 +156,7 @@ impl Peers {
         let mut changes: Vec<Change> = self
             .ids
             .iter()
-            .filter(|(name, _)| !wanted.contains_key(&***name))
+            .filter(|(name, id)| !id.is_dynamic() && !wanted.contains_key(&***name))
             .map(|(_, id)| Change::Remove(*id))
             .collect();
         changes.sort_by_key(|c| if let Change::Remove(id) = c { *id } else { PeerId(0) });
@@ -152,7 +171,7 @@ impl Peers {
         for (name, intent) in wanted {
             let old = self.ids.get(name.as_str()).and_then(|id| Some((*id, self.peers.get(id)?)));
             let name = old.map_or_else(|| Arc::from(name.as_str()), |(_, peer)| peer.name.clone());
-            let (key, trouble) = key_of(intent, secrets, old.map(|(_, peer)| peer));
+            let (guard, trouble) = guard_of(intent, secrets, old.map(|(_, peer)| &peer.guard));
             if trouble.as_ref() != self.troubles.get(&name) {
                 changes.push(Change::Trouble(name.clone(), trouble.clone()));
                 match &trouble {
@@ -161,8 +180,7 @@ impl Peers {
                 };
             }
             // A peer that should have a password never comes up without one.
-            let Some(key) = key else { continue };
-            let guard = Guard { key, min_ttl: intent.ttl_security.map_or(0, min_ttl) };
+            let Some(guard) = guard else { continue };
             let config = config(intent, name.clone(), classes);
             match old {
                 None => {
@@ -185,8 +203,8 @@ impl Peers {
 fn change(id: PeerId, peer: &mut Peer, config: PeerConfig, guard: Guard, changes: &mut Vec<Change>) {
     let moved = peer.config.remote != config.remote || peer.config.local != config.local;
     let guarded = peer.guard != guard;
-    let keyed = peer.guard.key.is_some() != guard.key.is_some();
-    // A session that gets its first key or loses it ends, with a NOTIFICATION that the peer can still read.
+    let keyed = restarts(&peer.guard, &guard);
+    // Such a session ends with a NOTIFICATION that the peer can still read.
     if guarded && !keyed {
         changes.push(Change::Secure(address_of(config.remote), guard.clone()));
     }
@@ -203,12 +221,29 @@ fn change(id: PeerId, peer: &mut Peer, config: PeerConfig, guard: Guard, changes
     peer.guard = guard;
 }
 
-/// The key to use (`None`: none can be used) and what is wrong. A key that worked stays in force.
-fn key_of(intent: &PeerIntent, secrets: &Path, old: Option<&Peer>) -> (Option<Option<Key>>, Option<String>) {
-    let Some(password) = &intent.password else { return (Some(None), None) };
-    match Key::read(password, secrets) {
-        Ok(key) => (Some(Some(key)), None),
-        Err(text) => (old.and_then(|peer| peer.guard.key.clone()).map(Some), Some(text)),
+/// Whether a session cannot go on with another guard: it gets its first key or loses it, or the key is one of TCP-AO, which
+/// one end alone cannot change.
+pub(super) fn restarts(old: &Guard, new: &Guard) -> bool {
+    let fixed = |key: &Option<Key>| key.as_ref().is_none_or(|key| key.ao().is_some());
+    old.key != new.key && (fixed(&old.key) || fixed(&new.key))
+}
+
+/// The guard to use (`None`: there is no key that can be used) and what is wrong. A key that worked stays in force.
+pub(super) fn guard_of(
+    intent: &PeerIntent,
+    secrets: &Path,
+    old: Option<&Guard>,
+) -> (Option<Guard>, Option<String>) {
+    let min_ttl = intent.ttl_security.map_or(0, min_ttl);
+    let guard = |key| Some(Guard { key, min_ttl });
+    let key = match (&intent.password, &intent.tcp_ao) {
+        (Some(password), _) => Key::read(password, secrets),
+        (None, Some(ao)) => Key::read_ao(ao, secrets),
+        (None, None) => return (guard(None), None),
+    };
+    match key {
+        Ok(key) => (guard(Some(key)), None),
+        Err(text) => (old.and_then(|old| old.key.clone()).and_then(|key| guard(Some(key))), Some(text)),
     }
 }
 
@@ -220,7 +255,7 @@ fn min_ttl(hops: u8) -> u8 {
 // What may stand in the store can be sent.
 const _: () = assert!(AddPath::MOST == ADD_PATH_MAX);
 
-fn config(intent: &PeerIntent, name: Arc<str>, classes: &Classes) -> PeerConfig {
+pub(super) fn config(intent: &PeerIntent, name: Arc<str>, classes: &Classes) -> PeerConfig {
     let mut families = Vec::with_capacity(2);
     if intent.ipv4 {
         families.push(Family::Ipv4Unicast);
@@ -282,19 +317,20 @@ fn role(role: routing::Role) -> Role {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::time::Duration;
 
     use super::*;
     use crate::routing::{Password, PeerKind, PeerPolicy};
 
-    fn intent(remote: &str) -> PeerIntent {
+    pub(in crate::speaker) fn intent(remote: &str) -> PeerIntent {
         PeerIntent {
             kind: PeerKind::Node,
             name: remote.into(),
             reason: String::new(),
             remote: remote.parse().unwrap(),
             interface: None,
+            range: None,
             local: None,
             local_v4: None,
             local_v6: None,
@@ -316,6 +352,7 @@ mod tests {
             extended_messages: false,
             add_path: None,
             password: None,
+            tcp_ao: None,
             bfd: None,
             role: None,
             role_strict: false,

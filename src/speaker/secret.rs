@@ -1,21 +1,32 @@
-//! TCP MD5 keys: from the intent or from a file that only its owner can read.
+//! Keys of TCP MD5 and TCP-AO: from the intent or from a file that only its owner can read.
 
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::routing::Password;
+use crate::routing::{AoAlgorithm, Password, TcpAo};
 
 /// Where password files must lie.
 pub const SECRETS: &str = "/etc/tortie/secrets";
 
-/// A TCP MD5 key (RFC 2385), 1 to 80 bytes; never printed.
+/// A key of TCP MD5 (RFC 2385) or TCP-AO (RFC 5925), 1 to 80 bytes; never printed.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct Key(Vec<u8>);
+pub(super) struct Key {
+    bytes: Vec<u8>,
+    ao: Option<Ao>,
+}
+
+/// What makes a key one of TCP-AO.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Ao {
+    pub(super) send_id: u8,
+    pub(super) receive_id: u8,
+    pub(super) algorithm: AoAlgorithm,
+}
 
 impl Key {
-    /// `TCP_MD5SIG_MAXKEYLEN` of linux/tcp.h.
+    /// `TCP_MD5SIG_MAXKEYLEN` and `TCP_AO_MAXKEYLEN` of linux/tcp.h.
     pub(super) const MAX: usize = 80;
 
     /// The key that a password names.
@@ -29,11 +40,31 @@ impl Key {
         }
     }
 
+    /// The key of TCP-AO.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub(super) fn read_ao(ao: &TcpAo, secrets: &Path) -> Result<Self, String> {
+        let mut key = Self::read(&ao.password, secrets)?;
+        key.ao = Some(Ao { send_id: ao.send_id, receive_id: ao.receive_id, algorithm: ao.algorithm });
+        Ok(key)
+    }
+
+    /// For TCP-AO; `None`: for TCP MD5.
+    pub(super) fn ao(&self) -> Option<Ao> {
+        self.ao
+    }
+
+    /// What it is for, in words.
+    pub(super) fn kind(&self) -> &'static str {
+        if self.ao.is_some() { "TCP-AO" } else { "TCP MD5" }
+    }
+
     fn new(bytes: Vec<u8>) -> Result<Self, String> {
         match bytes.len() {
             0 => Err("the password is empty; give 1 to 80 bytes or remove the field".into()),
-            1..=Self::MAX => Ok(Self(bytes)),
-            n => Err(format!("the password has {n} bytes; TCP MD5 takes at most 80")),
+            1..=Self::MAX => Ok(Self { bytes, ao: None }),
+            n => Err(format!("the password has {n} bytes; TCP takes at most 80")),
         }
     }
 
@@ -63,7 +94,7 @@ impl Key {
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
-        &self.0
+        &self.bytes
     }
 }
 
@@ -75,8 +106,8 @@ impl std::fmt::Debug for Key {
 
 impl Drop for Key {
     fn drop(&mut self) {
-        self.0.fill(0);
-        std::hint::black_box(&self.0);
+        self.bytes.fill(0);
+        std::hint::black_box(&self.bytes);
     }
 }
 

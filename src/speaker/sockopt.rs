@@ -1,4 +1,5 @@
-//! Socket options that no crate models: TCP MD5 signatures (RFC 2385), GTSM (RFC 5082) and saved SYN headers.
+//! Socket options that no crate models: TCP MD5 signatures (RFC 2385), GTSM (RFC 5082) and saved SYN headers. Those of TCP-AO
+//! are in [`ao`](super::ao).
 
 #![expect(
     unsafe_code,
@@ -14,6 +15,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use socket2::{SockAddr, Socket};
 use tortie_config::Cidr;
 
+use super::ao;
 use super::secret::Key;
 
 /// Octets that were written and that the other end has not acknowledged (tcp(7), SIOCOUTQ); 0 when nobody can say.
@@ -42,6 +44,28 @@ struct TcpMd5Sig {
     key: [u8; Key::MAX],
 }
 
+/// Sets a key, of TCP MD5 or TCP-AO, for segments from and to the addresses in `peers`.
+///
+/// # Errors
+/// As [`set_md5`] and [`ao::add`].
+pub(super) fn set_key(socket: &impl AsFd, peers: Cidr, key: &Key) -> io::Result<()> {
+    match key.ao() {
+        Some(ids) => ao::add(socket, peers, key, ids),
+        None => set_md5(socket, peers, Some(key)),
+    }
+}
+
+/// Removes what [`set_key`] set.
+///
+/// # Errors
+/// What the kernel says; that there was no such key is none.
+pub(super) fn remove_key(socket: &impl AsFd, peers: Cidr, key: &Key) -> io::Result<()> {
+    match key.ao() {
+        Some(ids) => ao::remove(socket, peers, ids),
+        None => set_md5(socket, peers, None),
+    }
+}
+
 /// Sets (or with `None` removes) the key for segments from and to the addresses in `peers`; of several keys that of the
 /// longest prefix counts. An address counts as such, before all prefixes. The kernel ignores the port. Removing a key
 /// that is not there is no error. On an established connection the key changes from the next segment on.
@@ -50,12 +74,9 @@ struct TcpMd5Sig {
 /// `ENOMEM` when `net.core.optmem_max` is used up (the text says so), `ENOPROTOOPT` on kernels without
 /// `CONFIG_TCP_MD5SIG`.
 pub(super) fn set_md5(socket: &impl AsFd, peers: Cidr, key: Option<&Key>) -> io::Result<()> {
-    let address = SockAddr::from(SocketAddr::new(peers.addr(), 0));
     // SAFETY: all fields are integers or arrays of them, for which zero is a value.
     let mut sig: TcpMd5Sig = unsafe { std::mem::zeroed() };
-    // SAFETY: `SockAddr` holds a `sockaddr_storage` whose first `len()` bytes are initialised and the rest zeroed; the
-    // pointer stays valid during the read, and the type is `Copy`.
-    sig.addr = unsafe { *address.as_ptr().cast::<libc::sockaddr_storage>() };
+    sig.addr = storage(peers);
     if let Some(key) = key {
         let bytes = key.bytes();
         sig.keylen = u16::try_from(bytes.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
@@ -84,6 +105,14 @@ pub(super) fn set_md5(socket: &impl AsFd, peers: Cidr, key: Option<&Key>) -> io:
         )),
         done => done,
     }
+}
+
+/// The first address of a prefix as the kernel's structures hold it.
+pub(super) fn storage(peers: Cidr) -> libc::sockaddr_storage {
+    let address = SockAddr::from(SocketAddr::new(peers.addr(), 0));
+    // SAFETY: `SockAddr` holds a `sockaddr_storage` whose first `len()` bytes are initialised and the rest zeroed; the
+    // pointer stays valid during the read, and the type is `Copy`.
+    unsafe { *address.as_ptr().cast::<libc::sockaddr_storage>() }
 }
 
 /// Drops received segments whose TTL or hop limit is below `min` (RFC 5082 3); 0 accepts all.

@@ -59,7 +59,9 @@ impl Driver {
             let Some(remote) = remote.as_socket() else { continue };
             self.counters.accepted += 1;
             let (guard, keyed) = self.listeners.guard(index, address_of(remote));
-            if !self.peers.has_address(address_of(remote)) {
+            let known = self.peers.has_address(address_of(remote))
+                || self.listeners.range_of(remote.ip().to_canonical()).is_some();
+            if !known {
                 self.counters.refused_address += 1;
             }
             if !keyed {

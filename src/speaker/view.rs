@@ -5,12 +5,17 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tortie_bgp::bfd::{Endpoint, Status};
-use tortie_bgp::{ExportTrace, ImportTrace, PeerId, PeerStatus, RouteInfo, RouteQuery, Speaker, Totals};
+use tortie_bgp::{
+    ExportTrace, ImportTrace, PeerId, PeerStatus, RangeStatus, RouteInfo, RouteQuery, Speaker, Totals,
+};
 use tortie_config::Cidr;
+
+use crate::routing::DynamicPeer;
 
 use super::bfd::{BfdView, Tie};
 use super::conn::Conns;
 use super::peers::Peers;
+use super::ranges::{RangeView, Ranges};
 use super::sockopt::unacknowledged;
 
 /// What the thread counts itself, since its start.
@@ -34,6 +39,7 @@ pub struct Counters {
 pub struct SpeakerView<'a> {
     pub(super) core: Option<&'a Speaker>,
     pub(super) peers: &'a Peers,
+    pub(super) ranges: &'a Ranges,
     pub(super) counters: &'a Counters,
     pub(super) bfd: &'a Tie,
     pub(super) conns: &'a Conns,
@@ -47,6 +53,21 @@ impl SpeakerView<'_> {
         let mut peers: Vec<PeerStatus> = self.core.map(|c| c.peers(self.now).collect()).unwrap_or_default();
         peers.sort_by(|a, b| a.name.cmp(&b.name));
         peers
+    }
+
+    /// The peers that came from ranges.
+    #[must_use]
+    pub fn dynamic(&self) -> Vec<DynamicPeer> {
+        self.ranges.peers().cloned().collect()
+    }
+
+    /// All ranges.
+    #[must_use]
+    pub fn ranges(&self) -> Vec<RangeView> {
+        let Some(core) = self.core else { return Vec::new() };
+        let named =
+            |status: RangeStatus| Some(RangeView { name: self.ranges.name(status.id)?.clone(), status });
+        core.ranges(self.now).filter_map(named).collect()
     }
 
     /// The peer of this name.

@@ -21,5 +21,6 @@ mod node;
 mod openbgpd;
 mod others;
 mod pair;
+mod ranges;
 mod rig;
 mod transport;

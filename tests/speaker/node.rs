@@ -47,6 +47,7 @@ pub(crate) fn intent(at: &str, asn: u32, blocks: &[&str]) -> RoutingIntent {
         },
         listen: vec![listen],
         peers: BTreeMap::new(),
+        ranges: BTreeMap::new(),
         originated: own
             .iter()
             .map(|c| (*c, Originated { kind: OriginKind::OwnBlock, key: c.to_string(), revision: 1 }))
@@ -71,6 +72,7 @@ pub(crate) fn peer(at: &str, local: &str, asn: u32) -> PeerIntent {
         reason: String::new(),
         remote: at.parse().unwrap(),
         interface: None,
+        range: None,
         local: Some(addr(local)),
         local_v4: None,
         local_v6: None,
@@ -92,6 +94,7 @@ pub(crate) fn peer(at: &str, local: &str, asn: u32) -> PeerIntent {
         extended_messages: false,
         add_path: None,
         password: None,
+        tcp_ao: None,
         bfd: None,
         role: None,
         role_strict: false,

@@ -9,6 +9,7 @@ use tortie_bgp::{DownCode, State};
 
 use crate::net;
 use crate::node::{Node, intent, peer, wait};
+use crate::ranges::refused;
 
 const A: &str = "192.0.2.1:1790";
 const B: &str = "192.0.2.2:1790";
@@ -193,7 +194,8 @@ fn equal_md5_passwords_join_and_different_ones_do_not() {
         Some(State::Established) => Err("still up".into()),
         _ => Ok(()),
     });
-    std::thread::sleep(Duration::from_secs(2));
+    let (before, _) = refused();
+    wait("dropped segments", || if refused().0 > before { Ok(()) } else { Err(format!("{before}")) });
     assert_ne!(a.state("b"), Some(State::Established));
     password(&mut b, "");
     a.up("b");

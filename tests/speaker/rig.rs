@@ -42,6 +42,8 @@ pub(crate) struct Wish {
     pub(crate) extended_next_hop: bool,
     /// It takes one route of a family and ends the session at the second.
     pub(crate) one_prefix: bool,
+    /// It knows us only as somebody in 192.0.2.0/29.
+    pub(crate) range: bool,
 }
 
 impl Wish {
@@ -49,7 +51,7 @@ impl Wish {
         if self.over_ipv6 { "2001:db8::1" } else { "192.0.2.1" }
     }
 
-    fn them(self, kind: Kind) -> String {
+    pub(crate) fn them(self, kind: Kind) -> String {
         let last = kind.last();
         if self.over_ipv6 { format!("2001:db8::{last}") } else { format!("192.0.2.{last}") }
     }
@@ -59,6 +61,9 @@ impl Wish {
     }
 
     fn neighbours(self) -> Vec<&'static str> {
+        if self.range {
+            return vec!["192.0.2.0/29"];
+        }
         if self.reflector { vec![self.us(), "192.0.2.2"] } else { vec![self.us()] }
     }
 }
@@ -237,13 +242,14 @@ fn bird(program: &Path, wish: Wish) -> Daemon {
         if wish.extended_next_hop { "extended next hop on;" } else { "next hop address 192.0.2.9;" };
     for (n, neighbour) in wish.neighbours().iter().enumerate() {
         let own = if neighbour.contains(':') { &them } else { "192.0.2.9" };
+        let (range, port) = if wish.range { ("range", "") } else { ("", "port 1790") };
         let export = if wish.reflector { "all" } else { "where source = RTS_STATIC" };
         let (next4, next6) =
             if wish.reflector { ("", "") } else { (extended, "next hop address 2001:db8::9;") };
         writeln!(
             config,
             "protocol bgp tortie{n} {{ connect delay time 1; connect retry time 1; error wait time 1, 1; strict bind yes;
-               local {own} port 1790 as {asn}; neighbor {neighbour} port 1790 as 64512;
+               local {own} port 1790 as {asn}; neighbor {range} {neighbour} {port} as 64512;
                ipv4 {{ import all; export {export}; {next4} }}; ipv6 {{ import all; export {export}; {next6} }};
                {options} }}"
         )
@@ -265,15 +271,17 @@ fn frr(program: &Path, wish: Wish) -> Daemon {
         (" network 10.11.0.0/24\n network 10.11.1.0/24\n".to_owned(), " network fd00:11::/64\n".to_owned());
     for neighbour in wish.neighbours() {
         let own = if neighbour.contains(':') { &them } else { "192.0.2.11" };
+        let name = if wish.range { "RANGE" } else { neighbour };
         let mut option = |set: bool, text: &str| {
             if set {
-                writeln!(config, " neighbor {neighbour} {text}").unwrap();
+                writeln!(config, " neighbor {name} {text}").unwrap();
             }
         };
+        option(wish.range, "peer-group");
         option(true, "remote-as 64512");
-        option(true, "port 1790");
+        option(!wish.range, "port 1790");
         option(true, &format!("update-source {own}"));
-        option(true, "timers connect 1");
+        option(!wish.range, "timers connect 1");
         option(true, "disable-connected-check");
         option(wish.md5, "password right");
         option(wish.passive, "passive");
@@ -281,13 +289,16 @@ fn frr(program: &Path, wish: Wish) -> Daemon {
         option(!wish.ttl_security && !wish.ibgp, "ebgp-multihop 5");
         option(wish.extended_next_hop, "capability extended-nexthop");
         for family in [&mut v4, &mut v6] {
-            writeln!(family, " neighbor {neighbour} activate").unwrap();
+            writeln!(family, " neighbor {name} activate").unwrap();
             if wish.reflector {
-                writeln!(family, " neighbor {neighbour} route-reflector-client").unwrap();
+                writeln!(family, " neighbor {name} route-reflector-client").unwrap();
             }
         }
         if !wish.reflector {
-            writeln!(v6, " neighbor {neighbour} route-map OUT out").unwrap();
+            writeln!(v6, " neighbor {name} route-map OUT out").unwrap();
+        }
+        if wish.range {
+            writeln!(config, " bgp listen range {neighbour} peer-group RANGE").unwrap();
         }
     }
     write!(
@@ -312,15 +323,20 @@ fn gobgp(program: &Path, wish: Wish) -> Daemon {
         "[global.config]\nas = {asn}\nrouter-id = \"192.0.2.10\"\nport = 1790
 local-address-list = [\"192.0.2.10\", \"2001:db8::10\"]\n"
     );
+    let list = if wish.range { "peer-groups" } else { "neighbors" };
     for neighbour in wish.neighbours() {
         let own = if neighbour.contains(':') { &them } else { "192.0.2.10" };
+        let who = match wish.range {
+            true => "peer-group-name = \"range\"\n".to_owned(),
+            false => format!("neighbor-address = \"{neighbour}\"\n"),
+        };
         let password = if wish.md5 { "auth-password = \"right\"\n" } else { "" };
         write!(
             config,
-            "[[neighbors]]
-[neighbors.config]\nneighbor-address = \"{neighbour}\"\npeer-as = 64512\n{password}
-[neighbors.timers.config]\nconnect-retry = 1\nidle-hold-time-after-reset = 1
-[neighbors.transport.config]\nlocal-address = \"{own}\"\nremote-port = 1790\npassive-mode = {}\n",
+            "[[{list}]]
+[{list}.config]\n{who}peer-as = 64512\n{password}
+[{list}.timers.config]\nconnect-retry = 1\nidle-hold-time-after-reset = 1
+[{list}.transport.config]\nlocal-address = \"{own}\"\nremote-port = 1790\npassive-mode = {}\n",
             wish.passive
         )
         .unwrap();
@@ -336,17 +352,21 @@ local-address-list = [\"192.0.2.10\", \"2001:db8::10\"]\n"
 route-reflector-cluster-id = \"192.0.2.10\"\n",
             ),
         ] {
-            config += if set { option } else { "" };
+            config += &if set { option.replace("[neighbors.", &format!("[{list}.")) } else { String::new() };
         }
         for family in ["ipv4-unicast", "ipv6-unicast"] {
-            write!(
-                config,
-                "[[neighbors.afi-safis]]\n[neighbors.afi-safis.config]\nafi-safi-name = \"{family}\"\n"
-            )
-            .unwrap();
+            write!(config, "[[{list}.afi-safis]]\n[{list}.afi-safis.config]\nafi-safi-name = \"{family}\"\n")
+                .unwrap();
             if wish.one_prefix {
                 config += "[neighbors.afi-safis.prefix-limit.config]\nmax-prefixes = 1\n";
             }
+        }
+        if wish.range {
+            write!(
+                config,
+                "[[dynamic-neighbors]]\n[dynamic-neighbors.config]\nprefix = \"{neighbour}\"\npeer-group = \"range\"\n"
+            )
+            .unwrap();
         }
     }
     Daemon::start(program, &config, |dir| {
@@ -364,6 +384,7 @@ fib-update no\nsocket \"DIR/socket\"\nnetwork 10.12.0.0/24\nnetwork 10.12.1.0/24
     );
     for neighbour in wish.neighbours() {
         let own = if neighbour.contains(':') { &them } else { "192.0.2.12" };
+        let port = if wish.range { "" } else { "port 1790\n" };
         let mut options = String::new();
         for (set, option) in [
             (wish.md5, "tcp md5sig password right\n"),
@@ -376,7 +397,7 @@ fib-update no\nsocket \"DIR/socket\"\nnetwork 10.12.0.0/24\nnetwork 10.12.1.0/24
         }
         writeln!(
             config,
-            "neighbor {neighbour} {{\nremote-as 64512\nport 1790\nlocal-address {own}\n{options}announce IPv4 unicast
+            "neighbor {neighbour} {{\nremote-as 64512\n{port}local-address {own}\n{options}announce IPv4 unicast
 announce IPv6 unicast\n}}"
         )
         .unwrap();
@@ -390,12 +411,12 @@ announce IPv6 unicast\n}}"
 
 /// What it is told to do stands in the file `commands`.
 fn exabgp(program: &Path, wish: Wish) -> Daemon {
-    let (us, them, asn) = (wish.us(), wish.them(Kind::Exabgp), wish.asn(Kind::Exabgp));
+    let (us, them, asn) = (wish.neighbours()[0], wish.them(Kind::Exabgp), wish.asn(Kind::Exabgp));
     let mut options = String::new();
     for (set, option) in [
         (wish.md5, "md5-password right;"),
-        (wish.passive, "passive true; listen 1790;"),
-        (!wish.passive, "connect 1790;"),
+        (wish.passive || wish.range, "passive true; listen 1790;"),
+        (!wish.passive && !wish.range, "connect 1790;"),
         (wish.ttl_security, "outgoing-ttl 255; incoming-ttl 255;"),
         (!wish.ttl_security, "outgoing-ttl 5;"),
     ] {

@@ -233,6 +233,9 @@ pub enum BgpItem {
     /// `peer_interface/<interface>`: Tortie's unnumbered peers, whose link-local address is found by router
     /// advertisements. Beside `peer_v6`, because every reader of Calico takes what stands there for an address.
     InterfacePeer(String),
+    /// `peer_range/<address>-<length>`: Tortie's dynamic neighbours, the addresses from which sessions are taken although no peer
+    /// is configured there.
+    PeerRange(Cidr),
     /// `custom_filters/v{4,6}/<any>` (global): BIRD text, reported as unsupported.
     CustomFilter(IpFamily, String),
     /// `filters/<name>`: Tortie's filters.
@@ -264,6 +267,7 @@ impl BgpItem {
             | Self::PrefixAdvertisements(_)
             | Self::Peer { .. }
             | Self::InterfacePeer(_)
+            | Self::PeerRange(_)
             | Self::Filter(_) => true,
         }
     }

@@ -160,6 +160,7 @@ fn bgp(scope: Scope, rest: &[&str]) -> Result<Option<Key>, Problem> {
         ["prefix_advertisements", "ip_v6"] => BgpItem::PrefixAdvertisements(IpFamily::V6),
         [peers @ ("peer_v4" | "peer_v6"), peer] => peer_item(peers, peer)?,
         ["peer_interface", interface] => BgpItem::InterfacePeer(name("interface", interface)?),
+        ["peer_range", cidr] => BgpItem::PeerRange(range(cidr)?),
         ["custom_filters", "v4", filter] => BgpItem::CustomFilter(IpFamily::V4, name("filter", filter)?),
         ["custom_filters", "v6", filter] => BgpItem::CustomFilter(IpFamily::V6, name("filter", filter)?),
         ["filters", filter] => BgpItem::Filter(name("filter", filter)?),
@@ -235,6 +236,12 @@ fn prefix(directory: &str, element: &str) -> Result<Cidr, Problem> {
     }
 }
 
+/// A prefix of either family, without host bits: two keys would be one range.
+fn range(element: &str) -> Result<Cidr, Problem> {
+    let family = if element.contains(':') { "peer_range of IPv6" } else { "peer_range of IPv4" };
+    exact_prefix(family, element)
+}
+
 /// Refuses host bits: two keys for one block would give its addresses out twice.
 fn exact_prefix(directory: &str, element: &str) -> Result<Cidr, Problem> {
     let cidr = prefix(directory, element)?;
@@ -242,6 +249,6 @@ fn exact_prefix(directory: &str, element: &str) -> Result<Cidr, Problem> {
     if given == Some(cidr.addr()) {
         Ok(cidr)
     } else {
-        Err(format!("`{element}` has host bits: the block is `{}`", cidr.to_key_text()))
+        Err(format!("`{element}` has host bits: the prefix is `{}`", cidr.to_key_text()))
     }
 }

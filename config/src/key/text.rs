@@ -100,6 +100,7 @@ impl fmt::Display for BgpItem {
                 port.map_or(Ok(()), |port| write!(f, "-{port}"))
             }
             Self::InterfacePeer(interface) => write!(f, "peer_interface/{}", escape(interface)),
+            Self::PeerRange(cidr) => write!(f, "peer_range/{}", cidr.to_key_text()),
             Self::CustomFilter(family, name) => {
                 write!(f, "custom_filters/{}/{}", family.as_str(), escape(name))
             }

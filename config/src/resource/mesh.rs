@@ -2,7 +2,8 @@
 
 use super::ValueError;
 use super::json::{Extra, Fields, Writer};
-use super::peer_options::{Bfd, Password};
+use super::peer_auth::Password;
+use super::peer_options::Bfd;
 
 /// The value of `bgp/v1/global/node_mesh`. Its [`Default`] is what an absent key means.
 #[derive(Debug, Clone, PartialEq, Eq)]

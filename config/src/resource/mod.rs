@@ -28,6 +28,7 @@ mod json;
 mod mesh;
 mod names;
 mod peer;
+mod peer_auth;
 mod peer_options;
 mod policy;
 mod pool;
@@ -61,7 +62,8 @@ pub use json::Extra;
 pub use mesh::NodeMesh;
 pub use names::{InterfaceName, Labels, MacAddr};
 pub use peer::Peer;
-pub use peer_options::{AddPath, Bfd, MaxPrefixes, NextHopMode, Password, Role, SECRETS_DIR, SourceAddr};
+pub use peer_auth::{AoAlgorithm, Password, SECRETS_DIR, TcpAo};
+pub use peer_options::{AddPath, Bfd, MaxPrefixes, NextHopMode, Role, SourceAddr};
 pub use policy::{Order, Policy, PolicyTypes, Rules, TierMetadata};
 pub use pool::{Ipip, IpipMode, Pool};
 pub use rule::{Action, Rule, Side};
@@ -196,6 +198,7 @@ impl Resource {
             BgpItem::InterfacePeer(interface) => {
                 Self::Peer(Box::new(Peer::parse_interface(interface, bytes)?))
             }
+            BgpItem::PeerRange(prefix) => Self::Peer(Box::new(Peer::parse_range(*prefix, bytes)?)),
             BgpItem::CustomFilter(..) => Self::CustomFilter(text::text(bytes)?.to_owned()),
             BgpItem::Filter(_) => Self::Filter(Box::new(Filter::parse(bytes)?)),
             BgpItem::Address(family) => Self::Address(text::address(bytes, *family)?),

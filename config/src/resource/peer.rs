@@ -7,24 +7,32 @@ use serde_json::Value;
 
 use super::asn::{self, Asn, PeerAs};
 use super::json::{Extra, Fields, Writer, texts};
-use super::peer_options::{AddPath, Bfd, MaxPrefixes, NextHopMode, Password, Role, SourceAddr};
+use super::peer_auth::{Password, TcpAo};
+use super::peer_options::{AddPath, Bfd, MaxPrefixes, NextHopMode, Role, SourceAddr};
 use super::text::CLUSTER_ID;
 use super::{ValueError, duration};
+use crate::Cidr;
 use crate::key::IpFamily;
 
-/// The value of `peer_v4/<ip>` and `peer_v6/<ip>`, global or of a host.
+/// The value of `peer_v4/<ip>`, `peer_v6/<ip>`, `peer_interface/<interface>` and `peer_range/<prefix>`, global or of a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
-    /// Its address; of an unnumbered peer its link-local one, or `::` when router advertisements tell it.
+    /// Its address; of an unnumbered peer its link-local one, or `::` when router advertisements tell it; of a range the first.
     pub ip: IpAddr,
     /// The interface of an unnumbered peer.
     pub interface: Option<String>,
+    /// The addresses of a range, whose peers are dynamic.
+    pub range: Option<Cidr>,
+    /// Most sessions of a range at one time.
+    pub max_sessions: Option<u32>,
     /// Its AS.
     pub as_num: PeerAs,
     /// Its port; `None`: 179, or the node's `listen_port` where the peer is a node.
     pub port: Option<u16>,
     /// TCP MD5 secret.
     pub password: Option<Password>,
+    /// TCP-AO key; not beside `password`.
+    pub tcp_ao: Option<TcpAo>,
     /// The address that the session comes from.
     pub source_addr: SourceAddr,
     /// The peer's cluster id, when it is a route reflector.
@@ -85,9 +93,12 @@ impl Peer {
         Self {
             ip,
             interface: None,
+            range: None,
+            max_sessions: None,
             as_num: as_num.into(),
             port: None,
             password: None,
+            tcp_ao: None,
             source_addr: SourceAddr::default(),
             rr_cluster_id: None,
             restart_time: None,
@@ -150,6 +161,33 @@ impl Peer {
         Ok(peer)
     }
 
+    /// Reads the value of the key of a range: as that of an address, with `max_sessions`, and without what only one peer can
+    /// have (`ip`, `port`, `source_addr`).
+    ///
+    /// # Errors
+    /// When a field is malformed, or the prefix differs from the key's.
+    pub fn parse_range(key: Cidr, bytes: &[u8]) -> Result<Self, ValueError> {
+        let mut fields = Fields::parse(bytes)?;
+        if let Some(prefix) = fields.parsed::<Cidr>("prefix", "write ADDRESS/LENGTH")?.filter(|p| *p != key) {
+            let expected = format!("the key says {key}: make them equal");
+            return Err(ValueError::new("prefix", format_args!("`{prefix}`"), expected));
+        }
+        for field in ["ip", "port", "source_addr"] {
+            if fields.take(field).is_some() {
+                let expected = "leave it out: the peers of a range dial us, from any of its addresses";
+                return Err(ValueError::new(field, "it beside a range", expected));
+            }
+        }
+        if matches!(key.addr(), IpAddr::V6(addr) if addr.is_unicast_link_local()) {
+            let expected = "write peer_interface/IFACE for neighbours with link-local addresses";
+            return Err(ValueError::new("", format_args!("`{key}`"), expected));
+        }
+        let max_sessions = fields.number("max_sessions", 1, 65535)?;
+        let mut peer = Self::read(&mut fields, key.addr(), None)?;
+        (peer.range, peer.max_sessions) = (Some(key), max_sessions);
+        Ok(peer)
+    }
+
     fn read(fields: &mut Fields, key_ip: IpAddr, key_port: Option<u16>) -> Result<Self, ValueError> {
         let as_num = match fields.take("as_num") {
             Some(value) => PeerAs::from_json(&value).map_err(|error| error.within("as_num"))?,
@@ -158,6 +196,7 @@ impl Peer {
         let mut peer = Self::new(key_ip, as_num);
         peer.port = port(fields, key_port)?;
         peer.password = Password::take(fields)?;
+        peer.tcp_ao = TcpAo::take(fields)?;
         peer.source_addr = fields.parsed("source_addr", SourceAddr::EXPECTED)?.unwrap_or_default();
         peer.rr_cluster_id = fields.parsed("rr_cluster_id", CLUSTER_ID)?;
         peer.times(fields)?;
@@ -193,6 +232,10 @@ impl Peer {
     }
 
     fn check(&self) -> Result<(), ValueError> {
+        if self.password.is_some() && self.tcp_ao.is_some() {
+            let expected = "give one of the two: a connection is signed with TCP MD5 or with TCP-AO";
+            return Err(ValueError::new("tcp_ao", "it beside a password", expected));
+        }
         let seconds = |time: Duration| format!("`{}`", duration::text(time));
         if let Some(hold) = self.hold_time {
             if hold == SECOND || hold == SECOND * 2 {
@@ -222,7 +265,10 @@ impl Peer {
     pub fn to_value(&self) -> Vec<u8> {
         let mut writer = Writer::default();
         writer.put_some("interface", self.interface.clone());
-        if self.interface.is_none() || !self.ip.is_unspecified() {
+        if let Some(range) = &self.range {
+            writer.put("prefix", range.to_string());
+            writer.put_some("max_sessions", self.max_sessions);
+        } else if self.interface.is_none() || !self.ip.is_unspecified() {
             writer.put("ip", self.ip.to_string());
         }
         // As text: readers of Calico's template engine turned large numbers into exponent form.
@@ -231,6 +277,7 @@ impl Peer {
         if let Some(password) = &self.password {
             password.write(&mut writer);
         }
+        writer.put_some("tcp_ao", self.tcp_ao.as_ref().map(TcpAo::json));
         writer
             .put_text("source_addr", Some(&self.source_addr).filter(|addr| **addr != SourceAddr::UseNodeIp));
         writer.put_text("rr_cluster_id", self.rr_cluster_id.as_ref());

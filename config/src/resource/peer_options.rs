@@ -1,8 +1,7 @@
-//! The parts of a peer's value: secret, BFD, role, add-path and the like.
+//! The parts of a peer's value: BFD, role, add-path and the like; secrets are in [`peer_auth`](super::peer_auth).
 
 use std::fmt;
 use std::net::IpAddr;
-use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -10,76 +9,6 @@ use serde_json::Value;
 
 use super::json::{Extra, Fields, Writer};
 use super::{ValueError, duration};
-
-/// Password files are read from below this directory only.
-pub const SECRETS_DIR: &str = "/etc/tortie/secrets";
-
-/// The kernel's limit (`TCP_MD5SIG_MAXKEYLEN`), in bytes.
-const MAX_PASSWORD: usize = 80;
-
-/// A TCP MD5 secret (RFC 2385); never printed.
-#[derive(Clone, PartialEq, Eq)]
-pub enum Password {
-    /// As given in the store: 1 to 80 bytes.
-    Text(String),
-    /// To be read from this file, which is below [`SECRETS_DIR`].
-    File(PathBuf),
-}
-
-impl fmt::Debug for Password {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Text(_) => f.write_str("Text(***)"),
-            Self::File(path) => write!(f, "File({})", path.display()),
-        }
-    }
-}
-
-impl Password {
-    pub(super) fn take(fields: &mut Fields) -> Result<Option<Self>, ValueError> {
-        let text = match fields.take("password") {
-            None => None,
-            Some(Value::String(text)) if text.is_empty() => None,
-            Some(Value::String(text)) if text.len() <= MAX_PASSWORD && !text.contains('\0') => Some(text),
-            Some(_) => {
-                let expected = format!("write a text of 1 to {MAX_PASSWORD} bytes");
-                return Err(ValueError::new("password", "***", expected));
-            }
-        };
-        let file = fields.text("password_file")?.filter(|file| !file.is_empty());
-        match (text, file) {
-            (None, None) => Ok(None),
-            (Some(text), None) => Ok(Some(Self::Text(text))),
-            (None, Some(file)) if is_below_secrets(&file) => Ok(Some(Self::File(file.into()))),
-            (None, Some(file)) => {
-                let expected = format!("name a file below {SECRETS_DIR}/");
-                // What is no path may be the secret itself, put into the wrong field.
-                let found = if file.starts_with('/') { format!("`{file}`") } else { "no path".to_owned() };
-                Err(ValueError::new("password_file", found, expected))
-            }
-            (Some(_), Some(_)) => {
-                let expected = "give `password` or `password_file`, not both";
-                Err(ValueError::new("password_file", "it beside `password`", expected))
-            }
-        }
-    }
-
-    pub(super) fn write(&self, writer: &mut Writer) {
-        match self {
-            Self::Text(text) => writer.put("password", text.clone()),
-            Self::File(path) => writer.put("password_file", path.to_string_lossy().into_owned()),
-        }
-    }
-}
-
-fn is_below_secrets(file: &str) -> bool {
-    let Ok(rest) = Path::new(file).strip_prefix(SECRETS_DIR) else { return false };
-    // `strip_prefix` compares whole components; what follows must not climb out again.
-    let mut components = rest.components().peekable();
-    components.peek().is_some()
-        && components.all(|part| matches!(part, Component::Normal(_)))
-        && !file.contains('\0')
-}
 
 /// Bidirectional forwarding detection (RFC 5880).
 #[derive(Debug, Clone, PartialEq, Eq)]

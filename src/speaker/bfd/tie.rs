@@ -105,7 +105,7 @@ impl Tie {
 impl Driver {
     /// Brings the sessions in line with the intent and with what is known of the paths.
     pub(in crate::speaker) fn follow_bfd(&mut self) {
-        let Some(intent) = self.intent.get() else { return };
+        let Some(intent) = self.whole_intent() else { return };
         if self.bfd.handle.is_none() && intent.peers.values().all(|p| p.bfd.is_none()) {
             return;
         }

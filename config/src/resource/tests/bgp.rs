@@ -304,3 +304,55 @@ fn bare_texts() {
         Some([192, 0, 2, 10].into())
     );
 }
+
+const RANGE: &str = "/calico/bgp/v1/host/h1/peer_range/10.0.0.0-24";
+
+#[test]
+fn a_range_has_the_options_of_a_peer_but_for_what_one_peer_has() {
+    let value = r#"{"prefix": "10.0.0.0/24", "as_num": "external", "max_sessions": 7, "password": "s3cret", "filters": ["tor"]}"#;
+    let peer = *inside!(Peer, read(RANGE, value));
+    assert_eq!(peer.range, "10.0.0.0/24".parse().ok());
+    assert_eq!((peer.max_sessions, peer.as_num), (Some(7), PeerAs::External));
+    assert_eq!(rewritten(RANGE, value), serde_json::from_str::<serde_json::Value>(value).unwrap());
+    assert!(inside!(Peer, read(RANGE, r#"{"as_num": 1}"#)).max_sessions.is_none());
+    for (bad, says) in [
+        (r#"{"as_num": 1, "ip": "10.0.0.1"}"#, "peers of a range dial us"),
+        (r#"{"as_num": 1, "port": 1790}"#, "peers of a range dial us"),
+        (r#"{"as_num": 1, "source_addr": "None"}"#, "peers of a range dial us"),
+        (r#"{"as_num": 1, "prefix": "10.0.0.0/25"}"#, "the key says 10.0.0.0/24"),
+        (r#"{"as_num": 1, "max_sessions": 0}"#, "max_sessions"),
+        (r#"{"prefix": "10.0.0.0/24"}"#, "as_num"),
+    ] {
+        assert!(refused(RANGE, bad).contains(says), "{bad}: {}", refused(RANGE, bad));
+    }
+    let link = refused("/calico/bgp/v1/global/peer_range/fe80::-10", r#"{"as_num": 1}"#);
+    assert!(link.contains("peer_interface"), "{link}");
+}
+
+#[test]
+fn a_tcp_ao_key_has_ids_and_a_secret_that_is_never_printed() {
+    let of = |ao: &str| format!(r#"{{"ip": "192.0.2.1", "as_num": "64513", "tcp_ao": {ao}}}"#);
+    let plain = peer(&of(r#"{"id": 7, "password": "s3cret"}"#)).tcp_ao.unwrap();
+    assert_eq!((plain.send_id, plain.receive_id, plain.algorithm), (7, 7, AoAlgorithm::HmacSha1));
+    assert!(!format!("{plain:?}").contains("s3cret"));
+    let both = r#"{"send_id": 1, "receive_id": 2, "algorithm": "aes-128-cmac-96", "password_file": "/etc/tortie/secrets/x"}"#;
+    let ao = peer(&of(both)).tcp_ao.unwrap();
+    assert_eq!((ao.send_id, ao.receive_id, ao.algorithm), (1, 2, AoAlgorithm::AesCmac));
+    assert_eq!(rewritten(PEER, &of(both)), serde_json::from_str::<serde_json::Value>(&of(both)).unwrap());
+    for (bad, says) in [
+        (r#"{"password": "s3cret"}"#, "id"),
+        (r#"{"send_id": 1, "password": "s3cret"}"#, "id"),
+        (r#"{"id": 256, "password": "s3cret"}"#, "id"),
+        (r#"{"id": 1}"#, "password"),
+        (r#"{"id": 1, "password": "s3cret", "algorithm": "md5"}"#, "hmac-sha-1-96"),
+        (r#""s3cret""#, "tcp_ao"),
+    ] {
+        let text = refused(PEER, &of(bad));
+        assert!(text.contains(says) && !text.contains("s3cret"), "{bad}: {text}");
+    }
+    let twice = refused(
+        PEER,
+        r#"{"ip": "192.0.2.1", "as_num": "64513", "password": "a", "tcp_ao": {"id": 1, "password": "b"}}"#,
+    );
+    assert!(twice.contains("give one of the two"), "{twice}");
+}

@@ -1,0 +1,276 @@
+//! Ranges of addresses from which sessions are taken, and the peers that came from them.
+//!
+//! The core decides who may come; here are the keys that a connection from a range needs, and the names and options of the
+//! peers that it makes. Those stand beside the configured ones in [`Peers`](super::peers::Peers) while they exist.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::sync::Arc;
+
+use tortie_bgp::{Input, PeerId, RangeConfig, RangeId, RangeStatus};
+use tortie_config::Cidr;
+
+use crate::routing::{DYNAMIC, DynamicPeer, RangeIntent};
+
+use super::api::SpeakerFact;
+use super::driver::Driver;
+use super::listen::Guard;
+use super::peers::{Told, address_of, config, guard_of, restarts};
+use super::policy::Classes;
+
+/// A range that the speaker knows.
+struct Range {
+    id: RangeId,
+    config: RangeConfig,
+    guard: Guard,
+}
+
+/// What has to be done about a range.
+#[derive(Debug, PartialEq)]
+pub(super) enum RangeChange {
+    Set(RangeId, Box<RangeConfig>),
+    Remove(RangeId),
+    /// Connections of its peers get this guard.
+    Secure(Arc<str>, Guard),
+    Trouble(Told),
+}
+
+/// All ranges, and who came from them.
+#[derive(Default)]
+pub(super) struct Ranges {
+    ranges: BTreeMap<Arc<str>, Range>,
+    troubles: BTreeMap<Arc<str>, String>,
+    peers: BTreeMap<PeerId, DynamicPeer>,
+    made: u32,
+    /// Somebody came or went since it was last looked at.
+    pub(super) moved: bool,
+}
+
+impl Ranges {
+    /// The peers that came from ranges.
+    pub(super) fn peers(&self) -> impl Iterator<Item = &DynamicPeer> {
+        self.peers.values()
+    }
+
+    /// The name of a range.
+    pub(super) fn name(&self, id: RangeId) -> Option<&Arc<str>> {
+        self.ranges.iter().find(|(_, range)| range.id == id).map(|(name, _)| name)
+    }
+
+    /// Some ranges wait for a usable key.
+    pub(super) fn troubled(&self) -> bool {
+        !self.troubles.is_empty()
+    }
+
+    /// Key and least TTL by prefix, and what contradicts itself. A key of a range is asked of all its addresses, also of
+    /// those that another range or a peer without a key has: the kernel knows no exception.
+    pub(super) fn guards<'a>(
+        &self,
+        peers: impl Iterator<Item = (IpAddr, &'a Guard)>,
+    ) -> (BTreeMap<Cidr, Guard>, Vec<String>) {
+        let guards: BTreeMap<Cidr, Guard> =
+            self.ranges.values().map(|range| (range.config.prefix, range.guard.clone())).collect();
+        let keyed: Vec<&Cidr> = guards.iter().filter(|(_, g)| g.key.is_some()).map(|(p, _)| p).collect();
+        let mut clashes = Vec::new();
+        if keyed.is_empty() {
+            return (guards, clashes);
+        }
+        for (addr, _) in peers.filter(|(_, guard)| guard.key.is_none()) {
+            if let Some(range) = keyed.iter().find(|range| range.contains(addr)) {
+                clashes.push(format!(
+                    "peer {addr} has no password but lies in the range {range} that has one, so it cannot dial us: give \
+                     it one, or take it out of the range"
+                ));
+            }
+        }
+        for inner in guards.iter().filter(|(_, guard)| guard.key.is_none()).map(|(prefix, _)| prefix) {
+            if let Some(outer) = keyed.iter().find(|outer| outer.covers(inner)) {
+                clashes.push(format!(
+                    "range {inner} has no password but lies in {outer} that has one, so nobody can come from it: give \
+                     it one"
+                ));
+            }
+        }
+        (guards, clashes)
+    }
+
+    /// What it takes to get from the ranges so far to `wanted`.
+    pub(super) fn follow(
+        &mut self,
+        wanted: &BTreeMap<String, RangeIntent>,
+        secrets: &Path,
+        classes: &Classes,
+    ) -> Vec<RangeChange> {
+        let mut changes = Vec::new();
+        self.ranges.retain(|name, range| {
+            let keep = wanted.contains_key(&**name);
+            if !keep {
+                changes.push(RangeChange::Remove(range.id));
+            }
+            keep
+        });
+        self.troubles.retain(|name, _| {
+            let keep = wanted.contains_key(&**name);
+            if !keep {
+                changes.push(RangeChange::Trouble((name.clone(), None)));
+            }
+            keep
+        });
+        for (name, intent) in wanted {
+            let name: Arc<str> = self
+                .ranges
+                .get_key_value(name.as_str())
+                .map_or_else(|| name.as_str().into(), |(n, _)| n.clone());
+            let old = self.ranges.get(&name).map(|range| &range.guard);
+            let (guard, trouble) = guard_of(&intent.peer, secrets, old);
+            if trouble.as_ref() != self.troubles.get(&name) {
+                changes.push(RangeChange::Trouble((name.clone(), trouble.clone())));
+                match trouble {
+                    Some(text) => self.troubles.insert(name.clone(), text),
+                    None => self.troubles.remove(&name),
+                };
+            }
+            // A range that should have a key takes nobody without one.
+            let Some(guard) = guard else { continue };
+            let mut config_of = RangeConfig::new(intent.prefix, intent.peer.asn);
+            config_of.max_peers = intent.max_sessions;
+            config_of.peer = config(&intent.peer, DYNAMIC.into(), classes);
+            match self.ranges.get_mut(&name) {
+                Some(range) if !restarts(&range.guard, &guard) => {
+                    if range.guard != guard {
+                        changes.push(RangeChange::Secure(name.clone(), guard.clone()));
+                    }
+                    if range.config != config_of {
+                        changes.push(RangeChange::Set(range.id, Box::new(config_of.clone())));
+                    }
+                    (range.config, range.guard) = (config_of, guard);
+                }
+                old => {
+                    // Sessions that came with another kind of key end, and so does a range with its id.
+                    changes.extend(old.map(|range| RangeChange::Remove(range.id)));
+                    self.made += 1;
+                    let id = RangeId(self.made);
+                    changes.push(RangeChange::Set(id, Box::new(config_of.clone())));
+                    self.ranges.insert(name, Range { id, config: config_of, guard });
+                }
+            }
+        }
+        changes
+    }
+}
+
+impl Driver {
+    /// Brings ranges in line with the intent; keys are in force already.
+    pub(super) fn change_ranges(&mut self, changes: Vec<RangeChange>) {
+        for change in changes {
+            match change {
+                RangeChange::Set(id, config) => self.give(Input::Range(id, config)),
+                RangeChange::Remove(id) => self.give(Input::RemoveRange(id)),
+                RangeChange::Secure(name, guard) => {
+                    let of_range = self.ranges.peers().filter(|peer| peer.range == name);
+                    let addrs: BTreeSet<IpAddr> = of_range.map(|peer| address_of(peer.remote)).collect();
+                    self.secure(|addr| addrs.contains(&addr), &guard);
+                }
+                RangeChange::Trouble((name, trouble)) => {
+                    (self.facts)(SpeakerFact::PeerTrouble { name, trouble });
+                }
+            }
+        }
+    }
+
+    /// A peer came from a range.
+    pub(super) fn dynamic_peer(&mut self, id: PeerId, range: RangeId, name: &Arc<str>, remote: SocketAddr) {
+        let Some((of, known)) = self.ranges.ranges.iter().find(|(_, known)| known.id == range) else {
+            return;
+        };
+        let peer = DynamicPeer { name: name.clone(), range: of.clone(), remote };
+        self.peers.came(id, name.clone(), remote, &known.config.peer, known.guard.clone());
+        self.ranges.peers.insert(id, peer.clone());
+        self.ranges.moved = true;
+        (self.facts)(SpeakerFact::DynamicPeer(peer));
+    }
+
+    /// Nothing is left of it.
+    pub(super) fn dynamic_gone(&mut self, id: PeerId) {
+        self.peers.forget(id);
+        let Some(peer) = self.ranges.peers.remove(&id) else { return };
+        self.ranges.moved = true;
+        (self.facts)(SpeakerFact::DynamicPeerGone(peer.name));
+    }
+
+    /// BFD and the links of peers that came and went.
+    pub(super) fn follow_dynamic(&mut self) {
+        if std::mem::take(&mut self.ranges.moved) {
+            self.intent.moved();
+            let Some(intent) = self.whole_intent() else { return };
+            self.follow_bfd();
+            self.follow_fallover(&intent);
+        }
+    }
+}
+
+/// A range and what became of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RangeView {
+    /// Its name.
+    pub name: Arc<str>,
+    /// What the speaker says of it.
+    pub status: RangeStatus,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::routing::Password;
+
+    fn range(prefix: &str) -> RangeIntent {
+        let mut peer = super::super::peers::tests::intent("192.0.2.0:179");
+        peer.dial_after = None;
+        RangeIntent { prefix: prefix.parse().unwrap(), max_sessions: 10, peer }
+    }
+
+    fn follow(ranges: &mut Ranges, wanted: &[(&str, RangeIntent)]) -> Vec<RangeChange> {
+        let wanted = wanted.iter().map(|(name, range)| ((*name).to_owned(), range.clone())).collect();
+        ranges.follow(&wanted, Path::new("/nonexistent"), &Classes::default())
+    }
+
+    fn keyed(prefix: &str, key: &str) -> RangeIntent {
+        let mut range = range(prefix);
+        range.peer.password = Some(Password::Text(key.into()));
+        range
+    }
+
+    #[test]
+    fn another_key_costs_no_session_and_a_first_one_a_new_range() {
+        let mut ranges = Ranges::default();
+        let first = follow(&mut ranges, &[("a", range("10.0.0.0/8"))]);
+        assert!(
+            matches!(&first[..], [RangeChange::Set(RangeId(1), c)] if c.max_peers == 10 && &*c.peer.name == DYNAMIC)
+        );
+        assert_eq!(follow(&mut ranges, &[("a", range("10.0.0.0/8"))]), []);
+        let change = follow(&mut ranges, &[("a", keyed("10.0.0.0/8", "one"))]);
+        assert!(matches!(&change[..], [RangeChange::Remove(RangeId(1)), RangeChange::Set(RangeId(2), _)]));
+        let change = follow(&mut ranges, &[("a", keyed("10.0.0.0/8", "two"))]);
+        assert!(matches!(&change[..], [RangeChange::Secure(name, _)] if &**name == "a"));
+        let change = follow(&mut ranges, &[("a", keyed("10.0.0.0/8", &"x".repeat(81)))]);
+        assert!(matches!(&change[..], [RangeChange::Trouble((_, Some(_)))]), "the key that worked stays");
+        assert!(ranges.troubled());
+        let change = follow(&mut ranges, &[]);
+        assert!(matches!(&change[..], [RangeChange::Remove(RangeId(2)), RangeChange::Trouble((_, None))]));
+    }
+
+    #[test]
+    fn what_has_no_key_inside_of_what_has_one_is_said() {
+        let mut ranges = Ranges::default();
+        follow(
+            &mut ranges,
+            &[("a", keyed("10.0.0.0/8", "one")), ("b", range("10.1.0.0/16")), ("c", range("::/0"))],
+        );
+        let none = Guard::default();
+        let peers = [("10.9.9.9", &none), ("192.0.2.1", &none)];
+        let (guards, clashes) = ranges.guards(peers.iter().map(|(a, g)| (a.parse().unwrap(), *g)));
+        assert_eq!((guards.len(), clashes.len()), (3, 2), "{clashes:?}");
+        assert!(clashes[0].contains("10.9.9.9") && clashes[1].contains("10.1.0.0/16"), "{clashes:?}");
+    }
+}

@@ -1,0 +1,249 @@
+//! Dynamic neighbours: daemons that dial into our range, and we into theirs.
+
+use std::time::Duration;
+
+use tortie::routing::{Password, PeerKind, RangeIntent, RoutingIntent};
+use tortie::speaker::SpeakerFact;
+use tortie_bgp::{DownCode, State};
+
+use crate::net;
+use crate::node::{Node, cidr, intent, peer, wait};
+use crate::rig::{Kind, PASSWORD, Them, V4, V6, Wish, us};
+
+/// Segments that the kernel dropped because of their MD5 signature: a wrong one or none, and one that nobody asked for.
+pub(crate) fn refused() -> (u64, u64) {
+    let text = std::fs::read_to_string("/proc/thread-self/net/netstat").unwrap();
+    let mut lines = text.lines().filter(|l| l.starts_with("TcpExt:"));
+    let (names, values) = (lines.next().unwrap().split(' '), lines.next().unwrap().split(' '));
+    let of = |wanted: &str| {
+        names
+            .clone()
+            .zip(values.clone())
+            .find(|(name, _)| *name == wanted)
+            .map_or(0, |(_, v)| v.parse().unwrap())
+    };
+    (of("TCPMD5Failure") + of("TCPMD5NotFound"), of("TCPMD5Unexpected"))
+}
+
+/// The node of the rig, which knows only a range.
+fn ours(kind: Kind, wish: Wish, range: &str, password: Option<&str>) -> RoutingIntent {
+    let mut intent = us(kind, wish);
+    let mut peer = intent.peers.remove("them").unwrap();
+    peer.ipv4 = !wish.over_ipv6;
+    (peer.kind, peer.local, peer.dial_after) = (PeerKind::Dynamic, None, None);
+    peer.password = password.map(|p| Password::Text(p.into()));
+    let range = RangeIntent { prefix: cidr(range), max_sessions: 1, peer };
+    intent.ranges.insert("lan".into(), range);
+    intent
+}
+
+fn name(kind: Kind, wish: Wish) -> String {
+    format!("Dynamic_{}", wish.them(kind))
+}
+
+fn up(a: &Node, them: &Them, wish: Wish) {
+    let name = name(them.kind, wish);
+    wait(&format!("{:?} to come from the range", them.kind), || match a.peer(&name) {
+        Some(p) if p.state == State::Established => Ok(()),
+        p => Err(format!("{p:#?}\n{:?}\n{}", a.ask(|v| v.ranges()), them.log())),
+    });
+}
+
+/// It dials into a range with MD5: not with the wrong key, and with the right one once that is there. When the range is
+/// gone, so is the session; from outside of a range it does not come in. The first and the last only with those that try
+/// again soon.
+fn they_dial(kind: Kind, over_ipv6: bool) {
+    let wish = Wish { md5: true, over_ipv6, ..Wish::default() };
+    let range = if over_ipv6 { "2001:db8::/123" } else { "192.0.2.8/29" };
+    let (route, theirs, own, hop) = match over_ipv6 {
+        true => (kind.v6(), wish.them(kind), V6, "2001:db8::1"),
+        false => (kind.v4(), wish.them(kind), V4, "192.0.2.1"),
+    };
+    let Some(them) = Them::start(kind, wish) else { return };
+    let first = if kind == Kind::Gobgp { PASSWORD } else { "wrong" };
+    let mut a = Node::start(ours(kind, wish, range, Some(first)));
+    if first != PASSWORD {
+        wait("a wrong signature", || match refused() {
+            (0, _) => Err(them.log()),
+            _ => Ok(()),
+        });
+        assert_eq!(a.ask(|v| v.dynamic()), []);
+        a.intent.ranges.get_mut("lan").unwrap().peer.password = Some(Password::Text(PASSWORD.into()));
+        a.apply();
+    }
+    up(&a, &them, wish);
+    let name = name(kind, wish);
+    let peer = a.peer(&name).unwrap();
+    assert_ne!(peer.session.unwrap().remote.port(), 1790, "it dialled");
+    assert!(peer.id.is_dynamic() && peer.range.is_some());
+    a.has(&route, &theirs);
+    them.has(own, &[hop]);
+    let status = a.ask(|v| v.ranges()).remove(0);
+    assert_eq!((&*status.name, status.status.peers, status.status.max_peers), ("lan", 1, 1));
+
+    let (_, unexpected) = refused();
+    let moved = ours(kind, wish, "192.0.2.128/25", None);
+    a.intent.ranges = moved.ranges;
+    a.apply();
+    a.fact("the end", |f| match f {
+        SpeakerFact::Peer { from: State::Established, down: Some(down), .. } => {
+            (down.code, down.notification) == (DownCode::Config, Some((6, 3)))
+        }
+        _ => false,
+    });
+    wait("nothing left of it", || match (a.ask(|v| v.dynamic()), a.route(&route)) {
+        (peers, None) if peers.is_empty() => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+    a.fact("the end of it", |f| matches!(f, SpeakerFact::DynamicPeerGone(n) if **n == *name));
+    assert!(a.peer(&name).is_none());
+    if matches!(kind, Kind::Bird | Kind::Gobgp | Kind::Openbgpd) {
+        return;
+    }
+    wait("an attempt from outside", || match refused().1 > unexpected {
+        true => Ok(()),
+        false => Err(them.log()),
+    });
+    assert_eq!(a.ask(|v| v.dynamic()), []);
+}
+
+/// A range that is full lets it in when there is room again.
+#[test]
+fn range_that_is_full_waits_for_room_bird() {
+    let wish = Wish::default();
+    let Some(them) = Them::start(Kind::Bird, wish) else { return };
+    let mut taken = intent("192.0.2.14:1790", 65009, &[]);
+    let mut to_us = peer("192.0.2.1:1790", "192.0.2.14", 64512);
+    to_us.ipv6 = false;
+    taken.peers.insert("us".into(), to_us);
+    let mut a = Node::start(ours(Kind::Bird, wish, "192.0.2.14/32", None));
+    let mut first = Node::start(taken);
+    first.up("us");
+    // It is inside of the wider range, too, and stays; BIRD comes too late.
+    a.intent.ranges.get_mut("lan").unwrap().prefix = cidr("192.0.2.8/29");
+    a.apply();
+    wait("BIRD to be told", || match them.ask("show protocols all tortie0") {
+        said if said.contains("Connection rejected") => Ok(()),
+        said => Err(said),
+    });
+    assert_eq!(first.peer("us").unwrap().flaps, 0);
+    let status = a.ask(|v| v.ranges()).remove(0).status;
+    assert!(status.peers == 1 && status.refused > 0, "{status:?}");
+    first.stop(false, "");
+    up(&a, &them, wish);
+    a.has(&Kind::Bird.v4(), "192.0.2.9");
+}
+
+/// We dial, and are for it somebody from a range.
+fn we_dial(kind: Kind, md5: bool) {
+    let wish = Wish { md5, range: true, ..Wish::default() };
+    let Some(them) = Them::start(kind, wish) else { return };
+    let mut us = us(kind, wish);
+    us.peers.get_mut("them").unwrap().ipv6 = false;
+    let a = Node::start(us);
+    them.up(&a);
+    assert_eq!(a.peer("them").unwrap().session.unwrap().remote.port(), 1790, "we dialled");
+    a.has(&kind.v4(), &format!("192.0.2.{}", kind.last()));
+    them.has(V4, &["192.0.2.1"]);
+}
+
+/// A key that this kernel cannot use is told in words, and no segment leaves without it (RFC 5925).
+#[test]
+fn tcp_ao_on_a_kernel_without_it_is_told_and_nothing_is_sent() {
+    if !net::enter(&[]) {
+        return;
+    }
+    let ao = tortie::routing::TcpAo {
+        send_id: 1,
+        receive_id: 1,
+        algorithm: tortie::routing::AoAlgorithm::HmacSha1,
+        password: Password::Text(PASSWORD.into()),
+        extra: tortie_config::resource::Extra::default(),
+    };
+    let mut us = intent("192.0.2.1:1790", 64512, &[]);
+    let mut them = peer("192.0.2.2:1790", "192.0.2.1", 64512);
+    them.tcp_ao = Some(ao.clone());
+    us.peers.insert("them".into(), them);
+    let listener = std::net::TcpListener::bind("192.0.2.2:1790").unwrap();
+    let a = Node::start(us);
+    let said = |f: &SpeakerFact| match f {
+        SpeakerFact::Peer { name, down: Some(down), .. } if &**name == "them" => down.text.clone(),
+        _ => String::new(),
+    };
+    a.fact("an attempt", |f| {
+        !said(f).is_empty() || matches!(f, SpeakerFact::Peer { to: State::OpenSent, .. })
+    });
+    let Some(text) = a.facts().iter().map(said).find(|text| !text.is_empty()) else {
+        eprintln!("this kernel has TCP-AO: nothing to test here");
+        return;
+    };
+    assert!(text.contains("no TCP-AO") && text.contains("CONFIG_TCP_AO"), "{text}");
+    let (down, _) = a.peer("them").unwrap().last_down.unwrap();
+    assert_eq!((down.code, &down.text), (DownCode::ConnectFailed, &text));
+    listener.set_nonblocking(true).unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(listener.accept().is_err(), "a connection without TCP-AO");
+    // Nor is one taken from there.
+    a.fact("the listener", |f| matches!(f, SpeakerFact::Trouble(t) if t.contains("TCP-AO key of 192.0.2.2")));
+    let local = socket2::SockAddr::from("192.0.2.2:0".parse::<std::net::SocketAddr>().unwrap());
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.bind(&local).unwrap();
+    socket
+        .connect(&socket2::SockAddr::from("192.0.2.1:1790".parse::<std::net::SocketAddr>().unwrap()))
+        .unwrap();
+    wait("a refusal", || match a.ask(|v| v.counters()).refused_key {
+        0 => Err("none".into()),
+        _ => Ok(()),
+    });
+    assert!(!format!("{:?}", a.facts()).contains(PASSWORD));
+}
+
+#[test]
+fn range_dialled_by_bird() {
+    they_dial(Kind::Bird, false);
+}
+
+#[test]
+fn range_dialled_by_frr() {
+    they_dial(Kind::Frr, false);
+}
+
+#[test]
+fn range_dialled_over_ipv6_by_gobgp() {
+    they_dial(Kind::Gobgp, true);
+}
+
+#[test]
+fn range_dialled_by_openbgpd() {
+    they_dial(Kind::Openbgpd, false);
+}
+
+#[test]
+fn range_dialled_by_exabgp() {
+    they_dial(Kind::Exabgp, false);
+}
+
+#[test]
+fn range_of_bird_is_dialled() {
+    we_dial(Kind::Bird, true);
+}
+
+#[test]
+fn range_of_frr_is_dialled() {
+    we_dial(Kind::Frr, true);
+}
+
+#[test]
+fn range_of_gobgp_is_dialled() {
+    we_dial(Kind::Gobgp, false);
+}
+
+#[test]
+fn range_of_openbgpd_is_dialled() {
+    we_dial(Kind::Openbgpd, false);
+}
+
+#[test]
+fn range_of_exabgp_is_dialled() {
+    we_dial(Kind::Exabgp, false);
+}
