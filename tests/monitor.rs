@@ -117,10 +117,11 @@ impl Agent {
 
 /// A table as a collector writes it: one peer, four prefixes.
 fn sample(path: &Path) {
-    table(path, &PREFIXES);
+    table(path, &PREFIXES, 1);
 }
 
-fn table(path: &Path, prefixes: &[impl AsRef<str>]) {
+/// With so many communities on each route.
+fn table(path: &Path, prefixes: &[impl AsRef<str>], communities: u32) {
     let stamp = Stamp { seconds: 1_700_000_000, micros: None };
     let address = IpAddr::from([192, 0, 2, 7]);
     let peer = PeerEntry { router_id: Ipv4Addr::new(192, 0, 2, 7), address, asn: 64500 };
@@ -131,7 +132,7 @@ fn table(path: &Path, prefixes: &[impl AsRef<str>]) {
         let prefix: Cidr = prefix.as_ref().parse().unwrap();
         let mut attributes = Attributes::new(address);
         attributes.as_path = AsPath::from_sequence(&[64500, 200_000 + sequence]);
-        attributes.communities = Box::new([64500 << 16 | 7]);
+        attributes.communities = (0..communities).map(|n| 64500 << 16 | (7 + n)).collect();
         let mut octets = Vec::new();
         assert!(encode_attributes(&attributes, &mut octets));
         let mut list = EntryList::new(false);
@@ -147,7 +148,7 @@ fn a_listing_of_many_routes_comes_in_pages_that_the_command_follows() {
     let agent = Agent::start(&[]);
     let file = agent.path("in.mrt");
     let prefixes: Vec<String> = (0..12_000).map(|n| format!("11.{}.{}.0/24", n / 256, n % 256)).collect();
-    table(&file, &prefixes);
+    table(&file, &prefixes, 1);
     let _replay = agent.replay(&file, "60");
     let list = |words: &[&str]| -> (Vec<String>, bool) {
         let output = agent.run(&[&["bgp", "routes", "-o", "json"], words].concat());
@@ -300,6 +301,14 @@ impl Station {
         Self { stream, octets: Vec::new() }
     }
 
+    /// After its Initiation.
+    fn begun(listener: &TcpListener) -> Self {
+        let mut station = Self::accept(listener);
+        let octets = station.next();
+        assert!(matches!(Message::next(&octets).unwrap().unwrap().0, Message::Initiation(_)), "{octets:?}");
+        station
+    }
+
     /// The octets of the next message.
     fn next(&mut self) -> Vec<u8> {
         loop {
@@ -313,10 +322,10 @@ impl Station {
         }
     }
 
-    /// Reads until all prefixes were told, and gives them.
-    fn routes(&mut self) -> BTreeSet<String> {
+    /// Reads until so many prefixes were told, and gives them.
+    fn routes(&mut self, count: usize) -> BTreeSet<String> {
         let mut heard = BTreeSet::new();
-        while heard.len() < PREFIXES.len() {
+        while heard.len() < count {
             let octets = self.next();
             if let Message::RouteMonitoring { peer, update } = Message::next(&octets).unwrap().unwrap().0 {
                 assert_eq!((peer.address, peer.asn, peer.post_policy), ([127, 0, 0, 2].into(), 65002, false));
@@ -366,14 +375,14 @@ fn a_station_hears_everything_in_order_and_again_after_a_break() {
     // As it comes.
     let mut replay = agent.replay(&file, "4");
     station.up();
-    assert_eq!(station.routes(), all());
+    assert_eq!(station.routes(4), all());
 
     // A station that comes later hears the table of the session that is up.
     drop(station);
     let mut station = Station::accept(&listener);
     station.next();
     station.up();
-    assert_eq!(station.routes(), all());
+    assert_eq!(station.routes(4), all());
 
     assert!(replay.0.wait().unwrap().success());
     let octets = loop {
@@ -395,4 +404,72 @@ fn a_station_hears_everything_in_order_and_again_after_a_break() {
     let octets = station.next();
     assert!(matches!(Message::next(&octets).unwrap().unwrap().0, Message::Termination(_)), "{octets:?}");
     assert!(agent.running.0.wait().unwrap().success());
+}
+
+#[test]
+fn stations_of_the_store_come_and_go_without_a_restart() {
+    let v6 = TcpListener::bind("[::1]:0").unwrap();
+    let v4 = TcpListener::bind("127.0.0.1:0").unwrap();
+    let list = |listener: &TcpListener| format!("[\"{}\"]", listener.local_addr().unwrap());
+    let agent = Agent::start(&[]);
+    let (global, own) = ("/calico/bgp/v1/global/bmp_stations", "/calico/bgp/v1/host/h1/bmp_stations");
+    let put = |key: &str, value: &str| {
+        let output = agent.run(&["store", "put", key, value]);
+        assert!(output.status.success(), "{output:?}");
+    };
+    let over = |station: &mut Station| {
+        let octets = station.next();
+        assert!(matches!(Message::next(&octets).unwrap().unwrap().0, Message::Termination(_)), "{octets:?}");
+    };
+    put(global, &list(&v6));
+    let mut first = Station::begun(&v6);
+    // What is told does not depend on how it is told.
+    let file = agent.path("in.mrt");
+    sample(&file);
+    let replay = agent.replay(&file, "60");
+    first.up();
+    assert_eq!(first.routes(4), all());
+    drop(replay);
+    // The host's own list replaces the global one; an empty one is none.
+    put(own, &list(&v4));
+    let mut second = Station::begun(&v4);
+    while !matches!(Message::next(&first.next()).unwrap().unwrap().0, Message::Termination(_)) {}
+    put(own, "[]");
+    over(&mut second);
+    assert!(agent.run(&["store", "rm", own]).status.success());
+    let mut third = Station::begun(&v6);
+    let output = agent.run(&["store", "put", global, r#"["192.0.2.50"]"#]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("ADDRESS:PORT"), "{output:?}");
+    assert!(agent.run(&["store", "rm", global]).status.success());
+    over(&mut third);
+}
+
+#[test]
+fn a_station_that_does_not_read_holds_nobody_up_and_hears_all_later() {
+    let listener = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    listener.set_recv_buffer_size(4096).unwrap();
+    listener.bind(&"127.0.0.1:0".parse::<std::net::SocketAddr>().unwrap().into()).unwrap();
+    listener.listen(8).unwrap();
+    let listener = TcpListener::from(listener);
+    let agent = Agent::start(&["--bmp-station", &listener.local_addr().unwrap().to_string()]);
+    // It connects and is silent from then on, while 12 MB come for it: more than buffers on the way hold.
+    let silent = Station::accept(&listener);
+    let file = agent.path("in.mrt");
+    let prefixes: Vec<String> = (0..12_000).map(|n| format!("11.{}.{}.0/24", n / 256, n % 256)).collect();
+    table(&file, &prefixes, 240);
+    let _replay = agent.replay(&file, "60");
+    let begin = Instant::now();
+    agent.wait_for("the table", |a| {
+        let (_, peer) = a.get("/v1/bgp/peers/127.0.0.2");
+        peer["families"][0]["best"] == 12_000
+    });
+    println!("the table came in {:?}", begin.elapsed());
+    agent.wait_for("its end", |a| a.log().contains("it takes nothing any more"));
+    drop(silent);
+    let mut station = Station::begun(&listener);
+    station.up();
+    assert_eq!(station.routes(prefixes.len()).len(), prefixes.len());
+    let (_, peer) = agent.get("/v1/bgp/peers/127.0.0.2");
+    assert_eq!((&peer["state"], &peer["flaps"]), (&"Established".into(), &0.into()), "{peer}");
 }

@@ -48,7 +48,7 @@ pub(super) enum Effect {
     /// The snapshot of this generation, with what followed up to this revision, is believed: it may replace the cache
     /// on disk.
     Trust(u64, u64),
-    /// The settings of the logs may have changed.
+    /// The settings of the logs, or the BMP stations, may have changed.
     Logs,
 }
 

@@ -87,7 +87,7 @@ pub struct Settings {
     /// This host's IPv6 address: auto, none or ADDR/LEN [default: what the store says, else none]
     #[arg(long, value_name = "CHOICE", env = "TORTIE_IP6")]
     pub ip6: Option<AddressChoice>,
-    /// Tell this BMP station what peers send (RFC 7854) [default: what the store says]
+    /// Tell this BMP station what peers send (RFC 7854) [default: bgp/v1/{host/NODE,global}/bmp_stations in the store]
     #[arg(long, value_name = "ADDR:PORT", env = "TORTIE_BMP_STATION", value_delimiter = ',')]
     pub bmp_station: Vec<SocketAddr>,
     /// This host's AS [default: what the store says, else 64512]

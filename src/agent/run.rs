@@ -235,8 +235,8 @@ impl Agent {
                 self.held.push(effect);
             }
             Effect::Speaker(intent, change) => {
-                self.stations.follow(&self.options.settings.bmp_station, &self.live, &self.io);
                 self.to_speaker(ToSpeaker::Intent(intent, change));
+                self.follow_stations();
             }
             Effect::LocalReady => self.to_speaker(ToSpeaker::LocalReady),
             Effect::NextHop(addr, state) => self.to_speaker(ToSpeaker::NextHop(addr, state)),
@@ -261,8 +261,20 @@ impl Agent {
             Effect::Logs => {
                 let wanted = host::log_settings(&self.core.model);
                 self.log_trouble = self.logs.apply(&wanted);
+                self.follow_stations();
             }
         }
+    }
+
+    /// BMP stations: those of the flag, else those of the store.
+    fn follow_stations(&mut self) {
+        if self.speaker.is_none() {
+            return;
+        }
+        let given = &self.options.settings.bmp_station;
+        let stored = || self.core.model.bmp_stations().iter().map(|station| station.address).collect();
+        let wanted = if given.is_empty() { stored() } else { given.clone() };
+        self.stations.follow(&wanted, &self.live, &self.io);
     }
 
     pub(super) fn to_kernel(&self, message: ToKernel) {

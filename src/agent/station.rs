@@ -118,11 +118,15 @@ async fn session(addr: SocketAddr, live: &Live, mut stopped: watch::Receiver<boo
     let mut statistics = tokio::time::interval_at(tokio::time::Instant::now() + STATISTICS, STATISTICS);
     let mut ignored = [0; 256];
     loop {
-        if !out.is_empty() {
-            let written = tokio::time::timeout(PATIENCE, writer.write_all(&out)).await;
-            written.map_err(|_| "it takes nothing any more".to_owned())?.map_err(|e| e.to_string())?;
-            out.clear();
+        let mut rest = out.as_slice();
+        while !rest.is_empty() {
+            // As long as it takes something, however slowly, the queue decides.
+            let written = tokio::time::timeout(PATIENCE, writer.write(rest)).await;
+            let taken =
+                written.map_err(|_| "it takes nothing any more".to_owned())?.map_err(|e| e.to_string())?;
+            rest = rest.get(taken..).unwrap_or_default();
         }
+        out.clear();
         tokio::select! {
             biased;
             () = told_to_stop(&mut stopped) => {

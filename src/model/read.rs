@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use tortie_config::key::{BgpItem, EndpointKey, IpFamily, Key, Scope};
 use tortie_config::resource::{
-    Affinity, Asn, BgpLogLevel, Block, Filter, IpamConfig, NodeMesh, Peer, Pool, PrefixAdvertisement,
-    Settings, WorkloadEndpoint,
+    Affinity, Asn, BgpLogLevel, Block, BmpStation, Filter, IpamConfig, NodeMesh, Peer, Pool,
+    PrefixAdvertisement, Settings, WorkloadEndpoint,
 };
 use tortie_config::{Cidr, Resource};
 
@@ -344,6 +344,18 @@ impl Model {
         };
         list(Key::bgp_host(&self.node, item.clone()))
             .or_else(|| list(Key::bgp_global(item)))
+            .unwrap_or_default()
+    }
+
+    /// Whom BMP tells what peers send: this host's own list, else the global one.
+    #[must_use]
+    pub fn bmp_stations(&self) -> &[BmpStation] {
+        let list = |key: Key| match &**self.rest.get(&key)?.value()?.resource()? {
+            Resource::BmpStations(list) => Some(list.as_slice()),
+            _ => None,
+        };
+        list(Key::bgp_host(&self.node, BgpItem::BmpStations))
+            .or_else(|| list(Key::bgp_global(BgpItem::BmpStations)))
             .unwrap_or_default()
     }
 

@@ -425,6 +425,8 @@ pub(crate) const KEYS: &[(&str, &[&str])] = &[
         &[r#"[{"cidr":"10.0.0.0/8","communities":["1:2"]}]"#, "!"],
     ),
     ("/calico/bgp/v1/host/h1/prefix_advertisements/ip_v4", &["[]", "!"]),
+    ("/calico/bgp/v1/global/bmp_stations", &[r#"["192.0.2.50:1"]"#, "!"]),
+    ("/calico/bgp/v1/host/h1/bmp_stations", &["[]", r#"["192.0.2.51:1"]"#, "!"]),
     ("/calico/bgp/v1/global/custom_filters/v4/f", &["reject;"]),
     ("/calico/v1/config/IpInIpMtu", &["1400", "!"]),
     ("/calico/v1/host/h1/config/IpInIpTunnelAddr", &["10.0.0.7", "!"]),

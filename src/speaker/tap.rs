@@ -131,3 +131,31 @@ impl Driver {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_waits_for_a_listener_is_bounded_and_what_it_missed_is_counted() {
+        let batch =
+            |octets: usize| Heard::Tapped(Arc::new(Tapped { octets: vec![0; octets], ..Tapped::default() }));
+        let (sender, mut queue) = tap_queue(1000);
+        // One that is larger than the queue comes when nothing waits.
+        assert!(sender.give(batch(5000)));
+        for _ in 0..10_000 {
+            assert!(sender.give(Heard::Routes(Vec::new(), None)) && sender.give(batch(100)));
+        }
+        assert!(queue.waiting.load(Ordering::Acquire) <= 5000);
+        let routes = |heard| matches!(heard, Some(Heard::Routes(..)));
+        assert!(!routes(queue.next().await));
+        assert!(queue.missed() > 0);
+        assert_eq!(queue.missed(), 0, "told once");
+        for _ in 0..20 {
+            sender.give(batch(100));
+        }
+        assert!(queue.waiting.load(Ordering::Acquire) <= 1000);
+        drop(queue);
+        assert!(!sender.give(batch(1)), "nobody listens");
+    }
+}

@@ -223,6 +223,8 @@ pub enum BgpItem {
     ListenPort,
     /// `prefix_advertisements/ip_v{4,6}`; the host's list replaces the global one.
     PrefixAdvertisements(IpFamily),
+    /// `bmp_stations`: Tortie's; the host's list replaces the global one.
+    BmpStations,
     /// `peer_v{4,6}/<ip>` or `.../<ip>-<port>`.
     Peer {
         /// The peer's address.
@@ -265,6 +267,7 @@ impl BgpItem {
             | Self::LogLevel
             | Self::ListenPort
             | Self::PrefixAdvertisements(_)
+            | Self::BmpStations
             | Self::Peer { .. }
             | Self::InterfacePeer(_)
             | Self::PeerRange(_)

@@ -14,6 +14,7 @@ mod advertisement;
 mod affinity;
 mod asn;
 mod block;
+mod bmp;
 mod duration;
 mod endpoint;
 mod error;
@@ -47,6 +48,7 @@ pub use advertisement::{Community, PrefixAdvertisement};
 pub use affinity::{Affinity, AffinityState};
 pub use asn::{Asn, PeerAs};
 pub use block::{Attribute, BLOCK_LEN_V4, BLOCK_LEN_V6, Block, BlockAffinity};
+pub use bmp::BmpStation;
 pub use endpoint::{HostEndpoint, Nat, WorkloadEndpoint};
 pub use error::ValueError;
 pub use filter::{Filter, FilterDefault, FilterRule, FilterThen, RULES_MAX};
@@ -123,6 +125,8 @@ pub enum Resource {
     ListenPort(u16),
     /// Prefixes to announce, of one family.
     PrefixAdvertisements(Vec<PrefixAdvertisement>),
+    /// Whom BMP tells what peers send.
+    BmpStations(Vec<BmpStation>),
     /// A peer.
     Peer(Box<Peer>),
     /// BIRD's filter text, which Tortie does not run.
@@ -194,6 +198,7 @@ impl Resource {
             BgpItem::PrefixAdvertisements(family) => {
                 Self::PrefixAdvertisements(PrefixAdvertisement::parse_list(*family, bytes)?)
             }
+            BgpItem::BmpStations => Self::BmpStations(BmpStation::parse_list(bytes)?),
             BgpItem::Peer { addr, port } => Self::Peer(Box::new(Peer::parse(*addr, *port, bytes)?)),
             BgpItem::InterfacePeer(interface) => {
                 Self::Peer(Box::new(Peer::parse_interface(interface, bytes)?))
@@ -240,6 +245,7 @@ impl Resource {
             Self::LogLevel(level) => level.as_str().into(),
             Self::ListenPort(port) => bytes(port),
             Self::PrefixAdvertisements(list) => PrefixAdvertisement::list_to_value(list),
+            Self::BmpStations(list) => BmpStation::list_to_value(list),
             Self::Peer(peer) => peer.to_value(),
             Self::CustomFilter(text) => text.clone().into_bytes(),
             Self::Address(addr) => optional(addr.as_ref()),

@@ -60,6 +60,10 @@ fn samples() -> Vec<(&'static str, Value)> {
             json!([{"cidr": "fd00::/8", "communities": ["1:2", "1:2:3"]}]),
         ),
         (
+            "/calico/bgp/v1/host/h1/bmp_stations",
+            json!(["192.0.2.50:11019", {"address": "[2001:db8::50]:11019", "site": "b"}]),
+        ),
+        (
             "/calico/v1/ipam/v4/pool/10.0.0.0-16",
             json!({"cidr": "10.0.0.0/16", "ipip": "tunl0", "ipip_mode": "cross-subnet", "masquerade": true,
                    "ipam": false, "disabled": true}),
