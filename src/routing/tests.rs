@@ -632,3 +632,57 @@ fn the_view_follows_filters_step_by_step_and_keeps_the_last_good_one() {
         assert_eq!(*intent, super::intent(&model, &NodeOptions::default()), "{revision}: from scratch");
     }
 }
+
+#[test]
+fn a_hosts_own_range_counts_before_the_one_for_all_and_its_peers_are_dynamic() {
+    let external = r#"{"as_num": "external", "max_sessions": 5, "filters": ["gone"], "bfd": true}"#;
+    let entries = with(
+        MESH,
+        &[
+            ("bgp/v1/global/peer_range/10.0.0.0-24", r#"{"as_num": "internal"}"#),
+            ("bgp/v1/host/b/peer_range/10.0.0.0-24", external),
+            ("bgp/v1/global/peer_range/10.0.0.0-8", r#"{"as_num": "65001"}"#),
+            ("bgp/v1/global/peer_range/fd00::-64", r#"{"as_num": "65001"}"#),
+            ("bgp/v1/host/c/peer_range/10.3.0.0-24", r#"{"as_num": "65001"}"#),
+        ],
+    );
+    let intent = plan(&entries);
+    let ranges: Vec<&str> = intent.ranges.keys().map(String::as_str).collect();
+    // This host has no IPv6 address.
+    assert_eq!(ranges, ["Global_range_10_0_0_0-8", "Node_range_10_0_0_0-24"]);
+    let own = &intent.ranges["Node_range_10_0_0_0-24"];
+    assert_eq!((own.max_sessions, own.peer.asn, own.peer.dial_after), (5, 0, None));
+    assert_eq!((intent.ranges["Global_range_10_0_0_0-8"].max_sessions, own.peer.local), (MAX_SESSIONS, None));
+    assert_eq!(codes(&intent), ["filter-missing"]);
+    let found = DynamicPeer {
+        name: "Dynamic_10.0.0.7".into(),
+        range: "Node_range_10_0_0_0-24".into(),
+        remote: "10.0.0.7:179".parse().unwrap(),
+    };
+    let whole = intent.with_dynamic([&found]);
+    assert_eq!(names(&whole), ["Dynamic_10.0.0.7", "Mesh_192_0_2_10", "Mesh_192_0_2_99"]);
+    let peer = &whole.peers["Dynamic_10.0.0.7"];
+    assert_eq!((peer.kind, peer.range, &*peer.name), (PeerKind::Dynamic, Some(own.prefix), "10.0.0.7"));
+    assert!(peer.is_router() && peer.bfd.is_some());
+    assert_eq!(intent.with_dynamic([]), intent);
+    let orphan = DynamicPeer { range: "gone".into(), ..found };
+    assert_eq!(intent.with_dynamic([&orphan]), intent);
+}
+
+/// Filters of peers without an address are as good as those of others.
+#[test]
+fn filters_of_interfaces_and_ranges_are_there() {
+    let intent = plan(&[
+        ("bgp/v1/host/b/ip_addr_v4", "192.0.2.9"),
+        ("bgp/v1/global/filters/tor", r#"{"rules": []}"#),
+        ("bgp/v1/global/peer_interface/eth1", r#"{"as_num": "external", "filters": ["tor"]}"#),
+    ]);
+    assert_eq!(codes(&intent), [""; 0]);
+    let value = resource_filter();
+    let expected = Filters::from_values([("tor".to_owned(), Some(value))]);
+    assert_eq!(intent.view.filters, expected);
+}
+
+fn resource_filter() -> tortie_config::resource::Filter {
+    tortie_config::resource::Filter::parse(br#"{"rules": []}"#).unwrap()
+}

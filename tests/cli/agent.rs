@@ -18,6 +18,7 @@ fn without_an_agent() {
         &["status"][..],
         &["bgp", "peers"],
         &["bgp", "peer", "x"],
+        &["bgp", "ranges"],
         &["bgp", "routes"],
         &["bgp", "reset", "x"],
         &["route", "list"],
@@ -70,14 +71,14 @@ fn without_permission() {
 }
 
 /// An agent that touches no kernel, on a store and a socket of its own.
-struct Agent {
+pub(crate) struct Agent {
     running: Running,
-    store: Store,
+    pub(crate) store: Store,
     socket: String,
 }
 
 impl Agent {
-    fn start(entries: &[(&str, &str)]) -> Self {
+    pub(crate) fn start(entries: &[(&str, &str)]) -> Self {
         let store = Store::with(entries);
         let socket = store.dir.path().join("tortie.sock").display().to_string();
         let cache = store.dir.path().join("cache").display().to_string();
@@ -112,11 +113,11 @@ impl Agent {
         this
     }
 
-    fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.store.dir.path().join("log")).unwrap()
     }
 
-    fn run(&self, words: &[&str]) -> Output {
+    pub(crate) fn run(&self, words: &[&str]) -> Output {
         tortie(&[&["--socket", &self.socket], words].concat())
     }
 }

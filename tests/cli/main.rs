@@ -9,5 +9,6 @@
 
 mod agent;
 mod arguments;
+mod ranges;
 mod rig;
 mod store;
