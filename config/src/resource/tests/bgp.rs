@@ -280,7 +280,7 @@ fn stations_are_addresses_with_ports() {
     assert_eq!(rewritten(key, value), again);
     assert_eq!(inside!(BmpStations, read(key, "[]")), []);
     for (bad, says) in [
-        (r#"["192.0.2.50"]"#, "`[0]`: found `\"192.0.2.50\"`; write ADDRESS:PORT"),
+        (r#"["192.0.2.50"]"#, "`[0]`: found `192.0.2.50`; write ADDRESS:PORT"),
         (r#"["192.0.2.50:0"]"#, "`[0]`: found `192.0.2.50:0`"),
         (r#"[{"port": 1}]"#, "`[0].address`: found nothing"),
         (r#"["192.0.2.50:1", "192.0.2.50:1"]"#, "`[1]`: found `192.0.2.50:1` again"),
