@@ -5,7 +5,7 @@
 //! that descend from KAME. So tables of next hops need no second column, and two neighbours with one address are two. Such an
 //! address never leaves the program: sockets, messages and netlink get [`split`] ones, people read [`text`].
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 /// The address on this interface: whatever stood in the place of the index is gone, so that nobody outside can name an
 /// interface. 0: no interface is known. Other than link-local addresses stay as they are.
@@ -30,6 +30,22 @@ pub fn split(addr: IpAddr) -> (IpAddr, u32) {
         }
         other => (other, 0),
     }
+}
+
+/// The link of a link-local address, as the index of its interface (`sin6_scope_id`, RFC 4007); else 0.
+#[must_use]
+pub fn link_of(remote: SocketAddr) -> u32 {
+    match remote {
+        SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => v6.scope_id(),
+        _ => 0,
+    }
+}
+
+/// What tells neighbours apart: the address, and its link where it needs one. An IPv4 address inside an IPv6 one
+/// (RFC 4291 2.5.5.2) is that IPv4 address.
+#[must_use]
+pub fn address_of(remote: SocketAddr) -> IpAddr {
+    on(remote.ip().to_canonical(), link_of(remote))
 }
 
 /// For people: `fe80::1%3`, with the interface's index.
@@ -66,5 +82,14 @@ mod tests {
     fn what_a_neighbour_wrote_in_that_place_is_not_taken_for_an_interface() {
         assert_eq!(split(on(ip("fe80:0:0:9::1"), 0)), (ip("fe80::1"), 0));
         assert_eq!(split(on(ip("fe80:0:1:9::1"), 3)), (ip("fe80::1"), 3));
+    }
+
+    #[test]
+    fn neighbours_on_two_links_are_two_and_a_mapped_address_is_no_other() {
+        let of = |text: &str| address_of(text.parse().unwrap());
+        assert_ne!(of("[fe80::1%3]:179"), of("[fe80::1%4]:179"));
+        assert_eq!(split(of("[fe80::1%3]:179")), (ip("fe80::1"), 3));
+        assert_eq!(of("[2001:db8::1%3]:179"), ip("2001:db8::1"));
+        assert_eq!(of("[::ffff:192.0.2.1]:179"), ip("192.0.2.1"));
     }
 }

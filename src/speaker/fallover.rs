@@ -17,10 +17,10 @@ use std::time::{Duration, Instant};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use tortie_bgp::{Input, PeerId};
+use tortie_config::link_local::address_of;
 
 use super::api::SpeakerFact;
 use super::driver::Driver;
-use super::peers::address_of;
 use super::sockopt;
 use crate::routing::{Resolved, RoutingIntent};
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use tortie_bgp::{GlobalConfig, Input, Origination, PolicyHandle, Reset, RouterId, Speaker, Tag};
 use tortie_config::Cidr;
+use tortie_config::link_local::address_of;
 
 use crate::routing::{ChangeId, RoutingIntent};
 
@@ -13,7 +14,7 @@ use super::api::SpeakerFact;
 use super::dial;
 use super::driver::{Driver, register_listener};
 use super::listen::{self, Guard};
-use super::peers::{Change, address_of};
+use super::peers::Change;
 use super::policy::{ViewPolicy, kind_code};
 
 /// The intent in force.

@@ -10,7 +10,7 @@ use tortie_bgp::wire::Role;
 use tortie_bgp::{
     ADD_PATH_MAX, ConnId, Dial, Family, NextHopMode, PeerConfig, PeerId, PrefixLimit, Speaker, State,
 };
-use tortie_config::link_local;
+use tortie_config::link_local::address_of;
 
 use crate::routing::{self, AddPath, PeerIntent};
 
@@ -25,14 +25,6 @@ pub(super) struct Peer {
     pub(super) guard: Guard,
     /// The attempt under way.
     pub(super) dialling: Option<ConnId>,
-}
-
-/// What tells peers apart: the address, and its link where it needs one ([`link_local`]).
-pub(super) fn address_of(remote: SocketAddr) -> IpAddr {
-    match remote {
-        SocketAddr::V6(v6) => link_local::on(remote.ip(), v6.scope_id()),
-        SocketAddr::V4(_) => remote.ip(),
-    }
 }
 
 /// What has to be done about a peer.

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use socket2::Socket;
 use tortie_bgp::{ConnId, Input, PeerId, Transmit};
+use tortie_config::link_local::address_of;
 
 use super::api::SpeakerFact;
 use super::conn::Stage;
 use super::dial;
 use super::driver::{Driver, register};
-use super::peers::address_of;
 
 /// Bytes read from a connection in a turn.
 pub(super) const READ: usize = 64 * 1024;

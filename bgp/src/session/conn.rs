@@ -1,7 +1,7 @@
 //! A connection and what waits in it, both ways.
 
 use std::collections::VecDeque;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use tortie_config::link_local;
@@ -12,19 +12,6 @@ use crate::wire::{Negotiated, Open};
 
 /// Octets of input that a connection holds at most: two of the longest messages.
 pub(crate) const INPUT_MAX: usize = 128 * 1024;
-
-/// The scope of a link-local address (RFC 4007), else 0.
-fn link_of(remote: SocketAddr) -> u32 {
-    match remote {
-        SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => v6.scope_id(),
-        _ => 0,
-    }
-}
-
-/// What tells peers apart: the address, and its link where it needs one.
-pub(crate) fn address_of(remote: SocketAddr) -> IpAddr {
-    link_local::on(remote.ip().to_canonical(), link_of(remote))
-}
 
 /// Who opened a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,7 +75,7 @@ pub(crate) enum RefreshOut {
 impl Conn {
     /// The interface of a session over link-local addresses, else 0.
     pub(crate) fn link(&self) -> u32 {
-        link_of(self.remote)
+        link_local::link_of(self.remote)
     }
 
     /// Both ends offered enhanced refresh (RFC 7313).

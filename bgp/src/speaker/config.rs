@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use tortie_config::Cidr;
+use tortie_config::link_local::address_of;
 
 use super::Speaker;
 use super::connect::pair;
@@ -18,7 +19,7 @@ use crate::rib::hops::Answered;
 use crate::rib::import::ACCEPTED;
 use crate::rib::source::{Keep, LOCAL, Source, SourceFamily};
 use crate::rib::walk::Job;
-use crate::session::conn::{Conn, address_of};
+use crate::session::conn::Conn;
 use crate::session::timers::Timer;
 use crate::session::without::Without;
 use crate::session::{Dialling, Peer, Restart, open};

@@ -3,12 +3,12 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use tortie_config::link_local;
+use tortie_config::link_local::{self, address_of};
 
 use super::Speaker;
 use super::restart::is_hard;
 use crate::api::{ConnId, Dial, Down, DownCode, Event, PeerId, State};
-use crate::session::conn::{Conn, Direction, address_of};
+use crate::session::conn::{Conn, Direction};
 use crate::session::mistake::{Mistake, down_code};
 use crate::session::open::{self, RestartBits};
 use crate::session::timers::Timer;
