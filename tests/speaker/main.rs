@@ -3,6 +3,20 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+/// The load generator of the benchmarks.
+#[path = "../../examples/bgp_load"]
+#[allow(dead_code, reason = "the benchmarks use the rest")]
+mod bgp_load {
+    mod load;
+    pub(crate) mod measure;
+    mod mix;
+    mod mrt;
+    pub(crate) mod run;
+    pub(crate) mod scenario;
+    mod seen;
+    mod session;
+}
+
 mod add_path;
 mod bfd;
 mod bfd_load;
@@ -15,7 +29,6 @@ mod filters;
 mod frr;
 mod graceful;
 mod limits;
-mod load;
 mod net;
 mod node;
 mod openbgpd;
