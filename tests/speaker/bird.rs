@@ -1,18 +1,18 @@
 //! A BIRD 2 of the test's own.
 
-use std::fs::File;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
+use crate::configs::start_bird;
+use crate::daemon::Daemon;
 use crate::net;
 use crate::node::wait;
 
 pub(crate) struct Bird {
-    dir: tempfile::TempDir,
+    daemon: Daemon,
     bird: PathBuf,
     birdc: PathBuf,
     namespace: Option<String>,
-    child: Child,
 }
 
 /// What stands around the BGP protocol: two static routes to announce, short waits.
@@ -31,36 +31,34 @@ impl Bird {
     /// The same in another namespace than the test's.
     pub(crate) fn start_in(namespace: Option<&str>, protocols: &str) -> Option<Self> {
         let (bird, birdc) = (net::tool("bird")?, net::tool("birdc")?);
-        let dir = tempfile::tempdir().unwrap();
-        let namespace = namespace.map(str::to_owned);
-        let child = spawn(&bird, &dir, namespace.as_deref(), protocols, &[]);
-        let this = Self { dir, bird, birdc, namespace, child };
+        let daemon = start_bird(namespace, &bird, &format!("{BASE}{protocols}"), &[]);
+        let this = Self { daemon, bird, birdc, namespace: namespace.map(str::to_owned) };
         this.ready();
         Some(this)
     }
 
     /// Kill -9.
     pub(crate) fn kill(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
+        self.daemon.kill();
     }
 
     /// Starts again after [`Self::kill`].
     pub(crate) fn start_again(&mut self, protocols: &str, flags: &[&str]) {
-        self.child = spawn(&self.bird, &self.dir, self.namespace.as_deref(), protocols, flags);
+        let config = format!("{BASE}{protocols}");
+        self.daemon = start_bird(self.namespace.as_deref(), &self.bird, &config, flags);
         self.ready();
     }
 
     /// Gives it another configuration while it runs.
     pub(crate) fn configure(&self, protocols: &str) {
-        std::fs::write(self.dir.path().join("conf"), format!("{BASE}{protocols}")).unwrap();
+        std::fs::write(self.daemon.file("conf"), format!("{BASE}{protocols}")).unwrap();
         self.says("configure", "Reconfigured");
     }
 
     pub(crate) fn ask(&self, command: &str) -> String {
         let out = Command::new(&self.birdc)
             .arg("-s")
-            .arg(self.dir.path().join("ctl"))
+            .arg(self.daemon.file("ctl"))
             .args(command.split(' '))
             .output()
             .unwrap();
@@ -69,7 +67,7 @@ impl Bird {
 
     /// What it logged so far.
     pub(crate) fn log(&self) -> String {
-        std::fs::read_to_string(self.dir.path().join("log")).unwrap()
+        self.daemon.log()
     }
 
     pub(crate) fn says(&self, command: &str, text: &str) {
@@ -81,36 +79,5 @@ impl Bird {
 
     fn ready(&self) {
         self.says("show status", "Daemon is up and running");
-    }
-}
-
-fn spawn(
-    bird: &std::path::Path,
-    dir: &tempfile::TempDir,
-    namespace: Option<&str>,
-    protocols: &str,
-    flags: &[&str],
-) -> Child {
-    let file = |name: &str| dir.path().join(name);
-    std::fs::write(file("conf"), format!("{BASE}{protocols}")).unwrap();
-    net::command(namespace, bird)
-        .arg("-f")
-        .arg("-c")
-        .arg(file("conf"))
-        .arg("-s")
-        .arg(file("ctl"))
-        .arg("-P")
-        .arg(file("pid"))
-        .args(flags)
-        .stdin(Stdio::null())
-        .stderr(File::create(file("log")).unwrap())
-        .spawn()
-        .unwrap()
-}
-
-impl Drop for Bird {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

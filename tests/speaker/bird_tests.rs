@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use tortie::routing::Password;
 use tortie::speaker::SpeakerFact;
-use tortie_bgp::{Reset, State};
+use tortie_bgp::State;
 
 use crate::bird::Bird;
 use crate::net;
@@ -121,32 +120,6 @@ fn a_bird_that_restarts_gracefully_keeps_its_routes_and_loses_those_it_no_longer
 }
 
 #[test]
-fn md5_joins_with_the_right_password_only() {
-    if !net::enter(&[]) {
-        return;
-    }
-    let Some(bird) = Bird::start(&bgp("password \"right\";")) else { return };
-    let mut us = with_bird();
-    us.peers.get_mut("bird").unwrap().password = Some(Password::Text("wrong".into()));
-    let mut a = Node::start(us);
-    std::thread::sleep(Duration::from_secs(3));
-    assert_ne!(a.state("bird"), Some(State::Established));
-    a.intent.peers.get_mut("bird").unwrap().password = Some(Password::Text("right".into()));
-    a.apply();
-    a.up("bird");
-    a.has("10.9.0.0/24", "192.0.2.9");
-    bird.says("show route for 10.1.0.0/26", "10.1.0.0/26");
-    // Passive: BIRD's own connection has to pass our listener's key.
-    a.intent.peers.get_mut("bird").unwrap().dial_after = None;
-    a.apply();
-    a.handle.send(tortie::speaker::ToSpeaker::Reset("bird".into(), Reset::Hard(String::new()))).unwrap();
-    wait("another session", || match a.peer("bird") {
-        Some(p) if p.state == State::Established && p.flaps > 0 => Ok(()),
-        p => Err(format!("{p:#?}")),
-    });
-}
-
-#[test]
 fn ttl_security_takes_neighbours_and_refuses_those_from_afar() {
     if !net::enter(&[]) {
         return;
@@ -182,26 +155,6 @@ fn ttl_security_takes_neighbours_and_refuses_those_from_afar() {
     a.intent.peers.get_mut("bird").unwrap().ttl_security = None;
     a.apply();
     a.up("bird");
-}
-
-#[test]
-fn the_last_words_reach_the_peer() {
-    if !net::enter(&[]) {
-        return;
-    }
-    let Some(bird) = Bird::start(&bgp("")) else { return };
-    let mut a = node();
-    a.up("bird");
-    a.has("10.9.0.0/24", "192.0.2.9");
-    a.stop(false, "maintenance at noon");
-    wait("BIRD to have read them", || {
-        let log = bird.log();
-        if log.contains("Administrative shutdown") && log.contains("maintenance at noon") {
-            Ok(())
-        } else {
-            Err(log)
-        }
-    });
 }
 
 #[test]

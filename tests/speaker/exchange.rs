@@ -78,6 +78,9 @@ fn last_words_sent(kind: Kind) {
         }
         if said.contains("maintenance at noon") { Ok(()) } else { Err(said) }
     });
+    if kind == Kind::Bird {
+        assert!(them.log().contains("Administrative shutdown"), "{}", them.log());
+    }
 }
 
 /// We hear its last words.

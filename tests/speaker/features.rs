@@ -1,195 +1,38 @@
-//! Roles, enhanced refresh, prefix limits and two-octet peers on sessions with BIRD, FRR, OpenBGPD and ExaBGP.
+//! What an OPEN offers, on sessions with other daemons: enhanced refresh, two-octet peers, long messages, long OPENs; and
+//! what they do not offer.
 
-use tortie::routing::{MaxPrefixes, PeerIntent, Role, RoutingIntent};
+use std::collections::BTreeMap;
+
+use tortie::routing::Filters;
 use tortie::speaker::ToSpeaker;
 use tortie_bgp::{Family, Reset, RouteMatch, RouteQuery, RouteTable, State, Unusable};
+use tortie_config::resource::Filter;
 
-use crate::bird::Bird;
-use crate::frr::Frr;
-use crate::net;
 use crate::node::{Node, cidr, intent, peer, wait};
-use crate::openbgpd::OpenBgpd;
-use crate::others::Daemon;
-
-const US: &str = "192.0.2.1:1790";
-const BLOCK: &str = "10.1.0.0/26";
-
-/// BIRD in AS 65009 at 192.0.2.9 with options of the channel and of the protocol.
-fn bird(channel: &str, options: &str) -> Option<Bird> {
-    Bird::start(&format!(
-        "protocol bgp tortie from quick {{ local 192.0.2.9 port 1790 as 65009; neighbor 192.0.2.1 port 1790 as 64512;
-           ipv4 {{ import all; export where source = RTS_STATIC; {channel} }}; {options} }}"
-    ))
-}
-
-/// FRR in AS 65011 at 192.0.2.11 with options of the address family and of the neighbour.
-fn frr(family: &str, options: &str) -> Option<Frr> {
-    Frr::start(
-        65011,
-        "192.0.2.11",
-        &format!("network 10.11.0.0/24\n {family}\n exit-address-family\n {options}\n"),
-    )
-}
-
-fn wants(last: u32, edit: impl FnOnce(&mut PeerIntent)) -> RoutingIntent {
-    let mut us = intent(US, 64512, &[BLOCK]);
-    let mut them = peer(&format!("192.0.2.{last}:1790"), "192.0.2.1", 65000 + last);
-    them.ipv6 = false;
-    edit(&mut them);
-    us.peers.insert("them".into(), them);
-    us
-}
-
-/// A node with the daemon at 192.0.2.`last` as its eBGP peer.
-fn node(last: u32, edit: impl FnOnce(&mut PeerIntent)) -> Node {
-    Node::start(wants(last, edit))
-}
-
-fn has_role(ours: Role) -> impl FnOnce(&mut PeerIntent) {
-    move |p| p.role = Some(ours)
-}
-
-/// ONLY_TO_CUSTOMER of a route of the peer, and why it is not used.
-fn received(a: &Node, prefix: &str) -> Option<(Option<u32>, Option<Unusable>, String)> {
-    let matching = RouteMatch::Exact(cidr(prefix));
-    let all = a.ask(move |view| {
-        let id = view.peer_id("them")?;
-        Some(view.routes(RouteQuery { table: RouteTable::AdjIn(id), matching }, None, 1))
-    })?;
-    let path = all.first()?.paths.first()?;
-    Some((path.attributes.otc(), path.unusable, path.attributes.as_path.to_string()))
-}
-
-fn receives(a: &Node, prefix: &str, log: &dyn Fn() -> String) -> (Option<u32>, Option<Unusable>, String) {
-    let mut got = None;
-    wait(&format!("a route {prefix}"), || {
-        got = received(a, prefix);
-        if got.is_some() { Ok(()) } else { Err(format!("{:#?}\n{}", a.facts().last(), log())) }
-    });
-    got.unwrap()
-}
-
-/// The session ended with this NOTIFICATION, sent or received.
-fn ends_with(a: &Node, code: (u8, u8), log: &dyn Fn() -> String) {
-    wait(&format!("the end with {code:?}"), || match a.peer("them").and_then(|p| p.last_down) {
-        Some((down, _)) if down.notification == Some(code) => Ok(()),
-        other => Err(format!("{other:?}\n{}", log())),
-    });
-}
-
-#[test]
-fn role_customer_towards_bird_is_sent_its_mark() {
-    if !net::enter(&[]) {
-        return;
-    }
-    let Some(bird) = bird("", "local role provider; require roles on;") else { return };
-    let a = node(9, has_role(Role::Customer));
-    let (otc, unusable, _) = receives(&a, "10.9.0.0/24", &|| bird.log());
-    assert_eq!((otc, unusable), (Some(65009), None));
-    bird.says("show route for 10.1.0.0/26 all", "BGP.as_path: 64512");
-    assert!(!bird.ask("show route for 10.1.0.0/26 all").contains("otc"));
-}
-
-#[test]
-fn role_provider_towards_bird_marks_what_it_sends() {
-    if !net::enter(&[]) {
-        return;
-    }
-    let Some(bird) = bird("", "local role customer; require roles on;") else { return };
-    let mut us = wants(9, has_role(Role::Provider));
-    us.peers.get_mut("them").unwrap().role_strict = true;
-    let a = Node::start(us);
-    assert_eq!(receives(&a, "10.9.0.0/24", &|| bird.log()).0, None);
-    bird.says("show route for 10.1.0.0/26 all", "otc: 64512");
-}
-
-#[test]
-fn role_mismatch_with_bird_is_refused() {
-    if !net::enter(&[]) {
-        return;
-    }
-    let Some(bird) = bird("", "local role provider;") else { return };
-    let a = node(9, has_role(Role::Provider));
-    ends_with(&a, (2, 11), &|| bird.log());
-    assert_ne!(a.state("them"), Some(State::Established));
-}
-
-#[test]
-fn role_strict_refuses_bird_without_one_and_bird_refuses_us() {
-    if !net::enter(&[]) {
-        return;
-    }
-    let Some(silent) = bird("", "") else { return };
-    let a = node(9, |p| (p.role, p.role_strict) = (Some(Role::Customer), true));
-    ends_with(&a, (2, 11), &|| silent.log());
-    drop((a, silent));
-    let Some(strict) = bird("", "local role provider; require roles on;") else { return };
-    let a = node(9, |_| ());
-    ends_with(&a, (2, 11), &|| strict.log());
-}
-
-/// BIRD without a role leaks what it should not.
-#[test]
-fn role_leak_from_bird_is_not_used() {
-    if !net::enter(&[]) {
-        return;
-    }
-    let leak = "export filter { if source != RTS_STATIC then reject; bgp_otc = 65001; accept; };";
-    let Some(bird) = bird(leak, "") else { return };
-    let a = node(9, has_role(Role::Provider));
-    let (otc, unusable, _) = receives(&a, "10.9.0.0/24", &|| bird.log());
-    assert_eq!((otc, unusable), (Some(65001), Some(Unusable::Filtered("route_leak"))));
-    assert_eq!(a.route("10.9.0.0/24"), None);
-}
-
-#[test]
-fn role_both_ways_with_frr() {
-    if !net::enter(&[]) {
-        return;
-    }
-    let Some(frr) = frr("", "neighbor 192.0.2.1 local-role provider strict-mode") else { return };
-    let mut a = node(11, has_role(Role::Customer));
-    let (otc, unusable, _) = receives(&a, "10.11.0.0/24", &|| frr.log());
-    assert_eq!((otc, unusable), (Some(65011), None));
-    // A role that does not fit.
-    a.intent.peers.get_mut("them").unwrap().role = Some(Role::Peer);
-    a.apply();
-    ends_with(&a, (2, 11), &|| frr.log());
-}
-
-#[test]
-fn role_provider_towards_frr_marks_what_it_sends() {
-    if !net::enter(&[]) {
-        return;
-    }
-    let Some(frr) = frr("", "neighbor 192.0.2.1 local-role customer") else { return };
-    let a = node(11, has_role(Role::Provider));
-    assert_eq!(receives(&a, "10.11.0.0/24", &|| frr.log()).0, None);
-    frr.says("show bgp ipv4 unicast 10.1.0.0/26", "otc 64512");
-}
-
-#[test]
-fn role_both_ways_with_openbgpd() {
-    if !net::enter(&[]) {
-        return;
-    }
-    let Some(them) = OpenBgpd::start("announce policy provider enforce") else { return };
-    let mut a = node(12, |p| (p.role, p.role_strict) = (Some(Role::Customer), true));
-    let (otc, unusable, _) = receives(&a, "10.12.0.0/24", &|| them.log());
-    assert_eq!((otc, unusable), (Some(65012), None));
-    them.says(&["show", "rib"], BLOCK);
-    a.intent.peers.get_mut("them").unwrap().role = Some(Role::Provider);
-    a.apply();
-    ends_with(&a, (2, 11), &|| them.log());
-}
+use crate::rig::{Kind, Them, V4, Wish, us};
 
 /// Counts of ROUTE-REFRESH received and sent.
 fn refreshes(a: &Node) -> (u64, u64) {
     a.peer("them").map_or((0, 0), |p| (p.received.route_refresh, p.sent.route_refresh))
 }
 
-/// Both directions: we ask, then they do; the route stays all the while.
-fn refreshed(a: &Node, prefix: &str, log: &dyn Fn() -> String, ask: impl FnOnce()) {
+fn refreshed(a: &Node, them: &Them, counts: (u64, u64)) {
+    wait("a refresh, from beginning to end", || match refreshes(a) {
+        now if now == counts => Ok(()),
+        now => Err(format!("{now:?}\n{}", them.log())),
+    });
+    let peer = a.peer("them").unwrap();
+    assert_eq!((peer.state, peer.flaps), (State::Established, 0));
+    assert!(a.route(&them.kind.v4()).is_some());
+}
+
+/// A session with enhanced refresh, on which all routes have gone both ways.
+fn enhanced(kind: Kind, neighbour: &'static str) -> Option<(Them, Node)> {
+    let wish = Wish { neighbour, ..Wish::IPV4 };
+    let them = Them::start(kind, wish)?;
+    let a = Node::start(us(kind, wish));
+    a.has(&kind.v4(), &kind.at());
+    them.has(V4, &[V4]);
     wait("the session with enhanced refresh", || match a.peer("them") {
         Some(p)
             if p.session.as_ref().is_some_and(|s| s.enhanced_refresh)
@@ -197,189 +40,332 @@ fn refreshed(a: &Node, prefix: &str, log: &dyn Fn() -> String, ask: impl FnOnce(
         {
             Ok(())
         }
-        p => Err(format!("{p:#?}\n{}", log())),
+        p => Err(format!("{p:#?}\n{}", them.log())),
     });
+    Some((them, a))
+}
+
+/// We ask, then it does; the route stays all the while.
+fn refresh_both_ways(kind: Kind, ask: &str) {
+    let Some((them, a)) = enhanced(kind, "") else { return };
     a.handle.send(ToSpeaker::Reset("them".into(), Reset::SoftIn)).unwrap();
-    wait("their refresh, from beginning to end", || match refreshes(a) {
-        (2, 1) => Ok(()),
-        other => Err(format!("{other:?}\n{}", log())),
-    });
-    let v4 =
-        |a: &Node| a.peer("them").unwrap().families.into_iter().find(|f| f.family == Family::Ipv4Unicast);
-    assert_eq!(v4(a).map(|f| f.stale), Some(0));
-    assert!(a.route(prefix).is_some());
-    ask();
-    wait("our refresh, from beginning to end", || match refreshes(a) {
-        (3, 3) => Ok(()),
-        other => Err(format!("{other:?}\n{}", log())),
-    });
-    let peer = a.peer("them").unwrap();
-    assert_eq!((peer.state, peer.flaps), (State::Established, 0));
+    refreshed(&a, &them, (2, 1));
+    let v4 = a.peer("them").unwrap().families.into_iter().find(|f| f.family == Family::Ipv4Unicast);
+    assert_eq!(v4.map(|f| f.stale), Some(0));
+    them.ask(ask);
+    refreshed(&a, &them, (3, 3));
+    them.has(V4, &[V4]);
+}
+
+/// It asks: we say where our routes begin and end.
+fn refresh_asked(kind: Kind, neighbour: &'static str, ask: &str) {
+    let Some((them, a)) = enhanced(kind, neighbour) else { return };
+    them.ask(ask);
+    refreshed(&a, &them, (1, 2));
+    them.has(V4, &[V4]);
 }
 
 #[test]
 fn enhanced_refresh_both_ways_with_bird() {
-    if !net::enter(&[]) {
-        return;
-    }
-    let Some(bird) = bird("", "") else { return };
-    let a = node(9, |_| ());
-    a.has("10.9.0.0/24", "192.0.2.9");
-    refreshed(&a, "10.9.0.0/24", &|| bird.log(), || drop(bird.ask("reload in tortie")));
-    bird.says("show route for 10.1.0.0/26", BLOCK);
+    refresh_both_ways(Kind::Bird, "reload in tortie0");
 }
 
 #[test]
 fn enhanced_refresh_both_ways_with_frr() {
-    if !net::enter(&[]) {
-        return;
-    }
-    let Some(frr) = frr("", "") else { return };
-    let a = node(11, |_| ());
-    a.has("10.11.0.0/24", "192.0.2.11");
-    refreshed(&a, "10.11.0.0/24", &|| frr.log(), || {
-        drop(frr.ask("clear bgp ipv4 unicast 192.0.2.1 soft in"))
-    });
-    frr.says("show bgp ipv4 unicast 10.1.0.0/26", "64512");
+    refresh_both_ways(Kind::Frr, "clear bgp ipv4 unicast 192.0.2.1 soft in");
 }
 
-/// OpenBGPD 7.7 does not answer a request: it says "AID IPv4 unicast not negotiated" of a family that carries routes.
 #[test]
-fn enhanced_refresh_sent_to_openbgpd() {
-    if !net::enter(&[]) {
-        return;
-    }
-    let Some(them) = OpenBgpd::start("announce enhanced refresh yes") else { return };
-    let a = node(12, |_| ());
-    a.has("10.12.0.0/24", "192.0.2.12");
-    them.says(&["show", "rib"], BLOCK);
-    them.tell(&["neighbor", "192.0.2.1", "refresh"]);
-    wait("our refresh, from beginning to end", || match refreshes(&a) {
-        (1, 2) => Ok(()),
-        other => Err(format!("{other:?}\n{}", them.log())),
-    });
-    them.says(&["show", "rib"], BLOCK);
-    let peer = a.peer("them").unwrap();
-    assert_eq!((peer.state, peer.flaps), (State::Established, 0));
+fn enhanced_refresh_received_from_openbgpd() {
+    refresh_asked(Kind::Openbgpd, "announce enhanced refresh yes\n", "neighbor 192.0.2.1 refresh");
 }
 
-/// More blocks than they take.
-fn flooding(last: u32) -> Node {
-    let mut us = wants(last, |_| ());
-    let more = intent(US, 64512, &[BLOCK, "10.1.0.64/26", "10.1.0.128/26"]);
-    (us.originated, us.view) = (more.originated, more.view);
+/// OpenBGPD 7.7 does not answer a request: it says that a family which carries routes is not negotiated.
+#[test]
+fn enhanced_refresh_is_not_answered_by_openbgpd() {
+    let Some((them, a)) = enhanced(Kind::Openbgpd, "announce enhanced refresh yes\n") else { return };
+    a.handle.send(ToSpeaker::Reset("them".into(), Reset::SoftIn)).unwrap();
+    wait("what it says to that", || match them.log() {
+        log if log.contains("not negotiated") => Ok(()),
+        log => Err(log),
+    });
+    assert_eq!(refreshes(&a), (0, 1));
+    assert!(a.route(&Kind::Openbgpd.v4()).is_some());
+}
+
+#[test]
+fn enhanced_refresh_received_from_exabgp() {
+    refresh_asked(Kind::Exabgp, "", "neighbor 192.0.2.1 announce route-refresh ipv4 unicast");
+}
+
+/// The AS path of a route of the peer, when it can be used.
+fn path(a: &Node, prefix: &str) -> Option<String> {
+    let matching = RouteMatch::Exact(cidr(prefix));
+    let all = a.ask(move |view| {
+        let id = view.peer_id("them")?;
+        Some(view.routes(RouteQuery { table: RouteTable::AdjIn(id), matching }, None, 1))
+    })?;
+    let path = all.first()?.paths.first()?;
+    assert_eq!(path.unusable, None::<Unusable>);
+    Some(path.attributes.as_path.to_string())
+}
+
+/// A node in an AS of four octets with a block, as the peer of the router at this address.
+fn origin(last: u32, asn: u32, block: &str, router: &str, router_as: u32) -> Node {
+    let mut us = intent(&format!("192.0.2.{last}:1790"), asn, &[block]);
+    let mut them = peer(router, &format!("192.0.2.{last}"), router_as);
+    them.ipv6 = false;
+    us.peers.insert("router".into(), them);
     Node::start(us)
 }
 
-/// They ended it because of the prefixes, and we do not dial for a while.
-fn rests(a: &Node, log: &dyn Fn() -> String) {
-    ends_with(a, (6, 1), log);
-    wait("the wait", || match a.peer("them") {
-        Some(p) if p.next_attempt.is_some_and(|t| t.as_secs() > 30) => Ok(()),
-        // It may dial itself, be let in, and end it again.
-        p => Err(format!("{p:#?}\n{}", log())),
+/// It knows two octets of an AS: what has more goes and comes beside the path (AS4_PATH).
+fn two_octet(kind: Kind, wish: Wish, sent: &str) {
+    // The others have a route of their own that came a long way.
+    let passes_on = matches!(kind, Kind::Bird | Kind::Openbgpd);
+    let wish = Wish { others: if passes_on { &[(3, 4_200_000_003)] } else { &[] }, ..wish };
+    let Some(them) = Them::start(kind, wish) else { return };
+    let mut us = us(kind, wish);
+    let mut second = peer("192.0.2.2:1790", "192.0.2.1", 4_200_000_002);
+    second.ipv6 = false;
+    us.peers.insert("origin".into(), second);
+    let a = Node::start(us);
+    let _b = origin(2, 4_200_000_002, "10.2.0.0/26", "192.0.2.1:1790", 64512);
+    let asn = 65000 + kind.last();
+    let _c = passes_on.then(|| origin(3, 4_200_000_003, "10.3.0.0/26", &format!("{}:1790", kind.at()), asn));
+    wait("the path with the long AS", || match path(&a, "10.3.0.0/26") {
+        Some(path) if path == format!("{asn} 4200000003") => Ok(()),
+        other => Err(format!("{other:?}\n{}", them.log())),
     });
-}
-
-#[test]
-fn prefix_limit_of_bird_is_heard() {
-    if !net::enter(&[]) {
-        return;
-    }
-    let Some(bird) = bird("import limit 1 action disable;", "") else { return };
-    rests(&flooding(9), &|| bird.log());
-}
-
-#[test]
-fn prefix_limit_of_frr_is_heard() {
-    if !net::enter(&[]) {
-        return;
-    }
-    let Some(frr) = frr("neighbor 192.0.2.1 maximum-prefix 1", "") else { return };
-    rests(&flooding(11), &|| frr.log());
-}
-
-#[test]
-fn prefix_limit_of_openbgpd_is_heard() {
-    if !net::enter(&[]) {
-        return;
-    }
-    let Some(them) = OpenBgpd::start("max-prefix 1") else { return };
-    rests(&flooding(12), &|| them.log());
-}
-
-#[test]
-fn prefix_limit_towards_bird_ends_the_session() {
-    if !net::enter(&[]) {
-        return;
-    }
-    let Some(bird) = bird("", "") else { return };
-    let one = MaxPrefixes { limit: Some(1), ..MaxPrefixes::default() };
-    let a = node(9, |p| p.max_prefixes = Some(one));
-    ends_with(&a, (6, 1), &|| bird.log());
-    wait("BIRD to have read why", || {
-        let log = bird.log();
-        if log.contains("Maximum number of prefixes reached") { Ok(()) } else { Err(log) }
-    });
-}
-
-#[test]
-fn prefix_limit_towards_frr_ends_the_session() {
-    if !net::enter(&[]) {
-        return;
-    }
-    let Some(frr) = frr("network 10.11.1.0/24", "") else { return };
-    let one = MaxPrefixes { limit: Some(1), ..MaxPrefixes::default() };
-    let a = node(11, |p| p.max_prefixes = Some(one));
-    ends_with(&a, (6, 1), &|| frr.log());
-    frr.says("show bgp neighbors 192.0.2.1", "Cease/");
-}
-
-/// ExaBGP with a path of long ASes.
-fn exabgp(capability: &str) -> Option<Daemon> {
-    let program = net::tool("exabgp")?;
-    let config = format!(
-        "neighbor 192.0.2.1 {{
-        router-id 192.0.2.13; local-address 192.0.2.13; local-as 65013; peer-as 64512; connect 1790;
-        capability {{ {capability} }}
-        family {{ ipv4 unicast; }}
-        static {{ route 10.13.0.0/24 next-hop 192.0.2.13 as-path [ 65013 4200000009 ]; }}
-      }}"
-    );
-    Some(Daemon::start(&program, &config, |_| vec!["conf".into()]))
-}
-
-#[test]
-fn two_octet_as_received_from_exabgp() {
-    if !net::enter(&[]) {
-        return;
-    }
-    let Some(daemon) = exabgp("asn4 disable;") else { return };
-    let a = node(13, |_| ());
-    let (_, unusable, path) = receives(&a, "10.13.0.0/24", &|| daemon.log());
-    assert_eq!((unusable, &*path), (None, "65013 4200000009"));
     assert!(!a.peer("them").unwrap().session.unwrap().as4);
+    them.has("10.2.0.0/26", &[sent]);
 }
 
-/// What ExaBGP sends with long ASes goes on to a BIRD that has none, with AS4_PATH beside; and BIRD's comes back so.
 #[test]
 fn two_octet_as_both_ways_with_bird() {
-    if !net::enter(&[]) {
-        return;
-    }
-    let config = "protocol bgp tortie from quick { local 192.0.2.9 port 1790 as 65009;
-           neighbor 192.0.2.1 port 1790 as 64512; enable as4 off;
-           ipv4 { import all;
-             export filter { if source != RTS_STATIC then reject; bgp_path.prepend(4200000009); accept; }; }; }";
-    let (Some(bird), Some(daemon)) = (Bird::start(config), exabgp("asn4 enable;")) else { return };
-    let mut us = wants(9, |_| ());
-    let mut exabgp = peer("192.0.2.13:1790", "192.0.2.1", 65013);
-    exabgp.ipv6 = false;
-    us.peers.insert("exabgp".into(), exabgp);
+    let wish = Wish { neighbour: "enable as4 off;", ..Wish::IPV4 };
+    two_octet(Kind::Bird, wish, "BGP.as_path: 64512 4200000002");
+}
+
+/// FRR 8.4.4 does not look at AS4_PATH of a peer that offered four octets, even where it offered none itself; and it
+/// writes one UPDATE for such a peer and for one with four octets.
+#[test]
+fn two_octet_as_received_from_frr() {
+    let wish = Wish {
+        neighbour: "neighbor 192.0.2.1 dont-capability-negotiate",
+        family: "network 10.3.0.0/26\nneighbor 192.0.2.1 route-map FAR out",
+        more: "route-map FAR permit 10\nset as-path prepend 4200000003\n",
+        ..Wish::IPV4
+    };
+    two_octet(Kind::Frr, wish, "64512 23456");
+}
+
+#[test]
+fn two_octet_as_both_ways_with_openbgpd() {
+    let wish = Wish { neighbour: "announce as-4byte no\n", ..Wish::IPV4 };
+    two_octet(Kind::Openbgpd, wish, "64512 4200000002");
+}
+
+#[test]
+fn two_octet_as_both_ways_with_exabgp() {
+    let wish = Wish {
+        neighbour: "asn4 disable;",
+        family: "route 10.3.0.0/26 next-hop 192.0.2.13 as-path [ 65013 4200000003 ];",
+        ..Wish::IPV4
+    };
+    two_octet(Kind::Exabgp, wish, "[ 64512, 4200000002 ]");
+}
+
+/// As many large communities as take more than 4,096 octets.
+const MANY: u32 = 400;
+
+/// A route with so many communities goes each way, which only an extended message can carry. The last of them stands in
+/// `ours` as the daemon writes it.
+fn long_messages(kind: Kind, wish: Wish, prefix: &str, ours: &str) {
+    let Some(them) = Them::start(kind, wish) else { return };
+    let mut us = us(kind, wish);
+    let peer = us.peers.get_mut("them").unwrap();
+    (peer.extended_messages, peer.policy.filters) = (true, vec!["f".into()]);
+    let all: Vec<String> = (1..=MANY).map(|n| format!("64512:1:{n}")).collect();
+    let filter =
+        serde_json::json!({"export": [{"then": "next", "set": {"large_communities": {"add": all}}}]});
+    let filter = Filter::parse(filter.to_string().as_bytes()).unwrap();
+    std::sync::Arc::make_mut(&mut us.view).filters = Filters::from_values([("f".to_owned(), Some(filter))]);
     let a = Node::start(us);
-    let (_, unusable, path) = receives(&a, "10.9.0.0/24", &|| bird.log());
-    assert_eq!((unusable, &*path), (None, "65009 4200000009"));
-    assert!(!a.peer("them").unwrap().session.unwrap().as4);
-    wait("the route of ExaBGP", || a.route("10.13.0.0/24").map_or_else(|| Err(daemon.log()), |_| Ok(())));
-    bird.says("show route for 10.13.0.0/24 all", "BGP.as_path: 64512 65013 4200000009");
+    them.up(&a);
+    assert!(a.peer("them").unwrap().session.unwrap().extended_messages);
+    them.has(V4, &[ours]);
+    a.has(prefix, &kind.at());
+    let query = RouteQuery { table: RouteTable::Loc, matching: RouteMatch::Exact(cidr(prefix)) };
+    let found = a.ask(move |view| view.routes(query, None, 1));
+    assert_eq!(found[0].paths[0].attributes.large_communities.len(), MANY as usize);
+}
+
+/// Theirs, in groups.
+fn communities(group: std::ops::RangeInclusive<u32>, separators: [&str; 2]) -> String {
+    let [inner, outer] = separators;
+    group.map(|n| format!("65000{inner}1{inner}{n}")).collect::<Vec<_>>().join(outer)
+}
+
+#[test]
+fn extended_messages_both_ways_with_bird() {
+    let adds: String = (1..=MANY).map(|n| format!("bgp_large_community.add((65000, 1, {n}));\n")).collect();
+    let filter = format!("filter lengthy {{ if source != RTS_STATIC then reject;\n{adds} accept; }}");
+    let wish = Wish {
+        neighbour: "enable extended messages on;",
+        family: "export filter lengthy;",
+        more: filter.leak(),
+        ..Wish::IPV4
+    };
+    long_messages(Kind::Bird, wish, "10.9.0.0/24", "(64512, 1, 400)");
+}
+
+#[test]
+fn extended_messages_both_ways_with_frr() {
+    let mut map = String::new();
+    for group in 0..4 {
+        let all = communities(group * 100 + 1..=(group + 1) * 100, [":", " "]);
+        let next = if group < 3 { " on-match next\n" } else { "" };
+        map += &format!("route-map LONG permit {}\n set large-community {all} additive\n{next}", group + 1);
+    }
+    let wish = Wish { family: "neighbor 192.0.2.1 route-map LONG out", more: map.leak(), ..Wish::IPV4 };
+    long_messages(Kind::Frr, wish, "10.11.0.0/24", "64512:1:400");
+}
+
+#[test]
+fn extended_messages_both_ways_with_exabgp() {
+    let all = communities(1..=MANY, [":", " "]);
+    let route = format!("route 10.13.2.0/24 next-hop 192.0.2.13 large-community [ {all} ];");
+    let wish = Wish { neighbour: "extended-message enable;", family: route.leak(), ..Wish::IPV4 };
+    long_messages(Kind::Exabgp, wish, "10.13.2.0/24", "[ 64512, 1 , 400 ]");
+}
+
+/// Octets of an OPEN before its optional parameters: header, version, AS, hold time, identifier.
+const FIXED: usize = 19 + 1 + 2 + 2 + 4;
+
+/// Capabilities of an OPEN (RFC 5492), by code; RFC 9072's form with its longer lengths.
+fn capabilities(open: &[u8]) -> BTreeMap<u8, Vec<u8>> {
+    let (mut rest, long) = match open[FIXED..] {
+        [255, 255, _, _, ref rest @ ..] => (rest, true),
+        [_, ref rest @ ..] => (rest, false),
+        [] => panic!("no OPEN"),
+    };
+    let mut found = BTreeMap::new();
+    while let [2, parameter @ ..] = rest {
+        let (len, body) = match (long, parameter) {
+            (true, [high, low, body @ ..]) => (usize::from(*high) << 8 | usize::from(*low), body),
+            (false, [len, body @ ..]) => (usize::from(*len), body),
+            _ => panic!("{open:?}"),
+        };
+        let (mut list, after) = body.split_at(len);
+        while let [code, len, value @ ..] = list {
+            let (value, more) = value.split_at(usize::from(*len));
+            found.entry(*code).or_insert_with(Vec::new).extend(value);
+            list = more;
+        }
+        rest = after;
+    }
+    found
+}
+
+/// Its OPEN is in the form of RFC 9072, and all that it offers is understood.
+fn long_open(kind: Kind, wish: Wish) {
+    let Some(them) = Them::start(kind, wish) else { return };
+    let a = Node::start(us(kind, wish));
+    them.up(&a);
+    a.has(&kind.v4(), &kind.at());
+    them.has(V4, &[V4]);
+    let (ours, theirs) = a.opens("them");
+    assert_eq!(theirs[FIXED..][..2], [255, 255], "{theirs:?}");
+    let session = a.peer("them").unwrap().session.unwrap();
+    assert!(session.as4 && session.enhanced_refresh, "{session:?}");
+    assert!(capabilities(&theirs).contains_key(&65));
+    // What we offer fits into the old form.
+    assert!(ours[FIXED] < 255 && ours.len() == FIXED + 1 + usize::from(ours[FIXED]));
+}
+
+#[test]
+fn extended_optional_parameters_received_from_frr() {
+    // So many families that what it says of them needs more than 255 octets. Told to use the form anyway (its option
+    // extended-optional-parameters), 8.4.4 misreads an OPEN that does not; and the length of a role has one octet there.
+    let families =
+        ["ipv4 multicast", "ipv4 vpn", "ipv4 flowspec", "ipv6 unicast", "ipv6 multicast", "ipv6 vpn"];
+    let families = families.iter().chain(&["ipv6 flowspec", "l2vpn evpn"]);
+    let activate =
+        |family| format!("address-family {family}\nneighbor 192.0.2.1 activate\nexit-address-family\n");
+    let more = format!("router bgp 65011\n{}exit\n", families.map(activate).collect::<String>());
+    let neighbour = "bgp graceful-restart\nbgp long-lived-graceful-restart stale-time 10\nneighbor 192.0.2.1 capability dynamic";
+    long_open(Kind::Frr, Wish { neighbour, more: more.leak(), ..Wish::IPV4 });
+}
+
+#[test]
+fn extended_optional_parameters_received_from_bird() {
+    // So many families that what it says of them needs more than 255 octets.
+    let neighbour = "graceful restart on; long lived graceful restart on;
+        ipv4 multicast { table m4; import all; export none; add paths on; extended next hop on; };
+        ipv6 multicast { table m6; import all; export none; add paths on; };
+        ipv6 { import all; export none; add paths on; };
+        flow4 { table f4; import all; export none; add paths on; };
+        flow6 { table f6; import all; export none; add paths on; };
+        vpn4 mpls { table v4; import all; export none; add paths on; extended next hop on; };
+        vpn6 mpls { table v6; import all; export none; add paths on; };
+        vpn4 multicast { table v4; import all; export none; add paths on; extended next hop on; };
+        vpn6 multicast { table v6; import all; export none; add paths on; };";
+    let more = "ipv4 table m4; ipv6 table m6; flow4 table f4; flow6 table f6; vpn4 table v4; vpn6 table v6;";
+    let family = "add paths on; extended next hop on;";
+    long_open(Kind::Bird, Wish { neighbour, more, family, ..Wish::IPV4 });
+}
+
+/// Capability codes (IANA): extended messages, roles, enhanced refresh, long-lived restart, and four-octet ASes.
+const LONG_MESSAGES: u8 = 6;
+const EXTENDED_NEXT_HOP: u8 = 5;
+const ROLE: u8 = 9;
+const RESTART: u8 = 64;
+const FOUR_OCTETS: u8 = 65;
+const ENHANCED: u8 = 70;
+const LONG_LIVED: u8 = 71;
+
+/// With all that it can be told to offer, it offers none of these; and whether its restart capability has the N bit.
+fn lacks(kind: Kind, wish: Wish, codes: &[u8], notification: bool) {
+    let Some(them) = Them::start(kind, wish) else { return };
+    let mut us = us(kind, wish);
+    us.peers.get_mut("them").unwrap().extended_messages = true;
+    let a = Node::start(us);
+    them.up(&a);
+    let (ours, theirs) = a.opens("them");
+    let (ours, theirs) = (capabilities(&ours), capabilities(&theirs));
+    for code in codes {
+        assert!(!theirs.contains_key(code), "{kind:?} offers {code}: {theirs:?}");
+    }
+    assert!(ours.contains_key(&LONG_MESSAGES) && ours[&RESTART][0] & 0x40 > 0, "{ours:?}");
+    let graceful = theirs.get(&RESTART).and_then(|v| v.first()).is_some_and(|first| first & 0x40 > 0);
+    assert_eq!(graceful, notification, "{theirs:?}");
+    assert!(theirs.contains_key(&FOUR_OCTETS));
+}
+
+#[test]
+fn what_bird_does_not_offer() {
+    let neighbour = "graceful restart on; long lived graceful restart on; enable extended messages on;";
+    lacks(Kind::Bird, Wish { neighbour, ..Wish::IPV4 }, &[], false);
+}
+
+#[test]
+fn what_gobgp_does_not_offer() {
+    let neighbour = "[neighbors.graceful-restart.config]\nenabled = true\nnotification-enabled = true
+restart-time = 20\nlong-lived-enabled = true";
+    let family = "[neighbors.afi-safis.mp-graceful-restart.config]\nenabled = true";
+    lacks(Kind::Gobgp, Wish { neighbour, family, ..Wish::IPV4 }, &[LONG_MESSAGES, ROLE, ENHANCED], true);
+}
+
+#[test]
+fn what_openbgpd_does_not_offer() {
+    let neighbour = "announce enhanced refresh yes\nannounce restart yes\n";
+    let codes = [LONG_MESSAGES, EXTENDED_NEXT_HOP, LONG_LIVED];
+    lacks(Kind::Openbgpd, Wish { neighbour, ..Wish::IPV4 }, &codes, false);
+}
+
+#[test]
+fn what_exabgp_does_not_offer() {
+    let neighbour = "graceful-restart 20; extended-message enable; nexthop enable;";
+    lacks(Kind::Exabgp, Wish { neighbour, ..Wish::IPV4 }, &[ROLE, LONG_LIVED], false);
 }

@@ -1,28 +1,21 @@
-//! Filters on both ends of sessions with BIRD and FRR: what comes in, what goes out, and what a new filter changes while
-//! the session stays up.
+//! Filters on sessions with each daemon: what comes in, what goes out, and what a new filter changes while the session
+//! stays up.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tortie::routing::{Filters, RoutingIntent};
-use tortie_bgp::{Family, RouteMatch, RouteQuery, RouteTable, State};
+use tortie_bgp::{RouteMatch, RouteQuery, RouteTable, State, Unusable};
 use tortie_config::resource::Filter;
 
-use crate::bird::Bird;
-use crate::frr::Frr;
-use crate::net;
-use crate::node::{Node, cidr, intent, peer, wait};
+use crate::node::{Node, cidr, wait};
+use crate::rig::{Kind, Them, V4, Wish, us};
 
-const US: &str = "192.0.2.1:1790";
-
-/// Our intent with one filter for the peer at this address.
-fn filtered(at: &str, asn: u32, filter: &Value) -> RoutingIntent {
-    let mut us = intent(US, 64512, &["10.1.0.0/26"]);
-    let mut them = peer(at, "192.0.2.1", asn);
-    them.ipv6 = false;
-    them.policy.filters = vec!["f".into()];
-    us.peers.insert("them".into(), them);
+/// Our intent with one filter for the peer.
+fn filtered(kind: Kind, wish: Wish, filter: &Value) -> RoutingIntent {
+    let mut us = us(kind, wish);
+    us.peers.get_mut("them").unwrap().policy.filters = vec!["f".into()];
     set(&mut us, filter);
     us
 }
@@ -46,13 +39,15 @@ fn used(node: &Node, prefix: &str) -> Option<(Option<u32>, Option<u32>, Vec<u32>
     Some((a.local_pref, a.med, a.communities.to_vec()))
 }
 
-/// How many of the peer's routes the filter refused.
-fn refused(node: &Node) -> usize {
-    node.peer("them")
-        .and_then(|p| {
-            p.families.iter().find(|f| f.family == Family::Ipv4Unicast).map(|f| f.filtered as usize)
-        })
-        .unwrap_or(0)
+/// Whether the peer's route was refused by the filter.
+fn refused(node: &Node, prefix: &str) -> bool {
+    let matching = RouteMatch::Exact(cidr(prefix));
+    let all = node.ask(move |view| {
+        let id = view.peer_id("them").unwrap();
+        view.routes(RouteQuery { table: RouteTable::AdjIn(id), matching }, None, 1)
+    });
+    let path = all.first().and_then(|route| route.paths.first());
+    path.is_some_and(|path| matches!(path.unusable, Some(Unusable::Filtered(_))))
 }
 
 fn uptime(node: &Node) -> Duration {
@@ -78,10 +73,52 @@ fn by_tag() -> Value {
     json!({"import": [{"match": {"communities": ["65009:666"]}, "then": "accept"}], "default": "reject"})
 }
 
-fn imports(mut node: Node, via: &str, they: &dyn Fn() -> String) {
-    node.up("them");
+/// What it announces: 10.9.0.0/24, 10.9.1.0/25, and 10.9.2.0/24 with a tag; and routes of its own, which no rule takes.
+fn announcing(kind: Kind) -> Wish {
+    match kind {
+        Kind::Bird => Wish {
+            more: "protocol static more { ipv4; route 10.9.1.0/25 blackhole; route 10.9.2.0/24 blackhole; }",
+            family: "export filter { if source != RTS_STATIC || net = 10.9.1.0/24 then reject;
+                if net = 10.9.2.0/24 then bgp_community.add((65009,666)); accept; };",
+            ..Wish::IPV4
+        },
+        Kind::Frr => Wish {
+            family: "neighbor 192.0.2.1 route-map OUT out\nnetwork 10.9.0.0/24\nnetwork 10.9.1.0/25\nnetwork 10.9.2.0/24",
+            more: "ip prefix-list TAGGED seq 5 permit 10.9.2.0/24
+                route-map OUT permit 10\nmatch ip address prefix-list TAGGED\nset community 65009:666
+                route-map OUT permit 20\n",
+            ..Wish::IPV4
+        },
+        Kind::Gobgp => Wish::IPV4,
+        Kind::Openbgpd => Wish {
+            more: "network 10.9.0.0/24\nnetwork 10.9.1.0/25\nnetwork 10.9.2.0/24 set community 65009:666",
+            ..Wish::IPV4
+        },
+        Kind::Exabgp => Wish {
+            family: "route 10.9.0.0/24 next-hop 192.0.2.13; route 10.9.1.0/25 next-hop 192.0.2.13;
+                route 10.9.2.0/24 next-hop 192.0.2.13 community [ 65009:666 ];",
+            ..Wish::IPV4
+        },
+    }
+}
+
+fn imports(kind: Kind) {
+    let wish = announcing(kind);
+    let Some(them) = Them::start(kind, wish) else { return };
+    if kind == Kind::Gobgp {
+        for route in ["10.9.0.0/24", "10.9.1.0/25", "10.9.2.0/24"] {
+            let tag = if route == "10.9.2.0/24" { " community 65009:666" } else { "" };
+            them.add(&format!("{route} nexthop 192.0.2.10{tag}"));
+        }
+    }
+    let mut node = Node::start(filtered(kind, wish, &by_length()));
+    them.up(&node);
+    let via = &kind.at();
     node.has("10.9.0.0/24", via);
-    wait("two routes to be refused", || if refused(&node) >= 2 { Ok(()) } else { Err(they()) });
+    for prefix in ["10.9.1.0/25", "10.9.2.0/24"] {
+        let is = || if refused(&node, prefix) { Ok(()) } else { Err(them.log()) };
+        wait(&format!("{prefix} to be refused"), is);
+    }
     assert_eq!((node.route("10.9.1.0/25"), node.route("10.9.2.0/24")), (None, None));
     assert_eq!(used(&node, "10.9.0.0/24"), Some((Some(250), Some(7), vec![64512 << 16 | 1])));
     let trace = node.ask(|view| view.explain_import("them", cidr("10.9.1.0/25")).unwrap());
@@ -114,51 +151,31 @@ fn changes() -> Value {
     }}]})
 }
 
-fn bird(asn: u32) -> Option<Bird> {
-    Bird::start(&format!(
-        "protocol static more {{ ipv4; route 10.9.1.0/25 blackhole; route 10.9.2.0/24 blackhole; }}
-         protocol bgp tortie from quick {{ local 192.0.2.9 port 1790 as {asn}; neighbor 192.0.2.1 port 1790 as 64512;
-           ipv4 {{ import all; export filter {{
-             if source != RTS_STATIC || net = 10.9.1.0/24 then reject;
-             if net = 10.9.2.0/24 then bgp_community.add((65009,666));
-             accept; }}; }}; }}"
-    ))
+/// Waits until it has our route with all of these.
+fn shows(them: &Them, texts: &[&str]) -> String {
+    let show = || match them.kind {
+        Kind::Gobgp => them.ask(&format!("global rib {V4}")),
+        // Lists without blanks.
+        Kind::Exabgp => them.updates().lines().rfind(|l| l.contains(V4)).unwrap_or_default().replace(' ', ""),
+        _ => them.route(V4),
+    };
+    wait(&format!("{:?} to show {texts:?}", them.kind), || match show() {
+        said if texts.iter().all(|t| said.contains(t)) => Ok(()),
+        said => Err(format!("{said}\n{}", them.log())),
+    });
+    show()
 }
 
-#[test]
-fn filter_import_bird() {
-    if !net::enter(&[]) {
-        return;
-    }
-    let Some(bird) = bird(65009) else { return };
-    imports(Node::start(filtered("192.0.2.9:1790", 65009, &by_length())), "192.0.2.9", &|| bird.log());
-}
-
-#[test]
-fn filter_export_bird() {
-    if !net::enter(&[]) {
-        return;
-    }
-    let Some(bird) = bird(65009) else { return };
-    let mut node = Node::start(filtered("192.0.2.9:1790", 65009, &changes()));
-    let show = "show route for 10.1.0.0/26 all";
-    for text in [
-        "BGP.as_path: 64512 64512 64512",
-        "BGP.med: 77",
-        "BGP.next_hop: 192.0.2.42",
-        "BGP.community: (64512,5)",
-        "BGP.large_community: (64512, 1, 2)",
-        "BGP.ext_community: (rt, 64512, 9)",
-    ] {
-        bird.says(show, text);
-    }
+/// `all`: the changes of [`changes`]; `few`: a MED of 5; and what must be gone then.
+fn exports(kind: Kind, all: &[&str], few: &[&str], gone: &[&str]) {
+    let Some(them) = Them::start(kind, Wish::IPV4) else { return };
+    let mut node = Node::start(filtered(kind, Wish::IPV4, &changes()));
+    shows(&them, all);
     let before = uptime(&node);
     change(&mut node, &json!({"export": [{"set": {"med": 5}, "then": "next"}]}));
-    bird.says(show, "BGP.med: 5");
-    let route = bird.ask(show);
-    assert!(route.contains("BGP.as_path: 64512\n") && route.contains("BGP.next_hop: 192.0.2.1\n"), "{route}");
-    assert!(!route.contains("community"), "{route}");
-    let trace = node.ask(|view| view.explain_export("them", cidr("10.1.0.0/26")).unwrap());
+    let said = shows(&them, few);
+    assert!(!gone.iter().any(|text| said.contains(text)), "{said}");
+    let trace = node.ask(|view| view.explain_export("them", cidr(V4)).unwrap());
     let policy = trace.steps.iter().find(|s| s.step == "policy").unwrap();
     assert!(policy.verdict.starts_with("own-block: 10.1.0.0/26 is a block of this host"), "{policy:?}");
     assert!(policy.verdict.ends_with("changed by rule 1 of filter f"), "{policy:?}");
@@ -166,62 +183,78 @@ fn filter_export_bird() {
 }
 
 #[test]
-fn filter_export_local_pref_to_bird() {
-    if !net::enter(&[]) {
-        return;
-    }
-    let Some(bird) = bird(64512) else { return };
-    let _node = Node::start(filtered("192.0.2.9:1790", 64512, &changes()));
-    let show = "show route for 10.1.0.0/26 all";
-    bird.says(show, "BGP.local_pref: 321");
-    // Our own AS in a path to iBGP would be a loop.
-    assert!(!bird.ask(show).contains("as_path: 64512"), "{}", bird.ask(show));
-}
-
-fn frr() -> Option<Frr> {
-    Frr::start(
-        65011,
-        "192.0.2.11",
-        "  neighbor 192.0.2.1 route-map OUT out
-          network 10.9.0.0/24
-          network 10.9.1.0/25
-          network 10.9.2.0/24
-         exit-address-family
-         ip prefix-list TAGGED seq 5 permit 10.9.2.0/24
-         route-map OUT permit 10
-          match ip address prefix-list TAGGED
-          set community 65009:666
-         route-map OUT permit 20
-        ",
-    )
+fn filter_import_bird() {
+    imports(Kind::Bird);
 }
 
 #[test]
 fn filter_import_frr() {
-    if !net::enter(&[]) {
-        return;
-    }
-    let Some(frr) = frr() else { return };
-    imports(Node::start(filtered("192.0.2.11:1790", 65011, &by_length())), "192.0.2.11", &|| frr.log());
+    imports(Kind::Frr);
+}
+
+#[test]
+fn filter_import_gobgp() {
+    imports(Kind::Gobgp);
+}
+
+#[test]
+fn filter_import_openbgpd() {
+    imports(Kind::Openbgpd);
+}
+
+#[test]
+fn filter_import_exabgp() {
+    imports(Kind::Exabgp);
+}
+
+#[test]
+fn filter_export_bird() {
+    let all = [
+        "BGP.as_path: 64512 64512 64512\n",
+        "BGP.med: 77",
+        "BGP.next_hop: 192.0.2.42",
+        "BGP.community: (64512,5)",
+        "BGP.large_community: (64512, 1, 2)",
+        "BGP.ext_community: (rt, 64512, 9)",
+    ];
+    let few = ["BGP.med: 5", "BGP.as_path: 64512\n", "BGP.next_hop: 192.0.2.1\n"];
+    exports(Kind::Bird, &all, &few, &["community"]);
 }
 
 #[test]
 fn filter_export_frr() {
-    if !net::enter(&[]) {
-        return;
-    }
-    let Some(frr) = frr() else { return };
-    let mut node = Node::start(filtered("192.0.2.11:1790", 65011, &changes()));
-    let show = "show bgp ipv4 unicast 10.1.0.0/26";
-    for text in
-        ["64512 64512 64512", "metric 77", "192.0.2.42", "Community: 64512:5", "64512:1:2", "RT:64512:9"]
-    {
-        frr.says(show, text);
-    }
-    let before = uptime(&node);
-    change(&mut node, &json!({"export": [{"set": {"med": 5}, "then": "next"}]}));
-    frr.says(show, "metric 5");
-    let route = frr.ask(show);
-    assert!(!route.contains("ommunity") && !route.contains("64512 64512"), "{route}");
-    assert!(uptime(&node) >= before, "the session never went down");
+    let all =
+        ["64512 64512 64512", "metric 77", "192.0.2.42", "Community: 64512:5", "64512:1:2", "RT:64512:9"];
+    exports(Kind::Frr, &all, &["metric 5"], &["ommunity", "64512 64512", "192.0.2.42"]);
+}
+
+#[test]
+fn filter_export_gobgp() {
+    let all = ["64512 64512 64512", "{Med: 77}", "192.0.2.42", "64512:5", "64512:1:2", "[64512:9]"];
+    let gone = ["64512:5", "64512:1:2", "64512:9", "64512 64512", "192.0.2.42"];
+    exports(Kind::Gobgp, &all, &["{Med: 5}"], &gone);
+}
+
+#[test]
+fn filter_export_openbgpd() {
+    let all = ["64512 64512 64512", "metric 77", "192.0.2.42", "64512:5", "64512:1:2", "rt 64512:9"];
+    exports(Kind::Openbgpd, &all, &["metric 5"], &["ommunities", "64512 64512", "192.0.2.42"]);
+}
+
+#[test]
+fn filter_export_exabgp() {
+    let all =
+        ["[64512,64512,64512]", "\"med\":77", "192.0.2.42", "[[64512,5]]", "[[64512,1,2]]", "target:64512:9"];
+    exports(Kind::Exabgp, &all, &["\"med\":5"], &["ommunity", "64512,64512", "192.0.2.42"]);
+}
+
+#[test]
+fn filter_export_local_pref_to_bird() {
+    let kind = Kind::Bird;
+    let wish = Wish { ibgp: true, ..Wish::IPV4 };
+    let Some(them) = Them::start(kind, wish) else { return };
+    let _node = Node::start(filtered(kind, wish, &changes()));
+    // Our own AS in a path to iBGP would be a loop.
+    let said = shows(&them, &["BGP.local_pref: 321"]);
+    assert!(!said.contains("as_path: 64512"), "{said}");
 }

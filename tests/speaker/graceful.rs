@@ -1,92 +1,22 @@
-//! Restarts and maintenance with other daemons: graceful restart in both roles (RFC 4724, RFC 8538), long-lived (RFC 9494),
-//! and graceful shutdown (RFC 8326).
+//! Restarts with other daemons: graceful restart in both roles (RFC 4724), with NOTIFICATIONs (RFC 8538), and long-lived
+//! (RFC 9494).
 
-use std::process::Command;
 use std::time::Duration;
 
 use tortie::routing::PeerIntent;
-use tortie::speaker::ToSpeaker;
+use tortie::speaker::SpeakerFact;
 use tortie_bgp::attr::{Attributes, community};
-use tortie_bgp::{Drain, RestartPhase, RouteMatch, RouteQuery, RouteTable};
+use tortie_bgp::{RestartPhase, RouteMatch, RouteQuery, RouteTable, State};
 
-use crate::bird::Bird;
-use crate::frr::Frr;
-use crate::net;
-use crate::node::{Node, cidr, intent, peer, wait};
-use crate::others::Daemon;
+use crate::node::{Node, cidr, wait};
+use crate::rig::{Kind, Them, V4, Wish, us};
 
-const OURS: &str = "10.1.0.0/26";
-
-/// A node whose only peer, `them`, is at 192.0.2.`last` in AS 65000 + `last`.
-fn node(last: u32, edit: impl Fn(&mut PeerIntent)) -> Node {
-    let mut us = intent("192.0.2.1:1790", 64512, &[OURS]);
-    let mut them = peer(&format!("192.0.2.{last}:1790"), "192.0.2.1", 65000 + last);
-    them.ipv6 = false;
-    edit(&mut them);
-    us.peers.insert("them".into(), them);
-    Node::start(us)
-}
-
-fn bird(options: &str) -> String {
-    format!(
-        "protocol bgp tortie from quick {{ local 192.0.2.9 port 1790 as 65009; neighbor 192.0.2.1 port 1790 as 64512;
-           ipv4 {{ import all; export filter {{ if source != RTS_STATIC then reject; EXPORT accept; }}; }}; {options} }}"
-    )
-}
-
-fn gobgp(options: &str, family: &str) -> Option<Gobgp> {
-    let (program, cli) = (net::tool("gobgpd")?, net::tool("gobgp")?);
-    let config = format!(
-        r#"
-        [global.config]
-          as = 65010
-          router-id = "192.0.2.10"
-          port = 1790
-          local-address-list = ["192.0.2.10"]
-        [[neighbors]]
-          [neighbors.config]
-            neighbor-address = "192.0.2.1"
-            peer-as = 64512
-          [neighbors.timers.config]
-            connect-retry = 1
-          [neighbors.transport.config]
-            local-address = "192.0.2.10"
-            remote-port = 1790
-          [neighbors.ebgp-multihop.config]
-            enabled = true
-            multihop-ttl = 5
-          {options}
-          [[neighbors.afi-safis]]
-            [neighbors.afi-safis.config]
-              afi-safi-name = "ipv4-unicast"
-            {family}
-        "#
-    );
-    let daemon = Daemon::start(&program, &config, |dir| {
-        let conf = dir.join("conf").to_string_lossy().into_owned();
-        ["-t", "toml", "-f", &conf, "--api-hosts", "192.0.2.10:50051"].map(String::from).to_vec()
-    });
-    let this = Gobgp { daemon, cli };
-    wait("GoBGP to take a route", || {
-        let added = this.run("global rib add 10.10.0.0/24");
-        if added.status.success() { Ok(()) } else { Err(this.daemon.log()) }
-    });
-    Some(this)
-}
-
-struct Gobgp {
-    daemon: Daemon,
-    cli: std::path::PathBuf,
-}
-
-impl Gobgp {
-    fn run(&self, arguments: &str) -> std::process::Output {
-        Command::new(&self.cli).args(["-u", "192.0.2.10"]).args(arguments.split(' ')).output().unwrap()
-    }
-
-    fn rib(&self) -> String {
-        String::from_utf8_lossy(&self.run("global rib").stdout).into_owned()
-    }
+/// The daemon with options of the session and of its IPv4 routes, and a node whose only peer it is.
+fn meet(kind: Kind, wish: Wish, edit: impl Fn(&mut PeerIntent)) -> Option<(Them, Node)> {
+    let them = Them::start(kind, wish)?;
+    let mut us = us(kind, wish);
+    edit(us.peers.get_mut("them").unwrap());
+    Some((them, Node::start(us)))
 }
 
 /// The attributes in use of a prefix.
@@ -110,280 +40,287 @@ fn helps(a: &Node, prefix: &str) {
     assert!(!used(a, prefix).unwrap().has_community(community::LLGR_STALE));
 }
 
-/// Then it stays as long-lived stale, and goes.
-fn helps_longer(a: &Node, prefix: &str) {
-    helps(a, prefix);
-    wait("long-lived stale", || match used(a, prefix) {
-        Some(used) if used.has_community(community::LLGR_STALE) => Ok(()),
-        other => Err(format!("{other:?} {:?}", phase(a))),
-    });
-    assert!(matches!(phase(a), RestartPhase::LongLived(_)), "{:?}", phase(a));
-    assert!(a.route(prefix).is_some());
-    a.has_not(prefix);
-    assert_eq!(phase(a), RestartPhase::Idle);
+/// It dies, and its route stays and goes.
+fn helper(kind: Kind, wish: Wish) {
+    let Some((mut them, a)) = meet(kind, wish, |_| ()) else { return };
+    a.has(&kind.v4(), &kind.at());
+    them.kill();
+    helps(&a, &kind.v4());
+    a.has_not(&kind.v4());
 }
 
-const LONG: Duration = Duration::from_secs(60);
-const BIRD_LLGR: &str =
-    "graceful restart on; graceful restart time 1; long lived graceful restart on; long lived stale time 2;";
+/// It dies, and its route stays, stays as long-lived stale, and goes.
+fn long_lived_helper(kind: Kind, wish: Wish) {
+    let long = |p: &mut PeerIntent| p.long_lived_restart_time = Some(Duration::from_secs(60));
+    let Some((mut them, a)) = meet(kind, wish, long) else { return };
+    a.has(&kind.v4(), &kind.at());
+    them.kill();
+    helps(&a, &kind.v4());
+    wait("long-lived stale", || match used(&a, &kind.v4()) {
+        Some(used) if used.has_community(community::LLGR_STALE) => Ok(()),
+        other => Err(format!("{other:?} {:?}", phase(&a))),
+    });
+    assert!(matches!(phase(&a), RestartPhase::LongLived(_)), "{:?}", phase(&a));
+    assert!(a.route(&kind.v4()).is_some());
+    a.has_not(&kind.v4());
+    assert_eq!(phase(&a), RestartPhase::Idle);
+}
+
+/// We stop gracefully, and it keeps our route for the time that we said.
+fn by_us(kind: Kind, wish: Wish, stale: &str) {
+    let Some((them, mut a)) = meet(kind, wish, |p| p.restart_time = Duration::from_secs(2)) else { return };
+    them.has(V4, &["192.0.2.1"]);
+    a.stop(true, "");
+    if kind == Kind::Bird {
+        them.says("show protocols all tortie0", stale);
+        assert!(them.route(V4).contains("192.0.2.1"));
+    } else {
+        them.has(V4, &[stale]);
+    }
+    them.has_not(V4);
+}
+
+/// The same, and then it keeps it as long-lived stale.
+fn long_lived_by_us(kind: Kind, wish: Wish, stale: &str) {
+    let times = |p: &mut PeerIntent| {
+        p.restart_time = Duration::from_secs(1);
+        p.long_lived_restart_time = Some(Duration::from_secs(2));
+    };
+    let Some((them, mut a)) = meet(kind, wish, times) else { return };
+    them.has(V4, &["192.0.2.1"]);
+    a.stop(true, "");
+    them.has(V4, &[stale]);
+    them.has_not(V4);
+}
+
+const BIRD: Wish = Wish { neighbour: "graceful restart on; graceful restart time 2;", ..Wish::IPV4 };
+const BIRD_LONG: Wish = Wish {
+    neighbour: "graceful restart on; graceful restart time 1; long lived graceful restart on; long lived stale time 2;",
+    ..Wish::IPV4
+};
+const FRR: Wish = Wish {
+    neighbour: "bgp graceful-restart\n bgp graceful-restart restart-time 2\n bgp graceful-restart preserve-fw-state",
+    ..Wish::IPV4
+};
+const FRR_LONG: Wish = Wish {
+    neighbour: "bgp graceful-restart\n bgp graceful-restart restart-time 1\n bgp graceful-restart preserve-fw-state\n \
+                bgp long-lived-graceful-restart stale-time 2",
+    ..Wish::IPV4
+};
+const GOBGP: Wish = Wish {
+    neighbour: "[neighbors.graceful-restart.config]\nenabled = true\nnotification-enabled = true\nrestart-time = 2",
+    family: "[neighbors.afi-safis.mp-graceful-restart.config]\nenabled = true",
+    ..Wish::IPV4
+};
+const GOBGP_LONG: Wish = Wish {
+    neighbour: "[neighbors.graceful-restart.config]\nenabled = true\nrestart-time = 1\nlong-lived-enabled = true",
+    family: "[neighbors.afi-safis.mp-graceful-restart.config]\nenabled = true
+[neighbors.afi-safis.long-lived-graceful-restart.config]\nenabled = true\nrestart-time = 2",
+    ..Wish::IPV4
+};
 
 #[test]
 fn graceful_restart_helper_of_bird() {
-    if !net::enter(&[]) {
-        return;
-    }
-    let config = bird("graceful restart on; graceful restart time 2;").replace("EXPORT", "");
-    let Some(mut bird) = Bird::start(&config) else { return };
-    let a = node(9, |_| ());
-    a.has("10.9.0.0/24", "192.0.2.9");
-    bird.kill();
-    helps(&a, "10.9.0.0/24");
-    a.has_not("10.9.0.0/24");
+    helper(Kind::Bird, BIRD);
 }
 
 #[test]
-fn long_lived_helper_of_bird() {
-    if !net::enter(&[]) {
-        return;
-    }
-    let Some(mut bird) = Bird::start(&bird(BIRD_LLGR).replace("EXPORT", "")) else { return };
-    let a = node(9, |p| p.long_lived_restart_time = Some(LONG));
-    a.has("10.9.0.0/24", "192.0.2.9");
-    bird.kill();
-    helps_longer(&a, "10.9.0.0/24");
+fn graceful_restart_helper_of_frr() {
+    helper(Kind::Frr, FRR);
 }
 
 #[test]
-fn long_lived_by_us_with_bird() {
-    if !net::enter(&[]) {
-        return;
-    }
-    let Some(bird) = Bird::start(&bird(BIRD_LLGR).replace("EXPORT", "")) else { return };
-    let mut a = node(9, |p| {
-        p.restart_time = Duration::from_secs(1);
-        p.long_lived_restart_time = Some(Duration::from_secs(2));
-    });
-    bird.says("show route for 10.1.0.0/26", "192.0.2.1");
-    a.stop(true, "");
-    bird.says("show route for 10.1.0.0/26 all", "(65535,6)");
-    wait("BIRD to drop it", || match bird.ask("show route for 10.1.0.0/26") {
-        text if text.contains("192.0.2.1") => Err(text),
-        _ => Ok(()),
+fn graceful_restart_helper_of_gobgp() {
+    helper(Kind::Gobgp, GOBGP);
+}
+
+/// It dies, its routes stay, it comes back and they are no longer stale.
+#[test]
+fn graceful_restart_helper_of_exabgp() {
+    let kind = Kind::Exabgp;
+    let wish = Wish { neighbour: "graceful-restart 20;", ..Wish::default() };
+    let Some((mut them, a)) = meet(kind, wish, |_| ()) else { return };
+    a.has(&kind.v4(), &kind.at());
+    them.has(V4, &["192.0.2.1"]);
+    them.kill();
+    a.fact(
+        "helper",
+        |f| matches!(f, SpeakerFact::Peer { from: State::Established, down: Some(d), .. } if d.helper),
+    );
+    assert!(a.route(&kind.v4()).is_some());
+    let Some(again) = Them::start_here(kind, wish) else { return };
+    again.up(&a);
+    assert!(a.route(&kind.v4()).is_some());
+    wait("nothing stale", || match a.peer("them") {
+        Some(p) if p.families.iter().all(|f| f.stale == 0 && f.received > 0) => Ok(()),
+        p => Err(format!("{p:#?}\n{}", again.log())),
     });
 }
 
 #[test]
 fn graceful_restart_by_us_with_bird() {
-    if !net::enter(&[]) {
-        return;
-    }
-    let Some(bird) = Bird::start(&bird("graceful restart aware;").replace("EXPORT", "")) else { return };
-    let mut a = node(9, |p| p.restart_time = Duration::from_secs(2));
-    bird.says("show route for 10.1.0.0/26", "192.0.2.1");
-    a.stop(true, "");
-    bird.says("show protocols all tortie", "Neighbor graceful restart active");
-    assert!(bird.ask("show route for 10.1.0.0/26").contains("192.0.2.1"));
-    wait("BIRD to drop it", || match bird.ask("show route for 10.1.0.0/26") {
-        text if text.contains("192.0.2.1") => Err(text),
-        _ => Ok(()),
-    });
-}
-
-const FRR_NETWORK: &str = "network 10.11.0.0/24\n exit-address-family\n";
-
-#[test]
-fn graceful_restart_helper_of_frr() {
-    if !net::enter(&[]) {
-        return;
-    }
-    let restart = "bgp graceful-restart\n bgp graceful-restart restart-time 2\n bgp graceful-restart preserve-fw-state\n";
-    let Some(mut frr) = Frr::start(65011, "192.0.2.11", &format!("{FRR_NETWORK}{restart}")) else { return };
-    let a = node(11, |_| ());
-    a.has("10.11.0.0/24", "192.0.2.11");
-    frr.kill();
-    helps(&a, "10.11.0.0/24");
-    a.has_not("10.11.0.0/24");
-}
-
-#[test]
-fn long_lived_helper_of_frr() {
-    if !net::enter(&[]) {
-        return;
-    }
-    let restart = "bgp graceful-restart\n bgp graceful-restart restart-time 1\n bgp graceful-restart preserve-fw-state\n \
-                   bgp long-lived-graceful-restart stale-time 2\n";
-    let Some(mut frr) = Frr::start(65011, "192.0.2.11", &format!("{FRR_NETWORK}{restart}")) else { return };
-    let a = node(11, |p| p.long_lived_restart_time = Some(LONG));
-    a.has("10.11.0.0/24", "192.0.2.11");
-    frr.kill();
-    helps_longer(&a, "10.11.0.0/24");
-}
-
-#[test]
-fn long_lived_by_us_with_frr() {
-    if !net::enter(&[]) {
-        return;
-    }
-    let restart = "bgp graceful-restart\n bgp long-lived-graceful-restart stale-time 2\n";
-    let Some(frr) = Frr::start(65011, "192.0.2.11", &format!("{FRR_NETWORK}{restart}")) else { return };
-    let mut a = node(11, |p| {
-        p.restart_time = Duration::from_secs(1);
-        p.long_lived_restart_time = Some(Duration::from_secs(2));
-    });
-    frr.says("show bgp ipv4 unicast 10.1.0.0/26", "192.0.2.1");
-    a.stop(true, "");
-    frr.says("show bgp ipv4 unicast 10.1.0.0/26", "llgr-stale");
-    frr.says("show bgp ipv4 unicast 10.1.0.0/26", "Network not in table");
+    let wish = Wish { neighbour: "graceful restart aware;", ..Wish::IPV4 };
+    by_us(Kind::Bird, wish, "Neighbor graceful restart active");
 }
 
 #[test]
 fn graceful_restart_by_us_with_frr() {
-    if !net::enter(&[]) {
-        return;
-    }
-    let Some(frr) = Frr::start(65011, "192.0.2.11", FRR_NETWORK) else { return };
-    let mut a = node(11, |p| p.restart_time = Duration::from_secs(2));
-    frr.says("show bgp ipv4 unicast 10.1.0.0/26", "192.0.2.1");
-    a.stop(true, "");
-    frr.says("show bgp ipv4 unicast 10.1.0.0/26", "stale");
-    frr.says("show bgp ipv4 unicast 10.1.0.0/26", "Network not in table");
+    by_us(Kind::Frr, Wish::IPV4, "stale");
 }
 
-/// RFC 8538: FRR has the N bit, so what it says when it gives up is no end, and a Hard Reset of ours is one.
 #[test]
-fn hard_reset_sent_to_frr() {
-    if !net::enter(&[]) {
-        return;
-    }
-    let Some(frr) = Frr::start(65011, "192.0.2.11", FRR_NETWORK) else { return };
-    let mut a = node(11, |_| ());
-    frr.says("show bgp ipv4 unicast 10.1.0.0/26", "192.0.2.1");
-    a.stop(false, "bye");
-    frr.says("show bgp ipv4 unicast 10.1.0.0/26", "Network not in table");
-    frr.says("show bgp neighbors 192.0.2.1", "Hard Reset");
+fn graceful_restart_by_us_with_gobgp() {
+    by_us(Kind::Gobgp, GOBGP, "\"stale\":true");
 }
 
-const GOBGP_GR: &str =
-    "[neighbors.graceful-restart.config]\n enabled = true\n restart-time = 1\n long-lived-enabled = true";
-const GOBGP_FAMILY: &str = "[neighbors.afi-safis.mp-graceful-restart.config]\n enabled = true\n
-    [neighbors.afi-safis.long-lived-graceful-restart.config]\n enabled = true\n restart-time = 2";
+#[test]
+fn long_lived_helper_of_bird() {
+    long_lived_helper(Kind::Bird, BIRD_LONG);
+}
+
+#[test]
+fn long_lived_helper_of_frr() {
+    long_lived_helper(Kind::Frr, FRR_LONG);
+}
 
 #[test]
 fn long_lived_helper_of_gobgp() {
-    if !net::enter(&[]) {
-        return;
-    }
-    let Some(mut gobgp) = gobgp(GOBGP_GR, GOBGP_FAMILY) else { return };
-    let a = node(10, |p| p.long_lived_restart_time = Some(LONG));
-    a.has("10.10.0.0/24", "192.0.2.10");
-    gobgp.daemon.kill();
-    helps_longer(&a, "10.10.0.0/24");
+    long_lived_helper(Kind::Gobgp, GOBGP_LONG);
 }
 
 #[test]
-fn graceful_restart_helper_of_gobgp() {
-    if !net::enter(&[]) {
-        return;
-    }
-    let restart =
-        GOBGP_GR.replace("restart-time = 1", "restart-time = 2").replace("long-lived-enabled = true", "");
-    let Some(mut gobgp) = gobgp(&restart, GOBGP_FAMILY.split_once("\n\n").unwrap().0) else { return };
-    let a = node(10, |_| ());
-    a.has("10.10.0.0/24", "192.0.2.10");
-    gobgp.daemon.kill();
-    helps(&a, "10.10.0.0/24");
-    a.has_not("10.10.0.0/24");
+fn long_lived_by_us_with_bird() {
+    long_lived_by_us(Kind::Bird, BIRD_LONG, "(65535,6)");
+}
+
+#[test]
+fn long_lived_by_us_with_frr() {
+    let wish = Wish {
+        neighbour: "bgp graceful-restart\n bgp long-lived-graceful-restart stale-time 2",
+        ..Wish::IPV4
+    };
+    long_lived_by_us(Kind::Frr, wish, "llgr-stale");
 }
 
 #[test]
 fn graceful_restart_and_long_lived_by_us_with_gobgp() {
-    if !net::enter(&[]) {
-        return;
+    // LLGR_STALE, as a number.
+    long_lived_by_us(Kind::Gobgp, GOBGP_LONG, "4294901766");
+}
+
+/// RFC 8538, from us: an ordinary NOTIFICATION keeps our route there, and the session does not come back, since where we
+/// dial now nobody listens.
+fn notification_sent(kind: Kind, wish: Wish, stale: &str) {
+    let Some((them, mut a)) = meet(kind, Wish { passive: true, ..wish }, |_| ()) else { return };
+    them.has(V4, &["192.0.2.1"]);
+    let peer = a.intent.peers.get_mut("them").unwrap();
+    peer.hold_time = Duration::from_secs(60);
+    peer.remote.set_port(1791);
+    a.apply();
+    them.has(V4, &["192.0.2.1", stale]);
+    assert_ne!(a.state("them"), Some(State::Established));
+}
+
+/// A Hard Reset takes it away at once.
+fn hard_reset_sent(kind: Kind, wish: Wish) {
+    let Some((them, mut a)) = meet(kind, wish, |_| ()) else { return };
+    them.has(V4, &["192.0.2.1"]);
+    a.stop(false, "bye");
+    them.has_not(V4);
+    match kind {
+        Kind::Frr => them.says("show bgp neighbors 192.0.2.1", "Hard Reset"),
+        _ => wait("it to have read it", || match them.log() {
+            log if log.contains("Subcode=9") || log.contains("\"Subcode\":9") => Ok(()),
+            log => Err(log),
+        }),
     }
-    let Some(gobgp) = gobgp(GOBGP_GR, GOBGP_FAMILY) else { return };
-    let mut a = node(10, |p| {
-        p.restart_time = Duration::from_secs(1);
-        p.long_lived_restart_time = Some(Duration::from_secs(2));
-    });
-    let says = |what: &str, is: &dyn Fn(&str) -> bool| {
-        wait(what, || match gobgp.rib() {
-            rib if is(&rib) => Ok(()),
-            rib => Err(format!("{rib}{}", gobgp.daemon.log())),
-        });
+}
+
+/// The end of its session by this NOTIFICATION, as it was sent, and whether its routes stay.
+fn ended(a: &Node, them: &Them, code: (u8, u8), helper: bool) {
+    let is = |f: &SpeakerFact| {
+        matches!(f, SpeakerFact::Peer { from: State::Established, down: Some(d), .. }
+            if d.notification == Some(code) && d.helper == helper)
     };
-    says("our route", &|rib| rib.contains(OURS));
-    a.stop(true, "");
-    says("it to be long-lived stale", &|rib| rib.contains(OURS) && rib.contains("llgr-stale"));
-    says("it to go", &|rib| !rib.contains(OURS));
-}
-
-/// Draining, withdrawing and back, as `shows` sees our route: `None` when it is gone, else whether it is marked.
-fn drains(a: &Node, shows: &dyn Fn() -> Option<bool>) {
-    for (drain, want) in [(Drain::Announce, Some(true)), (Drain::Withdraw, None), (Drain::Off, Some(false))] {
-        a.handle.send(ToSpeaker::Drain(None, drain)).unwrap();
-        if drain != Drain::Off {
-            wait("the peer to take it", || {
-                a.ask(|view| view.has_taken_all("them")).then_some(()).ok_or_else(|| "not yet".to_owned())
-            });
-        }
-        wait("the route", || match shows() {
-            now if now == want => Ok(()),
-            now => Err(format!("{drain:?}: {now:?}")),
-        });
-    }
-}
-
-#[test]
-fn graceful_shutdown_sent_to_bird() {
-    if !net::enter(&[]) {
-        return;
-    }
-    let Some(bird) = Bird::start(&bird("").replace("EXPORT", "")) else { return };
-    let a = node(9, |_| ());
-    bird.says("show route for 10.1.0.0/26", "192.0.2.1");
-    drains(&a, &|| {
-        let text = bird.ask("show route for 10.1.0.0/26 all");
-        text.contains("BGP.as_path").then(|| text.contains("(65535,0)"))
+    wait(&format!("the end with {code:?}, helper {helper}"), || match a.facts() {
+        facts if facts.iter().any(is) => Ok(()),
+        facts => Err(format!("{facts:#?}\n{}", them.log())),
     });
 }
 
-#[test]
-fn graceful_shutdown_sent_to_frr() {
-    if !net::enter(&[]) {
-        return;
-    }
-    let Some(frr) = Frr::start(65011, "192.0.2.11", FRR_NETWORK) else { return };
-    let a = node(11, |_| ());
-    frr.says("show bgp ipv4 unicast 10.1.0.0/26", "192.0.2.1");
-    drains(&a, &|| {
-        let text = frr.ask("show bgp ipv4 unicast 10.1.0.0/26");
-        // FRR takes it at its word.
-        let marked = text.contains("graceful-shutdown") && text.contains("localpref 0");
-        text.contains("192.0.2.1").then_some(marked)
-    });
+/// From it: what ends the session in the ordinary way keeps its routes here.
+fn notification_received(kind: Kind, wish: Wish, reset: &str) -> Option<(Them, Node)> {
+    let (them, a) = meet(kind, wish, |_| ())?;
+    a.has(&kind.v4(), &kind.at());
+    them.ask(reset);
+    ended(&a, &them, (6, 4), true);
+    assert!(a.route(&kind.v4()).is_some());
+    Some((them, a))
+}
+
+/// A Hard Reset takes them away.
+fn hard_reset_received(kind: Kind, wish: Wish, reset: &str, enclosed: (u8, u8)) {
+    let Some((them, a)) = meet(kind, wish, |_| ()) else { return };
+    a.has(&kind.v4(), &kind.at());
+    them.ask(reset);
+    ended(&a, &them, enclosed, false);
 }
 
 #[test]
-fn graceful_shutdown_received_from_bird() {
-    if !net::enter(&[]) {
-        return;
-    }
-    let Some(_bird) = Bird::start(&bird("").replace("EXPORT", "bgp_community.add((65535, 0));")) else {
-        return;
+fn notification_sent_to_frr_keeps_routes() {
+    notification_sent(Kind::Frr, Wish::IPV4, "stale");
+}
+
+#[test]
+fn notification_sent_to_gobgp_keeps_routes() {
+    notification_sent(Kind::Gobgp, GOBGP, "\"stale\":true");
+}
+
+#[test]
+fn hard_reset_sent_to_frr() {
+    hard_reset_sent(Kind::Frr, Wish::IPV4);
+}
+
+#[test]
+fn hard_reset_sent_to_gobgp() {
+    hard_reset_sent(Kind::Gobgp, GOBGP);
+}
+
+#[test]
+fn notification_received_from_frr_keeps_routes() {
+    let wish = Wish {
+        neighbour: "bgp graceful-restart\n bgp graceful-restart preserve-fw-state\n no bgp hard-administrative-reset",
+        ..Wish::IPV4
     };
-    let a = node(9, |_| ());
-    a.has("10.9.0.0/24", "192.0.2.9");
-    assert_eq!(used(&a, "10.9.0.0/24").unwrap().local_pref, Some(0));
+    let Some((them, a)) = notification_received(Kind::Frr, wish, "clear bgp 192.0.2.1") else { return };
+    // Until they come again.
+    them.up(&a);
+    wait("nothing stale", || match a.peer("them") {
+        Some(p) if p.families.iter().all(|f| f.stale == 0 && f.received > 0) => Ok(()),
+        p => Err(format!("{p:#?}\n{}", them.log())),
+    });
+    let lost = |f: &SpeakerFact| matches!(f, SpeakerFact::Peer { down: Some(d), .. } if !d.helper);
+    assert!(!a.facts().iter().any(lost), "{:#?}", a.facts());
 }
 
 #[test]
-fn graceful_shutdown_received_from_frr() {
-    if !net::enter(&[]) {
-        return;
-    }
-    let more = format!("{FRR_NETWORK}bgp graceful-shutdown\n");
-    let Some(_frr) = Frr::start(65011, "192.0.2.11", &more) else { return };
-    let a = node(11, |_| ());
-    a.has("10.11.0.0/24", "192.0.2.11");
-    assert_eq!(used(&a, "10.11.0.0/24").unwrap().local_pref, Some(0));
+fn notification_received_from_gobgp_keeps_routes() {
+    let neighbour =
+        "[neighbors.graceful-restart.config]\nenabled = true\nnotification-enabled = true\nrestart-time = 20";
+    // It does not come back for ten seconds.
+    drop(notification_received(Kind::Gobgp, Wish { neighbour, ..GOBGP }, "neighbor 192.0.2.1 reset"));
+}
+
+#[test]
+fn hard_reset_received_from_frr() {
+    hard_reset_received(Kind::Frr, FRR, "clear bgp 192.0.2.1", (6, 4));
+}
+
+/// GoBGP 3.10 ends the session for good without saying Hard Reset, so that its routes stay for the restart time.
+#[test]
+fn hard_reset_is_not_sent_by_gobgp() {
+    let Some((them, a)) = meet(Kind::Gobgp, GOBGP, |_| ()) else { return };
+    a.has(&Kind::Gobgp.v4(), "192.0.2.10");
+    them.ask("neighbor 192.0.2.1 shutdown");
+    ended(&a, &them, (6, 2), true);
 }

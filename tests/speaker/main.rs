@@ -1,5 +1,5 @@
-//! The speaker thread against itself, against BIRD 2 and against a crowd of peers, each test in a network namespace of
-//! its own.
+//! The speaker thread against itself, against a crowd of peers, and against BIRD 2, FRR, GoBGP, OpenBGPD and ExaBGP, each
+//! test in a network namespace of its own.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -22,18 +22,21 @@ mod bfd;
 mod bfd_load;
 mod bird;
 mod bird_tests;
+mod configs;
 mod crowd;
+mod daemon;
+mod drain;
 mod exchange;
 mod features;
 mod filters;
-mod frr;
 mod graceful;
 mod limits;
 mod net;
 mod node;
-mod openbgpd;
 mod others;
 mod pair;
 mod ranges;
 mod rig;
+mod roles;
 mod transport;
+mod unnumbered;

@@ -1,9 +1,29 @@
 //! A network namespace for a test, entered by its thread: what the thread starts lives there, and it is gone with them.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::Command;
 
 use rustix::thread::UnshareFlags;
+
+/// These tests wait for the timers of other daemons and compute little: without a word of the user three run on each core.
+#[used]
+#[expect(unsafe_code, reason = "what runs before main")]
+// SAFETY: the loader calls each function that stands in this section once, with arguments that this one does not read.
+#[unsafe(link_section = ".init_array")]
+static BEFORE_MAIN: extern "C" fn() = more_threads;
+
+extern "C" fn more_threads() {
+    const NAME: &str = "RUST_TEST_THREADS";
+    if std::env::var_os(NAME).is_none() {
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        // SAFETY: there is one thread, and nobody reads the environment meanwhile.
+        #[expect(unsafe_code, reason = "set_var")]
+        unsafe {
+            std::env::set_var(NAME, (3 * cores).to_string());
+        }
+    }
+}
 
 /// Whether a test can go on without something: never in CI.
 pub(crate) fn skip(why: &str) {
@@ -33,6 +53,22 @@ pub(crate) fn enter(addresses: &[&str]) -> bool {
         ip(&args);
     }
     true
+}
+
+/// Whether somebody listens at this address in the namespace of the thread. To connect would be a neighbour's dial.
+pub(crate) fn listens(at: IpAddr, port: u16) -> bool {
+    let word = |octets: &[u8]| format!("{:08X}", u32::from_le_bytes(octets.try_into().unwrap()));
+    let (table, address) = match at {
+        IpAddr::V4(v4) => ("tcp", word(&v4.octets())),
+        IpAddr::V6(v6) => ("tcp6", v6.octets().chunks(4).map(word).collect()),
+    };
+    let table = std::fs::read_to_string(format!("/proc/thread-self/net/{table}")).unwrap_or_default();
+    // Local address, remote address, state (10: LISTEN).
+    let local = format!("{address}:{port:04X}");
+    table.lines().any(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        matches!(words[..], [_, l, _, "0A", ..] if l == local)
+    })
 }
 
 /// A program in a named namespace, or in the test's own.

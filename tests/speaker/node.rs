@@ -11,7 +11,9 @@ use tortie::routing::{
     ChangeId, LearnedChange, NextHopMode, OriginKind, Originated, PeerIntent, PeerKind, PeerPolicy, PoolView,
     Resolved, RoutingIntent, RoutingView,
 };
-use tortie::speaker::{SpeakerFact, SpeakerHandle, SpeakerOptions, SpeakerView, ToSpeaker, spawn};
+use tortie::speaker::{
+    Heard, SpeakerFact, SpeakerHandle, SpeakerOptions, SpeakerView, ToSpeaker, spawn, tap_queue,
+};
 use tortie_bgp::{PeerStatus, State};
 use tortie_config::Cidr;
 
@@ -143,6 +145,16 @@ impl Node {
     pub(crate) fn peer(&self, name: &str) -> Option<PeerStatus> {
         let name = name.to_owned();
         self.ask(move |view| view.peer(&name))
+    }
+
+    /// The OPENs of a session that is up, whole: ours and theirs.
+    pub(crate) fn opens(&self, name: &str) -> (Vec<u8>, Vec<u8>) {
+        let (tap, mut heard) = tap_queue(1 << 20);
+        self.handle.send(ToSpeaker::Tap(tap)).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let Some(Heard::Sessions(all)) = runtime.block_on(heard.next()) else { panic!("no sessions") };
+        let session = all.iter().find(|s| &*s.name == name).unwrap();
+        (session.sent_open.clone(), session.received_open.clone())
     }
 
     pub(crate) fn state(&self, name: &str) -> Option<State> {

@@ -4,24 +4,28 @@
 use std::time::Duration;
 
 use tortie::routing::{Password, RoutingIntent};
+use tortie::speaker::SpeakerFact;
 use tortie_bgp::State;
 
 use crate::node::{Node, peer, wait};
 use crate::ranges::refused;
 use crate::rig::{Kind, PASSWORD, Them, V4, V6, Wish, us};
 
-/// A node that first has the wrong password, and no session.
-fn joins_with_the_right_password_only(mut us: RoutingIntent) -> Node {
+/// A node with the wrong password.
+fn mistaken(mut us: RoutingIntent) -> Node {
     us.peers.get_mut("them").unwrap().password = Some(Password::Text("wrong".into()));
-    let mut a = Node::start(us);
-    wait("a wrong signature", || match refused() {
-        (0, _) => Err(format!("{:#?}", a.peer("them"))),
+    Node::start(us)
+}
+
+/// A segment of either end was refused for its signature, and there is no session; then the node gets the right password.
+fn corrected(a: &mut Node, them: &Them) {
+    wait("a segment with a wrong signature", || match refused() {
+        (0, _) => Err(them.log()),
         _ => Ok(()),
     });
     assert!(matches!(a.state("them"), None | Some(State::Idle | State::Connect | State::Active)));
     a.intent.peers.get_mut("them").unwrap().password = Some(Password::Text(PASSWORD.into()));
     a.apply();
-    a
 }
 
 /// We dial, it waits: over IPv4 with MD5, and both families go both ways. OpenBGPD 7.7 as Debian has it listens without
@@ -30,7 +34,10 @@ fn we_dial(kind: Kind) {
     let wish = Wish { md5: kind != Kind::Openbgpd, passive: true, ..Wish::default() };
     let Some(them) = Them::start(kind, wish) else { return };
     let us = us(kind, wish);
-    let a = if wish.md5 { joins_with_the_right_password_only(us) } else { Node::start(us) };
+    let mut a = if wish.md5 { mistaken(us) } else { Node::start(us) };
+    if wish.md5 {
+        corrected(&mut a, &them);
+    }
     them.up(&a);
     assert_eq!(a.peer("them").unwrap().session.unwrap().remote.port(), 1790, "we dialled");
     a.has(&kind.v4(), &format!("192.0.2.{}", kind.last()));
@@ -43,11 +50,16 @@ fn we_dial(kind: Kind) {
 /// `range_dialled_over_ipv6_by_gobgp`.
 fn they_dial(kind: Kind) {
     let wish = Wish { md5: true, over_ipv6: true, ..Wish::default() };
-    let Some(them) = Them::start(kind, wish) else { return };
+    if !Them::enter(kind) {
+        return;
+    }
     let mut us = us(kind, wish);
     let peer = us.peers.get_mut("them").unwrap();
     (peer.dial_after, peer.ipv4) = (None, false);
-    let a = joins_with_the_right_password_only(us);
+    let mut a = mistaken(us);
+    a.fact("listening", |f| matches!(f, SpeakerFact::Listening(_)));
+    let Some(them) = Them::start_here(kind, wish) else { return };
+    corrected(&mut a, &them);
     them.up(&a);
     assert_ne!(a.peer("them").unwrap().session.unwrap().remote.port(), 1790, "it dialled");
     a.has(&kind.v6(), &format!("2001:db8::{}", kind.last()));
@@ -58,12 +70,17 @@ fn they_dial(kind: Kind) {
 fn ttl_security(kind: Kind) {
     let far = Wish::default();
     let near = Wish { ttl_security: true, ..far };
-    let Some(them) = Them::start(kind, far) else { return };
+    if !Them::enter(kind) {
+        return;
+    }
     let mut us = us(kind, near);
     us.peers.get_mut("them").unwrap().dial_after = None;
     // Another peer without it: the listener itself must not be strict, or the kernel drops what nobody counts.
     us.peers.insert("other".into(), peer("192.0.2.7:1790", "192.0.2.1", 65007));
     let mut a = Node::start(us);
+    a.fact("listening", |f| matches!(f, SpeakerFact::Listening(_)));
+    // OpenBGPD tries once and then not for two minutes.
+    let Some(them) = Them::start_here(kind, far) else { return };
     wait("a refusal", || match a.ask(|v| v.counters()) {
         c if c.refused_ttl > 0 => Ok(()),
         c => Err(format!("{c:?}\n{}", them.log())),

@@ -1,0 +1,83 @@
+//! A process of another BGP implementation, with its files in a folder of its own.
+
+use std::fs::File;
+use std::path::Path;
+use std::process::{Child, Stdio};
+
+use crate::net;
+
+/// A daemon with its files in a folder of its own.
+pub(crate) struct Daemon {
+    dir: tempfile::TempDir,
+    child: Child,
+    gently: bool,
+}
+
+impl Daemon {
+    /// `arguments` gets the folder; `config` is written to `conf` in it, with the folder in place of `DIR`.
+    pub(crate) fn start(program: &Path, config: &str, arguments: impl Fn(&Path) -> Vec<String>) -> Self {
+        Self::start_in(None, program, config, arguments)
+    }
+
+    /// The same in another namespace than the test's.
+    pub(crate) fn start_in(
+        namespace: Option<&str>,
+        program: &Path,
+        config: &str,
+        arguments: impl Fn(&Path) -> Vec<String>,
+    ) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("conf"), config.replace("DIR", dir.path().to_str().unwrap())).unwrap();
+        let log = File::create(dir.path().join("log")).unwrap();
+        let child = net::command(namespace, program)
+            .args(arguments(dir.path()))
+            .current_dir(dir.path())
+            .envs([("exabgp.daemon.drop", "false"), ("exabgp.cli.pipe", "")])
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        Self { dir, child, gently: false }
+    }
+
+    /// It has processes of its own, and ends them when it is asked to end.
+    pub(crate) fn gently(mut self) -> Self {
+        self.gently = true;
+        self
+    }
+
+    /// Kill -9.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("log")).unwrap()
+    }
+
+    pub(crate) fn file(&self, name: &str) -> String {
+        self.dir.path().join(name).to_string_lossy().into_owned()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if self.gently
+            && matches!(self.child.try_wait(), Ok(None))
+            && let Ok(id) = i32::try_from(self.child.id())
+            && let Some(pid) = rustix::process::Pid::from_raw(id)
+        {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+            for _ in 0..200 {
+                if matches!(self.child.try_wait(), Ok(Some(_))) {
+                    return;
+                }
+                std::thread::sleep(std::time::Duration::from_millis(10));
+            }
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

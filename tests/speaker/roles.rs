@@ -1,0 +1,132 @@
+//! Roles (RFC 9234) on sessions with BIRD, FRR and OpenBGPD: who may be sent what, what is marked, and what is refused.
+
+use tortie::routing::{PeerIntent, Role};
+use tortie_bgp::{RouteMatch, RouteQuery, RouteTable, State, Unusable};
+
+use crate::node::{Node, cidr, wait};
+use crate::rig::{Kind, Them, V4, Wish, us};
+
+/// A node with the daemon as its eBGP peer.
+fn node(kind: Kind, edit: impl FnOnce(&mut PeerIntent)) -> Node {
+    let mut us = us(kind, Wish::IPV4);
+    edit(us.peers.get_mut("them").unwrap());
+    Node::start(us)
+}
+
+fn start(kind: Kind, neighbour: &'static str) -> Option<Them> {
+    Them::start(kind, Wish { neighbour, ..Wish::IPV4 })
+}
+
+fn has_role(ours: Role) -> impl FnOnce(&mut PeerIntent) {
+    move |p| p.role = Some(ours)
+}
+
+/// ONLY_TO_CUSTOMER of a route of the peer, and why it is not used.
+fn received(a: &Node, prefix: &str) -> Option<(Option<u32>, Option<Unusable>)> {
+    let matching = RouteMatch::Exact(cidr(prefix));
+    let all = a.ask(move |view| {
+        let id = view.peer_id("them")?;
+        Some(view.routes(RouteQuery { table: RouteTable::AdjIn(id), matching }, None, 1))
+    })?;
+    let path = all.first()?.paths.first()?;
+    Some((path.attributes.otc(), path.unusable))
+}
+
+/// The same of its first route, once it is there.
+fn receives(a: &Node, them: &Them) -> (Option<u32>, Option<Unusable>) {
+    let mut got = None;
+    let prefix = them.kind.v4();
+    wait(&format!("a route {prefix}"), || {
+        got = received(a, &prefix);
+        if got.is_some() { Ok(()) } else { Err(format!("{:#?}\n{}", a.facts().last(), them.log())) }
+    });
+    got.unwrap()
+}
+
+/// The session ended with this NOTIFICATION, sent or received.
+fn ends_with(a: &Node, code: (u8, u8), them: &Them) {
+    wait(&format!("the end with {code:?}"), || match a.peer("them").and_then(|p| p.last_down) {
+        Some((down, _)) if down.notification == Some(code) => Ok(()),
+        other => Err(format!("{other:?}\n{}", them.log())),
+    });
+}
+
+#[test]
+fn role_customer_towards_bird_is_sent_its_mark() {
+    let Some(bird) = start(Kind::Bird, "local role provider; require roles on;") else { return };
+    let a = node(Kind::Bird, has_role(Role::Customer));
+    let (otc, unusable) = receives(&a, &bird);
+    assert_eq!((otc, unusable), (Some(65009), None));
+    bird.says("show route for 10.1.0.0/26 all", "BGP.as_path: 64512");
+    assert!(!bird.ask("show route for 10.1.0.0/26 all").contains("otc"));
+}
+
+#[test]
+fn role_provider_towards_bird_marks_what_it_sends() {
+    let Some(bird) = start(Kind::Bird, "local role customer; require roles on;") else { return };
+    let a = node(Kind::Bird, |p| (p.role, p.role_strict) = (Some(Role::Provider), true));
+    assert_eq!(receives(&a, &bird).0, None);
+    bird.says("show route for 10.1.0.0/26 all", "otc: 64512");
+}
+
+#[test]
+fn role_mismatch_with_bird_is_refused() {
+    let Some(bird) = start(Kind::Bird, "local role provider;") else { return };
+    let a = node(Kind::Bird, has_role(Role::Provider));
+    ends_with(&a, (2, 11), &bird);
+    assert_ne!(a.state("them"), Some(State::Established));
+}
+
+#[test]
+fn role_strict_refuses_bird_without_one_and_bird_refuses_us() {
+    let Some(silent) = start(Kind::Bird, "") else { return };
+    let a = node(Kind::Bird, |p| (p.role, p.role_strict) = (Some(Role::Customer), true));
+    ends_with(&a, (2, 11), &silent);
+    drop((a, silent));
+    let Some(strict) = start(Kind::Bird, "local role provider; require roles on;") else { return };
+    let a = node(Kind::Bird, |_| ());
+    ends_with(&a, (2, 11), &strict);
+}
+
+/// BIRD without a role leaks what it should not.
+#[test]
+fn role_leak_from_bird_is_not_used() {
+    let leak = "export filter { if source != RTS_STATIC then reject; bgp_otc = 65001; accept; };";
+    let Some(bird) = Them::start(Kind::Bird, Wish { family: leak, ..Wish::IPV4 }) else { return };
+    let a = node(Kind::Bird, has_role(Role::Provider));
+    let (otc, unusable) = receives(&a, &bird);
+    assert_eq!((otc, unusable), (Some(65001), Some(Unusable::Filtered("route_leak"))));
+    assert_eq!(a.route("10.9.0.0/24"), None);
+}
+
+#[test]
+fn role_both_ways_with_frr() {
+    let Some(frr) = start(Kind::Frr, "neighbor 192.0.2.1 local-role provider strict-mode") else { return };
+    let mut a = node(Kind::Frr, has_role(Role::Customer));
+    let (otc, unusable) = receives(&a, &frr);
+    assert_eq!((otc, unusable), (Some(65011), None));
+    // A role that does not fit.
+    a.intent.peers.get_mut("them").unwrap().role = Some(Role::Peer);
+    a.apply();
+    ends_with(&a, (2, 11), &frr);
+}
+
+#[test]
+fn role_provider_towards_frr_marks_what_it_sends() {
+    let Some(frr) = start(Kind::Frr, "neighbor 192.0.2.1 local-role customer") else { return };
+    let a = node(Kind::Frr, has_role(Role::Provider));
+    assert_eq!(receives(&a, &frr).0, None);
+    frr.says("show bgp ipv4 unicast 10.1.0.0/26", "otc 64512");
+}
+
+#[test]
+fn role_both_ways_with_openbgpd() {
+    let Some(them) = start(Kind::Openbgpd, "announce policy provider enforce\n") else { return };
+    let mut a = node(Kind::Openbgpd, |p| (p.role, p.role_strict) = (Some(Role::Customer), true));
+    let (otc, unusable) = receives(&a, &them);
+    assert_eq!((otc, unusable), (Some(65012), None));
+    them.has(V4, &[V4]);
+    a.intent.peers.get_mut("them").unwrap().role = Some(Role::Provider);
+    a.apply();
+    ends_with(&a, (2, 11), &them);
+}

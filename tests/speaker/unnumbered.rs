@@ -1,0 +1,146 @@
+//! Sessions between link-local addresses of a link (RFC 8950, RFC 4861) with BIRD and GoBGP, both families over one. Those
+//! with FRR, kernels and packets are in `tests/interop`.
+
+use std::time::Duration;
+
+use tortie_bgp::State;
+use tortie_config::link_local;
+
+use crate::bird::Bird;
+use crate::daemon::Daemon;
+use crate::net::{self, Far, ip};
+use crate::node::{Node, addr, intent, peer, wait};
+use crate::rig::{V4, V6};
+
+/// Our address on the link, and theirs.
+const OURS: &str = "fe80::1";
+const THEIRS: &str = "fe80::9";
+
+/// A link whose ends have these link-local addresses and no others.
+fn link(test: &str) -> Option<Far> {
+    let far = Far::make(test)?;
+    for (device, address) in [("near", OURS), ("far", THEIRS)] {
+        let words = |device_words: &[&str]| match device {
+            "near" => ip(device_words),
+            _ => far.ip(device_words),
+        };
+        words(&["link", "set", device, "addrgenmode", "none"]);
+        words(&["addr", "flush", "dev", device, "scope", "link"]);
+        words(&["addr", "add", &format!("{address}/64"), "dev", device, "nodad"]);
+    }
+    Some(far)
+}
+
+/// A node whose peer `them` is on the link; `heard`: where, its router advertisements say.
+fn node(asn: u32, we_dial: bool, heard: bool) -> Node {
+    let mut us = intent("198.51.100.1:1790", 64512, &[V4, V6]);
+    let mut them = peer(&format!("[{}]:1790", if heard { "::" } else { THEIRS }), OURS, asn);
+    (them.interface, them.local) = (Some("near".to_owned()), None);
+    them.dial_after = we_dial.then_some(Duration::ZERO);
+    us.peers.insert("them".into(), them);
+    Node::start(us)
+}
+
+/// The session is up, by the end that was to dial, and has these routes over the link.
+fn carries(a: &Node, we_dial: bool, routes: [&str; 2], log: &dyn Fn() -> String) {
+    wait("the session", || match a.peer("them") {
+        Some(p) if p.state == State::Established => Ok(()),
+        p => Err(format!("{p:#?}\n{}", log())),
+    });
+    let session = a.peer("them").unwrap().session.unwrap();
+    assert_eq!(session.remote.port() == 1790, we_dial, "{session:?}");
+    assert!(session.extended_next_hop);
+    for prefix in routes {
+        wait(&format!("{prefix} over the link"), || match a.route(prefix).as_deref() {
+            Some([hop]) if link_local::split(*hop).0 == addr(THEIRS) && link_local::split(*hop).1 > 0 => {
+                Ok(())
+            }
+            other => Err(format!("{other:?}\n{}", log())),
+        });
+    }
+}
+
+/// BIRD sends router advertisements, and takes whoever comes from the link, or dials us.
+fn bird(test: &str, we_dial: bool) {
+    let Some(far) = link(test) else { return };
+    let neighbour = match we_dial {
+        true => "neighbor range fe80::/10 port 1790 external; interface \"far\"; passive on;".to_owned(),
+        false => format!("neighbor {OURS}%far port 1790 as 64512;"),
+    };
+    let config = format!(
+        "protocol radv {{ interface \"far\" {{ min ra interval 3; max ra interval 4; }}; }}
+         protocol bgp tortie {{ local port 1790 as 65009; {neighbour} direct;
+           connect delay time 1; connect retry time 1; error wait time 1, 1;
+           ipv4 {{ import all; export where source = RTS_STATIC; extended next hop on; }};
+           ipv6 {{ import all; export where source = RTS_STATIC; }}; }}"
+    );
+    let Some(bird) = Bird::start_in(Some(&far.0), &config) else { return };
+    let a = node(65009, we_dial, true);
+    carries(&a, we_dial, ["10.9.0.0/24", "fd00:9::/64"], &|| bird.log());
+    for prefix in [V4, V6] {
+        bird.says(&format!("show route for {prefix} all"), &format!("via {OURS} on far"));
+    }
+}
+
+#[test]
+fn unnumbered_dialled_to_bird() {
+    bird("un-bd", true);
+}
+
+#[test]
+fn unnumbered_accepted_from_bird() {
+    bird("un-ba", false);
+}
+
+/// GoBGP wants us among its kernel's neighbours when it starts (its manual: ping once), and sends no router advertisements:
+/// where it is, we are told.
+fn gobgp(test: &str, we_dial: bool) {
+    let tools = ["gobgpd", "gobgp", "ping"].map(net::tool);
+    let [Some(program), Some(cli), Some(ping)] = tools else { return };
+    let Some(far) = link(test) else { return };
+    let a = node(65010, we_dial, false);
+    let target = format!("{OURS}%far");
+    let pinged =
+        net::command(Some(&far.0), &ping).args(["-6", "-c", "1", "-W", "5", &target]).output().unwrap();
+    assert!(pinged.status.success(), "{pinged:?}");
+    let config = format!(
+        "[global.config]\nas = 65010\nrouter-id = \"192.0.2.10\"\nport = 1790
+[[neighbors]]
+[neighbors.config]\nneighbor-interface = \"far\"\npeer-as = 64512
+[neighbors.timers.config]\nconnect-retry = 1\nidle-hold-time-after-reset = 1
+[neighbors.transport.config]\nremote-port = 1790\npassive-mode = {we_dial}
+[[neighbors.afi-safis]]\n[neighbors.afi-safis.config]\nafi-safi-name = \"ipv4-unicast\"
+[[neighbors.afi-safis]]\n[neighbors.afi-safis.config]\nafi-safi-name = \"ipv6-unicast\"\n"
+    );
+    let daemon = Daemon::start_in(Some(&far.0), &program, &config, |dir| {
+        let conf = dir.join("conf").to_string_lossy().into_owned();
+        ["-t", "toml", "-f", &conf, "--api-hosts", "127.0.0.1:50051"].map(String::from).into()
+    });
+    let ask = |words: &str| {
+        let out = net::command(Some(&far.0), &cli).args(words.split(' ')).output().unwrap();
+        format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr))
+    };
+    for route in ["10.10.0.0/24", "-a ipv6 fd00:10::/64"] {
+        wait("GoBGP to take a route", || match ask(&format!("global rib add {route}")) {
+            answer if answer.is_empty() => Ok(()),
+            answer => Err(format!("{answer}\n{}", daemon.log())),
+        });
+    }
+    carries(&a, we_dial, ["10.10.0.0/24", "fd00:10::/64"], &|| daemon.log());
+    for (family, prefix) in [("ipv4", V4), ("ipv6", V6)] {
+        wait(&format!("{prefix} at GoBGP"), || match ask(&format!("global rib {prefix} -a {family}")) {
+            said if said.contains(OURS) => Ok(()),
+            said => Err(format!("{said}\n{}", daemon.log())),
+        });
+    }
+}
+
+#[test]
+fn unnumbered_dialled_to_gobgp() {
+    gobgp("un-gd", true);
+}
+
+#[test]
+fn unnumbered_accepted_from_gobgp() {
+    gobgp("un-ga", false);
+}
