@@ -10,13 +10,14 @@ use std::sync::Arc;
 
 use tortie_bgp::{Input, PeerId, RangeConfig, RangeId, RangeStatus};
 use tortie_config::Cidr;
+use tortie_config::link_local::address_of;
 
 use crate::routing::{DYNAMIC, DynamicPeer, RangeIntent};
 
 use super::api::SpeakerFact;
 use super::driver::Driver;
 use super::listen::Guard;
-use super::peers::{Told, address_of, config, guard_of, restarts};
+use super::peers::{Told, config, guard_of, restarts};
 use super::policy::Classes;
 
 /// A range that the speaker knows.

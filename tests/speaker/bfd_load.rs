@@ -78,6 +78,8 @@ fn config() -> String {
 }
 
 fn setup(test: &str) -> Option<(Far, Bird, Node)> {
+    // Its own load is what it is about.
+    net::alone();
     let far = Far::make(test)?;
     for session in 0..SESSIONS {
         far.ip(&["addr", "add", &format!("{}/24", address(session)), "dev", "far"]);
