@@ -365,6 +365,9 @@ impl Backend for Live {
             _ => {}
         }
         let (reset, what) = match request.kind.as_str() {
+            "hard" if intent.peers.get(&session).is_some_and(|p| p.range.is_some()) => {
+                (Reset::Hard(request.text.unwrap_or_default()), "is reset; it may come again")
+            }
             "hard" => (Reset::Hard(request.text.unwrap_or_default()), "is reset; it dials again by itself"),
             "soft-in" => (Reset::SoftIn, "is asked for its routes again"),
             "soft-out" => (Reset::SoftOut, "gets all routes again"),

@@ -4,14 +4,14 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use tortie::routing::{Bfd, RoutingIntent};
+use tortie::routing::{Bfd, PeerKind, RangeIntent, RoutingIntent};
 use tortie::speaker::SpeakerFact;
 use tortie_bgp::bfd::{Cause, Diagnostic, Path, State as BfdState, Status};
 use tortie_bgp::{DownCode, State};
 
 use crate::bird::Bird;
 use crate::net::{self, FAR, Far, NEAR};
-use crate::node::{Node, intent, peer, wait};
+use crate::node::{Node, cidr, intent, peer, wait};
 
 /// IPv4 or IPv6, as an index of [`NEAR`].
 const V4: usize = 0;
@@ -441,4 +441,29 @@ fn bfd_times_change_by_poll_both_ways_and_admin_down_is_heard_by_frr() {
     a.apply();
     frr.says("show bfd peers", &["Status: down", "Remote diagnostics: administratively down"]);
     a.up("far");
+}
+
+/// A peer that came from a range has what its range wants, and goes when its path is lost.
+#[test]
+fn bfd_of_a_dynamic_peer_with_bird() {
+    const NAME: &str = "Dynamic_198.51.100.9";
+    let Some(far) = Far::make("bfd-range") else { return };
+    let Some(bird) = Bird::start_in(Some(&far.0), &bird_config(V4, 65009, "")) else { return };
+    let mut us = wants(V4, 0);
+    let mut peer = us.peers.remove("far").unwrap();
+    (peer.kind, peer.local, peer.dial_after) = (PeerKind::Dynamic, None, None);
+    us.ranges.insert("lan".into(), RangeIntent { prefix: cidr("198.51.100.0/24"), max_sessions: 2, peer });
+    let a = Node::start(us);
+    wait("BFD of who came", || match (a.bfd(NAME), a.state(NAME)) {
+        (Some((Path::SingleHop, s)), Some(State::Established)) if s.state == BfdState::Up => Ok(()),
+        other => Err(format!("{other:#?}\n{}", bird.log())),
+    });
+    bird_says(&bird, "Up", "0.100", "0.300");
+    let at = Instant::now();
+    far.link(false);
+    wait("the session to end", || a.lost_since(at).map(|_| ()).ok_or_else(|| format!("{:#?}", a.facts())));
+    wait("nothing left of it", || match a.ask(|v| (v.dynamic(), v.bfd_sessions().len())) {
+        (peers, 0) if peers.is_empty() => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
 }

@@ -147,6 +147,42 @@ fn we_dial(kind: Kind, md5: bool) {
     them.has(V4, &["192.0.2.1"]);
 }
 
+/// Both ends change the key of the range within the hold time: the session goes on.
+#[test]
+fn another_key_of_a_range_costs_no_session() {
+    if !net::enter(&[]) {
+        return;
+    }
+    let mut them = intent("192.0.2.14:1790", 65009, &[]);
+    let mut to_us = peer("192.0.2.1:1790", "192.0.2.14", 64512);
+    (to_us.ipv6, to_us.password) = (false, Some(Password::Text("one".into())));
+    them.peers.insert("us".into(), to_us);
+    let mut us = intent("192.0.2.1:1790", 64512, &[V4]);
+    let mut of_range = peer("192.0.2.8:1790", "192.0.2.1", 65009);
+    (of_range.kind, of_range.local, of_range.dial_after) = (PeerKind::Dynamic, None, None);
+    (of_range.ipv6, of_range.password) = (false, Some(Password::Text("one".into())));
+    us.ranges
+        .insert("lan".into(), RangeIntent { prefix: cidr("192.0.2.8/29"), max_sessions: 1, peer: of_range });
+    let (mut a, mut b) = (Node::start(us), Node::start(them));
+    b.has(V4, "192.0.2.1");
+    a.intent.ranges.get_mut("lan").unwrap().peer.password = Some(Password::Text("two".into()));
+    b.intent.peers.get_mut("us").unwrap().password = Some(Password::Text("two".into()));
+    a.apply();
+    b.apply();
+    let more = intent("192.0.2.1:1790", 64512, &[V4, "10.1.0.64/26"]);
+    (a.intent.originated, a.intent.view) = (more.originated, more.view);
+    a.apply();
+    b.has("10.1.0.64/26", "192.0.2.1");
+    assert_eq!(b.peer("us").unwrap().flaps, 0);
+    // The end of the key ends the session, with a word that is still signed.
+    a.intent.ranges.get_mut("lan").unwrap().peer.password = None;
+    a.apply();
+    b.fact(
+        "its end",
+        |f| matches!(f, SpeakerFact::Peer { down: Some(d), .. } if d.notification == Some((6, 3))),
+    );
+}
+
 /// A key that this kernel cannot use is told in words, and no segment leaves without it (RFC 5925).
 #[test]
 fn tcp_ao_on_a_kernel_without_it_is_told_and_nothing_is_sent() {

@@ -106,8 +106,8 @@ pub enum Input<'a> {
     Peer(PeerId, Box<PeerConfig>),
     /// The peer is gone: Cease 3 (de-configured).
     RemovePeer(PeerId),
-    /// A new or changed range. Its peers follow what changes no OPEN; for any other change, and where another range now
-    /// has a longer prefix for their address, they are removed (Cease 3) and may come again.
+    /// A new or changed range. Its peers follow what changes no OPEN; for any other change of what they have in common, and
+    /// where it is no longer the range of their address, they are removed (Cease 3) and may come again.
     Range(RangeId, Box<RangeConfig>),
     /// The range is gone, and so are its peers: Cease 3 (de-configured).
     RemoveRange(RangeId),

@@ -19,6 +19,8 @@ use crate::wire::{ErrorCode, Notification, Open, write_keepalive};
 
 /// Hold time until the peer's OPEN is there (RFC 4271 8.2.2 suggests 4 minutes).
 const OPEN_HOLD: Duration = Duration::from_secs(240);
+/// The same for peers of a range: whoever says nothing takes the place of another.
+const OPEN_HOLD_RANGE: Duration = Duration::from_secs(30);
 /// A session that is younger than this is not replaced by a new connection of its peer, even with graceful restart: both
 /// ends may have dialled at once.
 const YOUNG: Duration = Duration::from_secs(10);
@@ -145,7 +147,8 @@ impl Speaker {
             // The session itself is the other incoming one; this one may replace it.
             Direction::Incoming => peer.outgoing = Some(conn),
         }
-        let hold_at = self.now + OPEN_HOLD;
+        let hold = if peer.range.is_some() { OPEN_HOLD_RANGE } else { OPEN_HOLD };
+        let hold_at = self.now + hold;
         self.timers.set(Timer::Hold(conn), hold_at);
         self.conns.insert(
             conn,
@@ -166,7 +169,7 @@ impl Speaker {
                 theirs: None,
                 their_octets: Box::default(),
                 negotiated: None,
-                hold: OPEN_HOLD,
+                hold,
                 keepalive: Duration::ZERO,
                 hold_at: Some(hold_at),
                 keepalive_at: None,

@@ -237,3 +237,46 @@ fn those_that_come_and_go_leave_nothing() {
     assert_eq!((totals.paths[0], totals.update_groups, totals.prefixes[0]), (0, 0, 0));
     assert!(totals.memory < start + 64 * 1024, "{} octets, {start} before", totals.memory);
 }
+
+#[test]
+fn who_says_nothing_soon_makes_room() {
+    let mut hand = Hand::new();
+    let mut config = range("10.0.0.0/8", ANY_EXTERNAL);
+    config.max_peers = 1;
+    hand.give(Input::Range(RANGE, Box::new(config)));
+    let local = SocketAddr::new(ip("192.0.2.1"), 179);
+    let come = |hand: &mut Hand, conn: u64, from: &str| {
+        hand.give(Input::Accepted { conn: ConnId(conn), local, remote: SocketAddr::new(ip(from), 40_000) });
+    };
+    come(&mut hand, 100, "10.0.0.1");
+    hand.wait(Duration::from_secs(29));
+    come(&mut hand, 101, "10.0.0.2");
+    assert_eq!(hand.speaker.ranges(hand.now).next().unwrap().refused, 1);
+    hand.wait(Duration::from_secs(2));
+    assert_eq!(hand.sent(ConnId(100)).pop().unwrap().1[..2], [4, 0]);
+    come(&mut hand, 102, "10.0.0.2");
+    let status = hand.speaker.ranges(hand.now).next().unwrap();
+    assert_eq!((status.peers, status.refused), (1, 1));
+}
+
+/// After our own restart nobody knows who will come: what the kernel kept is not swept before they had their time.
+#[test]
+fn the_end_of_our_restart_waits_for_those_that_may_come() {
+    let mut net = Net::new(9);
+    let mut restarting = crate::support::global(64512, 0x0aff_0001);
+    restarting.restarting = Some(tortie_bgp::Family::ALL.to_vec());
+    net.node_at(ip("10.255.0.1"), restarting, crate::support::policy(crate::support::TakeAll));
+    net.node(65001);
+    net.ready_all();
+    set(&mut net, 0, 1, range("10.255.0.0/24", ANY_EXTERNAL));
+    net.originate(1, &["10.1.0.0/24"]);
+    net.secs(5);
+    assert!(!net.nodes[0].restart_done);
+    dial(&mut net, 1);
+    net.secs(4);
+    assert_eq!(net.best_prefixes(0), [""; 0], "the selection waits");
+    net.secs(5);
+    assert_eq!(net.best_prefixes(0), ["10.1.0.0/24"]);
+    net.secs(1);
+    assert!(net.nodes[0].restart_done);
+}
