@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
@@ -472,4 +472,96 @@ fn a_station_that_does_not_read_holds_nobody_up_and_hears_all_later() {
     assert_eq!(station.routes(prefixes.len()).len(), prefixes.len());
     let (_, peer) = agent.get("/v1/bgp/peers/127.0.0.2");
     assert_eq!((&peer["state"], &peer["flaps"]), (&"Established".into(), &0.into()), "{peer}");
+}
+
+/// What a station knows of the routes of 127.0.0.2, before policy and after it: LOCAL_PREF by prefix.
+#[derive(Debug, Default, PartialEq, Eq, Clone)]
+struct Told {
+    pre: BTreeSet<String>,
+    post: BTreeMap<String, Option<u32>>,
+    /// End-of-RIBs after policy.
+    ends: usize,
+}
+
+impl Station {
+    /// Reads until it is told this.
+    fn until(&mut self, told: &mut Told, want: impl Fn(&Told) -> bool) {
+        while !want(told) {
+            let octets = self.next();
+            let Message::RouteMonitoring { peer, update } = Message::next(&octets).unwrap().unwrap().0 else {
+                continue;
+            };
+            // As inside an AS: LOCAL_PREF of an eBGP peer would not be read.
+            let session = tortie_bgp::mrt::Message {
+                peer_as: 65002,
+                local_as: 65002,
+                interface: 0,
+                peer: peer.address,
+                local: peer.address,
+                as4: !peer.as2,
+                sent: false,
+                add_path: false,
+                octets: update,
+            }
+            .session();
+            let update = Update::decode(Frame::next(update, true).unwrap().unwrap().body, &session).unwrap();
+            let withdrawn = update.withdrawn.iter().flat_map(|n| n.cidrs()).map(|c| c.to_string());
+            let reach = update.reach.iter();
+            let reach = reach.flat_map(|r| r.nlri.cidrs().map(|c| (c.to_string(), r.attributes.local_pref)));
+            if peer.post_policy {
+                told.ends += usize::from(update.end_of_rib.is_some());
+                withdrawn.for_each(|prefix| _ = told.post.remove(&prefix));
+                told.post.extend(reach);
+            } else {
+                withdrawn.for_each(|prefix| _ = told.pre.remove(&prefix));
+                told.pre.extend(reach.map(|(prefix, _)| prefix));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_station_may_hear_what_import_policy_makes_of_routes() {
+    let (both, post) = (TcpListener::bind("127.0.0.1:0").unwrap(), TcpListener::bind("127.0.0.1:0").unwrap());
+    let agent = Agent::start(&[]);
+    let put = |key: &str, value: &str| {
+        let output = agent.run(&["store", "put", key, value]);
+        assert!(output.status.success(), "{output:?}");
+    };
+    let filter = |refused: &str, pref: u32| {
+        let rules = format!(
+            r#"{{"import": [{{"match": {{"prefixes": ["{refused}"]}}, "then": "reject"}},
+                {{"set": {{"local_pref": {pref}}}, "then": "accept"}}]}}"#
+        );
+        put("/calico/bgp/v1/global/filters/in", &rules);
+    };
+    filter("203.0.113.0/24", 200);
+    put("/calico/bgp/v1/global/peer_v4/127.0.0.2", r#"{"ip":"127.0.0.2","as_num":"65002","filters":["in"]}"#);
+    let key = "/calico/bgp/v1/host/h1/bmp_stations";
+    let [first, second] = [(&both, "both"), (&post, "post")]
+        .map(|(l, policy)| format!(r#"{{"address": "{}", "policy": "{policy}"}}"#, l.local_addr().unwrap()));
+    put(key, &format!("[{first}]"));
+    let mut station = Station::begun(&both);
+    let file = agent.path("in.mrt");
+    sample(&file);
+    let _replay = agent.replay(&file, "60");
+    station.up();
+    let mut told = Told::default();
+    let accepted = |refused: &str, pref: u32| -> BTreeMap<String, Option<u32>> {
+        PREFIXES.iter().filter(|p| **p != refused).map(|p| ((*p).to_owned(), Some(pref))).collect()
+    };
+    // As it comes.
+    let want = accepted("203.0.113.0/24", 200);
+    station.until(&mut told, |t| t.pre == all() && t.post == want);
+    // The policy changes, the peer says nothing: what is refused now is withdrawn.
+    filter("198.51.100.0/24", 50);
+    let want = accepted("198.51.100.0/24", 50);
+    station.until(&mut told, |t| t.pre == all() && t.post == want);
+    // A station that comes later hears the table, and only what it asked for.
+    put(key, &format!("[{first}, {second}]"));
+    let mut late = Station::begun(&post);
+    late.up();
+    let mut heard = Told::default();
+    late.until(&mut heard, |t| t.post == want && t.ends > 0);
+    assert_eq!(heard.pre, BTreeSet::new());
 }

@@ -228,6 +228,8 @@ pub enum RouteTable {
     Loc,
     /// What this peer sent.
     AdjIn(PeerId),
+    /// The same after import policy; what that refused is [`Unusable::Filtered`].
+    AdjInPost(PeerId),
     /// What this peer is sent.
     AdjOut(PeerId),
 }

@@ -38,6 +38,7 @@ mod run;
 mod start;
 mod station;
 mod status;
+mod teller;
 mod turn;
 
 pub use options::{AddressChoice, Extent, HttpChoice, Settings};

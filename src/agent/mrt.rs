@@ -192,7 +192,7 @@ impl Recorder {
                     write_null(&mut out, stamp(Instant::now()).seconds, &lost.to_be_bytes());
                 }
             }
-            Heard::Routes(..) => {}
+            Heard::Routes(..) | Heard::Imported(_) => {}
         }
         out
     }
@@ -210,6 +210,7 @@ impl Recorder {
                     message(session, *sent, *kind, item.at, octets, out);
                 }
             }
+            TapWhat::Reimported(_) => {}
             TapWhat::State { from, to, session, .. } => {
                 if let Some(session) = session {
                     self.add(Arc::clone(session));

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use tokio::sync::mpsc;
+use tortie_config::resource::BmpPolicy;
 
 use super::backend::{Ask, Live};
 use super::core::{Core, Effect};
@@ -272,8 +273,11 @@ impl Agent {
             return;
         }
         let given = &self.options.settings.bmp_station;
-        let stored = || self.core.model.bmp_stations().iter().map(|station| station.address).collect();
-        let wanted = if given.is_empty() { stored() } else { given.clone() };
+        let stored = self.core.model.bmp_stations().iter().map(|station| (station.address, station.policy));
+        let wanted: Vec<_> = match given.as_slice() {
+            [] => stored.collect(),
+            given => given.iter().map(|address| (*address, BmpPolicy::Pre)).collect(),
+        };
         self.stations.follow(&wanted, &self.live, &self.io);
     }
 

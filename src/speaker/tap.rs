@@ -6,12 +6,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::mpsc;
-use tortie_bgp::{RouteInfo, TapSession, Tapped};
+use tortie_bgp::attr::Attributes;
+use tortie_bgp::{PeerId, RouteInfo, TapSession, Tapped};
+use tortie_config::Cidr;
 
 use super::driver::Driver;
 
 /// Listeners at a time; more are refused.
 const LISTENERS: usize = 16;
+
+/// A route of a peer: its prefix, and its path identifier or 0.
+pub type RouteOf = (PeerId, Cidr, u32);
 
 /// What a listener hears, in the order of events.
 #[derive(Debug, Clone)]
@@ -22,6 +27,8 @@ pub enum Heard {
     Tapped(Arc<Tapped>),
     /// A part of a table, as asked for with [`TapSender::give`] from a question to the speaker.
     Routes(Vec<RouteInfo>, Option<u32>),
+    /// What import policy made of single routes; `None`: there is none, or it was refused.
+    Imported(Vec<(RouteOf, Option<Arc<Attributes>>)>),
 }
 
 impl Heard {
@@ -31,6 +38,7 @@ impl Heard {
             Self::Sessions(sessions) => sessions.len() * 512,
             Self::Tapped(tapped) => tapped.octets.len() + tapped.items.len() * 64,
             Self::Routes(routes, _) => routes.len() * 256,
+            Self::Imported(routes) => routes.len() * 256,
         }
     }
 }
@@ -62,7 +70,7 @@ impl TapSender {
 fn count(heard: &Heard) -> usize {
     match heard {
         Heard::Tapped(tapped) => tapped.items.len(),
-        Heard::Sessions(_) | Heard::Routes(..) => 1,
+        Heard::Sessions(_) | Heard::Routes(..) | Heard::Imported(_) => 1,
     }
 }
 

@@ -30,7 +30,8 @@ use crate::types::Family;
 /// Which paths of an entry are asked for.
 enum View<'g> {
     Loc,
-    In(u32),
+    /// Of this source; as received, or after import policy.
+    In(u32, bool),
     /// The groups, one for each path of a prefix, and the peer's number.
     Out(SmallVec<[&'g Group; 2]>, u32),
     Nothing,
@@ -138,7 +139,8 @@ impl Speaker {
     fn view(&self, table: RouteTable, family: Family) -> View<'_> {
         match table {
             RouteTable::Loc => View::Loc,
-            RouteTable::AdjIn(id) => self.ids.get(&id).map_or(View::Nothing, |n| View::In(*n)),
+            RouteTable::AdjIn(id) => self.ids.get(&id).map_or(View::Nothing, |n| View::In(*n, true)),
+            RouteTable::AdjInPost(id) => self.ids.get(&id).map_or(View::Nothing, |n| View::In(*n, false)),
             RouteTable::AdjOut(id) => self.out_view(id, family).unwrap_or(View::Nothing),
         }
     }
@@ -166,9 +168,11 @@ impl Speaker {
         });
         match view {
             View::Nothing => Vec::new(),
-            View::In(number) => infos
+            View::In(number, received) => infos
                 .filter(|(p, _)| p.source == *number)
-                .filter_map(|(p, i)| Some(PathInfo { attributes: self.received(p)?, ..i? }))
+                .filter_map(|(p, i)| {
+                    if *received { Some(PathInfo { attributes: self.received(p)?, ..i? }) } else { i }
+                })
                 .collect(),
             View::Loc => {
                 let mut infos: Vec<PathInfo> = infos.filter_map(|(_, i)| i).collect();
@@ -382,7 +386,7 @@ fn has<A: Key>(rib: &FamilyRib<A>, entry: &Entry<A>, slot: u32, view: &View<'_>)
     match view {
         View::Nothing => false,
         View::Loc => !entry.is_empty(),
-        View::In(number) => rib.table.paths(entry).any(|p| p.source == *number),
+        View::In(number, _) => rib.table.paths(entry).any(|p| p.source == *number),
         View::Out(groups, number) => groups.iter().any(|g| announced(g, slot, *number).is_some()),
     }
 }

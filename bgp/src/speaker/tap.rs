@@ -10,7 +10,7 @@ use std::time::Instant;
 use super::Speaker;
 use crate::api::{ConnId, Down, PeerId, State};
 use crate::session::conn::Conn;
-use crate::types::RouterId;
+use crate::types::{Family, RouterId};
 use crate::wire::{Frame, MessageKind, Negotiated, write_open};
 
 /// Octets of messages that wait to be taken, at most.
@@ -76,6 +76,8 @@ pub enum TapWhat {
         /// The session, when it is up now.
         session: Option<Arc<TapSession>>,
     },
+    /// Import policy was asked again about what the peer sent of this family, and may have decided otherwise.
+    Reimported(Family),
 }
 
 /// A session that is up.
@@ -195,6 +197,17 @@ impl Speaker {
         let (Some(peer), Ok(len)) = (peer, u16::try_from(octets.len())) else { return };
         let what = TapWhat::Message { sent, kind, len };
         self.tap.push(TapItem { peer, at: self.now, what }, octets);
+    }
+
+    /// Import policy was asked again about a family of peers, perhaps of all.
+    pub(super) fn tap_reimported(&mut self, family: Family) {
+        if !self.tap.on {
+            return;
+        }
+        for peer in self.peers.values().filter(|p| p.session.is_some()) {
+            let what = TapWhat::Reimported(family);
+            self.tap.push(TapItem { peer: peer.id, at: self.now, what }, &[]);
+        }
     }
 
     /// The last message of a connection that is gone already.

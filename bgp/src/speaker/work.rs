@@ -110,6 +110,7 @@ impl Speaker {
                 for (_, source) in self.shared.sources.iter_mut() {
                     source.family_mut(family).reimport = false;
                 }
+                self.tap_reimported(family);
             }
             Job::Reexport => {}
         }

@@ -1,25 +1,56 @@
 //! BMP stations (RFC 7854): whom an agent tells what its peers send.
 
+use std::fmt;
 use std::net::SocketAddr;
+use std::str::FromStr;
 
 use serde_json::Value;
 
 use super::ValueError;
 use super::json::{Extra, Fields, Writer, elements, value};
+use super::peer_options::words;
 
 /// One element of `bmp_stations`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BmpStation {
     /// Where it listens; the port is never 0.
     pub address: SocketAddr,
+    /// What it is told.
+    pub policy: BmpPolicy,
     /// Fields that are not named here.
     pub extra: Extra,
+}
+
+words! {
+    /// Which routes of peers a station is told (RFC 7854 5).
+    BmpPolicy: "write \"pre\", \"post\" or \"both\"" {
+        /// What peers send, before import policy.
+        Pre = "pre",
+        /// What import policy makes of it.
+        Post = "post",
+        /// Both.
+        Both = "both",
+    }
+}
+
+impl BmpPolicy {
+    /// Whether what peers send is told.
+    #[must_use]
+    pub fn pre(self) -> bool {
+        self != Self::Post
+    }
+
+    /// Whether what import policy makes of it is told.
+    #[must_use]
+    pub fn post(self) -> bool {
+        self != Self::Pre
+    }
 }
 
 const ADDRESS: &str = "write ADDRESS:PORT such as 192.0.2.50:11019 or [2001:db8::50]:11019";
 
 impl BmpStation {
-    /// Reads the list: `["192.0.2.50:11019", {"address": "[2001:db8::50]:11019"}]`.
+    /// Reads the list: `["192.0.2.50:11019", {"address": "[2001:db8::50]:11019", "policy": "both"}]`.
     ///
     /// # Errors
     /// When it is no list of addresses with ports, or names one twice.
@@ -37,29 +68,31 @@ impl BmpStation {
     }
 
     fn parse(value: Value) -> Result<Self, ValueError> {
-        let (address, extra) = match value {
+        let (address, policy, extra) = match value {
             Value::Object(_) => {
                 let mut fields = Fields::of(value)?;
                 let address = fields.parsed::<SocketAddr>("address", ADDRESS)?;
-                (address.ok_or_else(|| ValueError::missing("address", ADDRESS))?, fields.rest())
+                let policy = fields.parsed("policy", BmpPolicy::EXPECTED)?.unwrap_or(BmpPolicy::Pre);
+                (address.ok_or_else(|| ValueError::missing("address", ADDRESS))?, policy, fields.rest())
             }
-            other => (super::json::parsed(&other, ADDRESS)?, Extra::default()),
+            other => (super::json::parsed(&other, ADDRESS)?, BmpPolicy::Pre, Extra::default()),
         };
         if address.port() == 0 {
             return Err(ValueError::new("", format_args!("`{address}`"), ADDRESS));
         }
-        Ok(Self { address, extra })
+        Ok(Self { address, policy, extra })
     }
 
     /// The list as stored.
     #[must_use]
     pub fn list_to_value(list: &[Self]) -> Vec<u8> {
         let list = list.iter().map(|station| {
-            if station.extra.is_empty() {
+            if station.extra.is_empty() && station.policy == BmpPolicy::Pre {
                 return Value::String(station.address.to_string());
             }
             let mut writer = Writer::default();
             writer.put("address", station.address.to_string());
+            writer.put_text("policy", Some(&station.policy).filter(|policy| **policy != BmpPolicy::Pre));
             writer.object(&station.extra)
         });
         Value::Array(list.collect()).to_string().into_bytes()

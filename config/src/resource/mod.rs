@@ -48,7 +48,7 @@ pub use advertisement::{Community, PrefixAdvertisement};
 pub use affinity::{Affinity, AffinityState};
 pub use asn::{Asn, PeerAs};
 pub use block::{Attribute, BLOCK_LEN_V4, BLOCK_LEN_V6, Block, BlockAffinity};
-pub use bmp::BmpStation;
+pub use bmp::{BmpPolicy, BmpStation};
 pub use endpoint::{HostEndpoint, Nat, WorkloadEndpoint};
 pub use error::ValueError;
 pub use filter::{Filter, FilterDefault, FilterRule, FilterThen, RULES_MAX};

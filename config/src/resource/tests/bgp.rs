@@ -271,17 +271,20 @@ fn advertised_prefixes_with_communities_of_two_and_three_parts() {
 #[test]
 fn stations_are_addresses_with_ports() {
     let key = "/calico/bgp/v1/global/bmp_stations";
-    let value =
-        r#"["192.0.2.50:11019", {"address": "[2001:db8::50]:1"}, {"address": "192.0.2.50:2", "site": "b"}]"#;
+    let value = r#"["192.0.2.50:11019", {"address": "[2001:db8::50]:1", "policy": "pre"}, {"address": "192.0.2.50:2", "policy": "post"}]"#;
     let list = inside!(BmpStations, read(key, value));
     let addresses: Vec<String> = list.iter().map(|s| s.address.to_string()).collect();
     assert_eq!(addresses, ["192.0.2.50:11019", "[2001:db8::50]:1", "192.0.2.50:2"]);
-    let again = json!(["192.0.2.50:11019", "[2001:db8::50]:1", {"address": "192.0.2.50:2", "site": "b"}]);
+    let again =
+        json!(["192.0.2.50:11019", "[2001:db8::50]:1", {"address": "192.0.2.50:2", "policy": "post"}]);
+    let told: Vec<_> = list.iter().map(|s| (s.policy.pre(), s.policy.post())).collect();
+    assert_eq!(told, [(true, false), (true, false), (false, true)]);
     assert_eq!(rewritten(key, value), again);
     assert_eq!(inside!(BmpStations, read(key, "[]")), []);
     for (bad, says) in [
         (r#"["192.0.2.50"]"#, "`[0]`: found `192.0.2.50`; write ADDRESS:PORT"),
         (r#"["192.0.2.50:0"]"#, "`[0]`: found `192.0.2.50:0`"),
+        (r#"[{"address": "192.0.2.50:1", "policy": "after"}]"#, "`[0].policy`: found `after`; write \"pre\""),
         (r#"[{"port": 1}]"#, "`[0].address`: found nothing"),
         (r#"["192.0.2.50:1", "192.0.2.50:1"]"#, "`[1]`: found `192.0.2.50:1` again"),
         (r#""192.0.2.50:1""#, "write a JSON list"),

@@ -61,7 +61,7 @@ fn samples() -> Vec<(&'static str, Value)> {
         ),
         (
             "/calico/bgp/v1/host/h1/bmp_stations",
-            json!(["192.0.2.50:11019", {"address": "[2001:db8::50]:11019", "site": "b"}]),
+            json!(["192.0.2.50:11019", {"address": "[2001:db8::50]:11019", "policy": "both", "site": "b"}]),
         ),
         (
             "/calico/v1/ipam/v4/pool/10.0.0.0-16",

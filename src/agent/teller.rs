@@ -1,0 +1,442 @@
+//! What a BMP station is told, in order: from what the speaker says to the octets of messages (RFC 7854).
+//!
+//! ```text
+//!  pre-policy:   UPDATEs as they came; pages of the Adj-RIB-In as received
+//!  post-policy:  UPDATEs name routes --> the speaker says what import policy made of them, now --> announced or withdrawn
+//!                pages of the Adj-RIB-In after policy; again, when policy was asked again
+//! ```
+//!
+//! What is told after policy is the state of a route and not its story: routes that change faster than they are asked for are
+//! told once. Answers come over the same queue as messages, so that the last thing told of a route is how it is.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use tortie_bgp::attr::Attributes;
+use tortie_bgp::bmp::{Message, PeerDown, PeerHeader, PeerUp, Statistic, Statistics, Tlvs};
+use tortie_bgp::wire::{Entry, Frame, MessageKind, Negotiated, Update, UpdateTemplate, write_end_of_rib};
+use tortie_bgp::{
+    Down, DownCode, Family, PathInfo, PeerId, PeerStatus, RouteInfo, RouteMatch, RouteQuery, RouteTable,
+    State, TapItem, TapSession, TapWhat, Unusable,
+};
+use tortie_config::Cidr;
+use tortie_config::resource::BmpPolicy;
+
+use crate::speaker::{Heard, RouteOf, SpeakerHandle, TapReceiver, TapSender, ToSpeaker};
+
+/// Places of the table, or single routes, that one question looks at.
+const SLOTS: u32 = 1024;
+/// Routes that wait to be asked for; more, and the station is disconnected.
+const WAITING: usize = 512 * 1024;
+
+/// The station hears less than there is.
+#[derive(Debug)]
+pub(super) struct Lagging;
+
+/// A peer that the station knows as up.
+struct Known {
+    session: Arc<TapSession>,
+    /// The last NOTIFICATION, and whether we sent it.
+    notification: Option<(bool, Vec<u8>)>,
+}
+
+impl Known {
+    fn header(&self, at: Instant, post_policy: bool) -> PeerHeader {
+        PeerHeader { post_policy, ..header(&self.session, at) }
+    }
+
+    /// As what routes of this peer are told.
+    fn told(&self, post: bool) -> Negotiated {
+        let agreed = self.session.negotiated;
+        Negotiated {
+            add_path_send: agreed.add_path_receive,
+            // What the peer sent with whatever next hop is told with it, and what policy decided, too.
+            ext_nexthop: true,
+            ebgp: agreed.ebgp && !post,
+            ..agreed
+        }
+    }
+}
+
+/// A table that is still to be told, from this place on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Page {
+    peer: PeerId,
+    family: Family,
+    from: u32,
+    /// After import policy.
+    post: bool,
+    /// It was told before: what policy refuses now has to be withdrawn.
+    again: bool,
+}
+
+/// What the speaker was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Asked {
+    Nothing,
+    /// The first of `tables`.
+    Page,
+    /// Single routes.
+    Routes,
+}
+
+/// What the station has been told, and is to be told.
+pub(super) struct Teller {
+    pub(super) speaker: Arc<SpeakerHandle>,
+    sender: TapSender,
+    policy: BmpPolicy,
+    peers: HashMap<PeerId, Known>,
+    tables: VecDeque<Page>,
+    /// Routes that changed before policy and are to be told after it.
+    changed: BTreeSet<RouteOf>,
+    /// End-of-RIBs to be told after policy, when nothing is `changed` any more.
+    ends: Vec<(PeerId, Family)>,
+    asked: Asked,
+}
+
+impl Teller {
+    pub(super) fn new(speaker: Arc<SpeakerHandle>, sender: TapSender, policy: BmpPolicy) -> Self {
+        Self {
+            speaker,
+            sender,
+            policy,
+            peers: HashMap::new(),
+            tables: VecDeque::new(),
+            changed: BTreeSet::new(),
+            ends: Vec::new(),
+            asked: Asked::Nothing,
+        }
+    }
+
+    pub(super) fn hear(
+        &mut self,
+        heard: Heard,
+        queue: &TapReceiver,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Lagging> {
+        if queue.missed() > 0 {
+            return Err(Lagging);
+        }
+        match heard {
+            Heard::Sessions(sessions) => {
+                for session in sessions {
+                    for family in session.negotiated.families.iter() {
+                        let page = |post| Page { peer: session.peer, family, from: 0, post, again: false };
+                        self.tables.extend(self.policy.pre().then(|| page(false)));
+                        self.tables.extend(self.policy.post().then(|| page(true)));
+                    }
+                    self.up(session, out);
+                }
+            }
+            Heard::Tapped(tapped) => {
+                if tapped.dropped > 0 {
+                    return Err(Lagging);
+                }
+                for (item, octets) in tapped.iter() {
+                    self.item(item, octets, out);
+                }
+                if self.changed.len() > WAITING {
+                    return Err(Lagging);
+                }
+                if self.asked != Asked::Routes {
+                    self.end(out);
+                }
+            }
+            Heard::Routes(routes, next) => self.page(&routes, next, out),
+            Heard::Imported(routes) => self.imported(&routes, out),
+        }
+        Ok(())
+    }
+
+    /// Asks for the next thing, one at a time: tables first. It comes over the queue.
+    pub(super) fn ask(&mut self) {
+        if self.asked != Asked::Nothing {
+            return;
+        }
+        let sender = self.sender.clone();
+        // A busy speaker is asked again with the next thing that is heard.
+        if let Some(page) = self.tables.front().copied() {
+            let question = ToSpeaker::Query(Box::new(move |view| {
+                let table = if page.post { RouteTable::AdjInPost } else { RouteTable::AdjIn };
+                let query = RouteQuery { table: table(page.peer), matching: RouteMatch::All(page.family) };
+                let (routes, next) = view.walk(query, page.from, SLOTS, usize::MAX);
+                sender.give(Heard::Routes(routes, next));
+            }));
+            if self.speaker.send(question).is_ok() {
+                self.asked = Asked::Page;
+            }
+        } else if !self.changed.is_empty() {
+            let part: Vec<RouteOf> =
+                std::iter::from_fn(|| self.changed.pop_first()).take(SLOTS as usize).collect();
+            let asked = part.clone();
+            let question = ToSpeaker::Query(Box::new(move |view| {
+                let state = |(peer, prefix, id): RouteOf| {
+                    let query = RouteQuery {
+                        table: RouteTable::AdjInPost(peer),
+                        matching: RouteMatch::Exact(prefix),
+                    };
+                    let paths = view.routes(query, None, 1).into_iter().flat_map(|r| r.paths);
+                    let mut path = paths.filter(|p| p.path_id.unwrap_or(0) == id);
+                    ((peer, prefix, id), path.find(is_accepted).map(|p| p.attributes))
+                };
+                sender.give(Heard::Imported(asked.into_iter().map(state).collect()));
+            }));
+            if self.speaker.send(question).is_ok() {
+                self.asked = Asked::Routes;
+            } else {
+                self.changed.extend(part);
+            }
+        }
+    }
+
+    fn up(&mut self, session: Arc<TapSession>, out: &mut Vec<u8>) {
+        let up = PeerUp {
+            local: session.local.ip().to_canonical(),
+            local_port: session.local.port(),
+            remote_port: session.remote.port(),
+            sent: &session.sent_open,
+            received: &session.received_open,
+            information: Tlvs::default(),
+        };
+        Message::PeerUp { peer: header(&session, session.up_at), up }.write(out);
+        self.peers.insert(session.peer, Known { session, notification: None });
+    }
+
+    fn item(&mut self, item: &TapItem, octets: &[u8], out: &mut Vec<u8>) {
+        match &item.what {
+            TapWhat::Message { sent: false, kind: MessageKind::Update, .. } => {
+                let Some(known) = self.peers.get(&item.peer) else { return };
+                if self.policy.pre() {
+                    let peer = known.header(item.at, false);
+                    Message::RouteMonitoring { peer, update: octets }.write(out);
+                }
+                if self.policy.post() {
+                    self.changes(item.peer, octets);
+                }
+            }
+            TapWhat::Message { sent, kind: MessageKind::Notification, .. } => {
+                if let Some(known) = self.peers.get_mut(&item.peer) {
+                    known.notification = Some((*sent, octets.to_vec()));
+                }
+            }
+            TapWhat::Message { .. } => {}
+            TapWhat::State { from, to, down, session } => {
+                if *from == State::Established && *to != State::Established {
+                    self.down(item, down.as_ref(), out);
+                }
+                if let Some(session) = session {
+                    self.up(Arc::clone(session), out);
+                }
+            }
+            TapWhat::Reimported(family) => {
+                let page = Page { peer: item.peer, family: *family, from: 0, post: true, again: true };
+                // One whose first page is under way may have looked too early.
+                let queued = self.tables.iter().skip(usize::from(self.asked == Asked::Page));
+                if self.policy.post()
+                    && self.peers.contains_key(&item.peer)
+                    && !queued.into_iter().any(|p| *p == page)
+                {
+                    self.tables.push_back(page);
+                }
+            }
+        }
+    }
+
+    /// The routes that an UPDATE names.
+    fn changes(&mut self, peer: PeerId, octets: &[u8]) {
+        let Some(known) = self.peers.get(&peer) else { return };
+        let Ok(Some(frame)) = Frame::next(octets, true) else { return };
+        // One that ends the session is followed by its Peer Down.
+        let Ok(update) = Update::decode(frame.body, &known.session.negotiated) else { return };
+        self.ends.extend(update.end_of_rib.map(|family| (peer, family)));
+        for nlri in update.reach.iter().map(|r| &r.nlri).chain(&update.withdrawn) {
+            let v4 = nlri.v4().map(|e| (IpAddr::from(e.prefix.0.to_be_bytes()), e.prefix.1, e.path_id));
+            let v6 = nlri.v6().map(|e| (IpAddr::from(e.prefix.0.to_be_bytes()), e.prefix.1, e.path_id));
+            let routes =
+                v4.chain(v6).filter_map(|(addr, len, id)| Some((peer, Cidr::new(addr, len).ok()?, id)));
+            self.changed.extend(routes);
+        }
+    }
+
+    fn down(&mut self, item: &TapItem, down: Option<&Down>, out: &mut Vec<u8>) {
+        let Some(known) = self.peers.remove(&item.peer) else { return };
+        // The first stays while its page is under way.
+        let front = if self.asked == Asked::Page { self.tables.pop_front() } else { None };
+        self.tables.retain(|page| page.peer != item.peer);
+        self.tables.extend(front);
+        self.tables.rotate_right(usize::from(front.is_some()));
+        self.changed.retain(|(peer, ..)| *peer != item.peer);
+        self.ends.retain(|(peer, _)| *peer != item.peer);
+        let reason = match (&known.notification, down.map(|d| d.code)) {
+            (Some((true, octets)), _) => PeerDown::LocalNotification(octets),
+            (Some((false, octets)), _) => PeerDown::RemoteNotification(octets),
+            (None, Some(DownCode::Config)) => PeerDown::NotMonitored,
+            // RFC 4271 8.1.2, event 2: ManualStop.
+            (None, Some(DownCode::Admin)) => PeerDown::LocalEvent(2),
+            (None, _) => PeerDown::RemoteClosed,
+        };
+        Message::PeerDown { peer: header(&known.session, item.at), reason }.write(out);
+    }
+
+    fn page(&mut self, routes: &[RouteInfo], next: Option<u32>, out: &mut Vec<u8>) {
+        self.asked = Asked::Nothing;
+        let Some(page) = self.tables.pop_front() else { return };
+        let Some(known) = self.peers.get(&page.peer) else { return };
+        let peer = known.header(known.session.up_at, page.post);
+        let mut told = Told::new(page.family, known.told(page.post), peer);
+        for route in routes {
+            for path in &route.paths {
+                let id = path.path_id.unwrap_or(0);
+                match is_accepted(path) || !page.post && !path.stale {
+                    true => told.announced(&path.attributes, route.prefix, id),
+                    false if page.again => told.withdrawn.push((route.prefix, id)),
+                    false => {}
+                }
+            }
+        }
+        told.write(out);
+        match next {
+            Some(from) => self.tables.push_front(Page { from, ..page }),
+            None if page.again => {}
+            None => end_of_rib(page.family, peer, out),
+        }
+        self.end(out);
+    }
+
+    fn imported(&mut self, routes: &[(RouteOf, Option<Arc<Attributes>>)], out: &mut Vec<u8>) {
+        self.asked = Asked::Nothing;
+        let family_of =
+            |prefix: &Cidr| if prefix.is_v4() { Family::Ipv4Unicast } else { Family::Ipv6Unicast };
+        // They come in the order of peers and prefixes.
+        for run in routes.chunk_by(|((a, p, _), _), ((b, q, _), _)| a == b && family_of(p) == family_of(q)) {
+            let Some(((peer, prefix, _), _)) = run.first() else { continue };
+            let Some(known) = self.peers.get(peer) else { continue };
+            let header = known.header(Instant::now(), true);
+            let mut told = Told::new(family_of(prefix), known.told(true), header);
+            for ((_, prefix, id), attributes) in run {
+                match attributes {
+                    Some(attributes) => told.announced(attributes, *prefix, *id),
+                    None => told.withdrawn.push((*prefix, *id)),
+                }
+            }
+            told.write(out);
+        }
+        self.end(out);
+    }
+
+    /// Tells End-of-RIBs whose routes have been told.
+    fn end(&mut self, out: &mut Vec<u8>) {
+        if !self.changed.is_empty() {
+            return;
+        }
+        for (peer, family) in std::mem::take(&mut self.ends) {
+            if let Some(known) = self.peers.get(&peer) {
+                end_of_rib(family, known.header(Instant::now(), true), out);
+            }
+        }
+    }
+
+    pub(super) fn statistics(&self, status: &PeerStatus, out: &mut Vec<u8>) {
+        let Some(known) = self.peers.get(&status.id) else { return };
+        let mut list = Vec::new();
+        let sum = |of: fn(&tortie_bgp::FamilyStatus) -> u32| status.families.iter().map(of).sum::<u32>();
+        Statistics::push(&mut list, Statistic::Rejected(sum(|f| f.filtered)));
+        Statistics::push(&mut list, Statistic::AdjIn(sum(|f| f.received).into()));
+        Statistics::push(&mut list, Statistic::Loc(sum(|f| f.best).into()));
+        for f in &status.families {
+            let (afi, safi) = (f.family.afi(), f.family.safi());
+            Statistics::push(&mut list, Statistic::AdjInFamily(afi, safi, f.received.into()));
+        }
+        if let Ok(statistics) = Statistics::new(&list) {
+            Message::Statistics { peer: header(&known.session, Instant::now()), statistics }.write(out);
+        }
+    }
+}
+
+/// Routes of a peer and a family that are about to be told.
+struct Told<'a> {
+    family: Family,
+    session: Negotiated,
+    peer: PeerHeader,
+    announced: HashMap<&'a Attributes, Vec<(Cidr, u32)>>,
+    withdrawn: Vec<(Cidr, u32)>,
+}
+
+impl<'a> Told<'a> {
+    fn new(family: Family, session: Negotiated, peer: PeerHeader) -> Self {
+        Self { family, session, peer, announced: HashMap::new(), withdrawn: Vec::new() }
+    }
+
+    fn announced(&mut self, attributes: &'a Arc<Attributes>, prefix: Cidr, id: u32) {
+        self.announced.entry(&**attributes).or_default().push((prefix, id));
+    }
+
+    fn write(self, out: &mut Vec<u8>) {
+        if !self.withdrawn.is_empty() {
+            let template = UpdateTemplate::withdrawal(self.family, &self.session);
+            monitor(&template, &self.withdrawn, self.peer, out);
+        }
+        for (attributes, routes) in self.announced {
+            if let Ok(template) = UpdateTemplate::new(attributes, self.family, &self.session) {
+                monitor(&template, &routes, self.peer, out);
+            }
+        }
+    }
+}
+
+/// Route Monitoring messages of routes that share all but their prefixes.
+fn monitor(template: &UpdateTemplate, routes: &[(Cidr, u32)], peer: PeerHeader, out: &mut Vec<u8>) {
+    let (mut updates, mut ends) = (Vec::new(), Vec::new());
+    match template.family() {
+        Family::Ipv4Unicast => {
+            let entries = routes.iter().filter_map(|(prefix, id)| match prefix.addr() {
+                IpAddr::V4(a) => Some(Entry { prefix: (u32::from(a), prefix.len()), path_id: *id }),
+                IpAddr::V6(_) => None,
+            });
+            template.write(&mut updates, entries, |end| ends.push(end));
+        }
+        Family::Ipv6Unicast => {
+            let entries = routes.iter().filter_map(|(prefix, id)| match prefix.addr() {
+                IpAddr::V6(a) => Some(Entry { prefix: (u128::from(a), prefix.len()), path_id: *id }),
+                IpAddr::V4(_) => None,
+            });
+            template.write(&mut updates, entries, |end| ends.push(end));
+        }
+    }
+    let mut start = 0;
+    for end in ends {
+        let update = updates.get(start..end).unwrap_or_default();
+        Message::RouteMonitoring { peer, update }.write(out);
+        start = end;
+    }
+}
+
+fn end_of_rib(family: Family, peer: PeerHeader, out: &mut Vec<u8>) {
+    let mut update = Vec::new();
+    write_end_of_rib(family, &mut update);
+    Message::RouteMonitoring { peer, update: &update }.write(out);
+}
+
+/// Whether import policy accepted it. What is kept from before a restart of the peer was not sent in this session.
+fn is_accepted(path: &PathInfo) -> bool {
+    !path.stale && !matches!(path.unusable, Some(Unusable::Filtered(_)))
+}
+
+fn header(session: &TapSession, at: Instant) -> PeerHeader {
+    let ago = Instant::now().saturating_duration_since(at);
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let since = since.saturating_sub(ago);
+    PeerHeader {
+        kind: 0,
+        post_policy: false,
+        as2: !session.negotiated.as4,
+        distinguisher: 0,
+        address: session.remote.ip().to_canonical(),
+        asn: session.asn,
+        router_id: session.router_id.0.into(),
+        seconds: u32::try_from(since.as_secs()).unwrap_or(u32::MAX),
+        micros: since.subsec_micros(),
+    }
+}
