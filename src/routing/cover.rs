@@ -25,6 +25,9 @@ fn longest<'a>(prefix: &Cidr, at_most: impl Fn(&Cidr) -> Option<&'a Cidr>) -> Op
 
 /// The longest element of a set that covers `prefix`.
 pub(super) fn in_set<'a>(set: &'a BTreeSet<Cidr>, prefix: &Cidr) -> Option<&'a Cidr> {
+    if set.is_empty() {
+        return None;
+    }
     longest(prefix, |limit| set.range(..=*limit).next_back())
 }
 

@@ -87,9 +87,10 @@ impl ViewPolicy {
         attributes: &Attributes,
         answer: impl FnOnce(&FilterRoute<'_>) -> T,
     ) -> T {
-        let route = FilterRoute::local(prefix);
+        let mut route = FilterRoute::local(prefix);
         if policy.filters.is_empty() {
-            return answer(&FilterRoute { source: source(from), ..route });
+            route.source = source(from);
+            return answer(&route);
         }
         let path: SmallVec<[u32; 16]> = attributes.as_path.ases().collect();
         let prepend_as = from.ebgp.then_some(from.asn);
@@ -104,10 +105,11 @@ impl ViewPolicy {
         route: &RouteView<'_>,
         answer: impl FnOnce(&FilterRoute<'_>) -> T,
     ) -> T {
-        let plain = FilterRoute::local(route.prefix);
+        let mut plain = FilterRoute::local(route.prefix);
         let from = route.from.as_ref();
         if policy.filters.is_empty() {
-            return answer(&FilterRoute { source: from.map_or(RouteSource::Local, source), ..plain });
+            plain.source = from.map_or(RouteSource::Local, source);
+            return answer(&plain);
         }
         let plain = FilterRoute { prepend_as: to.ebgp.then_some(to.local_asn), ..plain };
         let path: SmallVec<[u32; 16]> = route.attributes.as_path.ases().collect();
@@ -183,9 +185,13 @@ impl Policy for ViewPolicy {
             if !answer.accept {
                 return Export::withhold(answer.gate);
             }
-            Export::announce(answer.gate)
-                .with_edits(self.edits(policy, 1, &answer.changes))
-                .with_communities(answer.communities, answer.large_communities)
+            let mut export = Export::announce(answer.gate);
+            if !answer.changes.is_empty() {
+                export.edits = self.edits(policy, 1, &answer.changes);
+            }
+            export.communities = SmallVec::from_vec(answer.communities);
+            export.large_communities = SmallVec::from_vec(answer.large_communities);
+            export
         });
         answer.unwrap_or_else(|| Export::withhold(UNKNOWN_CLASS))
     }

@@ -15,8 +15,10 @@ use super::driver::{Driver, register};
 
 /// Bytes read from a connection in a turn.
 pub(super) const READ: usize = 64 * 1024;
-/// Bytes asked for and written to a connection in a turn; also the most that a full socket leaves in memory.
+/// Bytes asked for and written to a connection at a time; also the most that a full socket leaves in memory.
 pub(super) const WRITE: usize = 16 * 1024;
+/// Writes to a connection in a turn: what it is told of what was read should not fall behind.
+const WRITES: usize = READ / WRITE;
 /// Connections accepted from a listener in a turn.
 const ACCEPT: usize = 256;
 /// How long a forgotten connection may take to take our last bytes and close its side.
@@ -109,9 +111,9 @@ impl Driver {
             Stage::Dialling(peer) => self.dialled(id, peer),
             Stage::Open => {
                 self.read(id);
-                self.write(id);
+                self.write_some(id);
             }
-            Stage::Flushing => self.write(id),
+            Stage::Flushing => self.write_some(id),
             Stage::Draining => self.drain(id),
         }
     }
@@ -183,10 +185,20 @@ impl Driver {
         self.events();
     }
 
-    fn write(&mut self, id: ConnId) {
-        let (Some(conn), Some(core)) = (self.conns.get_mut(id), &mut self.core) else { return };
+    fn write_some(&mut self, id: ConnId) {
+        for _ in 0..WRITES {
+            if !self.write(id) {
+                return;
+            }
+        }
+        self.conns.enqueue(id);
+    }
+
+    /// `true`: there is more, and room for it.
+    fn write(&mut self, id: ConnId) -> bool {
+        let (Some(conn), Some(core)) = (self.conns.get_mut(id), &mut self.core) else { return false };
         if !conn.writable || conn.broken.is_some() {
-            return;
+            return false;
         }
         let wrote = if conn.rest.is_empty() {
             if conn.wants {
@@ -211,13 +223,13 @@ impl Driver {
                 }
             })
         };
+        let mut more = false;
         match wrote {
             Ok(()) => {
                 conn.writable = conn.rest.is_empty();
+                more = conn.writable && conn.wants;
                 if conn.rest.is_empty() && conn.stage == Stage::Flushing && !conn.wants {
                     self.shut(id);
-                } else if conn.writable && conn.wants {
-                    self.conns.enqueue(id);
                 }
             }
             Err(e) => {
@@ -233,6 +245,7 @@ impl Driver {
             }
         }
         self.events();
+        more
     }
 
     /// All is written: ends our side.

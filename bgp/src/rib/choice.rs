@@ -183,6 +183,25 @@ pub(crate) fn nth<A: Key>(shared: &Shared, table: &Table<A>, entry: &Entry<A>, p
     all.iter().find(|(_, c)| *c == won).map(|(p, _)| *p)
 }
 
+/// Decides between the best path, which alone had its rank, and one that came with the same rank; the better one first.
+pub(super) fn duel(
+    shared: &Shared,
+    family: crate::Family,
+    best: &Path,
+    other: &Path,
+) -> Option<(Path, Path)> {
+    let lost = decision::decide(&[candidate(shared, family, best)?, candidate(shared, family, other)?]);
+    let [mut first, mut second] = match lost.first()? {
+        None => [*best, *other],
+        Some(_) => [*other, *best],
+    };
+    // No local path is among them: there is one of a prefix, and its rank is its own.
+    (first.multipath, first.tied) = (true, true);
+    second.multipath = lost.iter().any(|step| step.is_some() && decision::is_multipath(*step));
+    second.tied = true;
+    Some((first, second))
+}
+
 /// Counts a path for its peer, or no longer.
 pub(super) fn count(shared: &mut Shared, family: crate::Family, path: Path, add: bool) {
     let Some(source) = shared.sources.get_mut(path.source) else { return };

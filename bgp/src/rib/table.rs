@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use tortie_config::Cidr;
 
 use super::Shared;
-use super::choice::{Change, Effect, Scope, count, is_usable};
+use super::choice::{Change, Effect, Scope, count, duel, is_usable};
 use super::entry::{Entry, Key, LocalRoute, NO_PATH, Path, flag, source_bit};
 use super::import::Judged;
 use super::index::{Index, MAX_ID};
@@ -213,23 +213,29 @@ impl<A: Key> Table<A> {
             return self.redecide(shared, slot, Scope::All, change);
         }
         let effect = self.effect(shared, &entry, &path);
-        // Behind the first path, or in its place.
-        let (first, second) = if effect == Effect::Takes {
-            (
-                Path { multipath: true, tied: true, ..path },
-                Path { multipath: false, tied: false, ..entry.first },
-            )
-        } else {
-            let tied = effect != Effect::None;
-            (entry.first, Path { next: entry.first.next, tied, ..path })
+        let scope = match effect {
+            Effect::None | Effect::Takes => None,
+            Effect::Decide(scope) => Some(scope),
         };
-        let next = self.paths.insert(second);
+        let alone = scope == Some(Scope::Tied) && entry.flags & flag::TIES == 0;
+        let decided = if alone { duel(shared, A::FAMILY, &entry.first, &path) } else { None };
+        // Behind the first path, or in its place.
+        let (first, second) = match (decided, effect) {
+            (Some(decided), _) => decided,
+            (None, Effect::Takes) => {
+                let before = Path { multipath: false, tied: false, ..entry.first };
+                (Path { multipath: true, tied: true, ..path }, before)
+            }
+            (None, _) => (entry.first, Path { tied: effect != Effect::None, ..path }),
+        };
+        let next = self.paths.insert(Path { next: entry.first.next, ..second });
         if let Some(place) = self.entries.get_mut(slot) {
             place.first = Path { next, ..first };
+            place.flags |= if decided.is_some() { flag::TIES } else { 0 };
         }
-        match effect {
-            Effect::None | Effect::Takes => self.settle(shared, slot, change),
-            Effect::Decide(scope) => self.redecide(shared, slot, scope, change),
+        match scope.filter(|_| decided.is_none()) {
+            None => self.settle(shared, slot, Change { used: change.used || second.multipath, ..change }),
+            Some(scope) => self.redecide(shared, slot, scope, change),
         }
     }
 

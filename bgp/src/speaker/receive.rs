@@ -20,8 +20,8 @@ use crate::session::role;
 use crate::types::Family;
 use crate::wire::{ErrorCode, Frame, MessageKind, Negotiated, Nlri, Notification, Open, Update};
 
-/// Messages of a connection that one call reads.
-const MESSAGES: usize = 64;
+/// Messages of a connection that one call reads: short ones cost about as much as the prefixes of [`OCTETS`].
+const MESSAGES: usize = 512;
 /// Octets of a connection that one call reads, the last message apart.
 const OCTETS: usize = 64 * 1024;
 /// Octets that one call reads from connections that waited.
