@@ -41,11 +41,16 @@ impl Index {
         at
     }
 
-    /// The number where the search for this hash begins, if it may be the one that is looked for.
+    /// What stands where the search for this hash begins.
     #[inline]
-    pub(crate) fn guess(&self, hash: u64) -> Option<u32> {
-        let word = self.slots.get(self.start(hash)).copied()?;
-        (word & !ID_MASK == self::word(hash, 0) && word < GONE).then_some(word & ID_MASK)
+    pub(crate) fn place(&self, hash: u64) -> u32 {
+        self.slots.get(self.start(hash)).copied().unwrap_or(EMPTY)
+    }
+
+    /// The number that stands there, if it may be the one that is looked for.
+    #[inline]
+    pub(crate) fn guess(hash: u64, place: u32) -> Option<u32> {
+        (place & !ID_MASK == word(hash, 0) && place < GONE).then_some(place & ID_MASK)
     }
 
     /// The number with this hash for which `is` holds.

@@ -97,11 +97,16 @@ impl<A: Key> Table<A> {
     pub(crate) fn approach(&self, prefixes: impl Iterator<Item = (A, u8)>) {
         // A small index lies near the processor anyhow.
         if self.index.memory() > 256 * 1024 {
-            let mut slots = [None; AHEAD];
-            for (slot, (address, len)) in slots.iter_mut().zip(prefixes) {
-                *slot = self.index.guess(address.hash(len));
+            let (mut hashes, mut places) = ([0; AHEAD], [0; AHEAD]);
+            for (hash, (address, len)) in hashes.iter_mut().zip(prefixes) {
+                *hash = address.hash(len);
             }
-            let entries = slots.iter().flatten().filter_map(|slot| self.entries.get(*slot));
+            // No branch may hang on what is read before all reads are under way.
+            for (place, hash) in places.iter_mut().zip(hashes) {
+                *place = self.index.place(hash);
+            }
+            let slots = hashes.iter().zip(places).filter_map(|(hash, place)| Index::guess(*hash, place));
+            let entries = slots.filter_map(|slot| self.entries.get(slot));
             std::hint::black_box(entries.fold(0, |seen, entry| seen ^ entry.flags));
         }
     }

@@ -265,7 +265,8 @@ fn one_call_reads_a_bounded_number_of_messages_and_says_so() {
     let feed: Vec<u8> = (0..2000).flat_map(|n| update(n..n + 1)).collect();
     let received = |h: &Hand| h.speaker.peer(PeerId(1), h.now).unwrap().families[0].received;
     hand.give(Input::Data(CONN, &feed));
-    assert!(received(&hand) <= 1024, "{}", received(&hand));
+    // As it comes, as what waits, and as what waits when the next hop is known.
+    assert!(received(&hand) <= 3 * 512, "{}", received(&hand));
     assert_eq!(hand.speaker.read_room(CONN), 0, "no more before this is read");
     assert!(hand.speaker.poll_timeout().unwrap() <= hand.now);
     hand.rest();
