@@ -99,6 +99,18 @@ fn every_cell_names_a_test_that_runs() {
 }
 
 #[test]
+fn what_needs_no_daemon_names_its_tests() {
+    let (tests, rows) = (tests(), table("### Proven without these daemons"));
+    assert_eq!(rows[0], ["feature", "document", "proven by"]);
+    assert!(rows.len() > 1);
+    for row in &rows[1..] {
+        assert!(row.len() == 3 && row.iter().all(|cell| !cell.is_empty()), "{row:?}");
+        assert!(!names(&row[2]).is_empty(), "{row:?}");
+        assert_eq!(wrong_names(&row[2], &tests), None, "{}", row[0]);
+    }
+}
+
+#[test]
 fn what_is_not_proven_says_what_it_lacks() {
     let (tests, rows) = (tests(), table("### Not proven yet"));
     assert_eq!(rows[0], ["feature", "document", "proven by", "lacks"]);
