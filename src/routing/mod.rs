@@ -24,8 +24,12 @@ mod gates;
 mod local;
 mod notes;
 mod originate;
+#[cfg(test)]
+mod peer_tests;
 mod peers;
 mod plan;
+#[cfg(test)]
+mod plan_tests;
 mod ranges;
 #[cfg(test)]
 mod tests;
