@@ -7,7 +7,7 @@ use tortie::speaker::SpeakerFact;
 use tortie_bgp::{DownCode, State};
 
 use crate::net;
-use crate::node::{Node, cidr, intent, peer, wait};
+use crate::node::{Node, SOON, cidr, intent, peer, wait, wait_for};
 use crate::rig::{Kind, PASSWORD, Them, V4, V6, Wish, us};
 
 /// Segments that the kernel dropped because of their MD5 signature: a wrong one or none, and one that nobody asked for.
@@ -100,7 +100,7 @@ fn they_dial(kind: Kind, over_ipv6: bool) {
     if matches!(kind, Kind::Bird | Kind::Gobgp | Kind::Openbgpd) {
         return;
     }
-    wait("an attempt from outside", || match refused().1 > unexpected {
+    wait_for(SOON * 2, "an attempt from outside", || match refused().1 > unexpected {
         true => Ok(()),
         false => Err(them.log()),
     });

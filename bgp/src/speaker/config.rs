@@ -219,6 +219,7 @@ impl Speaker {
         for family in Family::ALL {
             self.drop_stale(number, family);
         }
+        self.may_fade(number);
     }
 
     fn count_transit(&mut self, number: u32, add: bool) {
