@@ -9,11 +9,11 @@
 //!  feeds main, blocks --> core.rs: Model -> routing -> intents --> kernel (only writer) <-- watch
 //!  API <--- Ask --------->   |  ^                                    | facts
 //!  cache, status key         |  +------------------------------------+--- speaker (all BGP sockets)
-//!                            +--> effects: intents, next hops, sweep      | learned, one batch at a time
+//!                            +--> effects: intents, next hops, sweep      | learned, two batches at a time
 //!                                                                         +----------> kernel
 //! ```
 //!
-//! Facts come over unbounded channels on purpose: their number is bounded at the source (one batch of routes under way,
+//! Facts come over unbounded channels on purpose: their number is bounded at the source (two batches of routes under way,
 //! one state a peer, one entry a tracked next hop), and a thread that waits for the core could wait for itself.
 //!
 //! A panic in any thread ends the process: kernel state stays, graceful restart covers it, the supervisor restarts.

@@ -196,9 +196,7 @@ impl Driver {
 
     fn letters(&mut self) {
         let letters = self.inbox.take();
-        if letters.kernel_took {
-            self.feed.took();
-        }
+        self.feed.took(letters.kernel_took);
         if let Some((intent, change)) = letters.intent.filter(|_| self.stopping.is_none()) {
             self.apply(intent, change);
         }

@@ -1,7 +1,6 @@
-//! Changed best paths on their way to the kernel thread: one batch at a time.
+//! Changed best paths on their way to the kernel thread: one batch that it works on and one that it finds when it is done.
 //!
-//! While the kernel works on a batch, changed prefixes stay in the speaker's set, where a prefix that changes ten times
-//! is still one.
+//! Meanwhile changed prefixes stay in the speaker's set, where a prefix that changes ten times is still one.
 
 use std::time::{Duration, Instant};
 
@@ -14,6 +13,9 @@ use super::api::{ChangeIds, FactSink, LearnedSink, SpeakerFact};
 /// Prefixes in a batch.
 const BATCH: usize = 1024;
 
+/// Batches that are with the kernel thread.
+const OUT: usize = 2;
+
 /// How long after the kernel thread had no room for a batch it is offered again.
 const RETRY: Duration = Duration::from_millis(10);
 
@@ -23,8 +25,8 @@ pub(super) struct Feed {
     on: bool,
     changes: ChangeIds,
     dirty: bool,
-    /// A batch is with the kernel thread.
-    out: bool,
+    /// Batches that are with the kernel thread now.
+    out: usize,
     /// A batch that found no room, and when to offer it again.
     held: Option<(Vec<LearnedChange>, Instant)>,
     scratch: Vec<BestChange>,
@@ -32,15 +34,16 @@ pub(super) struct Feed {
 
 impl Feed {
     pub(super) fn new(sink: LearnedSink, on: bool, changes: ChangeIds) -> Self {
-        Self { sink, on, changes, dirty: false, out: false, held: None, scratch: Vec::new() }
+        Self { sink, on, changes, dirty: false, out: 0, held: None, scratch: Vec::new() }
     }
 
     pub(super) fn changed(&mut self) {
         self.dirty = true;
     }
 
-    pub(super) fn took(&mut self) {
-        self.out = false;
+    /// The kernel thread is done with so many batches.
+    pub(super) fn took(&mut self, batches: usize) {
+        self.out = self.out.saturating_sub(batches);
     }
 
     /// When [`Self::run`] wants to be called though nothing happened.
@@ -50,7 +53,7 @@ impl Feed {
 
     /// Something can be done at once.
     pub(super) fn busy(&self) -> bool {
-        self.dirty && !self.out && self.held.is_none()
+        self.dirty && self.out < OUT && self.held.is_none()
     }
 
     pub(super) fn run(&mut self, speaker: &mut Speaker, facts: &mut FactSink, now: Instant) {
@@ -89,7 +92,7 @@ impl Feed {
 
     fn offer(&mut self, batch: Vec<LearnedChange>, now: Instant) {
         match (self.sink)(batch) {
-            Ok(()) => self.out = true,
+            Ok(()) => self.out += 1,
             Err(batch) => self.held = Some((batch, now + RETRY)),
         }
     }

@@ -35,7 +35,8 @@ pub(super) struct Letters {
     /// Taken before the orders: an order always sees an intent at least as new as when it was given.
     pub(super) intent: Option<(Arc<RoutingIntent>, ChangeId)>,
     pub(super) next_hops: FxHashMap<IpAddr, Option<Resolved>>,
-    pub(super) kernel_took: bool,
+    /// Batches that the kernel thread is done with.
+    pub(super) kernel_took: usize,
     pub(super) orders: VecDeque<Order>,
 }
 
@@ -80,7 +81,7 @@ impl Inbox {
                 None
             }
             ToSpeaker::KernelTook => {
-                letters.kernel_took = true;
+                letters.kernel_took += 1;
                 None
             }
             // These come once in a life and must not be lost.
@@ -151,6 +152,15 @@ mod tests {
         assert!(matches!(letters.orders[0], Order::Reset(..)));
         assert!(matches!(letters.orders[1], Order::LocalReady));
         assert!(inbox.take().orders.is_empty());
+    }
+
+    #[test]
+    fn each_batch_that_the_kernel_took_counts() {
+        let inbox = Inbox::new().unwrap();
+        inbox.put(ToSpeaker::KernelTook).unwrap();
+        inbox.put(ToSpeaker::KernelTook).unwrap();
+        assert_eq!(inbox.take().kernel_took, 2);
+        assert_eq!(inbox.take().kernel_took, 0);
     }
 
     #[test]

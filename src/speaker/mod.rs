@@ -2,8 +2,8 @@
 //!
 //! It owns every BGP socket and the only clock that BGP sees. It decides nothing about routes (that is `routing`,
 //! through `policy`) and nothing about sessions (that is `tortie-bgp`), and it never waits for anybody: letters to it
-//! are merged in its `inbox`, facts go to a sink that must not wait, learned routes to the kernel thread one batch at
-//! a time.
+//! are merged in its `inbox`, facts go to a sink that must not wait, learned routes to the kernel thread in batches,
+//! two of them at a time.
 //!
 //! ```text
 //!  agent  --ToSpeaker--> inbox --+                     +--> SpeakerFact --> agent
