@@ -20,6 +20,9 @@ const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
 const SOON: Duration = Duration::from_secs(30);
 const PREFIXES: [&str; 4] = ["198.51.100.0/24", "198.51.100.128/25", "203.0.113.0/24", "203.0.113.7/32"];
 
+/// Others' readers of MRT, which print the same form: that of RIPE, and that of mrtparse.
+const REFEREES: [&str; 2] = ["bgpdump", "mrt2bgpdump"];
+
 struct Running(Child);
 
 impl Drop for Running {
@@ -235,8 +238,8 @@ fn a_file_is_played_recorded_and_dumped() {
         assert!(route["asPath"].as_str().unwrap().starts_with("65002 64500 20000"), "{route}");
         assert_eq!(route["communities"], serde_json::json!(["64500:7"]));
     }
-    if let Some(bgpdump) = tool("bgpdump") {
-        let output = Command::new(bgpdump).arg("-m").arg(&dump).output().unwrap();
+    for referee in REFEREES.iter().filter_map(|name| tool(name)) {
+        let output = Command::new(referee).arg("-m").arg(&dump).output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
         assert_eq!(text.lines().count(), 4, "{text}");
         assert!(
@@ -263,6 +266,7 @@ fn a_file_is_played_recorded_and_dumped() {
     assert_eq!(lines.iter().filter(|l| l["type"] == "open").count(), 2);
     assert!(lines.iter().any(|l| l["type"] == "state" && l["to"] == "Established"), "{lines:?}");
     assert!(lines.iter().any(|l| l["type"] == "state" && l["from"] == "Established"), "{lines:?}");
+    // mrtparse 1.6 fails on every record with microseconds.
     if let Some(bgpdump) = tool("bgpdump") {
         let output = Command::new(bgpdump).arg("-m").arg(&updates).output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();

@@ -9,12 +9,12 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 DIR=$(realpath -m "${1:-target/peers}")
-STAMP="peers 7"
+STAMP="peers 8"
 PATH=$PATH:/usr/sbin:/sbin
 has() { command -v "$1" >/dev/null; }
 if [ "$(cat "$DIR/stamp" 2>/dev/null)" = "$STAMP" ] && has cc && has protoc && has ip; then exit 0; fi
 
-PACKAGES="bird2 frr gobgpd openbgpd exabgp etcd-server etcd-client iproute2 iputils-ping user-mode-linux kmod bgpdump"
+PACKAGES="bird2 frr gobgpd openbgpd exabgp etcd-server etcd-client iproute2 iputils-ping user-mode-linux kmod bgpdump mrtparse"
 say() { echo "peers: $*" >&2; }
 fail() { say "$*"; exit 1; }
 has apt-get && has dpkg-deb \
@@ -106,6 +106,7 @@ PYTHONPATH=\$r/usr/lib/python3/dist-packages\${PYTHONPATH:+:\$PYTHONPATH} PYTHON
 export PYTHONPATH PYTHONDONTWRITEBYTECODE
 exec "$python" -m exabgp "\$@"
 WRAP
-chmod +x "$DIR/bin/exabgp"
+sed 's,-m exabgp,"$r/usr/bin/mrt2bgpdump",' "$DIR/bin/exabgp" > "$DIR/bin/mrt2bgpdump"
+chmod +x "$DIR/bin/exabgp" "$DIR/bin/mrt2bgpdump"
 echo "$STAMP" > "$DIR/stamp"
 say "ready: $(ls "$DIR/bin" | tr '\n' ' ')"
