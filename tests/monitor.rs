@@ -438,8 +438,17 @@ fn stations_of_the_store_come_and_go_without_a_restart() {
     put(own, &list(&v4));
     let mut second = Station::begun(&v4);
     while !matches!(Message::next(&first.next()).unwrap().unwrap().0, Message::Termination(_)) {}
-    put(own, "[]");
+    // One that is away is told of by name.
+    let away = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    put(own, &format!("[\"{away}\"]"));
     over(&mut second);
+    agent.wait_for("the note", |a| {
+        let (_, status) = a.get("/v1/status");
+        let notes = status["notes"].as_array().unwrap();
+        notes.iter().any(|n| n["code"] == "bmp-station-away" && n["subject"] == away.to_string().as_str())
+    });
+    put(own, "[]");
+    agent.wait_for("no note", |a| !a.get("/v1/status").1["notes"].to_string().contains("bmp-station"));
     assert!(agent.run(&["store", "rm", own]).status.success());
     let mut third = Station::begun(&v6);
     let output = agent.run(&["store", "put", global, r#"["192.0.2.50"]"#]);

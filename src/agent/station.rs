@@ -13,7 +13,7 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -24,6 +24,7 @@ use tortie_config::resource::BmpPolicy;
 
 use super::backend::{Live, ask_speaker};
 use super::teller::Teller;
+use crate::serve::api::Problem;
 use crate::speaker::{ToSpeaker, tap_queue};
 
 /// Octets that wait for a station; more, and it is disconnected.
@@ -35,10 +36,23 @@ const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs
 /// Between statistics.
 const STATISTICS: Duration = Duration::from_secs(60);
 
-/// The stations that are wanted now, each with what ends its task.
+struct Task {
+    stop: watch::Sender<bool>,
+    handle: tokio::task::JoinHandle<()>,
+    trouble: Trouble,
+}
+
+/// Why a station hears nothing now.
+type Trouble = Arc<Mutex<Option<String>>>;
+
+fn note(trouble: &Trouble, text: Option<String>) {
+    *trouble.lock().unwrap_or_else(PoisonError::into_inner) = text;
+}
+
+/// The stations that are wanted now, each with its task.
 #[derive(Default)]
 pub(super) struct Stations {
-    tasks: HashMap<(SocketAddr, BmpPolicy), (watch::Sender<bool>, tokio::task::JoinHandle<()>)>,
+    tasks: HashMap<(SocketAddr, BmpPolicy), Task>,
 }
 
 impl Stations {
@@ -49,42 +63,63 @@ impl Stations {
         live: &Arc<Live>,
         io: &tokio::runtime::Handle,
     ) {
-        self.tasks.retain(|station, (stop, _)| {
+        self.tasks.retain(|station, task| {
             let keep = wanted.contains(station);
             if !keep {
-                let _ = stop.send(true);
+                let _ = task.stop.send(true);
             }
             keep
         });
         for station in wanted {
             self.tasks.entry(*station).or_insert_with(|| {
                 let (stop, stopped) = watch::channel(false);
-                (stop, io.spawn(serve(*station, Arc::clone(live), stopped)))
+                let trouble = Trouble::default();
+                let handle = io.spawn(serve(*station, Arc::clone(live), stopped, Arc::clone(&trouble)));
+                Task { stop, handle, trouble }
             });
         }
     }
 
+    /// Remarks on those that hear nothing.
+    pub(super) fn notes(&self) -> impl Iterator<Item = Problem> {
+        self.tasks.iter().filter_map(|((addr, _), task)| {
+            let why = task.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
+            Some(Problem {
+                code: "bmp-station-away".to_owned(),
+                subject: addr.to_string(),
+                text: format!("the BMP station hears nothing: {why}; tried again"),
+                next: "look at the station, or take it out of bmp_stations".to_owned(),
+            })
+        })
+    }
+
     /// Says goodbye to all.
     pub(super) async fn stop(&mut self) {
-        for (_, (stop, task)) in self.tasks.drain() {
-            let _ = stop.send(true);
-            let _ = tokio::time::timeout(Duration::from_secs(1), task).await;
+        for (_, task) in self.tasks.drain() {
+            let _ = task.stop.send(true);
+            let _ = tokio::time::timeout(Duration::from_secs(1), task.handle).await;
         }
     }
 }
 
 /// One station until it is no longer wanted.
-async fn serve((addr, policy): (SocketAddr, BmpPolicy), live: Arc<Live>, mut stopped: watch::Receiver<bool>) {
+async fn serve(
+    (addr, policy): (SocketAddr, BmpPolicy),
+    live: Arc<Live>,
+    mut stopped: watch::Receiver<bool>,
+    trouble: Trouble,
+) {
     let mut wait = RETRY.0;
     let mut told = false;
     loop {
         let start = Instant::now();
-        let Err(why) = session(addr, policy, &live, stopped.clone()).await else { return };
+        let Err(why) = session(addr, policy, &live, stopped.clone(), &trouble).await else { return };
         // A station that is away for a day is one line, and one when it is back.
         if start.elapsed() > PATIENCE {
             wait = RETRY.0;
             told = false;
         }
+        note(&trouble, Some(why.clone()));
         if !std::mem::replace(&mut told, true) {
             tracing::warn!(target: "tortie", "BMP station {addr}: {why}; trying again");
         }
@@ -102,6 +137,7 @@ async fn session(
     policy: BmpPolicy,
     live: &Live,
     mut stopped: watch::Receiver<bool>,
+    trouble: &Trouble,
 ) -> Result<(), String> {
     let stream = tokio::select! {
         stream = tokio::time::timeout(PATIENCE, TcpStream::connect(addr)) => {
@@ -111,6 +147,7 @@ async fn session(
     };
     let speaker = live.speaker.load_full().ok_or("the speaker has not started yet")?;
     tracing::info!(target: "tortie", "BMP station {addr}: connected");
+    note(trouble, None);
     let (mut reader, mut writer) = stream.into_split();
     let mut out = Vec::new();
     initiation(&live.node, &mut out);

@@ -132,6 +132,7 @@ impl Agent {
         let mut facts = self.core.facts(Instant::now());
         facts.store = self.store.describe();
         facts.log_trouble.clone_from(&self.log_trouble);
+        facts.notes.extend(self.stations.notes());
         facts.stopping = self.stopping;
         facts
     }
