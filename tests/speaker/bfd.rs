@@ -277,8 +277,8 @@ fn bfd_loss_during_a_graceful_restart_keeps_the_routes_of_bird() {
     assert_eq!(down, [(DownCode::TcpClosed, true)]);
 }
 
-/// FRR's bgpd with its bfdd and zebra, which passes between them, in another namespace.
-struct Frr {
+/// FRR's bfdd with zebra, which passes between it and bgpd, in another namespace.
+pub(crate) struct Frr {
     dir: tempfile::TempDir,
     vtysh: PathBuf,
     child: Child,
@@ -286,14 +286,25 @@ struct Frr {
 
 impl Frr {
     fn start(far: &Far, config: &str) -> Option<Self> {
+        let profile = "bfd\n profile fast\n  receive-interval 100\n  transmit-interval 100\n";
+        Self::start_with(far, Some(config), profile)
+    }
+
+    /// With this configuration of bgpd, if there is to be one, and of bfdd.
+    pub(crate) fn start_with(far: &Far, config: Option<&str>, bfdd_config: &str) -> Option<Self> {
         let programs = ["frr-zebra", "frr-bfdd", "frr-bgpd", "vtysh"].map(net::tool);
         let [Some(zebra), Some(bfdd), Some(bgpd), Some(vtysh)] = programs else { return None };
         let dir = tempfile::tempdir().unwrap();
         std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         let at = dir.path().display();
-        std::fs::write(dir.path().join("bgpd.conf"), config).unwrap();
-        let profile = "bfd\n profile fast\n  receive-interval 100\n  transmit-interval 100\n";
-        std::fs::write(dir.path().join("bfdd.conf"), profile).unwrap();
+        let bgpd = match config {
+            Some(config) => {
+                std::fs::write(dir.path().join("bgpd.conf"), config).unwrap();
+                format!("{} $c -i {at}/bgpd.pid -p 1790 -f bgpd.conf &", bgpd.display())
+            }
+            None => String::new(),
+        };
+        std::fs::write(dir.path().join("bfdd.conf"), bfdd_config).unwrap();
         std::fs::write(dir.path().join("vtysh.conf"), "username root nopassword\n").unwrap();
         // They want a group that an unpacked package has not made: the accounts that they see are their own. With a
         // process space of their own they all end with the shell.
@@ -302,10 +313,9 @@ impl Frr {
              c='-u root -g root -P 0 --log stdout --vty_socket {at}/ -z {at}/zserv.api'
              {} $c -i {at}/zebra.pid -f empty & until [ -S zserv.api ]; do sleep 0.02; done
              {} $c -i {at}/bfdd.pid --bfdctl {at}/bfdd.sock -f bfdd.conf & until [ -S bfdd.vty ]; do sleep 0.02; done
-             {} $c -i {at}/bgpd.pid -p 1790 -f bgpd.conf & wait",
+             {bgpd} wait",
             zebra.display(),
-            bfdd.display(),
-            bgpd.display()
+            bfdd.display()
         );
         let log = std::fs::File::create(dir.path().join("log")).unwrap();
         let child = net::command(Some(&far.0), "unshare".as_ref())

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tortie::speaker::SpeakerFact;
 use tortie_bgp::bfd::{Cause, State as BfdState};
 
-use crate::bfd::times;
+use crate::bfd::{Frr, times};
 use crate::bird::Bird;
 use crate::net::{self, Far};
 use crate::node::{Node, intent, peer, wait_for};
@@ -50,18 +50,28 @@ fn name(session: usize) -> String {
     format!("s{session:02}")
 }
 
+/// Who is at the other end of BFD.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Other {
+    Bird,
+    Frr,
+}
+
 /// BIRD with BGP at each of the addresses, and BFD that does not depend on it: a cut costs no time for BGP to come back.
-fn config() -> String {
+fn config(other: Other) -> String {
     let mut text = "protocol static full { disabled; ipv4;\n".to_owned();
     for route in 0..ROUTES {
         let [_, a, b, c] = (route << 4).to_be_bytes();
         let _ = writeln!(text, "route {}.{a}.{b}.{c}/28 blackhole;", 20 + (route >> 20));
     }
-    text += "}\nprotocol bfd { interface \"*\" { interval 50 ms; multiplier 3; };\n";
-    for session in 0..SESSIONS {
-        let _ = writeln!(text, "neighbor {} dev \"far\" local {};", own(session), address(session));
-    }
     text += "}\n";
+    if other == Other::Bird {
+        text += "protocol bfd { interface \"*\" { interval 50 ms; multiplier 3; };\n";
+        for session in 0..SESSIONS {
+            let _ = writeln!(text, "neighbor {} dev \"far\" local {};", own(session), address(session));
+        }
+        text += "}\n";
+    }
     for session in 0..SESSIONS {
         let export = if session == 0 { "where source = RTS_STATIC" } else { "none" };
         let _ = writeln!(
@@ -77,7 +87,17 @@ fn config() -> String {
     text
 }
 
-fn setup(test: &str) -> Option<(Far, Bird, Node)> {
+/// FRR's bfdd with the same sessions; the routes stay BIRD's.
+fn bfdd() -> String {
+    let mut text = "bfd\n profile fast\n  receive-interval 50\n  transmit-interval 50\n exit\n".to_owned();
+    for session in 0..SESSIONS {
+        let (ours, theirs) = (own(session), address(session));
+        let _ = writeln!(text, " peer {ours} local-address {theirs} interface far\n  profile fast\n exit");
+    }
+    text
+}
+
+fn setup(test: &str, other: Other) -> Option<(Far, Bird, Option<Frr>, Node)> {
     // Its own load is what it is about.
     net::alone();
     let far = Far::make(test)?;
@@ -85,7 +105,11 @@ fn setup(test: &str) -> Option<(Far, Bird, Node)> {
         far.ip(&["addr", "add", &format!("{}/24", address(session)), "dev", "far"]);
         net::ip(&["addr", "add", &format!("{}/24", own(session)), "dev", "near"]);
     }
-    let bird = Bird::start_in(Some(&far.0), &config())?;
+    let bird = Bird::start_in(Some(&far.0), &config(other))?;
+    let frr = match other {
+        Other::Bird => None,
+        Other::Frr => Some(Frr::start_with(&far, None, &bfdd())?),
+    };
     let mut us = intent(&format!("{}:1790", net::NEAR[0]), 64512, &["10.1.0.0/26"]);
     us.listen = (0..SESSIONS).map(|session| format!("{}:1790", own(session)).parse().unwrap()).collect();
     for session in 0..SESSIONS {
@@ -100,7 +124,7 @@ fn setup(test: &str) -> Option<(Far, Bird, Node)> {
         a.up(&name(session));
     }
     all_up(&a);
-    Some((far, bird, a))
+    Some((far, bird, frr, a))
 }
 
 fn all_up(a: &Node) {
@@ -197,17 +221,30 @@ fn judge(seen: &[Duration]) {
     assert!(most < SEEN, "p50 {half:?}, p99 {most:?}, worst {worst:?}");
 }
 
+fn holds(test: &str, other: Other, quiet: u64, cut: usize) {
+    let Some((far, bird, _frr, a)) = setup(test, other) else { return };
+    quiet_under_load(&bird, &a, Duration::from_secs(quiet));
+    judge(&cuts(&far, &a, cut));
+}
+
 #[test]
-fn bfd_holds_under_load_and_sees_a_cut_in_time() {
-    let Some((far, bird, a)) = setup("bfd-load") else { return };
-    quiet_under_load(&bird, &a, Duration::from_secs(6));
-    judge(&cuts(&far, &a, 10));
+fn bfd_with_bird_holds_under_load_and_sees_a_cut_in_time() {
+    holds("bfd-load", Other::Bird, 6, 10);
+}
+
+#[test]
+fn bfd_with_frr_holds_under_load_and_sees_a_cut_in_time() {
+    holds("bfd-frr", Other::Frr, 6, 10);
 }
 
 #[test]
 #[ignore = "takes minutes: make test-long"]
-fn long_bfd_holds_a_minute_under_load_and_sees_a_hundred_cuts_in_time() {
-    let Some((far, bird, a)) = setup("bfd-long") else { return };
-    quiet_under_load(&bird, &a, Duration::from_secs(60));
-    judge(&cuts(&far, &a, 100));
+fn long_bfd_with_bird_holds_a_minute_under_load_and_sees_a_hundred_cuts_in_time() {
+    holds("bfd-long", Other::Bird, 60, 100);
+}
+
+#[test]
+#[ignore = "takes minutes: make test-long"]
+fn long_bfd_with_frr_holds_a_minute_under_load_and_sees_a_hundred_cuts_in_time() {
+    holds("bfd-flong", Other::Frr, 60, 100);
 }
