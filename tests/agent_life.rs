@@ -232,8 +232,7 @@ fn sigterm_leaves_the_routes_here_and_at_the_peers() {
     let socket = hosts.holder_path("host1", "/run/tortie/tortie.sock");
     assert!(socket.exists());
     hosts.signal("host1", Signal::TERM);
-    within(PATIENCE, "the agent ends", || hosts.lab.pid("host1").map_or(Ok(()), |_| Err(hosts.log(1))));
-    assert!(hosts.lab.exit_status("host1").unwrap().success());
+    hosts.until_ended(1);
     assert!(!socket.exists());
     assert!(!known(&hosts), "others must not think that an agent runs here");
     hosts.until(2, "the session is down", |s| s["bgp"]["mesh"]["up"] == 0);

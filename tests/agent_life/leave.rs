@@ -96,8 +96,7 @@ fn a_host_that_leaves_tells_its_neighbours_first() {
         Some(true) => Ok(()),
         seen => Err(format!("{seen:?}\n{}", hosts.log(1))),
     });
-    within(PATIENCE, "the agent ends", || hosts.lab.pid("host1").map_or(Ok(()), |_| Err(hosts.log(1))));
-    assert!(hosts.lab.exit_status("host1").unwrap().success());
+    hosts.until_ended(1);
     until(&hosts, None, None);
     println!("{:?} from SIGTERM to the withdrawal", begin.elapsed());
     assert!(hosts.log(1).contains("drained: 2 sessions have it"), "{}", hosts.log(1));

@@ -398,6 +398,15 @@ impl Hosts {
         assert!(self.lab.signal(node, Victim::Command, signal).unwrap(), "{node} does not run");
     }
 
+    /// Waits until a host's agent has ended, and well.
+    pub(crate) fn until_ended(&mut self, host: usize) {
+        // Its first thread may be gone before the others are.
+        within(PATIENCE, "the agent ends", || match self.lab.exit_status(&Self::node(host)) {
+            Some(status) if status.success() => Ok(()),
+            status => Err(format!("{status:?}\n{}", self.log(host))),
+        });
+    }
+
     pub(crate) fn start(&mut self, node: &str) {
         self.lab.start(node).unwrap_or_else(|e| panic!("{e}"));
     }
