@@ -18,7 +18,7 @@ topology:
     host:
       binds: ["__clabDir__/store:/store"]
       sysctls: {net.ipv4.ip_forward: 1, net.ipv6.conf.all.forwarding: 1}
-      stages: {create: {wait-for: [{node: store, stage: exit}]}}
+      stages: {create: {wait-for: [{node: store, stage: exit}]}, configure: {wait-for: [{node: tor, stage: healthy}]}}
     workload:
       cmd: sleep infinity
       exec:
@@ -31,6 +31,7 @@ topology:
     tor:
       image: frr:8.4.4
       binds: ["FRR:/etc/frr/frr.conf:ro", "DAEMONS:/etc/frr/daemons:ro"]
+      healthcheck: {test: [CMD-SHELL, "until READY; do sleep 0.05; done"], interval: 1}
       sysctls: {net.ipv4.ip_forward: 1, net.ipv6.conf.all.forwarding: 1}
     host1:
       group: host
@@ -54,6 +55,11 @@ topology:
     - endpoints: ["host2:cali1", "web2:eth1"]
       ipv4: ["", 10.244.2.1/32]
 "#;
+
+/// bgpd has told zebra that it is there. FRR 8.4.4 tells bgpd of a neighbour once, when zebra first hears it: one that is
+/// heard while bgpd starts stays unknown to it for ever ("Waiting for Peer IPv6 LLA", while zebra shows the address).
+const READY: &str = "vtysh -c 'show zebra client summary' | grep -q bgp && \
+                     vtysh -c 'show bgp neighbors eth2' | grep -q 'Waiting for Peer IPv6 LLA'";
 
 /// `we_dial`: which end opens the connections; the other one only waits for them.
 fn frr(we_dial: bool) -> String {
@@ -126,6 +132,7 @@ fn unnumbered(we_dial: bool) -> Option<Net> {
     let data = data(we_dial);
     let daemons = concat!(env!("CARGO_MANIFEST_DIR"), "/topology/labs/tor-frr/daemons");
     let text = LAB
+        .replace("READY", READY)
         .replace("STORE", &file("store.json", &data))
         .replace("FRR:", &format!("{}:", file("frr.conf", &frr(we_dial))))
         .replace("DAEMONS", daemons);
