@@ -13,11 +13,17 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 pub fn on(addr: IpAddr, interface: u32) -> IpAddr {
     match addr {
         IpAddr::V6(v6) if v6.is_unicast_link_local() => {
-            let cleared = u128::from(v6) & !(0xffff_ffff_u128 << 64);
-            IpAddr::V6(Ipv6Addr::from(cleared | u128::from(interface) << 64))
+            IpAddr::V6(Ipv6Addr::from(u128::from(bare(v6)) | u128::from(interface) << 64))
         }
         other => other,
     }
+}
+
+/// The address without an interface, and without whatever somebody else wrote in that place.
+#[must_use]
+pub fn bare(addr: Ipv6Addr) -> Ipv6Addr {
+    let place = if addr.is_unicast_link_local() { 0xffff_ffff_u128 << 64 } else { 0 };
+    Ipv6Addr::from(u128::from(addr) & !place)
 }
 
 /// The address as the outside knows it, and the index of its interface (0: none).

@@ -162,10 +162,16 @@ impl<A: Key> FamilyRib<A> {
         self.swept_to != head && (self.table.has_dead() || head - self.table.log.base() >= TRIM)
     }
 
-    /// Does a slice of the queued work. `wake` gets the members for which there is something new, `done` the jobs that have
-    /// come round.
-    pub(crate) fn work(&mut self, shared: &mut Shared, wake: &mut Vec<u32>, mut done: impl FnMut(Job)) {
-        if !self.walk.is_idle() {
+    /// Does a slice of the queued work, of the walk only where `walk` says so. `wake` gets the members for which there is
+    /// something new, `done` the jobs that have come round.
+    pub(crate) fn work(
+        &mut self,
+        shared: &mut Shared,
+        walk: bool,
+        wake: &mut Vec<u32>,
+        mut done: impl FnMut(Job),
+    ) {
+        if walk && !self.walk.is_idle() {
             let limit = self.table.limit();
             let slice = self.walk.next(limit, WALK);
             self.visit(shared, slice);

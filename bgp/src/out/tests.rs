@@ -198,7 +198,7 @@ impl World {
     }
 
     fn work(&mut self) {
-        self.rib.work(&mut self.shared, &mut self.wake, |_| ());
+        self.rib.work(&mut self.shared, true, &mut self.wake, |_| ());
         self.waiting.extend(self.wake.drain(..));
     }
 

@@ -138,8 +138,15 @@ impl SourceFamily {
         }
     }
 
-    /// The session ended.
-    pub(crate) fn end(&mut self, keep: Keep) {
+    /// The session ended. `false`: the table holds nothing of it, and of no earlier one that counted until now.
+    pub(crate) fn end(&mut self, keep: Keep) -> bool {
+        if self.current.received == 0 && self.kept.is_none() {
+            // No path has this generation, so that it serves the next session, too: whoever comes and goes without a route
+            // costs no walk over the table.
+            self.refreshing = false;
+            self.session = self.generation;
+            return false;
+        }
         // What a refresh had not come to is no older than the rest.
         let joined = keep == Keep::All || (keep == Keep::Session && self.refreshing);
         self.refreshing = false;
@@ -154,6 +161,7 @@ impl SourceFamily {
         }
         self.join();
         self.session = self.generation;
+        true
     }
 
     /// A refresh begins: all routes are stale until they come again (RFC 7313 4). One that begins anew makes those stale
@@ -300,6 +308,20 @@ mod tests {
             f.end(Keep::Session);
             assert_eq!((f.is_valid(old), f.is_valid(new), f.is_valid(last)), (false, false, true));
         }
+    }
+
+    #[test]
+    fn sessions_without_a_route_leave_nothing_to_be_swept() {
+        let mut f = SourceFamily::default();
+        for _ in 0..1000 {
+            assert!(!f.end(Keep::Session));
+        }
+        assert_eq!((f.generation, f.unswept), (0, 0));
+        received(&mut f, 1);
+        assert!(f.end(Keep::Session) && !f.is_earlier(f.generation) && f.is_valid(0));
+        // It came back and was silent: what was kept for it is to go.
+        assert!(f.end(Keep::Session) && !f.is_valid(0));
+        assert!(!f.end(Keep::Nothing));
     }
 
     #[test]

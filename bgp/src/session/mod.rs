@@ -1,7 +1,7 @@
 //! Sessions: peers and their connections as values, timers, and OPENs.
 //!
 //! What is here: the state of a peer ([`Peer`]) and of a connection ([`Conn`]), the heap of deadlines ([`timers`]), and what
-//! we offer and accept in an OPEN ([`open`]), with the roles that may meet in one ([`role`]), and the ranges of addresses from which
+//! we offer and accept in an OPEN ([`open`]), how often a peer may fail ([`damping`]), with the roles that may meet in one ([`role`]), and the ranges of addresses from which
 //! peers are taken that nobody configured ([`range`]). What is not: the transitions between states, which need tables and peers
 //! together and live in [`speaker`](crate::speaker).
 //!
@@ -9,6 +9,7 @@
 //! is shown is that of its furthest connection; without any it is Connect (dialling), Active (waiting) or Idle.
 
 pub(crate) mod conn;
+pub(crate) mod damping;
 pub(crate) mod mistake;
 pub(crate) mod open;
 pub(crate) mod range;
@@ -22,6 +23,7 @@ use smallvec::SmallVec;
 
 use crate::api::{ConnId, Down, Drain, PeerConfig, PeerId, RangeId, State};
 use crate::query::MessageCounts;
+use crate::session::damping::Damping;
 use crate::session::mistake::Mistake;
 use crate::session::without::Without;
 use crate::wire::GracefulRestart;
@@ -95,6 +97,8 @@ pub(crate) struct Peer {
     pub(crate) refresh_until: [Option<Instant>; 2],
     /// Not dialled and not let in before then, after an error that needs people.
     pub(crate) penalty_until: Option<Instant>,
+    /// How connections fared that the peer opened.
+    pub(crate) damping: Damping,
     /// Not dialled before then, because the peer said that it wants to be left alone.
     pub(crate) unwanted_until: Option<Instant>,
     /// The limit of prefixes is near, and was told, by family.
@@ -133,6 +137,7 @@ impl Peer {
             long_lived: [LongLived::default(); 2],
             refresh_until: [None; 2],
             penalty_until: None,
+            damping: Damping::default(),
             unwanted_until: None,
             warned: [false; 2],
             without: Without::default(),

@@ -44,6 +44,16 @@ impl Timers {
         self.0.peek().map(|Reverse((at, _))| *at)
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Forgets those whose owner is gone. It costs a look at each: the caller waits until most of them are.
+    pub(crate) fn retain(&mut self, mut is_owned: impl FnMut(Timer) -> bool) {
+        self.0.retain(|Reverse((_, timer))| is_owned(*timer));
+        self.0.shrink_to(self.0.len() * 2);
+    }
+
     /// Takes the earliest one if it has come.
     pub(crate) fn pop(&mut self, now: Instant) -> Option<Timer> {
         if self.next()? > now {

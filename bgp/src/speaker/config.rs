@@ -20,6 +20,7 @@ use crate::rib::import::ACCEPTED;
 use crate::rib::source::{Keep, LOCAL, Source, SourceFamily};
 use crate::rib::walk::Job;
 use crate::session::conn::Conn;
+use crate::session::damping::Damping;
 use crate::session::timers::Timer;
 use crate::session::without::Without;
 use crate::session::{Dialling, Peer, Restart, open};
@@ -132,6 +133,7 @@ impl Speaker {
                 peer.dialling = Dialling::No;
                 peer.failures = 0;
                 peer.penalty_until = None;
+                peer.damping = Damping::default();
                 peer.unwanted_until = None;
                 peer.without = Without::default();
             }
@@ -362,6 +364,7 @@ impl Speaker {
             Reset::Hard(text) => {
                 if let Some(peer) = self.peers.get_mut(&number) {
                     peer.penalty_until = None;
+                    peer.damping = Damping::default();
                     peer.unwanted_until = None;
                     peer.failures = 0;
                     peer.without = Without::default();

@@ -9,6 +9,7 @@ use super::Speaker;
 use super::restart::is_hard;
 use crate::api::{ConnId, Dial, Down, DownCode, Event, PeerId, State};
 use crate::session::conn::{Conn, Direction};
+use crate::session::damping;
 use crate::session::mistake::{Mistake, down_code};
 use crate::session::open::{self, RestartBits};
 use crate::session::timers::Timer;
@@ -30,6 +31,10 @@ const COLLISION_WAIT: Duration = Duration::from_secs(1);
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(16));
 /// The same after an error that people have to mend.
 const RETRY_ERROR: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(60));
+
+/// Deadlines that a connection or a peer has at most, most of the time, and those that are too few to matter.
+const TIMERS_PER_OWNER: usize = 6;
+const TIMERS_FREE: usize = 1024;
 
 impl Speaker {
     /// Plans the next attempt to dial, if the peer is to be dialled and has no connection.
@@ -112,12 +117,16 @@ impl Speaker {
             self.events.push_back(Event::Close(conn));
             return;
         };
-        if self.stopping || peer.penalty_until.is_some_and(|until| until > now) {
+        let damped = peer.penalty_until.is_some_and(|until| until > now) || peer.damping.refuses(now);
+        if self.stopping || damped {
             self.events.push_back(Event::Close(conn));
             return;
         }
         if let Some(old) = peer.incoming.filter(|c| Some(*c) != peer.session) {
             // The peer would not dial twice unless it had given up the first.
+            if let Some(peer) = self.peers.get_mut(&number).filter(|p| p.range.is_none()) {
+                peer.damping.note_failure(now);
+            }
             self.drop_conn(old, Some(Notification::new(ErrorCode::COLLISION)), &collision());
         }
         self.open_conn(number, conn, Direction::Incoming, local, remote);
@@ -411,8 +420,10 @@ impl Speaker {
         let was_session = peer.session == Some(id);
         peer.forget(id);
         let mut down = down.clone();
+        let mut young = false;
         if was_session {
             peer.flaps += 1;
+            young = peer.up_at.is_some_and(|up| self.now.duration_since(up) < damping::YOUNG);
             peer.without = Without::default();
             peer.up_at = None;
             down.helper = self.session_ended(number, &conn, end.graceful && !self.stopping);
@@ -431,6 +442,17 @@ impl Speaker {
         {
             peer.failures += 1;
         }
+        // Nobody has to hurry to end a session at once, and who sends what is no BGP may do so again.
+        let noise = was_session && down.code == DownCode::NotificationSent;
+        let now = self.now;
+        if let Some(peer) = self.peers.get_mut(&number)
+            && conn.direction == Direction::Incoming
+            && peer.range.is_none()
+            && (failed || young || noise)
+        {
+            peer.damping.note_failure(now);
+        }
+        self.forget_timers();
         if !collided || was_session {
             self.note_down(number, &down);
         }
@@ -441,6 +463,20 @@ impl Speaker {
         let told = (!collided || was_session).then_some(down);
         self.tell_state(number, told);
         self.may_fade(number);
+    }
+
+    /// Deadlines of connections that are gone stay in the heap until their time. Where these are most of it, because
+    /// connections come and go, they are taken out.
+    fn forget_timers(&mut self) {
+        if self.timers.len() > TIMERS_PER_OWNER * (self.conns.len() + self.peers.len()) + TIMERS_FREE {
+            let conns = &self.conns;
+            self.timers.retain(|timer| match timer {
+                Timer::Hold(id) | Timer::Keepalive(id) | Timer::SendHold(id) | Timer::Collision(id) => {
+                    conns.contains_key(&id)
+                }
+                Timer::Dial(_) | Timer::Restart(_) | Timer::Refresh(_) | Timer::Deferral => true,
+            });
+        }
     }
 
     /// Keeps an error for people.

@@ -151,6 +151,7 @@ impl Speaker {
     /// [`Speaker::poll_timeout`]).
     pub fn handle(&mut self, input: Input<'_>, now: Instant) {
         self.now = self.now.max(now);
+        let tick = matches!(input, Input::Tick);
         match input {
             Input::Tick => {}
             Input::Global(global) => self.set_global(global),
@@ -174,7 +175,7 @@ impl Speaker {
             Input::BfdDown { peer, text, independent } => self.bfd_down(peer, &text, independent),
             Input::Shutdown { graceful, text } => self.shutdown(graceful, &text),
         }
-        self.work();
+        self.work(tick);
     }
 
     /// What the embedder has to do or may want to know, oldest first.

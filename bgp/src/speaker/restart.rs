@@ -209,9 +209,11 @@ impl Speaker {
                 (true, kept) => kept,
             };
             let Some(source) = self.shared.sources.get_mut(number) else { continue };
-            source.family_mut(family).end(kept);
+            let ended = source.family_mut(family).end(kept);
             helper |= source.family(family).kept.is_some();
-            self.purge(number, family);
+            if ended {
+                self.purge(number, family);
+            }
         }
         let now = self.now;
         if let Some(peer) = self.peers.get_mut(&number) {

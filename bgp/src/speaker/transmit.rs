@@ -83,7 +83,9 @@ impl Speaker {
         let [first, second] = Family::ALL;
         let order = if turn == 0 { [first, second] } else { [second, first] };
         for family in order {
-            let Some(groups) = self.peers.get(&number).map(|p| groups(p, family)) else { continue };
+            // A second connection of the peer, which may become its session or never will, takes nothing from it.
+            let session = self.peers.get(&number).filter(|p| p.session == Some(id));
+            let Some(groups) = session.map(|p| groups(p, family)) else { return false };
             let (shared, wake) = (&mut self.shared, &mut self.wake);
             let produced = match family {
                 Family::Ipv4Unicast => self.v4.produce(shared, groups, number, wake),

@@ -18,7 +18,9 @@ impl Speaker {
             || self.v6.has_work(&self.shared)
     }
 
-    pub(super) fn work(&mut self) {
+    /// `tick`: nothing came in. A walk over the tables takes its steps then, one in a turn of the embedder, so that the input
+    /// of hundreds of peers does not pay for one that went.
+    pub(super) fn work(&mut self, tick: bool) {
         for _ in 0..TIMERS {
             let Some(timer) = self.timers.pop(self.now) else { break };
             self.expire(timer);
@@ -29,10 +31,10 @@ impl Speaker {
         self.fade();
         let mut done = Vec::new();
         if self.v4.has_work(&self.shared) {
-            self.v4.work(&mut self.shared, &mut self.wake, |job| done.push((Family::Ipv4Unicast, job)));
+            self.v4.work(&mut self.shared, tick, &mut self.wake, |job| done.push((Family::Ipv4Unicast, job)));
         }
         if self.v6.has_work(&self.shared) {
-            self.v6.work(&mut self.shared, &mut self.wake, |job| done.push((Family::Ipv6Unicast, job)));
+            self.v6.work(&mut self.shared, tick, &mut self.wake, |job| done.push((Family::Ipv6Unicast, job)));
         }
         for (family, job) in done {
             self.job_done(family, job);

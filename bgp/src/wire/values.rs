@@ -4,6 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use rustc_hash::FxHashSet;
+use tortie_config::link_local;
 
 use super::attributes::Fault::{self, Discard, Withdraw};
 use super::notification::ErrorCode;
@@ -124,7 +125,8 @@ pub(super) fn as_path(value: &[u8], as4: bool, confed: Confed) -> Result<AsPath,
 
 /// Next hop of MP_REACH_NLRI in every form that is sent: IPv4; global IPv6; link-local alone; global and link-local;
 /// link-local twice; unspecified and link-local; IPv4-mapped (RFC 4760, RFC 2545, RFC 8950,
-/// draft-ietf-idr-linklocal-capability). `None`: a length that the family does not have.
+/// draft-ietf-idr-linklocal-capability). `None`: a length that the family does not have. Bits of a link-local address that
+/// are zero on every link (RFC 4291 2.5.6) are read as zero: inside this program they name the link.
 pub(super) fn mp_next_hop(
     family: Family,
     octets: &[u8],
@@ -136,9 +138,10 @@ pub(super) fn mp_next_hop(
     if family == Family::Ipv4Unicast && !ext_nexthop {
         return None;
     }
+    let read = |octets: [u8; 16]| link_local::bare(Ipv6Addr::from(octets));
     let (first, second) = match octets.as_chunks::<16>() {
-        ([first], []) => (Ipv6Addr::from(*first), None),
-        ([first, second], []) => (Ipv6Addr::from(*first), Some(Ipv6Addr::from(*second))),
+        ([first], []) => (read(*first), None),
+        ([first, second], []) => (read(*first), Some(read(*second))),
         _ => return None,
     };
     let second = second.filter(Ipv6Addr::is_unicast_link_local);

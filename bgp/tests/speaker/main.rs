@@ -14,6 +14,7 @@ mod edits;
 mod errors;
 mod graceful;
 mod graceful_shutdown;
+mod hostile;
 mod laws;
 mod limits;
 mod long_lived;

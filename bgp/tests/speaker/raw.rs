@@ -309,6 +309,23 @@ fn keepalives_go_before_routes() {
     assert_eq!(first, Some(MessageKind::Keepalive));
 }
 
+/// A peer that dials again beside its session hears OPEN there and nothing else: routes are for the session.
+#[test]
+fn a_second_connection_takes_nothing_that_waits_for_the_session() {
+    let mut hand = Hand::new().up();
+    hand.give(Input::Local(&[(cidr("10.1.0.0/26"), Some(route()))]));
+    let second = ConnId(2);
+    hand.accept(second);
+    let kinds =
+        |sent: Vec<(MessageKind, Vec<u8>)>| sent.into_iter().map(|(kind, _)| kind).collect::<Vec<_>>();
+    assert_eq!(kinds(hand.sent(second)), [MessageKind::Open]);
+    hand.rest();
+    assert_eq!(kinds(hand.sent(second)), []);
+    // OPEN and KEEPALIVE, the route, End-of-RIB.
+    use MessageKind::{Keepalive, Open, Update};
+    assert_eq!(kinds(hand.sent(CONN)), [Open, Keepalive, Update, Update]);
+}
+
 #[test]
 fn strangers_are_closed() {
     let mut hand = Hand::new();
@@ -331,6 +348,8 @@ fn as_many_sessions_end_as_an_octet_cannot_count() {
         let status = hand.speaker.peer(PeerId(1), hand.now).unwrap();
         assert_eq!((status.state, status.families[0].received), (State::Established, 1), "{n}");
         hand.give(Input::Closed(ConnId(n), "reset".into()));
+        // Sessions that end at once are let in at this pace only.
+        hand.now += Duration::from_secs(5);
     }
     hand.rest();
     assert_eq!(hand.speaker.totals().paths, [0, 0]);

@@ -8,7 +8,7 @@ use tortie_bgp::Family;
 use tortie_bgp::attr::{Aggregator, AsPath, Attributes, Opaque, Origin, SegmentKind};
 use tortie_bgp::wire::{Address, DoesNotFit, Entry, Families, Frame, Negotiated, Update, UpdateTemplate};
 
-use crate::message::{ebgp, ibgp};
+use crate::message::{GLOBAL, attr, body, ebgp, ibgp, mandatory, mp_reach_value};
 
 fn session() -> impl Strategy<Value = Negotiated> {
     (any::<[bool; 5]>()).prop_map(|[ebgp_, as4, extended, ext_nexthop, add_path]| {
@@ -225,6 +225,28 @@ fn link_local_alone_takes_sixteen_octets() {
     writer.finish();
     // MP_REACH_NLRI first (RFC 7606 5.1), in the short form: 2 + 1 + 1 + 16 + 1 + 5 octets.
     assert_eq!(&bytes[23..31], &[0x80, 14, 26, 0, 2, 1, 16, 0xfe]);
+}
+
+/// The bits in which the program keeps the link of a link-local address are zero on the wire (RFC 4291 2.5.6): who sets them
+/// names no link of ours, and what was read is written as the same.
+#[test]
+fn a_neighbour_cannot_name_our_link() {
+    for with_global in [false, true] {
+        let said = [0xfe, 0x80, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 1];
+        let value = if with_global { [GLOBAL, said].concat() } else { said.to_vec() };
+        let read = body(&[], &[mandatory(), attr(0x80, 14, &mp_reach_value(&value))].concat(), &[]);
+        let update = Update::decode(&read, &ibgp()).unwrap();
+        let attributes = &update.reach[0].attributes;
+        assert_eq!(attributes.link_local, Some("fe80::1".parse().unwrap()));
+        let hop = if with_global { IpAddr::from(GLOBAL) } else { "fe80::1".parse().unwrap() };
+        assert_eq!(attributes.next_hop, hop);
+        let mut written = Vec::new();
+        let template = UpdateTemplate::new(attributes, Family::Ipv6Unicast, &ibgp()).unwrap();
+        template.write(&mut written, update.reach[0].nlri.of::<u128>(), |_| ());
+        let again = Update::decode(&written[19..], &ibgp()).unwrap();
+        assert_eq!(again.reach[0].attributes.next_hop, hop);
+        assert_eq!(again.reach[0].attributes.link_local, attributes.link_local);
+    }
 }
 
 #[test]

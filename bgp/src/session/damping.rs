@@ -1,0 +1,66 @@
+//! Peers whose connections fail again and again (RFC 4271 8.1.1, DampPeerOscillations): after some of them in a row new ones
+//! are let in at a slow pace only, because each costs an OPEN, a state that is told, and perhaps a walk over the tables.
+//!
+//! It concerns connections that the peer opens. How often we dial is a matter of the retry timer.
+
+use std::time::{Duration, Instant};
+
+/// The pace at which failures are forgotten, and so the one at which a peer that only fails is let in.
+const PACE: Duration = Duration::from_secs(5);
+/// This many may fail at once.
+const AT_ONCE: u32 = 10;
+/// A session that ends sooner counts as a failure.
+pub(crate) const YOUNG: Duration = Duration::from_secs(5);
+
+/// How a peer's connections fared lately.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Damping {
+    /// When all failures will be forgotten.
+    clear_at: Option<Instant>,
+}
+
+impl Damping {
+    /// A connection of the peer failed.
+    pub(crate) fn note_failure(&mut self, now: Instant) {
+        let from = self.clear_at.map_or(now, |at| at.max(now));
+        self.clear_at = Some(from + PACE);
+    }
+
+    /// A new connection is not let in now.
+    pub(crate) fn refuses(&self, now: Instant) -> bool {
+        self.clear_at.is_some_and(|at| at > now + PACE * AT_ONCE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_few_failures_are_free_and_then_one_in_five_seconds() {
+        let start = Instant::now();
+        let mut damping = Damping::default();
+        let mut let_in = Vec::new();
+        for second in 0..60 {
+            let now = start + Duration::from_secs(second);
+            // A hundred attempts a second, and all fail.
+            for _ in 0..100 {
+                if !damping.refuses(now) {
+                    let_in.push(second);
+                    damping.note_failure(now);
+                }
+            }
+        }
+        assert_eq!(let_in.iter().filter(|s| **s == 0).count(), 11);
+        assert!(let_in.len() <= 11 + 60 / 5, "{let_in:?}");
+        // One that is well again waits for the pace at most.
+        assert!(!damping.refuses(start + Duration::from_secs(60) + PACE));
+        // Rare failures are never refused.
+        let mut rare = Damping::default();
+        for n in 0..1000 {
+            let now = start + PACE * n;
+            assert!(!rare.refuses(now));
+            rare.note_failure(now);
+        }
+    }
+}
