@@ -5,7 +5,7 @@ export CARGO_TERM_COLOR ?= auto
 # The tests and the demo look for peers here first, then in PATH.
 export TORTIE_PEERS := $(CURDIR)/$(PEERS)/bin
 
-.PHONY: demo build test test-long soak fuzz-smoke fuzzer bench peers fmt fmt-check lint docs
+.PHONY: demo build test test-long soak fuzz-smoke bench peers fmt fmt-check lint docs
 .DEFAULT_GOAL := build
 
 build: peers
@@ -19,22 +19,19 @@ demo: peers
 test: peers fmt-check lint docs
 	$(CARGO) test --workspace --no-fail-fast
 
-# Five seconds a fuzz target, two at a time. make test runs the same functions on seeded mutations without libFuzzer.
-fuzz-smoke: fuzzer
+# Five seconds a fuzz target, two at a time: stable Rust and a C++ compiler for libFuzzer.
+fuzz-smoke: peers
 	FUZZ_JOBS=2 bgp/fuzz/run 5
 
 # What takes minutes: tests named long_* and 30 seconds a fuzz target.
-test-long: peers fuzzer
+test-long: peers
 	bgp/fuzz/run 30
 	$(CARGO) test --workspace --no-fail-fast -- --ignored long_ --test-threads 1
 
 # What takes hours: tests named soak_* and an hour a fuzz target.
-soak: peers fuzzer
+soak: peers
 	bgp/fuzz/run 3600
 	$(CARGO) test --workspace --no-fail-fast -- --ignored soak_ --test-threads 1
-
-fuzzer:
-	@$(CARGO) fuzz --version >/dev/null 2>&1 || $(CARGO) install --locked cargo-fuzz
 
 # The parts, then whole daemons side by side (root; about 15 minutes): see benches/README.md.
 bench: peers

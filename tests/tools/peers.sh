@@ -5,14 +5,14 @@
 #
 # Nothing of them is installed: their packages are downloaded and unpacked, so no service is started or enabled, no
 # user is made and the machine's network stays as it is. Only what a build or a test needs from the system itself is
-# installed (a C compiler, protoc, ip), with sudo when this is not root. Done once it returns in a few milliseconds.
+# installed (a C compiler and a C++ one for libFuzzer, protoc, ip), with sudo when this is not root. Done once it returns in a few milliseconds.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 DIR=$(realpath -m "${1:-target/peers}")
 STAMP="peers 8"
 PATH=$PATH:/usr/sbin:/sbin
 has() { command -v "$1" >/dev/null; }
-if [ "$(cat "$DIR/stamp" 2>/dev/null)" = "$STAMP" ] && has cc && has protoc && has ip; then exit 0; fi
+if [ "$(cat "$DIR/stamp" 2>/dev/null)" = "$STAMP" ] && has cc && has c++ && has protoc && has ip; then exit 0; fi
 
 PACKAGES="bird2 frr gobgpd openbgpd exabgp etcd-server etcd-client iproute2 iputils-ping user-mode-linux kmod bgpdump mrtparse"
 say() { echo "peers: $*" >&2; }
@@ -23,6 +23,7 @@ has apt-get && has dpkg-deb \
 # --- what has to be installed for real
 missing=()
 has cc || missing+=(gcc libc6-dev)
+has c++ || missing+=(g++)
 has make || missing+=(make)
 has protoc || missing+=(protobuf-compiler)
 has ip || missing+=(iproute2)
