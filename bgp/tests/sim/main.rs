@@ -18,9 +18,14 @@ mod net;
 mod reference;
 mod topology;
 
+use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+/// Seeds after which a run of hours says how far it is.
+const PROGRESS: u64 = 50;
 
 /// Lives through a seed with networks of at most so many speakers.
 fn live(seed: u64, most: usize) -> Result<(u64, u64), String> {
@@ -34,12 +39,25 @@ fn live(seed: u64, most: usize) -> Result<(u64, u64), String> {
     })
 }
 
-fn seeds(seeds: std::ops::Range<u64>, most: usize) {
+fn repeat(seed: u64, most: usize) -> String {
+    format!("SIM_SEED={seed} SIM_SPEAKERS={most} cargo test -p tortie-bgp --test sim one_seed -- --nocapture")
+}
+
+/// A line for whoever waits; the harness would keep what is printed until the end.
+fn tell(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+fn seeds(seeds: std::ops::Range<u64>, most: usize, progress: bool) {
     let next = AtomicU64::new(seeds.start);
     let failed = Mutex::new(Vec::new());
-    let sessions = AtomicU64::new(0);
+    let [sessions, done] = [const { AtomicU64::new(0) }; 2];
+    let (start, count) = (Instant::now(), seeds.end - seeds.start);
+    let threads = std::env::var("SIM_THREADS").ok().and_then(|n| n.parse().ok());
+    let threads =
+        threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(2, usize::from).min(8));
     std::thread::scope(|scope| {
-        for _ in 0..std::thread::available_parallelism().map_or(2, usize::from).min(8) {
+        for _ in 0..threads {
             scope.spawn(|| {
                 loop {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
@@ -50,7 +68,17 @@ fn seeds(seeds: std::ops::Range<u64>, most: usize) {
                         Ok((_, up)) => {
                             sessions.fetch_add(up, Ordering::Relaxed);
                         }
-                        Err(why) => failed.lock().unwrap().push((seed, why)),
+                        Err(why) => {
+                            if progress {
+                                tell(&format!("seed {seed}: {why}\n  {}", repeat(seed, most)));
+                            }
+                            failed.lock().unwrap().push((seed, why));
+                        }
+                    }
+                    let done = done.fetch_add(1, Ordering::Relaxed) + 1;
+                    if progress && done.is_multiple_of(PROGRESS) {
+                        let (failed, seconds) = (failed.lock().unwrap().len(), start.elapsed().as_secs());
+                        tell(&format!("{done} of {count} seeds, {failed} failed, {seconds} s"));
                     }
                 }
             });
@@ -59,29 +87,26 @@ fn seeds(seeds: std::ops::Range<u64>, most: usize) {
     let mut failed = failed.into_inner().unwrap();
     failed.sort();
     for (seed, why) in failed.iter().take(5) {
-        println!("seed {seed}: {why}");
-        println!(
-            "  SIM_SEED={seed} SIM_SPEAKERS={most} cargo test -p tortie-bgp --test sim one_seed -- --nocapture"
-        );
+        println!("seed {seed}: {why}\n  {}", repeat(*seed, most));
     }
-    assert!(failed.is_empty(), "{} of {} seeds failed", failed.len(), seeds.end - seeds.start);
-    let (count, sessions) = (seeds.end - seeds.start, sessions.into_inner());
+    assert!(failed.is_empty(), "{} of {count} seeds failed", failed.len());
+    let sessions = sessions.into_inner();
     println!("{count} seeds, {sessions} sessions came up");
     assert!(sessions > 10 * count, "networks in which nothing happens prove nothing");
 }
 
 #[test]
 fn networks_of_twenty_converge_to_the_reference() {
-    seeds(0..200, 20);
+    seeds(0..200, 20, false);
 }
 
-/// `SIM_SEEDS=FROM..TO` takes a part of them.
+/// `SIM_SEEDS=FROM..TO` takes a part of them, `SIM_THREADS` says how many run at once (as many as there are processors).
 #[test]
 #[ignore = "hours"]
 fn soak_networks_of_two_hundred_converge_to_the_reference() {
     let range = std::env::var("SIM_SEEDS").unwrap_or_else(|_| "0..10000".into());
     let (from, to) = range.split_once("..").unwrap();
-    seeds(from.parse().unwrap()..to.parse().unwrap(), 200);
+    seeds(from.parse().unwrap()..to.parse().unwrap(), 200, true);
 }
 
 /// Repeats a seed: `SIM_SEED`, and `SIM_SPEAKERS` as the test that found it says.
