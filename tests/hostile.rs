@@ -337,17 +337,43 @@ fn write_all(stream: &mut TcpStream, mut octets: &[u8]) {
 
 /// The four that mean harm, and what they did.
 struct Hostile {
+    stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
     garbage: Arc<AtomicU64>,
     connects: Arc<AtomicU64>,
     stuck: Arc<AtomicU64>,
 }
 
-fn hostile(stop: &Arc<AtomicBool>) -> Hostile {
+impl Hostile {
+    /// Ends them; how often there was garbage, a connection, and a session that never read.
+    fn stop(self) -> (u64, u64, u64) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads {
+            thread.join().unwrap();
+        }
+        let count = |n: &AtomicU64| n.load(Ordering::Relaxed);
+        (count(&self.garbage), count(&self.connects), count(&self.stuck))
+    }
+}
+
+/// As [`until`], for those who would run on machines of their own: what they do counts, not the processor that they need.
+fn elsewhere(stop: &Arc<AtomicBool>, mut step: impl FnMut() + Send + 'static) -> JoinHandle<()> {
+    let mut begun = false;
+    until(stop, move || {
+        if !std::mem::replace(&mut begun, true) {
+            // Of this thread alone.
+            rustix::process::setpriority_process(None, 19).unwrap();
+        }
+        step();
+    })
+}
+
+fn hostile() -> Hostile {
+    let stop = &Arc::new(AtomicBool::new(false));
     let [garbage, connects, stuck]: [Arc<AtomicU64>; 3] = Default::default();
     let mut random = 0x9e37_79b9_7f4a_7c15_u64;
     let count = garbage.clone();
-    let noise = until(stop, move || {
+    let noise = elsewhere(stop, move || {
         let Ok(mut stream) = dial(GARBAGE, None) else { return };
         // Noise at once, or after a session is up, or behind a good header.
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -368,7 +394,7 @@ fn hostile(stop: &Arc<AtomicBool>) -> Hostile {
     });
     let count = connects.clone();
     let began = Instant::now();
-    let connector = until(stop, move || {
+    let connector = elsewhere(stop, move || {
         if u128::from(count.load(Ordering::Relaxed)) < began.elapsed().as_millis() {
             // Every third comes from where nobody is configured.
             let from =
@@ -380,7 +406,7 @@ fn hostile(stop: &Arc<AtomicBool>) -> Hostile {
     });
     let mut reader: Option<TcpStream> = None;
     let count = stuck.clone();
-    let never_reads = until(stop, move || {
+    let never_reads = elsewhere(stop, move || {
         if reader.is_none() {
             // The smallest buffer that the kernel gives, so that nearly all waits at the other end.
             reader = dial(STUCK, Some(1)).ok();
@@ -396,7 +422,7 @@ fn hostile(stop: &Arc<AtomicBool>) -> Hostile {
         std::thread::sleep(Duration::from_secs(1));
     });
     let mut slow: Option<(TcpStream, usize)> = None;
-    let slowly = until(stop, move || {
+    let slowly = elsewhere(stop, move || {
         if slow.is_none() {
             slow = dial(SLOW, None).ok().map(|s| (s, 0));
         }
@@ -410,7 +436,8 @@ fn hostile(stop: &Arc<AtomicBool>) -> Hostile {
         }
         std::thread::sleep(Duration::from_secs(1));
     });
-    Hostile { threads: vec![noise, connector, never_reads, slowly], garbage, connects, stuck }
+    let threads = vec![noise, connector, never_reads, slowly];
+    Hostile { stop: stop.clone(), threads, garbage, connects, stuck }
 }
 
 /// What a stretch of time looked like from the healthy sessions.
@@ -420,6 +447,21 @@ struct Seen {
     deliveries: u64,
     /// Highest resident memory of the agent.
     memory: u64,
+}
+
+impl Seen {
+    /// Of several stretches, each number by itself: the machine does other things, too.
+    fn median(mut all: Vec<Self>) -> Self {
+        let mut pick = |key: fn(&Self) -> u128| {
+            all.sort_by_key(key);
+            let at = all.len() / 2;
+            (all[at].p99, all[at].deliveries, all[at].memory)
+        };
+        let (p99, ..) = pick(|s| s.p99.as_micros());
+        let (_, deliveries, _) = pick(|s| s.deliveries.into());
+        let (.., memory) = pick(|s| s.memory.into());
+        Self { p99, deliveries, memory }
+    }
 }
 
 fn measure(agent: &Agent, crowd: &mut Crowd, time: Duration) -> Seen {
@@ -436,8 +478,9 @@ fn measure(agent: &Agent, crowd: &mut Crowd, time: Duration) -> Seen {
     Seen { p99: l.percentile(0.99), deliveries: l.count(), memory }
 }
 
-/// `healthy` sessions with `routes` in the table; each measurement lasts `time`. What was seen without and with the hostile.
-fn run(healthy: u32, routes: u32, time: Duration) -> Option<(Seen, Seen)> {
+/// `healthy` sessions with `routes` in the table; each measurement lasts `time`. What was seen without and with the hostile, in
+/// so many rounds.
+fn run(healthy: u32, routes: u32, time: Duration, rounds: usize) -> Option<(Seen, Seen)> {
     if !net::enter(&[]) {
         return None;
     }
@@ -478,26 +521,32 @@ fn run(healthy: u32, routes: u32, time: Duration) -> Option<(Seen, Seen)> {
     feed.join().unwrap();
     // Until what the start needed has settled.
     measure(&agent, &mut crowd, time / 4);
-    let calm = measure(&agent, &mut crowd, time);
-    let hostile = hostile(&stop);
-    measure(&agent, &mut crowd, time / 4);
-    let among = measure(&agent, &mut crowd, time);
-    println!("without: {calm:?}\nwith:    {among:?}");
-    let count = |n: &AtomicU64| n.load(Ordering::Relaxed);
-    let did = (count(&hostile.garbage), count(&hostile.connects), count(&hostile.stuck));
-    println!("garbage {}, connects {}, sessions that never read {}", did.0, did.1, did.2);
-    // They did what they are for, and the one that never reads kept its session.
-    assert!(did.0 > time.as_secs() * 10 && did.1 > time.as_secs() * 300 && did.2 == 1, "{did:?}");
+    let (mut calm, mut among) = (Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        calm.push(measure(&agent, &mut crowd, time));
+        let hostile = hostile();
+        measure(&agent, &mut crowd, time / 4);
+        among.push(measure(&agent, &mut crowd, time));
+        let (garbage, connects, stuck) = hostile.stop();
+        println!("without: {:?}", calm.last());
+        println!("with:    {:?}", among.last());
+        println!("garbage {garbage}, connects {connects}, sessions that never read {stuck}");
+        // They did what they are for, and the one that never reads kept its session.
+        let (least_garbage, least_connects) = if rounds > 1 { (50, 900) } else { (10, 200) };
+        assert!(garbage > time.as_secs() * least_garbage && connects > time.as_secs() * least_connects);
+        assert_eq!(stuck, 1);
+        measure(&agent, &mut crowd, time / 4);
+    }
     stop.store(true, Ordering::Relaxed);
-    for thread in hostile.threads.into_iter().chain([drain, makes_changes]) {
+    for thread in [drain, makes_changes] {
         thread.join().unwrap();
     }
-    Some((calm, among))
+    Some((Seen::median(calm), Seen::median(among)))
 }
 
 #[test]
 fn healthy_sessions_live_beside_hostile_ones() {
-    let Some((calm, among)) = run(20, 50_000, Duration::from_secs(4)) else { return };
+    let Some((calm, among)) = run(20, 50_000, Duration::from_secs(4), 1) else { return };
     // Nearly all changes reach nearly all others; some are overtaken by the next of their prefix.
     assert!(calm.deliveries > 20_000 && among.deliveries > calm.deliveries / 2, "{calm:?} {among:?}");
     // The promise is half of it, over a minute and beside a million routes; here the allocator itself is a part.
@@ -509,7 +558,7 @@ fn healthy_sessions_live_beside_hostile_ones() {
 #[test]
 #[ignore = "a minute, and a quiet machine"]
 fn long_a_hundred_healthy_sessions_do_not_notice_hostile_ones() {
-    let Some((calm, among)) = run(100, 1_000_000, Duration::from_secs(15)) else { return };
+    let Some((calm, among)) = run(100, 1_000_000, Duration::from_secs(10), 3) else { return };
     assert!(among.p99 <= calm.p99.mul_f64(1.5), "p99 {:?} with, {:?} without", among.p99, calm.p99);
     let growth = among.memory.saturating_sub(calm.memory);
     assert!(growth < 5 << 20, "{growth} octets more");
