@@ -6,58 +6,10 @@ use std::time::{Duration, Instant};
 
 use crate::probe::{full_kernels, kernel, sessions};
 use crate::rig::{Backend, Net, within};
+use crate::two_hosts::{TwoHosts, block};
 
 /// Two hosts, each in a subnet of its own; the router learns their blocks, the hosts are in a mesh, and no next hop of
 /// the mesh is on-link. No pool has IPIP.
-const SUBNETS: &str = r#"
-#   web1 - host1 10.0.1.1/24 - [tor] BIRD, AS 65000 - host2 10.0.2.1/24 - web2
-name: subnets
-topology:
-  defaults: {kind: linux, image: tortie, network-mode: none}
-  groups:
-    host:
-      binds: ["__clabDir__/store:/store"]
-      sysctls: {net.ipv4.ip_forward: 1}
-      stages: {create: {wait-for: [{node: store, stage: exit}]}}
-    workload:
-      cmd: sleep infinity
-      exec:
-        - ip route add 169.254.1.1 dev eth1
-        - ip route add default via 169.254.1.1
-  nodes:
-    store:
-      binds: ["__clabDir__/store:/store", "STORE:/lab/store.json:ro"]
-      cmd: tortie --datastore sqlite:/store/store.db store import /lab/store.json
-    tor:
-      image: bird:2.0.12
-      binds: ["BIRD:/etc/bird/bird.conf:ro"]
-      cmd: bird -f -c /etc/bird/bird.conf
-      sysctls: {net.ipv4.ip_forward: 1}
-    host1:
-      group: host
-      cmd: tortie --datastore sqlite:/store/store.db --node host1 agent
-      exec: [ip addr add 169.254.1.1/32 dev cali1 scope link, ip route add 10.244.1.1/32 dev cali1, ip route add default via 10.0.1.254]
-    host2:
-      group: host
-      cmd: tortie --datastore sqlite:/store/store.db --node host2 agent
-      exec: [ip addr add 169.254.1.1/32 dev cali1 scope link, ip route add 10.244.2.1/32 dev cali1, ip route add default via 10.0.2.254]
-    web1:
-      group: workload
-      stages: {configure: {wait-for: [{node: host1, stage: create-links}]}}
-    web2:
-      group: workload
-      stages: {configure: {wait-for: [{node: host2, stage: create-links}]}}
-  links:
-    - endpoints: ["host1:eth1", "tor:eth1"]
-      ipv4: [10.0.1.1/24, 10.0.1.254/24]
-    - endpoints: ["host2:eth1", "tor:eth2"]
-      ipv4: [10.0.2.1/24, 10.0.2.254/24]
-    - endpoints: ["host1:cali1", "web1:eth1"]
-      ipv4: ["", 10.244.1.1/32]
-    - endpoints: ["host2:cali1", "web2:eth1"]
-      ipv4: ["", 10.244.2.1/32]
-"#;
-
 const BIRD: &str = "router id 10.0.1.254;\nprotocol device { scan time 2; }\n\
     protocol kernel { ipv4 { import none; export where source = RTS_BGP; }; }\n\
     template bgp host { neighbor as 64512; connect delay time 1; connect retry time 2; error wait time 1, 5;\n\
@@ -73,7 +25,7 @@ fn two_subnets(backend: Backend) {
     add("bgp/v1/global/as_num", "64512".into());
     add("v1/ipam/v4/pool/10.244.0.0-16", "{\"cidr\": \"10.244.0.0/16\"}".into());
     for n in [1, 2] {
-        let (host, block) = (format!("host{n}"), format!("10.244.{n}.0"));
+        let host = format!("host{n}");
         add(&format!("bgp/v1/host/{host}/ip_addr_v4"), format!("10.0.{n}.1"));
         add(&format!("bgp/v1/host/{host}/network_v4"), format!("10.0.{n}.0/24"));
         // The other host's mesh route passes `pool` towards the router; it has to prefer the owner's.
@@ -81,20 +33,28 @@ fn two_subnets(backend: Backend) {
             &format!("bgp/v1/host/{host}/peer_v4/10.0.{n}.254"),
             format!("{{\"ip\": \"10.0.{n}.254\", \"as_num\": \"65000\", \"own_only\": true}}"),
         );
-        add(&format!("ipam/v2/host/{host}/ipv4/block/{block}-26"), String::new());
-        let free: Vec<u32> = (0..64).collect();
-        let value = serde_json::json!({
-            "cidr": format!("{block}/26"), "affinity": format!("host:{host}"), "strictAffinity": false,
-            "allocations": vec![(); 64], "unallocated": free, "attributes": [],
-        });
-        add(&format!("ipam/v2/assignment/ipv4/block/{block}-26"), value.to_string());
+    }
+    for n in [1, 2] {
+        let keys = block(&format!("host{n}"), &format!("10.244.{n}.0/26"));
+        data.extend(keys.map(|(key, value)| (key, value.into())));
     }
     let data = serde_json::to_string(&data).unwrap();
     let (store, bird) = (dir.path().join("store.json"), dir.path().join("bird.conf"));
     std::fs::write(&store, &data).unwrap();
     std::fs::write(&bird, BIRD).unwrap();
-    let text =
-        SUBNETS.replace("STORE", store.to_str().unwrap()).replace("BIRD:", &format!("{}:", bird.display()));
+    let lab = TwoHosts {
+        name: "subnets",
+        store: store.to_str().unwrap(),
+        tor: format!(
+            "      image: bird:2.0.12\n      binds: [\"{}:/etc/bird/bird.conf:ro\"]
+      cmd: bird -f -c /etc/bird/bird.conf\n",
+            bird.display()
+        ),
+        stage: "create",
+        exec: "ip route add default via 10.0.N.254",
+        link: "[10.0.N.1/24, 10.0.N.254/24]",
+    };
+    let text = lab.text();
     let Some(net) = Net::text(&text, &dir.path().join("subnets.clab.yml"), &data, backend) else { return };
     within(Duration::from_secs(10), net.started, "every block in every kernel", || full_kernels(&net));
     let routes = kernel(&net, "host1").unwrap();

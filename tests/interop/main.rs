@@ -21,4 +21,5 @@ mod restart;
 mod rig;
 mod sessions;
 mod tables;
+mod two_hosts;
 mod unnumbered;

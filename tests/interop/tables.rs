@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::probe::{Monitor, Router, full_kernels, hints, kernel, names, sessions};
 use crate::restart;
 use crate::rig::{Backend, Net, delete, put, within};
+use crate::two_hosts;
 
 /// The time from the start of the agents to full tables.
 const START: Duration = Duration::from_secs(5);
@@ -62,17 +63,8 @@ fn new_blocks(net: &Net, router: Router, backend: Backend) {
     let (mut came, mut went) = (Vec::new(), Vec::new());
     for i in 0..10 {
         let block = format!("10.244.{}.64/26", 100 + i);
-        let dashed = block.replace('/', "-");
-        let (affinity, value) = (
-            format!("/calico/ipam/v2/host/host1/ipv4/block/{dashed}"),
-            format!("/calico/ipam/v2/assignment/ipv4/block/{dashed}"),
-        );
-        let free: Vec<u32> = (0..64).collect();
-        let text = serde_json::json!({
-            "cidr": block, "affinity": "host:host1", "strictAffinity": false,
-            "allocations": vec![(); 64], "unallocated": free, "attributes": [],
-        });
-        let at = net.commit(vec![put(&value, &text.to_string()), put(&affinity, "")]);
+        let keys = two_hosts::block("host1", &block);
+        let at = net.commit(two_hosts::puts(&keys));
         for monitor in &others {
             came.push(monitor.wait(LIMIT, at, "a new block comes", |line| {
                 line.starts_with(&block) && line.contains(" via ")
@@ -82,7 +74,7 @@ fn new_blocks(net: &Net, router: Router, backend: Backend) {
             let table = router.table(net, "tor")?;
             names(&table, &block).then_some(()).ok_or(table)
         });
-        let at = net.commit(vec![delete(&affinity), delete(&value)]);
+        let at = net.commit(keys.iter().map(|(key, _)| delete(key)).collect());
         for monitor in &others {
             went.push(
                 monitor.wait(LIMIT, at, "a block goes", |line| {

@@ -8,53 +8,7 @@ use serde_json::Value;
 
 use crate::probe::{full_kernels, kernel};
 use crate::rig::{Backend, Net, within};
-
-const LAB: &str = r#"
-#   web1 - host1 eth1 - [tor] FRR, AS 65000 - eth1 host2 - web2
-name: unnumbered
-topology:
-  defaults: {kind: linux, image: tortie, network-mode: none}
-  groups:
-    host:
-      binds: ["__clabDir__/store:/store"]
-      sysctls: {net.ipv4.ip_forward: 1, net.ipv6.conf.all.forwarding: 1}
-      stages: {create: {wait-for: [{node: store, stage: exit}]}, configure: {wait-for: [{node: tor, stage: healthy}]}}
-    workload:
-      cmd: sleep infinity
-      exec:
-        - ip route add 169.254.1.1 dev eth1
-        - ip route add default via 169.254.1.1
-  nodes:
-    store:
-      binds: ["__clabDir__/store:/store", "STORE:/lab/store.json:ro"]
-      cmd: tortie --datastore sqlite:/store/store.db store import /lab/store.json
-    tor:
-      image: frr:8.4.4
-      binds: ["FRR:/etc/frr/frr.conf:ro", "DAEMONS:/etc/frr/daemons:ro"]
-      healthcheck: {test: [CMD-SHELL, "until READY; do sleep 0.05; done"], interval: 1}
-      sysctls: {net.ipv4.ip_forward: 1, net.ipv6.conf.all.forwarding: 1}
-    host1:
-      group: host
-      cmd: tortie --datastore sqlite:/store/store.db --node host1 agent
-      exec: [ip addr add 10.0.0.1/32 dev lo, ip addr add 169.254.1.1/32 dev cali1 scope link, ip route add 10.244.1.1/32 dev cali1]
-    host2:
-      group: host
-      cmd: tortie --datastore sqlite:/store/store.db --node host2 agent
-      exec: [ip addr add 10.0.0.2/32 dev lo, ip addr add 169.254.1.1/32 dev cali1 scope link, ip route add 10.244.2.1/32 dev cali1]
-    web1:
-      group: workload
-      stages: {configure: {wait-for: [{node: host1, stage: create-links}]}}
-    web2:
-      group: workload
-      stages: {configure: {wait-for: [{node: host2, stage: create-links}]}}
-  links:
-    - endpoints: ["host1:eth1", "tor:eth1"]
-    - endpoints: ["host2:eth1", "tor:eth2"]
-    - endpoints: ["host1:cali1", "web1:eth1"]
-      ipv4: ["", 10.244.1.1/32]
-    - endpoints: ["host2:cali1", "web2:eth1"]
-      ipv4: ["", 10.244.2.1/32]
-"#;
+use crate::two_hosts::{TwoHosts, block};
 
 /// bgpd has told zebra that it is there. FRR 8.4.4 tells bgpd of a neighbour once, when zebra first hears it: one that is
 /// heard while bgpd starts stays unknown to it for ever ("Waiting for Peer IPv6 LLA", while zebra shows the address).
@@ -76,29 +30,24 @@ fn frr(we_dial: bool) -> String {
 
 fn data(we_dial: bool) -> String {
     let mut data = serde_json::Map::new();
-    let mut add = |key: &str, value: String| data.insert(format!("/calico/{key}"), value.into());
-    add("v1/Ready", "true".into());
-    add("bgp/v1/global/node_mesh", "{\"enabled\": false}".into());
+    let add = |data: &mut serde_json::Map<String, Value>, key: &str, value: String| {
+        data.insert(format!("/calico/{key}"), value.into());
+    };
+    add(&mut data, "v1/Ready", "true".into());
+    add(&mut data, "bgp/v1/global/node_mesh", "{\"enabled\": false}".into());
     add(
+        &mut data,
         "bgp/v1/global/peer_interface/eth1",
         format!("{{\"as_num\": \"external\", \"passive_mode\": {}}}", !we_dial),
     );
-    add("v1/ipam/v4/pool/10.244.0.0-16", "{\"cidr\": \"10.244.0.0/16\"}".into());
-    add("v1/ipam/v6/pool/fd00:244::-32", "{\"cidr\": \"fd00:244::/32\"}".into());
+    add(&mut data, "v1/ipam/v4/pool/10.244.0.0-16", "{\"cidr\": \"10.244.0.0/16\"}".into());
+    add(&mut data, "v1/ipam/v6/pool/fd00:244::-32", "{\"cidr\": \"fd00:244::/32\"}".into());
     for n in [1, 2] {
         let host = format!("host{n}");
-        add(&format!("bgp/v1/host/{host}/as_num"), format!("{}", 64512 + n));
-        add(&format!("bgp/v1/host/{host}/ip_addr_v4"), format!("10.0.0.{n}"));
-        for (family, block, length) in
-            [("ipv4", format!("10.244.{n}.0"), 26), ("ipv6", format!("fd00:244:{n}::"), 122)]
-        {
-            add(&format!("ipam/v2/host/{host}/{family}/block/{block}-{length}"), String::new());
-            let free: Vec<u32> = (0..64).collect();
-            let value = serde_json::json!({
-                "cidr": format!("{block}/{length}"), "affinity": format!("host:{host}"), "strictAffinity": false,
-                "allocations": vec![(); 64], "unallocated": free, "attributes": [],
-            });
-            add(&format!("ipam/v2/assignment/{family}/block/{block}-{length}"), value.to_string());
+        add(&mut data, &format!("bgp/v1/host/{host}/as_num"), format!("{}", 64512 + n));
+        add(&mut data, &format!("bgp/v1/host/{host}/ip_addr_v4"), format!("10.0.0.{n}"));
+        for cidr in [format!("10.244.{n}.0/26"), format!("fd00:244:{n}::/122")] {
+            data.extend(block(&host, &cidr).map(|(key, value)| (key, value.into())));
         }
     }
     serde_json::to_string(&data).unwrap()
@@ -131,11 +80,20 @@ fn unnumbered(we_dial: bool) -> Option<Net> {
     };
     let data = data(we_dial);
     let daemons = concat!(env!("CARGO_MANIFEST_DIR"), "/topology/labs/tor-frr/daemons");
-    let text = LAB
-        .replace("READY", READY)
-        .replace("STORE", &file("store.json", &data))
-        .replace("FRR:", &format!("{}:", file("frr.conf", &frr(we_dial))))
-        .replace("DAEMONS", daemons);
+    let tor = format!(
+        "      image: frr:8.4.4\n      binds: [\"{}:/etc/frr/frr.conf:ro\", \"{daemons}:/etc/frr/daemons:ro\"]
+      healthcheck: {{test: [CMD-SHELL, \"until {READY}; do sleep 0.05; done\"], interval: 1}}\n",
+        file("frr.conf", &frr(we_dial))
+    );
+    let lab = TwoHosts {
+        name: "unnumbered",
+        store: &file("store.json", &data),
+        tor,
+        stage: "healthy",
+        exec: "ip addr add 10.0.0.N/32 dev lo",
+        link: "",
+    };
+    let text = lab.text();
     let net = Net::text(&text, &dir.path().join("unnumbered.clab.yml"), &data, Backend::Sqlite)?;
     for host in ["host1", "host2"] {
         within(Duration::from_secs(20), net.started, "the session with FRR", || up(&net, host));

@@ -1,0 +1,94 @@
+//! A lab of two hosts, each with a workload, on either side of one router, and blocks for them.
+
+use tortie::store::Op;
+
+use crate::rig::put;
+
+const LAB: &str = r#"
+#   web1 - host1 eth1 - eth1 [tor] eth2 - eth1 host2 - web2
+name: NAME
+topology:
+  defaults: {kind: linux, image: tortie, network-mode: none}
+  groups:
+    host:
+      binds: ["__clabDir__/store:/store"]
+      sysctls: {net.ipv4.ip_forward: 1, net.ipv6.conf.all.forwarding: 1}
+      stages: {create: {wait-for: [{node: store, stage: exit}]}, configure: {wait-for: [{node: tor, stage: STAGE}]}}
+    workload:
+      cmd: sleep infinity
+      exec:
+        - ip route add 169.254.1.1 dev eth1
+        - ip route add default via 169.254.1.1
+  nodes:
+    store:
+      binds: ["__clabDir__/store:/store", "STORE:/lab/store.json:ro"]
+      cmd: tortie --datastore sqlite:/store/store.db store import /lab/store.json
+    tor:
+      sysctls: {net.ipv4.ip_forward: 1, net.ipv6.conf.all.forwarding: 1}
+TORHOSTS  links:
+LINKS"#;
+
+const HOST: &str = "    hostN:
+      group: host
+      cmd: tortie --datastore sqlite:/store/store.db --node hostN agent
+      exec: [ip addr add 169.254.1.1/32 dev cali1 scope link, ip route add 10.244.N.1/32 dev cali1, EXEC]
+    webN:
+      group: workload
+      stages: {configure: {wait-for: [{node: hostN, stage: create-links}]}}
+";
+
+/// What differs between labs of this shape. In what is said of each host, `N` is its number.
+pub(crate) struct TwoHosts<'a> {
+    pub(crate) name: &'a str,
+    /// The file that is imported into the store.
+    pub(crate) store: &'a str,
+    /// Lines of the router's node.
+    pub(crate) tor: String,
+    /// The stage of the router that hosts wait for.
+    pub(crate) stage: &'a str,
+    /// A command in each host before its agent runs.
+    pub(crate) exec: &'a str,
+    /// Addresses of the link between host and router, as its `ipv4`; empty: none.
+    pub(crate) link: &'a str,
+}
+
+impl TwoHosts<'_> {
+    pub(crate) fn text(&self) -> String {
+        let (mut hosts, mut links) = (String::new(), String::new());
+        for n in ["1", "2"] {
+            let with = |text: &str| text.replace('N', n);
+            hosts += &with(HOST).replace("EXEC", &with(self.exec));
+            links += &format!("    - endpoints: [\"host{n}:eth1\", \"tor:eth{n}\"]\n");
+            if !self.link.is_empty() {
+                links += &format!("      ipv4: {}\n", with(self.link));
+            }
+            links += &format!("    - endpoints: [\"host{n}:cali1\", \"web{n}:eth1\"]\n");
+            links += &format!("      ipv4: [\"\", 10.244.{n}.1/32]\n");
+        }
+        LAB.replace("NAME", self.name)
+            .replace("STORE", self.store)
+            .replace("STAGE", self.stage)
+            .replace("TORHOSTS", &(self.tor.clone() + &hosts))
+            .replace("LINKS", &links)
+    }
+}
+
+/// The keys and values of an empty block of a host: its affinity, and itself.
+pub(crate) fn block(host: &str, cidr: &str) -> [(String, String); 2] {
+    let family = if cidr.contains(':') { "ipv6" } else { "ipv4" };
+    let dashed = cidr.replace('/', "-");
+    let free: Vec<u32> = (0..64).collect();
+    let value = serde_json::json!({
+        "cidr": cidr, "affinity": format!("host:{host}"), "strictAffinity": false,
+        "allocations": vec![(); 64], "unallocated": free, "attributes": [],
+    });
+    [
+        (format!("/calico/ipam/v2/host/{host}/{family}/block/{dashed}"), String::new()),
+        (format!("/calico/ipam/v2/assignment/{family}/block/{dashed}"), value.to_string()),
+    ]
+}
+
+/// Those that write it.
+pub(crate) fn puts(block: &[(String, String); 2]) -> Vec<Op> {
+    block.iter().rev().map(|(key, value)| put(key, value)).collect()
+}
