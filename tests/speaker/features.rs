@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use tortie::routing::Filters;
 use tortie::speaker::ToSpeaker;
-use tortie_bgp::{Family, Reset, RouteMatch, RouteQuery, RouteTable, State, Unusable};
+use tortie_bgp::{Family, Reset, RouteMatch, RouteQuery, RouteTable, State};
 use tortie_config::resource::Filter;
 
 use crate::node::{Node, cidr, intent, peer, wait};
@@ -106,8 +106,7 @@ fn path(a: &Node, prefix: &str) -> Option<String> {
         Some(view.routes(RouteQuery { table: RouteTable::AdjIn(id), matching }, None, 1))
     })?;
     let path = all.first()?.paths.first()?;
-    assert_eq!(path.unusable, None::<Unusable>);
-    Some(path.attributes.as_path.to_string())
+    path.unusable.is_none().then(|| path.attributes.as_path.to_string())
 }
 
 /// A node in an AS of four octets with a block, as the peer of the router at this address.

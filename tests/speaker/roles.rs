@@ -32,13 +32,15 @@ fn received(a: &Node, prefix: &str) -> Option<(Option<u32>, Option<Unusable>)> {
     Some((path.attributes.otc(), path.unusable))
 }
 
-/// The same of its first route, once it is there.
+/// The same of its first route, once it is judged.
 fn receives(a: &Node, them: &Them) -> (Option<u32>, Option<Unusable>) {
     let mut got = None;
     let prefix = them.kind.v4();
     wait(&format!("a route {prefix}"), || {
         got = received(a, &prefix);
-        if got.is_some() { Ok(()) } else { Err(format!("{:#?}\n{}", a.facts().last(), them.log())) }
+        // Where its next hop is may not be known yet.
+        let settled = got.is_some_and(|(_, unusable)| unusable != Some(Unusable::NextHop));
+        if settled { Ok(()) } else { Err(format!("{:#?}\n{}", a.facts().last(), them.log())) }
     });
     got.unwrap()
 }
