@@ -16,10 +16,10 @@ demo: peers
 	target/debug/tortie demo $(ARGS)
 
 # Formatting first: it fails in a second. Clippy and the tests share one profile, so dependencies compile once.
-test: peers fmt-check lint docs
+test: peers fmt-check lint docs fuzz-smoke
 	$(CARGO) test --workspace --no-fail-fast
 
-# Five seconds a fuzz target, two at a time: stable Rust and a C++ compiler for libFuzzer.
+# Five seconds a fuzz target, two at a time: the stable Rust of all else and a C++ compiler for libFuzzer (g++).
 fuzz-smoke: peers
 	FUZZ_JOBS=2 bgp/fuzz/run 5
 
