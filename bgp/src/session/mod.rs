@@ -14,6 +14,8 @@ pub(crate) mod mistake;
 pub(crate) mod open;
 pub(crate) mod range;
 pub(crate) mod role;
+#[cfg(test)]
+mod tests;
 pub(crate) mod timers;
 pub(crate) mod without;
 
