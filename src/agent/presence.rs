@@ -98,8 +98,9 @@ async fn keep(
                 }
             }
         }
-        let rest = tokio::time::sleep(AT_REST);
-        tokio::pin!(rest);
+        let next = tokio::time::sleep(AT_REST);
+        tokio::pin!(next);
+        let mut changed = false;
         loop {
             tokio::select! {
                 _ = &mut ended => {
@@ -108,13 +109,14 @@ async fn keep(
                     }
                     return;
                 }
-                changed = seen.changed() => {
-                    if changed.is_err() {
+                told = seen.changed(), if !changed => {
+                    if told.is_err() {
                         return;
                     }
+                    changed = true;
                     let since = written.map_or(ON_CHANGE, |at| at.elapsed());
-                    tokio::time::sleep(ON_CHANGE.saturating_sub(since).max(Duration::from_millis(200))).await;
-                    break;
+                    let wait = ON_CHANGE.saturating_sub(since).max(Duration::from_millis(200));
+                    next.as_mut().reset(tokio::time::Instant::now() + wait);
                 }
                 _ = renew.tick() => {
                     if let Some(id) = lease
@@ -124,7 +126,7 @@ async fn keep(
                         break;
                     }
                 }
-                () = &mut rest => break,
+                () = &mut next => break,
             }
         }
     }
@@ -155,4 +157,29 @@ async fn write(
     store.commit(Txn { ops: vec![op], ..Txn::default() }).await?;
     *lease = Some(id);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::sqlite::SqliteStore;
+
+    #[tokio::test]
+    async fn the_key_goes_with_the_agent_also_while_a_change_waits_to_be_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let store: Arc<dyn Store> =
+            Arc::new(SqliteStore::open(&dir.path().join("store.db"), true).await.unwrap());
+        let mut presence = Presence::start(&tokio::runtime::Handle::current(), store.clone(), "host1", true);
+        let prefix = [Key::TortieStatus { host: "host1".to_owned() }.to_string()];
+        let written = async || !store.list(&prefix).await.unwrap().entries.is_empty();
+        presence.tell(Brief { sessions: 1, ..Brief::default() });
+        while !written().await {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        presence.tell(Brief { sessions: 1, up: 1, ..Brief::default() });
+        // The task has seen it.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        presence.stop().await;
+        assert!(!written().await);
+    }
 }
