@@ -93,13 +93,14 @@ impl Pool {
         format!("{}://{}", if self.files.tls { "etcds" } else { "etcd" }, hosts.join(","))
     }
 
-    /// The connection in use, or a new one to the first member that answers and knows a leader.
-    pub(super) async fn member(&self) -> Result<Member, StoreError> {
+    /// The connection in use, or a new one to the first member that answers and knows a leader. `said` is what a member that
+    /// failed said last: it outlives attempts that only ran out of time.
+    pub(super) async fn member(&self, said: &mut Option<String>) -> Result<Member, StoreError> {
         let mut slot = self.slot.lock().await;
         if let Some(member) = &slot.member {
             return Ok(member.clone());
         }
-        let mut failure = StoreError::Away("no member".into());
+        let mut silent = String::from("no member");
         for _ in 0..self.urls.len() {
             let Some(url) = self.urls.get(slot.index) else { break };
             match timeout(PROBE, self.connect(url)).await {
@@ -110,15 +111,15 @@ impl Pool {
                     return Ok(member);
                 }
                 Ok(Err(StoreError::Away(text))) => {
-                    failure = StoreError::Away(format!("{url}: {}", self.files.hint(text)))
+                    *said = Some(format!("{url}: {}", self.files.hint(text)));
                 }
-                Err(_) => failure = StoreError::Away(format!("{url}: no answer in {} ms", PROBE.as_millis())),
+                Err(_) => silent = format!("{url}: no answer in {} ms", PROBE.as_millis()),
                 // Another member would say the same.
                 Ok(Err(e)) => return Err(told(url, e)),
             }
             slot.index = (slot.index + 1) % self.urls.len();
         }
-        Err(failure)
+        Err(StoreError::Away(said.clone().unwrap_or(silent)))
     }
 
     /// Gives the connection and whether the member reports progress in order.
@@ -153,11 +154,15 @@ impl Pool {
         F: Future<Output = Result<T, Error>>,
     {
         let deadline = Instant::now() + DEADLINE;
+        let mut said = None;
         loop {
             // Connecting is no attempt of the call: nothing was sent.
-            let connected = timeout_at(deadline, self.member()).await;
+            let connected = timeout_at(deadline, self.member(&mut said)).await;
             let failure = match connected {
-                Err(_) => return Err(late(&self.describe(), "no member answers")),
+                Err(_) => {
+                    let late = || late(&self.describe(), "no member answers");
+                    return Err(said.map_or_else(late, StoreError::Away));
+                }
                 Ok(Err(e @ StoreError::Away(_))) => e,
                 Ok(Err(e)) => return Err(e),
                 Ok(Ok(member)) => {
@@ -265,4 +270,37 @@ impl Files {
 
 fn read(flag: &str, path: &Path) -> Result<Vec<u8>, StoreError> {
     std::fs::read(path).map_err(|e| StoreError::Unusable(format!("{flag} {}: {e}", path.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// What a member said must not be lost because the next attempts ran into the deadline.
+    #[tokio::test]
+    async fn the_cause_is_told_after_attempts_that_only_took_time() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let member = listener.local_addr().unwrap().to_string();
+        let server = tokio::spawn(async move {
+            drop(listener.accept().await);
+            let mut silent = Vec::new();
+            loop {
+                silent.push(listener.accept().await);
+            }
+        });
+        let options = StoreOptions { url: format!("etcd://{member}"), ..StoreOptions::default() };
+        let pool = Pool::new(&options, vec![member.clone()], false).unwrap();
+        let error = pool
+            .call(Attempts::Several, |mut client| async move { client.get("/calico/", None).await })
+            .await
+            .unwrap_err()
+            .to_string();
+        server.abort();
+        assert!(
+            error.contains(&member) && !error.contains("no answer") && !error.contains("no member"),
+            "{error}"
+        );
+    }
 }

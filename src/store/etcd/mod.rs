@@ -138,7 +138,7 @@ impl Store for EtcdStore {
             // Another cluster, or one that was restored from a copy: only a list can tell.
             return Ok(Box::new(Restart { oldest: Some(current) }));
         }
-        let member = self.pool.member().await?;
+        let member = self.pool.member(&mut None).await?;
         Ok(Box::new(watch::EtcdWatch::open(member, prefixes, after).await?))
     }
 
