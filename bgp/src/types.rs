@@ -1,7 +1,7 @@
 //! Small types that every part of the speaker uses.
 
 use std::fmt;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 /// A BGP identifier: four octets, not 0 (RFC 6286), written as a dotted quad.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -31,6 +31,15 @@ pub enum Family {
 impl Family {
     /// Both, in AFI order.
     pub const ALL: [Self; 2] = [Self::Ipv4Unicast, Self::Ipv6Unicast];
+
+    /// The unicast family of an address.
+    #[must_use]
+    pub fn of(address: IpAddr) -> Self {
+        match address {
+            IpAddr::V4(_) => Self::Ipv4Unicast,
+            IpAddr::V6(_) => Self::Ipv6Unicast,
+        }
+    }
 
     /// The family of AFI and SAFI, if this speaker carries it.
     #[must_use]

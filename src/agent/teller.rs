@@ -307,8 +307,7 @@ impl Teller {
 
     fn imported(&mut self, routes: &[(RouteOf, Option<Arc<Attributes>>)], out: &mut Vec<u8>) {
         self.asked = Asked::Nothing;
-        let family_of =
-            |prefix: &Cidr| if prefix.is_v4() { Family::Ipv4Unicast } else { Family::Ipv6Unicast };
+        let family_of = |prefix: &Cidr| Family::of(prefix.addr());
         // They come in the order of peers and prefixes.
         for run in routes.chunk_by(|((a, p, _), _), ((b, q, _), _)| a == b && family_of(p) == family_of(q)) {
             let Some(((peer, prefix, _), _)) = run.first() else { continue };

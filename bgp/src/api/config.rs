@@ -174,7 +174,7 @@ impl RangeConfig {
     #[must_use]
     pub fn new(prefix: Cidr, asn: u32) -> Self {
         let mut peer = PeerConfig::new(SocketAddr::new(prefix.addr(), 179), asn);
-        peer.families = vec![if prefix.is_v4() { Family::Ipv4Unicast } else { Family::Ipv6Unicast }];
+        peer.families = vec![Family::of(prefix.addr())];
         peer.dial = Dial::Passive;
         peer.name = "".into();
         Self { prefix, max_peers: 100, peer }

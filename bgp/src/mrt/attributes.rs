@@ -78,7 +78,7 @@ impl<'a> RawAttributes<'a> {
                 MP_REACH => {
                     multiprotocol = true;
                     let hop = next_hop(value)?;
-                    let family = if prefix.is_v4() { Family::Ipv4Unicast } else { Family::Ipv6Unicast };
+                    let family = Family::of(prefix.addr());
                     let mut full = family.afi().to_be_bytes().to_vec();
                     full.extend_from_slice(&[family.safi(), u8::try_from(hop.len()).ok()?]);
                     full.extend_from_slice(hop);

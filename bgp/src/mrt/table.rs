@@ -155,12 +155,8 @@ impl<'a> Rib<'a> {
     /// The family of the prefix.
     #[must_use]
     pub fn family(&self) -> Family {
-        family_of(&self.prefix)
+        Family::of(self.prefix.addr())
     }
-}
-
-fn family_of(prefix: &Cidr) -> Family {
-    if prefix.is_v4() { Family::Ipv4Unicast } else { Family::Ipv6Unicast }
 }
 
 fn read_prefix(octets: &mut Octets<'_>, family: Family, len: u8) -> Option<Cidr> {

@@ -13,7 +13,6 @@ use super::rib::FamilyRib;
 use super::segment::Cursor;
 use crate::api::{Export, Import, NextHopMode, NextHopState, PeerId, PeerView, Policy, RouteView};
 use crate::attr::{AsPath, Attributes};
-use crate::query::RouteChanges;
 use crate::rib::Shared;
 use crate::rib::source::{Source, SourceFamily};
 use crate::rib::walk::Job;
@@ -93,20 +92,8 @@ struct World {
 
 impl World {
     fn new(sources: u32) -> Self {
-        let mut shared = Shared {
-            attrs: Default::default(),
-            hops: Default::default(),
-            sources: Default::default(),
-            reasons: Default::default(),
-            policy: policy(Every(0)),
-            asn: 64512,
-            router_id: 1,
-            deferring: false,
-            local_ready: true,
-            transit: true,
-            changes: RouteChanges::default(),
-            clusters: Vec::new(),
-        };
+        let mut shared = Shared::new(64512, 1, policy(Every(0)));
+        (shared.local_ready, shared.transit) = (true, true);
         for n in 0..sources {
             shared.sources.insert(Source {
                 id: PeerId(n),

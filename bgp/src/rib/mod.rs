@@ -52,6 +52,24 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// Nothing is known yet, and nothing deferred.
+    pub(crate) fn new(asn: u32, router_id: u32, policy: PolicyHandle) -> Self {
+        Self {
+            attrs: intern::AttrTable::default(),
+            hops: hops::Hops::default(),
+            sources: source::Sources::default(),
+            reasons: import::Reasons::default(),
+            policy,
+            asn,
+            router_id,
+            deferring: false,
+            local_ready: false,
+            transit: false,
+            changes: RouteChanges::default(),
+            clusters: Vec::new(),
+        }
+    }
+
     /// One of these clusters is ours.
     fn is_own_cluster(&self, clusters: &[u32]) -> bool {
         clusters.iter().any(|c| self.clusters.binary_search(c).is_ok())

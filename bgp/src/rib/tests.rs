@@ -13,7 +13,6 @@ use super::source::{Keep, LOCAL, Source, SourceFamily};
 use super::table::Table;
 use crate::api::{NextHopState, PeerId, PolicyHandle};
 use crate::attr::{AsPath, Attributes};
-use crate::query::RouteChanges;
 use crate::types::Family;
 
 const SOURCES: u32 = 20;
@@ -80,20 +79,8 @@ struct World {
 
 impl World {
     fn new(planes: usize) -> Self {
-        let mut shared = Shared {
-            attrs: Default::default(),
-            hops: Default::default(),
-            sources: Default::default(),
-            reasons: Default::default(),
-            policy: PolicyHandle::accept_all(),
-            asn: 64512,
-            router_id: 1,
-            deferring: false,
-            local_ready: true,
-            transit: true,
-            changes: RouteChanges::default(),
-            clusters: Vec::new(),
-        };
+        let mut shared = Shared::new(64512, 1, PolicyHandle::accept_all());
+        (shared.local_ready, shared.transit) = (true, true);
         for n in 0..SOURCES {
             shared.sources.insert(source(n));
         }

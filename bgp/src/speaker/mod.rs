@@ -43,7 +43,6 @@ use smallvec::SmallVec;
 
 use crate::api::{ConnId, Drain, Event, GlobalConfig, Input, PeerId, PolicyHandle};
 use crate::out::rib::FamilyRib;
-use crate::query::RouteChanges;
 use crate::rib::Shared;
 use crate::session::conn::Conn;
 use crate::session::range::Ranges;
@@ -98,20 +97,8 @@ impl Speaker {
     /// A speaker without peers and routes.
     #[must_use]
     pub fn new(global: GlobalConfig, policy: PolicyHandle, now: Instant) -> Self {
-        let shared = Shared {
-            attrs: crate::rib::intern::AttrTable::default(),
-            hops: crate::rib::hops::Hops::default(),
-            sources: crate::rib::source::Sources::default(),
-            reasons: crate::rib::import::Reasons::default(),
-            policy,
-            asn: global.asn,
-            router_id: global.router_id.0,
-            deferring: global.restarting.is_some(),
-            local_ready: false,
-            transit: false,
-            changes: RouteChanges::default(),
-            clusters: Vec::new(),
-        };
+        let mut shared = Shared::new(global.asn, global.router_id.0, policy);
+        shared.deferring = global.restarting.is_some();
         let mut speaker = Self {
             jitter: Jitter::new(u64::from(global.router_id.0) << 32 | u64::from(global.asn)),
             global,

@@ -44,8 +44,8 @@ impl Speaker {
     pub fn routes(&self, query: &RouteQuery, after: Option<Cidr>, max: usize) -> Vec<RouteInfo> {
         let family = match query.matching {
             RouteMatch::All(family) => family,
-            RouteMatch::Exact(prefix) | RouteMatch::Within(prefix) => family_of(prefix.addr()),
-            RouteMatch::Longest(address) => family_of(address),
+            RouteMatch::Exact(prefix) | RouteMatch::Within(prefix) => Family::of(prefix.addr()),
+            RouteMatch::Longest(address) => Family::of(address),
         };
         match family {
             Family::Ipv4Unicast => self.routes_of(&self.v4, query, after, max),
@@ -99,7 +99,7 @@ impl Speaker {
     ) -> (Vec<RouteInfo>, Option<u32>) {
         let (family, within) = match query.matching {
             RouteMatch::All(family) => (family, None),
-            RouteMatch::Within(prefix) => (family_of(prefix.addr()), Some(prefix)),
+            RouteMatch::Within(prefix) => (Family::of(prefix.addr()), Some(prefix)),
             RouteMatch::Exact(_) | RouteMatch::Longest(_) => return (self.routes(query, None, max), None),
         };
         match family {
@@ -250,7 +250,7 @@ impl Speaker {
     /// What import makes of the route for this prefix from this peer; `None` when it sent none.
     #[must_use]
     pub fn explain_import(&self, prefix: Cidr, peer: PeerId) -> Option<ImportTrace> {
-        match family_of(prefix.addr()) {
+        match Family::of(prefix.addr()) {
             Family::Ipv4Unicast => self.explain_in(&self.v4, prefix, peer),
             Family::Ipv6Unicast => self.explain_in(&self.v6, prefix, peer),
         }
@@ -279,7 +279,7 @@ impl Speaker {
     /// Why this prefix is announced to this peer or not.
     #[must_use]
     pub fn explain_export(&self, prefix: Cidr, peer: PeerId) -> ExportTrace {
-        match family_of(prefix.addr()) {
+        match Family::of(prefix.addr()) {
             Family::Ipv4Unicast => self.explain(&self.v4, prefix, peer),
             Family::Ipv6Unicast => self.explain(&self.v6, prefix, peer),
         }
@@ -448,8 +448,4 @@ impl FromAddr for u128 {
             IpAddr::V4(_) => None,
         }
     }
-}
-
-fn family_of(address: IpAddr) -> Family {
-    if address.is_ipv4() { Family::Ipv4Unicast } else { Family::Ipv6Unicast }
 }

@@ -103,7 +103,7 @@ impl Player {
 
     fn route(&mut self, prefix: Cidr, attributes: Option<Attributes>, out: &mut Vec<u8>) {
         self.table = true;
-        let family = if prefix.is_v4() { Family::Ipv4Unicast } else { Family::Ipv6Unicast };
+        let family = Family::of(prefix.addr());
         let Some(attributes) = attributes.and_then(|a| self.rewrite(a, family)) else {
             self.played.skipped += 1;
             return;
