@@ -1,6 +1,7 @@
 //! Listening sockets: opened, closed and keyed as the configuration wants.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -42,9 +43,9 @@ pub(super) struct Listener {
     pub(super) addr: SocketAddr,
     pub(super) socket: Socket,
     /// Keys that the kernel holds for this socket.
-    keys: FxHashMap<IpAddr, Key>,
+    keys: Keys<IpAddr>,
     /// The same of ranges.
-    range_keys: BTreeMap<Cidr, Key>,
+    range_keys: Keys<Cidr>,
 }
 
 struct Failure {
@@ -70,19 +71,15 @@ impl Listeners {
 
     /// The guard of connections from this address, and whether this listener can enforce its key.
     pub(super) fn guard(&self, index: usize, remote: IpAddr) -> (Guard, bool) {
-        let has = |guard: &Guard, held: fn(&Listener, IpAddr, Cidr) -> Option<&Key>, range: Cidr| {
-            guard.key.is_none()
-                || self.open.get(index).is_some_and(|l| held(l, remote, range) == guard.key.as_ref())
+        let listener = self.open.get(index);
+        let (guard, held) = if let Some(guard) = self.guards.get(&remote) {
+            (guard, listener.and_then(|l| l.keys.0.get(&remote)))
+        } else if let Some((range, guard)) = self.range_of(remote) {
+            (guard, listener.and_then(|l| l.range_keys.0.get(&range)))
+        } else {
+            return (Guard::default(), true);
         };
-        if let Some(guard) = self.guards.get(&remote) {
-            return (guard.clone(), has(guard, |l, addr, _| l.keys.get(&addr), Cidr::host(remote)));
-        }
-        match self.range_of(remote) {
-            Some((range, guard)) => {
-                (guard.clone(), has(guard, |l, _, range| l.range_keys.get(&range), range))
-            }
-            None => (Guard::default(), true),
-        }
+        (guard.clone(), guard.key.is_none() || held == guard.key.as_ref())
     }
 
     /// The range with the longest prefix that holds the address.
@@ -124,8 +121,8 @@ impl Listeners {
                 self.open.insert(Listener {
                     addr,
                     socket,
-                    keys: FxHashMap::default(),
-                    range_keys: BTreeMap::new(),
+                    keys: Keys::default(),
+                    range_keys: Keys::default(),
                 });
                 out.extend(self.key_listener(index).into_iter().map(Outcome::Unkeyed));
                 let ready = self.open.get(index).map_or(Ok(()), |l| {
@@ -177,42 +174,17 @@ impl Listeners {
 
     /// Brings the keys of one listener in line with the guards.
     fn key_listener(&mut self, index: usize) -> Vec<String> {
-        let Some(listener) = self.open.get_mut(index) else { return Vec::new() };
-        let socket = &listener.socket;
-        let host = |addr: &IpAddr| Cidr::host(link_local::split(*addr).0);
-        let of_peers: Vec<(IpAddr, &Guard)> =
-            self.guards.iter().map(|(addr, guard)| (*addr, guard)).collect();
-        let of_ranges: Vec<(Cidr, &Guard)> =
-            self.ranges.iter().map(|(range, guard)| (*range, guard)).collect();
-        let of_listener = |at: &Cidr| at.is_v4() == listener.addr.is_ipv4();
+        let Some(Listener { addr, socket, keys, range_keys }) = self.open.get_mut(index) else {
+            return Vec::new();
+        };
+        let host = |addr: IpAddr| Cidr::host(link_local::split(addr).0);
         let mut failures = Vec::new();
-        listener.keys.retain(|addr, key| keeps(socket, host(addr), key, self.guards.get(addr)));
-        for (addr, guard) in of_peers.into_iter().filter(|(addr, _)| of_listener(&host(addr))) {
-            if let Some(key) = guard.key.as_ref().filter(|key| listener.keys.get(&addr) != Some(*key)) {
-                match sockopt::set_key(socket, host(&addr), key) {
-                    Ok(()) => drop(listener.keys.insert(addr, key.clone())),
-                    Err(e) => {
-                        failures.push(format!("{} key of {addr} on {}: {e}", key.kind(), listener.addr))
-                    }
-                }
-            }
-        }
-        listener.range_keys.retain(|range, key| keeps(socket, *range, key, self.ranges.get(range)));
-        for (range, guard) in of_ranges.into_iter().filter(|(range, _)| of_listener(range)) {
-            if let Some(key) = guard.key.as_ref().filter(|key| listener.range_keys.get(&range) != Some(*key))
-            {
-                match sockopt::set_key(socket, range, key) {
-                    Ok(()) => drop(listener.range_keys.insert(range, key.clone())),
-                    Err(e) => {
-                        failures.push(format!("{} key of {range} on {}: {e}", key.kind(), listener.addr))
-                    }
-                }
-            }
-        }
+        keys.follow(socket, *addr, self.guards.iter(), host, &mut failures);
+        range_keys.follow(socket, *addr, self.ranges.iter(), |range| range, &mut failures);
         let failed = failures.len();
         failures.truncate(1);
         if failed > 1 {
-            failures.push(format!("{failed} keys could not be set on {}", listener.addr));
+            failures.push(format!("{failed} keys could not be set on {addr}"));
         }
         failures
     }
@@ -235,10 +207,44 @@ impl Listeners {
     }
 }
 
+/// Keys that the kernel holds for a socket, by address or by range.
+struct Keys<K>(BTreeMap<K, Key>);
+
+impl<K> Default for Keys<K> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<K: Ord + Copy + fmt::Display> Keys<K> {
+    /// Brings them in line with the guards; `prefix` is what the kernel knows a place by.
+    fn follow<'a>(
+        &mut self,
+        socket: &Socket,
+        listens: SocketAddr,
+        guards: impl Iterator<Item = (&'a K, &'a Guard)>,
+        prefix: impl Fn(K) -> Cidr,
+        failures: &mut Vec<String>,
+    ) where
+        K: 'a,
+    {
+        let wanted: BTreeMap<K, &Key> = guards.filter_map(|(at, g)| Some((*at, g.key.as_ref()?))).collect();
+        self.0.retain(|at, key| keeps(socket, prefix(*at), key, wanted.get(at).copied()));
+        for (at, key) in wanted {
+            if prefix(at).is_v4() != listens.is_ipv4() || self.0.get(&at) == Some(key) {
+                continue;
+            }
+            match sockopt::set_key(socket, prefix(at), key) {
+                Ok(()) => drop(self.0.insert(at, key.clone())),
+                Err(e) => failures.push(format!("{} key of {at} on {listens}: {e}", key.kind())),
+            }
+        }
+    }
+}
+
 /// Whether a listener goes on with a key; if not, it is taken from the socket. A key of TCP MD5 is changed by the next one, a
 /// key of TCP-AO cannot be.
-fn keeps(socket: &Socket, at: Cidr, key: &Key, guard: Option<&Guard>) -> bool {
-    let wanted = guard.and_then(|guard| guard.key.as_ref());
+fn keeps(socket: &Socket, at: Cidr, key: &Key, wanted: Option<&Key>) -> bool {
     let keep = wanted.is_some_and(|new| new == key || (new.ao().is_none() && key.ao().is_none()));
     if !keep {
         // What remains keyed by mistake refuses a stranger; nothing that is let in depends on it.
