@@ -87,9 +87,12 @@ impl Driver {
     }
 
     /// BFD and the links of all peers.
-    fn follow_ends(&mut self) {
-        self.ranges.moved = true;
-        self.follow_dynamic();
+    pub(super) fn follow_ends(&mut self) {
+        self.ranges.moved = false;
+        self.intent.moved();
+        let Some(intent) = self.whole_intent() else { return };
+        self.follow_bfd();
+        self.follow_fallover(&intent);
     }
 
     /// The addresses of unnumbered peers changed, nothing else.

@@ -46,12 +46,39 @@ pub(super) enum Change {
 /// A name, and what is wrong with its key; `None`: nothing any more.
 pub(super) type Told = (Arc<str>, Option<String>);
 
+/// What is wrong with keys, by the name of the peer or range, as it was told last.
+#[derive(Default)]
+pub(super) struct Troubles(BTreeMap<Arc<str>, String>);
+
+impl Troubles {
+    pub(super) fn any(&self) -> bool {
+        !self.0.is_empty()
+    }
+
+    /// Forgets those that are no longer wanted; what is to be told of them.
+    pub(super) fn keep<T>(&mut self, wanted: &BTreeMap<String, T>) -> impl Iterator<Item = Told> {
+        self.0.extract_if(.., |name, _| !wanted.contains_key(&**name)).map(|(name, _)| (name, None))
+    }
+
+    /// Takes what is wrong with one now; what is to be told of it, if that is news.
+    pub(super) fn note(&mut self, name: &Arc<str>, trouble: Option<String>) -> Option<Told> {
+        if trouble.as_ref() == self.0.get(name) {
+            return None;
+        }
+        match &trouble {
+            Some(text) => self.0.insert(name.clone(), text.clone()),
+            None => self.0.remove(name),
+        };
+        Some((name.clone(), trouble))
+    }
+}
+
 /// All peers.
 #[derive(Default)]
 pub(super) struct Peers {
     ids: FxHashMap<Arc<str>, PeerId>,
     peers: FxHashMap<PeerId, Peer>,
-    troubles: FxHashMap<Arc<str>, String>,
+    troubles: Troubles,
     addresses: FxHashSet<IpAddr>,
     made: u32,
 }
@@ -107,7 +134,7 @@ impl Peers {
 
     /// Some peers wait for a usable password.
     pub(super) fn troubled(&self) -> bool {
-        !self.troubles.is_empty()
+        self.troubles.any()
     }
 
     /// Key and least TTL by remote address, and what contradicts itself.
@@ -152,25 +179,14 @@ impl Peers {
             .map(|(_, id)| Change::Remove(*id))
             .collect();
         changes.sort_by_key(|c| if let Change::Remove(id) = c { *id } else { PeerId(0) });
-        self.troubles.retain(|name, _| {
-            let keep = wanted.contains_key(&**name);
-            if !keep {
-                changes.push(Change::Trouble(name.clone(), None));
-            }
-            keep
-        });
+        let trouble = |(name, trouble): Told| Change::Trouble(name, trouble);
+        changes.extend(self.troubles.keep(wanted).map(trouble));
         self.addresses = wanted.values().map(|i| address_of(i.remote)).collect();
         for (name, intent) in wanted {
             let old = self.ids.get(name.as_str()).and_then(|id| Some((*id, self.peers.get(id)?)));
             let name = old.map_or_else(|| Arc::from(name.as_str()), |(_, peer)| peer.name.clone());
-            let (guard, trouble) = guard_of(intent, secrets, old.map(|(_, peer)| &peer.guard));
-            if trouble.as_ref() != self.troubles.get(&name) {
-                changes.push(Change::Trouble(name.clone(), trouble.clone()));
-                match &trouble {
-                    Some(text) => self.troubles.insert(name.clone(), text.clone()),
-                    None => self.troubles.remove(&name),
-                };
-            }
+            let (guard, wrong) = guard_of(intent, secrets, old.map(|(_, peer)| &peer.guard));
+            changes.extend(self.troubles.note(&name, wrong).map(trouble));
             // A peer that should have a password never comes up without one.
             let Some(guard) = guard else { continue };
             let config = config(intent, name.clone(), classes);

@@ -17,7 +17,7 @@ use crate::routing::{DYNAMIC, DynamicPeer, RangeIntent};
 use super::api::SpeakerFact;
 use super::driver::Driver;
 use super::listen::Guard;
-use super::peers::{Told, config, guard_of, restarts};
+use super::peers::{Told, Troubles, config, guard_of, restarts};
 use super::policy::Classes;
 
 /// A range that the speaker knows.
@@ -41,7 +41,7 @@ pub(super) enum RangeChange {
 #[derive(Default)]
 pub(super) struct Ranges {
     ranges: BTreeMap<Arc<str>, Range>,
-    troubles: BTreeMap<Arc<str>, String>,
+    troubles: Troubles,
     peers: BTreeMap<PeerId, DynamicPeer>,
     made: u32,
     /// Somebody came or went since it was last looked at.
@@ -61,7 +61,7 @@ impl Ranges {
 
     /// Some ranges wait for a usable key.
     pub(super) fn troubled(&self) -> bool {
-        !self.troubles.is_empty()
+        self.troubles.any()
     }
 
     /// Key and least TTL by prefix, and what contradicts itself. A key of a range is asked of all its addresses, also of
@@ -111,13 +111,7 @@ impl Ranges {
             }
             keep
         });
-        self.troubles.retain(|name, _| {
-            let keep = wanted.contains_key(&**name);
-            if !keep {
-                changes.push(RangeChange::Trouble((name.clone(), None)));
-            }
-            keep
-        });
+        changes.extend(self.troubles.keep(wanted).map(RangeChange::Trouble));
         for (name, intent) in wanted {
             let name: Arc<str> = self
                 .ranges
@@ -125,13 +119,7 @@ impl Ranges {
                 .map_or_else(|| name.as_str().into(), |(n, _)| n.clone());
             let old = self.ranges.get(&name).map(|range| &range.guard);
             let (guard, trouble) = guard_of(&intent.peer, secrets, old);
-            if trouble.as_ref() != self.troubles.get(&name) {
-                changes.push(RangeChange::Trouble((name.clone(), trouble.clone())));
-                match trouble {
-                    Some(text) => self.troubles.insert(name.clone(), text),
-                    None => self.troubles.remove(&name),
-                };
-            }
+            changes.extend(self.troubles.note(&name, trouble).map(RangeChange::Trouble));
             // A range that should have a key takes nobody without one.
             let Some(guard) = guard else { continue };
             let mut config_of = RangeConfig::new(intent.prefix, intent.peer.asn);
@@ -202,11 +190,8 @@ impl Driver {
 
     /// BFD and the links of peers that came and went.
     pub(super) fn follow_dynamic(&mut self) {
-        if std::mem::take(&mut self.ranges.moved) {
-            self.intent.moved();
-            let Some(intent) = self.whole_intent() else { return };
-            self.follow_bfd();
-            self.follow_fallover(&intent);
+        if self.ranges.moved {
+            self.follow_ends();
         }
     }
 }
