@@ -11,7 +11,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use tortie_bgp::attr::{AsPath, Attributes};
-use tortie_bgp::bmp::{Message, PeerDown};
+use tortie_bgp::bmp::{Message, PeerDown, PeerHeader};
 use tortie_bgp::mrt::{Body, EntryList, PeerEntry, PeerIndex, Record, Rib, Stamp, encode_attributes};
 use tortie_bgp::wire::{Frame, Open, Update};
 use tortie_config::Cidr;
@@ -333,20 +333,7 @@ impl Station {
             let octets = self.next();
             if let Message::RouteMonitoring { peer, update } = Message::next(&octets).unwrap().unwrap().0 {
                 assert_eq!((peer.address, peer.asn, peer.post_policy), ([127, 0, 0, 2].into(), 65002, false));
-                let frame = Frame::next(update, true).unwrap().unwrap();
-                let session = tortie_bgp::mrt::Message {
-                    peer_as: 65002,
-                    local_as: 64512,
-                    interface: 0,
-                    peer: peer.address,
-                    local: peer.address,
-                    as4: !peer.as2,
-                    sent: false,
-                    add_path: false,
-                    octets: update,
-                }
-                .session();
-                let update = Update::decode(frame.body, &session).unwrap();
+                let update = decoded(&peer, 64512, update);
                 heard.extend(update.reach.iter().flat_map(|r| r.nlri.cidrs()).map(|c| c.to_string()));
             }
         }
@@ -496,6 +483,23 @@ struct Told {
     ends: usize,
 }
 
+/// An UPDATE as a station is told it, of the session of AS 65002 with one in this AS.
+fn decoded<'a>(peer: &PeerHeader, local_as: u32, update: &'a [u8]) -> Update<'a> {
+    let session = tortie_bgp::mrt::Message {
+        peer_as: 65002,
+        local_as,
+        interface: 0,
+        peer: peer.address,
+        local: peer.address,
+        as4: !peer.as2,
+        sent: false,
+        add_path: false,
+        octets: update,
+    }
+    .session();
+    Update::decode(Frame::next(update, true).unwrap().unwrap().body, &session).unwrap()
+}
+
 impl Station {
     /// Reads until it is told this.
     fn until(&mut self, told: &mut Told, want: impl Fn(&Told) -> bool) {
@@ -505,19 +509,7 @@ impl Station {
                 continue;
             };
             // As inside an AS: LOCAL_PREF of an eBGP peer would not be read.
-            let session = tortie_bgp::mrt::Message {
-                peer_as: 65002,
-                local_as: 65002,
-                interface: 0,
-                peer: peer.address,
-                local: peer.address,
-                as4: !peer.as2,
-                sent: false,
-                add_path: false,
-                octets: update,
-            }
-            .session();
-            let update = Update::decode(Frame::next(update, true).unwrap().unwrap().body, &session).unwrap();
+            let update = decoded(&peer, 65002, update);
             let withdrawn = update.withdrawn.iter().flat_map(|n| n.cidrs()).map(|c| c.to_string());
             let reach = update.reach.iter();
             let reach = reach.flat_map(|r| r.nlri.cidrs().map(|c| (c.to_string(), r.attributes.local_pref)));

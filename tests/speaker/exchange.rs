@@ -2,9 +2,9 @@
 //! end as the reflector, and IPv4 routes with IPv6 next hops.
 
 use tortie::speaker::ToSpeaker;
-use tortie_bgp::{Family, Reset, RouteMatch, RouteQuery, RouteTable, State};
+use tortie_bgp::{Family, Reset, State};
 
-use crate::node::{Node, cidr, intent, peer, wait};
+use crate::node::{Node, intent, peer, wait};
 use crate::rig::{Kind, Them, V4, Wish, us};
 
 /// Counts of ROUTE-REFRESH received and sent, and of UPDATE.
@@ -120,12 +120,7 @@ fn third(reflector: &str) -> Node {
 
 /// The attributes of a route of the peer, as text.
 fn attributes(a: &Node, prefix: &str) -> String {
-    let matching = RouteMatch::Exact(cidr(prefix));
-    let all = a.ask(move |view| {
-        let id = view.peer_id("them").unwrap();
-        view.routes(RouteQuery { table: RouteTable::AdjIn(id), matching }, None, 1)
-    });
-    format!("{:?}", all.first().map(|r| r.paths.first().map(|p| p.attributes.clone())))
+    format!("{:?}", a.received("them", prefix).map(|path| path.attributes))
 }
 
 /// It reflects between us and a third node.

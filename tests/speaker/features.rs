@@ -100,12 +100,7 @@ fn enhanced_refresh_received_from_exabgp() {
 
 /// The AS path of a route of the peer, when it can be used.
 fn path(a: &Node, prefix: &str) -> Option<String> {
-    let matching = RouteMatch::Exact(cidr(prefix));
-    let all = a.ask(move |view| {
-        let id = view.peer_id("them")?;
-        Some(view.routes(RouteQuery { table: RouteTable::AdjIn(id), matching }, None, 1))
-    })?;
-    let path = all.first()?.paths.first()?;
+    let path = a.received("them", prefix)?;
     path.unusable.is_none().then(|| path.attributes.as_path.to_string())
 }
 

@@ -41,12 +41,7 @@ fn used(node: &Node, prefix: &str) -> Option<(Option<u32>, Option<u32>, Vec<u32>
 
 /// Whether the peer's route was refused by the filter.
 fn refused(node: &Node, prefix: &str) -> bool {
-    let matching = RouteMatch::Exact(cidr(prefix));
-    let all = node.ask(move |view| {
-        let id = view.peer_id("them").unwrap();
-        view.routes(RouteQuery { table: RouteTable::AdjIn(id), matching }, None, 1)
-    });
-    let path = all.first().and_then(|route| route.paths.first());
+    let path = node.received("them", prefix);
     path.is_some_and(|path| matches!(path.unusable, Some(Unusable::Filtered(_))))
 }
 

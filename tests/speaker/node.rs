@@ -14,7 +14,7 @@ use tortie::routing::{
 use tortie::speaker::{
     Heard, SpeakerFact, SpeakerHandle, SpeakerOptions, SpeakerView, ToSpeaker, spawn, tap_queue,
 };
-use tortie_bgp::{PeerStatus, State};
+use tortie_bgp::{PathInfo, PeerStatus, RouteMatch, RouteQuery, RouteTable, State};
 use tortie_config::Cidr;
 
 pub(crate) const SOON: Duration = Duration::from_secs(10);
@@ -145,6 +145,16 @@ impl Node {
     pub(crate) fn peer(&self, name: &str) -> Option<PeerStatus> {
         let name = name.to_owned();
         self.ask(move |view| view.peer(&name))
+    }
+
+    /// What the peer of this name sent for a prefix, and what became of it.
+    pub(crate) fn received(&self, name: &str, prefix: &str) -> Option<PathInfo> {
+        let (name, matching) = (name.to_owned(), RouteMatch::Exact(cidr(prefix)));
+        let routes = self.ask(move |view| {
+            let table = RouteTable::AdjIn(view.peer_id(&name)?);
+            Some(view.routes(RouteQuery { table, matching }, None, 1))
+        })?;
+        routes.into_iter().next()?.paths.into_iter().next()
     }
 
     /// The OPENs of a session that is up, whole: ours and theirs.

@@ -1,9 +1,9 @@
 //! Roles (RFC 9234) on sessions with BIRD, FRR and OpenBGPD: who may be sent what, what is marked, and what is refused.
 
 use tortie::routing::{PeerIntent, Role};
-use tortie_bgp::{RouteMatch, RouteQuery, RouteTable, State, Unusable};
+use tortie_bgp::{State, Unusable};
 
-use crate::node::{Node, cidr, wait};
+use crate::node::{Node, wait};
 use crate::rig::{Kind, Them, V4, Wish, us};
 
 /// A node with the daemon as its eBGP peer.
@@ -23,12 +23,7 @@ fn has_role(ours: Role) -> impl FnOnce(&mut PeerIntent) {
 
 /// ONLY_TO_CUSTOMER of a route of the peer, and why it is not used.
 fn received(a: &Node, prefix: &str) -> Option<(Option<u32>, Option<Unusable>)> {
-    let matching = RouteMatch::Exact(cidr(prefix));
-    let all = a.ask(move |view| {
-        let id = view.peer_id("them")?;
-        Some(view.routes(RouteQuery { table: RouteTable::AdjIn(id), matching }, None, 1))
-    })?;
-    let path = all.first()?.paths.first()?;
+    let path = a.received("them", prefix)?;
     Some((path.attributes.otc(), path.unusable))
 }
 
