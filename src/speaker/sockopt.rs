@@ -173,6 +173,23 @@ pub(super) fn interface_name(index: u32) -> Option<String> {
     (!found.is_null()).then(|| text.to_string_lossy().into_owned())
 }
 
+/// The Ethernet address of an interface of the socket's network namespace; `None` for links of other kinds.
+pub(super) fn ethernet_address(socket: &impl AsFd, interface: &str) -> Option<[u8; 6]> {
+    // SAFETY: all fields of an ifreq are integers and arrays of them, for which zero is a value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    // The closing zero stays.
+    let name = request.ifr_name.get_mut(..libc::IF_NAMESIZE - 1)?.get_mut(..interface.len())?;
+    for (to, from) in name.iter_mut().zip(interface.bytes()) {
+        *to = libc::c_char::from_ne_bytes([from]);
+    }
+    // SAFETY: SIOCGIFHWADDR (netdevice(7)) reads and writes one ifreq, and the pointer is to one.
+    let done = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), libc::SIOCGIFHWADDR, &raw mut request) };
+    // SAFETY: the call filled in this field; before, it was zeroes, which are a value of it too.
+    let address = unsafe { request.ifr_ifru.ifru_hwaddr };
+    let octets = address.sa_data.first_chunk::<6>()?.map(|octet| octet.to_ne_bytes()[0]);
+    (done == 0 && address.sa_family == libc::ARPHRD_ETHER).then_some(octets)
+}
+
 /// Makes the kernel keep the headers of SYNs that come to this listener, for [`saved_syn_ttl`].
 ///
 /// # Errors
@@ -228,6 +245,14 @@ pub(super) fn set<T>(socket: &impl AsFd, level: c_int, name: c_int, value: &T) -
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_ethernet_has_an_ethernet_address() {
+        let socket = Socket::new(socket2::Domain::IPV6, socket2::Type::DGRAM, None).unwrap();
+        assert_eq!(ethernet_address(&socket, "lo"), None, "a loopback");
+        assert_eq!(ethernet_address(&socket, "none-such"), None);
+        assert_eq!(ethernet_address(&socket, "a-name-that-is-too-long-for-an-interface"), None);
+    }
 
     #[test]
     fn the_structure_is_as_long_as_the_kernels() {

@@ -2,20 +2,38 @@
 
 use std::net::Ipv6Addr;
 
+use smallvec::SmallVec;
+
 /// ICMPv6 types.
 pub(super) const SOLICITATION: u8 = 133;
 /// See [`SOLICITATION`].
 pub(super) const ADVERTISEMENT: u8 = 134;
 
-/// An advertisement that says nothing but that we are here: router lifetime 0, so that no host takes us for a default
-/// router, everything else unspecified. The kernel writes the checksum.
-pub(super) const fn advertisement() -> [u8; 16] {
-    [ADVERTISEMENT, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
+/// A message to be sent.
+pub(super) type Octets = SmallVec<[u8; 24]>;
+
+/// An advertisement that says nothing but that we are here, and our link-layer address: router lifetime 0, so that no host
+/// takes us for a default router, everything else unspecified. The kernel writes the checksum.
+pub(super) fn advertisement(mac: Option<[u8; 6]>) -> Octets {
+    with_source(&[ADVERTISEMENT, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], mac)
 }
 
-/// Asks the routers of the link for their advertisements.
-pub(super) const fn solicitation() -> [u8; 8] {
-    [SOLICITATION, 0, 0, 0, 0, 0, 0, 0]
+/// Asks the routers of the link for their advertisements; only from an address, not from none.
+pub(super) fn solicitation(mac: Option<[u8; 6]>) -> Octets {
+    with_source(&[SOLICITATION, 0, 0, 0, 0, 0, 0, 0], mac)
+}
+
+/// Adds the option Source Link-layer Address (RFC 4861 4.6.1, RFC 2464 6 for Ethernet), from which the neighbour's kernel
+/// knows us without asking.
+fn with_source(message: &[u8], mac: Option<[u8; 6]>) -> Octets {
+    /// Its type, and its length in units of eight octets.
+    const SOURCE: [u8; 2] = [1, 1];
+    let mut octets = Octets::from_slice(message);
+    if let Some(mac) = mac {
+        octets.extend_from_slice(&SOURCE);
+        octets.extend_from_slice(&mac);
+    }
+    octets
 }
 
 /// What a valid message is.
@@ -72,25 +90,40 @@ mod tests {
     use super::*;
 
     const ROUTER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
+    const MAC: [u8; 6] = [0x02, 0x00, 0x5e, 0x10, 0x00, 0x01];
 
     #[test]
     fn our_own_messages_are_valid() {
-        assert_eq!(read(&advertisement(), ROUTER, Some(255)), Some(Message::Advertisement));
-        assert_eq!(read(&solicitation(), Ipv6Addr::UNSPECIFIED, Some(255)), Some(Message::Solicitation));
-        // RFC 4861 4.2: lifetime 0 means no default router.
-        assert_eq!(advertisement()[6..8], [0, 0]);
+        for mac in [None, Some(MAC)] {
+            assert_eq!(read(&advertisement(mac), ROUTER, Some(255)), Some(Message::Advertisement));
+            assert_eq!(read(&solicitation(mac), ROUTER, Some(255)), Some(Message::Solicitation));
+        }
+    }
+
+    #[test]
+    fn our_own_messages_name_our_link_layer_address_if_there_is_one() {
+        // RFC 4861 4.2: type, code, checksum, hop limit, flags, router lifetime 0 (no default router), reachable time,
+        // retransmission timer; 4.6.1: type 1, length 1, the address.
+        let fixed = [134, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        let option = [1, 1, 0x02, 0x00, 0x5e, 0x10, 0x00, 0x01];
+        assert_eq!(advertisement(Some(MAC))[..], [&fixed[..], &option].concat());
+        assert_eq!(advertisement(None)[..], fixed);
+        // 4.1: type, code, checksum, reserved.
+        let fixed = [133, 0, 0, 0, 0, 0, 0, 0];
+        assert_eq!(solicitation(Some(MAC))[..], [&fixed[..], &option].concat());
+        assert_eq!(solicitation(None)[..], fixed);
     }
 
     #[test]
     fn what_rfc_4861_section_6_1_refuses_is_refused() {
-        let good = [&advertisement()[..], &[1, 1, 2, 0, 0, 0, 0, 1]].concat();
+        let good = advertisement(Some(MAC));
         assert_eq!(read(&good, ROUTER, Some(255)), Some(Message::Advertisement));
         assert_eq!(read(&good, ROUTER, Some(254)), None, "from another link");
         assert_eq!(read(&good, ROUTER, None), None);
         assert_eq!(read(&good, Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1), Some(255)), None);
         assert_eq!(read(&good[..15], ROUTER, Some(255)), None, "cut short");
         assert_eq!(read(&good[..20], ROUTER, Some(255)), None, "an option that is cut short");
-        let empty = [&advertisement()[..], &[1, 0]].concat();
+        let empty = [&advertisement(None)[..], &[1, 0]].concat();
         assert_eq!(read(&empty, ROUTER, Some(255)), None, "an option of length 0");
         let mut code = good.clone();
         code[1] = 1;

@@ -176,13 +176,15 @@ impl Unnumbered {
     /// Sends what is due.
     fn send(&mut self, now: Instant) {
         let Some(socket) = &self.socket else { return };
-        for link in self.links.values_mut() {
+        for (name, link) in &mut self.links {
             let Some(own) = link.own.filter(|_| link.next.is_none_or(|at| at <= now)) else { continue };
             let to = |group| SockAddr::from(SocketAddrV6::new(group, 0, 0, own.ifindex));
+            // Looked up each time: it may be changed while the interface is up.
+            let mac = sockopt::ethernet_address(socket, name);
             // An interface that just went down refuses; it is looked at again soon.
-            let _ = socket.send_to(&message::advertisement(), &to(ALL_NODES));
+            let _ = socket.send_to(&message::advertisement(mac), &to(ALL_NODES));
             if link.neighbour.is_none() {
-                let _ = socket.send_to(&message::solicitation(), &to(ALL_ROUTERS));
+                let _ = socket.send_to(&message::solicitation(mac), &to(ALL_ROUTERS));
             }
             link.sent = link.sent.saturating_add(1);
             let fast = link.sent < FAST_COUNT || link.neighbour.is_none();
