@@ -352,8 +352,12 @@ impl Backend for Live {
 
     async fn reset(&self, request: ResetRequest) -> Result<Done, ApiError> {
         let intent = self.sessions().await?;
-        let session = answers::session_named(&intent, &request.peer)?.clone();
         let invalid = |text: String| Err(ApiError { code: "invalid".to_owned(), text });
+        let session = match (&request.peer, request.all) {
+            (Some(name), false) => Some(answers::session_named(&intent, name)?.clone()),
+            (None, true) => None,
+            _ => return invalid("name one peer, or say `all`".to_owned()),
+        };
         match &request.text {
             Some(_) if request.kind != "hard" => {
                 return invalid("only a hard reset sends a text to the peer".to_owned());
@@ -364,20 +368,30 @@ impl Backend for Live {
             }
             _ => {}
         }
-        let (reset, what) = match request.kind.as_str() {
-            "hard" if intent.peers.get(&session).is_some_and(|p| p.range.is_some()) => {
-                (Reset::Hard(request.text.unwrap_or_default()), "is reset; it may come again")
-            }
-            "hard" => (Reset::Hard(request.text.unwrap_or_default()), "is reset; it dials again by itself"),
-            "soft-in" => (Reset::SoftIn, "is asked for its routes again"),
-            "soft-out" => (Reset::SoftOut, "gets all routes again"),
+        let ranged = |name| intent.peers.get(name).is_some_and(|p| p.range.is_some());
+        let (reset, one, all) = match request.kind.as_str() {
+            "hard" => (
+                Reset::Hard(request.text.unwrap_or_default()),
+                if session.as_ref().is_some_and(ranged) {
+                    "is reset; it may come again"
+                } else {
+                    "is reset; it dials again by itself"
+                },
+                "are reset; they come again by themselves",
+            ),
+            "soft-in" => (Reset::SoftIn, "is asked for its routes again", "are asked for their routes again"),
+            "soft-out" => (Reset::SoftOut, "gets all routes again", "get all routes again"),
             other => {
                 let text = format!("`{other}` is no kind of reset: hard, soft-in or soft-out");
                 return invalid(text);
             }
         };
-        self.handle()?.send(ToSpeaker::Reset(session.clone(), reset)).map_err(|e| busy(&e.to_string()))?;
-        Ok(Done { text: format!("{session} {what}") })
+        let text = match &session {
+            Some(session) => format!("{session} {one}"),
+            None => format!("{} sessions {all}", intent.peers.len()),
+        };
+        self.handle()?.send(ToSpeaker::Reset(session, reset)).map_err(|e| busy(&e.to_string()))?;
+        Ok(Done { text })
     }
 
     async fn drain(&self, request: DrainRequest) -> Result<Done, ApiError> {

@@ -39,10 +39,14 @@ pub(super) enum Bgp {
     /// Move traffic away before maintenance: announce all routes with GRACEFUL_SHUTDOWN (RFC 8326) and wait until peers
     /// have taken them. A restart of the agent ends it
     Drain(super::drain::Drain),
-    /// Reset a session
+    /// Reset a session, or all
     Reset {
         /// Session name, node name or address
-        name: String,
+        #[arg(required_unless_present = "all")]
+        name: Option<String>,
+        /// All sessions, also those that came from ranges
+        #[arg(long, conflicts_with = "name")]
+        all: bool,
         /// Ask for the peer's routes again, without losing the session
         #[arg(long, conflicts_with = "soft_out")]
         soft_in: bool,
@@ -84,13 +88,14 @@ pub(super) async fn run(context: &Context, command: &Bgp) -> Result<(), Failure>
         }
         Bgp::Mrt(command) => super::mrt::run(context, command).await,
         Bgp::Drain(drain) => super::drain::run(&client, format, drain).await,
-        Bgp::Reset { name, soft_in, soft_out, text } => {
+        Bgp::Reset { name, all, soft_in, soft_out, text } => {
             let kind = match (soft_in, soft_out) {
                 (true, _) => "soft-in",
                 (_, true) => "soft-out",
                 _ => "hard",
             };
-            let request = ResetRequest { peer: name.clone(), kind: kind.to_owned(), text: text.clone() };
+            let (peer, kind, text) = (name.clone(), kind.to_owned(), text.clone());
+            let request = ResetRequest { peer, all: *all, kind, text };
             let done: Done = client.post("/v1/bgp/reset", &request).await?;
             output::print(format, &done, |out, _| {
                 let _ = writeln!(out, "{}", done.text);

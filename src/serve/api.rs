@@ -523,8 +523,12 @@ pub struct Applied {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ResetRequest {
-    /// Session name, node name or address.
-    pub peer: String,
+    /// Session name, node name or address; none only with `all`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer: Option<String>,
+    /// All sessions.
+    #[serde(default)]
+    pub all: bool,
     /// `hard`, `soft-in` or `soft-out`.
     pub kind: String,
     /// What a hard reset tells the peer's operators (RFC 9003), at most 255 octets.

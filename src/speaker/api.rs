@@ -67,8 +67,8 @@ pub enum ToSpeaker {
     NextHop(IpAddr, Option<Resolved>),
     /// The kernel thread acknowledged the last batch of learned routes.
     KernelTook,
-    /// Somebody asks for a reset of the peer of this name.
-    Reset(String, Reset),
+    /// Somebody asks for a reset of the peer of this name, or of all.
+    Reset(Option<String>, Reset),
     /// Maintenance of the peer of this name begins or ends, or of all (RFC 8326). A restart of the thread ends it.
     Drain(Option<String>, Drain),
     /// End: flush what has to be said, close, [`SpeakerFact::Stopped`].

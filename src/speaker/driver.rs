@@ -215,8 +215,12 @@ impl Driver {
             match order {
                 Order::LocalReady => self.give(Input::LocalReady),
                 Order::Reset(name, kind) => {
-                    if let Some(id) = self.peers.id(&name) {
-                        self.give(Input::Reset(id, kind));
+                    let ids: Vec<PeerId> = match name {
+                        Some(name) => self.peers.id(&name).into_iter().collect(),
+                        None => self.peers.ids().collect(),
+                    };
+                    for id in ids {
+                        self.give(Input::Reset(id, kind.clone()));
                     }
                 }
                 Order::Drain(name, drain) => {

@@ -22,7 +22,7 @@ const MAX_ORDERS: usize = 4096;
 /// What keeps its order and is not merged.
 pub(super) enum Order {
     LocalReady,
-    Reset(String, Reset),
+    Reset(Option<String>, Reset),
     Drain(Option<String>, Drain),
     Shutdown { graceful: bool, text: String },
     Query(Box<dyn FnOnce(&SpeakerView<'_>) + Send>),
@@ -145,7 +145,7 @@ mod tests {
         inbox.put(ToSpeaker::NextHop(hop, None)).unwrap();
         let resolved = Some(Resolved { ifindex: 3, gateway: None, metric: 0 });
         inbox.put(ToSpeaker::NextHop(hop, resolved)).unwrap();
-        inbox.put(ToSpeaker::Reset("a".into(), Reset::Hard(String::new()))).unwrap();
+        inbox.put(ToSpeaker::Reset(Some("a".into()), Reset::Hard(String::new()))).unwrap();
         inbox.put(ToSpeaker::LocalReady).unwrap();
         let letters = inbox.take();
         assert_eq!(letters.next_hops.get(&hop), Some(&resolved));
@@ -167,9 +167,12 @@ mod tests {
     fn orders_are_bounded_but_a_shutdown_always_fits_until_the_end() {
         let inbox = Inbox::new().unwrap();
         for _ in 0..MAX_ORDERS {
-            inbox.put(ToSpeaker::Reset("a".into(), Reset::Hard(String::new()))).unwrap();
+            inbox.put(ToSpeaker::Reset(Some("a".into()), Reset::Hard(String::new()))).unwrap();
         }
-        assert_eq!(inbox.put(ToSpeaker::Reset("a".into(), Reset::Hard(String::new()))), Err(Refused::Busy));
+        assert_eq!(
+            inbox.put(ToSpeaker::Reset(Some("a".into()), Reset::Hard(String::new()))),
+            Err(Refused::Busy)
+        );
         inbox.put(ToSpeaker::Shutdown { graceful: true, text: String::new() }).unwrap();
         inbox.end();
         assert_eq!(inbox.put(ToSpeaker::LocalReady), Err(Refused::Stopped));

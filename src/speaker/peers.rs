@@ -96,6 +96,11 @@ impl Peers {
         self.ids.get(name).copied()
     }
 
+    /// All peers, also those that came from ranges.
+    pub(super) fn ids(&self) -> impl Iterator<Item = PeerId> {
+        self.peers.keys().copied()
+    }
+
     /// Whether a peer has this address.
     pub(super) fn has_address(&self, addr: IpAddr) -> bool {
         self.addresses.contains(&addr)

@@ -21,6 +21,7 @@ fn without_an_agent() {
         &["bgp", "ranges"],
         &["bgp", "routes"],
         &["bgp", "reset", "x"],
+        &["bgp", "reset", "--all", "--soft-in"],
         &["route", "list"],
         &["route", "get", "192.0.2.1"],
         &["store", "accept"],

@@ -26,6 +26,8 @@ fn flags_and_addresses() {
     refused(&["bgp", "routes", "--within", "10.0.0.0/x"], &["--within", "10.0.0.0/x"]);
     refused(&["bgp", "routes", "--max", "many"], &["--max", "many"]);
     refused(&["bgp", "routes", "--from", "a", "--to", "b"], &["--from", "--to"]);
+    refused(&["bgp", "reset"], &["NAME"]);
+    refused(&["bgp", "reset", "x", "--all"], &["--all"]);
     refused(&["route", "list", "somewhere"], &["somewhere"]);
     // The form itself cannot be JSON here.
     let output = tortie(&["-o", "xml", "status"]);

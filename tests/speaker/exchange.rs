@@ -37,7 +37,7 @@ fn stayed(kind: Kind, a: &Node) {
 fn refresh_sent(kind: Kind) {
     let Some((them, a)) = settled(kind) else { return };
     let before = counts(&a);
-    a.handle.send(ToSpeaker::Reset("them".into(), Reset::SoftIn)).unwrap();
+    a.handle.send(ToSpeaker::Reset(Some("them".into()), Reset::SoftIn)).unwrap();
     wait("our request and its routes", || match counts(&a) {
         now if now[1] > before[1] && now[2] > before[2] => Ok(()),
         now => Err(format!("{before:?} {now:?}\n{}", them.log())),

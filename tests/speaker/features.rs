@@ -48,7 +48,7 @@ fn enhanced(kind: Kind, neighbour: &'static str) -> Option<(Them, Node)> {
 /// We ask, then it does; the route stays all the while.
 fn refresh_both_ways(kind: Kind, ask: &str) {
     let Some((them, a)) = enhanced(kind, "") else { return };
-    a.handle.send(ToSpeaker::Reset("them".into(), Reset::SoftIn)).unwrap();
+    a.handle.send(ToSpeaker::Reset(Some("them".into()), Reset::SoftIn)).unwrap();
     refreshed(&a, &them, (2, 1));
     let v4 = a.peer("them").unwrap().families.into_iter().find(|f| f.family == Family::Ipv4Unicast);
     assert_eq!(v4.map(|f| f.stale), Some(0));
@@ -84,7 +84,7 @@ fn enhanced_refresh_received_from_openbgpd() {
 #[test]
 fn enhanced_refresh_is_not_answered_by_openbgpd() {
     let Some((them, a)) = enhanced(Kind::Openbgpd, "announce enhanced refresh yes\n") else { return };
-    a.handle.send(ToSpeaker::Reset("them".into(), Reset::SoftIn)).unwrap();
+    a.handle.send(ToSpeaker::Reset(Some("them".into()), Reset::SoftIn)).unwrap();
     wait("what it says to that", || match them.log() {
         log if log.contains("not negotiated") => Ok(()),
         log => Err(log),
