@@ -399,10 +399,7 @@ fn check_reach_of<A: Address>(nlri: &Nlri<'_>, attributes: &Attributes, session:
 /// The value of a filter: what reads is written and reads again the same, and it answers about any path.
 pub fn filter(data: &[u8]) {
     let Ok(filter) = Filter::parse(data) else { return };
-    let mut again = Filter::parse(&filter.to_value()).expect("what was written reads");
-    // Fields of later versions are kept; a number in them that is no integer may lose its 17th digit on the way.
-    assert!(again.extra.0.keys().eq(filter.extra.0.keys()));
-    again.extra.clone_from(&filter.extra);
+    let again = Filter::parse(&filter.to_value()).expect("what was written reads");
     assert_eq!(again, filter);
     let path: Vec<u32> = data.iter().take(64).map(|octet| u32::from(octet % 8)).collect();
     for rule in filter.import.iter().chain(&filter.export).flatten() {
