@@ -137,6 +137,7 @@ pub(super) fn peer(
         },
         drain: status.map_or("off", |s| drain_name(s.drain)).to_owned(),
         drain_taken: false,
+        shutdown: wanted.shutdown.as_deref().map(str::to_owned),
         notes: Vec::new(),
         bfd: wanted.bfd.is_some().then(|| forwarding(watched)),
     })

@@ -137,6 +137,7 @@ impl Core {
                 asn: wanted.asn,
                 state: state.as_str(),
                 up: state == State::Established,
+                shut: wanted.shutdown.is_some(),
                 seconds: record
                     .and_then(|r| r.since)
                     .map_or(0, |at| now.saturating_duration_since(at).as_secs()),

@@ -61,6 +61,8 @@ pub(super) struct PeerFacts {
     pub(super) asn: u32,
     pub(super) state: &'static str,
     pub(super) up: bool,
+    /// It is not to be up.
+    pub(super) shut: bool,
     pub(super) seconds: u64,
     pub(super) error: Option<String>,
     pub(super) flaps: BTreeMap<&'static str, u64>,
@@ -273,7 +275,8 @@ fn problems(facts: &CoreFacts, kernel: Option<&KernelFacts>) -> Vec<Problem> {
         let text = format!("full with {} sessions; {} connections were turned away", r.sessions, r.refused);
         problem("range-full", format!("range {}", r.prefix), text, "raise max_sessions in its value")
     }));
-    let down: Vec<_> = facts.peers.iter().filter(|(_, p)| !p.up && p.kind != "dynamic").collect();
+    let missing = |p: &PeerFacts| !p.up && !p.shut && p.kind != "dynamic";
+    let down: Vec<_> = facts.peers.iter().filter(|(_, p)| missing(p)).collect();
     for (session, peer) in down.iter().take(20) {
         let why = peer.error.clone().map_or_else(String::new, |e| format!(", {e}"));
         let text = format!("{} for {}s{why}", peer.state, peer.seconds);
@@ -338,8 +341,8 @@ fn verdict(
     if !facts.running {
         return ("starting", "waiting for the kernel's first answer".to_owned());
     }
-    // Dynamic peers are there or not; none of them is missing.
-    let counted = || facts.peers.values().filter(|p| p.up || p.kind != "dynamic");
+    // Dynamic peers are there or not; none of them is missing, and none that was shut down.
+    let counted = || facts.peers.values().filter(|p| p.up || (p.kind != "dynamic" && !p.shut));
     let (up, all) = (counted().filter(|p| p.up).count(), counted().count());
     if !ready && (facts.away.is_some() || facts.from_cache) {
         let text =

@@ -184,6 +184,9 @@ fn one(out: &mut String, p: &Peer) {
         span(p.state_seconds)
     );
     let _ = writeln!(out, "  wanted by     {}", p.reason);
+    if let Some(text) = &p.shutdown {
+        let _ = writeln!(out, "  shut down     {}", if text.is_empty() { "without a text" } else { text });
+    }
     if let Some(range) = &p.range {
         let _ = writeln!(out, "  came from     {range}");
     }

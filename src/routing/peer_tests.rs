@@ -147,6 +147,13 @@ fn an_explicit_peer_that_is_a_host_takes_the_place_of_its_mesh_session() {
     let peer = &intent.peers["Node_192_0_2_99"];
     assert_eq!((&peer.add_path, peer.role), (&Some(AddPath::new(true, 3)), Some(Role::Provider)));
     assert!(peer.bfd.is_some());
+    // Nobody dials a host that has shut the session down.
+    let intent = plan(&with(
+        MESH,
+        &[("bgp/v1/host/c/peer_v4/192.0.2.9", r#"{"as_num":"64512","bfd":true,"shutdown":"until noon"}"#)],
+    ));
+    let peer = &intent.peers["Node_192_0_2_99"];
+    assert_eq!((&peer.shutdown, peer.dial_after, &peer.bfd), (&None, None, &None));
 }
 
 #[test]
@@ -183,6 +190,10 @@ fn options_of_a_peer_reach_its_session() {
     assert_eq!(peer.policy, policy);
     assert!(!format!("{intent:?}").contains("\"s\""), "no secret in a debug text");
     assert!(codes(&intent).contains(&"filter-missing"));
+    let value = r#"{"as_num":"65001","bfd":true,"shutdown":"until noon"}"#;
+    let intent = plan(&with(MESH, &[("bgp/v1/global/peer_v4/198.51.100.1", value)]));
+    let peer = &intent.peers["Global_198_51_100_1"];
+    assert_eq!((peer.shutdown.as_deref(), &peer.bfd), (Some("until noon"), &None));
 }
 
 #[test]

@@ -205,6 +205,7 @@ impl Ends<'_> {
             ipv4: both || self.family == IpFamily::V4,
             ipv6: both || self.family == IpFamily::V6,
             dial_after: Some(self.dial_after()),
+            shutdown: None,
             hold_time: HOLD_TIME,
             send_hold_time: None,
             keepalive_time: None,
@@ -289,6 +290,10 @@ impl Ends<'_> {
             ..ao
         });
         peer.bfd = value.bfd.clone();
+        // It has shut the session down, and dials when that is over.
+        if value.shutdown.is_some() {
+            (peer.dial_after, peer.bfd) = (None, None);
+        }
         peer.role = value.role.map(resource::Role::opposite);
         peer.role_strict = value.role_strict;
         peer.add_path = value.add_path.as_ref().map(resource::AddPath::opposite);
@@ -335,7 +340,9 @@ impl Ends<'_> {
         peer.add_path = value.add_path.clone();
         peer.password = value.password.clone();
         peer.tcp_ao = value.tcp_ao.clone();
-        peer.bfd = value.bfd.clone();
+        peer.shutdown = value.shutdown.as_deref().map(Into::into);
+        // The path is watched for the session's sake.
+        peer.bfd = value.bfd.clone().filter(|_| peer.shutdown.is_none());
         peer.role = value.role;
         peer.role_strict = value.role_strict;
         peer.policy = PeerPolicy {

@@ -120,6 +120,8 @@ pub struct PeerIntent {
     pub ipv6: bool,
     /// Dial at once, after a delay, or (`None`) never.
     pub dial_after: Option<Duration>,
+    /// `shutdown`: no session, by order of an administrator, and what the peer is told of it (RFC 9003).
+    pub shutdown: Option<Arc<str>>,
     /// `hold_time`, else the default of 90 s.
     pub hold_time: Duration,
     /// `send_hold_time` (RFC 9687), else the speaker's default.

@@ -296,6 +296,9 @@ pub struct Peer {
     /// All of that was written and acknowledged by its TCP.
     #[serde(default)]
     pub drain_taken: bool,
+    /// It is to have no session (`shutdown` in its value), and what it is told of that, possibly nothing.
+    #[serde(default)]
+    pub shutdown: Option<String>,
     /// What is right but surprising.
     #[serde(default)]
     pub notes: Vec<Problem>,

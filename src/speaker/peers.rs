@@ -285,6 +285,7 @@ pub(super) fn config(intent: &PeerIntent, name: Arc<str>, classes: &Classes) -> 
         Some(delay) if delay.is_zero() => Dial::Now,
         Some(delay) => Dial::After(delay),
     };
+    config.shutdown = intent.shutdown.clone();
     config.hold_time = intent.hold_time;
     config.keepalive = intent.keepalive_time;
     config.next_hop = match intent.next_hop {
@@ -352,6 +353,7 @@ pub(super) mod tests {
             ipv4: true,
             ipv6: false,
             dial_after: Some(Duration::from_secs(5)),
+            shutdown: None,
             hold_time: Duration::from_secs(90),
             send_hold_time: None,
             keepalive_time: None,

@@ -83,6 +83,7 @@ pub(crate) fn peer(at: &str, local: &str, asn: u32) -> PeerIntent {
         ipv4: true,
         ipv6: true,
         dial_after: Some(Duration::ZERO),
+        shutdown: None,
         hold_time: Duration::from_secs(90),
         send_hold_time: None,
         keepalive_time: None,

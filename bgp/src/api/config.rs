@@ -66,6 +66,9 @@ pub struct PeerConfig {
     pub families: Vec<Family>,
     /// Who dials first.
     pub dial: Dial,
+    /// Administratively down: it is not dialled, sessions end and connections are refused with Cease 2 (RFC 4486) and this
+    /// shutdown communication (RFC 9003; at most 255 octets, empty: none).
+    pub shutdown: Option<Arc<str>>,
     /// Hold time to propose; 0 or at least 3 s (RFC 4271 4.2).
     pub hold_time: Duration,
     /// Keepalive interval; `None`: a third of the negotiated hold time.
@@ -127,6 +130,7 @@ impl PeerConfig {
             local_asn: None,
             families: vec![Family::Ipv4Unicast],
             dial: Dial::Now,
+            shutdown: None,
             hold_time: Duration::from_secs(90),
             keepalive: None,
             next_hop: NextHopMode::Auto,

@@ -81,6 +81,10 @@ impl Speaker {
         if old == config {
             return;
         }
+        if let (None, Some(text)) = (&old.shutdown, &config.shutdown) {
+            let cease = Notification::with_text(ErrorCode::ADMIN_SHUTDOWN, text);
+            self.end_sessions(number, &cease, true, DownCode::Admin, "shut down by an administrator");
+        }
         let reset = open::needs_reset(&old, &config);
         if reset {
             if address_of(old.remote) != address_of(config.remote) {
@@ -126,7 +130,7 @@ impl Speaker {
         if reimport {
             self.reimport(number);
         }
-        if old.dial != config.dial || reset {
+        if old.dial != config.dial || old.shutdown.is_some() != config.shutdown.is_some() || reset {
             if let Some(peer) = self.peers.get_mut(&number)
                 && peer.dialling != Dialling::Now
             {

@@ -44,6 +44,10 @@ impl Speaker {
         if stopping || peer.outgoing.is_some() || peer.session.is_some() || peer.dialling == Dialling::Now {
             return;
         }
+        if peer.config.shutdown.is_some() {
+            peer.dialling = Dialling::No;
+            return;
+        }
         let first = match peer.config.dial {
             Dial::Passive => {
                 peer.dialling = Dialling::No;
@@ -84,7 +88,7 @@ impl Speaker {
             return;
         };
         peer.dialling = Dialling::No;
-        if peer.session.is_some() {
+        if peer.session.is_some() || peer.config.shutdown.is_some() {
             self.events.push_back(Event::Close(conn));
             return;
         }
@@ -122,6 +126,11 @@ impl Speaker {
             self.events.push_back(Event::Close(conn));
             return;
         }
+        if let Some(text) = &peer.config.shutdown {
+            let cease = Notification::with_text(ErrorCode::ADMIN_SHUTDOWN, text);
+            self.turn_away(conn, &cease);
+            return;
+        }
         if let Some(old) = peer.incoming.filter(|c| Some(*c) != peer.session) {
             // The peer would not dial twice unless it had given up the first.
             if let Some(peer) = self.peers.get_mut(&number).filter(|p| p.range.is_none()) {
@@ -130,6 +139,15 @@ impl Speaker {
             self.drop_conn(old, Some(Notification::new(ErrorCode::COLLISION)), &collision());
         }
         self.open_conn(number, conn, Direction::Incoming, local, remote);
+    }
+
+    /// Closes a connection before any OPEN, and says why.
+    pub(super) fn turn_away(&mut self, conn: ConnId, why: &Notification) {
+        let mut last = Vec::new();
+        why.write(&mut last);
+        self.closing.insert(conn, last);
+        self.closing_order.push_back((self.now, conn));
+        self.events.push_back(Event::Close(conn));
     }
 
     /// A connection is there: OPEN is sent (RFC 4271 8.2.2, event 16 or 17).
@@ -518,7 +536,7 @@ impl Speaker {
     fn state_of(&self, peer: &Peer) -> State {
         let furthest = peer.conns().filter_map(|c| self.conns.get(&c)).map(|c| c.state).max();
         furthest.unwrap_or(match peer.dialling {
-            _ if self.stopping => State::Idle,
+            _ if self.stopping || peer.config.shutdown.is_some() => State::Idle,
             _ if peer.penalty_until.is_some_and(|until| until > self.now) => State::Idle,
             Dialling::Now => State::Connect,
             Dialling::At(_) | Dialling::No => State::Active,

@@ -27,11 +27,12 @@ impl Speaker {
         };
         if range.peers.len() >= range.config.max_peers as usize || unswept >= UNSWEPT {
             range.refused += 1;
-            let mut last = Vec::new();
-            Notification::new(ErrorCode::CONNECTION_REJECTED).write(&mut last);
-            self.closing.insert(conn, last);
-            self.closing_order.push_back((self.now, conn));
-            self.events.push_back(Event::Close(conn));
+            self.turn_away(conn, &Notification::new(ErrorCode::CONNECTION_REJECTED));
+            return None;
+        }
+        if let Some(text) = &range.config.peer.shutdown {
+            let cease = Notification::with_text(ErrorCode::ADMIN_SHUTDOWN, text);
+            self.turn_away(conn, &cease);
             return None;
         }
         let config = peer_of(&range.config, remote);

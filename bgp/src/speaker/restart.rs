@@ -93,7 +93,8 @@ impl Speaker {
             }
             let up_settled = self.peers.values().all(|p| p.session.is_none() || self.is_settled(p));
             // Who may come from a range nobody knows.
-            let all_up = self.ranges.is_empty() && self.peers.values().all(|p| p.session.is_some());
+            let up_or_shut = |p: &Peer| p.session.is_some() || p.config.shutdown.is_some();
+            let all_up = self.ranges.is_empty() && self.peers.values().all(up_or_shut);
             let waited = since_start >= SETTLE && self.restart.first_up.is_some();
             if !up_settled || (!all_up && !waited) {
                 if !waited {

@@ -205,6 +205,44 @@ fn administrators_and_deconfiguration_have_their_cease_codes() {
 }
 
 #[test]
+fn a_peer_that_is_shut_down_is_told_so_whoever_dials_and_comes_back() {
+    let mut net = pair(11);
+    let c = net.node(64512);
+    net.ready_all();
+    net.join(0, c, |_, _| ());
+    net.originate(1, &["10.1.0.0/26"]);
+    net.secs(3);
+    assert_eq!(net.best_prefixes(0).len(), 1);
+    let mut config = peer(ip("10.255.0.2"), 64512);
+    config.shutdown = Some("until noon".into());
+    net.give(0, Input::Peer(PeerId(1), Box::new(config.clone())));
+    net.secs(1);
+    assert_eq!(net.ended_with(1), [(6, 2)]);
+    assert!(net.best_prefixes(0).is_empty());
+    // The other end goes on dialling and hears it each time.
+    net.secs(200);
+    let said = |e: &&Event| {
+        matches!(e, Event::State { down: Some(d), .. }
+            if d.notification == Some((6, 2)) && d.text.contains("until noon"))
+    };
+    assert!(net.nodes[1].events.iter().filter(said).count() > 2);
+    assert_eq!(net.state(0, 1), State::Idle);
+    let dials = |net: &Net| net.nodes[0].events.iter().filter(|e| **e == Event::Dial(PeerId(1))).count();
+    let before = dials(&net);
+    // Another text changes nothing.
+    config.shutdown = Some("until one".into());
+    net.give(0, Input::Peer(PeerId(1), Box::new(config.clone())));
+    net.secs(60);
+    assert_eq!((net.state(0, 1), dials(&net)), (State::Idle, before));
+    config.shutdown = None;
+    net.give(0, Input::Peer(PeerId(1), Box::new(config)));
+    net.secs(2);
+    assert!(net.is_up(0, 1) && dials(&net) > before);
+    assert_eq!(net.best_prefixes(0).len(), 1);
+    assert_eq!((net.is_up(0, c), net.status(0, c).flaps), (true, 0));
+}
+
+#[test]
 fn too_many_prefixes_end_the_session_with_6_1() {
     let mut net = Net::new(10);
     let (a, b) = (net.node(64512), net.node(64512));

@@ -8,7 +8,9 @@ use serde_json::Value;
 use super::asn::{self, Asn, PeerAs};
 use super::json::{Extra, Fields, Writer, texts};
 use super::peer_auth::{Password, TcpAo};
-use super::peer_options::{AddPath, Bfd, MaxPrefixes, NextHopMode, Role, SourceAddr};
+use super::peer_options::{
+    AddPath, Bfd, MaxPrefixes, NextHopMode, Role, SourceAddr, shutdown_json, take_shutdown,
+};
 use super::text::CLUSTER_ID;
 use super::{ValueError, duration};
 use crate::Cidr;
@@ -60,6 +62,9 @@ pub struct Peer {
     pub local_as_num: Option<Asn>,
     /// Never dial.
     pub passive_mode: bool,
+    /// No session, by order of an administrator; with what the peer's operators are told (RFC 9003), at most 255 octets, empty:
+    /// nothing.
+    pub shutdown: Option<String>,
     /// Names of filters, in order.
     pub filters: Vec<String>,
     /// How many prefixes may come and go.
@@ -112,6 +117,7 @@ impl Peer {
             num_allow_local_as: 0,
             local_as_num: None,
             passive_mode: false,
+            shutdown: None,
             filters: Vec::new(),
             max_prefixes: None,
             bfd: None,
@@ -206,6 +212,7 @@ impl Peer {
         peer.num_allow_local_as = fields.number("num_allow_local_as", 0, 255)?.unwrap_or(0);
         peer.local_as_num = local_as(fields)?;
         peer.passive_mode = fields.flag("passive_mode")?;
+        peer.shutdown = take_shutdown(fields)?;
         peer.filters = fields.names("filters")?;
         peer.max_prefixes = MaxPrefixes::take(fields)?;
         peer.bfd = Bfd::take(fields)?;
@@ -292,6 +299,7 @@ impl Peer {
         writer.put_some("num_allow_local_as", Some(self.num_allow_local_as).filter(|count| *count != 0));
         writer.put_text("local_as_num", self.local_as_num.as_ref());
         writer.put_some("passive_mode", self.passive_mode.then_some(true));
+        writer.put_some("shutdown", self.shutdown.as_deref().map(shutdown_json));
         writer.put_list("filters", &self.filters);
         writer.put_some("max_prefixes", self.max_prefixes.as_ref().map(MaxPrefixes::json));
         writer.put_some("bfd", self.bfd.as_ref().map(Bfd::json));

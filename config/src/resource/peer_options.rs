@@ -221,6 +221,30 @@ impl AddPath {
     }
 }
 
+/// Longest shutdown communication, in octets (RFC 9003 2).
+const SHUTDOWN_TEXT: usize = 255;
+
+/// `shutdown`: `true`, `false`, or a text for the peer's operators.
+pub(super) fn take_shutdown(fields: &mut Fields) -> Result<Option<String>, ValueError> {
+    match fields.take("shutdown") {
+        None | Some(Value::Bool(false)) => Ok(None),
+        Some(Value::Bool(true)) => Ok(Some(String::new())),
+        Some(Value::String(text)) if text.is_empty() => Ok(None),
+        // Whoever puts a switch in quotes does not mean it as a text.
+        Some(Value::String(text)) if text.len() <= SHUTDOWN_TEXT && text != "true" && text != "false" => {
+            Ok(Some(text))
+        }
+        Some(other) => {
+            let expected = "write true, false or a text of at most 255 octets for the peer's operators";
+            Err(ValueError::json("shutdown", &other, expected))
+        }
+    }
+}
+
+pub(super) fn shutdown_json(text: &str) -> Value {
+    if text.is_empty() { Value::Bool(true) } else { text.into() }
+}
+
 /// Declares an enum that stands as a word in JSON.
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident: $expected:literal { $($(#[$vdoc:meta])* $variant:ident = $word:literal $(| $also:literal)*,)+ }) => {
