@@ -22,12 +22,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let [asn, id, peer_asn, peer, prefix] = arguments.as_slice() else {
         return Err("usage: speaker AS ROUTER-ID PEER-AS PEER-ADDRESS:PORT PREFIX".into());
     };
-    let global = GlobalConfig {
-        asn: asn.parse()?,
-        router_id: RouterId(u32::from(id.parse::<Ipv4Addr>()?)),
-        restart_time: Duration::from_secs(120),
-        restarting: None,
-    };
+    let global = GlobalConfig::new(asn.parse()?, RouterId(u32::from(id.parse::<Ipv4Addr>()?)));
     let mut config = PeerConfig::new(peer.parse()?, peer_asn.parse()?);
     config.ebgp_policy = true;
     let prefix: Cidr = prefix.parse()?;

@@ -4,10 +4,10 @@
 //! to do, [`Speaker::poll_transmit`] which bytes to write, and [`Speaker::poll_timeout`] when to call again.
 //!
 //! ```
-//! # use std::time::{Duration, Instant};
+//! # use std::time::Instant;
 //! # use tortie_bgp::{Event, GlobalConfig, Input, PeerConfig, PeerId, PolicyHandle, RouterId, Speaker};
-//! let (now, restart_time) = (Instant::now(), Duration::from_secs(120));
-//! let global = GlobalConfig { asn: 64512, router_id: RouterId(0xc000_0201), restart_time, restarting: None };
+//! let now = Instant::now();
+//! let global = GlobalConfig::new(64512, RouterId(0xc000_0201));
 //! let mut speaker = Speaker::new(global, PolicyHandle::accept_all(), now);
 //! let peer = PeerConfig::new("192.0.2.2:179".parse()?, 64512);
 //! speaker.handle(Input::Peer(PeerId(1), Box::new(peer)), now);

@@ -83,7 +83,8 @@ impl Agent {
 
     /// Serving: the kernel answered, the store answers, and at least one session is up where any is wanted.
     fn is_ready(&self) -> bool {
-        let wanted = self.core.intent.as_ref().is_some_and(|i| i.peers.values().any(|p| p.shutdown.is_none()));
+        let wanted =
+            self.core.intent.as_ref().is_some_and(|i| i.peers.values().any(|p| p.shutdown.is_none()));
         let store = self.core.link.away.is_none() && !self.core.link.from_cache;
         self.core.running() && !self.stopping && store && (!wanted || self.up() > 0)
     }

@@ -28,7 +28,7 @@ pub struct Dirty {
     pub endpoints: bool,
     /// Profiles, tiers and policies.
     pub policy: bool,
-    /// Settings that apply to this host, log levels and BMP stations among them.
+    /// Settings that apply to this host, log levels, BMP stations and `multipath` among them.
     pub settings: bool,
     /// `Ready`.
     pub ready: bool,

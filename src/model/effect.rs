@@ -59,7 +59,9 @@ impl Model {
     ) {
         let own = scope.host() == Some(self.node.as_str());
         match (scope, item) {
-            (_, BgpItem::LogLevel | BgpItem::BmpStations) => dirty.settings |= self.applies(scope),
+            (_, BgpItem::LogLevel | BgpItem::BmpStations | BgpItem::Multipath) => {
+                dirty.settings |= self.applies(scope)
+            }
             (_, BgpItem::PrefixAdvertisements(_)) => dirty.advertisements |= self.applies(scope),
             (_, BgpItem::CustomFilter(..)) => dirty.filters |= self.applies(scope),
             (_, BgpItem::Peer { addr, .. }) if own || scope.host().is_none() => {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tortie_config::key::{BgpItem, EndpointKey, IpFamily, Key, Scope};
 use tortie_config::resource::{
-    Affinity, Asn, BgpLogLevel, Block, BmpStation, Filter, IpamConfig, NodeMesh, Peer, Pool,
+    Affinity, Asn, BgpLogLevel, Block, BmpStation, Filter, IpamConfig, Multipath, NodeMesh, Peer, Pool,
     PrefixAdvertisement, Settings, WorkloadEndpoint,
 };
 use tortie_config::{Cidr, Resource};
@@ -356,6 +356,18 @@ impl Model {
         };
         list(Key::bgp_host(&self.node, BgpItem::BmpStations))
             .or_else(|| list(Key::bgp_global(BgpItem::BmpStations)))
+            .unwrap_or_default()
+    }
+
+    /// Which paths share the load of a prefix: this host's value, else the global one, else the default.
+    #[must_use]
+    pub fn multipath(&self) -> Multipath {
+        let one = |key: Key| match &**self.rest.get(&key)?.value()?.resource()? {
+            Resource::Multipath(multipath) => Some(multipath.clone()),
+            _ => None,
+        };
+        one(Key::bgp_host(&self.node, BgpItem::Multipath))
+            .or_else(|| one(Key::bgp_global(BgpItem::Multipath)))
             .unwrap_or_default()
     }
 

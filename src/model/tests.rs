@@ -426,6 +426,8 @@ pub(crate) const KEYS: &[(&str, &[&str])] = &[
     ),
     ("/calico/bgp/v1/host/h1/prefix_advertisements/ip_v4", &["[]", "!"]),
     ("/calico/bgp/v1/global/bmp_stations", &[r#"["192.0.2.50:1"]"#, "!"]),
+    ("/calico/bgp/v1/global/multipath", &["16", r#"{"relax":false}"#, "!"]),
+    ("/calico/bgp/v1/host/h1/multipath", &["{}", r#"{"max":2}"#, "!"]),
     ("/calico/bgp/v1/host/h1/bmp_stations", &["[]", r#"["192.0.2.51:1"]"#, "!"]),
     ("/calico/bgp/v1/global/custom_filters/v4/f", &["reject;"]),
     ("/calico/v1/config/IpInIpMtu", &["1400", "!"]),

@@ -28,7 +28,7 @@ pub fn intent(model: &Model, options: &NodeOptions) -> RoutingIntent {
 pub struct IntentChange {
     /// Names of the peers and ranges that came, went or changed.
     pub peers: BTreeSet<String>,
-    /// AS, router id or listen addresses.
+    /// AS, router id, listen addresses, or how many paths share the load.
     pub node: bool,
     /// Originated routes.
     pub originated: bool,
@@ -66,6 +66,7 @@ impl Planner {
         let intent = RoutingIntent {
             asn: local.asn,
             router_id: local.router_id(model.node()),
+            multipath: model.multipath(),
             listen: local.listen(&options),
             peers: BTreeMap::new(),
             ranges: BTreeMap::new(),
@@ -178,6 +179,7 @@ impl Planner {
         if !(dirty.originated || dirty.pools || dirty.advertisements || dirty.node || dirty.settings) {
             return;
         }
+        replace(&mut self.intent.multipath, model.multipath(), &mut change.node);
         let view = view(model, &self.local, &self.intent.view.filters);
         replace(&mut self.intent.tunnel, tunnel(model, &view), &mut change.tunnel);
         replace(&mut self.intent.originated, originated(model, &view), &mut change.originated);

@@ -13,7 +13,8 @@ use super::ranges::RangeIntent;
 
 /// What the values of the store say of pools and peers means the same here.
 pub use tortie_config::resource::{
-    AddPath, AoAlgorithm, Bfd, IpipMode, MaxPrefixes, NextHopMode, Password, PrefixAdvertisement, Role, TcpAo,
+    AddPath, AoAlgorithm, Bfd, IpipMode, MaxPrefixes, Multipath, NextHopMode, Password, PrefixAdvertisement,
+    Role, TcpAo,
 };
 
 /// A change on its way from a store revision (or an UPDATE) to the kernel's acknowledgement; unique while the agent
@@ -34,6 +35,8 @@ pub struct RoutingIntent {
     pub asn: u32,
     /// The BGP identifier, as a number.
     pub router_id: u32,
+    /// How many paths share the load of a prefix, and which.
+    pub multipath: Multipath,
     /// Where to listen for BGP when no flag says so: the node's addresses and port.
     pub listen: Vec<SocketAddr>,
     /// The peers, by stable name: `Mesh_192_0_2_15`, `Global_192_0_2_1`, `Node_192_0_2_1_port_1790`.

@@ -63,13 +63,15 @@ impl Driver {
             router_id: RouterId(new.router_id),
             restart_time: self.options.restart_time,
             restarting: self.options.restarting.clone(),
+            multipath: tortie_bgp::Multipath { max: new.multipath.max, relax: new.multipath.relax },
         };
         let policy = || PolicyHandle(Arc::new(ViewPolicy::new(new.view.clone(), self.classes.clone())));
         match &old {
             None => self.core = Some(Speaker::new(global, policy(), self.now)),
             Some(old) => {
                 let policy = (old.view != new.view).then(policy);
-                if (old.asn, old.router_id) != (new.asn, new.router_id) {
+                let whole = |i: &RoutingIntent| (i.asn, i.router_id, i.multipath.max, i.multipath.relax);
+                if whole(old) != whole(&new) {
                     self.give(Input::Global(global));
                 }
                 if let Some(policy) = policy {

@@ -8,8 +8,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use tortie::routing::{
-    ChangeId, LearnedChange, NextHopMode, OriginKind, Originated, PeerIntent, PeerKind, PeerPolicy, PoolView,
-    Resolved, RoutingIntent, RoutingView,
+    ChangeId, LearnedChange, Multipath, NextHopMode, OriginKind, Originated, PeerIntent, PeerKind,
+    PeerPolicy, PoolView, Resolved, RoutingIntent, RoutingView,
 };
 use tortie::speaker::{
     Heard, SpeakerFact, SpeakerHandle, SpeakerOptions, SpeakerView, ToSpeaker, spawn, tap_queue,
@@ -47,6 +47,7 @@ pub(crate) fn intent(at: &str, asn: u32, blocks: &[&str]) -> RoutingIntent {
             IpAddr::V4(v4) => v4.into(),
             IpAddr::V6(v6) => u32::from(v6.segments()[7]) + 1,
         },
+        multipath: Multipath::default(),
         listen: vec![listen],
         peers: BTreeMap::new(),
         ranges: BTreeMap::new(),

@@ -12,9 +12,9 @@ use tortie_bgp::wire::{
     AddPath, Capabilities, Families, Frame, GracefulRestart, Open, Role, write_keepalive,
 };
 use tortie_bgp::{
-    ANY_EXTERNAL, Cidr, ConnId, Dial, Event, Export, Family, GlobalConfig, Import, Input, NextHopState,
-    Origination, PeerConfig, PeerId, PeerView, Policy, PolicyHandle, RangeConfig, RangeId, Reset, RouteMatch,
-    RouteQuery, RouteTable, RouteView, RouterId, Speaker, Tag, Transmit,
+    ANY_EXTERNAL, Cidr, ConnId, Dial, Event, Export, Family, GlobalConfig, Import, Input, Multipath,
+    NextHopState, Origination, PeerConfig, PeerId, PeerView, Policy, PolicyHandle, RangeConfig, RangeId,
+    Reset, RouteMatch, RouteQuery, RouteTable, RouteView, RouterId, Speaker, Tag, Transmit,
 };
 
 const PEERS: u8 = 4;
@@ -147,12 +147,8 @@ impl Rig {
     fn new(choice: u8) -> Self {
         let now = Instant::now();
         let restarting = (choice & 1 != 0).then(|| Family::ALL.to_vec());
-        let global = GlobalConfig {
-            asn: OURS,
-            router_id: RouterId(1),
-            restart_time: Duration::from_secs(120),
-            restarting,
-        };
+        let multipath = Multipath { max: (choice & 2 != 0).then_some(1), relax: choice & 4 == 0 };
+        let global = GlobalConfig { restarting, multipath, ..GlobalConfig::new(OURS, RouterId(1)) };
         let speaker = Speaker::new(global, policy(0), now);
         let mut rig = Self { speaker, now, start: now, conns: vec![], next: 0, dialling: vec![], given: 0 };
         for peer in 0..PEERS {

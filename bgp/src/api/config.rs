@@ -21,6 +21,35 @@ pub struct GlobalConfig {
     /// This start is a restart whose forwarding state was kept: R bit set, and F bit for the families named.
     /// `None`: a first start, R bit clear.
     pub restarting: Option<Vec<Family>>,
+    /// How many paths share the load of a prefix, and which.
+    pub multipath: Multipath,
+}
+
+impl GlobalConfig {
+    /// A first start with a restart time of 120 s, on which all paths share the load that may.
+    #[must_use]
+    pub fn new(asn: u32, router_id: RouterId) -> Self {
+        let restart_time = Duration::from_secs(120);
+        Self { asn, router_id, restart_time, restarting: None, multipath: Multipath::default() }
+    }
+}
+
+/// Which paths are used beside the best one (ECMP): those that tie with it in the decision process (RFC 4271 9.1.2.2) up to
+/// the comparison of BGP identifiers, and the following of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Multipath {
+    /// Most next hops of a prefix, at least 1: that of the best path, then those of the paths that come next in the
+    /// decision. `None`: all.
+    pub max: Option<u16>,
+    /// The AS_PATHs need not be equal, only of equal length.
+    pub relax: bool,
+}
+
+impl Default for Multipath {
+    /// All, whatever their AS_PATHs.
+    fn default() -> Self {
+        Self { max: None, relax: true }
+    }
 }
 
 /// Who dials first; both ends of a session accept at any time.

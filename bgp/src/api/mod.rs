@@ -12,7 +12,8 @@ use tortie_config::Cidr;
 use crate::types::Family;
 
 pub use config::{
-    ADD_PATH_MAX, ANY_EXTERNAL, Dial, GlobalConfig, NextHopMode, PeerConfig, PrefixLimit, RangeConfig,
+    ADD_PATH_MAX, ANY_EXTERNAL, Dial, GlobalConfig, Multipath, NextHopMode, PeerConfig, PrefixLimit,
+    RangeConfig,
 };
 pub use policy::{Export, Import, PeerView, Policy, PolicyHandle, RouteView};
 

@@ -253,12 +253,13 @@ impl<A: Key> FamilyRib<A> {
     fn visit(&mut self, shared: &mut Shared, slice: Slice) {
         let (purge, reimport) = (self.walk.has(Job::Purge), self.walk.has(Job::Reimport));
         let (hops, reexport) = (self.walk.has(Job::Hops), self.walk.has(Job::Reexport));
-        let all = self.walk.reimport_all;
+        let (decide, all) = (self.walk.has(Job::Decide), self.walk.reimport_all);
         for slot in slice.from..slice.to {
             let Some(entry) = self.table.entry(slot).filter(|e| e.is_live() && !e.is_empty()) else {
                 continue;
             };
-            if hops && !reimport && self.table.paths(entry).any(|p| is_dirty(shared, p.attr)) {
+            let moved = hops && !reimport && self.table.paths(entry).any(|p| is_dirty(shared, p.attr));
+            if decide || moved {
                 self.table.review(shared, slot);
             }
             if reimport {

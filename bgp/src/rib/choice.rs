@@ -9,6 +9,8 @@ use super::hops::NO_HOP;
 use super::import::ACCEPTED;
 use super::source::{LOCAL, Source};
 use super::table::Table;
+use crate::api::Multipath;
+use crate::query::Step;
 
 /// What happened to the paths of an entry.
 #[derive(Debug, Clone, Copy)]
@@ -136,8 +138,10 @@ impl<A: Key> Table<A> {
             best = tied.iter().zip(&lost).find(|(_, lost)| lost.is_none()).map(|(at, _)| *at);
             // A local best path is used alone: there is no next hop to share with.
             let local = best.and_then(|b| all.get(b)).is_some_and(|p| p.source == LOCAL);
-            for (at, lost) in tied.iter().zip(&lost) {
-                mark(*at, if local { lost.is_none() } else { decision::is_multipath(*lost) });
+            let left_out = left_out(shared, &candidates, &lost);
+            for (n, (at, lost)) in tied.iter().zip(&lost).enumerate() {
+                let used = if local { lost.is_none() } else { decision::is_multipath(*lost) };
+                mark(*at, used && !left_out.contains(&n));
             }
         }
         let changed = all.iter().zip(&marks).any(|(path, (used, _))| path.multipath != *used);
@@ -190,16 +194,47 @@ pub(super) fn duel(
     best: &Path,
     other: &Path,
 ) -> Option<(Path, Path)> {
-    let lost = decision::decide(&[candidate(shared, family, best)?, candidate(shared, family, other)?]);
+    let candidates = [candidate(shared, family, best)?, candidate(shared, family, other)?];
+    let lost = decision::decide(&candidates);
     let [mut first, mut second] = match lost.first()? {
         None => [*best, *other],
         Some(_) => [*other, *best],
     };
     // No local path is among them: there is one of a prefix, and its rank is its own.
     (first.multipath, first.tied) = (true, true);
-    second.multipath = lost.iter().any(|step| step.is_some() && decision::is_multipath(*step));
+    second.multipath = lost.iter().any(|step| step.is_some() && decision::is_multipath(*step))
+        && left_out(shared, &candidates, &lost).is_empty();
     second.tied = true;
     Some((first, second))
+}
+
+/// Those that tie with the best one and do not share its load, because enough others do or because of their AS_PATHs (see
+/// [`Multipath`]), by their places.
+fn left_out(shared: &Shared, candidates: &[Candidate], lost: &[Option<Step>]) -> SmallVec<[usize; 4]> {
+    let Multipath { max, relax } = shared.multipath;
+    let mut out = SmallVec::new();
+    if (max, relax) == (None, true) {
+        return out;
+    }
+    let max = max.map_or(usize::MAX, |max| usize::from(max.max(1)));
+    let all = candidates.iter().zip(lost).enumerate();
+    let mut ties: SmallVec<[_; 8]> = all.filter(|(_, (_, lost))| decision::is_multipath(**lost)).collect();
+    ties.sort_unstable_by_key(|(_, (c, lost))| {
+        (lost.is_some(), c.router_id, c.clusters, c.address, c.source, c.path_id, c.earlier)
+    });
+    let set = |c: &Candidate| shared.attrs.set(c.attr).and_then(|set| Some((set.hop, set.attributes()?)));
+    let best = ties.first().and_then(|(_, (c, _))| set(c));
+    let mut hops: SmallVec<[u32; 8]> = SmallVec::new();
+    for (at, (candidate, _)) in ties {
+        let (Some((hop, attributes)), Some((_, best))) = (set(candidate), best) else { continue };
+        let known = hops.contains(&hop);
+        if (!known && hops.len() >= max) || !(relax || attributes.as_path == best.as_path) {
+            out.push(at);
+        } else if !known {
+            hops.push(hop);
+        }
+    }
+    out
 }
 
 /// Counts a path for its peer, or no longer.

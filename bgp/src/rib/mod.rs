@@ -40,6 +40,7 @@ pub(crate) struct Shared {
     pub(crate) policy: PolicyHandle,
     pub(crate) asn: u32,
     pub(crate) router_id: u32,
+    pub(crate) multipath: crate::api::Multipath,
     /// Selection is deferred after our restart (RFC 4724 4.1): learned routes are neither announced nor given out.
     pub(crate) deferring: bool,
     /// `Input::LocalReady` came.
@@ -62,6 +63,7 @@ impl Shared {
             policy,
             asn,
             router_id,
+            multipath: crate::api::Multipath::default(),
             deferring: false,
             local_ready: false,
             transit: false,

@@ -12,10 +12,12 @@ pub(crate) enum Job {
     Hops,
     /// Ask export policy again.
     Reexport,
+    /// Other paths may share the load.
+    Decide,
 }
 
 impl Job {
-    const ALL: [Self; 4] = [Self::Purge, Self::Reimport, Self::Hops, Self::Reexport];
+    const ALL: [Self; 5] = [Self::Purge, Self::Reimport, Self::Hops, Self::Reexport, Self::Decide];
 }
 
 #[derive(Debug, Clone, Copy)]

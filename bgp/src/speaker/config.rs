@@ -276,6 +276,11 @@ impl Speaker {
     pub(super) fn set_global(&mut self, global: GlobalConfig) {
         let old = std::mem::replace(&mut self.global, global);
         let (asn, router_id) = (self.global.asn, self.global.router_id);
+        self.shared.multipath = self.global.multipath;
+        if old.multipath != self.global.multipath {
+            self.v4.walk.request(Job::Decide);
+            self.v6.walk.request(Job::Decide);
+        }
         if (old.asn, old.router_id) == (asn, router_id) {
             return;
         }

@@ -99,6 +99,7 @@ impl Speaker {
     pub fn new(global: GlobalConfig, policy: PolicyHandle, now: Instant) -> Self {
         let mut shared = Shared::new(global.asn, global.router_id.0, policy);
         shared.deferring = global.restarting.is_some();
+        shared.multipath = global.multipath;
         let mut speaker = Self {
             jitter: Jitter::new(u64::from(global.router_id.0) << 32 | u64::from(global.asn)),
             global,

@@ -114,7 +114,7 @@ impl Speaker {
                 }
                 self.tap_reimported(family);
             }
-            Job::Reexport => {}
+            Job::Reexport | Job::Decide => {}
         }
     }
 

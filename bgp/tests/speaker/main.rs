@@ -18,6 +18,7 @@ mod hostile;
 mod laws;
 mod limits;
 mod long_lived;
+mod multipath;
 mod net;
 mod ranges;
 mod raw;

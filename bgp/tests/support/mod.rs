@@ -6,7 +6,6 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
 
 use tortie_bgp::attr::{AsPath, Attributes};
 use tortie_bgp::wire::{Capabilities, Entry, Families, Negotiated, Open, UpdateTemplate, write_keepalive};
@@ -51,7 +50,7 @@ pub(crate) fn cidr(text: &str) -> Cidr {
 
 /// A speaker with the usual restart time that does not come from a restart.
 pub(crate) fn global(asn: u32, id: u32) -> GlobalConfig {
-    GlobalConfig { asn, router_id: RouterId(id), restart_time: Duration::from_secs(120), restarting: None }
+    GlobalConfig::new(asn, RouterId(id))
 }
 
 /// A peer of one family that is dialled at once.

@@ -225,6 +225,8 @@ pub enum BgpItem {
     PrefixAdvertisements(IpFamily),
     /// `bmp_stations`: Tortie's; the host's list replaces the global one.
     BmpStations,
+    /// `multipath`: Tortie's; the host's value replaces the global one.
+    Multipath,
     /// `peer_v{4,6}/<ip>` or `.../<ip>-<port>`.
     Peer {
         /// The peer's address.
@@ -268,6 +270,7 @@ impl BgpItem {
             | Self::ListenPort
             | Self::PrefixAdvertisements(_)
             | Self::BmpStations
+            | Self::Multipath
             | Self::Peer { .. }
             | Self::InterfacePeer(_)
             | Self::PeerRange(_)

@@ -160,6 +160,7 @@ fn bgp(scope: Scope, rest: &[&str]) -> Result<Option<Key>, Problem> {
         ["prefix_advertisements", "ip_v6"] => BgpItem::PrefixAdvertisements(IpFamily::V6),
         [peers @ ("peer_v4" | "peer_v6"), peer] => peer_item(peers, peer)?,
         ["bmp_stations"] => BgpItem::BmpStations,
+        ["multipath"] => BgpItem::Multipath,
         ["peer_interface", interface] => BgpItem::InterfacePeer(name("interface", interface)?),
         ["peer_range", cidr] => BgpItem::PeerRange(range(cidr)?),
         ["custom_filters", "v4", filter] => BgpItem::CustomFilter(IpFamily::V4, name("filter", filter)?),

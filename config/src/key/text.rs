@@ -96,6 +96,7 @@ impl fmt::Display for BgpItem {
             Self::ListenPort => f.write_str("listen_port"),
             Self::PrefixAdvertisements(family) => write!(f, "prefix_advertisements/ip_{}", family.as_str()),
             Self::BmpStations => f.write_str("bmp_stations"),
+            Self::Multipath => f.write_str("multipath"),
             Self::Peer { addr, port } => {
                 write!(f, "peer_{}/{addr}", IpFamily::of(*addr).as_str())?;
                 port.map_or(Ok(()), |port| write!(f, "-{port}"))

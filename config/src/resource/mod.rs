@@ -27,6 +27,7 @@ mod host;
 mod ipam_config;
 mod json;
 mod mesh;
+mod multipath;
 mod names;
 mod peer;
 mod peer_auth;
@@ -62,6 +63,7 @@ pub use host::OrchestratorRef;
 pub use ipam_config::IpamConfig;
 pub use json::Extra;
 pub use mesh::NodeMesh;
+pub use multipath::Multipath;
 pub use names::{InterfaceName, Labels, MacAddr};
 pub use peer::Peer;
 pub use peer_auth::{AoAlgorithm, Password, SECRETS_DIR, TcpAo};
@@ -127,6 +129,8 @@ pub enum Resource {
     PrefixAdvertisements(Vec<PrefixAdvertisement>),
     /// Whom BMP tells what peers send.
     BmpStations(Vec<BmpStation>),
+    /// Which paths share the load of a prefix.
+    Multipath(Multipath),
     /// A peer.
     Peer(Box<Peer>),
     /// BIRD's filter text, which Tortie does not run.
@@ -199,6 +203,7 @@ impl Resource {
                 Self::PrefixAdvertisements(PrefixAdvertisement::parse_list(*family, bytes)?)
             }
             BgpItem::BmpStations => Self::BmpStations(BmpStation::parse_list(bytes)?),
+            BgpItem::Multipath => Self::Multipath(Multipath::parse(bytes)?),
             BgpItem::Peer { addr, port } => Self::Peer(Box::new(Peer::parse(*addr, *port, bytes)?)),
             BgpItem::InterfacePeer(interface) => {
                 Self::Peer(Box::new(Peer::parse_interface(interface, bytes)?))
@@ -246,6 +251,7 @@ impl Resource {
             Self::ListenPort(port) => bytes(port),
             Self::PrefixAdvertisements(list) => PrefixAdvertisement::list_to_value(list),
             Self::BmpStations(list) => BmpStation::list_to_value(list),
+            Self::Multipath(multipath) => multipath.to_value(),
             Self::Peer(peer) => peer.to_value(),
             Self::CustomFilter(text) => text.clone().into_bytes(),
             Self::Address(addr) => optional(addr.as_ref()),

@@ -296,6 +296,31 @@ fn stations_are_addresses_with_ports() {
 }
 
 #[test]
+fn how_many_paths_share_the_load() {
+    let key = "/calico/bgp/v1/global/multipath";
+    let multipath = |value: &str| inside!(Multipath, read(key, value));
+    assert_eq!((multipath("{}").max, multipath("{}").relax), (None, true));
+    assert_eq!(multipath(r#"{"max": 16}"#), multipath("16"));
+    let one = multipath(r#"{"max": "1", "relax": false, "site": 7}"#);
+    assert_eq!((one.max, one.relax), (Some(1), false));
+    assert_eq!(
+        rewritten(key, r#"{"relax": false, "max": "1", "site": 7}"#),
+        json!({"max": 1, "relax": false, "site": 7})
+    );
+    assert_eq!(rewritten("/calico/bgp/v1/host/h1/multipath", "64"), json!({"max": 64}));
+    for (bad, says) in [
+        ("0", "found `0`; write {\"max\": 16"),
+        ("true", "or a number from 1 to 1024"),
+        (r#"{"max": 1025}"#, "`max`: found `1025`; write a whole number from 1 to 1024"),
+        (r#"{"relax": "no"}"#, "`relax`"),
+        ("16 paths", "write JSON"),
+    ] {
+        let text = refused(key, bad);
+        assert!(text.contains(says), "{bad}: {text}");
+    }
+}
+
+#[test]
 fn bare_texts() {
     let host = |item: &str| format!("/calico/bgp/v1/host/h1/{item}");
     let addr = |item: &str, text: &str| inside!(Address, read(&host(item), text)).map(|a| a.to_string());

@@ -63,6 +63,7 @@ fn samples() -> Vec<(&'static str, Value)> {
             "/calico/bgp/v1/host/h1/bmp_stations",
             json!(["192.0.2.50:11019", {"address": "[2001:db8::50]:11019", "policy": "both", "site": "b"}]),
         ),
+        ("/calico/bgp/v1/host/h1/multipath", json!({"max": 16, "relax": false, "site": "b"})),
         (
             "/calico/v1/ipam/v4/pool/10.0.0.0-16",
             json!({"cidr": "10.0.0.0/16", "ipip": "tunl0", "ipip_mode": "cross-subnet", "masquerade": true,
