@@ -27,6 +27,7 @@ mod heap;
 mod heard;
 mod host;
 mod leave;
+mod locrib;
 mod logging;
 mod metrics;
 mod mrt;

@@ -192,7 +192,7 @@ impl Recorder {
                     write_null(&mut out, stamp(Instant::now()).seconds, &lost.to_be_bytes());
                 }
             }
-            Heard::Routes(..) | Heard::Imported(_) => {}
+            Heard::Best(..) | Heard::Routes(..) | Heard::Imported(_) => {}
         }
         out
     }

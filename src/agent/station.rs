@@ -1,4 +1,4 @@
-//! BMP stations (RFC 7854): a task for each, which tells it what peers send.
+//! BMP stations (RFC 7854): a task for each, which tells it what peers send, and what we use of it (RFC 9069).
 //!
 //! ```text
 //!  connect -> Initiation -> listen at the speaker (from here on everything is in order)
@@ -8,7 +8,7 @@
 //! ```
 //!
 //! What is told, and how, is in [`teller`](super::teller): the Adj-RIB-In before policy, where what a peer sent is passed on as it
-//! was, after policy, or both. Pages of a table and messages come over one queue, which the speaker's thread fills in the
+//! was, after policy, or both; and the Loc-RIB. Pages of a table and messages come over one queue, which the speaker's thread fills in the
 //! order of events, so that a page never undoes a later message.
 
 use std::collections::HashMap;
@@ -25,7 +25,7 @@ use tortie_config::resource::BmpPolicy;
 use super::backend::{Live, ask_speaker};
 use super::teller::Teller;
 use crate::serve::api::Problem;
-use crate::speaker::{ToSpeaker, tap_queue};
+use crate::speaker::{SpeakerView, ToSpeaker, tap_queue};
 
 /// Octets that wait for a station; more, and it is disconnected.
 const QUEUE: usize = 32 * 1024 * 1024;
@@ -189,8 +189,9 @@ async fn session(
                 teller.ask();
             }
             _ = statistics.tick() => {
-                if let Ok(peers) = ask_speaker(&teller.speaker, |view| view.peers()).await {
-                    peers.iter().for_each(|p| teller.statistics(p, &mut out));
+                let counts = |view: &SpeakerView<'_>| (view.peers(), view.totals());
+                if let Ok((peers, totals)) = ask_speaker(&teller.speaker, counts).await {
+                    teller.statistics(&peers, &totals, &mut out);
                 }
             }
         }

@@ -4,9 +4,11 @@
 //!  pre-policy:   UPDATEs as they came; pages of the Adj-RIB-In as received
 //!  post-policy:  UPDATEs name routes --> the speaker says what import policy made of them, now --> announced or withdrawn
 //!                pages of the Adj-RIB-In after policy; again, when policy was asked again
+//!  Loc-RIB:      prefixes whose best path changed --> the speaker says which it is now --> announced or withdrawn
+//!                pages of the table, best paths only; all as if a peer sent it that is we (locrib.rs)
 //! ```
 //!
-//! What is told after policy is the state of a route and not its story: routes that change faster than they are asked for are
+//! What is told after policy and of the Loc-RIB is the state of a route and not its story: routes that change faster than they are asked for are
 //! told once. Answers come over the same queue as messages, so that the last thing told of a route is how it is.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -19,12 +21,13 @@ use tortie_bgp::bmp::{Message, PeerDown, PeerHeader, PeerUp, Statistic, Statisti
 use tortie_bgp::wire::{Entry, Frame, MessageKind, Negotiated, Update, UpdateTemplate, write_end_of_rib};
 use tortie_bgp::{
     Down, DownCode, Family, PathInfo, PeerId, PeerStatus, RouteInfo, RouteMatch, RouteQuery, RouteTable,
-    State, TapItem, TapSession, TapWhat, Unusable,
+    State, TapItem, TapSession, TapWhat, Totals, Unusable,
 };
 use tortie_config::Cidr;
 use tortie_config::resource::BmpPolicy;
 
-use crate::speaker::{Heard, RouteOf, SpeakerHandle, TapReceiver, TapSender, ToSpeaker};
+use super::locrib::LocRib;
+use crate::speaker::{Heard, Identity, RouteOf, SpeakerHandle, TapReceiver, TapSender, ToSpeaker};
 
 /// Places of the table, or single routes, that one question looks at.
 const SLOTS: u32 = 1024;
@@ -63,7 +66,8 @@ impl Known {
 /// A table that is still to be told, from this place on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Page {
-    peer: PeerId,
+    /// Whose; `None`: the Loc-RIB.
+    peer: Option<PeerId>,
     family: Family,
     from: u32,
     /// After import policy.
@@ -88,8 +92,10 @@ pub(super) struct Teller {
     sender: TapSender,
     policy: BmpPolicy,
     peers: HashMap<PeerId, Known>,
+    /// Under which the Loc-RIB is told, if it is.
+    loc: Option<LocRib>,
     tables: VecDeque<Page>,
-    /// Routes that changed before policy and are to be told after it.
+    /// Routes that changed before policy and are to be told after it, and those that changed in the Loc-RIB.
     changed: BTreeSet<RouteOf>,
     /// End-of-RIBs to be told after policy, when nothing is `changed` any more.
     ends: Vec<(PeerId, Family)>,
@@ -103,6 +109,7 @@ impl Teller {
             sender,
             policy,
             peers: HashMap::new(),
+            loc: None,
             tables: VecDeque::new(),
             changed: BTreeSet::new(),
             ends: Vec::new(),
@@ -123,7 +130,8 @@ impl Teller {
             Heard::Sessions(sessions) => {
                 for session in sessions {
                     for family in session.negotiated.families.iter() {
-                        let page = |post| Page { peer: session.peer, family, from: 0, post, again: false };
+                        let peer = Some(session.peer);
+                        let page = |post| Page { peer, family, from: 0, post, again: false };
                         self.tables.extend(self.policy.pre().then(|| page(false)));
                         self.tables.extend(self.policy.post().then(|| page(true)));
                     }
@@ -137,17 +145,16 @@ impl Teller {
                 for (item, octets) in tapped.iter() {
                     self.item(item, octets, out);
                 }
-                if self.changed.len() > WAITING {
-                    return Err(Lagging);
-                }
                 if self.asked != Asked::Routes {
                     self.end(out);
                 }
             }
+            Heard::Best(us, prefixes) if self.policy.loc() => self.best(us, &prefixes, out),
+            Heard::Best(..) => {}
             Heard::Routes(routes, next) => self.page(&routes, next, out),
             Heard::Imported(routes) => self.imported(&routes, out),
         }
-        Ok(())
+        if self.changed.len() > WAITING { Err(Lagging) } else { Ok(()) }
     }
 
     /// Asks for the next thing, one at a time: tables first. It comes over the queue.
@@ -159,8 +166,12 @@ impl Teller {
         // A busy speaker is asked again with the next thing that is heard.
         if let Some(page) = self.tables.front().copied() {
             let question = ToSpeaker::Query(Box::new(move |view| {
-                let table = if page.post { RouteTable::AdjInPost } else { RouteTable::AdjIn };
-                let query = RouteQuery { table: table(page.peer), matching: RouteMatch::All(page.family) };
+                let table = match page.peer {
+                    Some(peer) if page.post => RouteTable::AdjInPost(peer),
+                    Some(peer) => RouteTable::AdjIn(peer),
+                    None => RouteTable::Loc,
+                };
+                let query = RouteQuery { table, matching: RouteMatch::All(page.family) };
                 let (routes, next) = view.walk(query, page.from, SLOTS, usize::MAX);
                 sender.give(Heard::Routes(routes, next));
             }));
@@ -173,13 +184,14 @@ impl Teller {
             let asked = part.clone();
             let question = ToSpeaker::Query(Box::new(move |view| {
                 let state = |(peer, prefix, id): RouteOf| {
-                    let query = RouteQuery {
-                        table: RouteTable::AdjInPost(peer),
-                        matching: RouteMatch::Exact(prefix),
-                    };
-                    let paths = view.routes(query, None, 1).into_iter().flat_map(|r| r.paths);
-                    let mut path = paths.filter(|p| p.path_id.unwrap_or(0) == id);
-                    ((peer, prefix, id), path.find(is_accepted).map(|p| p.attributes))
+                    let table = peer.map_or(RouteTable::Loc, RouteTable::AdjInPost);
+                    let query = RouteQuery { table, matching: RouteMatch::Exact(prefix) };
+                    let mut paths = view.routes(query, None, 1).into_iter().flat_map(|r| r.paths);
+                    let path = paths.find(|p| match peer {
+                        Some(_) => p.path_id.unwrap_or(0) == id && is_accepted(p),
+                        None => p.best,
+                    });
+                    ((peer, prefix, id), path.map(|p| p.attributes))
                 };
                 sender.give(Heard::Imported(asked.into_iter().map(state).collect()));
             }));
@@ -189,6 +201,41 @@ impl Teller {
                 self.changed.extend(part);
             }
         }
+    }
+
+    /// The Loc-RIB changed here, or is told under another name from now on.
+    fn best(&mut self, us: Identity, prefixes: &[Cidr], out: &mut Vec<u8>) {
+        if self.loc.as_ref().is_none_or(|loc| loc.us != us) {
+            if let Some(old) = self.loc.take() {
+                old.down(out);
+                self.forget(None);
+            }
+            let loc = LocRib::new(us);
+            loc.up(out);
+            self.loc = Some(loc);
+            let page = |family| Page { peer: None, family, from: 0, post: false, again: false };
+            self.tables.extend(Family::ALL.map(page));
+        }
+        self.changed.extend(prefixes.iter().map(|prefix| (None, *prefix, 0)));
+    }
+
+    /// Whose routes they are, and as what they are told; `None`: the station does not know it.
+    fn told(
+        &self,
+        peer: Option<PeerId>,
+        post: bool,
+        at: Option<Instant>,
+    ) -> Option<(PeerHeader, Negotiated)> {
+        Some(match peer {
+            Some(peer) => {
+                let known = self.peers.get(&peer)?;
+                (known.header(at.unwrap_or(known.session.up_at), post), known.told(post))
+            }
+            None => {
+                let loc = self.loc.as_ref()?;
+                (loc.header(at.unwrap_or_else(Instant::now)), loc.session)
+            }
+        })
     }
 
     fn up(&mut self, session: Arc<TapSession>, out: &mut Vec<u8>) {
@@ -231,7 +278,8 @@ impl Teller {
                 }
             }
             TapWhat::Reimported(family) => {
-                let page = Page { peer: item.peer, family: *family, from: 0, post: true, again: true };
+                let peer = Some(item.peer);
+                let page = Page { peer, family: *family, from: 0, post: true, again: true };
                 // One whose first page is under way may have looked too early.
                 let queued = self.tables.iter().skip(usize::from(self.asked == Asked::Page));
                 if self.policy.post()
@@ -255,19 +303,14 @@ impl Teller {
             let v4 = nlri.v4().map(|e| (IpAddr::from(e.prefix.0.to_be_bytes()), e.prefix.1, e.path_id));
             let v6 = nlri.v6().map(|e| (IpAddr::from(e.prefix.0.to_be_bytes()), e.prefix.1, e.path_id));
             let routes =
-                v4.chain(v6).filter_map(|(addr, len, id)| Some((peer, Cidr::new(addr, len).ok()?, id)));
+                v4.chain(v6).filter_map(|(addr, len, id)| Some((Some(peer), Cidr::new(addr, len).ok()?, id)));
             self.changed.extend(routes);
         }
     }
 
     fn down(&mut self, item: &TapItem, down: Option<&Down>, out: &mut Vec<u8>) {
         let Some(known) = self.peers.remove(&item.peer) else { return };
-        // The first stays while its page is under way.
-        let front = if self.asked == Asked::Page { self.tables.pop_front() } else { None };
-        self.tables.retain(|page| page.peer != item.peer);
-        self.tables.extend(front);
-        self.tables.rotate_right(usize::from(front.is_some()));
-        self.changed.retain(|(peer, ..)| *peer != item.peer);
+        self.forget(Some(item.peer));
         self.ends.retain(|(peer, _)| *peer != item.peer);
         let reason = match (&known.notification, down.map(|d| d.code)) {
             (Some((true, octets)), _) => PeerDown::LocalNotification(octets),
@@ -280,16 +323,29 @@ impl Teller {
         Message::PeerDown { peer: header(&known.session, item.at), reason }.write(out);
     }
 
+    /// Nothing is to be told of its routes any more.
+    fn forget(&mut self, of: Option<PeerId>) {
+        // The first stays while its page is under way.
+        let front = if self.asked == Asked::Page { self.tables.pop_front() } else { None };
+        self.tables.retain(|page| page.peer != of);
+        self.tables.extend(front);
+        self.tables.rotate_right(usize::from(front.is_some()));
+        self.changed.retain(|(peer, ..)| *peer != of);
+    }
+
     fn page(&mut self, routes: &[RouteInfo], next: Option<u32>, out: &mut Vec<u8>) {
         self.asked = Asked::Nothing;
         let Some(page) = self.tables.pop_front() else { return };
-        let Some(known) = self.peers.get(&page.peer) else { return };
-        let peer = known.header(known.session.up_at, page.post);
-        let mut told = Told::new(page.family, known.told(page.post), peer);
+        let Some((peer, session)) = self.told(page.peer, page.post, None) else { return };
+        let mut told = Told::new(page.family, session, peer);
         for route in routes {
             for path in &route.paths {
                 let id = path.path_id.unwrap_or(0);
-                match is_accepted(path) || !page.post && !path.stale {
+                let tell = match page.peer {
+                    Some(_) => is_accepted(path) || !page.post && !path.stale,
+                    None => path.best,
+                };
+                match tell {
                     true => told.announced(&path.attributes, route.prefix, id),
                     false if page.again => told.withdrawn.push((route.prefix, id)),
                     false => {}
@@ -311,9 +367,8 @@ impl Teller {
         // They come in the order of peers and prefixes.
         for run in routes.chunk_by(|((a, p, _), _), ((b, q, _), _)| a == b && family_of(p) == family_of(q)) {
             let Some(((peer, prefix, _), _)) = run.first() else { continue };
-            let Some(known) = self.peers.get(peer) else { continue };
-            let header = known.header(Instant::now(), true);
-            let mut told = Told::new(family_of(prefix), known.told(true), header);
+            let Some((header, session)) = self.told(*peer, true, Some(Instant::now())) else { continue };
+            let mut told = Told::new(family_of(prefix), session, header);
             for ((_, prefix, id), attributes) in run {
                 match attributes {
                     Some(attributes) => told.announced(attributes, *prefix, *id),
@@ -337,7 +392,14 @@ impl Teller {
         }
     }
 
-    pub(super) fn statistics(&self, status: &PeerStatus, out: &mut Vec<u8>) {
+    pub(super) fn statistics(&self, peers: &[PeerStatus], totals: &Totals, out: &mut Vec<u8>) {
+        peers.iter().for_each(|status| self.statistics_of(status, out));
+        if let Some(loc) = &self.loc {
+            loc.statistics(peers, totals, out);
+        }
+    }
+
+    fn statistics_of(&self, status: &PeerStatus, out: &mut Vec<u8>) {
         let Some(known) = self.peers.get(&status.id) else { return };
         let mut list = Vec::new();
         let sum = |of: fn(&tortie_bgp::FamilyStatus) -> u32| status.families.iter().map(of).sum::<u32>();
@@ -423,19 +485,26 @@ fn is_accepted(path: &PathInfo) -> bool {
     !path.stale && !matches!(path.unusable, Some(Unusable::Filtered(_)))
 }
 
-fn header(session: &TapSession, at: Instant) -> PeerHeader {
+/// Seconds since 1970, and microseconds beyond them.
+pub(super) fn stamp(at: Instant) -> (u32, u32) {
     let ago = Instant::now().saturating_duration_since(at);
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let since = since.saturating_sub(ago);
+    (u32::try_from(since.as_secs()).unwrap_or(u32::MAX), since.subsec_micros())
+}
+
+fn header(session: &TapSession, at: Instant) -> PeerHeader {
+    let (seconds, micros) = stamp(at);
     PeerHeader {
         kind: 0,
+        filtered: false,
         post_policy: false,
         as2: !session.negotiated.as4,
         distinguisher: 0,
         address: session.remote.ip().to_canonical(),
         asn: session.asn,
         router_id: session.router_id.0.into(),
-        seconds: u32::try_from(since.as_secs()).unwrap_or(u32::MAX),
-        micros: since.subsec_micros(),
+        seconds,
+        micros,
     }
 }

@@ -284,7 +284,12 @@ impl Driver {
         }
         // What a stop takes out of the table stays in the kernel: routes outlive the process.
         if let Some(core) = self.core.as_mut().filter(|_| self.stopping.is_none()) {
-            self.feed.run(core, &mut self.facts, self.now);
+            let mut best = Vec::new();
+            let listens = (!self.listeners_of_taps.is_empty()).then_some(&mut best);
+            self.feed.run(core, &mut self.facts, self.now, listens);
+            if !best.is_empty() {
+                self.tap_best(&best);
+            }
             self.events();
         }
         self.follow_dynamic();

@@ -5,6 +5,7 @@
 use std::time::{Duration, Instant};
 
 use tortie_bgp::{BestChange, Speaker};
+use tortie_config::Cidr;
 
 use crate::routing::{ChangeId, LearnedChange};
 
@@ -56,7 +57,14 @@ impl Feed {
         self.dirty && self.out < OUT && self.held.is_none()
     }
 
-    pub(super) fn run(&mut self, speaker: &mut Speaker, facts: &mut FactSink, now: Instant) {
+    /// `listens`: somebody who is told the prefixes, too.
+    pub(super) fn run(
+        &mut self,
+        speaker: &mut Speaker,
+        facts: &mut FactSink,
+        now: Instant,
+        listens: Option<&mut Vec<Cidr>>,
+    ) {
         if let Some((batch, at)) = self.held.take() {
             if at > now {
                 self.held = Some((batch, at));
@@ -67,7 +75,7 @@ impl Feed {
         if !self.busy() {
             return;
         }
-        if !self.on {
+        if !self.on && listens.is_none() {
             self.dirty = speaker.drop_best(BATCH);
             return;
         }
@@ -76,6 +84,12 @@ impl Feed {
         // Nothing is given while the selection is deferred; the speaker tells when it no longer is.
         self.dirty = more && !self.scratch.is_empty();
         let Some(first) = self.scratch.first().map(|c| c.prefix) else { return };
+        if let Some(list) = listens {
+            list.extend(self.scratch.iter().map(|c| c.prefix));
+        }
+        if !self.on {
+            return;
+        }
         let fresh = self.changes.next();
         let batch: Vec<LearnedChange> = self
             .scratch

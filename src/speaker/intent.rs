@@ -67,12 +67,16 @@ impl Driver {
         };
         let policy = || PolicyHandle(Arc::new(ViewPolicy::new(new.view.clone(), self.classes.clone())));
         match &old {
-            None => self.core = Some(Speaker::new(global, policy(), self.now)),
+            None => {
+                self.core = Some(Speaker::new(global, policy(), self.now));
+                self.tap_best(&[]);
+            }
             Some(old) => {
                 let policy = (old.view != new.view).then(policy);
                 let whole = |i: &RoutingIntent| (i.asn, i.router_id, i.multipath.max, i.multipath.relax);
                 if whole(old) != whole(&new) {
                     self.give(Input::Global(global));
+                    self.tap_best(&[]);
                 }
                 if let Some(policy) = policy {
                     self.give(Input::Policy(policy));

@@ -48,7 +48,7 @@ pub use bfd::{BfdPriority, BfdView};
 pub use policy::origin_kind;
 pub use ranges::RangeView;
 pub use secret::SECRETS;
-pub use tap::{Heard, RouteOf, TapReceiver, TapSender, tap_queue};
+pub use tap::{Heard, Identity, RouteOf, TapReceiver, TapSender, tap_queue};
 pub use view::{Counters, SpeakerView};
 
 use inbox::Inbox;

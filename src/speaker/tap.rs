@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::mpsc;
 use tortie_bgp::attr::Attributes;
-use tortie_bgp::{PeerId, RouteInfo, TapSession, Tapped};
+use tortie_bgp::{PeerId, RouteInfo, RouterId, TapSession, Tapped};
 use tortie_config::Cidr;
 
 use super::driver::Driver;
@@ -15,8 +15,17 @@ use super::driver::Driver;
 /// Listeners at a time; more are refused.
 const LISTENERS: usize = 16;
 
-/// A route of a peer: its prefix, and its path identifier or 0.
-pub type RouteOf = (PeerId, Cidr, u32);
+/// A route of a peer, or the one in use: its prefix, and its path identifier or 0.
+pub type RouteOf = (Option<PeerId>, Cidr, u32);
+
+/// Who we are in BGP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Identity {
+    /// Our AS.
+    pub asn: u32,
+    /// Our BGP identifier.
+    pub router_id: RouterId,
+}
 
 /// What a listener hears, in the order of events.
 #[derive(Debug, Clone)]
@@ -25,9 +34,13 @@ pub enum Heard {
     Sessions(Vec<Arc<TapSession>>),
     /// What happened since, for everybody who listens.
     Tapped(Arc<Tapped>),
+    /// The best paths of these prefixes changed, came or went. The first time, perhaps of none, as soon as there is a
+    /// speaker; again when it becomes another.
+    Best(Identity, Arc<[Cidr]>),
     /// A part of a table, as asked for with [`TapSender::give`] from a question to the speaker.
     Routes(Vec<RouteInfo>, Option<u32>),
-    /// What import policy made of single routes; `None`: there is none, or it was refused.
+    /// What import policy made of single routes of peers, and single routes in use; `None`: there is none, or it was
+    /// refused.
     Imported(Vec<(RouteOf, Option<Arc<Attributes>>)>),
 }
 
@@ -37,6 +50,7 @@ impl Heard {
         match self {
             Self::Sessions(sessions) => sessions.len() * 512,
             Self::Tapped(tapped) => tapped.octets.len() + tapped.items.len() * 64,
+            Self::Best(_, prefixes) => prefixes.len() * size_of::<Cidr>(),
             Self::Routes(routes, _) => routes.len() * 256,
             Self::Imported(routes) => routes.len() * 256,
         }
@@ -70,7 +84,7 @@ impl TapSender {
 fn count(heard: &Heard) -> usize {
     match heard {
         Heard::Tapped(tapped) => tapped.items.len(),
-        Heard::Sessions(_) | Heard::Routes(..) | Heard::Imported(_) => 1,
+        Heard::Sessions(_) | Heard::Best(..) | Heard::Routes(..) | Heard::Imported(_) => 1,
     }
 }
 
@@ -119,7 +133,26 @@ impl Driver {
         } else {
             listener.give(Heard::Sessions(Vec::new()));
         }
+        if let Some(us) = self.identity() {
+            listener.give(Heard::Best(us, [].into()));
+        }
         self.listeners_of_taps.push(listener);
+    }
+
+    fn identity(&self) -> Option<Identity> {
+        let intent = self.intent.get()?;
+        Some(Identity { asn: intent.asn, router_id: RouterId(intent.router_id) })
+    }
+
+    /// Tells all listeners whose best paths changed.
+    pub(super) fn tap_best(&mut self, prefixes: &[Cidr]) {
+        if self.listeners_of_taps.is_empty() {
+            return;
+        }
+        if let Some(us) = self.identity() {
+            let prefixes: Arc<[Cidr]> = prefixes.into();
+            self.listeners_of_taps.retain(|l| l.give(Heard::Best(us, Arc::clone(&prefixes))));
+        }
     }
 
     /// Gives what the speaker recorded to all listeners; without any the recording ends.

@@ -7,23 +7,27 @@ use super::tlv::Tlvs;
 use crate::octets::Octets;
 
 const V6: u8 = 0x80;
+/// The same bit, of the Loc-RIB (RFC 9069 4.2).
+const FILTERED: u8 = 0x80;
 const POST_POLICY: u8 = 0x40;
 const AS2: u8 = 0x20;
 /// Octets of a BGP message header and of the shortest OPEN.
 const MIN_OPEN: usize = 29;
 
-/// Whose message this is (RFC 7854 4.2).
+/// Whose message this is (RFC 7854 4.2, RFC 9069 4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PeerHeader {
-    /// 0: a global instance, which is all that this speaker has; 1: an L3VPN; 2: local; 3: the Loc-RIB (RFC 9069).
+    /// 0: a global instance, which is all that this speaker has; 1: an L3VPN; 2: local; [`PeerHeader::LOC_RIB`].
     pub kind: u8,
+    /// Of a Loc-RIB only a part is told (the F flag of RFC 9069).
+    pub filtered: bool,
     /// After import policy; else as the peer sent it (the L flag).
     pub post_policy: bool,
     /// AS_PATHs have two octets an AS (the A flag).
     pub as2: bool,
     /// Route distinguisher, where `kind` has one; else 0.
     pub distinguisher: u64,
-    /// The peer's address.
+    /// The peer's address; 0.0.0.0 of a Loc-RIB.
     pub address: IpAddr,
     /// The peer's AS.
     pub asn: u32,
@@ -36,14 +40,19 @@ pub struct PeerHeader {
 }
 
 impl PeerHeader {
+    /// The kind of the Loc-RIB (RFC 9069 4.1): no peer but the router itself, with its AS and BGP identifier.
+    pub const LOC_RIB: u8 = 3;
+
     pub(super) fn read(octets: &mut Octets<'_>) -> Option<Self> {
         let (kind, flags) = (octets.u8()?, octets.u8()?);
         let distinguisher = u64::from_be_bytes(octets.array()?);
-        let address = read_address(octets, flags & V6 != 0)?;
+        let loc_rib = kind == Self::LOC_RIB;
+        let address = read_address(octets, !loc_rib && flags & V6 != 0)?;
         let (asn, router_id) = (octets.u32()?, octets.v4()?);
         let (seconds, micros) = (octets.u32()?, octets.u32()?);
         Some(Self {
             kind,
+            filtered: loc_rib && flags & FILTERED != 0,
             post_policy: flags & POST_POLICY != 0,
             as2: flags & AS2 != 0,
             distinguisher,
@@ -57,8 +66,12 @@ impl PeerHeader {
 
     pub(super) fn write(&self, out: &mut Vec<u8>) {
         let flag = |set: bool, flag: u8| if set { flag } else { 0 };
-        let flags =
-            flag(self.address.is_ipv6(), V6) | flag(self.post_policy, POST_POLICY) | flag(self.as2, AS2);
+        let first = if self.kind == Self::LOC_RIB {
+            flag(self.filtered, FILTERED)
+        } else {
+            flag(self.address.is_ipv6(), V6)
+        };
+        let flags = first | flag(self.post_policy, POST_POLICY) | flag(self.as2, AS2);
         out.extend_from_slice(&[self.kind, flags]);
         out.extend_from_slice(&self.distinguisher.to_be_bytes());
         write_address(out, self.address);
@@ -152,6 +165,8 @@ pub enum PeerDown<'a> {
     RemoteClosed,
     /// 5: the session may be up, but it is no longer told of.
     NotMonitored,
+    /// 6: of a Loc-RIB; its table is named as in its Peer Up (RFC 9069 5.3).
+    LocRib(Tlvs<'a>),
     /// Reasons of later documents.
     Other {
         /// Its number.
@@ -174,6 +189,7 @@ impl<'a> PeerDown<'a> {
             3 => Self::RemoteNotification(octets.rest()),
             4 => Self::RemoteClosed,
             5 => Self::NotMonitored,
+            6 => Self::LocRib(Tlvs::read(octets)?),
             _ => Self::Other { reason, octets: octets.rest() },
         })
     }
@@ -185,6 +201,7 @@ impl<'a> PeerDown<'a> {
             Self::RemoteNotification(octets) => (3, None, octets),
             Self::RemoteClosed => (4, None, &[]),
             Self::NotMonitored => (5, None, &[]),
+            Self::LocRib(tlvs) => (6, None, tlvs.octets()),
             Self::Other { reason, octets } => (*reason, None, octets),
         };
         out.push(reason);

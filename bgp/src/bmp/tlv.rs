@@ -3,7 +3,7 @@
 use super::Error;
 use crate::octets::Octets;
 
-/// Types of Information TLVs (RFC 7854 4.4).
+/// Types of Information TLVs (RFC 7854 4.4, RFC 9069 5.2.1).
 pub mod info {
     /// Free text.
     pub const TEXT: u16 = 0;
@@ -11,6 +11,8 @@ pub mod info {
     pub const SYS_DESCR: u16 = 1;
     /// What RFC 3418 calls sysName.
     pub const SYS_NAME: u16 = 2;
+    /// The name of a VRF or table; `global` for the Loc-RIB without one.
+    pub const TABLE: u16 = 3;
 }
 
 /// Types of TLVs in a Termination, and its reasons (RFC 7854 4.5).

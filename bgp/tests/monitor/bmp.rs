@@ -37,6 +37,7 @@ fn messages_of_the_document() {
         peer,
         PeerHeader {
             kind: 0,
+            filtered: false,
             post_policy: true,
             as2: false,
             distinguisher: 0,
@@ -71,6 +72,31 @@ fn messages_of_the_document() {
         statistics.iter().collect::<Vec<_>>(),
         [Statistic::Rejected(7), Statistic::AdjInFamily(1, 1, 0x102)]
     );
+
+    // RFC 9069 4: peer type 3, the F flag where others have V, no address; the router's own AS and identifier.
+    let own = "03 80 0000000000000000 000000000000000000000000 00000000 0000fde9 0a000001 5f000000 000003e8";
+    let open = hex(OPEN);
+    let peer_up = format!(
+        "03 00000088 03 {own} 000000000000000000000000 00000000 0000 0000 {OPEN} {OPEN} 0003 0006 676c6f62616c"
+    );
+    let octets = hex(&peer_up);
+    let Message::PeerUp { peer, up } = only(&octets) else { panic!() };
+    assert_eq!(
+        (peer.kind, peer.filtered, peer.address),
+        (PeerHeader::LOC_RIB, true, Ipv4Addr::UNSPECIFIED.into())
+    );
+    assert_eq!((peer.asn, up.sent, up.received), (65001, &open[..], &open[..]));
+    assert_eq!(
+        up.information.iter().map(|t| (t.kind, t.value)).collect::<Vec<_>>(),
+        [(info::TABLE, &b"global"[..])]
+    );
+    let mut again = Vec::new();
+    Message::PeerUp { peer, up }.write(&mut again);
+    assert_eq!(again, octets);
+    // 5.3: reason 6, and the table's name again.
+    let down = hex(&format!("03 0000003b 02 {own} 06 0003 0006 676c6f62616c"));
+    let Message::PeerDown { reason: PeerDown::LocRib(tlvs), .. } = only(&down) else { panic!() };
+    assert_eq!(tlvs, up.information);
 
     let initiation = hex("03 00000014 04 0002 0002 7231 0001 0004 74657374");
     let Message::Initiation(tlvs) = only(&initiation) else { panic!() };
@@ -115,6 +141,7 @@ fn peer() -> impl Strategy<Value = PeerHeader> {
         let v6 = flags[2];
         PeerHeader {
             kind: 0,
+            filtered: false,
             post_policy: flags[0],
             as2: flags[1],
             distinguisher: rd,
@@ -153,7 +180,7 @@ proptest! {
         prop_assert_eq!(statistics.iter().collect::<Vec<_>>(), all);
         let reasons = [
             PeerDown::LocalNotification(&octets), PeerDown::LocalEvent(event), PeerDown::RemoteNotification(&octets),
-            PeerDown::RemoteClosed, PeerDown::NotMonitored, PeerDown::Other { reason: kind | 8, octets: &octets },
+            PeerDown::RemoteClosed, PeerDown::NotMonitored, PeerDown::LocRib(tlvs), PeerDown::Other { reason: kind | 8, octets: &octets },
         ];
         let mut messages = vec![
             Message::RouteMonitoring { peer, update: &octets },

@@ -22,14 +22,18 @@ pub struct BmpStation {
 }
 
 words! {
-    /// Which routes of peers a station is told (RFC 7854 5).
-    BmpPolicy: "write \"pre\", \"post\" or \"both\"" {
+    /// Which routes a station is told (RFC 7854 5, RFC 9069).
+    BmpPolicy: "write \"pre\", \"post\", \"both\", \"loc\" or \"all\"" {
         /// What peers send, before import policy.
         Pre = "pre",
         /// What import policy makes of it.
         Post = "post",
         /// Both.
         Both = "both",
+        /// The Loc-RIB: the best path of each prefix.
+        Loc = "loc",
+        /// All of these.
+        All = "all",
     }
 }
 
@@ -37,13 +41,19 @@ impl BmpPolicy {
     /// Whether what peers send is told.
     #[must_use]
     pub fn pre(self) -> bool {
-        self != Self::Post
+        matches!(self, Self::Pre | Self::Both | Self::All)
     }
 
     /// Whether what import policy makes of it is told.
     #[must_use]
     pub fn post(self) -> bool {
-        self != Self::Pre
+        matches!(self, Self::Post | Self::Both | Self::All)
+    }
+
+    /// Whether the Loc-RIB is told.
+    #[must_use]
+    pub fn loc(self) -> bool {
+        matches!(self, Self::Loc | Self::All)
     }
 }
 

@@ -272,14 +272,21 @@ fn advertised_prefixes_with_communities_of_two_and_three_parts() {
 #[test]
 fn stations_are_addresses_with_ports() {
     let key = "/calico/bgp/v1/global/bmp_stations";
-    let value = r#"["192.0.2.50:11019", {"address": "[2001:db8::50]:1", "policy": "pre"}, {"address": "192.0.2.50:2", "policy": "post"}]"#;
+    let value = r#"["192.0.2.50:11019", {"address": "[2001:db8::50]:1", "policy": "pre"}, {"address": "192.0.2.50:2", "policy": "post"},
+        {"address": "192.0.2.50:3", "policy": "both"}, {"address": "192.0.2.50:4", "policy": "loc"},
+        {"address": "192.0.2.50:5", "policy": "all"}]"#;
     let list = inside!(BmpStations, read(key, value));
     let addresses: Vec<String> = list.iter().map(|s| s.address.to_string()).collect();
-    assert_eq!(addresses, ["192.0.2.50:11019", "[2001:db8::50]:1", "192.0.2.50:2"]);
-    let again =
-        json!(["192.0.2.50:11019", "[2001:db8::50]:1", {"address": "192.0.2.50:2", "policy": "post"}]);
-    let told: Vec<_> = list.iter().map(|s| (s.policy.pre(), s.policy.post())).collect();
-    assert_eq!(told, [(true, false), (true, false), (false, true)]);
+    assert_eq!(addresses[..3], ["192.0.2.50:11019", "[2001:db8::50]:1", "192.0.2.50:2"]);
+    let again = json!([
+        "192.0.2.50:11019", "[2001:db8::50]:1", {"address": "192.0.2.50:2", "policy": "post"},
+        {"address": "192.0.2.50:3", "policy": "both"}, {"address": "192.0.2.50:4", "policy": "loc"},
+        {"address": "192.0.2.50:5", "policy": "all"}
+    ]);
+    let told: Vec<_> = list.iter().map(|s| [s.policy.pre(), s.policy.post(), s.policy.loc()]).collect();
+    let [yes, no] = [true, false];
+    let all = [[yes, no, no], [yes, no, no], [no, yes, no], [yes, yes, no], [no, no, yes], [yes, yes, yes]];
+    assert_eq!(told, all);
     assert_eq!(rewritten(key, value), again);
     assert_eq!(inside!(BmpStations, read(key, "[]")), []);
     for (bad, says) in [

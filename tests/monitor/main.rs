@@ -2,18 +2,18 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
-use std::collections::{BTreeMap, BTreeSet};
+mod station;
+
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
-use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use tortie_bgp::attr::{AsPath, Attributes};
-use tortie_bgp::bmp::{Message, PeerDown, PeerHeader};
 use tortie_bgp::mrt::{Body, EntryList, PeerEntry, PeerIndex, Record, Rib, Stamp, encode_attributes};
-use tortie_bgp::wire::{Frame, Open, Update};
 use tortie_config::Cidr;
 
 const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
@@ -84,6 +84,26 @@ impl Agent {
         stream.read_to_string(&mut answer).unwrap();
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
         (head.split(' ').nth(1).unwrap().parse().unwrap(), serde_json::from_str(body).unwrap())
+    }
+
+    fn put(&self, key: &str, value: &str) {
+        let output = self.run(&["store", "put", key, value]);
+        assert!(output.status.success(), "{output:?}");
+    }
+
+    /// A filter `in` that refuses a prefix and sets LOCAL_PREF of all others.
+    fn filter(&self, refused: &str, pref: u32) {
+        let rules = format!(
+            r#"{{"import": [{{"match": {{"prefixes": ["{refused}"]}}, "then": "reject"}},
+                {{"set": {{"local_pref": {pref}}}, "then": "accept"}}]}}"#
+        );
+        self.put("/calico/bgp/v1/global/filters/in", &rules);
+    }
+
+    /// The peer 127.0.0.2 has this filter.
+    fn filtered(&self) {
+        let peer = r#"{"ip":"127.0.0.2","as_num":"65002","filters":["in"]}"#;
+        self.put("/calico/bgp/v1/global/peer_v4/127.0.0.2", peer);
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -290,283 +310,4 @@ fn a_replay_is_for_labs() {
     let output = command(dir.path(), &["bgp", "mrt", "show", &zipped]).output().unwrap();
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     assert!(String::from_utf8_lossy(&output.stderr).contains("zcat"), "{output:?}");
-}
-
-/// The station's end of a connection.
-struct Station {
-    stream: TcpStream,
-    octets: Vec<u8>,
-}
-
-impl Station {
-    fn accept(listener: &TcpListener) -> Self {
-        let (stream, _) = listener.accept().unwrap();
-        stream.set_read_timeout(Some(SOON)).unwrap();
-        Self { stream, octets: Vec::new() }
-    }
-
-    /// After its Initiation.
-    fn begun(listener: &TcpListener) -> Self {
-        let mut station = Self::accept(listener);
-        let octets = station.next();
-        assert!(matches!(Message::next(&octets).unwrap().unwrap().0, Message::Initiation(_)), "{octets:?}");
-        station
-    }
-
-    /// The octets of the next message.
-    fn next(&mut self) -> Vec<u8> {
-        loop {
-            if let Some((_, len)) = Message::next(&self.octets).unwrap() {
-                return self.octets.drain(..len).collect();
-            }
-            let mut part = [0; 4096];
-            let n = self.stream.read(&mut part).unwrap();
-            assert!(n > 0, "the agent ended the connection");
-            self.octets.extend_from_slice(part.get(..n).unwrap());
-        }
-    }
-
-    /// Reads until so many prefixes were told, and gives them.
-    fn routes(&mut self, count: usize) -> BTreeSet<String> {
-        let mut heard = BTreeSet::new();
-        while heard.len() < count {
-            let octets = self.next();
-            if let Message::RouteMonitoring { peer, update } = Message::next(&octets).unwrap().unwrap().0 {
-                assert_eq!((peer.address, peer.asn, peer.post_policy), ([127, 0, 0, 2].into(), 65002, false));
-                let update = decoded(&peer, 64512, update);
-                heard.extend(update.reach.iter().flat_map(|r| r.nlri.cidrs()).map(|c| c.to_string()));
-            }
-        }
-        heard
-    }
-
-    fn up(&mut self) {
-        let octets = self.next();
-        let Message::PeerUp { peer, up } = Message::next(&octets).unwrap().unwrap().0 else {
-            panic!("{octets:?}")
-        };
-        assert_eq!((peer.address, peer.asn), ([127, 0, 0, 2].into(), 65002));
-        let open = |octets| Open::decode(Frame::next(octets, false).unwrap().unwrap().body).unwrap().asn;
-        assert_eq!((open(up.sent), open(up.received)), (64512, 65002));
-    }
-}
-
-#[test]
-fn a_station_hears_everything_in_order_and_again_after_a_break() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    let mut agent = Agent::start(&["--bmp-station", &address]);
-    let file = agent.path("in.mrt");
-    sample(&file);
-    let mut station = Station::accept(&listener);
-    let octets = station.next();
-    let Message::Initiation(tlvs) = Message::next(&octets).unwrap().unwrap().0 else { panic!("{octets:?}") };
-    assert!(tlvs.iter().any(|t| t.kind == 2 && t.value == b"h1"));
-
-    // As it comes.
-    let mut replay = agent.replay(&file, "4");
-    station.up();
-    assert_eq!(station.routes(4), all());
-
-    // A station that comes later hears the table of the session that is up.
-    drop(station);
-    let mut station = Station::accept(&listener);
-    station.next();
-    station.up();
-    assert_eq!(station.routes(4), all());
-
-    assert!(replay.0.wait().unwrap().success());
-    let octets = loop {
-        let octets = station.next();
-        if matches!(Message::next(&octets).unwrap().unwrap().0, Message::PeerDown { .. }) {
-            break octets;
-        }
-    };
-    let Message::PeerDown { reason: PeerDown::RemoteNotification(said), .. } =
-        Message::next(&octets).unwrap().unwrap().0
-    else {
-        panic!("{octets:?}")
-    };
-    // Cease, administrative shutdown.
-    assert_eq!(said.get(18..21), Some(&[3, 6, 2][..]));
-
-    let pid = rustix::process::Pid::from_child(&agent.running.0);
-    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-    let octets = station.next();
-    assert!(matches!(Message::next(&octets).unwrap().unwrap().0, Message::Termination(_)), "{octets:?}");
-    assert!(agent.running.0.wait().unwrap().success());
-}
-
-#[test]
-fn stations_of_the_store_come_and_go_without_a_restart() {
-    let v6 = TcpListener::bind("[::1]:0").unwrap();
-    let v4 = TcpListener::bind("127.0.0.1:0").unwrap();
-    let list = |listener: &TcpListener| format!("[\"{}\"]", listener.local_addr().unwrap());
-    let agent = Agent::start(&[]);
-    let (global, own) = ("/calico/bgp/v1/global/bmp_stations", "/calico/bgp/v1/host/h1/bmp_stations");
-    let put = |key: &str, value: &str| {
-        let output = agent.run(&["store", "put", key, value]);
-        assert!(output.status.success(), "{output:?}");
-    };
-    let over = |station: &mut Station| {
-        let octets = station.next();
-        assert!(matches!(Message::next(&octets).unwrap().unwrap().0, Message::Termination(_)), "{octets:?}");
-    };
-    put(global, &list(&v6));
-    let mut first = Station::begun(&v6);
-    // What is told does not depend on how it is told.
-    let file = agent.path("in.mrt");
-    sample(&file);
-    let replay = agent.replay(&file, "60");
-    first.up();
-    assert_eq!(first.routes(4), all());
-    drop(replay);
-    // The host's own list replaces the global one; an empty one is none.
-    put(own, &list(&v4));
-    let mut second = Station::begun(&v4);
-    while !matches!(Message::next(&first.next()).unwrap().unwrap().0, Message::Termination(_)) {}
-    // One that is away is told of by name.
-    let away = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    put(own, &format!("[\"{away}\"]"));
-    over(&mut second);
-    agent.wait_for("the note", |a| {
-        let (_, status) = a.get("/v1/status");
-        let notes = status["notes"].as_array().unwrap();
-        notes.iter().any(|n| n["code"] == "bmp-station-away" && n["subject"] == away.to_string().as_str())
-    });
-    put(own, "[]");
-    agent.wait_for("no note", |a| !a.get("/v1/status").1["notes"].to_string().contains("bmp-station"));
-    assert!(agent.run(&["store", "rm", own]).status.success());
-    let mut third = Station::begun(&v6);
-    let output = agent.run(&["store", "put", global, r#"["192.0.2.50"]"#]);
-    assert_eq!(output.status.code(), Some(2), "{output:?}");
-    assert!(String::from_utf8_lossy(&output.stderr).contains("ADDRESS:PORT"), "{output:?}");
-    assert!(agent.run(&["store", "rm", global]).status.success());
-    over(&mut third);
-}
-
-#[test]
-fn a_station_that_does_not_read_holds_nobody_up_and_hears_all_later() {
-    let listener = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-    listener.set_recv_buffer_size(4096).unwrap();
-    listener.bind(&"127.0.0.1:0".parse::<std::net::SocketAddr>().unwrap().into()).unwrap();
-    listener.listen(8).unwrap();
-    let listener = TcpListener::from(listener);
-    let agent = Agent::start(&["--bmp-station", &listener.local_addr().unwrap().to_string()]);
-    // It connects and is silent from then on, while 12 MB come for it: more than buffers on the way hold.
-    let silent = Station::accept(&listener);
-    let file = agent.path("in.mrt");
-    let prefixes: Vec<String> = (0..12_000).map(|n| format!("11.{}.{}.0/24", n / 256, n % 256)).collect();
-    table(&file, &prefixes, 240);
-    let _replay = agent.replay(&file, "60");
-    let begin = Instant::now();
-    agent.wait_for("the table", |a| {
-        let (_, peer) = a.get("/v1/bgp/peers/127.0.0.2");
-        peer["families"][0]["best"] == 12_000
-    });
-    println!("the table came in {:?}", begin.elapsed());
-    agent.wait_for("its end", |a| a.log().contains("it takes nothing any more"));
-    drop(silent);
-    let mut station = Station::begun(&listener);
-    station.up();
-    assert_eq!(station.routes(prefixes.len()).len(), prefixes.len());
-    let (_, peer) = agent.get("/v1/bgp/peers/127.0.0.2");
-    assert_eq!((&peer["state"], &peer["flaps"]), (&"Established".into(), &0.into()), "{peer}");
-}
-
-/// What a station knows of the routes of 127.0.0.2, before policy and after it: LOCAL_PREF by prefix.
-#[derive(Debug, Default, PartialEq, Eq, Clone)]
-struct Told {
-    pre: BTreeSet<String>,
-    post: BTreeMap<String, Option<u32>>,
-    /// End-of-RIBs after policy.
-    ends: usize,
-}
-
-/// An UPDATE as a station is told it, of the session of AS 65002 with one in this AS.
-fn decoded<'a>(peer: &PeerHeader, local_as: u32, update: &'a [u8]) -> Update<'a> {
-    let session = tortie_bgp::mrt::Message {
-        peer_as: 65002,
-        local_as,
-        interface: 0,
-        peer: peer.address,
-        local: peer.address,
-        as4: !peer.as2,
-        sent: false,
-        add_path: false,
-        octets: update,
-    }
-    .session();
-    Update::decode(Frame::next(update, true).unwrap().unwrap().body, &session).unwrap()
-}
-
-impl Station {
-    /// Reads until it is told this.
-    fn until(&mut self, told: &mut Told, want: impl Fn(&Told) -> bool) {
-        while !want(told) {
-            let octets = self.next();
-            let Message::RouteMonitoring { peer, update } = Message::next(&octets).unwrap().unwrap().0 else {
-                continue;
-            };
-            // As inside an AS: LOCAL_PREF of an eBGP peer would not be read.
-            let update = decoded(&peer, 65002, update);
-            let withdrawn = update.withdrawn.iter().flat_map(|n| n.cidrs()).map(|c| c.to_string());
-            let reach = update.reach.iter();
-            let reach = reach.flat_map(|r| r.nlri.cidrs().map(|c| (c.to_string(), r.attributes.local_pref)));
-            if peer.post_policy {
-                told.ends += usize::from(update.end_of_rib.is_some());
-                withdrawn.for_each(|prefix| _ = told.post.remove(&prefix));
-                told.post.extend(reach);
-            } else {
-                withdrawn.for_each(|prefix| _ = told.pre.remove(&prefix));
-                told.pre.extend(reach.map(|(prefix, _)| prefix));
-            }
-        }
-    }
-}
-
-#[test]
-fn a_station_may_hear_what_import_policy_makes_of_routes() {
-    let (both, post) = (TcpListener::bind("127.0.0.1:0").unwrap(), TcpListener::bind("127.0.0.1:0").unwrap());
-    let agent = Agent::start(&[]);
-    let put = |key: &str, value: &str| {
-        let output = agent.run(&["store", "put", key, value]);
-        assert!(output.status.success(), "{output:?}");
-    };
-    let filter = |refused: &str, pref: u32| {
-        let rules = format!(
-            r#"{{"import": [{{"match": {{"prefixes": ["{refused}"]}}, "then": "reject"}},
-                {{"set": {{"local_pref": {pref}}}, "then": "accept"}}]}}"#
-        );
-        put("/calico/bgp/v1/global/filters/in", &rules);
-    };
-    filter("203.0.113.0/24", 200);
-    put("/calico/bgp/v1/global/peer_v4/127.0.0.2", r#"{"ip":"127.0.0.2","as_num":"65002","filters":["in"]}"#);
-    let key = "/calico/bgp/v1/host/h1/bmp_stations";
-    let [first, second] = [(&both, "both"), (&post, "post")]
-        .map(|(l, policy)| format!(r#"{{"address": "{}", "policy": "{policy}"}}"#, l.local_addr().unwrap()));
-    put(key, &format!("[{first}]"));
-    let mut station = Station::begun(&both);
-    let file = agent.path("in.mrt");
-    sample(&file);
-    let _replay = agent.replay(&file, "60");
-    station.up();
-    let mut told = Told::default();
-    let accepted = |refused: &str, pref: u32| -> BTreeMap<String, Option<u32>> {
-        PREFIXES.iter().filter(|p| **p != refused).map(|p| ((*p).to_owned(), Some(pref))).collect()
-    };
-    // As it comes.
-    let want = accepted("203.0.113.0/24", 200);
-    station.until(&mut told, |t| t.pre == all() && t.post == want);
-    // The policy changes, the peer says nothing: what is refused now is withdrawn.
-    filter("198.51.100.0/24", 50);
-    let want = accepted("198.51.100.0/24", 50);
-    station.until(&mut told, |t| t.pre == all() && t.post == want);
-    // A station that comes later hears the table, and only what it asked for.
-    put(key, &format!("[{first}, {second}]"));
-    let mut late = Station::begun(&post);
-    late.up();
-    let mut heard = Told::default();
-    late.until(&mut heard, |t| t.post == want && t.ends > 0);
-    assert_eq!(heard.pre, BTreeSet::new());
 }
