@@ -292,11 +292,7 @@ impl Model {
         let mut texts = Vec::new();
         let mut add = |key: &Key, slot: &Slot| {
             for (spelling, _) in slot.spellings() {
-                let text = match &spelling {
-                    Spelling::Canonical => key.to_string(),
-                    Spelling::Variant(text) | Spelling::Old(text) => text.to_string(),
-                };
-                texts.push((text, Some((key.clone(), spelling))));
+                texts.push((spelling.text(key).into(), Some((key.clone(), spelling))));
             }
         };
         for (name, host) in &self.hosts {

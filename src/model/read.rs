@@ -4,7 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use tortie_config::key::{BgpItem, EndpointKey, IpFamily, Key, Scope};
+use tortie_config::key::{BgpItem, EndpointKey, IpFamily, Key, ProfilePart, Scope};
 use tortie_config::resource::{
     Affinity, Asn, BgpLogLevel, Block, BmpStation, Filter, IpamConfig, Multipath, NodeMesh, Peer, Pool,
     PrefixAdvertisement, Settings, WorkloadEndpoint,
@@ -431,6 +431,35 @@ impl Model {
     /// Larger nouns from a key on, in the order of the keys: all of one kind are one range.
     pub fn resources_from(&self, first: Key) -> impl Iterator<Item = (&Key, &Arc<Resource>)> {
         self.rest.range(first..).filter_map(|(key, slot)| Some((key, slot.value()?.resource()?)))
+    }
+
+    /// Profiles, tiers and policies, in the order of their keys.
+    pub fn policy_resources(&self) -> impl Iterator<Item = (&Key, &Arc<Resource>)> {
+        let first = Key::Profile { name: String::new(), part: ProfilePart::Rules };
+        self.resources_from(first).take_while(|(key, _)| {
+            matches!(key, Key::Profile { .. } | Key::TierMetadata { .. } | Key::Policy { .. })
+        })
+    }
+
+    /// The endpoints of all hosts, workloads first.
+    pub fn endpoint_resources(&self) -> impl Iterator<Item = (&EndpointKey, &Arc<Resource>)> {
+        let first = EndpointKey::Workload {
+            host: String::new(),
+            orchestrator: String::new(),
+            workload: String::new(),
+            endpoint: String::new(),
+        };
+        self.resources_from(Key::Endpoint(first)).map_while(|(key, resource)| match key {
+            Key::Endpoint(endpoint) => Some((endpoint, resource)),
+            _ => None,
+        })
+    }
+
+    /// Whether what stands under a key now cannot be read, though an earlier value may still be in force.
+    #[must_use]
+    pub fn is_unreadable(&self, key: &Key) -> bool {
+        let spelled = self.slot(key).into_iter().flat_map(Slot::spellings);
+        spelled.into_iter().any(|(spelling, _)| self.problems.contains_key(&*spelling.text(key)))
     }
 
     /// The revision of the last write of a key, as it is in force.

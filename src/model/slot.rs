@@ -8,6 +8,8 @@
 
 use std::collections::BTreeMap;
 
+use tortie_config::key::Key;
+
 use super::value::Value;
 use crate::store::{KeyValue, Revision};
 
@@ -46,6 +48,16 @@ pub(super) enum Spelling {
     Variant(Box<str>),
     /// An older path.
     Old(Box<str>),
+}
+
+impl Spelling {
+    /// The text of the key.
+    pub(super) fn text(&self, key: &Key) -> Box<str> {
+        match self {
+            Self::Canonical => key.to_string().into(),
+            Self::Variant(text) | Self::Old(text) => text.clone(),
+        }
+    }
 }
 
 /// All keys that say one thing.

@@ -1,0 +1,218 @@
+//! Endpoints by what selectors can see of them: own labels and profiles.
+//!
+//! Endpoints with equal labels and profiles are one *class*: a selector is asked once for all of them, and a label of a
+//! profile moves classes, not endpoints. A class goes with its last endpoint.
+//!
+//! Inheritance: own labels come first, then the profiles in the endpoint's order; in a profile labels beat tags, and a tag
+//! is a label with an empty value.
+
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
+use slab::Slab;
+use tortie_config::resource::Labels;
+use tortie_config::{Resource, Selector};
+
+use super::select::Needs;
+
+/// What endpoints inherit from a profile.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Profile {
+    pub(super) labels: Labels,
+    pub(super) tags: Vec<String>,
+}
+
+/// Endpoints that no selector can tell apart.
+#[derive(Debug, Clone)]
+struct Class {
+    /// One of them, or what one of them was: all have its labels and profiles.
+    like: Arc<Resource>,
+    hash: u64,
+    endpoints: FxHashSet<usize>,
+}
+
+/// The classes, and which of them have a label.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Classes {
+    classes: Slab<Class>,
+    by_content: FxHashMap<u64, Vec<usize>>,
+    profiles: FxHashMap<String, Profile>,
+    by_profile: FxHashMap<String, FxHashSet<usize>>,
+    by_label: FxHashMap<Box<str>, FxHashMap<Box<str>, FxHashSet<usize>>>,
+}
+
+impl Classes {
+    /// Puts an endpoint into its class, and says which that is and whether it is new.
+    pub(super) fn join(&mut self, endpoint: usize, resource: &Arc<Resource>) -> Option<(usize, bool)> {
+        let (labels, profiles) = facets(resource)?;
+        let hash = content_hash(labels, profiles);
+        let same = |at: &&usize| {
+            self.classes.get(**at).and_then(|class| facets(&class.like)) == Some((labels, profiles))
+        };
+        if let Some(at) = self.by_content.get(&hash).and_then(|ids| ids.iter().find(same)).copied() {
+            if let Some(class) = self.classes.get_mut(at) {
+                class.endpoints.insert(endpoint);
+            }
+            return Some((at, false));
+        }
+        let endpoints = FxHashSet::from_iter([endpoint]);
+        let at = self.classes.insert(Class { like: Arc::clone(resource), hash, endpoints });
+        self.by_content.entry(hash).or_default().push(at);
+        for profile in profiles {
+            self.by_profile.entry(profile.clone()).or_default().insert(at);
+        }
+        self.index(at);
+        Some((at, true))
+    }
+
+    /// Takes an endpoint out of its class; true when the class went with it.
+    pub(super) fn leave(&mut self, endpoint: usize, at: usize) -> bool {
+        let Some(class) = self.classes.get_mut(at) else { return false };
+        class.endpoints.remove(&endpoint);
+        if !class.endpoints.is_empty() {
+            return false;
+        }
+        self.unindex(at);
+        let class = self.classes.remove(at);
+        if let Some(ids) = self.by_content.get_mut(&class.hash) {
+            ids.retain(|id| *id != at);
+            if ids.is_empty() {
+                self.by_content.remove(&class.hash);
+            }
+        }
+        for profile in facets(&class.like).map_or(&[][..], |(_, profiles)| profiles) {
+            if let Some(of_profile) = self.by_profile.get_mut(profile) {
+                of_profile.remove(&at);
+                if of_profile.is_empty() {
+                    self.by_profile.remove(profile);
+                }
+            }
+        }
+        true
+    }
+
+    /// One that is, or was, in a class.
+    pub(super) fn like(&self, at: usize) -> Option<&Resource> {
+        self.classes.get(at).map(|class| &*class.like)
+    }
+
+    /// The endpoints of a class.
+    pub(super) fn endpoints(&self, at: usize) -> impl Iterator<Item = usize> + '_ {
+        self.classes.get(at).into_iter().flat_map(|class| class.endpoints.iter().copied())
+    }
+
+    /// What a profile gives changed; the classes that have it.
+    pub(super) fn set_profile(&mut self, name: &str, profile: Profile) -> Vec<usize> {
+        if self.profiles.get(name).map_or(profile == Profile::default(), |known| *known == profile) {
+            return Vec::new();
+        }
+        let concerned: Vec<usize> = self.by_profile.get(name).into_iter().flatten().copied().collect();
+        concerned.iter().for_each(|at| self.unindex(*at));
+        if profile == Profile::default() {
+            self.profiles.remove(name);
+        } else {
+            self.profiles.insert(name.to_owned(), profile);
+        }
+        concerned.iter().for_each(|at| self.index(*at));
+        concerned
+    }
+
+    /// The value of a label for a class.
+    pub(super) fn label(&self, at: usize, name: &str) -> Option<&str> {
+        let (own, profiles) = facets(&self.classes.get(at)?.like)?;
+        own.get(name).map(String::as_str).or_else(|| {
+            profiles.iter().filter_map(|profile| self.profiles.get(profile)).find_map(|profile| {
+                let tagged = || profile.tags.iter().any(|tag| tag == name).then_some("");
+                profile.labels.get(name).map(String::as_str).or_else(tagged)
+            })
+        })
+    }
+
+    /// All labels of a class, each once.
+    pub(super) fn labels(&self, at: usize) -> Vec<(&str, &str)> {
+        let Some((own, profiles)) = self.classes.get(at).and_then(|class| facets(&class.like)) else {
+            return Vec::new();
+        };
+        let own = own.iter().map(|(name, value)| (&**name, &**value));
+        let inherited =
+            profiles.iter().filter_map(|profile| self.profiles.get(profile)).flat_map(|profile| {
+                let labels = profile.labels.iter().map(|(name, value)| (&**name, &**value));
+                labels.chain(profile.tags.iter().map(|tag| (&**tag, "")))
+            });
+        let mut first: BTreeMap<&str, &str> = BTreeMap::new();
+        for (name, value) in own.chain(inherited) {
+            first.entry(name).or_insert(value);
+        }
+        first.into_iter().collect()
+    }
+
+    /// Whether a selector selects a class.
+    pub(super) fn selects(&self, selector: &Selector, at: usize) -> bool {
+        selector.matches_with(|name| self.label(at, name))
+    }
+
+    /// The classes that a selector selects.
+    pub(super) fn selected(&self, selector: &Selector) -> Vec<usize> {
+        let matches = |at: &usize| self.selects(selector, *at);
+        match Needs::of(selector) {
+            Needs::Nothing => self.classes.iter().map(|(at, _)| at).filter(matches).collect(),
+            Needs::Label(label) => {
+                let values = self.by_label.get(label).into_iter().flat_map(FxHashMap::values);
+                values.flatten().copied().filter(matches).collect()
+            }
+            Needs::Values(label, values) => {
+                let Some(of_label) = self.by_label.get(label) else { return Vec::new() };
+                values
+                    .iter()
+                    .filter_map(|value| of_label.get(*value))
+                    .flatten()
+                    .copied()
+                    .filter(matches)
+                    .collect()
+            }
+        }
+    }
+
+    fn index(&mut self, at: usize) {
+        let labels: Vec<(Box<str>, Box<str>)> =
+            self.labels(at).into_iter().map(|(name, value)| (name.into(), value.into())).collect();
+        for (name, value) in labels {
+            self.by_label.entry(name).or_default().entry(value).or_default().insert(at);
+        }
+    }
+
+    fn unindex(&mut self, at: usize) {
+        let labels: Vec<(String, String)> =
+            self.labels(at).into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+        for (name, value) in labels {
+            let Some(values) = self.by_label.get_mut(&*name) else { continue };
+            if let Some(ids) = values.get_mut(&*value) {
+                ids.remove(&at);
+                if ids.is_empty() {
+                    values.remove(&*value);
+                }
+            }
+            if values.is_empty() {
+                self.by_label.remove(&*name);
+            }
+        }
+    }
+}
+
+/// What selectors can see of an endpoint; `None`: no endpoint.
+pub(super) fn facets(resource: &Resource) -> Option<(&Labels, &[String])> {
+    match resource {
+        Resource::WorkloadEndpoint(workload) => Some((&workload.labels, &workload.profile_ids)),
+        Resource::HostEndpoint(host) => Some((&host.labels, &host.profile_ids)),
+        _ => None,
+    }
+}
+
+fn content_hash(labels: &Labels, profiles: &[String]) -> u64 {
+    let mut hasher = FxBuildHasher.build_hasher();
+    labels.hash(&mut hasher);
+    profiles.hash(&mut hasher);
+    hasher.finish()
+}

@@ -1,0 +1,429 @@
+//! The engine: what each change of the store means for the rules of this host.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use rustc_hash::{FxHashMap, FxHashSet};
+use slab::Slab;
+use tortie_config::key::{EndpointKey, Key, ProfilePart};
+use tortie_config::resource::{self, Order};
+use tortie_config::{Cidr, Resource, Selector};
+
+use super::active::{self, Candidate};
+use super::classes::{Classes, Profile, facets};
+use super::rules;
+use super::select::Selectors;
+use super::sets::Sets;
+use super::types::{
+    Chain, ChainId, Closed, Direction, EndpointPolicy, LogPrefix, RulesetDelta, SetId, Source,
+};
+use crate::model::{Model, Touched};
+
+/// An endpoint of the cluster.
+#[derive(Debug, Clone)]
+struct Member {
+    class: usize,
+    nets: Vec<Cidr>,
+}
+
+/// What this host has of a class.
+#[derive(Debug, Clone, Default)]
+struct Here {
+    endpoints: BTreeSet<EndpointKey>,
+    /// The policies that select it, sorted; `None`: to be asked.
+    policies: Option<Vec<usize>>,
+}
+
+/// A policy that can be had.
+#[derive(Debug, Clone)]
+struct Known {
+    tier: Arc<str>,
+    name: Arc<str>,
+    resource: Arc<Resource>,
+}
+
+/// A chain that endpoints use.
+#[derive(Debug, Clone)]
+struct Used {
+    chain: Arc<Chain>,
+    sets: Vec<SetId>,
+    users: usize,
+}
+
+/// Keeps the [`Ruleset`](super::Ruleset) of one host in step with the model. It owns the indexes and nothing else: feeding the
+/// same changes to two engines gives equal deltas, and an engine that saw changes one by one has the ruleset of one that
+/// saw only the last state.
+#[derive(Debug, Clone)]
+pub struct Engine {
+    node: String,
+    classes: Classes,
+    members: Slab<Member>,
+    by_key: FxHashMap<EndpointKey, usize>,
+    sets: Sets,
+    policies: Slab<Known>,
+    by_name: BTreeMap<(Arc<str>, Arc<str>), usize>,
+    selectors: Selectors<usize>,
+    tiers: BTreeMap<Arc<str>, Order>,
+    /// The classes that endpoints of this host are in.
+    here: FxHashMap<usize, Here>,
+    chains: BTreeMap<ChainId, Used>,
+    endpoints: BTreeMap<EndpointKey, Arc<EndpointPolicy>>,
+    default_prefix: LogPrefix,
+    /// To look at before the next delta.
+    dirty: Dirty,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Dirty {
+    endpoints: BTreeSet<EndpointKey>,
+    sources: BTreeSet<Source>,
+    /// Classes whose policies have to be found anew.
+    classes: FxHashSet<usize>,
+    /// Every endpoint of this host.
+    all: bool,
+}
+
+impl Engine {
+    /// An engine that knows everything that the model holds, and its whole ruleset as a delta from nothing.
+    #[must_use]
+    pub fn new(model: &Model) -> (Self, RulesetDelta) {
+        let mut engine = Self {
+            node: model.node().to_owned(),
+            classes: Classes::default(),
+            members: Slab::new(),
+            by_key: FxHashMap::default(),
+            sets: Sets::default(),
+            policies: Slab::new(),
+            by_name: BTreeMap::new(),
+            selectors: Selectors::default(),
+            tiers: BTreeMap::new(),
+            here: FxHashMap::default(),
+            chains: BTreeMap::new(),
+            endpoints: BTreeMap::new(),
+            default_prefix: LogPrefix::new(&model.settings().log_prefix),
+            dirty: Dirty::default(),
+        };
+        // Profiles first: each class is sorted once.
+        let mut profiles = BTreeSet::new();
+        for (key, resource) in model.policy_resources() {
+            match key {
+                Key::Profile { name, .. } => {
+                    profiles.insert(name.as_str());
+                }
+                _ => engine.take(model, key, Some(resource)),
+            }
+        }
+        profiles.into_iter().for_each(|name| engine.profile(model, name));
+        model.endpoint_resources().for_each(|(key, resource)| engine.endpoint(key, Some(resource)));
+        let delta = engine.settle(model);
+        (engine, delta)
+    }
+
+    /// Takes in what changed in the model since the last call.
+    pub fn update(&mut self, model: &Model, touched: &[Touched]) -> RulesetDelta {
+        let prefix = LogPrefix::new(&model.settings().log_prefix);
+        if prefix != self.default_prefix {
+            self.default_prefix = prefix;
+            self.dirty.sources.extend(self.chains.keys().map(|id| id.source.clone()));
+        }
+        for touched in touched {
+            let Ok(key) = Key::parse(&touched.key) else { continue };
+            let key = if let Key::Old(old) = &key { old.newest().clone() } else { key };
+            self.take(model, &key, model.resource(&key));
+        }
+        self.settle(model)
+    }
+
+    fn take(&mut self, model: &Model, key: &Key, resource: Option<&Arc<Resource>>) {
+        match key {
+            Key::Endpoint(endpoint) => self.endpoint(endpoint, resource),
+            Key::Profile { name, part: ProfilePart::Rules } => {
+                self.dirty.sources.insert(Source::Profile(name.as_str().into()));
+            }
+            Key::Profile { name, .. } => self.profile(model, name),
+            Key::Policy { tier, name } => self.policy(tier, name, resource),
+            Key::TierMetadata { tier } => {
+                let order = match resource.map(|resource| &**resource) {
+                    Some(Resource::TierMetadata(metadata)) => metadata.order,
+                    _ => None,
+                };
+                match order {
+                    Some(order) => self.tiers.insert(tier.as_str().into(), order),
+                    None => self.tiers.remove(tier.as_str()),
+                };
+                self.dirty.all = true;
+            }
+            _ => {}
+        }
+    }
+
+    fn endpoint(&mut self, key: &EndpointKey, resource: Option<&Arc<Resource>>) {
+        if key.host() == self.node {
+            self.dirty.endpoints.insert(key.clone());
+        }
+        if let Some(at) = self.by_key.get(key).copied() {
+            if resource.is_some_and(|resource| self.is_same(at, resource)) {
+                return;
+            }
+            self.by_key.remove(key);
+            let Member { class, nets } = self.members.remove(at);
+            self.sets.count(class, &nets, false);
+            if let Some(here) = self.here.get_mut(&class)
+                && here.endpoints.remove(key)
+                && here.endpoints.is_empty()
+            {
+                self.here.remove(&class);
+            }
+            if self.classes.leave(at, class) {
+                self.sets.forget_class(class);
+                self.dirty.classes.remove(&class);
+            }
+        }
+        let Some(resource) = resource else { return };
+        let nets = nets(resource);
+        let entry = self.members.vacant_entry();
+        let at = entry.key();
+        let Some((class, new)) = self.classes.join(at, resource) else { return };
+        if new {
+            self.sets.sort_class(class, &self.classes, &nets);
+        } else {
+            self.sets.count(class, &nets, true);
+        }
+        entry.insert(Member { class, nets });
+        if key.host() == self.node {
+            self.here.entry(class).or_default().endpoints.insert(key.clone());
+        }
+        self.by_key.insert(key.clone(), at);
+    }
+
+    /// Whether selectors and sets see no difference between what an endpoint was and what it is.
+    fn is_same(&self, at: usize, resource: &Resource) -> bool {
+        let Some(member) = self.members.get(at) else { return false };
+        self.classes.is_like(member.class, resource) && member.nets == nets(resource)
+    }
+
+    fn profile(&mut self, model: &Model, name: &str) {
+        let part = |part| model.resource(&Key::Profile { name: name.to_owned(), part }).map(|r| &**r);
+        let labels = match part(ProfilePart::Labels) {
+            Some(Resource::ProfileLabels(labels)) => labels.clone(),
+            _ => resource::Labels::new(),
+        };
+        let tags = match part(ProfilePart::Tags) {
+            Some(Resource::ProfileTags(tags)) => tags.clone(),
+            _ => Vec::new(),
+        };
+        for class in self.classes.set_profile(name, Profile { labels, tags }) {
+            let members = self.classes.endpoints(class).filter_map(|at| self.members.get(at));
+            let nets: Vec<Cidr> = members.flat_map(|member| member.nets.iter().copied()).collect();
+            self.sets.sort_class(class, &self.classes, &nets);
+            self.dirty.classes.insert(class);
+        }
+    }
+
+    fn policy(&mut self, tier: &str, name: &str, resource: Option<&Arc<Resource>>) {
+        let policy = resource.filter(|resource| matches!(***resource, Resource::Policy(_)));
+        let id: (Arc<str>, Arc<str>) = (tier.into(), name.into());
+        self.dirty.sources.insert(Source::Policy { tier: id.0.clone(), name: id.1.clone() });
+        let known = self.by_name.get(&id).copied();
+        let before =
+            known.and_then(|at| self.policies.get(at)).and_then(|known| selector(&known.resource)).cloned();
+        match (known, policy) {
+            (None, None) => {}
+            (Some(at), None) => {
+                self.by_name.remove(&id);
+                self.policies.remove(at);
+                self.selectors.remove(at);
+            }
+            (known, Some(resource)) => {
+                let at = known.unwrap_or_else(|| self.policies.vacant_key());
+                let entry = Known { tier: id.0.clone(), name: id.1.clone(), resource: Arc::clone(resource) };
+                if known.is_some() {
+                    self.selectors.remove(at);
+                    if let Some(slot) = self.policies.get_mut(at) {
+                        *slot = entry;
+                    }
+                } else {
+                    self.policies.insert(entry);
+                    self.by_name.insert(id, at);
+                }
+                if let Some(selector) = selector(resource) {
+                    self.selectors.insert(at, selector.clone());
+                }
+            }
+        }
+        // Order, types or stage may be others while the selector is the same: who has it now is asked anew.
+        let after = policy.and_then(|resource| selector(resource));
+        for class in self.here.keys() {
+            if [before.as_ref(), after]
+                .into_iter()
+                .flatten()
+                .any(|selector| self.classes.selects(selector, *class))
+            {
+                self.dirty.classes.insert(*class);
+            }
+        }
+    }
+
+    /// Brings chains, endpoints and sets up to date with what was taken in.
+    fn settle(&mut self, model: &Model) -> RulesetDelta {
+        let dirty = std::mem::take(&mut self.dirty);
+        let mut keys = dirty.endpoints;
+        if dirty.all {
+            keys.extend(self.endpoints.keys().cloned());
+        }
+        for class in dirty.classes {
+            if let Some(here) = self.here.get_mut(&class) {
+                here.policies = None;
+                keys.extend(here.endpoints.iter().cloned());
+            }
+        }
+        let mut delta = RulesetDelta::default();
+        let mut chains_before: BTreeMap<ChainId, Option<Arc<Chain>>> = BTreeMap::new();
+        for key in keys {
+            let now = self.endpoint_policy(model, &key);
+            let before = self.endpoints.get(&key).cloned();
+            if before.as_deref() == now.as_ref() {
+                continue;
+            }
+            let now = now.map(Arc::new);
+            for id in now.iter().flat_map(|policy| policy.chains()) {
+                self.acquire(model, id, &mut chains_before);
+            }
+            for id in before.iter().flat_map(|policy| policy.chains()) {
+                if let Some(used) = self.chains.get_mut(id) {
+                    chains_before.entry(id.clone()).or_insert_with(|| Some(Arc::clone(&used.chain)));
+                    used.users = used.users.saturating_sub(1);
+                }
+            }
+            match &now {
+                Some(policy) => self.endpoints.insert(key.clone(), Arc::clone(policy)),
+                None => self.endpoints.remove(&key),
+            };
+            delta.endpoints.insert(key, now);
+        }
+        for source in dirty.sources {
+            for direction in [Direction::Inbound, Direction::Outbound] {
+                self.recompile(model, ChainId { source: source.clone(), direction }, &mut chains_before);
+            }
+        }
+        for (id, before) in chains_before {
+            if self.chains.get(&id).is_some_and(|used| used.users == 0)
+                && let Some(gone) = self.chains.remove(&id)
+            {
+                gone.sets.iter().for_each(|set| self.sets.release(set));
+            }
+            let now = self.chains.get(&id).map(|used| Arc::clone(&used.chain));
+            if now != before {
+                delta.chains.insert(id, now);
+            }
+        }
+        delta.sets = self.sets.take_changes(&self.classes);
+        delta
+    }
+
+    fn endpoint_policy(&mut self, model: &Model, key: &EndpointKey) -> Option<EndpointPolicy> {
+        let class = self.members.get(*self.by_key.get(key)?)?.class;
+        let resource = model.resource(&Key::Endpoint(key.clone()))?;
+        let policies = self.here.get_mut(&class)?.policies.get_or_insert_with(|| {
+            let labels = self.classes.labels(class);
+            self.selectors.matching(&labels, |name| self.classes.label(class, name))
+        });
+        let candidates = policies.iter().filter_map(|at| {
+            let known = self.policies.get(*at)?;
+            let Resource::Policy(policy) = &*known.resource else { return None };
+            Some(Candidate { tier: &known.tier, name: &known.name, policy })
+        });
+        active::endpoint_policy(resource, candidates, &self.tiers)
+    }
+
+    /// One more endpoint uses a chain.
+    fn acquire(&mut self, model: &Model, id: &ChainId, before: &mut BTreeMap<ChainId, Option<Arc<Chain>>>) {
+        if let Some(used) = self.chains.get_mut(id) {
+            used.users += 1;
+            return;
+        }
+        before.entry(id.clone()).or_insert(None);
+        let (chain, sets) = self.compile(model, id);
+        let used = Used { chain: Arc::new(chain), sets: self.acquire_sets(&sets), users: 1 };
+        self.chains.insert(id.clone(), used);
+    }
+
+    /// The rules of a chain changed.
+    fn recompile(&mut self, model: &Model, id: ChainId, before: &mut BTreeMap<ChainId, Option<Arc<Chain>>>) {
+        if !self.chains.contains_key(&id) {
+            return;
+        }
+        let (chain, sets) = self.compile(model, &id);
+        let sets = self.acquire_sets(&sets);
+        let Some(used) = self.chains.get_mut(&id) else { return };
+        before.entry(id).or_insert_with(|| Some(Arc::clone(&used.chain)));
+        if *used.chain != chain {
+            used.chain = Arc::new(chain);
+        }
+        for set in std::mem::replace(&mut used.sets, sets) {
+            self.sets.release(&set);
+        }
+    }
+
+    fn acquire_sets(&mut self, sets: &[(SetId, Selector)]) -> Vec<SetId> {
+        for (id, selector) in sets {
+            let members = |at: usize| self.members.get(at).map_or(&[][..], |member| member.nets.as_slice());
+            self.sets.acquire(id, selector, &self.classes, members);
+        }
+        sets.iter().map(|(id, _)| id.clone()).collect()
+    }
+
+    fn compile(&self, model: &Model, id: &ChainId) -> (Chain, Vec<(SetId, Selector)>) {
+        let pick = |inbound, outbound| match id.direction {
+            Direction::Inbound => inbound,
+            Direction::Outbound => outbound,
+        };
+        match &id.source {
+            Source::Policy { tier, name } => {
+                let at = self.by_name.get(&(Arc::clone(tier), Arc::clone(name)));
+                match at.and_then(|at| self.policies.get(*at)).map(|known| &*known.resource) {
+                    Some(Resource::Policy(policy)) => {
+                        rules::chain(pick(&policy.inbound, &policy.outbound), &self.default_prefix)
+                    }
+                    // It goes in this very delta: nobody has it any more.
+                    _ => (rules::closed(Closed::Missing), Vec::new()),
+                }
+            }
+            Source::Profile(name) => {
+                let key = Key::Profile { name: (**name).to_owned(), part: ProfilePart::Rules };
+                if model.is_unreadable(&key) {
+                    return (rules::closed(Closed::Unreadable), Vec::new());
+                }
+                match model.resource(&key).map(|resource| &**resource) {
+                    Some(Resource::ProfileRules(rules)) => {
+                        rules::chain(pick(&rules.inbound, &rules.outbound), &self.default_prefix)
+                    }
+                    _ => (rules::closed(Closed::Missing), Vec::new()),
+                }
+            }
+        }
+    }
+}
+
+fn selector(resource: &Resource) -> Option<&Selector> {
+    match resource {
+        Resource::Policy(policy) => Some(&policy.selector),
+        _ => None,
+    }
+}
+
+/// The addresses of an endpoint that sets hold: a workload's nets, a host endpoint's expected addresses.
+fn nets(resource: &Resource) -> Vec<Cidr> {
+    match resource {
+        Resource::WorkloadEndpoint(workload) => workload.nets().copied().collect(),
+        Resource::HostEndpoint(host) => host.addrs().map(Cidr::host).collect(),
+        _ => Vec::new(),
+    }
+}
+
+impl Classes {
+    /// Whether an endpoint belongs to a class.
+    fn is_like(&self, at: usize, resource: &Resource) -> bool {
+        self.like(at).is_some_and(|like| facets(like) == facets(resource))
+    }
+}

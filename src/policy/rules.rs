@@ -1,0 +1,76 @@
+//! Rules of the store as chains: tags and selectors become sets, log prefixes what the kernel takes.
+
+use tortie_config::resource::{self, Action, Side};
+use tortie_config::{Cidr, Selector};
+
+use super::types::{Chain, Closed, End, LogPrefix, Rule, SetId};
+
+/// A chain of rules, and the selectors of the sets that they use.
+pub(super) fn chain(rules: &[resource::Rule], default_prefix: &LogPrefix) -> (Chain, Vec<(SetId, Selector)>) {
+    let mut sets = Vec::new();
+    let rules = rules.iter().map(|rule| compile(rule, default_prefix, &mut sets)).collect();
+    sets.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+    sets.dedup_by(|a, b| a.0 == b.0);
+    (Chain { rules, closed: None }, sets)
+}
+
+/// The chain of rules that cannot be had: deny.
+pub(super) fn closed(why: Closed) -> Chain {
+    Chain { rules: vec![Rule { action: Action::Deny, ..Rule::default() }], closed: Some(why) }
+}
+
+fn compile(rule: &resource::Rule, default_prefix: &LogPrefix, sets: &mut Vec<(SetId, Selector)>) -> Rule {
+    let log = match (&rule.log_prefix, rule.action) {
+        (Some(prefix), _) => Some(LogPrefix::new(prefix)),
+        (None, Action::Log) => Some(default_prefix.clone()),
+        (None, _) => None,
+    };
+    Rule {
+        action: rule.action,
+        log,
+        family: rule.ip_version,
+        protocol: rule.protocol,
+        not_protocol: rule.not_protocol,
+        src: end(&rule.src, sets),
+        dst: end(&rule.dst, sets),
+        icmp: rule.icmp,
+        not_icmp: rule.not_icmp,
+    }
+}
+
+fn end(side: &Side, sets: &mut Vec<(SetId, Selector)>) -> End {
+    let mut use_set = |selector: Selector| {
+        let id = SetId::of(&selector);
+        sets.push((id.clone(), selector));
+        id
+    };
+    // A tag's name is a label's name: `Rule::parse` saw to it.
+    let mut both = |tag: &Option<String>, selector: &Option<Selector>| -> Vec<SetId> {
+        let tag = tag.as_deref().and_then(Selector::has);
+        let mut ids: Vec<SetId> = tag.into_iter().chain(selector.clone()).map(&mut use_set).collect();
+        ids.dedup();
+        ids
+    };
+    End {
+        sets: both(&side.tag, &side.selector),
+        not_sets: both(&side.not_tag, &side.not_selector),
+        nets: side.nets.clone(),
+        not_nets: side.not_nets.clone(),
+        ports: side.ports.clone(),
+        not_ports: side.not_ports.clone(),
+    }
+}
+
+impl Rule {
+    /// Whether packets of this family can match at all. A list of networks that has none of the family, positive or
+    /// negated, means the other family; ICMP is of IPv4 and ICMPv6 of IPv6.
+    #[must_use]
+    pub fn is_for(&self, v4: bool) -> bool {
+        use tortie_config::key::IpFamily::{V4, V6};
+        let other = |nets: &[Cidr]| !nets.is_empty() && nets.iter().all(|net| net.is_v4() != v4);
+        let lists = [&self.src.nets, &self.src.not_nets, &self.dst.nets, &self.dst.not_nets];
+        let family = self.family.is_none_or(|family| family == if v4 { V4 } else { V6 });
+        let protocol = self.protocol.map(|protocol| protocol.number());
+        family && protocol != Some(if v4 { 58 } else { 1 }) && !lists.into_iter().any(|nets| other(nets))
+    }
+}

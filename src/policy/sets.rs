@@ -1,0 +1,180 @@
+//! Address sets in use: members counted by reference, and what changed since the last delta.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rustc_hash::{FxHashMap, FxHashSet};
+use slab::Slab;
+use tortie_config::{Cidr, Selector};
+
+use super::classes::Classes;
+use super::select::Selectors;
+use super::types::{SetChange, SetId};
+
+#[derive(Debug, Clone)]
+struct Set {
+    id: SetId,
+    selector: Selector,
+    /// Chains that use it.
+    users: usize,
+    /// How many endpoints have the address: it stays until the last is gone.
+    members: FxHashMap<Cidr, u32>,
+    /// Members that moved since the last delta, with whether they were in before.
+    moved: FxHashMap<Cidr, bool>,
+    /// Nobody was told of it yet.
+    new: bool,
+}
+
+/// The sets that chains use, and which of them each class is in.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Sets {
+    sets: Slab<Set>,
+    by_id: FxHashMap<SetId, usize>,
+    selectors: Selectors<usize>,
+    /// By class: its sets, sorted.
+    of_class: FxHashMap<usize, Vec<usize>>,
+    /// Sets to look at for the next delta.
+    touched: FxHashSet<usize>,
+}
+
+impl Sets {
+    /// One more chain uses a set; the first fills it.
+    pub(super) fn acquire<'a, M>(
+        &mut self,
+        id: &SetId,
+        selector: &Selector,
+        classes: &Classes,
+        members: impl Fn(usize) -> M,
+    ) where
+        M: IntoIterator<Item = &'a Cidr>,
+    {
+        if let Some(set) = self.by_id.get(id).and_then(|at| self.sets.get_mut(*at)) {
+            set.users += 1;
+            return;
+        }
+        let mut set = Set {
+            id: id.clone(),
+            selector: selector.clone(),
+            users: 1,
+            members: FxHashMap::default(),
+            moved: FxHashMap::default(),
+            new: true,
+        };
+        let selected = classes.selected(selector);
+        for class in &selected {
+            for endpoint in classes.endpoints(*class) {
+                for net in members(endpoint) {
+                    *set.members.entry(*net).or_default() += 1;
+                }
+            }
+        }
+        let at = self.sets.insert(set);
+        for class in selected {
+            let sets = self.of_class.entry(class).or_default();
+            if let Err(place) = sets.binary_search(&at) {
+                sets.insert(place, at);
+            }
+        }
+        self.by_id.insert(id.clone(), at);
+        self.selectors.insert(at, selector.clone());
+        self.touched.insert(at);
+    }
+
+    /// One chain fewer uses a set. It goes with the next delta if nobody has taken it up by then.
+    pub(super) fn release(&mut self, id: &SetId) {
+        if let Some(at) = self.by_id.get(id).copied()
+            && let Some(set) = self.sets.get_mut(at)
+        {
+            set.users = set.users.saturating_sub(1);
+            self.touched.insert(at);
+        }
+    }
+
+    /// An endpoint of a class came or went with these addresses.
+    pub(super) fn count(&mut self, class: usize, nets: &[Cidr], present: bool) {
+        for at in self.of_class.get(&class).into_iter().flatten() {
+            if let Some(set) = self.sets.get_mut(*at) {
+                set.count(nets, present);
+                self.touched.insert(*at);
+            }
+        }
+    }
+
+    /// A class came or changed its labels: which sets it is in now. `nets` are the addresses of all its endpoints.
+    pub(super) fn sort_class(&mut self, class: usize, classes: &Classes, nets: &[Cidr]) {
+        let now = self.selectors.matching(&classes.labels(class), |name| classes.label(class, name));
+        let before = self.of_class.remove(&class).unwrap_or_default();
+        let moves = before.iter().filter(|at| now.binary_search(at).is_err()).map(|at| (*at, false));
+        let moves =
+            moves.chain(now.iter().filter(|at| before.binary_search(at).is_err()).map(|at| (*at, true)));
+        for (at, present) in moves {
+            if let Some(set) = self.sets.get_mut(at) {
+                set.count(nets, present);
+                self.touched.insert(at);
+            }
+        }
+        if !now.is_empty() {
+            self.of_class.insert(class, now);
+        }
+    }
+
+    /// A class is gone; its endpoints went before.
+    pub(super) fn forget_class(&mut self, class: usize) {
+        self.of_class.remove(&class);
+    }
+
+    /// What changed since the last call.
+    pub(super) fn take_changes(&mut self, classes: &Classes) -> BTreeMap<SetId, SetChange> {
+        let mut changes = BTreeMap::new();
+        for at in std::mem::take(&mut self.touched) {
+            let Some(set) = self.sets.get_mut(at) else { continue };
+            let moved = std::mem::take(&mut set.moved);
+            if set.users == 0 {
+                let Some(set) = self.sets.try_remove(at) else { continue };
+                self.by_id.remove(&set.id);
+                self.selectors.remove(at);
+                for class in classes.selected(&set.selector) {
+                    if let Some(sets) = self.of_class.get_mut(&class)
+                        && let Ok(place) = sets.binary_search(&at)
+                    {
+                        sets.remove(place);
+                    }
+                }
+                if !set.new {
+                    changes.insert(set.id, SetChange::Gone);
+                }
+            } else if std::mem::take(&mut set.new) {
+                changes.insert(set.id.clone(), SetChange::New(set.members.keys().copied().collect()));
+            } else {
+                let (mut add, mut remove) = (BTreeSet::new(), BTreeSet::new());
+                for (net, before) in moved {
+                    match (before, set.members.contains_key(&net)) {
+                        (false, true) => add.insert(net),
+                        (true, false) => remove.insert(net),
+                        _ => continue,
+                    };
+                }
+                if !(add.is_empty() && remove.is_empty()) {
+                    changes.insert(set.id.clone(), SetChange::Members { add, remove });
+                }
+            }
+        }
+        changes
+    }
+}
+
+impl Set {
+    fn count(&mut self, nets: &[Cidr], present: bool) {
+        for net in nets {
+            let before = self.members.contains_key(net);
+            if present {
+                *self.members.entry(*net).or_default() += 1;
+            } else if let Some(count) = self.members.get_mut(net) {
+                *count -= 1;
+                if *count == 0 {
+                    self.members.remove(net);
+                }
+            }
+            self.moved.entry(*net).or_insert(before);
+        }
+    }
+}
