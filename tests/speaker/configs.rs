@@ -254,12 +254,12 @@ fib-update no\nsocket \"DIR/socket\"\nnetwork 10.12.0.0/24\nnetwork 10.12.1.0/24
     // It wants a user of its own, which an unpacked package has not made: the accounts it sees are its own, too.
     let script = "cp /etc/passwd passwd; cp /etc/group group; mkdir -m 0755 empty
         echo \"_openbgpd:x:64999:64999::$PWD/empty:/usr/sbin/nologin\" >> passwd; echo '_openbgpd:x:64999:' >> group
-        mount --bind passwd /etc/passwd && mount --bind group /etc/group && exec \"$0\" -d -f conf";
+        mount --bind passwd /etc/passwd && mount --bind group /etc/group && exec env LD_PRELOAD=\"$1\" \"$0\" -d -f conf";
     let unshare = PathBuf::from("unshare");
     Daemon::start(&unshare, &config, |dir| {
         std::fs::set_permissions(dir.join("conf"), std::os::unix::fs::PermissionsExt::from_mode(0o600))
             .unwrap();
-        ["-m", "sh", "-c", script, program.to_str().unwrap()].map(String::from).to_vec()
+        ["-m", "sh", "-c", script, program.to_str().unwrap(), wish.preload].map(String::from).to_vec()
     })
     .gently()
 }

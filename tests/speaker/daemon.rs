@@ -4,6 +4,8 @@ use std::fs::File;
 use std::path::Path;
 use std::process::{Child, Stdio};
 
+use rustix::process::{Pid, Signal};
+
 use crate::net;
 
 /// A daemon with its files in a folder of its own.
@@ -47,6 +49,27 @@ impl Daemon {
         self
     }
 
+    /// SIGSTOP to it and to its processes: it lives, and does nothing.
+    pub(crate) fn stop(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    fn signal(&self, signal: Signal) {
+        let mut all = vec![self.child.id()];
+        let mut at = 0;
+        while let Some(id) = all.get(at) {
+            let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children"));
+            all.extend(
+                children.unwrap_or_default().split_whitespace().filter_map(|id| id.parse::<u32>().ok()),
+            );
+            at += 1;
+        }
+        for id in all {
+            let pid = i32::try_from(id).ok().and_then(Pid::from_raw).unwrap();
+            let _ = rustix::process::kill_process(pid, signal);
+        }
+    }
+
     /// Kill -9.
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
@@ -67,9 +90,10 @@ impl Drop for Daemon {
         if self.gently
             && matches!(self.child.try_wait(), Ok(None))
             && let Ok(id) = i32::try_from(self.child.id())
-            && let Some(pid) = rustix::process::Pid::from_raw(id)
+            && let Some(pid) = Pid::from_raw(id)
         {
-            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+            self.signal(Signal::CONT);
+            let _ = rustix::process::kill_process(pid, Signal::TERM);
             for _ in 0..200 {
                 if matches!(self.child.try_wait(), Ok(Some(_))) {
                     return;

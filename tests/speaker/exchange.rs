@@ -179,6 +179,97 @@ fn extended_next_hop(kind: Kind) {
     assert!(families.iter().any(|f| f.family == Family::Ipv4Unicast && f.advertised > 0));
 }
 
+/// Our BGP identifier is its own, which is no error between ASes (RFC 6286 2.1), whoever of both dials.
+fn same_router_id(kind: Kind) {
+    let Some(them) = Them::start(kind, Wish::IPV4) else { return };
+    let mut us = us(kind, Wish::IPV4);
+    us.router_id = 0xc000_0200 + kind.last();
+    let a = Node::start(us);
+    a.has(&kind.v4(), &kind.at());
+    them.has(V4, &[V4]);
+    let p = a.peer("them").unwrap();
+    assert_eq!(p.session.unwrap().router_id.0, a.intent.router_id);
+    assert_eq!((p.state, p.flaps), (State::Established, 0));
+}
+
+#[test]
+fn same_router_id_as_bird() {
+    same_router_id(Kind::Bird);
+}
+
+#[test]
+fn same_router_id_as_frr() {
+    same_router_id(Kind::Frr);
+}
+
+#[test]
+fn same_router_id_as_gobgp() {
+    same_router_id(Kind::Gobgp);
+}
+
+#[test]
+fn same_router_id_as_openbgpd() {
+    same_router_id(Kind::Openbgpd);
+}
+
+#[test]
+fn same_router_id_as_exabgp() {
+    same_router_id(Kind::Exabgp);
+}
+
+/// A peer that is shut down hears why, is neither dialled nor let in, and comes back; the other peer notices nothing.
+fn shutdown_of_one(kinds: [Kind; 2]) {
+    if !Them::enter_for(&kinds) {
+        return;
+    }
+    let [Some(first), Some(second)] = kinds.map(|kind| Them::start_here(kind, Wish::IPV4)) else { return };
+    let mut a = us(kinds[0], Wish::IPV4);
+    let other = us(kinds[1], Wish::IPV4).peers.remove("them").unwrap();
+    a.peers.insert("other".into(), other);
+    let mut a = Node::start(a);
+    for (them, name, other) in [(&first, "them", "other"), (&second, "other", "them")] {
+        for name in [name, other] {
+            a.up(name);
+        }
+        let before = a.peer(other).unwrap();
+        a.intent.peers.get_mut(name).unwrap().shutdown = Some("until noon".into());
+        a.apply();
+        wait("it to have read why", || {
+            let mut said = them.log();
+            if them.kind == Kind::Frr {
+                said += &them.ask("show bgp neighbors 192.0.2.1");
+            }
+            if said.contains("until noon") { Ok(()) } else { Err(said) }
+        });
+        a.has_not(&them.kind.v4());
+        let p = a.peer(name).unwrap();
+        assert_eq!((p.state, p.next_attempt), (State::Idle, None));
+        a.intent.peers.get_mut(name).unwrap().shutdown = None;
+        a.apply();
+        if them.kind == Kind::Openbgpd {
+            // By itself it waits for half a minute.
+            them.ask("neighbor 192.0.2.1 clear");
+        }
+        wait("it to come back", || match a.route(&them.kind.v4()) {
+            Some(_) => Ok(()),
+            None => Err(format!("{:#?}\n{}", a.peer(name), them.log())),
+        });
+        let after = a.peer(other).unwrap();
+        assert_eq!((after.state, after.flaps), (State::Established, before.flaps));
+        assert!(after.uptime > before.uptime);
+    }
+}
+
+#[test]
+fn shutdown_of_a_peer_is_told_to_bird_and_frr_and_to_nobody_else() {
+    shutdown_of_one([Kind::Bird, Kind::Frr]);
+}
+
+#[test]
+fn shutdown_of_a_peer_is_told_to_gobgp_and_openbgpd_and_to_nobody_else() {
+    shutdown_of_one([Kind::Gobgp, Kind::Openbgpd]);
+}
+
 #[test]
 fn route_refresh_sent_to_bird() {
     refresh_sent(Kind::Bird);

@@ -2,13 +2,17 @@
 //! what they do not offer.
 
 use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::SocketAddr;
 
+use socket2::{Domain, SockAddr, Socket, Type};
 use tortie::routing::Filters;
 use tortie::speaker::ToSpeaker;
-use tortie_bgp::{Family, Reset, RouteMatch, RouteQuery, RouteTable, State};
+use tortie_bgp::wire::{Capabilities, Families, Open};
+use tortie_bgp::{Family, Reset, RouteMatch, RouteQuery, RouteTable, RouterId, State};
 use tortie_config::resource::Filter;
 
-use crate::node::{Node, cidr, intent, peer, wait};
+use crate::node::{Node, SOON, cidr, intent, peer, wait};
 use crate::rig::{Kind, Them, V4, Wish, us};
 
 /// Counts of ROUTE-REFRESH received and sent.
@@ -310,6 +314,55 @@ fn extended_optional_parameters_received_from_bird() {
     long_open(Kind::Bird, Wish { neighbour, more, family, ..Wish::IPV4 });
 }
 
+/// An OPEN in the form of RFC 9072, which any OPEN may have, is answered with an OPEN and a KEEPALIVE.
+fn long_open_read(kind: Kind) {
+    let wish = Wish { passive: true, ..Wish::IPV4 };
+    let Some(them) = Them::start(kind, wish) else { return };
+    let capabilities = Capabilities {
+        multiprotocol: true,
+        families: Families::NONE.with(Family::Ipv4Unicast),
+        as4: Some(64512),
+        ..Capabilities::default()
+    };
+    let mut open = Vec::new();
+    Open { asn: 64512, hold_time: 90, router_id: RouterId(9), capabilities }.write(&mut open);
+    // Ours are short: both lengths become long ones, behind the mark.
+    let (parameters, list) = (open[FIXED], open[FIXED + 2]);
+    open.splice(FIXED..FIXED + 3, [255, 255, 0, parameters + 1, 2, 0, list]);
+    open[17] += 4;
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.bind(&SockAddr::from("192.0.2.1:0".parse::<SocketAddr>().unwrap())).unwrap();
+    let at: SocketAddr = format!("{}:1790", kind.at()).parse().unwrap();
+    socket.connect(&SockAddr::from(at)).unwrap();
+    socket.set_read_timeout(Some(SOON)).unwrap();
+    (&socket).write_all(&open).unwrap();
+    let mut types = Vec::new();
+    for _ in 0..2 {
+        let mut header = [0; 19];
+        (&socket).read_exact(&mut header).unwrap_or_else(|e| panic!("{types:?} {e}\n{}", them.log()));
+        let mut rest = vec![0; usize::from(header[16]) << 8 | usize::from(header[17])];
+        rest.truncate(rest.len() - 19);
+        (&socket).read_exact(&mut rest).unwrap();
+        types.push((header[18], rest));
+    }
+    assert_eq!(types.iter().map(|(kind, _)| *kind).collect::<Vec<_>>(), [1, 4], "{types:?}\n{}", them.log());
+}
+
+#[test]
+fn extended_optional_parameters_read_by_bird() {
+    long_open_read(Kind::Bird);
+}
+
+#[test]
+fn extended_optional_parameters_read_by_frr() {
+    long_open_read(Kind::Frr);
+}
+
+#[test]
+fn extended_optional_parameters_read_by_openbgpd() {
+    long_open_read(Kind::Openbgpd);
+}
+
 /// Capability codes (IANA): extended messages, roles, enhanced refresh, long-lived restart, and four-octet ASes.
 const LONG_MESSAGES: u8 = 6;
 const EXTENDED_NEXT_HOP: u8 = 5;
@@ -327,6 +380,9 @@ fn lacks(kind: Kind, wish: Wish, codes: &[u8], notification: bool) {
     let a = Node::start(us);
     them.up(&a);
     let (ours, theirs) = a.opens("them");
+    if kind == Kind::Openbgpd {
+        assert!(theirs[FIXED] < 200, "{theirs:?}");
+    }
     let (ours, theirs) = (capabilities(&ours), capabilities(&theirs));
     for code in codes {
         assert!(!theirs.contains_key(code), "{kind:?} offers {code}: {theirs:?}");
@@ -353,7 +409,10 @@ restart-time = 20\nlong-lived-enabled = true";
 
 #[test]
 fn what_openbgpd_does_not_offer() {
-    let neighbour = "announce enhanced refresh yes\nannounce restart yes\n";
+    // All that it knows: what it says of that fits into the short form of an OPEN.
+    let neighbour =
+        "announce enhanced refresh yes\nannounce restart yes\nannounce IPv4 vpn\nannounce IPv6 unicast
+        announce IPv6 vpn\nannounce add-path recv yes\nannounce add-path send all\nannounce policy customer\n";
     let codes = [LONG_MESSAGES, EXTENDED_NEXT_HOP, LONG_LIVED];
     lacks(Kind::Openbgpd, Wish { neighbour, ..Wish::IPV4 }, &codes, false);
 }

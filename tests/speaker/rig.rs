@@ -54,6 +54,8 @@ pub(crate) struct Wish {
     pub(crate) family: &'static str,
     /// and what stands beside it.
     pub(crate) more: &'static str,
+    /// A library that OpenBGPD loads first.
+    pub(crate) preload: &'static str,
 }
 
 impl Wish {
@@ -72,6 +74,7 @@ impl Wish {
         neighbour: "",
         family: "",
         more: "",
+        preload: "",
     };
     pub(crate) const IPV4: Self = Self { ipv4_only: true, ..Self::BOTH };
 }
@@ -116,9 +119,15 @@ pub(crate) struct Them {
 }
 
 impl Them {
-    /// Enters a namespace with the addresses of all; `false`: not permitted.
+    /// Enters a namespace with our addresses and its own; `false`: not permitted.
     pub(crate) fn enter(kind: Kind) -> bool {
-        let addresses: Vec<String> = [1, 2, kind.last()].map(|n| format!("2001:db8::{n}/128")).into();
+        Self::enter_for(&[kind])
+    }
+
+    /// Enters a namespace with the addresses of all of them.
+    pub(crate) fn enter_for(kinds: &[Kind]) -> bool {
+        let lasts = [1, 2].into_iter().chain(kinds.iter().map(|kind| kind.last()));
+        let addresses: Vec<String> = lasts.map(|n| format!("2001:db8::{n}/128")).collect();
         net::enter(&addresses.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
@@ -174,6 +183,11 @@ impl Them {
 
     pub(crate) fn log(&self) -> String {
         self.daemon.log()
+    }
+
+    /// SIGSTOP.
+    pub(crate) fn stop(&self) {
+        self.daemon.stop();
     }
 
     /// Kill -9.

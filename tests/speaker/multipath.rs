@@ -1,0 +1,106 @@
+//! Several best paths (ECMP): those of all daemons in one route of ours, and two of ours in one route of each daemon.
+
+use tortie::routing::Multipath;
+use tortie_bgp::State;
+
+use crate::node::{Node, addr, intent, peer, wait};
+use crate::rig::{Kind, Them, Wish, us};
+
+/// Announced by all of them.
+const SHARED: &str = "10.70.0.0/24";
+
+fn announcing(kind: Kind) -> Wish {
+    match kind {
+        Kind::Bird => {
+            Wish { more: "protocol static shared { ipv4; route 10.70.0.0/24 blackhole; }", ..Wish::IPV4 }
+        }
+        Kind::Frr => Wish { family: "network 10.70.0.0/24", ..Wish::IPV4 },
+        Kind::Gobgp => Wish::IPV4,
+        Kind::Openbgpd => Wish { more: "network 10.70.0.0/24\n", ..Wish::IPV4 },
+        Kind::Exabgp => Wish { family: "route 10.70.0.0/24 next-hop 192.0.2.13;", ..Wish::IPV4 },
+    }
+}
+
+/// They are in ASes of their own: only relaxed they share the load, as many as may, without a new session.
+#[test]
+fn multipath_over_all_daemons() {
+    let kinds = [Kind::Bird, Kind::Gobgp, Kind::Frr, Kind::Openbgpd, Kind::Exabgp];
+    if !Them::enter_for(&kinds) {
+        return;
+    }
+    let mut us = us(Kind::Bird, Wish::IPV4);
+    us.peers.clear();
+    let mut all = Vec::new();
+    for kind in kinds {
+        let Some(them) = Them::start_here(kind, announcing(kind)) else { return };
+        if kind == Kind::Gobgp {
+            them.add("10.70.0.0/24 nexthop 192.0.2.10 origin igp");
+        }
+        let ours = crate::rig::us(kind, Wish::IPV4).peers.remove("them").unwrap();
+        us.peers.insert(kind.at(), ours);
+        all.push(them);
+    }
+    let mut a = Node::start(us);
+    let hops =
+        |lasts: &[u32]| -> Vec<_> { lasts.iter().map(|last| addr(&format!("192.0.2.{last}"))).collect() };
+    let shares = |a: &Node, lasts: &[u32]| {
+        wait(&format!("{lasts:?}"), || match a.route(SHARED) {
+            Some(now) if now == hops(lasts) => Ok(()),
+            now => Err(format!("{now:?}")),
+        });
+    };
+    shares(&a, &[9, 10, 11, 12, 13]);
+    for (max, relax, lasts) in
+        [(Some(2), true, &[9, 10][..]), (None, false, &[9]), (Some(4), true, &[9, 10, 11, 12])]
+    {
+        a.intent.multipath = Multipath { max, relax, ..Multipath::default() };
+        a.apply();
+        shares(&a, lasts);
+    }
+    for kind in kinds {
+        let p = a.peer(&kind.at()).unwrap();
+        assert_eq!((p.state, p.flaps), (State::Established, 0), "{kind:?}");
+    }
+    // The first one goes.
+    all.remove(0);
+    shares(&a, &[10, 11, 12, 13]);
+}
+
+/// Two nodes of ours in two ASes announce one block to it.
+fn theirs(kind: Kind, wish: Wish, shares: impl Fn(&Them) -> Result<(), String>) {
+    let wish = Wish { others: &[(2, 64602)], ..wish };
+    let Some(them) = Them::start(kind, wish) else { return };
+    let nodes = [(1, 64512), (2, 64602)].map(|(last, asn)| {
+        let mut us = intent(&format!("192.0.2.{last}:1790"), asn, &["10.1.0.0/26"]);
+        let mut them = peer(&format!("{}:1790", kind.at()), &format!("192.0.2.{last}"), 65000 + kind.last());
+        them.ipv6 = false;
+        us.peers.insert("them".into(), them);
+        Node::start(us)
+    });
+    for node in &nodes {
+        them.up(node);
+    }
+    wait("both next hops", || shares(&them));
+}
+
+#[test]
+fn multipath_of_bird() {
+    // What it would write into a kernel's table.
+    let more = "protocol static lan { ipv4; route 192.0.2.1/32 via 198.51.100.1%lo onlink;
+            route 192.0.2.2/32 via 198.51.100.2%lo onlink; }
+        protocol kernel k4 { kernel table 77; merge paths on; ipv4 { export all; import none; }; }";
+    theirs(Kind::Bird, Wish { more, ..Wish::IPV4 }, |them| {
+        let said = them.ask("show route export k4 for 10.1.0.0/26 all");
+        let both = said.contains("via 198.51.100.1 ") && said.contains("via 198.51.100.2 ");
+        if both { Ok(()) } else { Err(format!("{said}\n{}", them.log())) }
+    });
+}
+
+#[test]
+fn multipath_of_frr() {
+    let neighbour = "bgp bestpath as-path multipath-relax";
+    theirs(Kind::Frr, Wish { neighbour, ..Wish::IPV4 }, |them| {
+        let said = them.ask("show bgp ipv4 unicast 10.1.0.0/26");
+        if said.matches("multipath").count() == 2 { Ok(()) } else { Err(format!("{said}\n{}", them.log())) }
+    });
+}

@@ -1,0 +1,206 @@
+//! A session whose other end takes nothing any more (RFC 9687): ours with daemons that were stopped, theirs with us.
+
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::os::unix::fs::FileExt;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use socket2::{Domain, SockAddr, Socket, Type};
+use tortie_bgp::wire::{Capabilities, Families, Open, write_keepalive};
+use tortie_bgp::{DownCode, Family, RouterId, State};
+
+use crate::net;
+use crate::node::{Node, intent, wait};
+use crate::rig::{Kind, Them, Wish, us};
+
+/// Routes enough to fill the buffers that [`small_buffers`] leaves, and those that daemons ask for.
+const MANY: u32 = 60_000;
+
+/// Of both ends of every connection in the namespace of the thread.
+fn small_buffers() {
+    for name in ["tcp_rmem", "tcp_wmem"] {
+        std::fs::write(format!("/proc/sys/net/ipv4/{name}"), "4096 16384 16384")
+            .expect("the namespace is ours");
+    }
+}
+
+fn blocks() -> Vec<String> {
+    (0..MANY).map(|n| format!("10.{}.{}.{}/32", 128 + n / 65536, n / 256 % 256, n % 256)).collect()
+}
+
+/// All daemons at once, each with a session without keepalives (a hold time of 0), are stopped before they have taken all
+/// routes: what ends the sessions is our send hold timer.
+#[test]
+fn send_hold_timer_ends_sessions_with_stopped_daemons() {
+    let kinds = [Kind::Bird, Kind::Gobgp, Kind::Frr, Kind::Openbgpd, Kind::Exabgp];
+    if !Them::enter_for(&kinds) {
+        return;
+    }
+    small_buffers();
+    let mut ours = us(Kind::Bird, Wish::IPV4);
+    ours.peers.clear();
+    let mut all = Vec::new();
+    for kind in kinds {
+        // Without a hold time GoBGP 3.10 gives itself none for writing, and ends the session: it has nothing to write.
+        let more = if kind == Kind::Gobgp {
+            "[global.apply-policy.config]\ndefault-export-policy = \"reject-route\"\n"
+        } else {
+            ""
+        };
+        let Some(them) = Them::start_here(kind, Wish { more, ..Wish::IPV4 }) else { return };
+        let mut peer = us(kind, Wish::IPV4).peers.remove("them").unwrap();
+        (peer.hold_time, peer.send_hold_time) = (Duration::ZERO, Some(Duration::from_secs(2)));
+        ours.peers.insert(kind.at(), peer);
+        all.push(them);
+    }
+    let mut a = Node::start(ours);
+    for (kind, them) in kinds.into_iter().zip(&all) {
+        wait(&format!("{kind:?} to come up"), || match a.peer(&kind.at()) {
+            Some(p) if p.state == State::Established => Ok(()),
+            p => Err(format!("{p:#?}\n{}", them.log())),
+        });
+        assert!(a.peer(&kind.at()).unwrap().session.unwrap().hold_time.is_zero(), "{kind:?}");
+    }
+    for them in &all {
+        them.stop();
+    }
+    let blocks = blocks();
+    let more = intent("192.0.2.1:1790", 64512, &blocks.iter().map(String::as_str).collect::<Vec<_>>());
+    (a.intent.originated, a.intent.view) = (more.originated, more.view);
+    a.apply();
+    for kind in kinds {
+        wait(&format!("the end with {kind:?}"), || match a.peer(&kind.at()).and_then(|p| p.last_down) {
+            Some((down, _)) if down.code == DownCode::SendHoldTimer && down.notification == Some((8, 0)) => {
+                Ok(())
+            }
+            other => Err(format!("{other:?}")),
+        });
+    }
+}
+
+/// A clock that goes ahead when it is told to: for timers that no configuration makes short.
+struct Clock {
+    dir: tempfile::TempDir,
+    ahead: i64,
+}
+
+impl Clock {
+    const SOURCE: &str = r"
+        #include <fcntl.h>
+        #include <sys/mman.h>
+        #include <sys/syscall.h>
+        #include <time.h>
+        #include <unistd.h>
+        long syscall(long, ...);
+        static const volatile long *ahead;
+        __attribute__((constructor)) static void open_clock(void) {
+            int file = open(CLOCK, O_RDONLY);
+            void *page = file < 0 ? MAP_FAILED : mmap(0, sizeof *ahead, PROT_READ, MAP_SHARED, file, 0);
+            if (page != MAP_FAILED) ahead = page;
+        }
+        int clock_gettime(clockid_t clock, struct timespec *time) {
+            int result = (int)syscall(SYS_clock_gettime, clock, time);
+            if (result == 0 && clock == CLOCK_MONOTONIC && ahead) time->tv_sec += *ahead;
+            return result;
+        }";
+
+    /// `None`: there is no compiler.
+    fn make() -> Option<Self> {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name).display().to_string();
+        std::fs::write(at("seconds"), 0_i64.to_ne_bytes()).unwrap();
+        std::fs::write(at("clock.c"), Self::SOURCE).unwrap();
+        let define = format!("-DCLOCK=\"{}\"", at("seconds"));
+        let (out, source) = (at("clock.so"), at("clock.c"));
+        let made = Command::new("cc").args(["-shared", "-fPIC", &define, "-o", &out, &source]).status();
+        if !made.is_ok_and(|status| status.success()) {
+            net::skip("a library needs cc");
+            return None;
+        }
+        Some(Self { dir, ahead: 0 })
+    }
+
+    fn advance(&mut self, seconds: i64) {
+        self.ahead += seconds;
+        // It is mapped: it must not be made anew.
+        let file = std::fs::OpenOptions::new().write(true).open(self.dir.path().join("seconds")).unwrap();
+        file.write_all_at(&self.ahead.to_ne_bytes(), 0).unwrap();
+    }
+}
+
+/// A peer of the daemon that says that it lives and reads nothing is dropped by it, with these words in its log.
+fn drops_us(kind: Kind, wish: Wish, hold: u16, says: &str, mut clock: Option<Clock>) {
+    if !Them::enter(kind) {
+        return;
+    }
+    small_buffers();
+    let wish = Wish { others: &[(3, 64603)], ..wish };
+    let Some(them) = Them::start_here(kind, wish) else { return };
+    // Where the routes come from.
+    let blocks = blocks();
+    let mut feed = intent("192.0.2.3:1790", 64603, &blocks.iter().map(String::as_str).collect::<Vec<_>>());
+    let mut peer = us(kind, Wish::IPV4).peers.remove("them").unwrap();
+    peer.local = Some("192.0.2.3".parse().unwrap());
+    peer.keepalive_time = Some(Duration::from_secs(1));
+    feed.peers.insert("them".into(), peer);
+    let feed = Node::start(feed);
+    them.up(&feed);
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    socket.bind(&SockAddr::from("192.0.2.1:0".parse::<SocketAddr>().unwrap())).unwrap();
+    let at: SocketAddr = format!("{}:1790", kind.at()).parse().unwrap();
+    wait("the connection", || socket.connect(&SockAddr::from(at)).map_err(|e| e.to_string()));
+    let capabilities = Capabilities {
+        multiprotocol: true,
+        families: Families::NONE.with(Family::Ipv4Unicast),
+        as4: Some(64512),
+        ..Capabilities::default()
+    };
+    let mut bytes = Vec::new();
+    Open { asn: 64512, hold_time: hold, router_id: RouterId(9), capabilities }.write(&mut bytes);
+    write_keepalive(&mut bytes);
+    (&socket).write_all(&bytes).unwrap();
+    // As much as an OPEN has.
+    (&socket).read_exact(&mut [0; 29]).unwrap();
+    let (start, mut keepalive) = (Instant::now(), Vec::new());
+    write_keepalive(&mut keepalive);
+    for turn in 1.. {
+        std::thread::sleep(Duration::from_millis(200));
+        if (&socket).write_all(&keepalive).is_err() {
+            break;
+        }
+        // The feed has said that it lives since the last time.
+        if let (0, Some(clock)) = (turn % 6, &mut clock) {
+            clock.advance(40);
+        }
+        assert!(start.elapsed() < Duration::from_secs(15), "{}", them.log());
+    }
+    // Not because we were silent.
+    wait(says, || if them.log().contains(says) { Ok(()) } else { Err(them.log()) });
+    assert!(start.elapsed() > Duration::from_millis(2500), "{:?}\n{}", start.elapsed(), them.log());
+    let p = feed.peer("them").unwrap();
+    assert_eq!((p.state, p.flaps), (State::Established, 0), "{}", them.log());
+}
+
+#[test]
+fn send_hold_timer_of_frr_ends_our_session() {
+    // It takes twice the hold time for too long.
+    let neighbour = "neighbor 192.0.2.1 passive\nneighbor 192.0.2.1 timers 1 3";
+    drops_us(Kind::Frr, Wish { neighbour, ..Wish::IPV4 }, 3, "SendQ progress for 2 holdtimes", None);
+}
+
+/// Not by a timer of its own: no single write may take longer than the hold time.
+#[test]
+fn send_hold_timer_of_gobgp_ends_our_session() {
+    drops_us(Kind::Gobgp, Wish { passive: true, ..Wish::IPV4 }, 3, "write-failed", None);
+}
+
+/// It waits for the hold time, and at least for 90 s.
+#[test]
+fn send_hold_timer_of_openbgpd_ends_our_session() {
+    let Some(clock) = Clock::make() else { return };
+    let preload = clock.dir.path().join("clock.so").display().to_string().leak();
+    let wish = Wish { passive: true, preload, ..Wish::IPV4 };
+    drops_us(Kind::Openbgpd, wish, 90, "reason: SendHoldTimer expired", Some(clock));
+}
