@@ -456,6 +456,7 @@ fn rib(scrape: &mut Scrape, totals: &Totals, counters: &Counters) {
     scrape.counter("tortie_bgp_sent_bytes", "Bytes written to peers", one(n(counters.bytes_out)));
     let refused = vec![
         (vec![("reason", "address".to_owned())], n(counters.refused_address)),
+        (vec![("reason", "damped".to_owned())], n(counters.refused_damped)),
         (vec![("reason", "key".to_owned())], n(counters.refused_key)),
         (vec![("reason", "ttl".to_owned())], n(counters.refused_ttl)),
     ];

@@ -268,7 +268,6 @@ impl Driver {
 
     fn turn(&mut self) {
         self.deadlines();
-        self.accept_all();
         if self.core.as_ref().and_then(Speaker::poll_timeout).is_some_and(|at| at <= self.now) {
             self.give(Input::Tick);
         }
@@ -282,6 +281,8 @@ impl Driver {
             let Some(id) = self.conns.dequeue() else { break };
             self.serve(id);
         }
+        // After the sessions that are there: they shall not wait for one that dials a thousand times a second.
+        self.accept_all();
         // What a stop takes out of the table stays in the kernel: routes outlive the process.
         if let Some(core) = self.core.as_mut().filter(|_| self.stopping.is_none()) {
             let mut best = Vec::new();

@@ -25,6 +25,8 @@ pub struct Counters {
     pub accepted: u64,
     /// Of these, closed because no peer has that address.
     pub refused_address: u64,
+    /// Of these, closed because the peer fails again and again, or is removed.
+    pub refused_damped: u64,
     /// Of these, closed because the peer's TCP MD5 key could not be enforced.
     pub refused_key: u64,
     /// Of these, closed because their SYN came from too far away (RFC 5082).

@@ -127,6 +127,33 @@ fn strangers_are_closed_and_counted() {
 }
 
 #[test]
+fn a_peer_that_only_dials_is_closed_and_counted() {
+    if !net::enter(&[]) {
+        return;
+    }
+    let mut intent = intent(A, 64512, &[]);
+    let mut dials = peer(B, "192.0.2.1", 64512);
+    dials.dial_after = None;
+    intent.peers.insert("dials".into(), dials);
+    let a = Node::start(intent);
+    a.fact("listening", |f| matches!(f, SpeakerFact::Listening(_)));
+    for _ in 0..100 {
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        socket.bind(&"192.0.2.2:0".parse::<std::net::SocketAddr>().unwrap().into()).unwrap();
+        socket.connect(&A.parse::<std::net::SocketAddr>().unwrap().into()).unwrap();
+    }
+    wait("the count", || match a.ask(|v| v.counters()) {
+        // About ten may fail in a row (DampPeerOscillations).
+        c if c.accepted == 100 && (80..95).contains(&c.refused_damped) && c.refused_address == 0 => Ok(()),
+        c => Err(format!("{c:?}")),
+    });
+    wait("no connection", || match a.ask(|v| v.connections()) {
+        0 => Ok(()),
+        n => Err(n.to_string()),
+    });
+}
+
+#[test]
 fn connect_errors_are_told_in_words() {
     if !net::enter(&[]) {
         return;

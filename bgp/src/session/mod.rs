@@ -113,6 +113,11 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
+    /// New connections of it are turned away for now.
+    pub(crate) fn is_damped(&self, now: Instant) -> bool {
+        self.penalty_until.is_some_and(|until| until > now) || self.damping.refuses(now)
+    }
+
     pub(crate) fn new(id: PeerId, config: PeerConfig, now: Instant) -> Self {
         Self {
             id,

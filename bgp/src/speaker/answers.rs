@@ -1,8 +1,10 @@
 //! Questions about peers and sums.
 
+use std::net::SocketAddr;
 use std::time::Instant;
 
 use rustc_hash::FxHashMap;
+use tortie_config::link_local::address_of;
 
 use super::Speaker;
 use super::restart::groups;
@@ -17,6 +19,26 @@ use crate::types::Family;
 type OwnRoutes = FxHashMap<(Family, u32), FxHashMap<u32, u32>>;
 
 impl Speaker {
+    /// Whether a connection from this address would be taken at `now`; the port means nothing. An embedder may close one that
+    /// would not be without a word to the speaker, before it has cost more than its acceptance. A full range takes it, to say so.
+    #[must_use]
+    pub fn admits(&self, remote: SocketAddr, now: Instant) -> bool {
+        !self.stopping
+            && match self.configured_at(remote) {
+                Some(number) => self.peers.get(&number).is_some_and(|p| !p.is_damped(now)),
+                None => self.ranges.of(remote.ip().to_canonical()).is_some(),
+            }
+    }
+
+    /// The source number of the peer that a connection from there belongs to.
+    pub(super) fn configured_at(&self, remote: SocketAddr) -> Option<u32> {
+        let candidates = self.by_address.get(&address_of(remote))?;
+        // Several peers at one address differ by port only, which an incoming connection does not show: the first that
+        // has no session gets it.
+        let free = |n: &&u32| self.peers.get(n).is_some_and(|p| p.session.is_none());
+        candidates.iter().find(free).or_else(|| candidates.first()).copied()
+    }
+
     /// All peers, in the order of their ids.
     pub fn peers(&self, now: Instant) -> impl Iterator<Item = PeerStatus> {
         let mut own = OwnRoutes::default();

@@ -110,19 +110,14 @@ impl Speaker {
     }
 
     pub(super) fn accepted(&mut self, conn: ConnId, local: SocketAddr, remote: SocketAddr) {
-        let candidates = self.by_address.get(&address_of(remote));
-        // Several peers at one address differ by port only, which an incoming connection does not show: the first that
-        // has no session gets it.
-        let free = |n: &&u32| self.peers.get(n).is_some_and(|p| p.session.is_none());
-        let number = candidates.and_then(|c| c.iter().find(free).or_else(|| c.first())).copied();
+        let number = self.configured_at(remote);
         let Some(number) = number.or_else(|| self.came_from_range(conn, remote)) else { return };
         let now = self.now;
         let Some(peer) = self.peers.get(&number) else {
             self.events.push_back(Event::Close(conn));
             return;
         };
-        let damped = peer.penalty_until.is_some_and(|until| until > now) || peer.damping.refuses(now);
-        if self.stopping || damped {
+        if self.stopping || peer.is_damped(now) {
             self.events.push_back(Event::Close(conn));
             return;
         }

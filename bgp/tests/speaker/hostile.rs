@@ -20,16 +20,23 @@ fn with_another() -> Hand {
     hand
 }
 
+fn remote() -> SocketAddr {
+    SocketAddr::new(ip("192.0.2.10"), 40_000)
+}
+
 fn accept(hand: &mut Hand, conn: ConnId) {
-    let (local, remote) = (SocketAddr::new(ip("192.0.2.1"), 179), SocketAddr::new(ip("192.0.2.10"), 40_000));
-    hand.give(Input::Accepted { conn, local, remote });
+    let local = SocketAddr::new(ip("192.0.2.1"), 179);
+    hand.give(Input::Accepted { conn, local, remote: remote() });
 }
 
 /// Whether the speaker said a word on this connection of the second peer.
 fn is_let_in(hand: &mut Hand, conn: ConnId) -> bool {
+    let admitted = hand.speaker.admits(remote(), hand.now);
     hand.events.clear();
     accept(hand, conn);
-    !hand.events.contains(&Event::Close(conn))
+    let let_in = !hand.events.contains(&Event::Close(conn));
+    assert_eq!(admitted, let_in, "what an embedder is told beforehand");
+    let_in
 }
 
 fn state(hand: &Hand) -> State {

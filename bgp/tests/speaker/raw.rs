@@ -330,7 +330,9 @@ fn a_second_connection_takes_nothing_that_waits_for_the_session() {
 fn strangers_are_closed() {
     let mut hand = Hand::new();
     let local = SocketAddr::new(ip("192.0.2.1"), 179);
-    hand.give(Input::Accepted { conn: ConnId(7), local, remote: SocketAddr::new(ip("198.51.100.1"), 1) });
+    let remote = SocketAddr::new(ip("198.51.100.1"), 1);
+    assert!(!hand.speaker.admits(remote, hand.now));
+    hand.give(Input::Accepted { conn: ConnId(7), local, remote });
     assert!(hand.events.contains(&Event::Close(ConnId(7))));
     hand.give(Input::Data(ConnId(7), &[1, 2, 3]));
     hand.give(Input::Closed(ConnId(7), "gone".into()));
