@@ -41,7 +41,7 @@ impl Group {
     /// The path of an entry that the group may announce.
     #[inline]
     pub(crate) fn path<A: Key>(&self, shared: &Shared, table: &Table<A>, entry: &Entry<A>) -> Option<Path> {
-        if self.key.plane == 0 { entry.best().copied() } else { nth(shared, table, entry, self.key.plane) }
+        if self.key.plane == 0 { entry.best() } else { nth(shared, table, entry, self.key.plane) }
     }
 
     /// What is to be announced of an entry. Announced outs are counted once more.

@@ -49,7 +49,7 @@ impl<A: Key> Table<A> {
     /// rank of the best path says it, mostly.
     #[inline]
     pub(super) fn effect(&self, shared: &Shared, entry: &Entry<A>, path: &Path) -> Effect {
-        let Some(best) = entry.best().and_then(|best| rank(shared, A::FAMILY, best)) else {
+        let Some(best) = entry.best().and_then(|best| rank(shared, A::FAMILY, &best)) else {
             return Effect::Decide(Scope::All);
         };
         match rank(shared, A::FAMILY, path) {
@@ -63,12 +63,13 @@ impl<A: Key> Table<A> {
     pub(super) fn redecide(&mut self, shared: &mut Shared, slot: u32, scope: Scope, change: Change) {
         let Some(entry) = self.entries.get(slot) else { return };
         let mut used = change.used;
-        if entry.first.next == NO_PATH {
+        if entry.first.next() == NO_PATH {
             // Most prefixes have one path.
-            let usable = !entry.is_empty() && is_usable(shared, A::FAMILY, &entry.first);
-            used |= entry.first.multipath != usable;
+            let first = entry.first();
+            let usable = !entry.is_empty() && is_usable(shared, A::FAMILY, &first);
+            used |= first.multipath != usable;
             if let Some(entry) = self.entries.get_mut(slot) {
-                (entry.first.multipath, entry.first.tied) = (usable, usable);
+                entry.first = Path { multipath: usable, tied: usable, ..first }.into();
                 entry.set_best(usable, false);
             }
         } else {
@@ -164,12 +165,13 @@ impl<A: Key> Table<A> {
         for (n, path) in all.iter().enumerate() {
             if n == 0 {
                 let Some(entry) = self.entries.get_mut(slot) else { return changed };
-                at = entry.first.next;
-                entry.first = Path { next: at, ..*path };
+                at = entry.first.next();
+                entry.first = Path { next: at, ..*path }.into();
                 entry.set_best(best.is_some(), ties);
             } else if let Some(place) = self.paths.get_mut(at) {
-                at = place.next;
-                *place = Path { next: at, ..*path };
+                let next = place.next();
+                *place = Path { next, ..*path }.into();
+                at = next;
             }
         }
         changed
@@ -178,7 +180,7 @@ impl<A: Key> Table<A> {
 
 /// The usable path of an entry that comes at this place in the order of the decision process; see [`decision::nth`].
 pub(crate) fn nth<A: Key>(shared: &Shared, table: &Table<A>, entry: &Entry<A>, place: u8) -> Option<Path> {
-    if entry.first.next == NO_PATH && place > 0 {
+    if entry.first.next() == NO_PATH && place > 0 {
         return None;
     }
     let all: SmallVec<[(Path, Candidate); 4]> =

@@ -29,7 +29,7 @@ impl Key for u128 {
 
 pub(super) const NO_PATH: u32 = u32::MAX;
 
-/// A path of a prefix.
+/// A path of a prefix. Tables hold it as [`Packed`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Path {
     /// Its attribute set; [`NO_ATTR`] in an empty slot.
@@ -41,7 +41,7 @@ pub(crate) struct Path {
     pub(super) next: u32,
     /// The session of its source that it belongs to.
     pub(crate) generation: u8,
-    /// Why import refused it, or [`ACCEPTED`].
+    /// Why import refused it, or [`ACCEPTED`](super::import::ACCEPTED); at most [`REASON_MAX`].
     pub(crate) reason: u8,
     /// Best, or used beside the best one.
     pub(crate) multipath: bool,
@@ -72,6 +72,83 @@ impl Path {
     }
 }
 
+/// The greatest reason that a path holds.
+pub(crate) const REASON_MAX: u8 = 63;
+
+/// Bits of a set's number, those of [`NO_ATTR`]; above them the reason.
+const ATTR_BITS: u32 = 26;
+/// Bits of a source's number, those of [`LOCAL`]; above them the generation and the two marks.
+const SOURCE_BITS: u32 = 22;
+const MULTIPATH: u32 = 1 << 30;
+const TIED: u32 = 1 << 31;
+
+/// A path in 16 octets: there are millions, and what a table costs is reading them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Packed {
+    attr: u32,
+    source: u32,
+    path_id: u32,
+    next: u32,
+}
+
+impl Packed {
+    #[inline]
+    pub(super) fn path(self) -> Path {
+        Path {
+            attr: self.attr & NO_ATTR,
+            source: self.source & LOCAL,
+            path_id: self.path_id,
+            next: self.next,
+            generation: self.generation(),
+            // Six bits are left.
+            reason: (self.attr >> ATTR_BITS) as u8,
+            multipath: self.source & MULTIPATH != 0,
+            tied: self.source & TIED != 0,
+        }
+    }
+
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "cut to eight bits on purpose")]
+    fn generation(self) -> u8 {
+        (self.source >> SOURCE_BITS) as u8
+    }
+
+    #[inline]
+    pub(super) fn next(self) -> u32 {
+        self.next
+    }
+
+    #[inline]
+    pub(super) fn set_next(&mut self, next: u32) {
+        self.next = next;
+    }
+
+    /// An entry has no path here.
+    #[inline]
+    pub(super) fn is_empty(self) -> bool {
+        self.attr & NO_ATTR == NO_ATTR
+    }
+}
+
+impl From<Path> for Packed {
+    #[inline]
+    fn from(path: Path) -> Self {
+        let marks = if path.multipath { MULTIPATH } else { 0 } | if path.tied { TIED } else { 0 };
+        Self {
+            attr: path.attr & NO_ATTR | u32::from(path.reason) << ATTR_BITS,
+            source: path.source & LOCAL | u32::from(path.generation) << SOURCE_BITS | marks,
+            path_id: path.path_id,
+            next: path.next,
+        }
+    }
+}
+
+impl Default for Packed {
+    fn default() -> Self {
+        Path::default().into()
+    }
+}
+
 /// What distinguishes one best path from another towards peers.
 pub(crate) type BestKey = Option<(u32, u32)>;
 
@@ -96,7 +173,7 @@ pub(crate) struct Entry<A> {
     pub(super) address: A,
     /// Position of its newest change in the log, cut.
     pub(super) seq: u32,
-    pub(super) first: Path,
+    pub(super) first: Packed,
     pub(super) len: u8,
     pub(super) flags: u8,
     /// A bit for each source that has a path here, and for those that share it: see [`source_bit`].
@@ -121,10 +198,16 @@ impl<A: Key> Entry<A> {
         self.address.cidr(self.len)
     }
 
+    /// The first path, empty if there is none.
+    #[inline]
+    pub(super) fn first(&self) -> Path {
+        self.first.path()
+    }
+
     /// The best path, if any is usable.
     #[inline]
-    pub(crate) fn best(&self) -> Option<&Path> {
-        (self.flags & flag::BEST != 0).then_some(&self.first)
+    pub(crate) fn best(&self) -> Option<Path> {
+        (self.flags & flag::BEST != 0).then(|| self.first())
     }
 
     /// The first path is the best one; `ties`: others have its rank.
@@ -144,7 +227,7 @@ impl<A: Key> Entry<A> {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.first.attr == NO_ATTR
+        self.first.is_empty()
     }
 }
 
@@ -152,4 +235,30 @@ impl<A: Key> Entry<A> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LocalRoute {
     pub(crate) kind: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_packed_path_is_the_same_path(
+            (attr, source, path_id, next) in (0..=NO_ATTR, 0..=LOCAL, any::<u32>(), any::<u32>()),
+            (generation, reason, multipath, tied) in (any::<u8>(), 0..=REASON_MAX, any::<bool>(), any::<bool>()),
+        ) {
+            let path = Path { attr, source, path_id, next, generation, reason, multipath, tied };
+            let packed = Packed::from(path);
+            prop_assert_eq!(packed.path(), path);
+            prop_assert_eq!((packed.next(), packed.is_empty()), (next, attr == NO_ATTR));
+        }
+    }
+
+    #[test]
+    fn an_entry_is_small() {
+        assert_eq!((size_of::<Packed>(), size_of::<Entry<u32>>()), (16, 28), "there may be millions");
+        assert!(Packed::default().is_empty());
+    }
 }

@@ -4,6 +4,7 @@ use smallvec::SmallVec;
 use tortie_config::Cidr;
 
 use super::Shared;
+use super::entry::REASON_MAX;
 use super::source::Source;
 use crate::api::Import;
 use crate::attr::{Attributes, Edit, EditNextHop, Edits, community};
@@ -13,7 +14,7 @@ use crate::session::role;
 /// A path is used.
 pub(crate) const ACCEPTED: u8 = 0;
 
-/// Reasons by number: a path holds one octet.
+/// Reasons by number.
 #[derive(Debug, Default)]
 pub(crate) struct Reasons {
     all: Vec<(&'static str, u64)>,
@@ -25,8 +26,8 @@ impl Reasons {
         let at = match self.all.iter().position(|(r, _)| *r == reason) {
             Some(at) => at,
             None => {
-                // More reasons than an octet holds share the last number.
-                if self.all.len() < 254 {
+                // More reasons than a path can hold share the last number.
+                if self.all.len() < usize::from(REASON_MAX) {
                     self.all.push((reason, 0));
                 }
                 self.all.len() - 1

@@ -10,8 +10,8 @@ use super::index::{Index, mix};
 use super::pool::Pool;
 use crate::attr::{Attributes, community};
 
-/// No attribute set.
-pub(crate) const NO_ATTR: u32 = u32::MAX;
+/// No attribute set: the greatest number of 26 bits, which is what the index gives out numbers of.
+pub(crate) const NO_ATTR: u32 = (1 << 26) - 1;
 
 /// An attribute set with what the decision process reads of it, so that comparing touches one place.
 #[derive(Debug, Default)]

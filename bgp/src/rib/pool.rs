@@ -1,7 +1,7 @@
 //! Slots with stable numbers, in chunks that are given back when they are empty.
 
-/// Slots in a chunk.
-const CHUNK_BITS: u32 = 12;
+/// Slots in a chunk: so many that a chunk, which allocators map by itself, wastes little of its last page.
+const CHUNK_BITS: u32 = 14;
 const CHUNK: usize = 1 << CHUNK_BITS;
 
 /// Values by number. A `Vec` would copy itself while it grows and never shrink; a million routes come and go in here.
@@ -11,6 +11,8 @@ pub(crate) struct Pool<T> {
     /// Chunks with room, each once; the last one is filled first.
     partial: Vec<u32>,
     len: usize,
+    /// All numbers that ever were given out are below this.
+    limit: u32,
 }
 
 #[derive(Debug)]
@@ -21,7 +23,7 @@ struct Chunk<T> {
 
 impl<T> Default for Pool<T> {
     fn default() -> Self {
-        Self { chunks: Vec::new(), partial: Vec::new(), len: 0 }
+        Self { chunks: Vec::new(), partial: Vec::new(), len: 0, limit: 0 }
     }
 }
 
@@ -50,7 +52,9 @@ impl<T: Default> Pool<T> {
             Some(number) => *number,
             None => {
                 let number = u32::try_from(self.chunks.len()).unwrap_or(u32::MAX);
-                self.chunks.push(Chunk { items: Vec::new(), free: Vec::new() });
+                // The first one grows, for those who have little; copying the others while they grow would be in vain.
+                let room = if self.chunks.is_empty() { 0 } else { CHUNK };
+                self.chunks.push(Chunk { items: Vec::with_capacity(room), free: Vec::new() });
                 self.partial.push(number);
                 number
             }
@@ -71,7 +75,9 @@ impl<T: Default> Pool<T> {
         if chunk.free.is_empty() && chunk.items.len() == CHUNK {
             self.partial.pop();
         }
-        number << CHUNK_BITS | u32::from(item)
+        let id = number << CHUNK_BITS | u32::from(item);
+        self.limit = self.limit.max(id + 1);
+        id
     }
 
     /// Takes the value out of its slot, which must be in use.
@@ -95,9 +101,9 @@ impl<T: Default> Pool<T> {
         self.len
     }
 
-    /// All slot numbers are below this.
+    /// All slot numbers are below this; it never falls, as walks rely on.
     pub(crate) fn limit(&self) -> u32 {
-        u32::try_from(self.chunks.len() * CHUNK).unwrap_or(u32::MAX)
+        self.limit
     }
 
     /// All slots of all chunks with their numbers; free ones hold default values.
@@ -123,21 +129,21 @@ mod tests {
     #[test]
     fn slots_are_reused_and_chunks_given_back() {
         let mut pool = Pool::<u64>::default();
-        let ids: Vec<u32> = (0..10_000).map(|n| pool.insert(n)).collect();
-        assert_eq!(pool.len(), 10_000);
+        let ids: Vec<u32> = (0..40_000).map(|n| pool.insert(n)).collect();
+        assert_eq!(pool.len(), 40_000);
         let full = pool.memory();
         for id in &ids {
             assert!(pool.remove(*id).is_some());
         }
         assert_eq!(pool.len(), 0);
         assert!(pool.memory() < full / 20, "{} of {full}", pool.memory());
-        let mut again: Vec<u32> = (0..10_000).map(|n| pool.insert(n + 7)).collect();
-        assert_eq!(pool.limit(), 3 * 4096);
+        let mut again: Vec<u32> = (0..40_000).map(|n| pool.insert(n + 7)).collect();
+        assert_eq!(pool.limit(), 40_000);
         for (n, id) in (0..).zip(&again) {
             assert_eq!(pool.get(*id), Some(&(n + 7)));
         }
         again.sort_unstable();
         again.dedup();
-        assert_eq!(again.len(), 10_000);
+        assert_eq!(again.len(), 40_000);
     }
 }

@@ -10,8 +10,8 @@ use crate::api::{PeerId, PeerView};
 use crate::types::Family;
 use crate::wire::Role;
 
-/// The number that local routes carry instead of a peer's.
-pub(crate) const LOCAL: u32 = u32::MAX;
+/// The number that local routes carry instead of a peer's, above all of those: 22 bits.
+pub(crate) const LOCAL: u32 = (1 << 22) - 1;
 
 /// Refreshes that may begin before one has ended.
 const REFRESHES: u8 = 40;

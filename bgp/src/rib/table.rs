@@ -8,7 +8,7 @@ use tortie_config::Cidr;
 
 use super::Shared;
 use super::choice::{Change, Effect, Scope, count, duel, is_usable};
-use super::entry::{Entry, Key, LocalRoute, NO_PATH, Path, flag, source_bit};
+use super::entry::{Entry, Key, LocalRoute, NO_PATH, Packed, Path, flag, source_bit};
 use super::import::Judged;
 use super::index::{Index, MAX_ID};
 use super::intern::NO_ATTR;
@@ -22,7 +22,7 @@ use crate::api::Tag;
 pub(crate) struct Table<A> {
     pub(super) entries: Pool<Entry<A>>,
     pub(super) index: Index,
-    pub(super) paths: Pool<Path>,
+    pub(super) paths: Pool<Packed>,
     pub(crate) log: Log,
     pub(crate) locals: FxHashMap<(A, u8), LocalRoute>,
     /// Marks of inputs by slot, until the change is taken.
@@ -123,7 +123,7 @@ impl<A: Key> Table<A> {
         }
         // A position in the past, so that no reader takes it for news before it is logged.
         let seq = short(self.log.base().wrapping_sub(1));
-        let entry = Entry { address, seq, first: Path::default(), len, flags: flag::LIVE, sources: 0 };
+        let entry = Entry { address, seq, first: Packed::default(), len, flags: flag::LIVE, sources: 0 };
         let slot = self.entries.insert(entry);
         self.index.insert(address.hash(len), slot);
         Some(slot)
@@ -137,8 +137,8 @@ impl<A: Key> Table<A> {
 
     /// The paths of an entry, the best one first.
     pub(crate) fn paths(&self, entry: &Entry<A>) -> impl Iterator<Item = Path> {
-        let first = (entry.first.attr != NO_ATTR).then_some(entry.first);
-        std::iter::successors(first, |p| self.paths.get(p.next).copied())
+        let first = (!entry.is_empty()).then(|| entry.first());
+        std::iter::successors(first, |p| self.path_at(p.next))
     }
 
     /// Adds or replaces the path of `source` with this path identifier. The path takes its own reference to `attr`.
@@ -165,16 +165,16 @@ impl<A: Key> Table<A> {
             None
         } else if add_path {
             match self.replaced(shared, entry, &path) {
-                Ok(replaced) => replaced.and_then(|old| self.path_mut(slot, |p| p.is_same(&old))),
+                Ok(replaced) => replaced.and_then(|old| self.seek(entry, |p| p.is_same(&old))),
                 Err(TooMany) => return Announced::TooMany,
             }
         } else {
-            self.path_mut(slot, |p| p.source == source)
+            self.seek(entry, |p| p.source == source)
         };
-        if let Some(old) = replaced {
-            let before = *old;
+        if let Some((at, before)) = replaced {
             let renamed = add_path && !before.is_same(&path);
-            *old = Path { next: before.next, multipath: before.multipath, tied: before.tied, ..path };
+            let (multipath, tied) = (before.multipath, before.tied);
+            self.put(slot, at, Path { next: before.next, multipath, tied, ..path });
             let same = before.attr == attr && before.reason == reason;
             let was_valid = source == LOCAL
                 || shared
@@ -214,7 +214,7 @@ impl<A: Key> Table<A> {
         place.sources |= source_bit(path.source);
         if entry.is_empty() {
             self.prefix_count += 1;
-            place.first = path;
+            place.first = path.into();
             return self.redecide(shared, slot, Scope::All, change);
         }
         let effect = self.effect(shared, &entry, &path);
@@ -223,19 +223,20 @@ impl<A: Key> Table<A> {
             Effect::Decide(scope) => Some(scope),
         };
         let alone = scope == Some(Scope::Tied) && entry.flags & flag::TIES == 0;
-        let decided = if alone { duel(shared, A::FAMILY, &entry.first, &path) } else { None };
+        let before = entry.first();
+        let decided = if alone { duel(shared, A::FAMILY, &before, &path) } else { None };
         // Behind the first path, or in its place.
         let (first, second) = match (decided, effect) {
             (Some(decided), _) => decided,
             (None, Effect::Takes) => {
-                let before = Path { multipath: false, tied: false, ..entry.first };
-                (Path { multipath: true, tied: true, ..path }, before)
+                let lost = Path { multipath: false, tied: false, ..before };
+                (Path { multipath: true, tied: true, ..path }, lost)
             }
-            (None, _) => (entry.first, Path { tied: effect != Effect::None, ..path }),
+            (None, _) => (before, Path { tied: effect != Effect::None, ..path }),
         };
-        let next = self.paths.insert(Path { next: entry.first.next, ..second });
+        let next = self.paths.insert(Path { next: before.next, ..second }.into());
         if let Some(place) = self.entries.get_mut(slot) {
-            place.first = Path { next, ..first };
+            place.first = Path { next, ..first }.into();
             place.flags |= if decided.is_some() { flag::TIES } else { 0 };
         }
         match scope.filter(|_| decided.is_none()) {
@@ -248,7 +249,7 @@ impl<A: Key> Table<A> {
     fn replace(&mut self, shared: &mut Shared, slot: u32, old: &Path, new: &Path, change: Change) {
         let Some(entry) = self.entries.get(slot) else { return };
         // One that was tied may have kept others out, be it by its MED.
-        let effect = if old.tied || entry.first.is_same(new) {
+        let effect = if old.tied || entry.first().is_same(new) {
             Effect::Decide(Scope::All)
         } else {
             self.effect(shared, entry, new)
@@ -257,8 +258,8 @@ impl<A: Key> Table<A> {
             Effect::None => self.settle(shared, slot, change),
             Effect::Decide(Scope::All) => self.redecide(shared, slot, Scope::All, change),
             Effect::Takes | Effect::Decide(Scope::Tied) => {
-                if let Some(path) = self.path_mut(slot, |p| p.is_same(new)) {
-                    path.tied = true;
+                if let Some((at, path)) = self.seek(entry, |p| p.is_same(new)) {
+                    self.put(slot, at, Path { tied: true, ..path });
                 }
                 self.redecide(shared, slot, Scope::Tied, change);
             }
@@ -287,22 +288,36 @@ impl<A: Key> Table<A> {
         if equal.is_none() && count >= PATHS_MAX { Err(TooMany) } else { Ok(equal) }
     }
 
+    /// The hanging path of this number.
     #[inline]
-    fn path_mut(&mut self, slot: u32, is: impl Fn(&Path) -> bool) -> Option<&mut Path> {
-        let first = &mut self.entries.get_mut(slot)?.first;
-        if first.attr == NO_ATTR {
+    pub(super) fn path_at(&self, at: u32) -> Option<Path> {
+        self.paths.get(at).map(|p| p.path())
+    }
+
+    /// The first path of an entry for which `is` holds, and where it stands; [`NO_PATH`]: in the entry itself.
+    #[inline]
+    fn seek(&self, entry: &Entry<A>, is: impl Fn(&Path) -> bool) -> Option<(u32, Path)> {
+        if entry.is_empty() {
             return None;
         }
-        if is(first) {
-            return Some(first);
-        }
-        let mut at = first.next;
-        loop {
-            let path = *self.paths.get(at)?;
-            if is(&path) {
-                return self.paths.get_mut(at);
-            }
+        let (mut at, mut path) = (NO_PATH, entry.first());
+        while !is(&path) {
             at = path.next;
+            path = self.path_at(at)?;
+        }
+        Some((at, path))
+    }
+
+    /// Puts a path where [`Table::seek`] found one.
+    #[inline]
+    fn put(&mut self, slot: u32, at: u32, path: Path) {
+        let place = if at == NO_PATH {
+            self.entries.get_mut(slot).map(|e| &mut e.first)
+        } else {
+            self.paths.get_mut(at)
+        };
+        if let Some(place) = place {
+            *place = path.into();
         }
     }
 
@@ -339,18 +354,18 @@ impl<A: Key> Table<A> {
         let mut sources = 0;
         // Hanging paths first, so that one of those that stay can take the first place.
         let mut before = None;
-        let mut at = entry.first.next;
-        while let Some(path) = self.paths.get(at).copied() {
+        let mut at = entry.first.next();
+        while let Some(path) = self.path_at(at) {
             if gone(shared, &path) {
                 match before {
                     None => {
                         if let Some(entry) = self.entries.get_mut(slot) {
-                            entry.first.next = path.next;
+                            entry.first.set_next(path.next);
                         }
                     }
                     Some(before) => {
                         if let Some(before) = self.paths.get_mut(before) {
-                            before.next = path.next;
+                            before.set_next(path.next);
                         }
                     }
                 }
@@ -362,7 +377,7 @@ impl<A: Key> Table<A> {
             }
             at = path.next;
         }
-        let Some(first) = self.entries.get(slot).map(|e| e.first) else { return false };
+        let Some(first) = self.entries.get(slot).map(Entry::first) else { return false };
         if first.attr != NO_ATTR && gone(shared, &first) {
             removed.push(first);
             let heir = self.paths.remove(first.next).filter(|_| first.next != NO_PATH).unwrap_or_default();
@@ -395,7 +410,7 @@ impl<A: Key> Table<A> {
         // What had lost before MED is missed by nobody.
         let missed = removed.iter().any(|p| p.tied);
         let stays =
-            self.entries.get(slot).and_then(Entry::best).is_some_and(|p| is_usable(shared, A::FAMILY, p));
+            self.entries.get(slot).and_then(Entry::best).is_some_and(|p| is_usable(shared, A::FAMILY, &p));
         if missed || !stays {
             self.redecide(shared, slot, Scope::Tied, change);
         } else {
@@ -431,8 +446,9 @@ impl<A: Key> Table<A> {
             if (attr, reason) == (path.attr, path.reason) {
                 continue;
             }
-            let Some(place) = self.path_mut(slot, |p| p.is_same(&path)) else { continue };
-            (place.attr, place.reason) = (attr, reason);
+            let Some(entry) = self.entries.get(slot) else { continue };
+            let Some((at, path)) = self.seek(entry, |p| p.is_same(&path)) else { continue };
+            self.put(slot, at, Path { attr, reason, ..path });
             other = true;
             count(shared, A::FAMILY, path, false);
             count(shared, A::FAMILY, Path { reason, ..path }, true);

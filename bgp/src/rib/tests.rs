@@ -173,7 +173,7 @@ impl World {
         let lost = decide(&all.iter().map(|(_, c)| *c).collect::<Vec<_>>());
         let decided = || all.iter().zip(&lost);
         let best = decided().find(|(_, lost)| lost.is_none()).map(|((p, _), _)| *p);
-        assert_eq!(entry.best().map(key), best.as_ref().map(key));
+        assert_eq!(entry.best().as_ref().map(key), best.as_ref().map(key));
         let alone = best.is_some_and(|p| p.source == LOCAL);
         let used = |lost: Option<_>| if alone { lost.is_none() } else { is_multipath(lost) };
         let mut want: Vec<_> = decided().filter(|(_, lost)| used(**lost)).map(|((p, _), _)| key(p)).collect();
