@@ -22,6 +22,7 @@ mod acks;
 mod api;
 mod detect;
 mod dump;
+mod entries;
 mod link;
 mod netlink;
 mod nexthop;

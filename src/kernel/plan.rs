@@ -10,6 +10,7 @@ use std::net::IpAddr;
 use rustc_hash::FxHashSet;
 use tortie_config::Cidr;
 
+use super::entries::Slot;
 use super::netlink::Refusal;
 use super::nexthop::{self, Content};
 use super::objects::TargetId;
@@ -19,10 +20,26 @@ use super::table::{Known, Table, Want};
 /// One request to the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Op {
-    PutNexthop { id: u32, content: Content, put: nexthop::Put },
-    DeleteNexthop { id: u32 },
-    PutRoute { prefix: Cidr, what: What, put: route::Put },
-    DeleteRoute { prefix: Cidr, metric: u32 },
+    PutNexthop {
+        id: u32,
+        content: Content,
+        put: nexthop::Put,
+    },
+    DeleteNexthop {
+        id: u32,
+    },
+    PutRoute {
+        slot: Slot,
+        prefix: Cidr,
+        what: What,
+        put: route::Put,
+    },
+    /// Without a slot where it is a stray, of which the table says no more.
+    DeleteRoute {
+        slot: Option<Slot>,
+        prefix: Cidr,
+        metric: u32,
+    },
 }
 
 /// What a route is to say.
@@ -57,7 +74,7 @@ impl Op {
                 nexthop::encode_put(buf, flags, seq, *id, marks.protocol, content, *put);
             }
             Self::DeleteNexthop { id } => nexthop::encode_delete(buf, flags, seq, *id),
-            Self::PutRoute { prefix, what, put } => {
+            Self::PutRoute { prefix, what, put, .. } => {
                 let onlink = |g, i| around.needs_onlink(g, i);
                 let legs = match what {
                     What::Plain(target) => table.objects.legs(*target, &onlink),
@@ -70,7 +87,7 @@ impl Op {
                 };
                 route::encode_put(buf, flags, seq, prefix, marks.protocol, marks.metric, via, *put);
             }
-            Self::DeleteRoute { prefix, metric } => {
+            Self::DeleteRoute { prefix, metric, .. } => {
                 route::encode_delete(buf, flags, seq, prefix, marks.protocol, *metric);
             }
         }
@@ -124,8 +141,10 @@ pub(super) fn flush(
 /// The nexthop objects that dirty entries and dirty targets need, members before groups.
 fn nexthops(table: &mut Table, around: &dyn Surroundings) -> Vec<Op> {
     let mut targets = table.objects.take_dirty();
-    for prefix in table.dirty() {
-        if let Some(Want::Via(target, _)) = table.entries.get(prefix).map(|e| e.want) {
+    for slot in table.dirty() {
+        if let Some(Want::Via(target, _)) = table.entries.at(*slot).map(|(_, e)| e.want)
+            && targets.last() != Some(&target)
+        {
             targets.push(target);
         }
     }
@@ -141,16 +160,16 @@ fn nexthops(table: &mut Table, around: &dyn Surroundings) -> Vec<Op> {
 /// What brings the dirty entries right, given the nexthop objects that are there now.
 fn routes(table: &mut Table, around: &dyn Surroundings) -> Vec<Op> {
     let mut ops = Vec::new();
-    for prefix in table.take_dirty() {
-        let Some(entry) = table.entries.get(&prefix).copied() else { continue };
+    for slot in table.take_dirty() {
+        let Some((prefix, entry)) = table.entries.at(slot).copied() else { continue };
         if table.is_right(&entry) {
             table.failed.remove(&prefix);
-            table.tidy(prefix);
+            table.tidy(slot);
             continue;
         }
         let what = match entry.want {
             Want::Nothing(_) => {
-                ops.push(Op::DeleteRoute { prefix, metric: table.marks.metric });
+                ops.push(Op::DeleteRoute { slot: Some(slot), prefix, metric: table.marks.metric });
                 continue;
             }
             Want::Blackhole => What::Blackhole,
@@ -162,7 +181,7 @@ fn routes(table: &mut Table, around: &dyn Surroundings) -> Vec<Op> {
                     table.failed.insert(prefix, reason);
                     // Its id was taken by somebody: the next round comes with another one.
                     if table.objects.is_pending(target) {
-                        table.mark(prefix);
+                        table.mark(slot);
                     }
                     continue;
                 }
@@ -173,12 +192,12 @@ fn routes(table: &mut Table, around: &dyn Surroundings) -> Vec<Op> {
             continue;
         }
         let put = if entry.known == Known::Absent { route::Put::Add } else { route::Put::Replace };
-        ops.push(Op::PutRoute { prefix, what, put });
+        ops.push(Op::PutRoute { slot, prefix, what, put });
     }
     if table.swept {
-        ops.extend(
-            table.strays.keys().map(|(prefix, metric)| Op::DeleteRoute { prefix: *prefix, metric: *metric }),
-        );
+        let stray =
+            |(prefix, metric): &(Cidr, u32)| Op::DeleteRoute { slot: None, prefix: *prefix, metric: *metric };
+        ops.extend(table.strays.keys().map(stray));
     }
     ops
 }
@@ -198,13 +217,25 @@ fn settle(table: &mut Table, op: &Op, result: &Result<(), Refusal>) -> Option<St
             table.objects.put_done(*id, content, *put, result);
         }
         Op::DeleteNexthop { id } => table.objects.delete_done(*id, result),
-        Op::PutRoute { prefix, what, .. } => return put_settled(table, *prefix, *what, result),
-        Op::DeleteRoute { prefix, metric } => return delete_settled(table, *prefix, *metric, result),
+        Op::PutRoute { slot, prefix, what, .. } => return put_settled(table, *slot, *prefix, *what, result),
+        Op::DeleteRoute { slot: Some(slot), prefix, .. } => {
+            return delete_settled(table, *slot, *prefix, result);
+        }
+        Op::DeleteRoute { slot: None, prefix, metric } => {
+            table.strays.remove(&(*prefix, *metric));
+            return None;
+        }
     }
     result.as_ref().err().map(|r| r.text.clone())
 }
 
-fn put_settled(table: &mut Table, prefix: Cidr, what: What, result: &Result<(), Refusal>) -> Option<String> {
+fn put_settled(
+    table: &mut Table,
+    slot: Slot,
+    prefix: Cidr,
+    what: What,
+    result: &Result<(), Refusal>,
+) -> Option<String> {
     match result {
         Ok(()) => {
             let known = match what {
@@ -215,7 +246,7 @@ fn put_settled(table: &mut Table, prefix: Cidr, what: What, result: &Result<(), 
                     Known::Plain(target)
                 }
             };
-            table.set_known(prefix, known);
+            table.set_known(slot, known);
             table.failed.remove(&prefix);
             None
         }
@@ -223,7 +254,7 @@ fn put_settled(table: &mut Table, prefix: Cidr, what: What, result: &Result<(), 
             // EEXIST: something is there that was not known; EINVAL, ENOENT: the object went. A dump will tell.
             table.doubtful |= matches!(refusal.code, libc::EEXIST | libc::EINVAL | libc::ENOENT);
             if refusal.code == 0 {
-                table.set_known(prefix, Known::Gone);
+                table.set_known(slot, Known::Gone);
             }
             let text = if refusal.code == libc::EEXIST {
                 "another route has this prefix and metric".to_owned()
@@ -238,22 +269,18 @@ fn put_settled(table: &mut Table, prefix: Cidr, what: What, result: &Result<(), 
 
 fn delete_settled(
     table: &mut Table,
+    slot: Slot,
     prefix: Cidr,
-    metric: u32,
     result: &Result<(), Refusal>,
 ) -> Option<String> {
     let gone = match result {
         Ok(()) => true,
         Err(refusal) => matches!(refusal.code, libc::ESRCH | libc::ENOENT),
     };
-    if metric != table.marks.metric {
-        table.strays.remove(&(prefix, metric));
-        return None;
-    }
     if gone {
-        table.set_known(prefix, Known::Absent);
+        table.set_known(slot, Known::Absent);
         table.failed.remove(&prefix);
-        table.tidy(prefix);
+        table.tidy(slot);
         return None;
     }
     let text = result.as_ref().err().map(|r| r.text.clone())?;

@@ -77,7 +77,7 @@ impl Fake {
                 assert!(!used, "{id:#x} is deleted under a route or a group");
                 return if self.nexthops.remove(id).is_some() { Ok(()) } else { no(libc::ENOENT) };
             }
-            Op::PutRoute { prefix, what, put } => {
+            Op::PutRoute { prefix, what, put, .. } => {
                 let said = match what {
                     What::Blackhole => Said::Blackhole,
                     What::Nexthop(id) if self.nexthops.contains_key(id) => Said::Nexthop(*id),
@@ -99,7 +99,7 @@ impl Fake {
                 }
                 self.routes.insert(*prefix, said);
             }
-            Op::DeleteRoute { prefix, metric } => {
+            Op::DeleteRoute { prefix, metric, .. } => {
                 assert_eq!(*metric, MARKS.metric);
                 return if self.routes.remove(prefix).is_some() { Ok(()) } else { no(libc::ESRCH) };
             }

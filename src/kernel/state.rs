@@ -218,7 +218,7 @@ impl State {
                     !prefix.is_v4() && !route.legs.is_empty() && route.nexthop == 0 && at_our_place;
                 self.picture.remove_route(route);
                 if at_our_place {
-                    self.table.mark(prefix);
+                    self.table.mark_prefix(&prefix);
                 }
             }
             Event::Nexthop { nexthop, by } => {

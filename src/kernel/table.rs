@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 use tortie_config::Cidr;
 
 use super::api::Marks;
+use super::entries::{Entries, Slot};
 use super::objects::{Objects, TargetId};
 use super::route::{RTN_BLACKHOLE, RTN_UNICAST, Route};
 use crate::routing::{ChangeId, KernelRoute};
@@ -43,6 +44,13 @@ pub(super) enum Known {
     Strange,
 }
 
+impl Known {
+    /// The kernel holds something of ours.
+    pub(super) fn is_there(self) -> bool {
+        !matches!(self, Self::Absent | Self::Gone)
+    }
+}
+
 /// One prefix.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Entry {
@@ -56,6 +64,21 @@ pub(super) struct Entry {
     seen: bool,
     /// The change that made `want` what it is, its lower half: see [`Table::change_of`].
     change: u32,
+}
+
+impl Default for Entry {
+    fn default() -> Self {
+        Self {
+            learned: NO_SET,
+            want: Want::Nothing(None),
+            known: Known::Absent,
+            blackhole: false,
+            stale: false,
+            dirty: false,
+            seen: false,
+            change: 0,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -72,14 +95,14 @@ pub(super) type Decide<'a> = dyn FnMut(Cidr, &[IpAddr]) -> KernelRoute + 'a;
 pub(super) struct Table {
     pub(super) marks: Marks,
     pub(super) objects: Objects,
-    pub(super) entries: FxHashMap<Cidr, Entry>,
+    pub(super) entries: Entries,
     pub(super) failed: FxHashMap<Cidr, Box<str>>,
     /// Own protocol at another metric: of an earlier configuration, or somebody's doing.
     pub(super) strays: FxHashMap<(Cidr, u32), ()>,
     pub(super) swept: bool,
     /// The kernel disagreed with what was known: compare everything.
     pub(super) doubtful: bool,
-    dirty: Vec<Cidr>,
+    dirty: Vec<Slot>,
     sets: Vec<Option<HopSet>>,
     free_sets: Vec<SetId>,
     by_hops: FxHashMap<SmallVec<[IpAddr; 2]>, SetId>,
@@ -93,7 +116,7 @@ impl Table {
         Self {
             marks,
             objects: Objects::new(nexthop_objects, marks.nexthop_base),
-            entries: FxHashMap::default(),
+            entries: Entries::default(),
             failed: FxHashMap::default(),
             strays: FxHashMap::default(),
             swept: false,
@@ -119,12 +142,12 @@ impl Table {
     ) {
         let old = std::mem::replace(&mut self.blackholes, wanted.clone());
         for prefix in old.keys().filter(|p| !wanted.contains_key(p)) {
-            self.with_entry(*prefix, |e| e.blackhole = false);
-            self.decide(*prefix, change, decide);
+            let slot = self.with_entry(*prefix, |e| e.blackhole = false);
+            self.decide(slot, change, decide);
         }
         for (prefix, change) in wanted.iter().filter(|(p, _)| !old.contains_key(p)) {
-            self.with_entry(*prefix, |e| (e.blackhole, e.stale) = (true, false));
-            self.decide(*prefix, *change, decide);
+            let slot = self.with_entry(*prefix, |e| (e.blackhole, e.stale) = (true, false));
+            self.decide(slot, *change, decide);
         }
     }
 
@@ -146,12 +169,12 @@ impl Table {
     pub(super) fn learn(&mut self, prefix: Cidr, hops: &[IpAddr], change: ChangeId, decide: &mut Decide<'_>) {
         let set = if hops.is_empty() { NO_SET } else { self.acquire_set(hops) };
         let mut old = NO_SET;
-        self.with_entry(prefix, |e| {
+        let slot = self.with_entry(prefix, |e| {
             old = std::mem::replace(&mut e.learned, set);
             e.stale = false;
         });
         self.release_set(old);
-        self.decide(prefix, change, decide);
+        self.decide(slot, change, decide);
     }
 
     /// Decides again about all learned prefixes that `concerns`, given their next hops. Without a `change` of the store
@@ -169,10 +192,10 @@ impl Table {
         }
         let concerned =
             |e: &Entry| usize::try_from(e.learned).is_ok_and(|i| sets.get(i).copied().unwrap_or_default());
-        let prefixes: Vec<Cidr> =
-            self.entries.iter().filter(|(_, e)| concerned(e)).map(|(p, _)| *p).collect();
-        for prefix in prefixes {
-            self.decide(prefix, change, decide);
+        let slots: Vec<Slot> =
+            self.entries.iter().filter(|(.., e)| concerned(e)).map(|(slot, ..)| slot).collect();
+        for slot in slots {
+            self.decide(slot, change, decide);
         }
     }
 
@@ -181,8 +204,8 @@ impl Table {
         self.sets.iter().flatten().flat_map(|s| s.hops.iter().copied())
     }
 
-    fn decide(&mut self, prefix: Cidr, change: ChangeId, decide: &mut Decide<'_>) {
-        let Some(entry) = self.entries.get(&prefix).copied() else { return };
+    fn decide(&mut self, slot: Slot, change: ChangeId, decide: &mut Decide<'_>) {
+        let Some((prefix, entry)) = self.entries.at(slot).copied() else { return };
         let want = if entry.blackhole {
             Want::Blackhole
         } else if let Some(set) = self.set(entry.learned) {
@@ -202,13 +225,13 @@ impl Table {
             self.objects.release(old);
         }
         let change = self.lower_half(change);
-        if let Some(e) = self.entries.get_mut(&prefix) {
+        if let Some(e) = self.entries.at_mut(slot) {
             if e.want != want && change != 0 {
                 e.change = change;
             }
             e.want = want;
         }
-        self.mark(prefix);
+        self.mark(slot);
     }
 
     fn lower_half(&mut self, change: ChangeId) -> u32 {
@@ -226,17 +249,12 @@ impl Table {
         ChangeId(self.newest.0.wrapping_sub(before))
     }
 
-    fn with_entry(&mut self, prefix: Cidr, change: impl FnOnce(&mut Entry)) {
-        change(self.entries.entry(prefix).or_insert(Entry {
-            learned: NO_SET,
-            want: Want::Nothing(None),
-            known: Known::Absent,
-            blackhole: false,
-            stale: false,
-            dirty: false,
-            seen: false,
-            change: 0,
-        }));
+    fn with_entry(&mut self, prefix: Cidr, change: impl FnOnce(&mut Entry)) -> Slot {
+        let slot = self.entries.find_or_add(prefix);
+        if let Some(entry) = self.entries.at_mut(slot) {
+            change(entry);
+        }
+        slot
     }
 
     fn set(&self, id: SetId) -> Option<&HopSet> {
@@ -294,8 +312,8 @@ impl Table {
             return;
         }
         let known = self.read(route);
-        self.with_entry(route.prefix, |e| e.stale = true);
-        self.set_known(route.prefix, known);
+        let slot = self.with_entry(route.prefix, |e| e.stale = true);
+        self.set_known(slot, known);
     }
 
     /// A route of a later dump; true when it is not what was known.
@@ -305,15 +323,15 @@ impl Table {
             return self.note_stray(route) && news;
         }
         let known = self.read(route);
-        let before = self.entries.get(&route.prefix).map_or(Known::Absent, |e| e.known);
+        let mut before = Known::Absent;
+        let slot = self.with_entry(route.prefix, |e| (e.seen, before) = (true, e.known));
         let differs = before != known;
         if differs {
-            self.set_known(route.prefix, known);
-            self.mark(route.prefix);
+            self.set_known(slot, known);
+            self.mark(slot);
         } else {
             self.release_known(known);
         }
-        self.with_entry(route.prefix, |e| e.seen = true);
         differs
     }
 
@@ -326,28 +344,33 @@ impl Table {
 
     /// After a complete dump: what it did not show is gone. Gives the first of them and how many.
     pub(super) fn end_compare(&mut self) -> (usize, Option<Cidr>) {
-        let missing: Vec<Cidr> = self
+        let missing: Vec<Slot> = self
             .entries
             .iter()
-            .filter(|(_, e)| !e.seen && !matches!(e.known, Known::Absent | Known::Gone))
-            .map(|(p, _)| *p)
+            .filter(|(.., e)| !e.seen && e.known.is_there())
+            .map(|(slot, ..)| slot)
             .collect();
-        for prefix in &missing {
-            self.lose(*prefix);
+        for slot in &missing {
+            self.lose_at(*slot);
         }
-        (missing.len(), missing.first().copied())
+        let first = missing.first().and_then(|slot| self.entries.at(*slot));
+        (missing.len(), first.map(|(prefix, _)| *prefix))
     }
 
     /// The kernel no longer has our route of this prefix; true when that is news.
     pub(super) fn lose(&mut self, prefix: Cidr) -> bool {
-        match self.entries.get(&prefix).map(|e| e.known) {
-            None | Some(Known::Absent | Known::Gone) => false,
-            Some(_) => {
-                self.set_known(prefix, Known::Gone);
-                self.mark(prefix);
+        match self.entries.find(&prefix) {
+            Some(slot) if self.entries.at(slot).is_some_and(|(_, e)| e.known.is_there()) => {
+                self.lose_at(slot);
                 true
             }
+            _ => false,
         }
+    }
+
+    fn lose_at(&mut self, slot: Slot) {
+        self.set_known(slot, Known::Gone);
+        self.mark(slot);
     }
 
     /// Own nexthop objects are gone, and with them the routes that named them; gives how many routes.
@@ -360,14 +383,14 @@ impl Table {
             return 0;
         }
         gone.sort_unstable();
-        let lost: Vec<Cidr> = self
+        let lost: Vec<Slot> = self
             .entries
             .iter()
-            .filter(|(_, e)| matches!(e.known, Known::Nexthop(id) if gone.binary_search(&id).is_ok()))
-            .map(|(p, _)| *p)
+            .filter(|(.., e)| matches!(e.known, Known::Nexthop(id) if gone.binary_search(&id).is_ok()))
+            .map(|(slot, ..)| slot)
             .collect();
-        for prefix in &lost {
-            self.lose(*prefix);
+        for slot in &lost {
+            self.lose_at(*slot);
         }
         lost.len()
     }
@@ -400,9 +423,9 @@ impl Table {
     }
 
     /// Takes over the reference that a plain `known` comes with.
-    pub(super) fn set_known(&mut self, prefix: Cidr, known: Known) {
-        let mut old = Known::Absent;
-        self.with_entry(prefix, |e| old = std::mem::replace(&mut e.known, known));
+    pub(super) fn set_known(&mut self, slot: Slot, known: Known) {
+        let Some(entry) = self.entries.at_mut(slot) else { return self.release_known(known) };
+        let old = std::mem::replace(&mut entry.known, known);
         if let Known::Nexthop(id) = known {
             self.objects.count_route(id, true);
         }
@@ -425,22 +448,29 @@ impl Table {
 
     // Dirty entries.
 
-    pub(super) fn mark(&mut self, prefix: Cidr) {
-        if let Some(entry) = self.entries.get_mut(&prefix)
+    pub(super) fn mark(&mut self, slot: Slot) {
+        if let Some(entry) = self.entries.at_mut(slot)
             && !std::mem::replace(&mut entry.dirty, true)
         {
-            self.dirty.push(prefix);
+            self.dirty.push(slot);
         }
     }
 
-    pub(super) fn dirty(&self) -> &[Cidr] {
+    /// Marks the entry of a prefix, if there is one.
+    pub(super) fn mark_prefix(&mut self, prefix: &Cidr) {
+        if let Some(slot) = self.entries.find(prefix) {
+            self.mark(slot);
+        }
+    }
+
+    pub(super) fn dirty(&self) -> &[Slot] {
         &self.dirty
     }
 
-    pub(super) fn take_dirty(&mut self) -> Vec<Cidr> {
+    pub(super) fn take_dirty(&mut self) -> Vec<Slot> {
         let dirty = std::mem::take(&mut self.dirty);
-        for prefix in &dirty {
-            if let Some(entry) = self.entries.get_mut(prefix) {
+        for slot in &dirty {
+            if let Some(entry) = self.entries.at_mut(*slot) {
                 entry.dirty = false;
             }
         }
@@ -452,7 +482,7 @@ impl Table {
         self.objects.retry();
         let failed: Vec<Cidr> = self.failed.keys().copied().collect();
         for prefix in failed {
-            self.mark(prefix);
+            self.mark_prefix(&prefix);
         }
     }
 
@@ -460,24 +490,26 @@ impl Table {
     pub(super) fn sweep(&mut self) -> usize {
         self.swept = true;
         self.objects.sweep();
-        let stale: Vec<Cidr> = self.entries.iter().filter(|(_, e)| e.stale).map(|(p, _)| *p).collect();
-        for prefix in &stale {
-            self.with_entry(*prefix, |e| e.stale = false);
-            self.mark(*prefix);
+        let stale: Vec<Slot> = self.entries.iter().filter(|(.., e)| e.stale).map(|(slot, ..)| slot).collect();
+        for slot in &stale {
+            if let Some(entry) = self.entries.at_mut(*slot) {
+                entry.stale = false;
+            }
+            self.mark(*slot);
         }
         stale.len() + self.strays.len()
     }
 
     /// Drops an entry that nobody speaks of.
-    pub(super) fn tidy(&mut self, prefix: Cidr) {
-        if let Some(e) = self.entries.get(&prefix)
+    pub(super) fn tidy(&mut self, slot: Slot) {
+        if let Some((prefix, e)) = self.entries.at(slot)
             && e.learned == NO_SET
             && !e.blackhole
             && !e.dirty
-            && matches!(e.known, Known::Absent | Known::Gone)
+            && !e.known.is_there()
         {
-            self.entries.remove(&prefix);
-            self.failed.remove(&prefix);
+            self.failed.remove(prefix);
+            self.entries.remove(slot);
         }
     }
 }
@@ -493,7 +525,7 @@ mod tests {
         let decide: &mut Decide<'_> = &mut |_, _| KernelRoute::Withheld { reason: "unresolved" };
         let hop: IpAddr = "192.0.2.9".parse().unwrap();
         let [a, b, c] = ["10.0.0.0/26", "10.0.0.64/26", "10.0.0.128/26"].map(|p| p.parse::<Cidr>().unwrap());
-        let change = |table: &Table, p: &Cidr| table.change_of(&table.entries[p]).0;
+        let change = |table: &Table, p: &Cidr| table.change_of(table.entries.get(p).unwrap()).0;
         table.learn(a, &[hop], ChangeId(u64::from(u32::MAX) - 1), decide);
         table.learn(b, &[hop], ChangeId((1 << 32) + 7), decide);
         assert_eq!(change(&table, &a), u64::from(u32::MAX) - 1);

@@ -126,7 +126,7 @@ impl KernelView<'_> {
             nexthops: self.0.table.objects.count(),
             ..Counts::default()
         };
-        for (prefix, entry) in &self.0.table.entries {
+        for (_, prefix, entry) in self.0.table.entries.iter() {
             match self.condition(prefix, entry) {
                 Some(RouteCondition::Installed) => counts.installed += 1,
                 Some(RouteCondition::Pending | RouteCondition::Leaving) => counts.pending += 1,
@@ -148,12 +148,12 @@ impl KernelView<'_> {
 
     /// All prefixes that [`KernelView::route`] may know, in no order.
     pub fn prefixes(&self) -> impl Iterator<Item = Cidr> + '_ {
-        self.0.table.entries.keys().copied()
+        self.0.table.entries.iter().map(|(_, prefix, _)| *prefix)
     }
 
     /// All own prefixes, in no order.
     pub fn routes(&self) -> impl Iterator<Item = RouteState> + '_ {
-        self.0.table.entries.iter().filter_map(|(prefix, entry)| self.state_of(prefix, entry))
+        self.0.table.entries.iter().filter_map(|(_, prefix, entry)| self.state_of(prefix, entry))
     }
 
     /// The own prefix that covers an address and is in the kernel, the longest one.
@@ -163,8 +163,7 @@ impl KernelView<'_> {
         (0..=width).rev().find_map(|len| {
             let prefix = Cidr::new(addr, len).ok()?;
             let entry = self.0.table.entries.get(&prefix)?;
-            let there = !matches!(entry.known, Known::Absent | Known::Gone);
-            there.then(|| self.state_of(&prefix, entry)).flatten()
+            entry.known.is_there().then(|| self.state_of(&prefix, entry)).flatten()
         })
     }
 
@@ -191,7 +190,7 @@ impl KernelView<'_> {
     pub fn drift(&self, limit: usize) -> Drift {
         let table = &self.0.table;
         let mut wrong: Vec<(&Cidr, &Entry)> =
-            table.entries.iter().filter(|(_, e)| !table.is_right(e)).collect();
+            table.entries.iter().filter(|(.., e)| !table.is_right(e)).map(|(_, p, e)| (p, e)).collect();
         let count = wrong.len();
         wrong.sort_unstable_by_key(|(p, _)| **p);
         Drift { count, first: wrong.into_iter().take(limit).map(|(p, e)| describe(p, e)).collect() }
