@@ -124,6 +124,31 @@ fn change<T: CommunityKind>(communities: &mut Cow<'_, [T]>, change: &CommunityCh
     }
 }
 
+/// A route that is decided about. Most decisions ask for its prefix alone, and they are made for each of a million; what
+/// filters may look at besides is put together when there are some.
+pub trait Asked {
+    /// The prefix.
+    fn prefix(&self) -> Cidr;
+    /// How it came.
+    fn source(&self) -> RouteSource;
+    /// Calls `ask` with everything.
+    fn whole<T>(&self, ask: impl FnOnce(&FilterRoute<'_>) -> T) -> T;
+}
+
+impl Asked for FilterRoute<'_> {
+    fn prefix(&self) -> Cidr {
+        self.prefix
+    }
+
+    fn source(&self) -> RouteSource {
+        self.source
+    }
+
+    fn whole<T>(&self, ask: impl FnOnce(&FilterRoute<'_>) -> T) -> T {
+        ask(self)
+    }
+}
+
 /// A rule by its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RuleRef {
@@ -168,6 +193,12 @@ pub struct FilterAnswer {
     pub decider: Decider,
     /// The rules whose changes the route gets, in their order.
     pub changes: Changes,
+}
+
+impl FilterAnswer {
+    /// The answer of no filters.
+    pub(super) const NONE: Self =
+        Self { verdict: FilterVerdict::Continue, decider: Decider::End, changes: Changes::new_const() };
 }
 
 /// Rules with changes, in the order in which these are made.

@@ -24,7 +24,7 @@ use tortie_config::resource::{Community, RouteSource};
 
 use super::cover;
 use super::explain::{Recorder, Step, StepOutcome, fill_not_reached};
-use super::filter::{Changes, Direction, FilterRoute, FilterVerdict};
+use super::filter::{Asked, Changes, Direction, FilterAnswer, FilterVerdict};
 use super::types::{GateAnswer, PeerPolicy, PoolView, RoutingView};
 
 /// The export gates in their order.
@@ -50,12 +50,7 @@ impl RoutingView {
 ///
 /// `ebgp` says that the peer is in another AS (only `own-only` asks).
 #[must_use]
-pub fn export_gate(
-    view: &RoutingView,
-    policy: &PeerPolicy,
-    ebgp: bool,
-    route: &FilterRoute<'_>,
-) -> GateAnswer {
+pub fn export_gate(view: &RoutingView, policy: &PeerPolicy, ebgp: bool, route: &impl Asked) -> GateAnswer {
     decide_export(view, policy, ebgp, route, &mut ())
 }
 
@@ -65,7 +60,7 @@ pub fn explain_export(
     view: &RoutingView,
     policy: &PeerPolicy,
     ebgp: bool,
-    route: &FilterRoute<'_>,
+    route: &impl Asked,
 ) -> (GateAnswer, Vec<Step>) {
     let mut steps = Vec::new();
     let answer = decide_export(view, policy, ebgp, route, &mut steps);
@@ -78,14 +73,14 @@ fn decide_export(
     view: &RoutingView,
     policy: &PeerPolicy,
     ebgp: bool,
-    route: &FilterRoute<'_>,
+    route: &impl Asked,
     rec: &mut impl Recorder,
 ) -> GateAnswer {
-    let prefix = route.prefix;
+    let prefix = route.prefix();
     let block = cover::in_set(&view.own_blocks, &prefix);
     if block == Some(&prefix) {
         rec.step("own-block", StepOutcome::Yes, || format!("{prefix} is a block of this host"));
-        let answer = view.filters.ask(&policy.filters, Direction::Export, route);
+        let answer = ask(view, policy, Direction::Export, route);
         rec.step(FILTER, StepOutcome::Passed, || {
             let text = view.filters.describe(&policy.filters, Direction::Export, &answer);
             format!("asked for changes only, as a block of this host is always announced: {text}")
@@ -102,7 +97,7 @@ fn decide_export(
     }
     rec.step("inside-own-block", StepOutcome::Passed, || "not inside an own block".to_owned());
 
-    if policy.own_only && ebgp && route.source != RouteSource::Local {
+    if policy.own_only && ebgp && route.source() != RouteSource::Local {
         rec.step("own-only", StepOutcome::No, || {
             "the peer has own_only and this route was learned".to_owned()
         });
@@ -114,7 +109,7 @@ fn decide_export(
         (true, true) => "the route is our own".to_owned(),
     });
 
-    let answer = view.filters.ask(&policy.filters, Direction::Export, route);
+    let answer = ask(view, policy, Direction::Export, route);
     let text = || view.filters.describe(&policy.filters, Direction::Export, &answer);
     match answer.verdict {
         FilterVerdict::Accept => {
@@ -141,6 +136,14 @@ fn decide_export(
     rec.step("pool", StepOutcome::Passed, || "inside no pool".to_owned());
     rec.step("none", StepOutcome::No, || "no gate announces it".to_owned());
     withhold("none")
+}
+
+/// What the peer's filters say; most have none.
+fn ask(view: &RoutingView, policy: &PeerPolicy, direction: Direction, route: &impl Asked) -> FilterAnswer {
+    if policy.filters.is_empty() {
+        return FilterAnswer::NONE;
+    }
+    route.whole(|whole| view.filters.ask(&policy.filters, direction, whole))
 }
 
 fn announce(view: &RoutingView, gate: &'static str, prefix: Cidr, changes: Changes) -> GateAnswer {
@@ -174,11 +177,7 @@ fn withhold(gate: &'static str) -> GateAnswer {
 ///
 /// # Errors
 /// A stable reason: [`OWN_ENDPOINT`], [`INSIDE_POOL`] or [`FILTER`].
-pub fn import(
-    view: &RoutingView,
-    policy: &PeerPolicy,
-    route: &FilterRoute<'_>,
-) -> Result<Changes, &'static str> {
+pub fn import(view: &RoutingView, policy: &PeerPolicy, route: &impl Asked) -> Result<Changes, &'static str> {
     decide_import(view, policy, route, &mut ())
 }
 
@@ -186,7 +185,7 @@ pub fn import(
 pub fn explain_import(
     view: &RoutingView,
     policy: &PeerPolicy,
-    route: &FilterRoute<'_>,
+    route: &impl Asked,
 ) -> (Result<Changes, &'static str>, Vec<Step>) {
     let mut steps = Vec::new();
     let answer = decide_import(view, policy, route, &mut steps);
@@ -197,10 +196,10 @@ pub fn explain_import(
 fn decide_import(
     view: &RoutingView,
     policy: &PeerPolicy,
-    route: &FilterRoute<'_>,
+    route: &impl Asked,
     rec: &mut impl Recorder,
 ) -> Result<Changes, &'static str> {
-    let prefix = route.prefix;
+    let prefix = route.prefix();
     if prefix.is_host() && view.endpoint_addresses.contains(&prefix.addr()) {
         rec.step(OWN_ENDPOINT, StepOutcome::No, || {
             format!("an endpoint of this host holds {}", prefix.addr())
@@ -220,7 +219,7 @@ fn decide_import(
                 .to_owned()
         }),
     }
-    let answer = view.filters.ask(&policy.filters, Direction::Import, route);
+    let answer = ask(view, policy, Direction::Import, route);
     let text = || view.filters.describe(&policy.filters, Direction::Import, &answer);
     match answer.verdict {
         FilterVerdict::Reject => {
@@ -239,6 +238,7 @@ mod tests {
 
     use proptest::prelude::*;
 
+    use super::super::filter::FilterRoute;
     use super::*;
     use crate::routing::cover::tests::prefix;
     use crate::routing::types::PrefixAdvertisement;

@@ -36,7 +36,9 @@ mod tests;
 mod types;
 
 pub use explain::{Step, StepOutcome};
-pub use filter::{Changes, Decider, Direction, FilterAnswer, FilterRoute, FilterVerdict, Filters, RuleRef};
+pub use filter::{
+    Asked, Changes, Decider, Direction, FilterAnswer, FilterRoute, FilterVerdict, Filters, RuleRef,
+};
 pub use forward::{explain_kernel_route, kernel_route};
 pub use gates::{
     EXPORT_GATES, FILTER, INSIDE_POOL, OWN_ENDPOINT, explain_export, explain_import, export_gate, import,

@@ -14,7 +14,7 @@ use tortie_config::resource::{
 };
 
 use crate::routing::{
-    self, Changes, Direction, FilterRoute, OriginKind, PeerPolicy, RoutingView, RuleRef, StepOutcome,
+    self, Asked, Changes, Direction, FilterRoute, OriginKind, PeerPolicy, RoutingView, RuleRef, StepOutcome,
 };
 
 /// The distinct [`PeerPolicy`] values so far. A value's number never changes, so that policies of different age may
@@ -77,47 +77,59 @@ impl ViewPolicy {
             all => all.iter().filter_map(of).flat_map(|edits| edits.as_slice().iter().cloned()).collect(),
         }
     }
+}
 
-    /// Calls `answer` with the route as routing sees it; without filters nobody asks for more than the prefix.
-    fn on_import<T>(
-        &self,
-        from: &PeerView<'_>,
-        policy: &PeerPolicy,
-        prefix: Cidr,
-        attributes: &Attributes,
-        answer: impl FnOnce(&FilterRoute<'_>) -> T,
-    ) -> T {
-        let mut route = FilterRoute::local(prefix);
-        if policy.filters.is_empty() {
-            route.source = source(from);
-            return answer(&route);
-        }
-        let path: SmallVec<[u32; 16]> = attributes.as_path.ases().collect();
-        let prepend_as = from.ebgp.then_some(from.asn);
-        answer(&seen(FilterRoute { prepend_as, ..route }, attributes, &path, from))
+/// A received route as routing sees it.
+struct Received<'a> {
+    from: &'a PeerView<'a>,
+    prefix: Cidr,
+    attributes: &'a Attributes,
+}
+
+impl Asked for Received<'_> {
+    fn prefix(&self) -> Cidr {
+        self.prefix
     }
 
-    /// See [`Self::on_import`].
-    fn on_export<T>(
-        &self,
-        to: &PeerView<'_>,
-        policy: &PeerPolicy,
-        route: &RouteView<'_>,
-        answer: impl FnOnce(&FilterRoute<'_>) -> T,
-    ) -> T {
-        let mut plain = FilterRoute::local(route.prefix);
-        let from = route.from.as_ref();
-        if policy.filters.is_empty() {
-            plain.source = from.map_or(RouteSource::Local, source);
-            return answer(&plain);
-        }
-        let plain = FilterRoute { prepend_as: to.ebgp.then_some(to.local_asn), ..plain };
-        let path: SmallVec<[u32; 16]> = route.attributes.as_path.ases().collect();
-        match from {
-            Some(from) => answer(&seen(plain, route.attributes, &path, from)),
-            None => answer(&FilterRoute {
-                communities: Cow::Borrowed(&route.attributes.communities),
-                large: Cow::Borrowed(&route.attributes.large_communities),
+    fn source(&self) -> RouteSource {
+        source(self.from)
+    }
+
+    fn whole<T>(&self, ask: impl FnOnce(&FilterRoute<'_>) -> T) -> T {
+        let path: SmallVec<[u32; 16]> = self.attributes.as_path.ases().collect();
+        let prepend_as = self.from.ebgp.then_some(self.from.asn);
+        let route = FilterRoute { prepend_as, ..FilterRoute::local(self.prefix) };
+        ask(&seen(route, self.attributes, &path, self.from))
+    }
+}
+
+/// A best path on its way to a peer, as routing sees it.
+struct Leaving<'a> {
+    to: &'a PeerView<'a>,
+    route: &'a RouteView<'a>,
+}
+
+impl Asked for Leaving<'_> {
+    fn prefix(&self) -> Cidr {
+        self.route.prefix
+    }
+
+    fn source(&self) -> RouteSource {
+        self.route.from.as_ref().map_or(RouteSource::Local, source)
+    }
+
+    fn whole<T>(&self, ask: impl FnOnce(&FilterRoute<'_>) -> T) -> T {
+        let attributes = self.route.attributes;
+        let prepend_as = self.to.ebgp.then_some(self.to.local_asn);
+        let plain = FilterRoute { prepend_as, ..FilterRoute::local(self.route.prefix) };
+        match &self.route.from {
+            Some(from) => {
+                let path: SmallVec<[u32; 16]> = attributes.as_path.ases().collect();
+                ask(&seen(plain, attributes, &path, from))
+            }
+            None => ask(&FilterRoute {
+                communities: Cow::Borrowed(&attributes.communities),
+                large: Cow::Borrowed(&attributes.large_communities),
                 ..plain
             }),
         }
@@ -165,10 +177,7 @@ fn seen<'a>(
 impl Policy for ViewPolicy {
     fn import(&self, from: &PeerView<'_>, prefix: Cidr, attributes: &Attributes) -> Import {
         let answer = self.classes.with(from.class, |policy| {
-            let answer = self.on_import(from, policy, prefix, attributes, |route| {
-                routing::import(&self.view, policy, route)
-            });
-            match answer {
+            match routing::import(&self.view, policy, &Received { from, prefix, attributes }) {
                 Ok(changes) if changes.is_empty() => Import::Accept,
                 Ok(changes) => Import::AcceptWith(self.edits(policy, 0, &changes)),
                 Err(reason) => Import::Reject(reason),
@@ -179,9 +188,7 @@ impl Policy for ViewPolicy {
 
     fn export(&self, to: &PeerView<'_>, route: &RouteView<'_>) -> Export {
         let answer = self.classes.with(to.class, |policy| {
-            let answer = self.on_export(to, policy, route, |route| {
-                routing::export_gate(&self.view, policy, to.ebgp, route)
-            });
+            let answer = routing::export_gate(&self.view, policy, to.ebgp, &Leaving { to, route });
             if !answer.accept {
                 return Export::withhold(answer.gate);
             }
@@ -198,20 +205,18 @@ impl Policy for ViewPolicy {
 
     fn describe_import(&self, from: &PeerView<'_>, prefix: Cidr, attributes: &Attributes) -> String {
         let answer = self.classes.with(from.class, |policy| {
-            self.on_import(from, policy, prefix, attributes, |route| {
-                let (answer, steps) = routing::explain_import(&self.view, policy, route);
-                told(answer.err().unwrap_or("accepted"), &steps)
-            })
+            let route = Received { from, prefix, attributes };
+            let (answer, steps) = routing::explain_import(&self.view, policy, &route);
+            told(answer.err().unwrap_or("accepted"), &steps)
         });
         answer.unwrap_or_else(|| UNKNOWN_CLASS.into())
     }
 
     fn describe_export(&self, to: &PeerView<'_>, route: &RouteView<'_>) -> String {
         let answer = self.classes.with(to.class, |policy| {
-            self.on_export(to, policy, route, |route| {
-                let (answer, steps) = routing::explain_export(&self.view, policy, to.ebgp, route);
-                told(answer.gate, &steps)
-            })
+            let (answer, steps) =
+                routing::explain_export(&self.view, policy, to.ebgp, &Leaving { to, route });
+            told(answer.gate, &steps)
         });
         answer.unwrap_or_else(|| UNKNOWN_CLASS.into())
     }
