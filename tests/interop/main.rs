@@ -23,3 +23,4 @@ mod sessions;
 mod tables;
 mod two_hosts;
 mod unnumbered;
+mod uplinks;

@@ -1,4 +1,5 @@
-//! A session whose other end takes nothing any more (RFC 9687): ours with daemons that were stopped, theirs with us.
+//! A session whose other end says nothing (RFC 4271 6.5) or takes nothing any more (RFC 9687): ours with daemons that were
+//! stopped, theirs with us.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -11,7 +12,7 @@ use tortie_bgp::wire::{Capabilities, Families, Open, write_keepalive};
 use tortie_bgp::{DownCode, Family, RouterId, State};
 
 use crate::net;
-use crate::node::{Node, intent, wait};
+use crate::node::{Node, SOON, intent, wait};
 use crate::rig::{Kind, Them, Wish, us};
 
 /// Routes enough to fill the buffers that [`small_buffers`] leaves, and those that daemons ask for.
@@ -29,53 +30,116 @@ fn blocks() -> Vec<String> {
     (0..MANY).map(|n| format!("10.{}.{}.{}/32", 128 + n / 65536, n / 256 % 256, n % 256)).collect()
 }
 
-/// All daemons at once, each with a session without keepalives (a hold time of 0), are stopped before they have taken all
-/// routes: what ends the sessions is our send hold timer.
-#[test]
-fn send_hold_timer_ends_sessions_with_stopped_daemons() {
-    let kinds = [Kind::Bird, Kind::Gobgp, Kind::Frr, Kind::Openbgpd, Kind::Exabgp];
-    if !Them::enter_for(&kinds) {
-        return;
+const KINDS: [Kind; 5] = [Kind::Bird, Kind::Gobgp, Kind::Frr, Kind::Openbgpd, Kind::Exabgp];
+
+/// All daemons at once, each with a session of this hold time, and all stopped now.
+fn stopped(hold: Duration) -> Option<(Node, Vec<Them>)> {
+    if !Them::enter_for(&KINDS) {
+        return None;
     }
     small_buffers();
     let mut ours = us(Kind::Bird, Wish::IPV4);
     ours.peers.clear();
     let mut all = Vec::new();
-    for kind in kinds {
+    for kind in KINDS {
         // Without a hold time GoBGP 3.10 gives itself none for writing, and ends the session: it has nothing to write.
-        let more = if kind == Kind::Gobgp {
-            "[global.apply-policy.config]\ndefault-export-policy = \"reject-route\"\n"
-        } else {
-            ""
-        };
-        let Some(them) = Them::start_here(kind, Wish { more, ..Wish::IPV4 }) else { return };
+        let reject = "[global.apply-policy.config]\ndefault-export-policy = \"reject-route\"\n";
+        let more = if kind == Kind::Gobgp { reject } else { "" };
+        let them = Them::start_here(kind, Wish { more, ..Wish::IPV4 })?;
         let mut peer = us(kind, Wish::IPV4).peers.remove("them").unwrap();
-        (peer.hold_time, peer.send_hold_time) = (Duration::ZERO, Some(Duration::from_secs(2)));
+        (peer.hold_time, peer.send_hold_time) = (hold, Some(Duration::from_secs(2)));
         ours.peers.insert(kind.at(), peer);
         all.push(them);
     }
-    let mut a = Node::start(ours);
-    for (kind, them) in kinds.into_iter().zip(&all) {
+    let a = Node::start(ours);
+    for (kind, them) in KINDS.into_iter().zip(&all) {
         wait(&format!("{kind:?} to come up"), || match a.peer(&kind.at()) {
             Some(p) if p.state == State::Established => Ok(()),
             p => Err(format!("{p:#?}\n{}", them.log())),
         });
-        assert!(a.peer(&kind.at()).unwrap().session.unwrap().hold_time.is_zero(), "{kind:?}");
+        assert_eq!(a.peer(&kind.at()).unwrap().session.unwrap().hold_time, hold, "{kind:?}");
     }
     for them in &all {
         them.stop();
     }
+    Some((a, all))
+}
+
+/// All sessions end like that.
+fn all_end(a: &Node, code: DownCode, notification: (u8, u8)) {
+    for kind in KINDS {
+        wait(&format!("the end with {kind:?}"), || match a.peer(&kind.at()).and_then(|p| p.last_down) {
+            Some((down, _)) if down.code == code && down.notification == Some(notification) => Ok(()),
+            other => Err(format!("{other:?}")),
+        });
+    }
+}
+
+/// Without keepalives (a hold time of 0), and before they have taken all routes: what ends the sessions is our send hold
+/// timer.
+#[test]
+fn send_hold_timer_ends_sessions_with_stopped_daemons() {
+    let Some((mut a, _all)) = stopped(Duration::ZERO) else { return };
     let blocks = blocks();
     let more = intent("192.0.2.1:1790", 64512, &blocks.iter().map(String::as_str).collect::<Vec<_>>());
     (a.intent.originated, a.intent.view) = (more.originated, more.view);
     a.apply();
-    for kind in kinds {
-        wait(&format!("the end with {kind:?}"), || match a.peer(&kind.at()).and_then(|p| p.last_down) {
-            Some((down, _)) if down.code == DownCode::SendHoldTimer && down.notification == Some((8, 0)) => {
-                Ok(())
-            }
-            other => Err(format!("{other:?}")),
-        });
+    all_end(&a, DownCode::SendHoldTimer, (8, 0));
+}
+
+#[test]
+fn hold_timer_ends_sessions_with_stopped_daemons() {
+    let Some((a, _all)) = stopped(Duration::from_secs(3)) else { return };
+    all_end(&a, DownCode::HoldTimer, (4, 0));
+}
+
+/// The octets of a peer of ours in AS 64512 until its session is up.
+fn greeting(hold: u16) -> Vec<u8> {
+    let capabilities = Capabilities {
+        multiprotocol: true,
+        families: Families::NONE.with(Family::Ipv4Unicast),
+        as4: Some(64512),
+        ..Capabilities::default()
+    };
+    let mut bytes = Vec::new();
+    Open { asn: 64512, hold_time: hold, router_id: RouterId(9), capabilities }.write(&mut bytes);
+    write_keepalive(&mut bytes);
+    bytes
+}
+
+/// A connection with it from 192.0.2.1.
+fn connect(kind: Kind) -> Socket {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    socket.bind(&SockAddr::from("192.0.2.1:0".parse::<SocketAddr>().unwrap())).unwrap();
+    let at: SocketAddr = format!("{}:1790", kind.at()).parse().unwrap();
+    wait("the connection", || socket.connect(&SockAddr::from(at)).map_err(|e| e.to_string()));
+    socket
+}
+
+/// A peer that greets all daemons and is silent then is told Hold Timer Expired by each.
+#[test]
+fn hold_timer_of_all_daemons_ends_sessions_with_a_silent_peer() {
+    if !Them::enter_for(&KINDS) {
+        return;
+    }
+    let mut all = Vec::new();
+    for kind in KINDS {
+        let Some(them) = Them::start_here(kind, Wish { passive: true, ..Wish::IPV4 }) else { return };
+        all.push(them);
+    }
+    let sockets: Vec<Socket> = KINDS.into_iter().map(connect).collect();
+    for socket in &sockets {
+        socket.set_read_timeout(Some(SOON)).unwrap();
+        let mut socket = socket;
+        socket.write_all(&greeting(3)).unwrap();
+    }
+    for (them, mut socket) in all.iter().zip(&sockets) {
+        let mut said = Vec::new();
+        let _ = socket.read_to_end(&mut said);
+        // NOTIFICATION, hold timer expired; some say more in its data.
+        let last = said.windows(5).rfind(|w| w[0] == 0 && w[1] >= 21 && w[2..] == [3, 4, 0]);
+        assert!(last.is_some(), "{:?}: {said:?}\n{}", them.kind, them.log());
     }
 }
 
@@ -146,21 +210,8 @@ fn drops_us(kind: Kind, wish: Wish, hold: u16, says: &str, mut clock: Option<Clo
     feed.peers.insert("them".into(), peer);
     let feed = Node::start(feed);
     them.up(&feed);
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-    socket.set_recv_buffer_size(4096).unwrap();
-    socket.bind(&SockAddr::from("192.0.2.1:0".parse::<SocketAddr>().unwrap())).unwrap();
-    let at: SocketAddr = format!("{}:1790", kind.at()).parse().unwrap();
-    wait("the connection", || socket.connect(&SockAddr::from(at)).map_err(|e| e.to_string()));
-    let capabilities = Capabilities {
-        multiprotocol: true,
-        families: Families::NONE.with(Family::Ipv4Unicast),
-        as4: Some(64512),
-        ..Capabilities::default()
-    };
-    let mut bytes = Vec::new();
-    Open { asn: 64512, hold_time: hold, router_id: RouterId(9), capabilities }.write(&mut bytes);
-    write_keepalive(&mut bytes);
-    (&socket).write_all(&bytes).unwrap();
+    let socket = connect(kind);
+    (&socket).write_all(&greeting(hold)).unwrap();
     // As much as an OPEN has.
     (&socket).read_exact(&mut [0; 29]).unwrap();
     let (start, mut keepalive) = (Instant::now(), Vec::new());
