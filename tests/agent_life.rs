@@ -421,6 +421,27 @@ fn health_and_metrics_answer_on_loopback_and_on_the_socket() {
     close("tortie_bgp_peers{type=\"mesh\",state=\"established\"}", 1.0);
     close("tortie_bgp_peers_expected{type=\"global\"}", 1.0);
     close("tortie_kernel_routes{state=\"installed\"}", 3.0);
+    // Pages one after the other are the whole list.
+    let list = |query: &str| {
+        let (code, body) = hosts.ask(1, "GET", &format!("/v1/routes{query}"), "").unwrap();
+        assert_eq!(code, 200, "{body}");
+        serde_json::from_str::<serde_json::Value>(&body).unwrap()
+    };
+    let prefixes = |list: &serde_json::Value| -> Vec<String> {
+        list["items"].as_array().unwrap().iter().map(|r| r["prefix"].as_str().unwrap().to_owned()).collect()
+    };
+    let (mut paged, mut page) = (Vec::new(), list("?max=1"));
+    loop {
+        paged.extend(prefixes(&page));
+        let Some(next) = page["next"].as_str().map(str::to_owned) else { break };
+        assert_eq!((page["items"].as_array().unwrap().len(), &page["more"]), (1, &true.into()), "{page}");
+        page = list(&format!("?max=1&after={next}"));
+    }
+    paged.sort();
+    let mut whole = prefixes(&list(""));
+    whole.sort();
+    assert_eq!((whole.len(), paged), (3, whole));
+    assert_eq!(hosts.ask(1, "GET", "/v1/routes?after=10.0.0.0/8", "").unwrap().0, 400);
     // A peer's label is the bare address.
     assert!(body.contains("peer=\"172.30.0.254\"") && body.contains("peer_as=\"65000\""), "{body}");
     assert!(!body.contains("172.30.0.254:179"), "{body}");

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwapOption;
 use tokio::sync::{mpsc, oneshot};
 use tortie_bgp::{Drain, Reset, RouteInfo, RouteMatch, RouteQuery as Question, RouteTable};
-use tortie_config::Cidr;
 
 use super::answers::{self, Cursor};
 use super::metrics::{self, Bgp};
@@ -28,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The loop of the core must have turned within this time for the process to count as alive.
 const ALIVE: i64 = 30;
 
-/// Places of the table that one question for routes looks at: a few milliseconds of the speaker's time, while few match.
+/// Places of a table that one question for routes looks at: a few milliseconds of its thread, while few match.
 const PLACES: u32 = 65_536;
 
 /// Which table a listing is of: the speaker's own where neither is named.
@@ -201,19 +200,6 @@ fn busy(text: &str) -> ApiError {
     ApiError { code: "busy".to_owned(), text: text.to_owned() }
 }
 
-fn parse_after(query: &RouteQuery) -> Result<Option<Cidr>, ApiError> {
-    query
-        .after
-        .as_deref()
-        .map(|text| {
-            text.parse().map_err(|e: tortie_config::CidrError| ApiError {
-                code: "invalid".into(),
-                text: e.to_string(),
-            })
-        })
-        .transpose()
-}
-
 #[async_trait::async_trait]
 impl Backend for Live {
     async fn status(&self) -> Arc<Status> {
@@ -309,12 +295,26 @@ impl Backend for Live {
 
     async fn kernel_routes(&self, query: RouteQuery) -> Result<List<KernelRouteRow>, ApiError> {
         let matching = status::KernelMatch::read(&query)?;
-        let after = parse_after(&query)?;
+        let mut at: Cursor = query.after.as_deref().map_or(Ok(Cursor::default()), str::parse)?;
         let max = query.max.unwrap_or(1_000).clamp(1, 10_000);
-        let (items, more) = self.kernel(move |view| status::kernel_rows(view, &matching, after, max)).await?;
+        let mut found = Vec::new();
+        // As of the BGP table.
+        let next = loop {
+            if found.len() >= max {
+                break Some(at);
+            }
+            let (left, place) = (max - found.len(), at.place);
+            let part = move |view: &KernelView<'_>| status::kernel_rows(view, &matching, place, PLACES, left);
+            let (part, next) = self.kernel(part).await?;
+            found.extend(part);
+            let Some(place) = next else { break None };
+            at.place = place;
+        };
+        found.sort_unstable_by_key(|(prefix, _)| *prefix);
+        let items = found.into_iter().map(|(_, row)| row).collect();
         let mut list = self.list("KernelRouteList", items).await;
-        list.more = more;
-        list.next = list.items.last().filter(|_| more).map(|row| row.prefix.clone());
+        list.more = next.is_some();
+        list.next = next.map(|at| at.to_string());
         Ok(list)
     }
 

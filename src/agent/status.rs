@@ -383,32 +383,21 @@ impl KernelMatch {
     }
 }
 
-/// Own routes, sorted, after `after`; whether there are more.
+/// Own routes from a place in the table on, as [`KernelView::walk`].
 pub(super) fn kernel_rows(
     view: &KernelView<'_>,
     matching: &KernelMatch,
-    after: Option<Cidr>,
+    from: u32,
+    places: u32,
     max: usize,
-) -> (Vec<KernelRouteRow>, bool) {
-    let mut prefixes: Vec<Cidr> = match matching {
-        KernelMatch::Exact(cidr) => vec![*cidr],
-        KernelMatch::Covering(addr) => view.own_covering(*addr).map(|r| r.prefix).into_iter().collect(),
-        KernelMatch::Within(cidr) => view.prefixes().filter(|p| cidr.covers(p)).collect(),
-        KernelMatch::All => view.prefixes().collect(),
+) -> (Vec<(Cidr, KernelRouteRow)>, Option<u32>) {
+    let (states, next) = match matching {
+        KernelMatch::Exact(cidr) => (view.route(cidr).into_iter().collect(), None),
+        KernelMatch::Covering(addr) => (view.own_covering(*addr).into_iter().collect(), None),
+        KernelMatch::Within(cidr) => view.walk(Some(*cidr), from, places, max),
+        KernelMatch::All => view.walk(None, from, places, max),
     };
-    prefixes.retain(|prefix| after.is_none_or(|after| *prefix > after));
-    // One more tells whether there are more. Only the least ones are put in order; prefixes without a state are few.
-    let (mut states, mut rest, wanted) = (Vec::new(), prefixes.as_mut_slice(), max + 1);
-    while states.len() < wanted && !rest.is_empty() {
-        let count = (wanted - states.len()).min(rest.len());
-        rest.select_nth_unstable(count - 1);
-        let (least, others) = rest.split_at_mut(count);
-        least.sort_unstable();
-        states.extend(least.iter().filter_map(|prefix| view.route(prefix)));
-        rest = others;
-    }
-    let more = states.len() > max;
-    (states.iter().take(max).map(|state| row(view, state)).collect(), more)
+    (states.iter().map(|state| (state.prefix, row(view, state))).collect(), next)
 }
 
 /// One address: our row and the foreign route that covers it.

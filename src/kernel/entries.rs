@@ -62,6 +62,26 @@ impl Entries {
         }
     }
 
+    /// What `of` makes of entries in the order of slots: at most `max`, from at most `slots` slots from `from` on; and where
+    /// to go on, `None` at the end.
+    pub(super) fn walk<T>(
+        &self,
+        from: Slot,
+        slots: u32,
+        max: usize,
+        mut of: impl FnMut(&Cidr, &Entry) -> Option<T>,
+    ) -> (Vec<T>, Option<Slot>) {
+        let last = self.slots.iter().next_back().and_then(|(slot, _)| Slot::try_from(slot).ok());
+        let limit = last.map_or(0, |slot| slot.saturating_add(1));
+        let end = from.saturating_add(slots).min(limit);
+        let (mut found, mut next) = (Vec::new(), from);
+        while next < end && found.len() < max {
+            found.extend(self.at(next).and_then(|(prefix, entry)| of(prefix, entry)));
+            next += 1;
+        }
+        (found, (next < limit).then_some(next))
+    }
+
     /// All entries, in no order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (Slot, &Cidr, &Entry)> {
         self.slots
@@ -72,5 +92,70 @@ impl Entries {
     /// All entries, in no order.
     pub(super) fn values_mut(&mut self) -> impl Iterator<Item = &mut Entry> {
         self.slots.iter_mut().map(|(_, (_, entry))| entry)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn prefix(n: u8) -> Cidr {
+        Cidr::host([192, 0, 2, n].into())
+    }
+
+    proptest! {
+        #[test]
+        fn pages_one_after_the_other_are_the_whole_list(
+            changes in vec((any::<u8>(), any::<bool>()), 0..200), slots in 1_u32..40, max in 1_usize..40,
+        ) {
+            let mut entries = Entries::default();
+            for (n, there) in changes {
+                match (there, entries.find(&prefix(n))) {
+                    (true, _) => _ = entries.find_or_add(prefix(n)),
+                    (false, Some(slot)) => entries.remove(slot),
+                    (false, None) => {}
+                }
+            }
+            let (mut listed, mut from) = (Vec::new(), Some(0));
+            while let Some(slot) = from {
+                let (page, next) = entries.walk(slot, slots, max, |prefix, _| Some(*prefix));
+                prop_assert!(page.len() <= max && next.is_none_or(|next| next > slot));
+                listed.extend(page);
+                from = next;
+            }
+            let all: Vec<Cidr> = entries.iter().map(|(_, prefix, _)| *prefix).collect();
+            prop_assert_eq!(listed, all);
+        }
+
+        #[test]
+        fn what_is_there_throughout_is_listed_once_whatever_else_changes(
+            stays in vec(any::<u8>(), 1..50), changes in vec((any::<u8>(), any::<bool>()), 0..200), max in 1_usize..9,
+        ) {
+            let mut entries = Entries::default();
+            let mut changes = changes.into_iter().filter(|(n, _)| !stays.contains(n));
+            for n in &stays {
+                entries.find_or_add(prefix(*n));
+                if let Some((other, _)) = changes.next() {
+                    entries.find_or_add(prefix(other));
+                }
+            }
+            let (mut listed, mut from) = (Vec::new(), Some(0));
+            while let Some(slot) = from {
+                let (page, next) = entries.walk(slot, 16, max, |prefix, _| Some(*prefix));
+                listed.extend(page);
+                from = next;
+                match changes.next() {
+                    Some((n, true)) => _ = entries.find_or_add(prefix(n)),
+                    Some((n, false)) => entries.find(&prefix(n)).into_iter().for_each(|slot| entries.remove(slot)),
+                    None => {}
+                }
+            }
+            for n in &stays {
+                prop_assert_eq!(listed.iter().filter(|p| **p == prefix(*n)).count(), 1);
+            }
+        }
     }
 }

@@ -146,9 +146,19 @@ impl KernelView<'_> {
         self.state_of(prefix, entry)
     }
 
-    /// All prefixes that [`KernelView::route`] may know, in no order.
-    pub fn prefixes(&self) -> impl Iterator<Item = Cidr> + '_ {
-        self.0.table.entries.iter().map(|(_, prefix, _)| *prefix)
+    /// Own routes by place in the table, with `within` only those inside of it: at most `max`, from at most `places` places
+    /// from `from` on; and where to go on, `None` at the end. A prefix keeps its place for as long as it is known.
+    #[must_use]
+    pub fn walk(
+        &self,
+        within: Option<Cidr>,
+        from: u32,
+        places: u32,
+        max: usize,
+    ) -> (Vec<RouteState>, Option<u32>) {
+        self.0.table.entries.walk(from, places, max, |prefix, entry| {
+            self.state_of(prefix, entry).filter(|_| within.is_none_or(|w| w.covers(prefix)))
+        })
     }
 
     /// All own prefixes, in no order.
