@@ -61,9 +61,10 @@ namespaces() {
   ip -n "$DUT" link set lo up; ip -n "$GEN" link set lo up
   ip -n "$DUT" link add d0 type veth peer name g0 netns "$GEN"
   ip netns exec "$DUT" sysctl -qw net.ipv6.conf.d0.accept_dad=0
+  ip netns exec "$GEN" sysctl -qw net.ipv6.ip_nonlocal_bind=1
   ip -n "$DUT" addr add 10.64.0.1/12 dev d0; ip -n "$DUT" addr add fd64::1/16 dev d0 nodad; ip -n "$DUT" link set d0 up
   ip -n "$GEN" addr add 10.64.0.2/12 dev g0; ip -n "$GEN" addr add fd64::2/16 dev g0 nodad; ip -n "$GEN" link set g0 up
-  # Each peer an address, without as many addresses; and no more neighbours than the table takes.
+  # Each peer an address, without as many addresses (IPv6 has to be told that they may be used); and no more neighbours than the table takes.
   ip -n "$GEN" route add local 10.65.0.0/16 dev lo
   ip -n "$GEN" -6 route add local fd64:65::/32 dev lo
   local mac; mac=$(ip -n "$GEN" -br link show g0 | awk '{ print $3 }')
