@@ -193,6 +193,31 @@ impl Clock {
     }
 }
 
+/// No timer of a session ends it before.
+const EARLY: Duration = Duration::from_millis(2500);
+
+/// How long it bears a peer that says that it lives and reads nothing.
+fn lasts(kind: Kind, hold: u16, clock: &mut Option<Clock>, them: &Them) -> Duration {
+    let socket = connect(kind);
+    (&socket).write_all(&greeting(hold)).unwrap();
+    // As much as an OPEN has.
+    let _ = (&socket).read_exact(&mut [0; 29]);
+    let (start, mut keepalive) = (Instant::now(), Vec::new());
+    write_keepalive(&mut keepalive);
+    for turn in 1.. {
+        std::thread::sleep(Duration::from_millis(200));
+        if (&socket).write_all(&keepalive).is_err() {
+            break;
+        }
+        // The feed has said that it lives since the last time.
+        if let (0, Some(clock)) = (turn % 6, &mut *clock) {
+            clock.advance(40);
+        }
+        assert!(start.elapsed() < Duration::from_secs(15), "{}", them.log());
+    }
+    start.elapsed()
+}
+
 /// A peer of the daemon that says that it lives and reads nothing is dropped by it, with these words in its log.
 fn drops_us(kind: Kind, wish: Wish, hold: u16, says: &str, mut clock: Option<Clock>) {
     if !Them::enter(kind) {
@@ -210,26 +235,11 @@ fn drops_us(kind: Kind, wish: Wish, hold: u16, says: &str, mut clock: Option<Clo
     feed.peers.insert("them".into(), peer);
     let feed = Node::start(feed);
     them.up(&feed);
-    let socket = connect(kind);
-    (&socket).write_all(&greeting(hold)).unwrap();
-    // As much as an OPEN has.
-    (&socket).read_exact(&mut [0; 29]).unwrap();
-    let (start, mut keepalive) = (Instant::now(), Vec::new());
-    write_keepalive(&mut keepalive);
-    for turn in 1.. {
-        std::thread::sleep(Duration::from_millis(200));
-        if (&socket).write_all(&keepalive).is_err() {
-            break;
-        }
-        // The feed has said that it lives since the last time.
-        if let (0, Some(clock)) = (turn % 6, &mut clock) {
-            clock.advance(40);
-        }
-        assert!(start.elapsed() < Duration::from_secs(15), "{}", them.log());
-    }
-    // Not because we were silent.
+    // FRR drops a connection that comes while it is about to be passive: that is none of this.
+    let lasted = (0..3).map(|_| lasts(kind, hold, &mut clock, &them)).find(|time| *time > EARLY);
     wait(says, || if them.log().contains(says) { Ok(()) } else { Err(them.log()) });
-    assert!(start.elapsed() > Duration::from_millis(2500), "{:?}\n{}", start.elapsed(), them.log());
+    // Not because we were silent.
+    assert!(lasted.is_some(), "{}", them.log());
     let p = feed.peer("them").unwrap();
     assert_eq!((p.state, p.flaps), (State::Established, 0), "{}", them.log());
 }
