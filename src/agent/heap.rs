@@ -26,11 +26,10 @@ pub(super) fn prepare() {
     }
 }
 
-/// The allocator of the system; it asks for huge pages where a block is large.
-struct Heap;
-
-#[global_allocator]
-static HEAP: Heap = Heap;
+/// The allocator of the system; it asks for huge pages where a block is large. The binary takes it; whoever embeds the
+/// library decides for himself.
+#[derive(Debug)]
+pub struct Heap;
 
 /// Asks for huge pages for the whole pages of a block. A hint: nothing depends on the answer.
 #[cold]

@@ -42,5 +42,6 @@ mod status;
 mod teller;
 mod turn;
 
+pub use heap::Heap;
 pub use options::{AddressChoice, Extent, HttpChoice, Settings};
 pub use run::{AgentError, AgentOptions, run};
