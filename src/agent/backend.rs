@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
 use tokio::sync::{mpsc, oneshot};
-use tortie_bgp::{Drain, Reset, RouteInfo, RouteMatch, RouteQuery as Question, RouteTable};
+use tortie_bgp::{Drain, Reset, RouteMatch, RouteQuery as Question, RouteTable};
 
 use super::answers::{self, Cursor};
 use super::metrics::{self, Bgp};
@@ -200,6 +200,31 @@ fn busy(text: &str) -> ApiError {
     ApiError { code: "busy".to_owned(), text: text.to_owned() }
 }
 
+/// A page of what `ask` finds in one run after the other, and where the next page begins; `ask` takes a run, a place in the
+/// table and how many are wanted. A page costs its size; where little of a table is wanted, its thread is asked for a part
+/// at a time.
+async fn page<R: Copy, T, F>(
+    query: &RouteQuery,
+    runs: &[R],
+    ask: impl Fn(R, u32, usize) -> F,
+) -> Result<(Vec<T>, Option<Cursor>), ApiError>
+where
+    F: Future<Output = Result<(Vec<T>, Option<u32>), ApiError>>,
+{
+    let mut at: Cursor = query.after.as_deref().map_or(Ok(Cursor::default()), str::parse)?;
+    let max = query.max.unwrap_or(1_000).clamp(1, 10_000);
+    let mut found = Vec::new();
+    while let Some(run) = runs.get(at.run).copied() {
+        if found.len() >= max {
+            return Ok((found, Some(at)));
+        }
+        let (part, next) = ask(run, at.place, max - found.len()).await?;
+        found.extend(part);
+        at = next.map_or(Cursor { run: at.run + 1, place: 0 }, |place| Cursor { place, ..at });
+    }
+    Ok((found, None))
+}
+
 #[async_trait::async_trait]
 impl Backend for Live {
     async fn status(&self) -> Arc<Status> {
@@ -250,31 +275,24 @@ impl Backend for Live {
     async fn bgp_routes(&self, query: RouteQuery) -> Result<List<BgpRoute>, ApiError> {
         let intent = self.sessions().await?;
         let runs = answers::runs(&query)?;
-        let mut at: Cursor = query.after.as_deref().map_or(Ok(Cursor::default()), str::parse)?;
-        let max = query.max.unwrap_or(1_000).clamp(1, 10_000);
         let named = |name: &Option<String>| {
             name.as_deref().map(|n| answers::session_named(&intent, n).cloned()).transpose()
         };
         let table = Asked { from: named(&query.from)?, to: named(&query.to)? };
-        let mut found: Vec<RouteInfo> = Vec::new();
-        // A page costs its size; where little of the table is wanted, the speaker is asked for a part at a time.
-        let next = loop {
-            let Some(matching) = runs.get(at.run).copied() else { break None };
-            if found.len() >= max {
-                break Some(at);
-            }
-            let (left, place, table) = (max - found.len(), at.place, table.clone());
+        let ask = |matching, place, left| {
+            let table = table.clone();
             let part = move |view: &SpeakerView<'_>| {
                 let question = Question { table: table.find(view)?, matching };
                 Some(view.walk(question, place, PLACES, left))
             };
-            let (part, next) = self.speaker(part).await?.ok_or_else(|| ApiError {
-                code: "not-found".into(),
-                text: "the speaker does not know this peer yet".into(),
-            })?;
-            found.extend(part);
-            at = next.map_or(Cursor { run: at.run + 1, place: 0 }, |place| Cursor { place, ..at });
+            async move {
+                self.speaker(part).await?.ok_or_else(|| ApiError {
+                    code: "not-found".into(),
+                    text: "the speaker does not know this peer yet".into(),
+                })
+            }
         };
+        let (mut found, next) = page(&query, &runs, ask).await?;
         found.sort_unstable_by_key(|info| info.prefix);
         let items = found.iter().map(|info| answers::route(info, &intent)).collect();
         let mut list = self.list("BGPRouteList", items).await;
@@ -295,21 +313,12 @@ impl Backend for Live {
 
     async fn kernel_routes(&self, query: RouteQuery) -> Result<List<KernelRouteRow>, ApiError> {
         let matching = status::KernelMatch::read(&query)?;
-        let mut at: Cursor = query.after.as_deref().map_or(Ok(Cursor::default()), str::parse)?;
-        let max = query.max.unwrap_or(1_000).clamp(1, 10_000);
-        let mut found = Vec::new();
-        // As of the BGP table.
-        let next = loop {
-            if found.len() >= max {
-                break Some(at);
-            }
-            let (left, place) = (max - found.len(), at.place);
-            let part = move |view: &KernelView<'_>| status::kernel_rows(view, &matching, place, PLACES, left);
-            let (part, next) = self.kernel(part).await?;
-            found.extend(part);
-            let Some(place) = next else { break None };
-            at.place = place;
+        let ask = |matching, place, left| {
+            self.kernel(move |view: &KernelView<'_>| {
+                status::kernel_rows(view, &matching, place, PLACES, left)
+            })
         };
+        let (mut found, next) = page(&query, &[matching], ask).await?;
         found.sort_unstable_by_key(|(prefix, _)| *prefix);
         let items = found.into_iter().map(|(_, row)| row).collect();
         let mut list = self.list("KernelRouteList", items).await;
