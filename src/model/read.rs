@@ -312,14 +312,8 @@ impl Model {
         host: &str,
     ) -> impl Iterator<Item = Stored<'a, EndpointKey, WorkloadEndpoint>> + use<'a> {
         let wanted = host.to_owned();
-        let first = EndpointKey::Workload {
-            host: host.to_owned(),
-            orchestrator: String::new(),
-            workload: String::new(),
-            endpoint: String::new(),
-        };
         self.rest
-            .range(Key::Endpoint(first)..)
+            .range(first_endpoint(host)..)
             .map_while(move |(key, slot)| match key {
                 Key::Endpoint(endpoint @ EndpointKey::Workload { host, .. }) if *host == wanted => {
                     Some((endpoint, slot))
@@ -337,38 +331,32 @@ impl Model {
     /// What this host announces besides blocks and pools: its own list of the family, else the global one.
     #[must_use]
     pub fn advertisements(&self, family: IpFamily) -> &[PrefixAdvertisement] {
-        let item = BgpItem::PrefixAdvertisements(family);
-        let list = |key: Key| match &**self.rest.get(&key)?.value()?.resource()? {
-            Resource::PrefixAdvertisements(list) => Some(list.as_slice()),
+        self.own_or_global(&BgpItem::PrefixAdvertisements(family), |resource| match resource {
+            Resource::PrefixAdvertisements(list) => Some(list),
             _ => None,
-        };
-        list(Key::bgp_host(&self.node, item.clone()))
-            .or_else(|| list(Key::bgp_global(item)))
-            .unwrap_or_default()
+        })
+        .map_or(&[], Vec::as_slice)
     }
 
     /// Whom BMP tells what peers send: this host's own list, else the global one.
     #[must_use]
     pub fn bmp_stations(&self) -> &[BmpStation] {
-        let list = |key: Key| match &**self.rest.get(&key)?.value()?.resource()? {
-            Resource::BmpStations(list) => Some(list.as_slice()),
+        self.own_or_global(&BgpItem::BmpStations, |resource| match resource {
+            Resource::BmpStations(list) => Some(list),
             _ => None,
-        };
-        list(Key::bgp_host(&self.node, BgpItem::BmpStations))
-            .or_else(|| list(Key::bgp_global(BgpItem::BmpStations)))
-            .unwrap_or_default()
+        })
+        .map_or(&[], Vec::as_slice)
     }
 
     /// Which paths share the load of a prefix: this host's value, else the global one, else the default.
     #[must_use]
     pub fn multipath(&self) -> Multipath {
-        let one = |key: Key| match &**self.rest.get(&key)?.value()?.resource()? {
-            Resource::Multipath(multipath) => Some(multipath.clone()),
+        self.own_or_global(&BgpItem::Multipath, |resource| match resource {
+            Resource::Multipath(multipath) => Some(multipath),
             _ => None,
-        };
-        one(Key::bgp_host(&self.node, BgpItem::Multipath))
-            .or_else(|| one(Key::bgp_global(BgpItem::Multipath)))
-            .unwrap_or_default()
+        })
+        .cloned()
+        .unwrap_or_default()
     }
 
     /// A filter of this host, else the global one of that name; `None`: there is neither.
@@ -443,13 +431,7 @@ impl Model {
 
     /// The endpoints of all hosts, workloads first.
     pub fn endpoint_resources(&self) -> impl Iterator<Item = (&EndpointKey, &Arc<Resource>)> {
-        let first = EndpointKey::Workload {
-            host: String::new(),
-            orchestrator: String::new(),
-            workload: String::new(),
-            endpoint: String::new(),
-        };
-        self.resources_from(Key::Endpoint(first)).map_while(|(key, resource)| match key {
+        self.resources_from(first_endpoint("")).map_while(|(key, resource)| match key {
             Key::Endpoint(endpoint) => Some((endpoint, resource)),
             _ => None,
         })
@@ -468,6 +450,12 @@ impl Model {
         Some(self.slot(key)?.entry()?.revision)
     }
 
+    /// What this host has under an item, else what all have.
+    fn own_or_global<T>(&self, item: &BgpItem, pick: impl Fn(&Resource) -> Option<&T>) -> Option<&T> {
+        let under = |key: &Key| pick(self.resource(key)?);
+        under(&Key::bgp_host(&self.node, item.clone())).or_else(|| under(&Key::bgp_global(item.clone())))
+    }
+
     fn global(&self, item: BgpItem) -> Option<&Value> {
         self.rest.get(&Key::bgp_global(item))?.value()
     }
@@ -476,6 +464,12 @@ impl Model {
         let (key, slot) = self.rest.get_key_value(key)?;
         stored(key, slot, pick)
     }
+}
+
+/// Where the endpoints of a host begin, and with no host all.
+fn first_endpoint(host: &str) -> Key {
+    let (orchestrator, workload, endpoint) = (String::new(), String::new(), String::new());
+    Key::Endpoint(EndpointKey::Workload { host: host.to_owned(), orchestrator, workload, endpoint })
 }
 
 /// What a filter's key says.
