@@ -93,9 +93,9 @@ impl Classes {
         true
     }
 
-    /// One that is, or was, in a class.
-    pub(super) fn like(&self, at: usize) -> Option<&Resource> {
-        self.classes.get(at).map(|class| &*class.like)
+    /// Whether an endpoint belongs to a class.
+    pub(super) fn is_like(&self, at: usize, resource: &Resource) -> bool {
+        self.classes.get(at).is_some_and(|class| facets(&class.like) == facets(resource))
     }
 
     /// The endpoints of a class.
@@ -202,7 +202,7 @@ impl Classes {
 }
 
 /// What selectors can see of an endpoint; `None`: no endpoint.
-pub(super) fn facets(resource: &Resource) -> Option<(&Labels, &[String])> {
+fn facets(resource: &Resource) -> Option<(&Labels, &[String])> {
     match resource {
         Resource::WorkloadEndpoint(workload) => Some((&workload.labels, &workload.profile_ids)),
         Resource::HostEndpoint(host) => Some((&host.labels, &host.profile_ids)),

@@ -10,7 +10,7 @@ use tortie_config::resource::{self, Order};
 use tortie_config::{Cidr, Resource, Selector};
 
 use super::active::{self, Candidate};
-use super::classes::{Classes, Profile, facets};
+use super::classes::{Classes, Profile};
 use super::rules;
 use super::select::Selectors;
 use super::sets::Sets;
@@ -121,11 +121,6 @@ impl Engine {
 
     /// Takes in what changed in the model since the last call.
     pub fn update(&mut self, model: &Model, touched: &[Touched]) -> RulesetDelta {
-        let prefix = LogPrefix::new(&model.settings().log_prefix);
-        if prefix != self.default_prefix {
-            self.default_prefix = prefix;
-            self.dirty.sources.extend(self.chains.keys().map(|id| id.source.clone()));
-        }
         for touched in touched {
             let Ok(key) = Key::parse(&touched.key) else { continue };
             let key = if let Key::Old(old) = &key { old.newest().clone() } else { key };
@@ -152,6 +147,13 @@ impl Engine {
                     None => self.tiers.remove(tier.as_str()),
                 };
                 self.dirty.all = true;
+            }
+            Key::Setting(..) => {
+                let prefix = LogPrefix::new(&model.settings().log_prefix);
+                if prefix != self.default_prefix {
+                    self.default_prefix = prefix;
+                    self.dirty.sources.extend(self.chains.keys().map(|id| id.source.clone()));
+                }
             }
             _ => {}
         }
@@ -418,12 +420,5 @@ fn nets(resource: &Resource) -> Vec<Cidr> {
         Resource::WorkloadEndpoint(workload) => workload.nets().copied().collect(),
         Resource::HostEndpoint(host) => host.addrs().map(Cidr::host).collect(),
         _ => Vec::new(),
-    }
-}
-
-impl Classes {
-    /// Whether an endpoint belongs to a class.
-    fn is_like(&self, at: usize, resource: &Resource) -> bool {
-        self.like(at).is_some_and(|like| facets(like) == facets(resource))
     }
 }

@@ -1,5 +1,6 @@
 //! Rules of the store as chains: tags and selectors become sets, log prefixes what the kernel takes.
 
+use tortie_config::key::IpFamily;
 use tortie_config::resource::{self, Action, Side};
 use tortie_config::{Cidr, Selector};
 
@@ -65,12 +66,16 @@ impl Rule {
     /// Whether packets of this family can match at all. A list of networks that has none of the family, positive or
     /// negated, means the other family; ICMP is of IPv4 and ICMPv6 of IPv6.
     #[must_use]
-    pub fn is_for(&self, v4: bool) -> bool {
-        use tortie_config::key::IpFamily::{V4, V6};
-        let other = |nets: &[Cidr]| !nets.is_empty() && nets.iter().all(|net| net.is_v4() != v4);
-        let lists = [&self.src.nets, &self.src.not_nets, &self.dst.nets, &self.dst.not_nets];
-        let family = self.family.is_none_or(|family| family == if v4 { V4 } else { V6 });
-        let protocol = self.protocol.map(|protocol| protocol.number());
-        family && protocol != Some(if v4 { 58 } else { 1 }) && !lists.into_iter().any(|nets| other(nets))
+    pub fn is_for(&self, family: IpFamily) -> bool {
+        let other =
+            |nets: &&Vec<Cidr>| !nets.is_empty() && nets.iter().all(|net| IpFamily::of_cidr(net) != family);
+        let mut lists = [&self.src.nets, &self.src.not_nets, &self.dst.nets, &self.dst.not_nets].into_iter();
+        let foreign = match family {
+            IpFamily::V4 => 58,
+            IpFamily::V6 => 1,
+        };
+        self.family.is_none_or(|only| only == family)
+            && self.protocol.is_none_or(|protocol| protocol.number() != foreign)
+            && !lists.any(|nets| other(&nets))
     }
 }

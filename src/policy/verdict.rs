@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use tortie_config::Cidr;
+use tortie_config::key::IpFamily;
 use tortie_config::resource::{Action, Icmp, PortRange};
 
 use super::types::{ChainId, End, LogPrefix, Rule, Ruleset, SetId, Stages};
@@ -132,7 +133,7 @@ impl Ruleset {
     /// Whether every match of a rule holds for a packet.
     #[must_use]
     pub fn matches(&self, rule: &Rule, packet: &Packet) -> bool {
-        rule.is_for(packet.src.is_ipv4())
+        rule.is_for(IpFamily::of(packet.src))
             && rule.protocol.is_none_or(|protocol| protocol.number() == packet.protocol)
             && rule.not_protocol.is_none_or(|protocol| protocol.number() != packet.protocol)
             && self.matches_end(&rule.src, packet.src, packet.ports.map(|ports| ports.0))
