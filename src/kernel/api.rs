@@ -5,7 +5,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use tortie_config::Cidr;
+use tortie_config::key::EndpointKey;
 
+use crate::policy::{Globals, RulesetDelta};
 use crate::routing::{ChangeId, Resolved, RoutingView, TunnelIntent};
 
 /// What the agent may do to the kernel.
@@ -45,12 +47,28 @@ pub struct KernelIntent {
     pub view: Arc<RoutingView>,
 }
 
+/// What the host's endpoints and rules should become. Every one counts; they are taken in order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PolicyChange {
+    /// Grows with every one.
+    pub serial: u64,
+    /// The change that brought it.
+    pub change: ChangeId,
+    /// What became of sets, chains and endpoints.
+    pub delta: RulesetDelta,
+    /// The frame, when it is another; always in the first one.
+    pub globals: Option<Arc<Globals>>,
+}
+
 pub use crate::routing::LearnedChange;
 
 /// To the kernel thread.
 pub enum ToKernel {
     /// The wanted state, as a whole.
     Intent(Arc<KernelIntent>),
+    /// Endpoints and rules; answered by [`KernelFact::Enforced`]. The first one is the whole of it, and nothing that was
+    /// left by a former process is touched before it comes.
+    Policy(Box<PolicyChange>),
     /// Learned routes, at most 1,024; answered by [`KernelFact::Learned`] when acknowledged. The speaker sends the next
     /// batch after that, so dirty prefixes coalesce while the kernel is busy.
     Learned(Vec<LearnedChange>),
@@ -72,6 +90,7 @@ impl std::fmt::Debug for ToKernel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Intent(intent) => f.debug_tuple("Intent").field(&intent.generation).finish(),
+            Self::Policy(policy) => f.debug_tuple("Policy").field(&policy.serial).finish(),
             Self::Learned(batch) => f.debug_tuple("Learned").field(&batch.len()).finish(),
             Self::Track(addr) => f.debug_tuple("Track").field(addr).finish(),
             Self::Untrack(addr) => f.debug_tuple("Untrack").field(addr).finish(),
@@ -130,6 +149,17 @@ pub enum KernelFact {
         acknowledged: Vec<BlackholeAck>,
         /// From the hand-over of the intent to the acknowledgement, in microseconds; 0 for what a later attempt
         /// brought.
+        micros: u64,
+    },
+    /// Endpoints and rules up to this serial are in the kernel, but for what failed.
+    Enforced {
+        /// Which.
+        serial: u64,
+        /// Its change.
+        change: ChangeId,
+        /// Endpoints whose routes, neighbours or rules are not right, with the reason: all of them, not only new ones.
+        failed: BTreeMap<EndpointKey, String>,
+        /// From the hand-over to the acknowledgement, in microseconds; 0 for what a later attempt brought.
         micros: u64,
     },
     /// A batch of learned routes was handled.

@@ -26,6 +26,7 @@ mod entries;
 mod link;
 mod netlink;
 mod nexthop;
+mod nft;
 mod objects;
 mod plan;
 #[cfg(test)]
@@ -62,8 +63,10 @@ const INBOX: usize = 1024;
 /// How the kernel thread runs.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// What may be done to the kernel.
+    /// What may be done to the kernel's routes.
     pub mode: Mode,
+    /// What may be done to its packet rules.
+    pub policy: Mode,
     /// Numbers that mark what is ours.
     pub marks: Marks,
     /// Nexthop objects: `None` tries whether the kernel has them.
@@ -78,6 +81,7 @@ impl Options {
     pub fn new(mode: Mode) -> Self {
         Self {
             mode,
+            policy: mode,
             marks: Marks { protocol: 179, metric: 1790, nexthop_base: 0x5400_0000 },
             nexthop_objects: None,
             watch_buffer: 8 << 20,

@@ -1,6 +1,7 @@
 //! The kernel thread: the only writer. It takes messages, lets `state.rs` draw the conclusions, sends what `plan.rs`
 //! makes of them, and answers with facts.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -181,7 +182,7 @@ impl Thread {
                 question(&KernelView(&self.state));
                 Ok(())
             }
-            ToKernel::Watched(_) | ToKernel::Stop => Ok(()),
+            ToKernel::Policy(_) | ToKernel::Watched(_) | ToKernel::Stop => Ok(()),
         }
     }
 
@@ -521,6 +522,12 @@ pub(super) fn run_off(inbox: &Receiver<ToKernel>, mut sink: Sink, view: &State) 
                 change: intent.change,
                 failed: Vec::new(),
                 acknowledged: Vec::new(),
+                micros: 0,
+            }),
+            ToKernel::Policy(policy) => sink(KernelFact::Enforced {
+                serial: policy.serial,
+                change: policy.change,
+                failed: BTreeMap::new(),
                 micros: 0,
             }),
             ToKernel::Learned(batch) => sink(KernelFact::Learned {

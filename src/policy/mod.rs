@@ -21,6 +21,7 @@
 mod active;
 mod classes;
 mod engine;
+mod globals;
 mod rules;
 mod select;
 mod sets;
@@ -30,5 +31,6 @@ mod types;
 mod verdict;
 
 pub use engine::Engine;
+pub use globals::Globals;
 pub use types::*;
 pub use verdict::{Decider, Decision, Packet, Verdict};

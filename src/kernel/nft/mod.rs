@@ -1,0 +1,14 @@
+//! Packet rules: one `table inet tortie`, written over netlink in atomic batches.
+//!
+//! What it does: turns what policy asks for into tables, chains and sets ([`ir`]), keeps the kernel equal to that, and says what the
+//! table looks like in nft's own words. What it does not: it decides no verdict (`policy` does), never runs `nft`, and
+//! never touches a table of anybody else.
+//!
+//! ```text
+//!  RulesetDelta, Globals, links --render--> Edits on the wanted Table --sync--> batch --encode--> kernel
+//!                                                  |                     ^
+//!                                       text.rs (nft syntax)      dump.rs: what is there, at start and after foreign changes
+//! ```
+
+#[expect(dead_code, reason = "the rooms around it land next")]
+pub(in crate::kernel) mod ir;
