@@ -233,6 +233,8 @@ pub(in crate::kernel) enum Statement {
 /// What became of one object of the table since the kernel was last told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::kernel) enum Edit {
+    /// The table goes with everything in it, and is made anew, empty.
+    NoTable,
     /// A set is new, or of another type: it replaces any of that name.
     Set(Name, Set),
     /// Elements of a set. A key that is in both changes its value.
@@ -243,4 +245,16 @@ pub(in crate::kernel) enum Edit {
     Chain(Name, Arc<Chain>),
     /// A chain is gone.
     NoChain(Name),
+}
+
+impl std::fmt::Display for SetKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let short = |net: &Cidr| if net.is_host() { net.addr().to_string() } else { net.to_string() };
+        match self {
+            Self::Addr(net) => f.write_str(&short(net)),
+            Self::Interface(name) => f.write_str(name),
+            Self::InterfaceAddr(name, net) => write!(f, "{name} . {}", short(net)),
+            Self::AddrPair(first, second) => write!(f, "{first} . {second}"),
+        }
+    }
 }
