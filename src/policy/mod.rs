@@ -10,6 +10,8 @@
 //!          +-- classes.rs: endpoints by labels and profiles   sets.rs: addresses by selector, counted
 //!          +-- select.rs: selectors by what they need         active.rs: policies of an endpoint, in order
 //!          +-- rules.rs: rules as chains                      verdict.rs: packet in, verdict and reason out
+//!          |
+//!          +-- globals.rs: settings, pools, hosts             hosts.rs: which host endpoint governs which interface
 //! ```
 //!
 //! One change costs what it touches: selectors are asked once for a class of endpoints that they cannot tell apart, and
@@ -22,6 +24,7 @@ mod active;
 mod classes;
 mod engine;
 mod globals;
+mod hosts;
 mod rules;
 mod select;
 mod sets;
@@ -32,5 +35,6 @@ mod verdict;
 
 pub use engine::Engine;
 pub use globals::Globals;
+pub use hosts::{HostInterfaces, host_interfaces};
 pub use types::*;
 pub use verdict::{Decider, Decision, Packet, Verdict};

@@ -196,13 +196,24 @@ proptest! {
     }
 }
 
-/// The ruleset of these keys, for host `h1`.
-fn ruleset(entries: &[(&str, &str)]) -> Ruleset {
+/// The model of these keys, for host `h1`.
+pub(super) fn model(entries: &[(&str, &str)]) -> Model {
     let mut model = Model::new("h1");
     for (at, (key, value)) in entries.iter().enumerate() {
         model.apply(&put(at as u64 + 1, key, value));
     }
     assert_eq!(model.problems().map(|problem| &problem.error).collect::<Vec<_>>(), Vec::<&String>::new());
+    model
+}
+
+/// The frame of these keys.
+pub(super) fn globals(entries: &[(&str, &str)]) -> Globals {
+    Globals::of(&model(entries))
+}
+
+/// The ruleset of these keys, for host `h1`.
+pub(super) fn ruleset(entries: &[(&str, &str)]) -> Ruleset {
+    let model = model(entries);
     let mut ruleset = Ruleset::default();
     Engine::new(&model).1.apply(&mut ruleset);
     ruleset

@@ -73,7 +73,7 @@ pub use pool::{Ipip, IpipMode, Pool};
 pub use rule::{Action, Rule, Side};
 pub use rule_match::{Icmp, PortRange, Protocol};
 pub use setting::{Setting, Settings};
-pub use setting_value::{AllowAction, Failsafe, HostAction, InsertMode, Severity};
+pub use setting_value::{AllowAction, Failsafe, HostAction, InsertMode, MarkMask, Severity};
 pub use status::{AgentStatus, EndpointState, EndpointStatus};
 pub use text::BgpLogLevel;
 

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use super::ValueError;
 use super::setting_value::{
-    AllowAction, Failsafe, HostAction, InsertMode, SettingValue, Severity, default_inbound, default_outbound,
+    AllowAction, Failsafe, HostAction, InsertMode, MarkMask, SettingValue, Severity, default_inbound,
+    default_outbound,
 };
 use super::text::text;
 
@@ -128,7 +129,7 @@ settings! {
     /// Where rules are put in chains of others.
     chain_insert_mode: ChainInsertMode(InsertMode) = InsertMode::Insert;
     /// Packet mark bits that are ours.
-    iptables_mark_mask: IptablesMarkMask(u32) = 0xff00_0000;
+    iptables_mark_mask: IptablesMarkMask(MarkMask) = MarkMask::default();
     /// Prefix of logged packets.
     log_prefix: LogPrefix(String) = "calico-packet".to_owned();
     /// Most members of an address set.

@@ -75,6 +75,42 @@ impl SettingValue for u32 {
     }
 }
 
+/// Bits of a packet's mark; at least two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct MarkMask(u32);
+
+impl MarkMask {
+    /// `None` when there are fewer than two bits.
+    #[must_use]
+    pub fn new(bits: u32) -> Option<Self> {
+        (bits.count_ones() >= 2).then_some(Self(bits))
+    }
+
+    /// The bits.
+    #[must_use]
+    pub fn bits(self) -> u32 {
+        self.0
+    }
+}
+
+impl Default for MarkMask {
+    fn default() -> Self {
+        Self(0xff00_0000)
+    }
+}
+
+impl SettingValue for MarkMask {
+    const EXPECTED: &'static str = "write a number with at least two bits set, such as 0xff000000";
+
+    fn from_text(text: &str) -> Option<Self> {
+        u32::from_text(text).and_then(Self::new)
+    }
+
+    fn to_text(&self) -> String {
+        format!("{:#010x}", self.0)
+    }
+}
+
 impl SettingValue for Option<u32> {
     const EXPECTED: &'static str = "write an MTU from 68 to 65535, or 0 for automatic";
 

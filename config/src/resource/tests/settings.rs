@@ -21,7 +21,7 @@ fn defaults_are_those_of_felix_2() {
     assert_eq!(defaults.interface_prefix, ["cali"]);
     assert_eq!(defaults.chain_insert_mode, InsertMode::Insert);
     assert_eq!(defaults.default_endpoint_to_host_action, HostAction::Drop);
-    assert_eq!(defaults.iptables_mark_mask, 0xff00_0000);
+    assert_eq!(defaults.iptables_mark_mask.bits(), 0xff00_0000);
     assert_eq!(defaults.reporting_interval, Duration::from_secs(30));
     assert_eq!(defaults.reporting_ttl, Duration::from_secs(90));
     assert_eq!(defaults.log_prefix, "calico-packet");
@@ -86,7 +86,7 @@ fn texts_of_every_kind() {
         setting("DefaultEndpointToHostAction", "RETURN"),
         Setting::DefaultEndpointToHostAction(HostAction::Return)
     );
-    assert_eq!(setting("IptablesMarkMask", "0xff"), Setting::IptablesMarkMask(255));
+    assert_eq!(setting("IptablesMarkMask", "0xff"), Setting::IptablesMarkMask(MarkMask::new(255).unwrap()));
     assert_eq!(
         setting("FailsafeInboundHostPorts", "tcp:22, udp:68,2222"),
         Setting::FailsafeInboundHostPorts(vec![
@@ -115,6 +115,7 @@ fn bad_texts_name_themselves() {
         ("DefaultEndpointToHostAction", "REJECT"),
         ("IptablesMarkMask", "0x"),
         ("IptablesMarkMask", "0"),
+        ("IptablesMarkMask", "16"),
         ("FailsafeInboundHostPorts", "icmp:1"),
         ("HealthPort", "0"),
     ] {
