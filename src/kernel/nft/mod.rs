@@ -12,3 +12,5 @@
 
 #[expect(dead_code, reason = "the rooms around it land next")]
 pub(in crate::kernel) mod ir;
+#[expect(dead_code, reason = "the thread that drives it lands next")]
+pub(in crate::kernel) mod render;
