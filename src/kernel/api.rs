@@ -124,6 +124,17 @@ pub struct BlackholeAck {
     pub outcome: BlackholeOutcome,
 }
 
+/// How a workload endpoint is: its interface, routes, neighbours and sysctls.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EndpointCondition {
+    /// It is active, its interface is up, and all is as wanted.
+    Up,
+    /// It is not active, or its interface is absent or down; why.
+    Down(String),
+    /// What stays wrong although its interface is up, or why nothing is written at all.
+    Failed(String),
+}
+
 /// From the kernel thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KernelFact {
@@ -162,6 +173,9 @@ pub enum KernelFact {
         /// From the hand-over to the acknowledgement, in microseconds; 0 for what a later attempt brought.
         micros: u64,
     },
+    /// What became of workload endpoints, as far as interface, routes and neighbours go: only those whose condition
+    /// changed; `None`: gone.
+    Endpoints(BTreeMap<EndpointKey, Option<EndpointCondition>>),
     /// A batch of learned routes was handled.
     Learned {
         /// The newest change of the batch.

@@ -47,6 +47,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{self, SyncSender};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 pub use self::api::*;
 pub use self::detect::{HostAddress, default_addresses};
@@ -73,10 +74,13 @@ pub struct Options {
     pub nexthop_objects: Option<bool>,
     /// Receive buffer of the watch thread in bytes, as far as allowed.
     pub watch_buffer: usize,
+    /// How long routes on a workload interface are left alone after it was first seen: a plugin writes them before the
+    /// store tells of the endpoint.
+    pub grace: Duration,
 }
 
 impl Options {
-    /// Defaults of a real host: protocol 179, metric 1790, nexthop ids from 0x54000000, 8 MiB of buffer.
+    /// Defaults of a real host: protocol 179, metric 1790, nexthop ids from 0x54000000, 8 MiB of buffer, 10 s of grace.
     #[must_use]
     pub fn new(mode: Mode) -> Self {
         Self {
@@ -85,6 +89,7 @@ impl Options {
             marks: Marks { protocol: 179, metric: 1790, nexthop_base: 0x5400_0000 },
             nexthop_objects: None,
             watch_buffer: 8 << 20,
+            grace: Duration::from_secs(10),
         }
     }
 }

@@ -36,6 +36,8 @@ pub struct Globals {
     pub ipv6: bool,
     /// Own rules come before those of others at the same hook (`ChainInsertMode`).
     pub first: bool,
+    /// Loose reverse path filtering on all interfaces is no trouble (`IgnoreLooseRPF`).
+    pub ignore_loose_rpf: bool,
     /// Most members of an address set (`MaxIpsetSize`).
     pub set_size: u32,
 }
@@ -60,6 +62,7 @@ impl Globals {
             drop_invalid: !settings.disable_conntrack_invalid_check,
             ipv6: settings.ipv6_support,
             first: settings.chain_insert_mode == InsertMode::Insert,
+            ignore_loose_rpf: settings.ignore_loose_rpf,
             set_size: settings.max_ipset_size,
         }
     }
