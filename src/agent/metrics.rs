@@ -387,6 +387,11 @@ fn forwarding(
         "Control packets that the kernel refused",
         one(n(view.unsent)),
     );
+    scrape.counter(
+        "tortie_bfd_late",
+        "Times that the thread of BFD was kept from looking for so long that silence was no sign of a loss",
+        one(n(view.late)),
+    );
     let priority = vec![("priority", view.priority.as_str().to_owned())];
     scrape.gauge("tortie_bfd_thread", "How the thread of BFD is scheduled", vec![(priority, 1.0)]);
     let (mut up, mut detection, mut ups) = (Vec::new(), Vec::new(), Vec::new());

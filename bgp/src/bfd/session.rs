@@ -162,6 +162,8 @@ pub(super) struct Session {
     last_sent: Option<Instant>,
     next_send: Option<Instant>,
     detect_at: Option<Instant>,
+    /// It got more time since the last packet came.
+    pardoned: bool,
     /// Farewells still to be said; `None`: not leaving.
     leaving: Option<u8>,
     since: Instant,
@@ -197,6 +199,7 @@ impl Session {
             last_sent: None,
             next_send: None,
             detect_at: None,
+            pardoned: false,
             leaving: None,
             since: now,
             ups: 0,
@@ -301,6 +304,7 @@ impl Session {
         };
         self.repace(now);
         self.detect_at = Some(now + self.detection_time());
+        self.pardoned = false;
         Ok(moved)
     }
 
@@ -326,6 +330,14 @@ impl Session {
             }
             State::Down | State::AdminDown => None,
         }
+    }
+
+    /// The caller was late: what is overdue gets one more interval of the other end, once between two packets.
+    pub(super) fn pardon(&mut self, now: Instant) -> Moved {
+        if self.detect_at.is_some_and(|at| at <= now) && !std::mem::replace(&mut self.pardoned, true) {
+            self.detect_at = Some(now + self.patience.max(self.remote_desired_tx));
+        }
+        None
     }
 
     /// When [`Self::handle_timeout`] has something to do.

@@ -210,6 +210,17 @@ impl Bfd {
         }
     }
 
+    /// Says that this host was not able to look in time: [`Self::handle_timeout`] comes later than
+    /// [`Self::poll_timeout`] asked for by a good part of a packet interval. A host that stood still, or a processor that was taken
+    /// away, says nothing about the path, and what arrived meanwhile may not be in the sockets yet: sessions whose
+    /// detection time is over get one more packet interval of the other end, once until they hear from it.
+    pub fn late(&mut self, now: Instant) {
+        let due: Vec<u32> = self.timers.iter().take_while(|(at, _)| *at <= now).map(|(_, id)| *id).collect();
+        for id in due {
+            self.with(id, |session| session.pardon(now));
+        }
+    }
+
     /// When to call [`Self::handle_timeout`] at the latest.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {

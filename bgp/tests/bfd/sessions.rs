@@ -380,3 +380,19 @@ fn a_thousand_sessions_have_their_own_discriminators_and_share_no_beat() {
     let half = std::iter::from_fn(|| bfd.poll_transmit(later)).count();
     assert!((400..600).contains(&half), "{half}");
 }
+
+/// A host that stood still for longer than the detection time cannot tell whether the other end was silent.
+#[test]
+fn a_late_look_takes_no_silence_for_a_loss_and_sees_a_real_one_an_interval_later() {
+    let mut net = up();
+    // The host stands still for 300 ms; what the other end sent meanwhile is not in the sockets yet.
+    let stood = net.now + MS * 300;
+    net.ends[0].late(stood);
+    net.ends[0].handle_timeout(stood);
+    assert_eq!(net.status(0).state, State::Up);
+    // One more interval without a word is a loss, however late that look is.
+    let after = stood + MS * 51;
+    net.ends[0].late(after);
+    net.ends[0].handle_timeout(after);
+    assert_eq!(net.status(0).state, State::Down);
+}

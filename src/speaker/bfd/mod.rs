@@ -90,6 +90,8 @@ pub struct BfdView {
     pub refused: Vec<(Refused, u64)>,
     /// Packets that the kernel did not take.
     pub unsent: u64,
+    /// Times that the thread looked so late that silence was no sign of a loss.
+    pub late: u64,
     /// How the thread is scheduled.
     pub priority: BfdPriority,
 }

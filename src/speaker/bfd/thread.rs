@@ -31,6 +31,8 @@ const REFRESH: Duration = Duration::from_secs(1);
 const RETRY: Duration = Duration::from_secs(1);
 /// RFC 5881 4.
 const SOURCE_PORTS: std::ops::RangeInclusive<u16> = 49152..=65535;
+/// A wake-up that is later than this says nothing about the paths.
+const LATE: Duration = Duration::from_millis(15);
 /// A packet is 24 octets; what is longer is wrong or padded.
 const BUFFER: usize = 256;
 
@@ -67,6 +69,7 @@ pub(super) struct Driver {
     /// What could not be listened on and was told.
     unheard: FxHashSet<(bool, Path)>,
     unsent: u64,
+    late: u64,
     priority: super::BfdPriority,
     published: Instant,
     dirty: bool,
@@ -98,6 +101,7 @@ impl Driver {
             ports: FxHashSet::default(),
             unheard: FxHashSet::default(),
             unsent: 0,
+            late: 0,
             priority: super::BfdPriority::Normal,
             published: Instant::now(),
             dirty: true,
@@ -112,6 +116,7 @@ impl Driver {
         let mut buffer = [0_u8; BUFFER];
         loop {
             events.clear();
+            let due = self.core.poll_timeout();
             let timeout = self.timeout();
             match epoll::wait(&self.poll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -124,6 +129,7 @@ impl Driver {
             // sockets for silence.
             self.read(&mut buffer);
             let now = Instant::now();
+            self.look_at_lateness(due, now);
             self.core.handle_timeout(now);
             if self.listen_again.is_some_and(|at| at <= now) {
                 self.listen(now);
@@ -139,6 +145,16 @@ impl Driver {
             if self.stopping.is_some_and(|at| at <= now || self.core.is_empty()) {
                 return;
             }
+        }
+    }
+
+    /// This thread was to be here at `due`.
+    fn look_at_lateness(&mut self, due: Option<Instant>, now: Instant) {
+        let late = due.map(|due| now.saturating_duration_since(due)).unwrap_or_default();
+        if late >= LATE {
+            tracing::debug!(target: "tortie::bfd", "looked {} ms late: silence meanwhile is no loss", late.as_millis());
+            self.late += 1;
+            self.core.late(now);
         }
     }
 
@@ -321,6 +337,7 @@ impl Driver {
             sessions,
             refused: self.core.refused().collect(),
             unsent: self.unsent,
+            late: self.late,
             priority: self.priority,
         }));
     }
