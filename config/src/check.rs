@@ -23,7 +23,8 @@ pub enum CheckError {
 /// Checks one key and its value as `tortie store put`, `import` and `validate` do. Unknown keys below `/calico/` pass.
 ///
 /// Beyond [`Resource::parse`] it refuses what readers take but nobody means: a key text that is not canonical, `Ready`
-/// with another word than true and false, a filter of no direction, an endpoint state that is none, a host endpoint with fields of a workload,
+/// with another word than true and false, a filter of no direction, an endpoint state that is none, a NAT mapping from a
+/// foreign address, a host endpoint with fields of a workload,
 /// an IPAM configuration that can never allocate, an unknown log level.
 ///
 /// # Errors
@@ -74,6 +75,14 @@ fn strict(resource: &Resource, value: &[u8]) -> Result<(), ValueError> {
                 }
             }
         }
+        Resource::WorkloadEndpoint(endpoint) => match endpoint.stray_nats().next() {
+            None => Ok(()),
+            Some((inside, _)) => {
+                let field = if inside.is_ipv4() { "ipv4_nat" } else { "ipv6_nat" };
+                let expected = "name one of the endpoint's own addresses as `int_ip`";
+                Err(ValueError::new(field, format_args!("`{inside}`"), expected))
+            }
+        },
         Resource::HostEndpoint(endpoint) => {
             match WORKLOAD_FIELDS
                 .into_iter()
@@ -134,6 +143,11 @@ mod tests {
                 "/calico/v1/host/h1/workload/k8s/w/endpoint/e",
                 r#"{"name": "cali1"}"#,
                 "`state`: found nothing",
+            ),
+            (
+                "/calico/v1/host/h1/workload/k8s/w/endpoint/e",
+                r#"{"name": "cali1", "state": "active", "ipv4_nat": [{"int_ip": "10.0.0.2", "ext_ip": "192.0.2.2"}]}"#,
+                "found `10.0.0.2`; name one of the endpoint's own addresses",
             ),
             ("/calico/ipam/v2/config", "{}", "nothing could be allocated"),
             ("/calico/bgp/v1/global/filters/f", r#"{"exprot": []}"#, "neither import nor export"),

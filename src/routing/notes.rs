@@ -22,6 +22,7 @@ pub(super) fn notes(model: &Model, local: &Local, intent: &RoutingIntent) -> Vec
     hosts(model, &mut notes);
     network(local, &intent.view, &mut notes);
     explicit_peers(model, local, intent, &mut notes);
+    stray_nats(model, &mut notes);
     let filters: Vec<String> =
         model.custom_filters().map(|(_, family, name)| format!("{}/{name}", family.as_str())).collect();
     if !filters.is_empty() {
@@ -138,6 +139,24 @@ fn explicit_peers(model: &Model, local: &Local, intent: &RoutingIntent, notes: &
         }
         for (item, value) in model.all_peers(&scope).filter(|(_, value)| !local.is_own(value.ip)) {
             closed_filters(model, value, &Key::Bgp(scope.clone(), item), notes);
+        }
+    }
+}
+
+/// Floating addresses that lead nowhere.
+fn stray_nats(model: &Model, notes: &mut Vec<Note>) {
+    for workload in model.workloads(model.node()) {
+        let stray: Vec<String> =
+            workload.value.stray_nats().map(|(inside, outside)| format!("{outside} to {inside}")).collect();
+        if !stray.is_empty() {
+            notes.push(Note {
+                code: "nat-left-out",
+                subject: Key::Endpoint(workload.key.clone()).to_string(),
+                text: format!(
+                    "not mapped, because the inner address is none of the endpoint's own: {}; all else of it is in force",
+                    list(&stray)
+                ),
+            });
         }
     }
 }

@@ -93,8 +93,8 @@ impl Planner {
         self.update_peers(model, dirty, &mut change);
         self.update_filters(model, dirty, &mut change);
         self.update_routes(model, dirty, &mut change);
-        if dirty.hosts || dirty.node || dirty.filters || dirty.pools || dirty.peers.any() || dirty.peers.hints
-        {
+        let peers = dirty.peers.any() || dirty.peers.hints;
+        if dirty.hosts || dirty.node || dirty.filters || dirty.pools || dirty.originated || peers {
             let notes = notes(model, &self.local, &self.intent);
             replace(&mut self.intent.notes, notes, &mut change.notes);
         }

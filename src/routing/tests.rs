@@ -201,6 +201,13 @@ fn notes_name_what_surprises() {
         (("bgp/v1/host/c/ip_addr_v4", "192.0.2.10"), "shared-address"),
         (("bgp/v1/global/custom_filters/v4/f", "reject;"), "custom-filter-ignored"),
         (("bgp/v1/host/b/peer_v4/192.0.2.99", r#"{"as_num":"1"}"#), "peer-as-differs"),
+        (
+            (
+                "v1/host/b/workload/cni/w/endpoint/eth0",
+                r#"{"name":"cali0","ipv4_nets":["10.0.3.5/32"],"ipv4_nat":[{"int_ip":"10.0.3.6","ext_ip":"10.0.9.9"}]}"#,
+            ),
+            "nat-left-out",
+        ),
     ];
     for (key, code) in table {
         assert_eq!(codes(&plan(&with(MESH, &[key]))), [code]);

@@ -25,9 +25,9 @@ pub struct WorkloadEndpoint {
     pub ipv4_nets: Vec<Cidr>,
     /// Its IPv6 addresses, in practice /128.
     pub ipv6_nets: Vec<Cidr>,
-    /// Floating IPv4 addresses.
+    /// Floating IPv4 addresses, as stored: [`WorkloadEndpoint::nats`] are in force.
     pub ipv4_nat: Vec<Nat<Ipv4Addr>>,
-    /// Floating IPv6 addresses.
+    /// Floating IPv6 addresses, as stored.
     pub ipv6_nat: Vec<Nat<Ipv6Addr>>,
     /// Its IPv4 gateway, for display.
     pub ipv4_gateway: Option<Ipv4Addr>,
@@ -79,16 +79,29 @@ impl WorkloadEndpoint {
         self.ipv4_nets.iter().chain(&self.ipv6_nets)
     }
 
-    /// Its floating addresses, IPv4 first: inside, outside.
+    /// Its floating addresses that are in force, IPv4 first: inside, outside.
     pub fn nats(&self) -> impl Iterator<Item = (IpAddr, IpAddr)> {
+        self.all_nats().filter(|(inside, _)| self.has(*inside))
+    }
+
+    /// Mappings that are left out, because their `int_ip` is none of the endpoint's addresses: inside, outside.
+    pub fn stray_nats(&self) -> impl Iterator<Item = (IpAddr, IpAddr)> {
+        self.all_nats().filter(|(inside, _)| !self.has(*inside))
+    }
+
+    fn all_nats(&self) -> impl Iterator<Item = (IpAddr, IpAddr)> {
         let v4 = self.ipv4_nat.iter().map(|nat| (nat.int_ip.into(), nat.ext_ip.into()));
         v4.chain(self.ipv6_nat.iter().map(|nat| (nat.int_ip.into(), nat.ext_ip.into())))
+    }
+
+    fn has(&self, addr: IpAddr) -> bool {
+        self.nets().any(|net| net.contains(addr))
     }
 
     /// Reads a value.
     ///
     /// # Errors
-    /// When a field is malformed, the name is missing, or a mapping's `int_ip` is none of the endpoint's addresses.
+    /// When a field is malformed or the name is missing.
     pub fn parse(bytes: &[u8]) -> Result<Self, ValueError> {
         let mut fields = Fields::parse(bytes)?;
         let active = fields.text("state")?.as_deref() == Some("active");
@@ -100,8 +113,8 @@ impl WorkloadEndpoint {
             name,
             mac: fields.parsed("mac", MAC)?,
             profile_ids: profile_ids(&mut fields)?,
-            ipv4_nat: nats(&mut fields, "ipv4_nat", &ipv4_nets)?,
-            ipv6_nat: nats(&mut fields, "ipv6_nat", &ipv6_nets)?,
+            ipv4_nat: nats(&mut fields, "ipv4_nat")?,
+            ipv6_nat: nats(&mut fields, "ipv6_nat")?,
             ipv4_nets,
             ipv6_nets,
             ipv4_gateway: fields.parsed("ipv4_gateway", "write an IPv4 address")?,
@@ -209,27 +222,14 @@ fn nets(fields: &mut Fields, name: &str, expected: &str) -> Result<Vec<Cidr>, Va
     })
 }
 
-fn nats<A>(fields: &mut Fields, name: &str, nets: &[Cidr]) -> Result<Vec<Nat<A>>, ValueError>
-where
-    A: FromStr + Copy + Into<IpAddr>,
-{
+fn nats<A: FromStr>(fields: &mut Fields, name: &str) -> Result<Vec<Nat<A>>, ValueError> {
     let expected = "write an address of the list's family";
     fields.list(name, |value| {
         let mut fields = Fields::of(value)?;
         let mut addr = |name: &str| {
             fields.parsed::<A>(name, expected)?.ok_or_else(|| ValueError::missing(name, expected))
         };
-        let nat = Nat { int_ip: addr("int_ip")?, ext_ip: addr("ext_ip")? };
-        let int_ip: IpAddr = nat.int_ip.into();
-        if nets.iter().any(|net| net.contains(int_ip)) {
-            Ok(nat)
-        } else {
-            Err(ValueError::new(
-                "int_ip",
-                format_args!("`{int_ip}`"),
-                "name one of the endpoint's own addresses",
-            ))
-        }
+        Ok(Nat { int_ip: addr("int_ip")?, ext_ip: addr("ext_ip")? })
     })
 }
 

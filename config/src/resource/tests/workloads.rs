@@ -1,5 +1,7 @@
 //! Endpoints, hosts, `Ready` and reports.
 
+use std::net::IpAddr;
+
 use serde_json::{Value, json};
 
 use super::{inside, read, refused, rewritten};
@@ -53,6 +55,23 @@ fn what_older_writers_left_out_or_wrote_otherwise() {
 }
 
 #[test]
+fn a_mapping_from_a_foreign_address_is_left_out_alone_and_not_lost() {
+    let value = r#"{
+        "state": "active", "name": "cali1", "ipv4_nets": ["10.0.0.1/32"], "ipv6_nets": ["2001:db8:1::/64"],
+        "ipv4_nat": [{"int_ip": "10.0.0.2", "ext_ip": "192.0.2.2"}, {"int_ip": "10.0.0.1", "ext_ip": "192.0.2.1"}],
+        "ipv6_nat": [{"int_ip": "2001:db8:1::7", "ext_ip": "2001:db8::7"}, {"int_ip": "2001:db8::9", "ext_ip": "2001:db8::8"}]
+    }"#;
+    let endpoint = *inside!(WorkloadEndpoint, read(WORKLOAD, value));
+    let text = |(inside, outside): (IpAddr, IpAddr)| format!("{outside}->{inside}");
+    let (nats, stray): (Vec<_>, Vec<_>) =
+        (endpoint.nats().map(text).collect(), endpoint.stray_nats().map(text).collect());
+    assert_eq!(nats, ["192.0.2.1->10.0.0.1", "2001:db8::7->2001:db8:1::7"]);
+    assert_eq!(stray, ["192.0.2.2->10.0.0.2", "2001:db8::8->2001:db8::9"]);
+    let kept = rewritten(WORKLOAD, value);
+    assert_eq!(kept["ipv4_nat"].as_array().unwrap().len() + kept["ipv6_nat"].as_array().unwrap().len(), 4);
+}
+
+#[test]
 fn broken_endpoints_name_field_and_text() {
     for (value, says) in [
         ("{}", "`name`: found nothing"),
@@ -67,8 +86,8 @@ fn broken_endpoints_name_field_and_text() {
             "`ipv4_nets`: found `\"10.0.0.1/32\"`; write a JSON list",
         ),
         (
-            r#"{"name": "c", "ipv4_nets": ["10.0.0.1/32"], "ipv4_nat": [{"int_ip": "10.0.0.2", "ext_ip": "1.2.3.4"}]}"#,
-            "`ipv4_nat[0].int_ip`: found `10.0.0.2`; name one of the endpoint's own addresses",
+            r#"{"name": "c", "ipv4_nets": ["10.0.0.1/32"], "ipv4_nat": [{"int_ip": "10.0.0.x", "ext_ip": "1.2.3.4"}]}"#,
+            "`ipv4_nat[0].int_ip`: found `10.0.0.x`; write an address of the list's family",
         ),
         (r#"{"name": "c", "labels": {"a": 1}}"#, "`labels.a`: found `1`"),
         (r#"{"name": "c", "labels": {"a b": "x"}}"#, "`labels`: found `a b`"),
