@@ -1,20 +1,30 @@
 //! The `Applied` call: when a key is in force.
 //!
 //! What others do never delays an answer: it waits for the kernel to acknowledge the intent that the key's revision was
-//! in, not for those that followed. What else fails does not fail it.
+//! in, not for those that followed; and so with the change of endpoints and rules. What else fails does not fail it.
 
-use tortie_config::key::Key;
+use tortie_config::key::{Key, ProfilePart};
 
 use super::core::Core;
+use crate::policy::Source;
 use crate::serve::api::AppliedRequest;
 
 /// An answer: the result in the API's word, and the reason.
 pub(super) type Verdict = (&'static str, Option<String>);
 
+/// What the kernel has to acknowledge for a revision to be in force.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Needed {
+    /// The intent.
+    pub(super) generation: u64,
+    /// The change of endpoints and rules.
+    pub(super) serial: u64,
+}
+
 impl Core {
-    /// The answer to a request, as soon as there is one. `needed` stays with the request: the intent that has to be
-    /// acknowledged, once the revision is in one.
-    pub(super) fn verdict(&self, request: &AppliedRequest, needed: &mut Option<u64>) -> Option<Verdict> {
+    /// The answer to a request, as soon as there is one. `needed` stays with the request, once the revision is in what
+    /// the kernel was told.
+    pub(super) fn verdict(&self, request: &AppliedRequest, needed: &mut Option<Needed>) -> Option<Verdict> {
         let failed = |reason: String| Some(("failed", Some(reason)));
         let key = match request.key.parse::<Key>() {
             Ok(key) => key,
@@ -34,8 +44,9 @@ impl Core {
         if !self.running() || self.in_force < request.revision {
             return None;
         }
-        let needed = *needed.get_or_insert(self.generation);
-        if self.acknowledged < needed {
+        let told = Needed { generation: self.generation, serial: self.enforcement.serial() };
+        let needed = *needed.get_or_insert(told);
+        if self.acknowledged < needed.generation || self.enforcement.acknowledged() < needed.serial {
             return None;
         }
         if let Some(problem) = self.model_problem(&request.key) {
@@ -45,6 +56,21 @@ impl Core {
             && let Some(why) = self.refused.get(block)
         {
             return failed(format!("the kernel refuses the blackhole of {block}: {why}"));
+        }
+        if let Key::Endpoint(endpoint) = &key
+            && let Some(why) = self.enforcement.failure(endpoint)
+        {
+            return failed(why.to_owned());
+        }
+        let source = match &key {
+            Key::Policy { tier, name } => {
+                Some(Source::Policy { tier: tier.as_str().into(), name: name.as_str().into() })
+            }
+            Key::Profile { name, part: ProfilePart::Rules } => Some(Source::Profile(name.as_str().into())),
+            _ => None,
+        };
+        if let Some((endpoint, why)) = source.and_then(|source| self.enforcement.failure_of(&source)) {
+            return failed(format!("not in force for {}: {why}", Key::Endpoint(endpoint.clone())));
         }
         Some(("applied", None))
     }

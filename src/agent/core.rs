@@ -12,8 +12,9 @@ use jiff::Timestamp;
 use tortie_bgp::State;
 use tortie_config::Cidr;
 
-use super::recorder::{Entry, Plane, Recorder};
-use crate::kernel::KernelIntent;
+use super::enforce::Enforcement;
+use super::recorder::{Plane, Recorder};
+use crate::kernel::{KernelIntent, Mode, PolicyChange};
 use crate::model::{Dirty, Guard, Model, Part};
 use crate::routing::{self, ChangeId, DynamicPeer, NodeOptions, Planner, RoutingIntent};
 use crate::speaker::ChangeIds;
@@ -43,6 +44,8 @@ pub(super) enum Effect {
     NextHop(IpAddr, Option<routing::Resolved>),
     /// The kernel took the last batch.
     KernelTook,
+    /// The kernel thread gets this change of endpoints and rules.
+    Enforce(Box<PolicyChange>),
     /// The own blocks: watch these keys too.
     Scope(Vec<String>),
     /// The snapshot of this generation, with what followed up to this revision, is believed: it may replace the cache
@@ -105,6 +108,7 @@ pub(super) struct Core {
     pub(super) blackholes: BTreeSet<Cidr>,
     pub(super) refused: BTreeMap<Cidr, String>,
     pub(super) kernel_writes: bool,
+    pub(super) enforcement: Enforcement,
     pub(super) frozen: Option<String>,
     guard: Guard,
     /// What was read and not acted on yet.
@@ -144,6 +148,7 @@ impl Core {
         name: &str,
         node: NodeOptions,
         kernel_writes: bool,
+        policy: Mode,
         changes: ChangeIds,
         now: Instant,
     ) -> Self {
@@ -163,6 +168,7 @@ impl Core {
             blackholes: BTreeSet::new(),
             refused: BTreeMap::new(),
             kernel_writes,
+            enforcement: Enforcement::new(policy),
             frozen: None,
             guard: Guard::new(),
             pending: Dirty::everything(),
@@ -406,26 +412,34 @@ impl Core {
             self.phase = Phase::Loaded;
             self.out.push(Effect::Loaded);
         }
-        self.recompute(dirty, revision);
+        let routed = self.recompute(dirty, revision);
+        self.enforce(dirty, routed, revision);
         self.in_force = revision;
         self.out.push(Effect::Logs);
     }
 
-    fn recompute(&mut self, dirty: &Dirty, revision: u64) {
+    /// A change of its own for what these keys brought.
+    pub(super) fn begin(&mut self, dirty: &Dirty, revision: u64) -> ChangeId {
+        let change = self.changes.next();
+        self.describe_store(dirty, change);
+        self.remember(change, revision);
+        change
+    }
+
+    /// What routing makes of it; `None`: nothing.
+    fn recompute(&mut self, dirty: &Dirty, revision: u64) -> Option<ChangeId> {
         let planner = match &mut self.planner {
             Some(planner) => {
                 if planner.update(&self.model, dirty).is_empty() {
-                    return;
+                    return None;
                 }
                 planner
             }
             none => none.insert(Planner::new(&self.model, self.node.clone())),
         };
         let intent = planner.intent().clone();
-        let change = self.changes.next();
-        self.describe_store(dirty, change);
+        let change = self.begin(dirty, revision);
         self.describe(&intent, change, revision);
-        self.remember(change, revision);
         // A block keeps the change that it came with for as long as it stays.
         let known = std::mem::take(&mut self.block_changes);
         let came = |block: &Cidr| known.get(block).copied().unwrap_or(change);
@@ -441,6 +455,7 @@ impl Core {
         })));
         self.intent = Some(intent);
         self.announce(change);
+        Some(change)
     }
 
     /// The speaker gets the intent without the blocks whose blackhole the kernel has not acknowledged.
@@ -482,101 +497,6 @@ impl Core {
     /// The change that a wanted blackhole came with.
     pub(super) fn block_change(&self, block: &Cidr) -> ChangeId {
         self.block_changes.get(block).copied().unwrap_or_default()
-    }
-
-    /// Records the keys that a change comes from.
-    fn describe_store(&mut self, dirty: &Dirty, change: ChangeId) {
-        let time = now_text();
-        let mut record = |mark, subject: String, text: &str, revision| {
-            let text = text.to_owned();
-            let entry = Entry { change, plane: Plane::Store, mark, subject, text, revision };
-            self.recorder.record(time.clone(), entry);
-        };
-        if dirty.touched.len() > SINGLES {
-            let newest = dirty.touched.iter().map(|t| t.revision).max().unwrap_or_default();
-            record('~', format!("{} keys", dirty.touched.len()), "read", newest);
-            return;
-        }
-        for key in &dirty.touched {
-            let (mark, text) = if key.deleted { ('-', "deleted") } else { ('+', "written") };
-            record(mark, key.key.clone(), text, key.revision);
-        }
-    }
-
-    /// Records what is new in an intent.
-    fn describe(&mut self, new: &RoutingIntent, change: ChangeId, revision: u64) {
-        let old = self.intent.clone();
-        let mut entries: Vec<(char, String, String)> = Vec::new();
-        let none = BTreeMap::new();
-        let old_routes = old.as_ref().map_or(&none, |o| &o.originated);
-        for (prefix, route) in &new.originated {
-            if old_routes.get(prefix) != Some(route) {
-                entries.push(('+', prefix.to_string(), format!("originated, from {}", route.key)));
-            }
-        }
-        for prefix in old_routes.keys().filter(|p| !new.originated.contains_key(p)) {
-            entries.push(('-', prefix.to_string(), "no longer originated".to_owned()));
-        }
-        let no_peers = BTreeMap::new();
-        let old_peers = old.as_ref().map_or(&no_peers, |o| &o.peers);
-        let changed: Vec<&String> = new
-            .peers
-            .iter()
-            .filter(|(name, peer)| old_peers.get(*name) != Some(peer))
-            .map(|(n, _)| n)
-            .collect();
-        let gone: Vec<&String> = old_peers.keys().filter(|n| !new.peers.contains_key(*n)).collect();
-        let no_ranges = BTreeMap::new();
-        let old_ranges = old.as_ref().map_or(&no_ranges, |o| &o.ranges);
-        for (name, range) in new.ranges.iter().filter(|(name, range)| old_ranges.get(*name) != Some(range)) {
-            let text = format!("sessions are taken from {}: {}", range.prefix, range.peer.reason);
-            entries.push(('+', name.clone(), text));
-        }
-        for name in old_ranges.keys().filter(|name| !new.ranges.contains_key(*name)) {
-            entries.push(('-', name.clone(), "no longer a range that sessions are taken from".to_owned()));
-        }
-        for (mark, list, word) in [('+', changed, "wanted"), ('-', gone, "no longer wanted")] {
-            if list.len() > SINGLES {
-                entries.push((mark, format!("{} peers", list.len()), word.to_owned()));
-                continue;
-            }
-            for name in list {
-                let reason = new.peers.get(name).map_or("", |p| p.reason.as_str());
-                entries.push((mark, name.clone(), format!("{word} {reason}").trim_end().to_owned()));
-            }
-        }
-        if old.as_ref().is_some_and(|o| o.view != new.view) {
-            entries.push((
-                '~',
-                "routing view".to_owned(),
-                "pools, networks or advertisements changed".to_owned(),
-            ));
-        }
-        let time = now_text();
-        for (mark, subject, text) in entries {
-            tracing::info!(target: "tortie", change = %change, revision, "{mark} {subject}: {text}");
-            let entry = Entry { change, plane: Plane::Routing, mark, subject, text, revision };
-            self.recorder.record(time.clone(), entry);
-        }
-    }
-
-    pub(super) fn say(&mut self, change: ChangeId, plane: Plane, mark: char, subject: &str, text: &str) {
-        // BGP has a level of its own.
-        match (plane, mark) {
-            (Plane::Rib, '!') => tracing::warn!(target: "tortie::speaker", "{subject}: {text}"),
-            (Plane::Rib, _) => tracing::info!(target: "tortie::speaker", "{subject}: {text}"),
-            (_, '!') => tracing::warn!(target: "tortie", "{subject}: {text}"),
-            _ => tracing::info!(target: "tortie", "{subject}: {text}"),
-        }
-        let entry = Entry {
-            change,
-            plane,
-            mark,
-            subject: subject.to_owned(),
-            text: text.to_owned(),
-            revision: self.link.revision,
-        };
-        self.recorder.record(now_text(), entry);
     }
 }
 

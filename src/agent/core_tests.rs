@@ -2,9 +2,13 @@
 
 use std::time::Instant;
 
+use super::super::applied::Needed;
 use super::*;
 use crate::kernel::KernelFact;
 use crate::store::{Cached, KeyValue};
+
+#[path = "enforce_tests.rs"]
+mod enforcement;
 
 const BLOCK: &str = "/calico/ipam/v2/assignment/ipv4/block/10.244.1.0-26";
 const AFFINITY: &str = "/calico/ipam/v2/host/h1/ipv4/block/10.244.1.0-26";
@@ -38,7 +42,7 @@ fn snapshot(store_id: &str, revision: u64, entries: Vec<KeyValue>) -> Snapshot {
 }
 
 fn core() -> Core {
-    Core::new("h1", NodeOptions::default(), true, ChangeIds::default(), Instant::now())
+    Core::new("h1", NodeOptions::default(), true, Mode::Program, ChangeIds::default(), Instant::now())
 }
 
 /// Feeds an event and gives what follows from it.
@@ -63,6 +67,12 @@ fn kernel_intents(effects: &[Effect]) -> Vec<Arc<KernelIntent>> {
             _ => None,
         })
         .collect()
+}
+
+/// As if the kernel thread had done all that it was told of endpoints and rules.
+fn enforced(core: &mut Core) {
+    let serial = core.enforcement.serial();
+    core.enforced(serial, ChangeId(1), BTreeMap::new(), 1);
 }
 
 fn announced(effects: &[Effect]) -> Option<Vec<String>> {
@@ -261,7 +271,7 @@ fn a_refusal_is_said_once_for_as_long_as_it_stays_so() {
 fn an_answer_waits_for_the_intent_of_its_revision_and_for_nothing_else() {
     use crate::serve::api::AppliedRequest;
     let request = |key: &str, revision| AppliedRequest { key: key.to_owned(), revision, wait_millis: 0 };
-    let word = |core: &Core, key: &str, revision, needed: &mut Option<u64>| {
+    let word = |core: &Core, key: &str, revision, needed: &mut Option<Needed>| {
         core.verdict(&request(key, revision), needed).map(|(word, _)| word)
     };
     let endpoint = "/calico/v1/host/h1/workload/lab/web/endpoint/eth0";
@@ -271,6 +281,7 @@ fn an_answer_waits_for_the_intent_of_its_revision_and_for_nothing_else() {
     whole(&mut core);
     assert_eq!(word(&core, endpoint, 1, &mut needed), None, "the kernel has not answered");
     applied(&mut core, 1, Vec::new());
+    enforced(&mut core);
     assert_eq!(word(&core, endpoint, 1, &mut needed), Some("applied"));
     // Its own change is in the second intent; a third one follows before the kernel answers.
     let mut needed = None;
@@ -281,15 +292,17 @@ fn an_answer_waits_for_the_intent_of_its_revision_and_for_nothing_else() {
     assert_eq!(core.generation, 3);
     let refused = vec![("10.244.1.0/26".parse().unwrap(), "no room".to_owned())];
     applied(&mut core, 2, refused);
+    enforced(&mut core);
     assert_eq!(
         word(&core, endpoint, 2, &mut needed),
         Some("applied"),
         "another object's failure is not its own"
     );
     assert_eq!(word(&core, endpoint, 3, &mut None), None);
-    assert_eq!(word(&core, BLOCK, 2, &mut Some(2)), Some("failed"));
-    assert_eq!(word(&core, AFFINITY, 2, &mut Some(2)), Some("failed"));
-    let (word, why) = core.verdict(&request(BLOCK, 2), &mut Some(2)).unwrap();
+    let second = || Some(Needed { generation: 2, serial: 0 });
+    assert_eq!(word(&core, BLOCK, 2, &mut second()), Some("failed"));
+    assert_eq!(word(&core, AFFINITY, 2, &mut second()), Some("failed"));
+    let (word, why) = core.verdict(&request(BLOCK, 2), &mut second()).unwrap();
     assert!(word == "failed" && why.unwrap().contains("no room"));
     // What can never come true is not waited for.
     let foreign = core.verdict(&request("/calico/v1/host/h2/workload/lab/web/endpoint/eth0", 99), &mut None);
@@ -315,6 +328,7 @@ fn nothing_is_applied_before_a_new_block_is_known() {
     let mut needed = None;
     assert!(core.verdict(&request, &mut needed).is_none(), "not in the kernel yet");
     applied(&mut core, 2, Vec::new());
+    enforced(&mut core);
     assert_eq!(core.verdict(&request, &mut needed), Some(("applied", None)));
 }
 

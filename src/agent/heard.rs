@@ -21,7 +21,10 @@ impl Core {
                     format!("dumped: {routes_v4} IPv4 and {routes_v6} IPv6 routes of ours kept as stale");
                 self.say(ChangeId::default(), Plane::Kernel, '~', "kernel", &text);
             }
-            KernelFact::Enforced { .. } | KernelFact::Endpoints(_) => {}
+            KernelFact::Enforced { serial, change, failed, micros } => {
+                self.enforced(serial, change, failed, micros);
+            }
+            KernelFact::Endpoints(_) => {}
             KernelFact::Applied { generation, change, failed, acknowledged, micros } => {
                 self.acknowledge(change, &acknowledged, micros);
                 self.applied(generation, change, failed);

@@ -22,6 +22,7 @@ mod answers;
 mod applied;
 mod backend;
 mod core;
+mod enforce;
 mod facts;
 mod heap;
 mod heard;
@@ -39,6 +40,7 @@ mod run;
 mod start;
 mod station;
 mod status;
+mod story;
 mod teller;
 mod turn;
 

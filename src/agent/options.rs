@@ -75,7 +75,7 @@ pub struct Settings {
     /// What to do to the kernel's routes [default: program]
     #[arg(long, value_enum, env = "TORTIE_KERNEL")]
     pub kernel: Option<Extent>,
-    /// What to do to the kernel's packet rules (this version writes none) [default: program]
+    /// What to do to the kernel's packet rules, and to the routes of endpoints [default: as --kernel]
     #[arg(long, value_enum, env = "TORTIE_POLICY")]
     pub policy: Option<Extent>,
     /// Keep the last good state of the store here [default: /var/lib/tortie/cache.json]
@@ -180,6 +180,16 @@ impl Settings {
         self.kernel.unwrap_or(Extent::Program)
     }
 
+    /// What to do to packet rules and endpoints: as much as to the kernel where nobody says otherwise, and nothing where
+    /// the kernel is left alone.
+    #[must_use]
+    pub fn policy(&self) -> Extent {
+        match self.kernel() {
+            Extent::Off => Extent::Off,
+            kernel => self.policy.unwrap_or(kernel),
+        }
+    }
+
     /// The address choices must fit their family.
     ///
     /// # Errors
@@ -220,6 +230,16 @@ mod tests {
         assert_eq!((file.asn, file.kernel(), file.http()), (Some(64_999), Extent::Observe, None));
         let flags = Settings { asn: Some(1), ..Settings::default() };
         assert_eq!(flags.or(file).asn, Some(1));
+    }
+
+    #[test]
+    fn rules_follow_the_kernel_flag_and_are_off_without_it() {
+        let of = |kernel, policy| Settings { kernel, policy, ..Settings::default() }.policy();
+        assert_eq!(of(None, None), Extent::Program);
+        assert_eq!(of(Some(Extent::Observe), None), Extent::Observe);
+        assert_eq!(of(Some(Extent::Observe), Some(Extent::Program)), Extent::Program);
+        assert_eq!(of(None, Some(Extent::Off)), Extent::Off);
+        assert_eq!(of(Some(Extent::Off), Some(Extent::Program)), Extent::Off);
     }
 
     #[test]

@@ -24,6 +24,8 @@ pub(super) enum Plane {
     Store,
     /// What routing concluded.
     Routing,
+    /// What policy concluded.
+    Policy,
     /// Sessions and routes of BGP.
     Rib,
     /// The kernel's acknowledgement.
@@ -37,6 +39,7 @@ impl Plane {
         match self {
             Self::Store => "store",
             Self::Routing => "routing",
+            Self::Policy => "policy",
             Self::Rib => "rib",
             Self::Kernel => "kernel",
             Self::Agent => "agent",

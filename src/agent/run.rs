@@ -9,11 +9,12 @@ use futures_util::FutureExt;
 use tokio::sync::mpsc;
 use tortie_config::resource::BmpPolicy;
 
+use super::applied::Needed;
 use super::backend::{Ask, Live};
 use super::core::{Core, Effect};
 use super::options::Settings;
 use super::{host, leave, logging, presence};
-use crate::kernel::{KernelFact, KernelHandle, KernelIntent, ToKernel};
+use crate::kernel::{KernelFact, KernelHandle, KernelIntent, PolicyChange, ToKernel};
 use crate::model::watch_scope;
 use crate::serve;
 use crate::serve::api::{Applied, AppliedRequest};
@@ -120,6 +121,8 @@ pub(super) struct Agent {
     pub(super) kernel: Option<KernelHandle>,
     pub(super) speaker: Option<(SpeakerHandle, std::thread::JoinHandle<()>)>,
     pub(super) held: Vec<Effect>,
+    /// For the kernel thread, which has not started yet.
+    pub(super) held_policy: Vec<Box<PolicyChange>>,
     pub(super) feed: Feed,
     pub(super) facts: mpsc::UnboundedReceiver<Fact>,
     pub(super) facts_in: mpsc::UnboundedSender<Fact>,
@@ -139,8 +142,8 @@ pub(super) struct Waiting {
     pub(super) request: AppliedRequest,
     pub(super) answer: tokio::sync::oneshot::Sender<Applied>,
     pub(super) until: Instant,
-    /// The intent that has to be acknowledged, once the revision is in one.
-    pub(super) needed: Option<u64>,
+    /// What the kernel has to acknowledge, once the revision is in it.
+    pub(super) needed: Option<Needed>,
 }
 
 impl Agent {
@@ -230,6 +233,9 @@ impl Agent {
                 self.kernel_intent = Some(Arc::clone(&intent));
                 self.to_kernel(ToKernel::Intent(intent));
             }
+            // Every one of them counts, and the thread starts when the host is known.
+            Effect::Enforce(change) if self.kernel.is_none() => self.held_policy.push(change),
+            Effect::Enforce(change) => self.to_kernel(ToKernel::Policy(change)),
             Effect::Speaker(..) | Effect::LocalReady | Effect::NextHop(..) | Effect::KernelTook
                 if self.speaker.is_none() =>
             {

@@ -52,8 +52,15 @@ impl Agent {
         serve_api(&options, &live, &io).await?;
         let changes = ChangeIds::default();
         let writes = options.settings.kernel() == Extent::Program;
-        let core =
-            Core::new(&options.node, host::node_options(&options.settings), writes, changes.clone(), now);
+        let policy = mode(options.settings.policy());
+        let core = Core::new(
+            &options.node,
+            host::node_options(&options.settings),
+            writes,
+            policy,
+            changes.clone(),
+            now,
+        );
         tracing::info!(target: "tortie", "tortie {} starts as {} on {}", env!("CARGO_PKG_VERSION"), options.node, store.describe());
         let what = FeedOptions { prefixes: watch_scope(&options.node), cache: Some(cache_path(&options)) };
         let feed = Feed::start(&io, Arc::clone(&store), what);
@@ -71,6 +78,7 @@ impl Agent {
             kernel: None,
             speaker: None,
             held: Vec::new(),
+            held_policy: Vec::new(),
             feed,
             facts,
             facts_in,
@@ -107,6 +115,7 @@ impl Agent {
         }
         let settings = &self.options.settings;
         let mut options = kernel::Options::new(mode(settings.kernel()));
+        options.policy = mode(settings.policy());
         let marks = options.marks;
         options.marks = Marks {
             protocol: settings.route_protocol.unwrap_or(marks.protocol),
@@ -123,6 +132,9 @@ impl Agent {
                 self.kernel = Some(handle);
                 if let Some(intent) = self.kernel_intent.clone() {
                     self.to_kernel(ToKernel::Intent(intent));
+                }
+                for change in std::mem::take(&mut self.held_policy) {
+                    self.to_kernel(ToKernel::Policy(change));
                 }
             }
             Err(error) => {

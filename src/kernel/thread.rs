@@ -182,7 +182,12 @@ impl Thread {
                 question(&KernelView(&self.state));
                 Ok(())
             }
-            ToKernel::Policy(_) | ToKernel::Watched(_) | ToKernel::Stop => Ok(()),
+            ToKernel::Policy(policy) => {
+                let (serial, change) = (policy.serial, policy.change);
+                (self.sink)(KernelFact::Enforced { serial, change, failed: BTreeMap::new(), micros: 0 });
+                Ok(())
+            }
+            ToKernel::Watched(_) | ToKernel::Stop => Ok(()),
         }
     }
 

@@ -293,7 +293,9 @@ impl RulesetDelta {
                 }
                 SetChange::Members { add, remove } => {
                     let members = to.sets.entry(id.clone()).or_default();
-                    members.retain(|member| !remove.contains(member));
+                    remove.iter().for_each(|member| {
+                        members.remove(member);
+                    });
                     members.extend(add);
                 }
                 SetChange::Gone => {

@@ -1,0 +1,105 @@
+//! What the flight recorder and the log are told of a change: the keys that it comes from, and what routing made of them.
+
+use std::collections::BTreeMap;
+
+use super::core::{Core, SINGLES, now_text};
+use super::recorder::{Entry, Plane};
+use crate::model::Dirty;
+use crate::routing::{ChangeId, RoutingIntent};
+
+impl Core {
+    /// Records the keys that a change comes from.
+    pub(super) fn describe_store(&mut self, dirty: &Dirty, change: ChangeId) {
+        let time = now_text();
+        let mut record = |mark, subject: String, text: &str, revision| {
+            let text = text.to_owned();
+            let entry = Entry { change, plane: Plane::Store, mark, subject, text, revision };
+            self.recorder.record(time.clone(), entry);
+        };
+        if dirty.touched.len() > SINGLES {
+            let newest = dirty.touched.iter().map(|t| t.revision).max().unwrap_or_default();
+            record('~', format!("{} keys", dirty.touched.len()), "read", newest);
+            return;
+        }
+        for key in &dirty.touched {
+            let (mark, text) = if key.deleted { ('-', "deleted") } else { ('+', "written") };
+            record(mark, key.key.clone(), text, key.revision);
+        }
+    }
+
+    /// Records what is new in an intent.
+    pub(super) fn describe(&mut self, new: &RoutingIntent, change: ChangeId, revision: u64) {
+        let old = self.intent.clone();
+        let mut entries: Vec<(char, String, String)> = Vec::new();
+        let none = BTreeMap::new();
+        let old_routes = old.as_ref().map_or(&none, |o| &o.originated);
+        for (prefix, route) in &new.originated {
+            if old_routes.get(prefix) != Some(route) {
+                entries.push(('+', prefix.to_string(), format!("originated, from {}", route.key)));
+            }
+        }
+        for prefix in old_routes.keys().filter(|p| !new.originated.contains_key(p)) {
+            entries.push(('-', prefix.to_string(), "no longer originated".to_owned()));
+        }
+        let no_peers = BTreeMap::new();
+        let old_peers = old.as_ref().map_or(&no_peers, |o| &o.peers);
+        let changed: Vec<&String> = new
+            .peers
+            .iter()
+            .filter(|(name, peer)| old_peers.get(*name) != Some(peer))
+            .map(|(n, _)| n)
+            .collect();
+        let gone: Vec<&String> = old_peers.keys().filter(|n| !new.peers.contains_key(*n)).collect();
+        let no_ranges = BTreeMap::new();
+        let old_ranges = old.as_ref().map_or(&no_ranges, |o| &o.ranges);
+        for (name, range) in new.ranges.iter().filter(|(name, range)| old_ranges.get(*name) != Some(range)) {
+            let text = format!("sessions are taken from {}: {}", range.prefix, range.peer.reason);
+            entries.push(('+', name.clone(), text));
+        }
+        for name in old_ranges.keys().filter(|name| !new.ranges.contains_key(*name)) {
+            entries.push(('-', name.clone(), "no longer a range that sessions are taken from".to_owned()));
+        }
+        for (mark, list, word) in [('+', changed, "wanted"), ('-', gone, "no longer wanted")] {
+            if list.len() > SINGLES {
+                entries.push((mark, format!("{} peers", list.len()), word.to_owned()));
+                continue;
+            }
+            for name in list {
+                let reason = new.peers.get(name).map_or("", |p| p.reason.as_str());
+                entries.push((mark, name.clone(), format!("{word} {reason}").trim_end().to_owned()));
+            }
+        }
+        if old.as_ref().is_some_and(|o| o.view != new.view) {
+            entries.push((
+                '~',
+                "routing view".to_owned(),
+                "pools, networks or advertisements changed".to_owned(),
+            ));
+        }
+        let time = now_text();
+        for (mark, subject, text) in entries {
+            tracing::info!(target: "tortie", change = %change, revision, "{mark} {subject}: {text}");
+            let entry = Entry { change, plane: Plane::Routing, mark, subject, text, revision };
+            self.recorder.record(time.clone(), entry);
+        }
+    }
+
+    pub(super) fn say(&mut self, change: ChangeId, plane: Plane, mark: char, subject: &str, text: &str) {
+        // BGP has a level of its own.
+        match (plane, mark) {
+            (Plane::Rib, '!') => tracing::warn!(target: "tortie::speaker", "{subject}: {text}"),
+            (Plane::Rib, _) => tracing::info!(target: "tortie::speaker", "{subject}: {text}"),
+            (_, '!') => tracing::warn!(target: "tortie", "{subject}: {text}"),
+            _ => tracing::info!(target: "tortie", "{subject}: {text}"),
+        }
+        let entry = Entry {
+            change,
+            plane,
+            mark,
+            subject: subject.to_owned(),
+            text: text.to_owned(),
+            revision: self.link.revision,
+        };
+        self.recorder.record(now_text(), entry);
+    }
+}
