@@ -14,7 +14,7 @@ use super::backend::{Ask, Live};
 use super::core::{Core, Effect};
 use super::options::Settings;
 use super::{host, leave, logging, presence};
-use crate::kernel::{KernelFact, KernelHandle, KernelIntent, PolicyChange, ToKernel};
+use crate::kernel::{KernelFact, KernelHandle, KernelIntent, ToKernel};
 use crate::model::watch_scope;
 use crate::serve;
 use crate::serve::api::{Applied, AppliedRequest};
@@ -122,7 +122,7 @@ pub(super) struct Agent {
     pub(super) speaker: Option<(SpeakerHandle, std::thread::JoinHandle<()>)>,
     pub(super) held: Vec<Effect>,
     /// For the kernel thread, which has not started yet.
-    pub(super) held_policy: Vec<Box<PolicyChange>>,
+    pub(super) held_policy: Vec<ToKernel>,
     pub(super) feed: Feed,
     pub(super) facts: mpsc::UnboundedReceiver<Fact>,
     pub(super) facts_in: mpsc::UnboundedSender<Fact>,
@@ -234,7 +234,9 @@ impl Agent {
                 self.to_kernel(ToKernel::Intent(intent));
             }
             // Every one of them counts, and the thread starts when the host is known.
-            Effect::Enforce(change) if self.kernel.is_none() => self.held_policy.push(change),
+            Effect::Enforce(change) if self.kernel.is_none() => {
+                self.held_policy.push(ToKernel::Policy(change))
+            }
             Effect::Enforce(change) => self.to_kernel(ToKernel::Policy(change)),
             Effect::Speaker(..) | Effect::LocalReady | Effect::NextHop(..) | Effect::KernelTook
                 if self.speaker.is_none() =>

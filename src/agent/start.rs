@@ -133,8 +133,8 @@ impl Agent {
                 if let Some(intent) = self.kernel_intent.clone() {
                     self.to_kernel(ToKernel::Intent(intent));
                 }
-                for change in std::mem::take(&mut self.held_policy) {
-                    self.to_kernel(ToKernel::Policy(change));
+                for message in std::mem::take(&mut self.held_policy) {
+                    self.to_kernel(message);
                 }
             }
             Err(error) => {
