@@ -1,4 +1,4 @@
-//! A blocking route-netlink socket: batches with one acknowledgement, and dumps.
+//! A blocking netlink socket: batches with one acknowledgement, transactions, and dumps.
 //!
 //! A batch is one `sendmsg` of many requests of which only the last asks for an acknowledgement. Errors come unasked and
 //! name their message by sequence number; after an error the rest of the batch is still processed. The answer to the last
@@ -45,11 +45,21 @@ impl Refusal {
     }
 }
 
-/// A connected route-netlink socket.
+/// What became of a transaction that was not carried out, or may not have been.
+#[derive(Debug)]
+pub(super) enum Undone {
+    /// Nothing of it was done. The number of the first message that was refused, counted from 0.
+    Refused(u32, Refusal),
+    /// The answer was lost: all of it was done, or nothing.
+    Unknown,
+}
+
+/// A connected netlink socket.
 pub(super) struct Socket {
     raw: Raw,
     port: u32,
     seq: u32,
+    send_buffer: usize,
     recv: Vec<u8>,
     batch_messages: usize,
     batch_bytes: usize,
@@ -58,7 +68,12 @@ pub(super) struct Socket {
 impl Socket {
     /// Opens a socket with buffers as large as allowed, extended errors and strict checking of dumps.
     pub(super) fn open() -> io::Result<Self> {
-        let mut raw = Raw::new(NETLINK_ROUTE)?;
+        Self::open_for(NETLINK_ROUTE)
+    }
+
+    /// The same for a protocol (`NETLINK_...`).
+    pub(super) fn open_for(protocol: isize) -> io::Result<Self> {
+        let mut raw = Raw::new(protocol)?;
         let port = raw.bind_auto()?.port_number();
         raw.connect(&SocketAddr::new(0, 0))?;
         // Older kernels lack these; then errors have no words and dumps are filtered by the reader.
@@ -75,6 +90,7 @@ impl Socket {
             raw,
             port,
             seq: 1,
+            send_buffer: send,
             recv: Vec::with_capacity(64 << 10),
             batch_messages: (receive / ERROR_COST).clamp(16, BATCH),
             // The kernel refuses datagrams longer than the buffer less 32 bytes; half leaves room for the longest message.
@@ -177,6 +193,63 @@ impl Socket {
         let mut result = Ok(());
         self.batch(&[()], encode, |(), r| result = r)?;
         Ok(result)
+    }
+
+    /// Messages that the kernel carries out all or none (nfnetlink), in one datagram. `encode` is given the sequence number
+    /// of the first one, numbers the others one by one, asks for an acknowledgement of the last but one (the last is the
+    /// end mark, which has no answer) and returns how many there are.
+    ///
+    /// # Errors
+    /// When the socket itself fails; what became of the transaction is then unknown, too.
+    pub(super) fn transaction(
+        &mut self,
+        encode: impl FnOnce(&mut Vec<u8>, u32) -> u32,
+    ) -> io::Result<Result<(), Undone>> {
+        let mut buf = Vec::with_capacity(16 << 10);
+        let base = self.seq;
+        let count = encode(&mut buf, base);
+        self.seq = self.seq.wrapping_add(count);
+        // The kernel refuses datagrams longer than the buffer less 32 bytes.
+        if buf.len() + 64 > self.send_buffer {
+            let _ = sockopt::set_socket_send_buffer_size_force(&self.raw, buf.len());
+            self.send_buffer = sockopt::socket_send_buffer_size(&self.raw)?;
+        }
+        self.raw.send(&buf, 0)?;
+        let last = count.saturating_sub(2);
+        let mut first: Option<(u32, Refusal)> = None;
+        let mut overrun = false;
+        loop {
+            self.recv.clear();
+            // The kernel is through when `send` returns, so that after an overrun everything that will come is there.
+            match self.raw.recv(&mut self.recv, if overrun { libc::MSG_DONTWAIT } else { 0 }) {
+                Ok(_) => {}
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(e) if lost(&e) && e.raw_os_error() == Some(libc::ENOBUFS) => {
+                    overrun = true;
+                    continue;
+                }
+                Err(e) if lost(&e) => {
+                    return Ok(Err(first.map_or(Undone::Unknown, |(at, r)| Undone::Refused(at, r))));
+                }
+                Err(e) => return Err(e),
+            }
+            for message in Messages(&self.recv).filter(|m| m.kind == NLMSG_ERROR) {
+                let at = message.seq.wrapping_sub(base);
+                if at >= count {
+                    continue;
+                }
+                if let Some(refusal) = refusal(&message)
+                    && first.as_ref().is_none_or(|(other, _)| at < *other)
+                {
+                    first = Some((at, refusal));
+                }
+                // An error of the begin mark is of the whole; there may be no answer to the last message then.
+                let whole = first.as_ref().is_some_and(|(at, _)| *at == 0);
+                if at == last || whole {
+                    return Ok(first.map_or(Ok(()), |(at, r)| Err(Undone::Refused(at, r))));
+                }
+            }
+        }
     }
 
     /// A dump: the request as `encode` writes it, each answer to `each`. `Ok(false)`: the kernel says that the table

@@ -17,7 +17,10 @@ pub(super) const NLM_F_DUMP: u16 = 0x300;
 pub(super) const NLM_F_REPLACE: u16 = 0x100;
 pub(super) const NLM_F_EXCL: u16 = 0x200;
 pub(super) const NLM_F_CREATE: u16 = 0x400;
+pub(super) const NLM_F_APPEND: u16 = 0x800;
 pub(super) const NLM_F_DUMP_INTR: u16 = 0x10;
+/// Marks an attribute that holds attributes; nf_tables asks for it, rtnetlink does not.
+const NLA_F_NESTED: u16 = 0x8000;
 
 pub(super) const NLMSG_ERROR: u16 = 2;
 pub(super) const NLMSG_DONE: u16 = 3;
@@ -56,6 +59,17 @@ impl<'a> Writer<'a> {
         Self { buf, start }
     }
 
+    /// Attributes alone, without a message around them, at the end of a buffer whose length is a multiple of four.
+    pub(super) fn bare(buf: &'a mut Vec<u8>) -> Self {
+        let start = buf.len();
+        Self { buf, start }
+    }
+
+    /// Octets written so far, from the beginning of the buffer.
+    pub(super) fn len(&self) -> usize {
+        self.buf.len()
+    }
+
     /// Raw bytes of the family's own header; a multiple of four.
     pub(super) fn raw(&mut self, bytes: &[u8]) -> &mut Self {
         self.buf.extend_from_slice(bytes);
@@ -77,6 +91,32 @@ impl<'a> Writer<'a> {
         self.attr(kind, &value.to_ne_bytes())
     }
 
+    /// One 16-bit attribute in network order.
+    pub(super) fn attr_be16(&mut self, kind: u16, value: u16) -> &mut Self {
+        self.attr(kind, &value.to_be_bytes())
+    }
+
+    /// One 32-bit attribute in network order.
+    pub(super) fn attr_be32(&mut self, kind: u16, value: u32) -> &mut Self {
+        self.attr(kind, &value.to_be_bytes())
+    }
+
+    /// One 64-bit attribute in network order.
+    pub(super) fn attr_be64(&mut self, kind: u16, value: u64) -> &mut Self {
+        self.attr(kind, &value.to_be_bytes())
+    }
+
+    /// One text attribute with its terminating zero.
+    pub(super) fn attr_text(&mut self, kind: u16, text: &str) -> &mut Self {
+        let len = u16::try_from(text.len() + 5).unwrap_or(u16::MAX);
+        self.buf.extend_from_slice(&len.to_ne_bytes());
+        self.buf.extend_from_slice(&kind.to_ne_bytes());
+        self.buf.extend_from_slice(text.as_bytes());
+        self.buf.push(0);
+        self.pad();
+        self
+    }
+
     /// One address attribute.
     pub(super) fn attr_addr(&mut self, kind: u16, addr: IpAddr) -> &mut Self {
         match addr {
@@ -93,6 +133,11 @@ impl<'a> Writer<'a> {
         fill(self);
         self.patch_u16(at);
         self
+    }
+
+    /// Like [`Writer::nested`], and says so in the attribute's type.
+    pub(super) fn nest(&mut self, kind: u16, fill: impl FnOnce(&mut Self)) -> &mut Self {
+        self.nested(kind | NLA_F_NESTED, fill)
     }
 
     /// A `struct rtnexthop` with the attributes that `fill` appends (inside RTA_MULTIPATH).
@@ -196,6 +241,16 @@ pub(super) fn u16_at(data: &[u8], at: usize) -> Option<u16> {
 
 pub(super) fn u32_at(data: &[u8], at: usize) -> Option<u32> {
     data.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes)
+}
+
+/// A number in network order.
+pub(super) fn be32(data: &[u8]) -> Option<u32> {
+    <[u8; 4]>::try_from(data).ok().map(u32::from_be_bytes)
+}
+
+/// A number in network order.
+pub(super) fn be64(data: &[u8]) -> Option<u64> {
+    <[u8; 8]>::try_from(data).ok().map(u64::from_be_bytes)
 }
 
 /// An address of 4 or 16 bytes.

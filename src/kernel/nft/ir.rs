@@ -237,8 +237,8 @@ pub(in crate::kernel) enum Edit {
     NoTable,
     /// A set is new, or of another type: it replaces any of that name.
     Set(Name, Set),
-    /// Elements of a set. A key that is in both changes its value.
-    Elements { set: Name, add: BTreeMap<SetKey, SetValue>, remove: BTreeMap<SetKey, SetValue> },
+    /// Elements of a set of type `of`. A key that is in both changes its value.
+    Elements { set: Name, of: SetType, add: BTreeMap<SetKey, SetValue>, remove: BTreeMap<SetKey, SetValue> },
     /// A set is gone.
     NoSet(Name),
     /// A chain is new or has other rules; it has the same hook as ever.

@@ -10,7 +10,15 @@
 //!                                       text.rs (nft syntax)      dump.rs: what is there, at start and after foreign changes
 //! ```
 
-#[expect(dead_code, reason = "the rooms around it land next")]
+#![allow(dead_code, unused_imports, reason = "the rooms around it land next")]
+
+pub(in crate::kernel) mod dump;
+pub(in crate::kernel) mod encode;
+mod encode_rule;
+mod encode_set;
 pub(in crate::kernel) mod ir;
+mod proto;
 #[expect(dead_code, reason = "the thread that drives it lands next")]
 pub(in crate::kernel) mod render;
+pub(in crate::kernel) mod socket;
+pub(in crate::kernel) mod text;

@@ -1,0 +1,339 @@
+//! Sets and maps, named and anonymous, and their elements.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use tortie_config::Cidr;
+
+use super::super::wire::{NLM_F_CREATE, Writer};
+use super::encode::{Batch, comment};
+use super::ir::{Set, SetKey, SetType, SetValue, ValueType};
+use super::proto::*;
+
+/// Octets of elements in one message, give or take the last: an attribute holds less than 65,536, an element at most 512.
+const CHUNK: usize = 60_000;
+
+/// A key as the kernel compares it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Key {
+    bytes: [u8; 32],
+    len: usize,
+}
+
+impl Key {
+    /// No octets; filled field by field.
+    pub(super) fn push(mut self, field: &[u8]) -> Self {
+        // Fields of a concatenation begin at multiples of four.
+        for (to, from) in self.bytes.iter_mut().skip(self.len).zip(field) {
+            *to = *from;
+        }
+        self.len = (self.len + field.len()).min(self.bytes.len());
+        self
+    }
+
+    pub(super) fn addr(self, addr: IpAddr) -> Self {
+        match addr {
+            IpAddr::V4(a) => self.push(&a.octets()),
+            IpAddr::V6(a) => self.push(&a.octets()),
+        }
+    }
+
+    pub(super) fn interface(self, name: &str) -> Self {
+        self.push(&interface(name))
+    }
+
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or_default()
+    }
+
+    /// The next key in order; `None` behind the last.
+    fn next(mut self) -> Option<Self> {
+        for byte in self.bytes.iter_mut().take(self.len).rev() {
+            let (next, overflow) = byte.overflowing_add(1);
+            *byte = next;
+            if !overflow {
+                return Some(self);
+            }
+        }
+        None
+    }
+}
+
+/// An interface's name as the kernel keeps it. A name that is too long is of no interface.
+pub(super) fn interface(name: &str) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    for (to, from) in bytes.iter_mut().zip(name.bytes()) {
+        *to = from;
+    }
+    bytes
+}
+
+/// Which keys an element is for.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Span {
+    /// One, in a hash.
+    One(Key),
+    /// From the first to the last, in a tree: the kernel keeps an element where it begins, and one behind its end.
+    Range(Key, Key),
+    /// From the first to the last in each field, in a concatenation.
+    Block(Key, Key),
+}
+
+impl Span {
+    fn of(interval: bool, key: &SetKey) -> Self {
+        let key_of = |addr: &dyn Fn(&Cidr) -> IpAddr| match key {
+            SetKey::Addr(net) => Key::default().addr(addr(net)),
+            SetKey::Interface(name) => Key::default().interface(name),
+            SetKey::InterfaceAddr(name, net) => Key::default().interface(name).addr(addr(net)),
+            SetKey::AddrPair(first, second) => Key::default().addr(*first).addr(*second),
+        };
+        let first = key_of(&Cidr::addr);
+        let last = || key_of(&Cidr::last);
+        match key {
+            _ if !interval => Self::One(first),
+            SetKey::Addr(_) | SetKey::Interface(_) => Self::Range(first, last()),
+            SetKey::InterfaceAddr(..) | SetKey::AddrPair(..) => Self::Block(first, last()),
+        }
+    }
+
+    /// Of a network in a set of networks, or of an address in a set of addresses.
+    pub(super) fn of_net(interval: bool, net: &Cidr) -> Self {
+        let first = Key::default().addr(net.addr());
+        if interval { Self::Range(first, Key::default().addr(net.last())) } else { Self::One(first) }
+    }
+
+    /// How many elements the kernel keeps for it.
+    fn kept(&self) -> u32 {
+        if matches!(self, Self::Range(..)) { 2 } else { 1 }
+    }
+
+    fn write(&self, w: &mut Writer<'_>, value: &SetValue, removes: bool) {
+        match self {
+            Self::One(key) => element(w, key, None, 0, value, &[]),
+            Self::Block(first, last) => element(w, first, Some(last), 0, value, &[]),
+            Self::Range(first, last) => {
+                let end = last.next();
+                let open: &[u8] = if end.is_none() && !removes { &UDATA_ELEM_OPEN } else { &[] };
+                element(w, first, None, 0, value, open);
+                if let Some(end) = end {
+                    element(w, &end, None, NFT_SET_ELEM_INTERVAL_END, &SetValue::Member, &[]);
+                }
+            }
+        }
+    }
+}
+
+fn element(w: &mut Writer<'_>, key: &Key, end: Option<&Key>, flags: u32, value: &SetValue, userdata: &[u8]) {
+    w.nest(NFTA_LIST_ELEM, |w| {
+        if flags != 0 {
+            w.attr_be32(NFTA_SET_ELEM_FLAGS, flags);
+        }
+        w.nest(NFTA_SET_ELEM_KEY, |w| {
+            w.attr(NFTA_DATA_VALUE, key.as_bytes());
+        });
+        if let Some(end) = end {
+            w.nest(NFTA_SET_ELEM_KEY_END, |w| {
+                w.attr(NFTA_DATA_VALUE, end.as_bytes());
+            });
+        }
+        match value {
+            SetValue::Member => {}
+            SetValue::Goto(chain) => {
+                w.nest(NFTA_SET_ELEM_DATA, |w| verdict(w, NFT_GOTO, Some(chain)));
+            }
+            SetValue::Addr(addr) => {
+                w.nest(NFTA_SET_ELEM_DATA, |w| {
+                    w.attr_addr(NFTA_DATA_VALUE, *addr);
+                });
+            }
+        }
+        if !userdata.is_empty() {
+            w.attr(NFTA_SET_ELEM_USERDATA, userdata);
+        }
+    });
+}
+
+/// A verdict as data.
+pub(super) fn verdict(w: &mut Writer<'_>, code: i32, chain: Option<&str>) {
+    w.nest(NFTA_DATA_VERDICT, |w| {
+        w.attr_be32(NFTA_VERDICT_CODE, code.cast_unsigned());
+        if let Some(chain) = chain {
+            w.attr_text(NFTA_VERDICT_CHAIN, chain);
+        }
+    });
+}
+
+/// Creates a set, or empties one of that name and type.
+pub(super) fn declare(batch: &mut Batch<'_>, edit: usize, name: &str, set: &Set) {
+    let id = batch.set_id();
+    let (first, second) = fields(set.of.key);
+    let concatenated = second.is_some();
+    batch.message(NFT_MSG_NEWSET, NLM_F_CREATE, Some(edit), |w| {
+        w.attr_text(NFTA_SET_NAME, name);
+        w.attr_be32(NFTA_SET_FLAGS, set_flags(set.of));
+        w.attr_be32(NFTA_SET_KEY_TYPE, key_type_id(set.of.key));
+        w.attr_be32(NFTA_SET_KEY_LEN, first.len + second.map_or(0, |f| f.len));
+        let value = value_type(set.of);
+        if let Some((id, len, _)) = value {
+            w.attr_be32(NFTA_SET_DATA_TYPE, id).attr_be32(NFTA_SET_DATA_LEN, len);
+        }
+        if let (true, Some(second)) = (set.of.interval, second) {
+            w.nest(NFTA_SET_DESC, |w| {
+                w.nest(NFTA_SET_DESC_CONCAT, |w| {
+                    for field in [first, second] {
+                        w.nest(NFTA_LIST_ELEM, |w| {
+                            w.attr_be32(NFTA_SET_FIELD_LEN, field.len);
+                        });
+                    }
+                });
+            });
+        }
+        w.attr_be32(NFTA_SET_ID, id);
+        // nft takes no order for concatenations: their fields have one each.
+        let mut userdata = Vec::with_capacity(160);
+        udata(
+            &mut userdata,
+            UDATA_SET_KEYBYTEORDER,
+            &if concatenated { 0 } else { first.order }.to_ne_bytes(),
+        );
+        if let Some((_, _, order)) = value {
+            udata(&mut userdata, UDATA_SET_DATABYTEORDER, &order.to_ne_bytes());
+        }
+        if !set.comment.is_empty() {
+            let mut text = comment(&set.comment).into_bytes();
+            text.push(0);
+            udata(&mut userdata, UDATA_SET_COMMENT, &text);
+        }
+        w.attr(NFTA_SET_USERDATA, &userdata);
+    });
+    flush(batch, edit, name);
+}
+
+/// What a map gives: nft's number of the type, its length, its byte order.
+fn value_type(of: SetType) -> Option<(u32, u32, u32)> {
+    match of.value {
+        ValueType::Member => None,
+        ValueType::Verdict => Some((NFT_DATA_VERDICT, 0, 0)),
+        ValueType::Addr { v4 } => Some(addr_type(v4)).map(|t| (t.id, t.len, t.order)),
+    }
+}
+
+/// One type-length-value of userdata; the length is one octet.
+pub(super) fn udata(out: &mut Vec<u8>, kind: u8, data: &[u8]) {
+    if let Ok(len) = u8::try_from(data.len()) {
+        out.extend_from_slice(&[kind, len]);
+        out.extend_from_slice(data);
+    }
+}
+
+/// Without elements in the message all of them go.
+fn flush(batch: &mut Batch<'_>, edit: usize, name: &str) {
+    batch.message(NFT_MSG_DELSETELEM, 0, Some(edit), |w| {
+        w.attr_text(NFTA_SET_ELEM_LIST_SET, name);
+    });
+}
+
+/// Deletes a set. It is emptied first: kernels before 6.4 let go of the chains that a map names too late.
+pub(super) fn delete(batch: &mut Batch<'_>, edit: usize, name: &str) {
+    flush(batch, edit, name);
+    batch.message(NFT_MSG_DELSET, 0, Some(edit), |w| {
+        w.attr_text(NFTA_SET_NAME, name);
+    });
+}
+
+/// Elements that come to a set.
+pub(super) fn add(
+    batch: &mut Batch<'_>,
+    edit: usize,
+    name: &str,
+    of: SetType,
+    elements: &BTreeMap<SetKey, SetValue>,
+) {
+    let spans = elements.iter().map(|(key, value)| (Span::of(of.interval, key), value));
+    write(batch, NFT_MSG_NEWSETELEM, edit, name, None, spans);
+}
+
+/// Elements that go.
+pub(super) fn remove(
+    batch: &mut Batch<'_>,
+    edit: usize,
+    name: &str,
+    of: SetType,
+    elements: &BTreeMap<SetKey, SetValue>,
+) {
+    let spans = elements.keys().map(|key| (Span::of(of.interval, key), &SetValue::Member));
+    write(batch, NFT_MSG_DELSETELEM, edit, name, None, spans);
+}
+
+/// In as many messages as they need.
+fn write<'a>(
+    batch: &mut Batch<'_>,
+    message: u16,
+    edit: usize,
+    name: &str,
+    id: Option<u32>,
+    spans: impl Iterator<Item = (Span, &'a SetValue)>,
+) {
+    let mut spans = spans.peekable();
+    let flags = if message == NFT_MSG_NEWSETELEM { NLM_F_CREATE } else { 0 };
+    while spans.peek().is_some() {
+        batch.message(message, flags, Some(edit), |w| {
+            w.attr_text(NFTA_SET_ELEM_LIST_SET, name);
+            if let Some(id) = id {
+                w.attr_be32(NFTA_SET_ELEM_LIST_SET_ID, id);
+            }
+            w.nest(NFTA_SET_ELEM_LIST_ELEMENTS, |w| {
+                let from = w.len();
+                while w.len() - from < CHUNK
+                    && let Some((span, value)) = spans.next()
+                {
+                    span.write(w, value, message == NFT_MSG_DELSETELEM);
+                }
+            });
+        });
+    }
+}
+
+/// The name under which rules of the same transaction find an anonymous set, besides its number.
+pub(super) const ANONYMOUS: &str = "__set%d";
+
+/// A set that belongs to one rule.
+#[derive(Debug)]
+pub(super) struct Anonymous {
+    pub(super) field: FieldType,
+    /// Else each is one value.
+    pub(super) interval: bool,
+    pub(super) spans: Vec<Span>,
+}
+
+impl Anonymous {
+    /// Creates it, before its rule, in the same transaction. Gives its number.
+    pub(super) fn create(&self, batch: &mut Batch<'_>, edit: usize) -> u32 {
+        let id = batch.set_id();
+        let flags = NFT_SET_ANONYMOUS | NFT_SET_CONSTANT | if self.interval { NFT_SET_INTERVAL } else { 0 };
+        batch.message(NFT_MSG_NEWSET, NLM_F_CREATE, Some(edit), |w| {
+            w.attr_text(NFTA_SET_NAME, ANONYMOUS);
+            w.attr_be32(NFTA_SET_FLAGS, flags);
+            w.attr_be32(NFTA_SET_KEY_TYPE, self.field.id);
+            w.attr_be32(NFTA_SET_KEY_LEN, self.field.len);
+            w.nest(NFTA_SET_DESC, |w| {
+                w.attr_be32(NFTA_SET_DESC_SIZE, self.spans.iter().map(Span::kept).sum());
+            });
+            w.attr_be32(NFTA_SET_ID, id);
+            let mut userdata = Vec::with_capacity(8);
+            udata(&mut userdata, UDATA_SET_KEYBYTEORDER, &self.field.order.to_ne_bytes());
+            w.attr(NFTA_SET_USERDATA, &userdata);
+        });
+        let spans = self.spans.iter().map(|span| (*span, &SetValue::Member));
+        write(batch, NFT_MSG_NEWSETELEM, edit, ANONYMOUS, Some(id), spans);
+        id
+    }
+
+    /// What it looks up, octet by octet, for the hash of its rule.
+    pub(super) fn bytes(&self, w: &mut Writer<'_>) {
+        w.attr_be32(NFTA_SET_KEY_TYPE, self.field.id);
+        for span in &self.spans {
+            span.write(w, &SetValue::Member, false);
+        }
+    }
+}
