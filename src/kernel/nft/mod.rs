@@ -18,7 +18,6 @@ mod encode_rule;
 mod encode_set;
 pub(in crate::kernel) mod ir;
 mod proto;
-#[expect(dead_code, reason = "the thread that drives it lands next")]
 pub(in crate::kernel) mod render;
 pub(in crate::kernel) mod socket;
 pub(in crate::kernel) mod text;

@@ -1,0 +1,207 @@
+//! Endpoints as elements of maps: which interface goes to which chains, and what it may send from.
+//!
+//! Of several workload endpoints that claim one interface the one with the smallest key counts, as it does for host
+//! endpoints.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use tortie_config::Cidr;
+use tortie_config::key::EndpointKey;
+
+use super::super::ir::{SetKey, SetValue};
+use super::maps::Map;
+use super::node::{Denied, Fixed, Node, Usage};
+use super::ranges::uncovered;
+use super::{Renderer, nat};
+use crate::policy::{Direction, EndpointPolicy, Globals, HostInterfaces, HostPolicy, WorkloadPolicy};
+
+/// Who claims interfaces, and who has them.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Ends {
+    /// By workload interface: the endpoints that name it.
+    claims: BTreeMap<Box<str>, BTreeSet<EndpointKey>>,
+    /// By workload interface: what is in the table.
+    placed: BTreeMap<Box<str>, Arc<EndpointPolicy>>,
+    hosts: HostInterfaces,
+    /// The other way round.
+    interfaces: BTreeMap<EndpointKey, BTreeSet<Box<str>>>,
+    /// Networks that interfaces may send from: IPv4, IPv6.
+    wide: [usize; 2],
+}
+
+/// Interfaces to look at.
+#[derive(Debug, Default)]
+pub(super) struct Touched {
+    pub(super) workloads: BTreeSet<Box<str>>,
+    pub(super) hosts: BTreeSet<Box<str>>,
+}
+
+impl Ends {
+    pub(super) fn wide(&self) -> [bool; 2] {
+        self.wide.map(|count| count > 0)
+    }
+
+    /// An endpoint is another than before.
+    pub(super) fn endpoint(
+        &mut self,
+        key: &EndpointKey,
+        before: Option<&EndpointPolicy>,
+        now: Option<&EndpointPolicy>,
+        touched: &mut Touched,
+    ) {
+        if let Some(EndpointPolicy::Workload(workload)) = before {
+            let interface: Box<str> = workload.interface.as_str().into();
+            if let Some(claims) = self.claims.get_mut(&interface) {
+                claims.remove(key);
+                if claims.is_empty() {
+                    self.claims.remove(&interface);
+                }
+            }
+            touched.workloads.insert(interface);
+        }
+        if let Some(EndpointPolicy::Workload(workload)) = now {
+            let interface: Box<str> = workload.interface.as_str().into();
+            self.claims.entry(interface.clone()).or_default().insert(key.clone());
+            touched.workloads.insert(interface);
+        }
+        touched.hosts.extend(self.interfaces.get(key).into_iter().flatten().cloned());
+    }
+
+    /// Host endpoints govern other interfaces than before.
+    pub(super) fn hosts(&mut self, hosts: &HostInterfaces, touched: &mut Touched) {
+        let differs = |a: &HostInterfaces, (name, key): (&Box<str>, &EndpointKey)| a.get(name) != Some(key);
+        let names = |(name, _): (&Box<str>, &EndpointKey)| name.clone();
+        touched.hosts.extend(hosts.iter().filter(|entry| differs(&self.hosts, *entry)).map(names));
+        touched.hosts.extend(self.hosts.iter().filter(|entry| differs(hosts, *entry)).map(names));
+        self.hosts = hosts.clone();
+        self.interfaces.clear();
+        for (name, key) in hosts {
+            self.interfaces.entry(key.clone()).or_default().insert(name.clone());
+        }
+    }
+
+    /// Every interface that is or should be in the table.
+    pub(super) fn all(&self) -> Touched {
+        let workloads = self.claims.keys().chain(self.placed.keys()).cloned().collect();
+        Touched { workloads, hosts: self.hosts.keys().cloned().collect() }
+    }
+}
+
+impl Renderer {
+    /// Takes a workload interface out of the table.
+    pub(super) fn unplace_workload(&mut self, interface: &str, globals: &Globals) {
+        let Some(policy) = self.ends.placed.remove(interface) else { return };
+        let EndpointPolicy::Workload(workload) = &*policy else { return };
+        self.sources(interface, workload, false);
+        nat::count(self, workload, false, globals);
+        for map in [Map::RawInterfaces, Map::FromWorkload, Map::ToWorkload] {
+            self.point(map, interface, None, globals);
+        }
+    }
+
+    /// Brings a workload interface up to date.
+    pub(super) fn place_workload(&mut self, interface: &str, globals: &Globals) {
+        let key = self.ends.claims.get(interface).and_then(BTreeSet::first);
+        let policy = key.and_then(|key| self.ruleset.endpoints.get(key)).cloned();
+        let Some(policy) = policy else { return self.unplace_workload(interface, globals) };
+        let EndpointPolicy::Workload(workload) = &*policy else { return };
+        if let Some(before) = self.ends.placed.insert(interface.into(), Arc::clone(&policy))
+            && let EndpointPolicy::Workload(before) = &*before
+        {
+            self.sources(interface, before, false);
+            nat::count(self, before, false, globals);
+        }
+        self.sources(interface, workload, true);
+        nat::count(self, workload, true, globals);
+        let to = |node: Node| if workload.active { node } else { Node::Denied(Denied::Inactive) };
+        let stages =
+            |of: &crate::policy::Stages, direction| Node::Stages { of: of.clone(), direction, host: false };
+        let from = to(stages(&workload.outbound, Direction::Outbound));
+        let into = to(stages(&workload.inbound, Direction::Inbound));
+        self.point(Map::RawInterfaces, interface, Some(to(Node::Fixed(Fixed::AntiSpoof))), globals);
+        self.point(Map::FromWorkload, interface, Some(from), globals);
+        self.point(Map::ToWorkload, interface, Some(into), globals);
+    }
+
+    /// Brings an interface up to date that a host endpoint governs or governed.
+    pub(super) fn place_host(&mut self, interface: &str, globals: &Globals) {
+        let policy = self.ends.hosts.get(interface).and_then(|key| self.ruleset.endpoints.get(key)).cloned();
+        let host = match policy.as_deref() {
+            Some(EndpointPolicy::Host(host)) => Some(host),
+            _ => None,
+        };
+        let stages = |of: fn(&HostPolicy) -> &crate::policy::Stages, direction| {
+            host.map(|host| Node::Stages { of: of(host).clone(), direction, host: true })
+        };
+        let early = |of: fn(&HostPolicy) -> &Vec<crate::policy::ChainId>, usage, direction| {
+            let chains = host.map(of).filter(|chains| !chains.is_empty())?;
+            Some(Node::Early { chains: chains.clone(), usage, direction })
+        };
+        let (inbound, outbound) = (Direction::Inbound, Direction::Outbound);
+        for (map, node) in [
+            (Map::RawHostIn, early(|host| &host.untracked_inbound, Usage::Untracked, inbound)),
+            (Map::RawHostOut, early(|host| &host.untracked_outbound, Usage::Untracked, outbound)),
+            (Map::PreDnatHost, early(|host| &host.pre_dnat, Usage::PreDnat, inbound)),
+            (Map::HostIn, stages(|host| &host.inbound, inbound)),
+            (Map::HostOut, stages(|host| &host.outbound, outbound)),
+        ] {
+            self.point(map, interface, node, globals);
+        }
+    }
+
+    /// Where a map sends an interface.
+    fn point(&mut self, map: Map, interface: &str, to: Option<Node>, globals: &Globals) {
+        let (set, key) = (map.name(), SetKey::Interface(interface.into()));
+        let before = match self.wanted.element(&set, &key) {
+            Some(SetValue::Goto(name)) => Some(Arc::clone(name)),
+            _ => None,
+        };
+        match to.map(|node| self.hold(node, globals)) {
+            Some(name) => {
+                if before.as_ref() != Some(&name) {
+                    self.wanted.put(&set, key, SetValue::Goto(name));
+                }
+            }
+            None => self.wanted.remove(&set, &key),
+        }
+        if let Some(before) = before {
+            self.unhold(&before);
+        }
+    }
+
+    /// What an interface may send from comes or goes.
+    fn sources(&mut self, interface: &str, workload: &WorkloadPolicy, come: bool) {
+        if !workload.active {
+            return;
+        }
+        for net in uncovered(workload.nets.iter().copied()) {
+            let v4 = net.is_v4();
+            let map = if net.is_host() { Map::From { v4 } } else { Map::FromNets { v4 } };
+            if !net.is_host() {
+                let [of_v4, of_v6] = &mut self.ends.wide;
+                let wide = if v4 { of_v4 } else { of_v6 };
+                *wide = if come { *wide + 1 } else { wide.saturating_sub(1) };
+            }
+            let key = SetKey::InterfaceAddr(interface.into(), net);
+            if come {
+                self.source_set(map, v4);
+                self.wanted.put(&map.name(), key, SetValue::Member);
+            } else {
+                self.wanted.remove(&map.name(), &key);
+            }
+        }
+    }
+
+    /// The set of networks is made when the first one comes.
+    fn source_set(&mut self, map: Map, v4: bool) {
+        if matches!(map, Map::FromNets { .. }) && self.has_family(v4) && !self.wanted.has_set(map.text()) {
+            self.wanted.add_set(&map.name(), map.of(), map.comment(), BTreeMap::new());
+        }
+    }
+}
+
+/// An address as an element.
+pub(super) fn address(net: Cidr) -> (SetKey, SetValue) {
+    (SetKey::Addr(net), SetValue::Member)
+}
