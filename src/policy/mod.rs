@@ -12,6 +12,7 @@
 //!          +-- rules.rs: rules as chains                      verdict.rs: packet in, verdict and reason out
 //!          |
 //!          +-- globals.rs: settings, pools, hosts             hosts.rs: which host endpoint governs which interface
+//!          +-- nat.rs: floating addresses                     path/: the whole way of a packet, all of these together
 //! ```
 //!
 //! One change costs what it touches: selectors are asked once for a class of endpoints that they cannot tell apart, and
@@ -25,6 +26,8 @@ mod classes;
 mod engine;
 mod globals;
 mod hosts;
+mod nat;
+pub mod path;
 mod rules;
 mod select;
 mod sets;
@@ -36,5 +39,6 @@ mod verdict;
 pub use engine::Engine;
 pub use globals::Globals;
 pub use hosts::{HostInterfaces, host_interfaces};
+pub use nat::Floating;
 pub use types::*;
 pub use verdict::{Decider, Decision, Packet, Verdict};

@@ -1,0 +1,442 @@
+//! The order of the places on a packet's way, as the rules of the kernel have it.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::ops::ControlFlow;
+
+use tortie_config::Cidr;
+use tortie_config::key::EndpointKey;
+use tortie_config::resource::{Failsafe, HostAction};
+
+use super::types::{Flow, Path, Place, Reason, Routes, Stage, State, Step};
+use crate::policy::Globals;
+use crate::policy::hosts::HostInterfaces;
+use crate::policy::nat::Floating;
+use crate::policy::types::{Direction, EndpointPolicy, HostPolicy, Ruleset, Stages, WorkloadPolicy};
+use crate::policy::verdict::{Packet, Verdict};
+
+const IPIP: u8 = 4;
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+const ICMPV6: u8 = 58;
+const TUNNEL: &str = "tunl0";
+const LOOPBACK: &str = "lo";
+
+/// One host: what it enforces and where its packets go.
+#[derive(Debug, Clone, Copy)]
+pub struct Node<'a> {
+    /// Policies, endpoints, sets.
+    pub ruleset: &'a Ruleset,
+    /// The frame.
+    pub globals: &'a Globals,
+    /// Which host endpoint governs which interface.
+    pub hosts: &'a HostInterfaces,
+    /// Where packets go.
+    pub routes: &'a Routes,
+}
+
+impl Node<'_> {
+    /// The way of a packet through this host. It costs the endpoints of the host once, then the rules that it meets.
+    ///
+    /// What is not of this program is taken to let everything pass: rules of others, reverse path filters, sockets.
+    #[must_use]
+    pub fn path(&self, flow: &Flow) -> Path {
+        let mut walk = Walk {
+            node: *self,
+            workloads: workloads(self.ruleset),
+            floating: Floating::of(self.ruleset),
+            packet: flow.packet,
+            state: Some(flow.state),
+            early: false,
+            steps: Vec::new(),
+        };
+        let end = match &flow.from {
+            Place::Interface(name) => walk.incoming(name),
+            Place::Host => walk.outgoing(),
+        };
+        Path {
+            verdict: if end.is_continue() { Verdict::Allow } else { Verdict::Deny },
+            packet: walk.packet,
+            untracked: walk.state.is_none(),
+            steps: walk.steps,
+        }
+    }
+}
+
+type OfInterface<'a> = BTreeMap<&'a str, (&'a EndpointKey, &'a WorkloadPolicy)>;
+
+/// The endpoint of each workload interface. Of two that claim one the active one has it, then the one with the smaller
+/// key.
+fn workloads(ruleset: &Ruleset) -> OfInterface<'_> {
+    let mut found = OfInterface::new();
+    for (key, endpoint) in &ruleset.endpoints {
+        if let EndpointPolicy::Workload(workload) = &**endpoint {
+            let kept = found.entry(workload.interface.as_str()).or_insert((key, workload));
+            if workload.active && !kept.1.active {
+                *kept = (key, workload);
+            }
+        }
+    }
+    found
+}
+
+/// `Break`: it was dropped.
+type Passed = ControlFlow<()>;
+
+struct Walk<'a> {
+    node: Node<'a>,
+    workloads: OfInterface<'a>,
+    floating: Floating,
+    packet: Packet,
+    /// `None`: connection tracking was told to leave the packet alone.
+    state: Option<State>,
+    /// Untracked or pre-DNAT policy has accepted it.
+    early: bool,
+    steps: Vec<Step>,
+}
+
+impl<'a> Walk<'a> {
+    fn incoming(&mut self, by: &str) -> Passed {
+        self.arrive(by)?;
+        self.dnat();
+        match self.route()? {
+            Place::Host => self.input(by),
+            Place::Interface(out) => {
+                self.forward(by, &out)?;
+                self.snat(&out);
+                Passed::Continue(())
+            }
+        }
+    }
+
+    fn outgoing(&mut self) -> Passed {
+        let first = interface(self.route()?);
+        self.untracked(&first, Direction::Outbound)?;
+        // A new destination may lie elsewhere.
+        let out = if self.dnat() { interface(self.route()?) } else { first };
+        self.output(&out)?;
+        self.snat(&out);
+        if &*out == LOOPBACK {
+            self.early = false;
+            self.arrive(LOOPBACK)?;
+            self.input(LOOPBACK)?;
+        }
+        Passed::Continue(())
+    }
+
+    /// Before and after connection tracking, by the interface that it comes by.
+    fn arrive(&mut self, by: &str) -> Passed {
+        if self.is_workload(by) {
+            return self.source(by);
+        }
+        self.untracked(by, Direction::Inbound)?;
+        self.pre_dnat(by)
+    }
+
+    fn source(&mut self, by: &str) -> Passed {
+        if self.is_left_alone() {
+            return self.drop(Stage::Source, None, Reason::NoIpv6);
+        }
+        let Some((key, workload)) = self.workloads.get(by).copied() else {
+            return self.drop(Stage::Source, None, Reason::UnknownInterface);
+        };
+        let src = self.packet.src;
+        let link_local = Cidr::v6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), 10);
+        if !workload.active {
+            self.drop(Stage::Source, Some(key), Reason::Inactive)
+        } else if workload.nets.iter().any(|net| net.contains(src)) {
+            self.pass(Stage::Source, Some(key), Reason::OwnSource)
+        } else if link_local.contains(src) || src == IpAddr::V6(Ipv6Addr::UNSPECIFIED) {
+            self.pass(Stage::Source, Some(key), Reason::Neighbour)
+        } else {
+            self.drop(Stage::Source, Some(key), Reason::Spoofed)
+        }
+    }
+
+    fn untracked(&mut self, at: &str, direction: Direction) -> Passed {
+        let Some((key, host)) = self.host(at).filter(|_| !self.is_left_alone()) else {
+            return Passed::Continue(());
+        };
+        let chains = match direction {
+            Direction::Inbound => &host.untracked_inbound,
+            Direction::Outbound => &host.untracked_outbound,
+        };
+        if chains.is_empty() {
+            return Passed::Continue(());
+        }
+        // Replies too: with one half of a connection untracked the other would be invalid.
+        if self.is_failsafe(direction, false) || self.is_failsafe(direction, true) {
+            return self.pass(Stage::Untracked, Some(key), Reason::Failsafe);
+        }
+        let decision = self.node.ruleset.decide_early(chains, &self.packet);
+        if decision.verdict == Some(Verdict::Allow) {
+            self.early = true;
+            self.state = None;
+        }
+        self.step(Stage::Untracked, Some(key), decision.verdict, Reason::Policy(decision))
+    }
+
+    fn pre_dnat(&mut self, by: &str) -> Passed {
+        let established = matches!(self.state, Some(State::Established { .. }));
+        if established || self.early || self.is_left_alone() {
+            return Passed::Continue(());
+        }
+        let Some((key, host)) = self.host(by).filter(|(_, host)| !host.pre_dnat.is_empty()) else {
+            return Passed::Continue(());
+        };
+        if self.is_failsafe(Direction::Inbound, false) {
+            return self.pass(Stage::PreDnat, Some(key), Reason::Failsafe);
+        }
+        let decision = self.node.ruleset.decide_early(&host.pre_dnat, &self.packet);
+        self.early = decision.verdict == Some(Verdict::Allow);
+        self.step(Stage::PreDnat, Some(key), decision.verdict, Reason::Policy(decision))
+    }
+
+    /// Whether the destination became another.
+    fn dnat(&mut self) -> bool {
+        let outside = self.packet.dst;
+        let Some(inside) = self.floating.inward.get(&outside).copied() else { return false };
+        if !self.is_translated() {
+            return false;
+        }
+        self.packet.dst = inside;
+        self.steps.push(Step {
+            stage: Stage::Dnat,
+            endpoint: None,
+            verdict: None,
+            reason: Reason::Translated(outside, inside),
+        });
+        true
+    }
+
+    fn snat(&mut self, out: &str) {
+        if !self.is_translated() {
+            return;
+        }
+        let Packet { src, dst, .. } = self.packet;
+        let globals = self.node.globals;
+        let reason = match self.floating.outward.get(&src).copied() {
+            Some(outside) if src == dst => {
+                self.packet.src = outside;
+                Reason::Translated(src, outside)
+            }
+            _ if globals.masquerades(src, dst) => Reason::Masquerade,
+            _ if out == TUNNEL
+                && globals.tunnel_addr.is_some_and(|own| IpAddr::V4(own) != src)
+                && src.is_ipv4()
+                && self.node.routes.local.contains(&src) =>
+            {
+                Reason::Masquerade
+            }
+            _ => return,
+        };
+        self.steps.push(Step { stage: Stage::Snat, endpoint: None, verdict: None, reason });
+    }
+
+    fn route(&mut self) -> ControlFlow<(), Place> {
+        match self.node.routes.place(self.packet.dst) {
+            Some(place) => {
+                let reason = Reason::Routed(place.clone());
+                self.steps.push(Step { stage: Stage::Route, endpoint: None, verdict: None, reason });
+                ControlFlow::Continue(place)
+            }
+            None => {
+                self.drop(Stage::Route, None, Reason::NoRoute)?;
+                ControlFlow::Break(())
+            }
+        }
+    }
+
+    fn input(&mut self, by: &str) -> Passed {
+        let workload = self.is_workload(by);
+        let tunnelled = self.packet.protocol == IPIP && self.packet.src.is_ipv4();
+        if self.early {
+            self.pass(Stage::HostInbound, None, Reason::AcceptedEarlier)?;
+        } else if let Some(hosts) = self.node.globals.ipip_hosts.as_ref().filter(|_| tunnelled) {
+            if hosts.iter().any(|host| IpAddr::V4(*host) == self.packet.src) {
+                self.pass(Stage::Tunnel, None, Reason::KnownTunnel)?;
+            } else {
+                self.drop(Stage::Tunnel, None, Reason::UnknownTunnel)?;
+            }
+        } else if workload && self.is_neighbour() {
+            self.pass(Stage::FromWorkload, None, Reason::Neighbour)?;
+        } else if workload {
+            self.from_workload(by)?;
+        } else {
+            self.host_policy(by, Direction::Inbound)?;
+        }
+        if workload { self.to_host() } else { Passed::Continue(()) }
+    }
+
+    fn to_host(&mut self) -> Passed {
+        let action = self.node.globals.to_host;
+        if matches!(self.state, Some(State::Established { .. })) {
+            self.pass(Stage::ToHost, None, Reason::Established)
+        } else if self.is_neighbour() {
+            self.pass(Stage::ToHost, None, Reason::Neighbour)
+        } else if action == HostAction::Drop {
+            self.drop(Stage::ToHost, None, Reason::ToHost(action))
+        } else {
+            self.pass(Stage::ToHost, None, Reason::ToHost(action))
+        }
+    }
+
+    fn forward(&mut self, by: &str, out: &str) -> Passed {
+        let (from, to) = (self.is_workload(by), self.is_workload(out));
+        if from {
+            self.from_workload(by)?;
+        } else if !to && self.early {
+            self.pass(Stage::HostInbound, None, Reason::AcceptedEarlier)?;
+        } else if !to {
+            self.host_policy(by, Direction::Inbound)?;
+        }
+        if to {
+            self.to_workload(out)
+        } else if from {
+            Passed::Continue(())
+        } else {
+            self.host_policy(out, Direction::Outbound)
+        }
+    }
+
+    fn output(&mut self, out: &str) -> Passed {
+        let Packet { src, dst, protocol, .. } = self.packet;
+        let known = |hosts: &std::collections::BTreeSet<std::net::Ipv4Addr>| {
+            hosts.iter().any(|host| IpAddr::V4(*host) == dst)
+        };
+        if self.is_workload(out) {
+            self.pass(Stage::HostOutbound, None, Reason::OwnWorkload)
+        } else if protocol == IPIP
+            && self.node.globals.ipip_hosts.as_ref().is_some_and(known)
+            && self.node.routes.local.contains(&src)
+        {
+            self.pass(Stage::Tunnel, None, Reason::KnownTunnel)
+        } else if self.early {
+            self.pass(Stage::HostOutbound, None, Reason::AcceptedEarlier)
+        } else {
+            self.host_policy(out, Direction::Outbound)
+        }
+    }
+
+    fn from_workload(&mut self, by: &str) -> Passed {
+        match self.workloads.get(by).copied() {
+            Some((key, workload)) => self.workload(Stage::FromWorkload, key, workload, &workload.outbound),
+            None => self.drop(Stage::FromWorkload, None, Reason::UnknownInterface),
+        }
+    }
+
+    fn to_workload(&mut self, out: &str) -> Passed {
+        if self.is_left_alone() {
+            return self.drop(Stage::ToWorkload, None, Reason::NoIpv6);
+        }
+        match self.workloads.get(out).copied() {
+            Some((key, workload)) => self.workload(Stage::ToWorkload, key, workload, &workload.inbound),
+            None => self.drop(Stage::ToWorkload, None, Reason::UnknownInterface),
+        }
+    }
+
+    fn workload(&mut self, stage: Stage, key: &EndpointKey, of: &WorkloadPolicy, stages: &Stages) -> Passed {
+        if of.active {
+            self.stages(stage, key, stages, None)
+        } else {
+            self.drop(stage, Some(key), Reason::Inactive)
+        }
+    }
+
+    fn host_policy(&mut self, at: &str, direction: Direction) -> Passed {
+        let (stage, of): (_, fn(&HostPolicy) -> &Stages) = match direction {
+            Direction::Inbound => (Stage::HostInbound, |host| &host.inbound),
+            Direction::Outbound => (Stage::HostOutbound, |host| &host.outbound),
+        };
+        if self.is_left_alone() {
+            return self.pass(stage, None, Reason::NoEndpoint);
+        }
+        match self.host(at) {
+            Some((key, host)) => self.stages(stage, key, of(host), Some(direction)),
+            None => self.pass(stage, None, Reason::NoEndpoint),
+        }
+    }
+
+    /// What an endpoint's packets pass; `failsafe` is the direction of the ports that stay open.
+    fn stages(&mut self, at: Stage, key: &EndpointKey, of: &Stages, failsafe: Option<Direction>) -> Passed {
+        if matches!(self.state, Some(State::Established { .. })) {
+            self.pass(at, Some(key), Reason::Established)
+        } else if self.state == Some(State::Invalid) && self.node.globals.drop_invalid {
+            self.drop(at, Some(key), Reason::Invalid)
+        } else if failsafe.is_some_and(|direction| self.is_failsafe(direction, false)) {
+            self.pass(at, Some(key), Reason::Failsafe)
+        } else {
+            let decision = self.node.ruleset.decide(of, &self.packet);
+            self.step(at, Some(key), decision.verdict, Reason::Policy(decision))
+        }
+    }
+
+    fn host(&self, at: &str) -> Option<(&'a EndpointKey, &'a HostPolicy)> {
+        // A name that workloads have never belongs to the host.
+        let key = self.node.hosts.get(at).filter(|_| !self.is_workload(at))?;
+        match &**self.node.ruleset.endpoints.get(key)? {
+            EndpointPolicy::Host(host) => Some((key, host)),
+            EndpointPolicy::Workload(_) => None,
+        }
+    }
+
+    fn is_workload(&self, interface: &str) -> bool {
+        self.node.globals.is_workload(interface)
+    }
+
+    /// IPv6, while only IPv4 is looked at.
+    fn is_left_alone(&self) -> bool {
+        !self.node.globals.ipv6 && self.packet.src.is_ipv6()
+    }
+
+    /// Whether connection tracking translates its addresses as it does those of a first packet.
+    fn is_translated(&self) -> bool {
+        matches!(self.state, Some(State::New | State::Established { reply: false })) && !self.is_left_alone()
+    }
+
+    /// Whether the packet goes to a port that stays open in this direction, or is a reply from one that stays open in
+    /// the other.
+    fn is_failsafe(&self, direction: Direction, reply: bool) -> bool {
+        let globals = self.node.globals;
+        let ports: &[Failsafe] = match (direction, reply) {
+            (Direction::Inbound, false) | (Direction::Outbound, true) => &globals.failsafe_inbound,
+            (Direction::Outbound, false) | (Direction::Inbound, true) => &globals.failsafe_outbound,
+        };
+        let Some((src, dst)) = self.packet.ports else { return false };
+        let port = if reply { src } else { dst };
+        ports.iter().any(|open| open.port == port && self.packet.protocol == if open.udp { UDP } else { TCP })
+    }
+
+    /// Multicast listener and neighbour discovery, without redirects and router advertisements.
+    fn is_neighbour(&self) -> bool {
+        let Packet { src, protocol, icmp, .. } = self.packet;
+        let of_type = icmp.is_some_and(|(kind, _)| matches!(kind, 130..=133 | 135 | 136));
+        self.node.globals.ipv6 && src.is_ipv6() && protocol == ICMPV6 && of_type
+    }
+
+    fn pass(&mut self, stage: Stage, endpoint: Option<&EndpointKey>, reason: Reason) -> Passed {
+        self.step(stage, endpoint, Some(Verdict::Allow), reason)
+    }
+
+    fn drop(&mut self, stage: Stage, endpoint: Option<&EndpointKey>, reason: Reason) -> Passed {
+        self.step(stage, endpoint, Some(Verdict::Deny), reason)
+    }
+
+    fn step(
+        &mut self,
+        stage: Stage,
+        endpoint: Option<&EndpointKey>,
+        verdict: Option<Verdict>,
+        reason: Reason,
+    ) -> Passed {
+        self.steps.push(Step { stage, endpoint: endpoint.cloned(), verdict, reason });
+        if verdict == Some(Verdict::Deny) { Passed::Break(()) } else { Passed::Continue(()) }
+    }
+}
+
+fn interface(place: Place) -> Box<str> {
+    match place {
+        Place::Host => LOOPBACK.into(),
+        Place::Interface(name) => name,
+    }
+}

@@ -1,0 +1,523 @@
+//! The way of single packets, by the data model's words. Whoever reads the table in `tests/sentences` finds them there.
+
+use std::net::IpAddr;
+
+use tortie_config::key::Key;
+
+use super::*;
+use crate::policy::tests::{globals, ruleset};
+use crate::policy::{Decider, Globals, HostInterfaces, Packet, Ruleset, Verdict, host_interfaces};
+
+pub(super) const W1: (&str, &str) = (
+    "/calico/v1/host/h1/workload/cni/w1/endpoint/eth0",
+    r#"{"state":"active","name":"cali1","ipv4_nets":["10.0.0.1/32"],"ipv6_nets":["fd00::1/128"],"profile_ids":["open"],
+        "labels":{"role":"web"},"ipv4_nat":[{"int_ip":"10.0.0.1","ext_ip":"203.0.113.1"}]}"#,
+);
+pub(super) const W2: (&str, &str) = (
+    "/calico/v1/host/h1/workload/cni/w2/endpoint/eth0",
+    r#"{"state":"active","name":"cali2","ipv4_nets":["10.0.0.2/32"],"ipv6_nets":["fd00::2/128"],"profile_ids":["open"],
+        "labels":{"role":"db"}}"#,
+);
+pub(super) const OPEN: (&str, &str) =
+    ("/calico/v1/policy/profile/open/rules", r#"{"inbound_rules":[{}],"outbound_rules":[{}]}"#);
+const ETH0: (&str, &str) = ("/calico/v1/host/h1/endpoint/e0", r#"{"name":"eth0","labels":{"host":"yes"}}"#);
+const POOL: (&str, &str) =
+    ("/calico/v1/ipam/v4/pool/10.0.0.0-16", r#"{"cidr":"10.0.0.0/16","masquerade":true}"#);
+const RETURN: (&str, &str) = ("/calico/v1/config/DefaultEndpointToHostAction", "RETURN");
+
+/// Host h1: `eth0` leads everywhere, `eth1` to 198.51.100.0/24, and `tunl0` to 10.0.9.0/24.
+pub(super) struct Host {
+    pub(super) ruleset: Ruleset,
+    pub(super) globals: Globals,
+    pub(super) hosts: HostInterfaces,
+    pub(super) routes: Routes,
+}
+
+impl Host {
+    pub(super) fn new(entries: &[(&str, &str)]) -> Self {
+        let (ruleset, globals) = (ruleset(entries), globals(entries));
+        let addrs = [
+            ("eth0", vec!["192.0.2.1", "2001:db8::1"]),
+            ("eth1", vec!["198.51.100.1"]),
+            ("tunl0", vec!["10.0.8.1"]),
+        ]
+        .map(|(name, addrs)| (name, addrs.into_iter().map(addr).collect::<Vec<_>>()));
+        let hosts = host_interfaces(&ruleset, &globals, addrs.clone());
+        let mut routes = Routes::of_workloads(&ruleset);
+        routes.local.extend(addrs.into_iter().flat_map(|(_, addrs)| addrs));
+        for (net, out) in
+            [("0.0.0.0/0", "eth0"), ("::/0", "eth0"), ("198.51.100.0/24", "eth1"), ("10.0.9.0/24", "tunl0")]
+        {
+            routes.via.insert(net.parse().unwrap(), out.into());
+        }
+        Self { ruleset, globals, hosts, routes }
+    }
+
+    pub(super) fn node(&self) -> Node<'_> {
+        let Self { ruleset, globals, hosts, routes } = self;
+        Node { ruleset, globals, hosts, routes }
+    }
+
+    /// `by`: the interface, or nothing for the host.
+    fn path(&self, by: &str, packet: Packet, state: State) -> Path {
+        let from = if by.is_empty() { Place::Host } else { Place::Interface(by.into()) };
+        self.node().path(&Flow { packet, from, state })
+    }
+
+    /// Who had the last word on the first packet of a connection.
+    fn new_says(&self, by: &str, packet: Packet) -> String {
+        says(&self.path(by, packet, State::New))
+    }
+}
+
+pub(super) fn addr(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+pub(super) fn tcp(src: &str, dst: &str, port: u16) -> Packet {
+    Packet { src: addr(src), dst: addr(dst), protocol: 6, ports: Some((40_000, port)), icmp: None }
+}
+
+fn icmp(src: &str, dst: &str, kind: u8) -> Packet {
+    let src = addr(src);
+    let protocol = if src.is_ipv4() { 1 } else { 58 };
+    Packet { src, dst: addr(dst), protocol, ports: None, icmp: Some((kind, 0)) }
+}
+
+fn ipip(src: &str, dst: &str) -> Packet {
+    Packet { src: addr(src), dst: addr(dst), protocol: 4, ports: None, icmp: None }
+}
+
+/// `allow` or `deny`, the place, the endpoint, and why.
+fn says(path: &Path) -> String {
+    let Some(step) = path.decisive() else { return format!("{:?}", path.verdict) };
+    let verdict = if path.verdict == Verdict::Allow { "allow" } else { "deny" };
+    let endpoint = step.endpoint.as_ref().map(|key| match Key::Endpoint(key.clone()) {
+        Key::Endpoint(tortie_config::key::EndpointKey::Workload { workload, .. }) => format!(" {workload}"),
+        Key::Endpoint(tortie_config::key::EndpointKey::Host { endpoint, .. }) => format!(" {endpoint}"),
+        other => other.to_string(),
+    });
+    let why = match &step.reason {
+        Reason::Policy(decision) => match &decision.by {
+            Decider::Rule(chain, at) => format!("{} {at}", chain.source),
+            other => format!("{other:?}"),
+        },
+        other => format!("{other:?}"),
+    };
+    format!("{verdict} {:?}{}: {why}", step.stage, endpoint.unwrap_or_default())
+}
+
+fn policy(name: &str, value: &str) -> (String, String) {
+    (format!("/calico/v1/policy/tier/default/policy/{name}"), value.to_owned())
+}
+
+fn with(base: &[(&str, &str)], more: &[(String, String)]) -> Host {
+    let mut entries = base.to_vec();
+    entries.extend(more.iter().map(|(key, value)| (key.as_str(), value.as_str())));
+    Host::new(&entries)
+}
+
+/// An endpoint in another state.
+fn inactive(endpoint: (&'static str, &'static str)) -> (&'static str, String) {
+    (endpoint.0, endpoint.1.replace("\"active\"", "\"inactive\""))
+}
+
+#[test]
+fn an_inactive_endpoint_neither_sends_nor_receives_even_mid_flow() {
+    let (key, value) = inactive(W1);
+    let host = Host::new(&[(key, &value), W2, OPEN]);
+    for state in [State::New, State::Established { reply: false }, State::Established { reply: true }] {
+        let from = host.path("cali1", tcp("10.0.0.1", "10.0.0.2", 80), state);
+        assert_eq!(says(&from), "deny Source w1: Inactive");
+        for by in ["cali2", "eth0"] {
+            let src = if by == "eth0" { "192.0.2.9" } else { "10.0.0.2" };
+            let to = host.path(by, tcp(src, "10.0.0.1", 80), state);
+            assert_eq!(says(&to), "deny ToWorkload w1: Inactive");
+        }
+    }
+}
+
+#[test]
+fn a_workload_sends_from_its_own_addresses_only() {
+    let host = Host::new(&[W1, W2, OPEN]);
+    let from =
+        |src| host.new_says("cali1", tcp(src, if src.contains(':') { "fd00::2" } else { "10.0.0.2" }, 80));
+    assert_eq!(from("10.0.0.1"), "allow ToWorkload w2: profile open 0");
+    assert_eq!(from("fd00::1"), "allow ToWorkload w2: profile open 0");
+    assert_eq!(from("10.0.0.2"), "deny Source w1: Spoofed", "another's address");
+    assert_eq!(from("192.0.2.1"), "deny Source w1: Spoofed", "the host's");
+    assert_eq!(from("fd00::2"), "deny Source w1: Spoofed");
+    // Its floating address is none of them.
+    assert_eq!(from("203.0.113.1"), "deny Source w1: Spoofed");
+    // Not even in a connection that was there before.
+    let mid = host.path("cali1", tcp("10.0.0.7", "10.0.0.2", 80), State::Established { reply: false });
+    assert_eq!(says(&mid), "deny Source w1: Spoofed");
+    // A net wider than one address is its own whole.
+    let wide = W1.1.replace("10.0.0.1/32", "10.0.0.0/29");
+    let host = Host::new(&[(W1.0, &wide), OPEN]);
+    assert!(host.new_says("cali1", tcp("10.0.0.6", "192.0.2.9", 80)).starts_with("allow"));
+    assert_eq!(host.new_says("cali1", tcp("10.0.0.8", "192.0.2.9", 80)), "deny Source w1: Spoofed");
+}
+
+#[test]
+fn neighbour_discovery_passes_whatever_policy_says() {
+    let host = Host::new(&[W1]);
+    for (src, kind) in [("fe80::1", 135), ("::", 135), ("fd00::1", 136), ("::", 143), ("fe80::1", 133)] {
+        let expected =
+            if kind == 143 { "deny FromWorkload w1: profile open 0" } else { "allow ToHost: Neighbour" };
+        assert_eq!(host.new_says("cali1", icmp(src, "2001:db8::1", kind)), expected, "{src} {kind}");
+    }
+    for kind in [134, 137, 128] {
+        assert_eq!(
+            host.new_says("cali1", icmp("fe80::1", "2001:db8::1", kind)),
+            "deny FromWorkload w1: profile open 0"
+        );
+    }
+}
+
+#[test]
+fn workload_interfaces_are_blocked_by_default_and_known_by_their_prefix() {
+    let tap = ("/calico/v1/config/InterfacePrefix", "cali,tap");
+    let host = Host::new(&[W1, OPEN, tap]);
+    for by in ["cali9", "tap80"] {
+        assert_eq!(host.new_says(by, tcp("10.0.0.9", "192.0.2.9", 80)), "deny Source: UnknownInterface");
+    }
+    // Without a profile nothing passes in either direction.
+    let bare = (W1.0, r#"{"state":"active","name":"cali1","ipv4_nets":["10.0.0.1/32"]}"#);
+    let host = Host::new(&[bare]);
+    assert_eq!(
+        host.new_says("cali1", tcp("10.0.0.1", "192.0.2.9", 80)),
+        "deny FromWorkload w1: EndOfProfiles"
+    );
+    assert_eq!(host.new_says("eth0", tcp("192.0.2.9", "10.0.0.1", 80)), "deny ToWorkload w1: EndOfProfiles");
+}
+
+#[test]
+fn an_interface_without_a_host_endpoint_is_left_alone() {
+    let host = Host::new(&[W1, OPEN]);
+    assert_eq!(host.new_says("eth0", tcp("192.0.2.9", "192.0.2.1", 8080)), "allow HostInbound: NoEndpoint");
+    assert_eq!(host.new_says("", tcp("192.0.2.1", "192.0.2.9", 8080)), "allow HostOutbound: NoEndpoint");
+    let through = host.path("eth0", tcp("192.0.2.9", "198.51.100.9", 80), State::New);
+    assert!(through.steps.iter().all(|step| step.endpoint.is_none()) && through.verdict == Verdict::Allow);
+    // One on eth0 says nothing of eth1.
+    let host = Host::new(&[ETH0]);
+    assert_eq!(
+        host.new_says("eth1", tcp("198.51.100.9", "198.51.100.1", 80)),
+        "allow HostInbound: NoEndpoint"
+    );
+}
+
+#[test]
+fn both_ends_on_one_host_are_asked_sender_first() {
+    let deny = policy(
+        "p",
+        r#"{"selector":"role == 'db'","inbound_rules":[{"action":"deny","src_selector":"role == 'web'"}]}"#,
+    );
+    let host = with(&[W1, W2, OPEN], &[deny]);
+    assert_eq!(host.new_says("cali1", tcp("10.0.0.1", "10.0.0.2", 80)), "deny ToWorkload w2: policy p 0");
+    let back = host.path("cali2", tcp("10.0.0.2", "10.0.0.1", 80), State::New);
+    let stages: Vec<Stage> = back.steps.iter().map(|step| step.stage).collect();
+    // The db endpoint's own policy has no outbound rule, so it ends there.
+    assert_eq!(stages, [Stage::Source, Stage::Route, Stage::FromWorkload]);
+    assert_eq!(says(&back), r#"deny FromWorkload w2: EndOfTier("default")"#);
+}
+
+#[test]
+fn established_connections_go_on_and_invalid_packets_do_not() {
+    let host = with(&[W1, W2, OPEN], &[policy("none", r#"{"selector":"all()"}"#)]);
+    let packet = tcp("10.0.0.1", "10.0.0.2", 80);
+    for reply in [false, true] {
+        let path = host.path("cali1", packet, State::Established { reply });
+        assert_eq!(says(&path), "allow ToWorkload w2: Established");
+    }
+    assert_eq!(says(&host.path("cali1", packet, State::Invalid)), "deny FromWorkload w1: Invalid");
+    let off = ("/calico/v1/config/DisableConntrackInvalidCheck", "true");
+    let host = Host::new(&[W1, W2, OPEN, off]);
+    assert_eq!(says(&host.path("cali1", packet, State::Invalid)), "allow ToWorkload w2: profile open 0");
+}
+
+#[test]
+fn what_comes_from_a_workload_to_its_host_passes_policy_first_then_the_action() {
+    let packet = tcp("10.0.0.1", "192.0.2.1", 53);
+    let drop = Host::new(&[W1, OPEN]);
+    assert_eq!(drop.new_says("cali1", packet), "deny ToHost: ToHost(Drop)");
+    // A reply to the host's own connection comes in.
+    let reply = drop.path("cali1", packet, State::Established { reply: true });
+    assert_eq!(says(&reply), "allow ToHost: Established");
+    for action in ["RETURN", "ACCEPT"] {
+        let key = RETURN.0;
+        let open = Host::new(&[W1, OPEN, (key, action)]);
+        assert_eq!(open.new_says("cali1", packet), "allow FromWorkload w1: profile open 0");
+        let closed = with(&[W1, OPEN, (key, action)], &[policy("none", r#"{"selector":"all()"}"#)]);
+        assert_eq!(closed.new_says("cali1", packet), r#"deny FromWorkload w1: EndOfTier("default")"#);
+    }
+    // Policy of a host endpoint is not asked: it came by a workload's interface.
+    let host = Host::new(&[W1, OPEN, RETURN, ETH0]);
+    assert!(host.new_says("cali1", packet).starts_with("allow"));
+}
+
+#[test]
+fn the_host_reaches_its_own_workloads() {
+    let host = with(&[W1, OPEN, ETH0], &[policy("none", r#"{"selector":"all()"}"#)]);
+    assert_eq!(host.new_says("", tcp("192.0.2.1", "10.0.0.1", 80)), "allow HostOutbound: OwnWorkload");
+}
+
+#[test]
+fn a_host_endpoint_without_policy_passes_failsafe_ports_only() {
+    let host = Host::new(&[ETH0]);
+    assert_eq!(host.new_says("eth0", tcp("192.0.2.9", "192.0.2.1", 22)), "allow HostInbound e0: Failsafe");
+    assert_eq!(
+        host.new_says("eth0", tcp("192.0.2.9", "192.0.2.1", 23)),
+        "deny HostInbound e0: EndOfProfiles"
+    );
+    assert_eq!(host.new_says("", tcp("192.0.2.1", "192.0.2.9", 2379)), "allow HostOutbound e0: Failsafe");
+    assert_eq!(host.new_says("", tcp("192.0.2.1", "192.0.2.9", 22)), "deny HostOutbound e0: EndOfProfiles");
+    let udp = Packet { protocol: 17, ..tcp("192.0.2.9", "192.0.2.1", 22) };
+    assert_eq!(host.new_says("eth0", udp), "deny HostInbound e0: EndOfProfiles", "TCP was said");
+    let none = Host::new(&[ETH0, ("/calico/v1/host/h1/config/FailsafeInboundHostPorts", "none")]);
+    assert_eq!(
+        none.new_says("eth0", tcp("192.0.2.9", "192.0.2.1", 22)),
+        "deny HostInbound e0: EndOfProfiles"
+    );
+    // Not for workloads.
+    let bare = (W1.0, r#"{"state":"active","name":"cali1","ipv4_nets":["10.0.0.1/32"]}"#);
+    let host = Host::new(&[bare]);
+    assert_eq!(host.new_says("eth0", tcp("192.0.2.9", "10.0.0.1", 22)), "deny ToWorkload w1: EndOfProfiles");
+}
+
+#[test]
+fn host_endpoints_act_on_forwarded_traffic_unless_either_side_is_a_workload() {
+    let eth1 = ("/calico/v1/host/h1/endpoint/e1", r#"{"name":"eth1","labels":{"host":"yes"}}"#);
+    let web = |name, kind| {
+        policy(
+            name,
+            &format!(r#"{{"selector":"has(host)","{kind}":[{{"protocol":"tcp","dst_ports":[80]}}]}}"#),
+        )
+    };
+    let host = with(&[W1, OPEN, ETH0, eth1], &[web("in", "inbound_rules"), web("out", "outbound_rules")]);
+    let through = |port| host.new_says("eth0", tcp("192.0.2.9", "198.51.100.9", port));
+    assert_eq!(through(80), "allow HostOutbound e1: policy out 0");
+    assert_eq!(through(81), r#"deny HostInbound e0: EndOfTier("default")"#);
+    // To and from a workload only the workload's own rules count.
+    assert_eq!(
+        host.new_says("eth0", tcp("192.0.2.9", "10.0.0.1", 81)),
+        "allow ToWorkload w1: profile open 0"
+    );
+    assert_eq!(
+        host.new_says("cali1", tcp("10.0.0.1", "192.0.2.9", 81)),
+        "allow FromWorkload w1: profile open 0"
+    );
+}
+
+#[test]
+fn untracked_policy_comes_before_connection_tracking_and_drops_nothing_by_itself() {
+    let raw = policy(
+        "raw",
+        r#"{"selector":"has(host)","untracked":true,"inbound_rules":[{"protocol":"tcp","dst_ports":[80]},
+            {"action":"deny","protocol":"tcp","dst_ports":[81]}],"outbound_rules":[{"protocol":"tcp","src_ports":[40000]}]}"#,
+    );
+    let host = with(&[ETH0, W1, OPEN], &[raw]);
+    let to = |port| host.path("eth0", tcp("192.0.2.9", "192.0.2.1", port), State::New);
+    let allowed = to(80);
+    assert_eq!((says(&allowed), allowed.untracked), ("allow Untracked e0: policy raw 0".into(), true));
+    assert_eq!(allowed.steps.last().unwrap().reason, Reason::AcceptedEarlier, "later policy is skipped");
+    assert_eq!(says(&to(81)), "deny Untracked e0: policy raw 1");
+    // Even of a connection that is known.
+    let known = host.path("eth0", tcp("192.0.2.9", "192.0.2.1", 81), State::Established { reply: false });
+    assert_eq!(says(&known), "deny Untracked e0: policy raw 1");
+    // What it does not match goes on to the ordinary policy, which has nothing to say: no untracked one stands there.
+    assert_eq!(says(&to(82)), "deny HostInbound e0: EndOfProfiles");
+    assert_eq!(says(&to(22)), "allow HostInbound e0: Failsafe");
+    let out = host.path("", tcp("192.0.2.1", "192.0.2.9", 9999), State::New);
+    assert_eq!((says(&out), out.untracked), ("allow Untracked e0: policy raw 0".into(), true));
+    // Replies of failsafe ports stay tracked.
+    let ssh = Packet { ports: Some((22, 40_000)), ..tcp("192.0.2.1", "192.0.2.9", 0) };
+    let reply = host.path("", ssh, State::Established { reply: true });
+    assert_eq!((says(&reply), reply.untracked), ("allow HostOutbound e0: Established".into(), false));
+    // It is not translated: connection tracking does that.
+    let all = policy("raw", r#"{"selector":"has(host)","untracked":true,"inbound_rules":[{}]}"#);
+    let host = with(&[ETH0, W1, OPEN], &[all]);
+    let floating = host.path("eth0", tcp("192.0.2.9", "203.0.113.1", 80), State::New);
+    assert_eq!(floating.packet.dst, addr("203.0.113.1"));
+    // And it does not act on workloads.
+    let labelled = W1.1.replace(r#""role":"web""#, r#""host":"yes""#);
+    let deny =
+        policy("raw", r#"{"selector":"has(host)","untracked":true,"inbound_rules":[{"action":"deny"}]}"#);
+    let host = with(&[(W1.0, &labelled), OPEN], &[deny]);
+    assert_eq!(
+        host.new_says("eth0", tcp("192.0.2.9", "10.0.0.1", 80)),
+        "allow ToWorkload w1: profile open 0"
+    );
+}
+
+#[test]
+fn untracked_packets_are_known_to_no_connection() {
+    let raw = policy("raw", r#"{"selector":"has(host)","untracked":true,"inbound_rules":[{}]}"#);
+    let eth1 = ("/calico/v1/host/h1/endpoint/e1", r#"{"name":"eth1"}"#);
+    let host = with(&[ETH0, eth1, W1], &[raw]);
+    for state in [State::New, State::Established { reply: true }, State::Invalid] {
+        // The outgoing side asks its own policy, and a workload its profiles.
+        let through = host.path("eth0", tcp("192.0.2.9", "198.51.100.9", 80), state);
+        assert_eq!(says(&through), "deny HostOutbound e1: EndOfProfiles");
+        let to = host.path("eth0", tcp("192.0.2.9", "10.0.0.1", 80), state);
+        assert_eq!(says(&to), "deny ToWorkload w1: profile open 0");
+    }
+}
+
+#[test]
+fn pre_dnat_policy_sees_the_address_before_translation() {
+    let pre = policy(
+        "pre",
+        r#"{"selector":"has(host)","pre_dnat":true,"inbound_rules":[{"action":"deny","dst_net":"203.0.113.1/32","protocol":"tcp",
+            "dst_ports":[81]},{"dst_net":"192.0.2.1/32","protocol":"tcp","dst_ports":[82]}]}"#,
+    );
+    let host = with(&[ETH0, W1, OPEN], &[pre]);
+    let to = |dst, port| host.path("eth0", tcp("192.0.2.9", dst, port), State::New);
+    assert_eq!(says(&to("203.0.113.1", 81)), "deny PreDnat e0: policy pre 0");
+    // The same inside address directly, or what it does not match, goes on.
+    assert_eq!(says(&to("10.0.0.1", 81)), "allow ToWorkload w1: profile open 0");
+    assert_eq!(says(&to("203.0.113.1", 80)), "allow ToWorkload w1: profile open 0");
+    assert_eq!(says(&to("192.0.2.1", 83)), "deny HostInbound e0: EndOfProfiles");
+    // What it accepts later policy of the host is not asked about.
+    let accepted = to("192.0.2.1", 82);
+    assert_eq!(says(&accepted), "allow PreDnat e0: policy pre 1");
+    assert_eq!(accepted.steps.last().unwrap().reason, Reason::AcceptedEarlier);
+    // Established connections and workloads do not come here.
+    let mid = host.path("eth0", tcp("192.0.2.9", "203.0.113.1", 81), State::Established { reply: false });
+    assert_eq!(says(&mid), "allow ToWorkload w1: Established");
+    assert_eq!(host.new_says("", tcp("192.0.2.1", "203.0.113.1", 81)), "allow HostOutbound: OwnWorkload");
+}
+
+#[test]
+fn connections_to_the_outside_address_arrive_inside() {
+    let host = Host::new(&[W1, W2, OPEN, RETURN, POOL]);
+    for (by, src) in [("eth0", "192.0.2.9"), ("cali2", "10.0.0.2"), ("", "192.0.2.1")] {
+        let path = host.path(by, tcp(src, "203.0.113.1", 80), State::New);
+        assert_eq!((path.verdict, path.packet.dst), (Verdict::Allow, addr("10.0.0.1")), "{by}");
+    }
+    // Its inbound policy sees the inside address.
+    let inside = policy("p", r#"{"selector":"role == 'web'","inbound_rules":[{"dst_net":"10.0.0.1/32"}]}"#);
+    let host = with(&[W1, OPEN], &[inside]);
+    assert_eq!(host.new_says("eth0", tcp("192.0.2.9", "203.0.113.1", 80)), "allow ToWorkload w1: policy p 0");
+}
+
+#[test]
+fn connections_from_inside_keep_their_source_but_to_their_own_outside_address() {
+    let host = Host::new(&[W1, W2, OPEN]);
+    let source = |dst| host.path("cali1", tcp("10.0.0.1", dst, 80), State::New).packet.src;
+    assert_eq!(source("192.0.2.9"), addr("10.0.0.1"));
+    assert_eq!(source("10.0.0.2"), addr("10.0.0.1"));
+    assert_eq!(source("203.0.113.1"), addr("203.0.113.1"), "it calls itself");
+}
+
+#[test]
+fn a_mapping_of_a_foreign_address_maps_nothing() {
+    let stray = W1.1.replace(r#""int_ip":"10.0.0.1""#, r#""int_ip":"10.0.0.2""#);
+    let host = Host::new(&[(W1.0, &stray), W2, OPEN]);
+    let path = host.path("eth0", tcp("192.0.2.9", "203.0.113.1", 80), State::New);
+    assert_eq!(path.packet.dst, addr("203.0.113.1"));
+    // Its endpoint is in force.
+    assert_eq!(
+        host.new_says("eth0", tcp("192.0.2.9", "10.0.0.1", 80)),
+        "allow ToWorkload w1: profile open 0"
+    );
+}
+
+#[test]
+fn pools_are_masqueraded_towards_addresses_of_no_pool() {
+    let other = ("/calico/v1/ipam/v4/pool/172.16.0.0-16", r#"{"cidr":"172.16.0.0/16","disabled":true}"#);
+    let host = Host::new(&[W1, W2, OPEN, POOL, other]);
+    let masqueraded = |dst| {
+        let path = host.path("cali1", tcp("10.0.0.1", dst, 80), State::New);
+        assert_eq!(path.verdict, Verdict::Allow);
+        path.steps.last().unwrap().reason == Reason::Masquerade
+    };
+    assert!(masqueraded("192.0.2.9"));
+    assert!(!masqueraded("10.0.0.2") && !masqueraded("10.0.9.9"));
+    assert!(!masqueraded("172.16.0.1"), "a disabled pool is one too");
+    let plain = Host::new(&[W1, OPEN, (POOL.0, r#"{"cidr":"10.0.0.0/16"}"#)]);
+    let path = plain.path("cali1", tcp("10.0.0.1", "192.0.2.9", 80), State::New);
+    assert!(path.steps.iter().all(|step| step.stage != Stage::Snat), "absent means no");
+}
+
+#[test]
+fn what_leaves_by_the_tunnel_has_its_address() {
+    let tunnel = ("/calico/v1/ipam/v4/pool/10.0.0.0-16", r#"{"cidr":"10.0.0.0/16","ipip":"tunl0"}"#);
+    let own = ("/calico/v1/host/h1/config/IpInIpTunnelAddr", "10.0.8.1");
+    let host = Host::new(&[W1, OPEN, tunnel, own]);
+    let snat = |by, src, dst| {
+        let path = host.path(by, tcp(src, dst, 80), State::New);
+        path.steps.iter().any(|step| step.reason == Reason::Masquerade)
+    };
+    assert!(snat("", "192.0.2.1", "10.0.9.1"));
+    assert!(!snat("", "10.0.8.1", "10.0.9.1"), "it has it already");
+    assert!(!snat("cali1", "10.0.0.1", "10.0.9.1"), "not the host's");
+    assert!(!snat("", "192.0.2.1", "192.0.2.9"), "another way");
+}
+
+#[test]
+fn ipip_is_taken_from_known_hosts_only() {
+    let hosts = [
+        ("/calico/v1/host/h2/bird_ip", "192.0.2.2"),
+        ("/calico/bgp/v1/host/h3/ip_addr_v4", "192.0.2.3"),
+        ("/calico/v1/config/IpInIpEnabled", "true"),
+        ETH0,
+    ];
+    let host = Host::new(&hosts);
+    for src in ["192.0.2.2", "192.0.2.3"] {
+        assert_eq!(host.new_says("eth0", ipip(src, "192.0.2.1")), "allow Tunnel: KnownTunnel");
+        assert_eq!(host.new_says("", ipip("192.0.2.1", src)), "allow Tunnel: KnownTunnel");
+    }
+    assert_eq!(host.new_says("eth0", ipip("192.0.2.9", "192.0.2.1")), "deny Tunnel: UnknownTunnel");
+    assert_eq!(host.new_says("", ipip("192.0.2.1", "192.0.2.9")), "deny HostOutbound e0: EndOfProfiles");
+    // Switched off it is a protocol like any other.
+    let off = Host::new(&hosts[..2]);
+    assert_eq!(off.new_says("eth0", ipip("192.0.2.9", "192.0.2.1")), "allow HostInbound: NoEndpoint");
+}
+
+#[test]
+fn without_ipv6_support_workloads_have_none_and_hosts_are_left_alone() {
+    let off = ("/calico/v1/config/Ipv6Support", "false");
+    let host = Host::new(&[W1, W2, OPEN, ETH0, off]);
+    assert_eq!(host.new_says("cali1", tcp("fd00::1", "fd00::2", 80)), "deny Source: NoIpv6");
+    assert_eq!(host.new_says("eth0", tcp("2001:db8::9", "fd00::1", 80)), "deny ToWorkload: NoIpv6");
+    assert_eq!(host.new_says("eth0", tcp("2001:db8::9", "2001:db8::1", 80)), "allow HostInbound: NoEndpoint");
+    assert!(host.new_says("cali1", tcp("10.0.0.1", "10.0.0.2", 80)).starts_with("allow"));
+}
+
+#[test]
+fn what_is_logged_on_the_way_is_told_in_order() {
+    let log = |name: &str, selector: &str| {
+        policy(
+            name,
+            &format!(
+                r#"{{"selector":"{selector}","inbound_rules":[{{"action":"log"}},{{"log_prefix":"{name} in"}}],
+                    "outbound_rules":[{{"log_prefix":"{name} out"}}]}}"#
+            ),
+        )
+    };
+    let host = with(&[W1, W2, OPEN], &[log("web", "role == 'web'"), log("db", "role == 'db'")]);
+    let path = host.path("cali1", tcp("10.0.0.1", "10.0.0.2", 80), State::New);
+    let logs: Vec<&str> = path.logs().map(|prefix| prefix.as_str()).collect();
+    assert_eq!(logs, ["web out", "calico-packet", "db in"]);
+    assert_eq!(
+        path.decider(),
+        match &path.decisive().unwrap().reason {
+            Reason::Policy(decision) => Some(&decision.by),
+            other => panic!("{other:?}"),
+        }
+    );
+}
+
+#[test]
+fn a_packet_to_nowhere_is_dropped() {
+    let host = Host { routes: Routes::default(), ..Host::new(&[W1, OPEN]) };
+    assert_eq!(host.new_says("cali1", tcp("10.0.0.1", "10.0.0.2", 80)), "deny Route: NoRoute");
+}
+
+#[test]
+fn the_host_talks_to_itself_over_the_loopback() {
+    let host = Host::new(&[W1, OPEN, ETH0]);
+    let path = host.path("", tcp("192.0.2.1", "192.0.2.1", 8080), State::New);
+    assert_eq!(says(&path), "allow HostInbound: NoEndpoint");
+}
