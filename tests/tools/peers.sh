@@ -9,12 +9,12 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 DIR=$(realpath -m "${1:-target/peers}")
-STAMP="peers 8"
+STAMP="peers 9"
 PATH=$PATH:/usr/sbin:/sbin
 has() { command -v "$1" >/dev/null; }
 if [ "$(cat "$DIR/stamp" 2>/dev/null)" = "$STAMP" ] && has cc && has c++ && has protoc && has ip; then exit 0; fi
 
-PACKAGES="bird2 frr gobgpd openbgpd exabgp etcd-server etcd-client iproute2 iputils-ping user-mode-linux kmod bgpdump mrtparse"
+PACKAGES="bird2 frr gobgpd openbgpd exabgp etcd-server etcd-client iproute2 iputils-ping user-mode-linux kmod bgpdump mrtparse nftables"
 say() { echo "peers: $*" >&2; }
 fail() { say "$*"; exit 1; }
 has apt-get && has dpkg-deb \
@@ -94,6 +94,7 @@ wrap etcd usr/bin/etcd
 wrap etcdctl usr/bin/etcdctl
 wrap ip "$(first usr/sbin/ip bin/ip sbin/ip usr/bin/ip)"
 wrap ping "$(first usr/bin/ping bin/ping)"
+wrap nft usr/sbin/nft
 # One program under many names: it looks at the name it is called by.
 for name in insmod modprobe; do ln -sf kmod "$DIR/root/$(dirname "$(first usr/bin/kmod bin/kmod)")/$name"; done
 wrap insmod "$(first usr/bin/insmod bin/insmod)"

@@ -21,3 +21,8 @@ mod proto;
 pub(in crate::kernel) mod render;
 pub(in crate::kernel) mod socket;
 pub(in crate::kernel) mod text;
+
+#[cfg(test)]
+mod kernel_tests;
+#[cfg(test)]
+mod samples;
