@@ -10,6 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 use tortie_bgp::{Drain, Reset, RouteMatch, RouteQuery as Question, RouteTable};
 
 use super::answers::{self, Cursor};
+use super::asked::CoreQuestion;
 use super::metrics::{self, Bgp};
 use super::mrt;
 use super::status::{self, CoreFacts};
@@ -19,6 +20,7 @@ use crate::serve::api::{
     ApiError, Applied, AppliedRequest, BgpRoute, Done, DrainRequest, Event, KernelRouteRow, List, Peer,
     PeerRange, Problem, ResetRequest, RouteGet, Status,
 };
+use crate::serve::policy::{Endpoint, EndpointDetail, Policy, PolicyDetail};
 use crate::serve::{Backend, OctetStream, RouteQuery};
 use crate::speaker::{SpeakerHandle, SpeakerView, ToSpeaker};
 
@@ -58,6 +60,8 @@ pub(super) enum Ask {
     Events { after: u64, subject: Option<String>, max: usize, answer: oneshot::Sender<Vec<Event>> },
     /// Until an endpoint is in force.
     Applied { request: AppliedRequest, answer: oneshot::Sender<Applied> },
+    /// Anything that the core's own state answers.
+    Core(CoreQuestion),
     /// End a freeze.
     Accept(oneshot::Sender<bool>),
 }
@@ -77,7 +81,10 @@ pub(super) struct Live {
 }
 
 impl Live {
-    async fn ask<T>(&self, question: impl FnOnce(oneshot::Sender<T>) -> Ask) -> Result<T, ApiError> {
+    pub(super) async fn ask<T>(
+        &self,
+        question: impl FnOnce(oneshot::Sender<T>) -> Ask,
+    ) -> Result<T, ApiError> {
         let (answer, wait) = oneshot::channel();
         self.ask.send(question(answer)).await.map_err(|_| busy("the agent is stopping"))?;
         patient(wait).await
@@ -168,7 +175,7 @@ impl Live {
         })
     }
 
-    async fn list<T>(&self, kind: &str, items: Vec<T>) -> List<T> {
+    pub(super) async fn list<T>(&self, kind: &str, items: Vec<T>) -> List<T> {
         let revision = self.facts().await.map_or(0, |f| f.revision);
         answers::list(kind, &self.node, revision, items)
     }
@@ -196,7 +203,7 @@ async fn patient<T>(wait: oneshot::Receiver<T>) -> Result<T, ApiError> {
     }
 }
 
-fn busy(text: &str) -> ApiError {
+pub(super) fn busy(text: &str) -> ApiError {
     ApiError { code: "busy".to_owned(), text: text.to_owned() }
 }
 
@@ -338,6 +345,22 @@ impl Backend for Live {
             kernel,
             kernel_says,
         })
+    }
+
+    async fn endpoints(&self, all: bool) -> Result<List<Endpoint>, ApiError> {
+        self.list_endpoints(all).await
+    }
+
+    async fn endpoint(&self, name: String) -> Result<EndpointDetail, ApiError> {
+        self.show_endpoint(name).await
+    }
+
+    async fn policies(&self, all: bool) -> Result<List<Policy>, ApiError> {
+        self.list_policies(all).await
+    }
+
+    async fn policy(&self, name: String) -> Result<PolicyDetail, ApiError> {
+        self.show_policy(name).await
     }
 
     async fn events(&self, after: u64, subject: Option<String>, max: usize) -> Result<List<Event>, ApiError> {

@@ -11,11 +11,9 @@ use tortie_config::key::{EndpointKey, Key};
 
 use super::core::{Core, Effect, SINGLES, now_text};
 use super::recorder::{Entry, Plane};
-use crate::kernel::{Mode, PolicyChange};
+use crate::kernel::{EndpointCondition, Mode, PolicyChange};
 use crate::model::{Dirty, Model};
-use crate::policy::{
-    Chain, ChainId, Closed, Direction, Engine, Globals, Ruleset, RulesetDelta, SetChange, Source,
-};
+use crate::policy::{Chain, Engine, Globals, Ruleset, RulesetDelta, SetChange, Source};
 use crate::routing::ChangeId;
 
 /// Changes that may wait for the kernel's answer and still get an entry of their own.
@@ -31,6 +29,10 @@ pub(super) struct Enforcement {
     /// What the last changes were about, oldest first, until the kernel has answered.
     under_way: VecDeque<(u64, ChangeId, String)>,
     failed: BTreeMap<EndpointKey, String>,
+    /// Interfaces, routes and neighbours of endpoints, as the kernel thread says.
+    conditions: BTreeMap<EndpointKey, EndpointCondition>,
+    /// How long the kernel took for the last change, in microseconds.
+    micros: u64,
 }
 
 /// The engine with the whole of what it said.
@@ -39,6 +41,16 @@ pub(super) struct Policy {
     pub(super) engine: Engine,
     pub(super) ruleset: Ruleset,
     pub(super) globals: Arc<Globals>,
+}
+
+impl Policy {
+    /// Everything from nothing.
+    pub(super) fn of(model: &Model) -> Self {
+        let (engine, delta) = Engine::new(model);
+        let mut ruleset = Ruleset::default();
+        delta.apply(&mut ruleset);
+        Self { engine, ruleset, globals: Arc::new(Globals::of(model)) }
+    }
 }
 
 impl Enforcement {
@@ -50,7 +62,14 @@ impl Enforcement {
             acknowledged: 0,
             under_way: VecDeque::new(),
             failed: BTreeMap::new(),
+            conditions: BTreeMap::new(),
+            micros: 0,
         }
+    }
+
+    /// What may be done to rules and endpoints.
+    pub(super) fn mode(&self) -> Mode {
+        self.mode
     }
 
     /// What is in force; `None`: nothing was read yet, or policy is off.
@@ -66,6 +85,21 @@ impl Enforcement {
     /// The last one that it has acknowledged.
     pub(super) fn acknowledged(&self) -> u64 {
         self.acknowledged
+    }
+
+    /// How long the kernel took for the last change, in microseconds.
+    pub(super) fn micros(&self) -> u64 {
+        self.micros
+    }
+
+    /// Endpoints that are not as they should be, with the reason.
+    pub(super) fn failed(&self) -> &BTreeMap<EndpointKey, String> {
+        &self.failed
+    }
+
+    /// What the kernel thread says of endpoints.
+    pub(super) fn conditions(&self) -> &BTreeMap<EndpointKey, EndpointCondition> {
+        &self.conditions
     }
 
     /// Why an endpoint is not as it should be.
@@ -139,6 +173,9 @@ impl Core {
         enforcement.acknowledged = enforcement.acknowledged.max(serial);
         let done = enforcement.under_way.partition_point(|(told, ..)| *told <= serial);
         let done: Vec<_> = enforcement.under_way.drain(..done).collect();
+        if micros > 0 {
+            enforcement.micros = micros;
+        }
         let before = std::mem::replace(&mut enforcement.failed, failed);
         let time = now_text();
         for (_, change, subject) in done {
@@ -166,6 +203,32 @@ impl Core {
         }
         for (mark, key, text) in news {
             self.say(change, Plane::Kernel, mark, &Key::Endpoint(key).to_string(), &text);
+        }
+    }
+
+    /// What became of endpoints, as far as interfaces, routes and neighbours go.
+    pub(super) fn conditioned(&mut self, changed: BTreeMap<EndpointKey, Option<EndpointCondition>>) {
+        let bulk = changed.len() > SINGLES;
+        for (key, condition) in changed {
+            let Some(condition) = condition else {
+                self.enforcement.conditions.remove(&key);
+                continue;
+            };
+            if !bulk {
+                let (mark, text) = match &condition {
+                    EndpointCondition::Up => ('+', "up".to_owned()),
+                    EndpointCondition::Down(why) => ('~', format!("down: {why}")),
+                    EndpointCondition::Failed(why) => ('!', format!("failed: {why}")),
+                };
+                self.say(
+                    ChangeId::default(),
+                    Plane::Kernel,
+                    mark,
+                    &Key::Endpoint(key.clone()).to_string(),
+                    &text,
+                );
+            }
+            self.enforcement.conditions.insert(key, condition);
         }
     }
 
@@ -198,8 +261,8 @@ impl Core {
         }
         if chains {
             entries.extend(delta.chains.iter().map(|(id, chain)| match chain {
-                Some(chain) => ('+', chain_name(id), rules(chain)),
-                None => ('-', chain_name(id), "acts on no endpoint here any more".to_owned()),
+                Some(chain) => ('+', id.to_string(), rules(chain)),
+                None => ('-', id.to_string(), "acts on no endpoint here any more".to_owned()),
             }));
         }
         if endpoints {
@@ -234,7 +297,7 @@ fn subject(delta: &RulesetDelta) -> String {
     }
     if let (0, 1, Some((id, _))) = (delta.endpoints.len(), delta.chains.len(), delta.chains.first_key_value())
     {
-        return chain_name(id);
+        return id.to_string();
     }
     if let (0, 0, 1, Some((id, _))) =
         (delta.endpoints.len(), delta.chains.len(), delta.sets.len(), delta.sets.first_key_value())
@@ -252,23 +315,9 @@ fn subject(delta: &RulesetDelta) -> String {
     )
 }
 
-/// A chain in words: `policy web inbound`.
-pub(super) fn chain_name(id: &ChainId) -> String {
-    format!("{} {}", id.source, direction(id.direction))
-}
-
-/// `inbound` or `outbound`.
-pub(super) fn direction(direction: Direction) -> &'static str {
-    match direction {
-        Direction::Inbound => "inbound",
-        Direction::Outbound => "outbound",
-    }
-}
-
 fn rules(chain: &Chain) -> String {
     match chain.closed {
-        Some(Closed::Missing) => "denies everything: there is no such profile".to_owned(),
-        Some(Closed::Unreadable) => "denies everything: its value cannot be read".to_owned(),
+        Some(closed) => closed.to_string(),
         None => format!("{} rules", chain.rules.len()),
     }
 }

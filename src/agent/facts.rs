@@ -9,6 +9,7 @@ use tortie_config::Cidr;
 use tortie_config::key::IpFamily;
 
 use super::core::Core;
+use super::picture::endpoint_name;
 use super::status::{CoreFacts, PeerFacts};
 use crate::routing::{self, AddressOption, LearnedPath, Note, PeerKind, RoutingIntent};
 use crate::serve::api::{InvalidObject, Problem};
@@ -81,6 +82,13 @@ impl Core {
             log_trouble: None,
             trouble: self.trouble.clone(),
             notes: self.notes(now),
+            policy: self.policy_status(),
+            failed_endpoints: self
+                .enforcement
+                .failed()
+                .iter()
+                .map(|(key, why)| (endpoint_name(key), why.clone()))
+                .collect(),
             watch_restarts: self.link.restarts,
             puts: self.link.puts,
             deletes: self.link.deletes,

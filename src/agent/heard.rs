@@ -24,7 +24,7 @@ impl Core {
             KernelFact::Enforced { serial, change, failed, micros } => {
                 self.enforced(serial, change, failed, micros);
             }
-            KernelFact::Endpoints(_) => {}
+            KernelFact::Endpoints(changed) => self.conditioned(changed),
             KernelFact::Applied { generation, change, failed, acknowledged, micros } => {
                 self.acknowledge(change, &acknowledged, micros);
                 self.applied(generation, change, failed);

@@ -124,6 +124,7 @@ pub(super) fn text(
     if let Some(facts) = facts {
         store(&mut scrape, facts);
         sessions(&mut scrape, facts);
+        policy(&mut scrape, facts);
     }
     if let Some(kernel) = kernel {
         routes(&mut scrape, kernel);
@@ -234,6 +235,40 @@ fn sessions(scrape: &mut Scrape, facts: &CoreFacts) {
         "tortie_bgp_peer_connect_failures",
         "Connects that failed, explicit peers",
         failures.collect(),
+    );
+}
+
+fn policy(scrape: &mut Scrape, facts: &CoreFacts) {
+    let p = &facts.policy;
+    let mode = vec![(vec![("mode", p.mode.clone())], 1.0)];
+    scrape.gauge("tortie_policy_mode", "What the agent does to packet rules and endpoints", mode);
+    let state = |name: &str| vec![("state", name.to_owned())];
+    scrape.gauge(
+        "tortie_endpoints",
+        "Endpoints of this host by state; failed ones count as active or inactive, too",
+        vec![
+            (state("active"), count(p.endpoints - p.inactive)),
+            (state("inactive"), count(p.inactive)),
+            (state("failed"), count(p.failed)),
+        ],
+    );
+    let kind = |name: &str| vec![("kind", name.to_owned())];
+    scrape.gauge(
+        "tortie_policies",
+        "Policies and profiles that act on an endpoint of this host",
+        vec![(kind("policy"), count(p.policies)), (kind("profile"), count(p.profiles))],
+    );
+    scrape.gauge("tortie_policy_rules", "Rules of those policies and profiles", one(count(p.rules)));
+    scrape.gauge("tortie_policy_sets", "Address sets that those rules use", one(count(p.sets)));
+    scrape.gauge(
+        "tortie_policy_in_sync",
+        "1 when the kernel has acknowledged every change",
+        one(flag(p.in_sync)),
+    );
+    scrape.gauge(
+        "tortie_policy_apply_seconds",
+        "How long the kernel took for the last change",
+        one(std::time::Duration::from_micros(p.apply_micros).as_secs_f64()),
     );
 }
 

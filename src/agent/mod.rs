@@ -20,6 +20,7 @@
 
 mod answers;
 mod applied;
+mod asked;
 mod backend;
 mod core;
 mod enforce;
@@ -33,6 +34,7 @@ mod logging;
 mod metrics;
 mod mrt;
 mod options;
+mod picture;
 mod presence;
 mod recorder;
 mod register;
@@ -46,4 +48,5 @@ mod turn;
 
 pub use heap::Heap;
 pub use options::{AddressChoice, Extent, HttpChoice, Settings};
+pub use picture::{Offline, Picture};
 pub use run::{AgentError, AgentOptions, run};

@@ -14,6 +14,7 @@ use crate::serve::api::{
     API_VERSION, ApiError, BgpStatus, BlockStatus, DataplaneStatus, InvalidObject, KernelRouteRow, PeerRange,
     Problem, RouteStatus, Status, StoreStatus, UpOf,
 };
+use crate::serve::policy::PolicyStatus;
 use crate::serve::{Backend, RouteQuery};
 
 /// What the core knows; a copy for the asker.
@@ -46,6 +47,9 @@ pub(super) struct CoreFacts {
     pub(super) log_trouble: Option<String>,
     pub(super) trouble: Option<String>,
     pub(super) notes: Vec<Problem>,
+    pub(super) policy: PolicyStatus,
+    /// Endpoints that are not as they should be, by name.
+    pub(super) failed_endpoints: Vec<(String, String)>,
     pub(super) watch_restarts: u64,
     pub(super) puts: u64,
     pub(super) deletes: u64,
@@ -150,6 +154,7 @@ pub(super) fn build(
         },
         routes: kernel.as_ref().map(route_status).unwrap_or_default(),
         blocks: intent.map(|i| blocks(i, &facts)).unwrap_or_default(),
+        policy: facts.policy.clone(),
         store: StoreStatus {
             store: facts.store.clone(),
             connected: facts.connected,
@@ -306,6 +311,15 @@ fn problems(facts: &CoreFacts, kernel: Option<&KernelFacts>) -> Vec<Problem> {
             why.clone(),
             format!("tortie route list {prefix}"),
         ));
+    }
+    let failed = &facts.failed_endpoints;
+    for (name, why) in failed.iter().take(20) {
+        let next = format!("tortie endpoint show {name}");
+        out.push(problem("endpoint-failed", format!("endpoint {name}"), why.clone(), next));
+    }
+    if failed.len() > 20 {
+        let text = format!("{} more are not as they should be", failed.len() - 20);
+        out.push(problem("endpoint-failed", "endpoints", text, "tortie endpoint list"));
     }
     if let Some(text) = &facts.tunnel_trouble {
         out.push(problem("tunnel", "tunl0", text.clone(), "modprobe ipip"));

@@ -104,6 +104,7 @@ impl Agent {
                 let until = Instant::now() + Duration::from_millis(request.wait_millis.min(600_000));
                 self.waiting.push(Waiting { request, answer, until, needed: None });
             }
+            Ask::Core(question) => (question.0)(&self.core),
             Ask::Accept(answer) => {
                 let accepted = self.core.accept();
                 // A store that was empty does not know this host.

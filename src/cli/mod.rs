@@ -5,6 +5,7 @@
 //!
 //! ```text
 //!  arguments -> Context -> status | bgp | route --client.rs--> agent
+//!                       -> endpoint | policy    --offline.rs-> agent, or store with `--offline`
 //!                       -> store | selector     -------------> store, config
 //!                       -> lab | demo           -------------> topology
 //!                       -> bgp mrt              -------------> files, and tortie-bgp to read and to play them
@@ -17,10 +18,13 @@ mod client;
 #[doc(hidden)]
 pub mod demo;
 mod drain;
+mod endpoint;
 mod failure;
 mod lab;
 mod mrt;
+mod offline;
 pub mod output;
+mod policy;
 mod route;
 mod selector;
 mod status;
@@ -144,6 +148,12 @@ enum Command {
     /// Kernel routes
     #[command(subcommand)]
     Route(route::Route),
+    /// Workload and host endpoints, with the rules that their packets pass
+    #[command(subcommand)]
+    Endpoint(endpoint::EndpointCommand),
+    /// Policies and profiles
+    #[command(subcommand)]
+    Policy(policy::PolicyCommand),
     /// Keys and values of the data model, straight on the store
     #[command(subcommand)]
     Store(store::StoreCommand),
@@ -276,6 +286,8 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
         Command::Bgp(bgp::Bgp::Mrt(command)) => runtime()?.block_on(mrt::run(&context, command)),
         Command::Bgp(command) => repeat(&context, || bgp::run(&context, command)),
         Command::Route(command) => repeat(&context, || route::run(&context, command)),
+        Command::Endpoint(command) => repeat(&context, || endpoint::run(&context, command)),
+        Command::Policy(command) => repeat(&context, || policy::run(&context, command)),
         Command::Store(command) => runtime()?.block_on(store::run(&context, command)),
         Command::Selector(command) => selector::run(&context, command),
         Command::Demo(command) => demo::run(&context, command),

@@ -61,6 +61,25 @@ fn render(out: &mut String, s: &Status, wide: bool) {
             let _ = writeln!(out, "               {}  {}  {word}  {}", block.cidr, block.kind, block.key);
         }
     }
+    let p = &s.policy;
+    let _ = match p.mode.as_str() {
+        "off" => writeln!(out, "  Policy     off"),
+        _ => writeln!(
+            out,
+            "  Policy     {}   {} endpoints, {} inactive, {} failed   {} policies  {} profiles  {} rules  {} sets   {}, \
+             last change took {:.1}ms",
+            p.mode,
+            p.endpoints,
+            p.inactive,
+            p.failed,
+            p.policies,
+            p.profiles,
+            p.rules,
+            p.sets,
+            if p.in_sync { "in sync" } else { "BEHIND" },
+            std::time::Duration::from_micros(p.apply_micros).as_secs_f64() * 1_000.0
+        ),
+    };
     let mut store = format!("{}  rev {}  lag {:.1}s", s.store.store, s.store.revision, s.store.lag_seconds);
     if let Some(away) = &s.store.away {
         let _ = write!(store, "  AWAY: {away}");

@@ -35,6 +35,7 @@ mod sets;
 mod tests;
 mod types;
 mod verdict;
+mod words;
 
 pub use engine::Engine;
 pub use globals::Globals;

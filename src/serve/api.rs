@@ -3,6 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::policy::PolicyStatus;
+
 /// The version that stands in every answer.
 pub const API_VERSION: &str = "tortie/v1";
 
@@ -68,6 +70,9 @@ pub struct Status {
     pub routes: RouteStatus,
     /// Blocks of this host.
     pub blocks: Vec<BlockStatus>,
+    /// Rules and endpoints.
+    #[serde(default)]
+    pub policy: PolicyStatus,
     /// The store.
     pub store: StoreStatus,
     /// The kernel.

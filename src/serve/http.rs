@@ -157,6 +157,10 @@ fn reads() -> Router<Shared> {
         .route("/v1/bgp/mrt/updates", get(mrt_updates))
         .route("/v1/routes", get(kernel_routes))
         .route("/v1/routes/get/{address}", get(route_get))
+        .route("/v1/endpoints", get(endpoints))
+        .route("/v1/endpoint", get(endpoint))
+        .route("/v1/policies", get(policies))
+        .route("/v1/policy", get(policy))
         .route("/v1/history", get(history))
         .fallback(async || failure(StatusCode::NOT_FOUND, "not-found", "no such page: the API is under /v1/"))
 }
@@ -302,6 +306,50 @@ async fn route_get(State(backend): State<Shared>, UrlPath(address): UrlPath<Stri
     match address.parse() {
         Ok(address) => answer(backend.route_get(address).await),
         Err(_) => failure(StatusCode::BAD_REQUEST, "invalid", &format!("`{address}` is no IP address")),
+    }
+}
+
+/// Names hold slashes, so they are no part of a path.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Named {
+    name: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Extent {
+    #[serde(default)]
+    all: bool,
+}
+
+type Asked<T> = Result<Query<T>, axum::extract::rejection::QueryRejection>;
+
+async fn endpoints(State(backend): State<Shared>, query: Asked<Extent>) -> Response {
+    match query {
+        Ok(Query(query)) => answer(backend.endpoints(query.all).await),
+        Err(error) => failure(StatusCode::BAD_REQUEST, "invalid", &error.body_text()),
+    }
+}
+
+async fn endpoint(State(backend): State<Shared>, query: Asked<Named>) -> Response {
+    match query {
+        Ok(Query(query)) => answer(backend.endpoint(query.name).await),
+        Err(error) => failure(StatusCode::BAD_REQUEST, "invalid", &error.body_text()),
+    }
+}
+
+async fn policies(State(backend): State<Shared>, query: Asked<Extent>) -> Response {
+    match query {
+        Ok(Query(query)) => answer(backend.policies(query.all).await),
+        Err(error) => failure(StatusCode::BAD_REQUEST, "invalid", &error.body_text()),
+    }
+}
+
+async fn policy(State(backend): State<Shared>, query: Asked<Named>) -> Response {
+    match query {
+        Ok(Query(query)) => answer(backend.policy(query.name).await),
+        Err(error) => failure(StatusCode::BAD_REQUEST, "invalid", &error.body_text()),
     }
 }
 

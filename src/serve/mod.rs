@@ -10,6 +10,7 @@
 
 pub mod api;
 mod http;
+pub mod policy;
 
 pub use http::{ServeError, Serving, serve_tcp, serve_unix};
 
@@ -19,6 +20,7 @@ use api::{
     ApiError, Applied, AppliedRequest, BgpRoute, Done, DrainRequest, Event, KernelRouteRow, List, Peer,
     PeerRange, ResetRequest, RouteGet, Status,
 };
+use policy::{Endpoint, EndpointDetail, Policy, PolicyDetail};
 use serde::Deserialize;
 
 /// An answer that is sent as it is made.
@@ -44,6 +46,14 @@ pub trait Backend: Send + Sync + 'static {
     async fn kernel_routes(&self, query: RouteQuery) -> Result<List<KernelRouteRow>, ApiError>;
     /// What happens to a packet for this address.
     async fn route_get(&self, address: std::net::IpAddr) -> Result<RouteGet, ApiError>;
+    /// Endpoints of this host, or of all.
+    async fn endpoints(&self, all: bool) -> Result<List<Endpoint>, ApiError>;
+    /// One endpoint with what its packets pass.
+    async fn endpoint(&self, name: String) -> Result<EndpointDetail, ApiError>;
+    /// Policies and profiles that act on endpoints of this host, or all.
+    async fn policies(&self, all: bool) -> Result<List<Policy>, ApiError>;
+    /// One policy or profile with its rules.
+    async fn policy(&self, name: String) -> Result<PolicyDetail, ApiError>;
     /// The flight recorder after `after`, oldest first, at most `max`.
     async fn events(&self, after: u64, subject: Option<String>, max: usize) -> Result<List<Event>, ApiError>;
     /// Waits until an endpoint is in force.

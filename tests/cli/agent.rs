@@ -25,6 +25,10 @@ fn without_an_agent() {
         &["route", "list"],
         &["route", "get", "192.0.2.1"],
         &["store", "accept"],
+        &["endpoint", "list"],
+        &["endpoint", "show", "x"],
+        &["policy", "list"],
+        &["policy", "show", "x"],
     ] {
         fails(3, "no-agent", &[&["--socket", socket], words].concat(), &[socket, "systemctl"]);
     }

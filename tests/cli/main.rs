@@ -9,6 +9,7 @@
 
 mod agent;
 mod arguments;
+mod policy;
 mod ranges;
 mod rig;
 mod store;

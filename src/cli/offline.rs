@@ -1,0 +1,59 @@
+//! Questions about endpoints and policies, to the agent or to the store alone.
+
+use serde::de::DeserializeOwned;
+
+use super::Context;
+use super::client::Client;
+use super::failure::{Exit, Failure};
+use crate::agent::{Offline, Picture};
+use crate::model::watch_scope;
+use crate::serve::api::{API_VERSION, ApiError, List};
+
+/// Where the answer comes from.
+#[derive(Debug, Clone, Copy, Default, clap::Args)]
+pub(super) struct Source {
+    /// Ask no agent: answer from the store alone
+    #[arg(long)]
+    pub(super) offline: bool,
+}
+
+impl Source {
+    /// Asks the agent for `path`, or makes the answer from the store.
+    pub(super) async fn ask<T: DeserializeOwned>(
+        self,
+        context: &Context,
+        path: &str,
+        make: impl FnOnce(&Picture<'_>) -> Result<T, ApiError>,
+    ) -> Result<T, Failure> {
+        if !self.offline {
+            let client = Client::new(&context.globals.socket);
+            return client.get(path).await.map_err(|mut failure| {
+                if failure.exit == Exit::Unreachable {
+                    failure.text.push_str("; --offline answers from the store alone");
+                }
+                failure
+            });
+        }
+        let node = context.globals.node_name()?;
+        let store = super::store::open(&context.globals, false).await?;
+        let snapshot = store.list(&watch_scope(&node)).await?;
+        make(&Offline::of(&node, &snapshot).picture()).map_err(|error| {
+            let exit = if error.code == "not-found" { Exit::No } else { Exit::Usage };
+            Failure::new(exit, &error.code, error.text)
+        })
+    }
+}
+
+/// A list that no agent made.
+pub(super) fn list<T>(kind: &str, picture: &Picture<'_>, items: Vec<T>) -> List<T> {
+    List {
+        api_version: API_VERSION.to_owned(),
+        kind: kind.to_owned(),
+        node: picture.model.node().to_owned(),
+        revision: picture.model.revision(),
+        time: format!("{:.3}", jiff::Timestamp::now()),
+        more: false,
+        next: None,
+        items,
+    }
+}

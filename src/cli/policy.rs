@@ -1,0 +1,119 @@
+//! `tortie policy list|show`: policies and profiles, with the endpoints that they act on.
+
+use std::fmt::Write as _;
+
+use clap::Subcommand;
+
+use super::Context;
+use super::client::escape;
+use super::failure::Failure;
+use super::offline::{self, Source};
+use super::output::{self, table};
+use crate::serve::api::List;
+use crate::serve::policy::{Policy, PolicyDetail};
+
+/// The policy family of commands.
+#[derive(Debug, Subcommand)]
+pub(super) enum PolicyCommand {
+    /// Policies in the order in which they act, and profiles: those that act on an endpoint of this host
+    List {
+        /// Those that act on no endpoint here, too
+        #[arg(long)]
+        all: bool,
+        #[command(flatten)]
+        source: Source,
+    },
+    /// One policy or profile with its rules
+    Show {
+        /// NAME, TIER/NAME, `profile NAME` or the full key
+        name: String,
+        #[command(flatten)]
+        source: Source,
+    },
+}
+
+pub(super) async fn run(context: &Context, command: &PolicyCommand) -> Result<(), Failure> {
+    let format = context.globals.output;
+    match command {
+        PolicyCommand::List { all, source } => {
+            let list: List<Policy> = source
+                .ask(context, &format!("/v1/policies?all={all}"), |picture| {
+                    Ok(offline::list("PolicyList", picture, picture.policies(*all)))
+                })
+                .await?;
+            output::print(format, &list, |out, wide| out.push_str(&rows(&list.items, wide)))
+        }
+        PolicyCommand::Show { name, source } => {
+            let path = format!("/v1/policy?name={}", escape(name));
+            let detail: PolicyDetail = source.ask(context, &path, |picture| picture.policy(name)).await?;
+            output::print(format, &detail, |out, _| show(out, &detail))
+        }
+    }
+}
+
+fn rows(items: &[Policy], wide: bool) -> String {
+    let mut head = vec!["KIND", "TIER", "NAME", "ORDER", "TYPES", "RULES IN/OUT", "ENDPOINTS", "SELECTOR"];
+    if wide {
+        head.extend(["REV", "KEY"]);
+    }
+    head.push("PROBLEM");
+    let rows = items
+        .iter()
+        .map(|p| {
+            let mut row = vec![
+                p.kind.clone(),
+                p.tier.clone().unwrap_or_else(|| "-".to_owned()),
+                p.name.clone(),
+                p.order.map_or_else(|| "-".to_owned(), |order| order.to_string()),
+                p.types.join(","),
+                format!("{}/{}", p.inbound, p.outbound),
+                p.endpoints.to_string(),
+                p.selector.clone().unwrap_or_else(|| "-".to_owned()),
+            ];
+            if wide {
+                row.extend([p.revision.to_string(), p.key.clone()]);
+            }
+            row.push(p.problem.clone());
+            row
+        })
+        .collect();
+    table(&head, rows)
+}
+
+fn show(out: &mut String, detail: &PolicyDetail) {
+    let p = &detail.policy;
+    let tier = p.tier.as_deref().map_or_else(String::new, |tier| format!("   tier {tier}"));
+    let order = match (&p.tier, p.order) {
+        (None, _) => String::new(),
+        (Some(_), Some(order)) => format!("   order {order}"),
+        (Some(_), None) => "   last of its tier".to_owned(),
+    };
+    let _ = writeln!(out, "{} {}{tier}{order}   {}", p.kind, p.name, p.types.join(", "));
+    let _ = writeln!(out, "  key        {}   rev {}", p.key, p.revision);
+    if let Some(selector) = &p.selector {
+        let _ = writeln!(out, "  selector   {selector}");
+    }
+    let labels: Vec<String> = detail.labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    for (name, list) in [("labels", &labels), ("tags", &detail.tags)] {
+        if !list.is_empty() {
+            let _ = writeln!(out, "  {name:<10} {}", list.join(", "));
+        }
+    }
+    let on = match detail.acts_on.as_slice() {
+        [] => "no endpoint of this host".to_owned(),
+        names => names.join(", "),
+    };
+    let _ = writeln!(out, "  acts on    {on}");
+    if !p.problem.is_empty() {
+        let _ = writeln!(out, "  problem    {}", p.problem);
+    }
+    for (direction, rules) in [("inbound", &detail.inbound_rules), ("outbound", &detail.outbound_rules)] {
+        let _ = writeln!(out, "\n  {direction}");
+        if rules.is_empty() {
+            let _ = writeln!(out, "    no rules");
+        }
+        for (at, rule) in rules.iter().enumerate() {
+            let _ = writeln!(out, "    {at:>2}  {rule}");
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! `endpoint` and `policy`: the same answers from a store alone and from an agent.
+
+use crate::agent::Agent;
+use crate::rig::{Store, stderr, stdout, tortie};
+
+const WEB: &str = "/calico/v1/host/h1/workload/cni/web/endpoint/eth0";
+const ETH0: &str = "/calico/v1/host/h1/endpoint/uplink";
+
+pub(crate) const CLUSTER: &[(&str, &str)] = &[
+    ("/calico/v1/Ready", "true"),
+    ("/calico/bgp/v1/host/h1/ip_addr_v4", "127.0.0.1"),
+    ("/calico/bgp/v1/host/h2/ip_addr_v4", "127.0.0.2"),
+    (
+        WEB,
+        r#"{"state":"active","name":"cali1","mac":"02:00:00:00:00:01","profile_ids":["open"],
+            "ipv4_nets":["10.65.0.1/32"],"ipv6_nets":["2001:db8::1/128"],"labels":{"role":"web"}}"#,
+    ),
+    (
+        "/calico/v1/host/h1/workload/cni/db/endpoint/eth0",
+        r#"{"state":"inactive","name":"cali2","mac":null,"profile_ids":["open","gone"],"ipv4_nets":["10.65.0.2/32"],
+            "ipv6_nets":[],"labels":{"role":"db"}}"#,
+    ),
+    (
+        "/calico/v1/host/h2/workload/cni/client/endpoint/eth0",
+        r#"{"state":"active","name":"cali1","mac":null,"profile_ids":["open"],"ipv4_nets":["10.65.1.1/32"],
+            "ipv6_nets":[],"labels":{"role":"client"}}"#,
+    ),
+    (ETH0, r#"{"name":"eth0","expected_ipv4_addrs":["127.0.0.1"],"profile_ids":[],"labels":{"edge":"yes"}}"#),
+    (
+        "/calico/v1/policy/profile/open/rules",
+        r#"{"inbound_rules":[{"action":"allow"}],"outbound_rules":[{"action":"allow"}]}"#,
+    ),
+    ("/calico/v1/policy/profile/open/tags", r#"["open"]"#),
+    ("/calico/v1/policy/profile/unused/rules", r#"{"inbound_rules":[],"outbound_rules":[]}"#),
+    (
+        "/calico/v1/policy/tier/default/policy/web-in",
+        r#"{"selector":"role == 'web'","order":10,"types":["ingress"],"outbound_rules":[],"inbound_rules":[
+            {"action":"allow","protocol":"tcp","src_selector":"role == 'client'","dst_ports":[80,"8000:8080"]},
+            {"action":"allow","protocol":"icmp"}]}"#,
+    ),
+    (
+        "/calico/v1/policy/tier/default/policy/far-only",
+        r#"{"selector":"role == 'client'","inbound_rules":[],"outbound_rules":[]}"#,
+    ),
+    (
+        "/calico/v1/policy/tier/edge/policy/web-in",
+        r#"{"selector":"edge == 'yes'","untracked":true,"inbound_rules":[{"action":"deny","!src_net":"127.0.0.0/8"}],
+            "outbound_rules":[]}"#,
+    ),
+];
+
+/// What a question gives: exit code, stdout, stderr.
+type Asked = (Option<i32>, String, String);
+
+fn answers(ask: impl Fn(&[&str]) -> Asked) {
+    let text = |words: &[&str]| {
+        let (code, out, err) = ask(words);
+        assert_eq!(code, Some(0), "{words:?}: {err}");
+        out
+    };
+    let json = |words: &[&str]| -> serde_json::Value {
+        serde_json::from_str(&text(&[words, &["-o", "json"]].concat())).unwrap()
+    };
+    let lines = |out: String| -> Vec<String> {
+        out.lines().map(|l| l.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
+    };
+    let list = lines(text(&["endpoint", "list"]));
+    assert_eq!(
+        list,
+        [
+            "NAME KIND INTERFACE STATE ADDRESSES POLICIES PROFILES REASON",
+            "cni/db/eth0 workload cali2 inactive 10.65.0.2 0 open,gone",
+            "cni/web/eth0 workload cali1 active 10.65.0.1,2001:db8::1 1 open",
+            "uplink host eth0 active 127.0.0.1 1 -",
+        ]
+    );
+    assert_eq!(lines(text(&["endpoint", "list", "--all"])).len(), 5);
+    let wide = text(&["endpoint", "list", "-o", "wide"]);
+    assert!(wide.contains("02:00:00:00:00:01") && wide.contains(WEB) && wide.contains("role=web"), "{wide}");
+    let all = json(&["endpoint", "list", "--all"]);
+    assert_eq!((all["kind"].as_str(), all["node"].as_str()), (Some("EndpointList"), Some("h1")));
+    let far = all["items"].as_array().unwrap().iter().find(|e| e["host"] == "h2").unwrap();
+    assert!(far["policies"].is_null(), "{far}");
+
+    // Each of its names.
+    for name in [WEB, "cni/web/eth0", "web", "cali1", "10.65.0.1", "2001:db8::1"] {
+        assert_eq!(json(&["endpoint", "show", name])["key"], WEB, "{name}");
+    }
+    let shown = text(&["endpoint", "show", "web"]);
+    for line in [
+        "cni/web/eth0   workload endpoint on h1   interface cali1   active",
+        "    tier default\n      policy web-in\n         0  allow tcp from (role == \"client\") to port 80,8000:8080\n         1  allow icmp\n      end of tier: deny\n    profiles\n      profile open\n         0  allow\n      no profile decided: deny",
+    ] {
+        assert!(shown.contains(line), "{line}\n---\n{shown}");
+    }
+    let shown = text(&["endpoint", "show", "db"]);
+    assert!(shown.contains("profile gone\n        there is no such profile"), "{shown}");
+    let shown = text(&["endpoint", "show", "uplink"]);
+    assert!(
+        shown.contains(
+            "untracked\n      policy edge/web-in\n         0  deny from not 127.0.0.0/8\n      goes on"
+        ),
+        "{shown}"
+    );
+    assert!(text(&["endpoint", "show", "10.65.1.1"]).contains("made on h2"));
+    let (code, _, err) = ask(&["endpoint", "show", "nobody"]);
+    assert!(code == Some(1) && err.contains("nobody") && err.contains("endpoint list --all"), "{err}");
+    // Two of this host have the same id.
+    let (code, _, err) = ask(&["endpoint", "show", "eth0"]);
+    assert!(code == Some(2) && err.contains(WEB) && err.contains("say which"), "{code:?} {err}");
+
+    let list = lines(text(&["policy", "list"]));
+    assert_eq!(
+        list,
+        [
+            "KIND TIER NAME ORDER TYPES RULES IN/OUT ENDPOINTS SELECTOR PROBLEM",
+            "policy default web-in 10 ingress 2/0 1 role == \"web\"",
+            "policy edge web-in - ingress,egress,untracked 1/0 1 edge == \"yes\"",
+            "profile - gone - ingress,egress 0/0 1 - it has no rules: everything is denied where no policy decides",
+            "profile - open - ingress,egress 1/1 2 -",
+        ]
+    );
+    let all = text(&["policy", "list", "--all"]);
+    assert!(all.contains("far-only") && all.contains("unused"), "{all}");
+    let shown = text(&["policy", "show", "default/web-in"]);
+    for line in [
+        "policy web-in   tier default   order 10   ingress",
+        "acts on    cni/web/eth0",
+        "     0  allow tcp from (role == \"client\") to port 80,8000:8080",
+        "  outbound\n    no rules",
+    ] {
+        assert!(shown.contains(line), "{line}\n---\n{shown}");
+    }
+    assert_eq!(json(&["policy", "show", "profile open"])["tags"][0], "open");
+    assert!(text(&["policy", "show", "far-only"]).contains("acts on    no endpoint of this host"));
+    let (code, _, err) = ask(&["policy", "show", "web-in"]);
+    assert!(code == Some(2) && err.contains("policy edge/web-in"), "{code:?} {err}");
+    let (code, _, err) = ask(&["policy", "show", "nothing"]);
+    assert!(code == Some(1) && err.contains("policy list --all"), "{code:?} {err}");
+}
+
+#[test]
+fn the_store_alone_answers() {
+    let store = Store::with(CLUSTER);
+    answers(|words| {
+        let base = ["--datastore", &store.url, "--node", "h1", "--socket", "/nowhere/tortie.sock"];
+        let output = tortie(&[&base, words, &["--offline"]].concat());
+        (output.status.code(), stdout(&output), stderr(&output))
+    });
+}
+
+#[test]
+fn an_agent_answers_the_same() {
+    let agent = Agent::start(CLUSTER);
+    answers(|words| {
+        let output = agent.run(words);
+        (output.status.code(), stdout(&output), stderr(&output))
+    });
+}
