@@ -261,14 +261,14 @@ impl<'a> Walk<'a> {
         } else if workload && self.is_neighbour() {
             self.pass(Stage::FromWorkload, None, Reason::Neighbour)?;
         } else if workload {
-            self.from_workload(by)?;
+            self.sender(by)?;
         } else {
             self.host_policy(by, Direction::Inbound)?;
         }
-        if workload { self.to_host() } else { Passed::Continue(()) }
+        if workload { self.default_action() } else { Passed::Continue(()) }
     }
 
-    fn to_host(&mut self) -> Passed {
+    fn default_action(&mut self) -> Passed {
         let action = self.node.globals.to_host;
         if matches!(self.state, Some(State::Established { .. })) {
             self.pass(Stage::ToHost, None, Reason::Established)
@@ -284,14 +284,14 @@ impl<'a> Walk<'a> {
     fn forward(&mut self, by: &str, out: &str) -> Passed {
         let (from, to) = (self.is_workload(by), self.is_workload(out));
         if from {
-            self.from_workload(by)?;
+            self.sender(by)?;
         } else if !to && self.early {
             self.pass(Stage::HostInbound, None, Reason::AcceptedEarlier)?;
         } else if !to {
             self.host_policy(by, Direction::Inbound)?;
         }
         if to {
-            self.to_workload(out)
+            self.receiver(out)
         } else if from {
             Passed::Continue(())
         } else {
@@ -318,14 +318,14 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn from_workload(&mut self, by: &str) -> Passed {
+    fn sender(&mut self, by: &str) -> Passed {
         match self.workloads.get(by).copied() {
             Some((key, workload)) => self.workload(Stage::FromWorkload, key, workload, &workload.outbound),
             None => self.drop(Stage::FromWorkload, None, Reason::UnknownInterface),
         }
     }
 
-    fn to_workload(&mut self, out: &str) -> Passed {
+    fn receiver(&mut self, out: &str) -> Passed {
         if self.is_left_alone() {
             return self.drop(Stage::ToWorkload, None, Reason::NoIpv6);
         }

@@ -13,6 +13,8 @@
 
 mod eval;
 #[cfg(test)]
+mod laws;
+#[cfg(test)]
 mod tests;
 mod types;
 
