@@ -33,6 +33,8 @@ pub(super) struct Enforcement {
     conditions: BTreeMap<EndpointKey, EndpointCondition>,
     /// How long the kernel took for the last change, in microseconds.
     micros: u64,
+    /// What keeps the packet rules from being in force.
+    pub(super) trouble: Option<String>,
 }
 
 /// The engine with the whole of what it said.
@@ -64,6 +66,7 @@ impl Enforcement {
             failed: BTreeMap::new(),
             conditions: BTreeMap::new(),
             micros: 0,
+            trouble: None,
         }
     }
 

@@ -83,6 +83,13 @@ impl Core {
                     "notifications lost: everything compared anew",
                 );
             }
+            KernelFact::Rules(trouble) => {
+                match &trouble {
+                    Some(text) => self.say(ChangeId::default(), Plane::Kernel, '!', "packet rules", text),
+                    None => self.say(ChangeId::default(), Plane::Kernel, '~', "packet rules", "in force"),
+                }
+                self.enforcement.trouble = trouble;
+            }
             KernelFact::Tunnel(trouble) => {
                 if trouble != self.tunnel_trouble {
                     let text = trouble.clone().unwrap_or_else(|| "right again".to_owned());

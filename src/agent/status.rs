@@ -44,6 +44,7 @@ pub(super) struct CoreFacts {
     pub(super) refused: BTreeMap<Cidr, String>,
     pub(super) failed_routes: Vec<(Cidr, String)>,
     pub(super) tunnel_trouble: Option<String>,
+    pub(super) rules_trouble: Option<String>,
     pub(super) log_trouble: Option<String>,
     pub(super) trouble: Option<String>,
     pub(super) notes: Vec<Problem>,
@@ -323,6 +324,14 @@ fn problems(facts: &CoreFacts, kernel: Option<&KernelFacts>) -> Vec<Problem> {
     }
     if let Some(text) = &facts.tunnel_trouble {
         out.push(problem("tunnel", "tunl0", text.clone(), "modprobe ipip"));
+    }
+    if let Some(text) = &facts.rules_trouble {
+        out.push(problem(
+            "rules",
+            "packet rules",
+            text.clone(),
+            "see the agent's log; --policy off if that is meant",
+        ));
     }
     if let Some(text) = &facts.log_trouble {
         out.push(problem("log-file", "log file", text.clone(), "correct LogFilePath; the screen goes on"));

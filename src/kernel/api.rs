@@ -206,6 +206,8 @@ pub enum KernelFact {
     },
     /// Notifications were lost; everything was dumped and compared again.
     Overrun,
+    /// The packet rules: `None` = in force, else what keeps them from it.
+    Rules(Option<String>),
     /// The tunnel device: `None` = right, else what is wrong and stays wrong.
     Tunnel(Option<String>),
     /// Something the thread cannot repair by itself; it goes on.

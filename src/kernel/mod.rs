@@ -22,6 +22,7 @@ mod acks;
 mod api;
 mod detect;
 mod dump;
+mod enforce;
 mod entries;
 mod link;
 mod netlink;
@@ -47,10 +48,11 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{self, SyncSender};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub use self::api::*;
 pub use self::detect::{HostAddress, default_addresses};
+pub use self::nft::RuleCounts;
 pub use self::resolve::Covering;
 pub use self::view::{Counters, Counts, Drift, KernelView, RouteCondition, RouteState};
 pub use self::watch::WatchBatch;
@@ -70,6 +72,8 @@ pub struct Options {
     pub policy: Mode,
     /// Numbers that mark what is ours.
     pub marks: Marks,
+    /// Where rules that log send packets: a log group; `None`: the kernel's own log, which network namespaces do not reach.
+    pub log_group: Option<u16>,
     /// Nexthop objects: `None` tries whether the kernel has them.
     pub nexthop_objects: Option<bool>,
     /// Receive buffer of the watch thread in bytes, as far as allowed.
@@ -86,6 +90,7 @@ impl Options {
         Self {
             mode,
             policy: mode,
+            log_group: None,
             marks: Marks { protocol: 179, metric: 1790, nexthop_base: 0x5400_0000 },
             nexthop_objects: None,
             watch_buffer: 8 << 20,
@@ -156,7 +161,9 @@ pub fn spawn(options: &Options, sink: Sink) -> io::Result<KernelHandle> {
     let stop_watch = Some(watcher.stop());
     let wake = sender.clone();
     let state = thread::blank(options, nexthops);
-    let kernel = thread::Thread::new(state, writer, reader, mailbox, sink);
+    let rules = nft::Options { log_group: options.log_group, deny_group: nft::DENY_GROUP };
+    let firewall = nft::Firewall::open(options.policy, rules, Instant::now());
+    let kernel = thread::Thread::new(state, writer, reader, mailbox, sink, firewall);
     let threads = vec![
         start("kernel", move || run("kernel", || kernel.run(&inbox)))?,
         start("watch", move || run("watch", || watcher.run(&wake)))?,

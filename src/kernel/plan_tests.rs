@@ -415,7 +415,7 @@ proptest! {
         prop_assert_eq!(fake.meaning(), clean.meaning());
         prop_assert_eq!(fake.nexthops.len(), clean.nexthops.len(), "{:?}", fake.nexthops);
         prop_assert!(state.table.failed.is_empty());
-        let counts = super::view::KernelView(&state).counts();
+        let counts = super::view::KernelView { state: &state, rules: None }.counts();
         prop_assert_eq!(counts.installed, fake.routes.len());
 
         let mut again = fresh(nexthop_objects);

@@ -46,6 +46,8 @@ pub(super) struct Due {
     pub(super) tunnel: bool,
     /// What failed may work now.
     pub(super) retry: bool,
+    /// Interfaces came, went, or have other names or addresses.
+    pub(super) interfaces: bool,
 }
 
 /// The state of the kernel thread.
@@ -156,7 +158,9 @@ impl State {
                 let (index, can_carry, up) = (link.index, link.can_carry(), link.is_up());
                 due.tunnel |= link.name == tunnel::DEVICE;
                 let mtu = link.mtu;
+                let name = link.name.clone();
                 let old = self.picture.set_link(link);
+                due.interfaces |= old.as_ref().is_none_or(|o| o.name != name);
                 // The device under a new name, or the link below it with another MTU.
                 due.tunnel |= old.as_ref().is_some_and(|o| o.name == tunnel::DEVICE || o.mtu != mtu);
                 let moved = old.is_none_or(|o| o.can_carry() != can_carry || o.is_up() != up);
@@ -170,17 +174,20 @@ impl State {
                 due.tunnel |= link.name == tunnel::DEVICE;
                 due.nexthops |= self.table.objects.uses_device(link.index);
                 due.compare = true;
+                due.interfaces = true;
                 self.picture.remove_link(link.index);
             }
             Event::Address(address) => {
                 due.tunnel |= self.concerns_tunnel(&address);
                 due.retry = true;
+                due.interfaces = true;
                 self.picture.add_address(address);
             }
             Event::AddressGone(address) => {
                 due.tunnel |= self.concerns_tunnel(&address);
                 due.nexthops |= self.table.objects.uses_device(address.ifindex);
                 due.compare = true;
+                due.interfaces = true;
                 self.picture.remove_address(&address);
             }
             Event::Route { route, replaces, by } if route.protocol == self.table.marks.protocol => {

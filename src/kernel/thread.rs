@@ -13,9 +13,11 @@ use tortie_config::Cidr;
 
 use super::acks::Acks;
 use super::api::{KernelFact, KernelIntent, LearnedChange, Mode, ToKernel};
+use super::enforce::Enforced;
 use super::link::Change;
 use super::netlink::Socket;
 use super::nexthop::{self, Content, Nexthop};
+use super::nft::Firewall;
 use super::plan::{self, Op};
 use super::state::{Due, State};
 use super::table::{Known, Table, Want};
@@ -60,6 +62,8 @@ pub(super) struct Thread {
     applied_failed: Vec<(Cidr, String)>,
     acks: Acks,
     forwards_v6: bool,
+    pub(super) firewall: Firewall,
+    pub(super) enforced: Enforced,
 }
 
 impl Thread {
@@ -69,6 +73,7 @@ impl Thread {
         reader: Socket,
         mailbox: Arc<Mailbox>,
         sink: Sink,
+        firewall: Firewall,
     ) -> Self {
         let now = Instant::now();
         Self {
@@ -86,6 +91,8 @@ impl Thread {
             applied_failed: Vec::new(),
             acks: Acks::default(),
             forwards_v6: false,
+            firewall,
+            enforced: Enforced::default(),
         }
     }
 
@@ -99,8 +106,8 @@ impl Thread {
         self.start()?;
         loop {
             let now = Instant::now();
-            let deadline =
-                [self.tunnel_due, self.retry_due].into_iter().flatten().fold(self.compare_due, Instant::min);
+            let due = [self.tunnel_due, self.retry_due, self.firewall.due()];
+            let deadline = due.into_iter().flatten().fold(self.compare_due, Instant::min);
             match inbox.recv_timeout(deadline.saturating_duration_since(now)) {
                 Ok(ToKernel::Stop) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
                 Ok(message) => self.message(message)?,
@@ -179,14 +186,10 @@ impl Thread {
                 Ok(())
             }
             ToKernel::Query(question) => {
-                question(&KernelView(&self.state));
+                question(&KernelView { state: &self.state, rules: Some(&self.firewall) });
                 Ok(())
             }
-            ToKernel::Policy(policy) => {
-                let (serial, change) = (policy.serial, policy.change);
-                (self.sink)(KernelFact::Enforced { serial, change, failed: BTreeMap::new(), micros: 0 });
-                Ok(())
-            }
+            ToKernel::Policy(change) => self.enforce(&change),
             ToKernel::Watched(_) | ToKernel::Stop => Ok(()),
         }
     }
@@ -276,6 +279,9 @@ impl Thread {
             (self.sink)(KernelFact::Overrun);
             self.compare_due = self.compare_earliest;
         }
+        if due.interfaces {
+            self.follow_interfaces()?;
+        }
         if due.nexthops {
             self.look_at_nexthops()?;
         }
@@ -305,9 +311,10 @@ impl Thread {
         }
         if self.compare_due <= now {
             self.compare()?;
+            self.follow_interfaces()?;
             self.conclude()?;
         }
-        Ok(())
+        self.look_at_rules(now)
     }
 
     /// Follows next hops, writes what became due, and says what was repaired.
@@ -509,7 +516,7 @@ impl Thread {
     }
 }
 
-fn micros_since(begin: Instant) -> u64 {
+pub(super) fn micros_since(begin: Instant) -> u64 {
     u64::try_from(begin.elapsed().as_micros()).unwrap_or(u64::MAX)
 }
 
@@ -546,7 +553,7 @@ pub(super) fn run_off(inbox: &Receiver<ToKernel>, mut sink: Sink, view: &State) 
             }),
             ToKernel::Track(addr) => sink(KernelFact::NextHop(addr, Some(reachable(addr)))),
             ToKernel::SweepStale => sink(KernelFact::Swept(0)),
-            ToKernel::Query(question) => question(&KernelView(view)),
+            ToKernel::Query(question) => question(&KernelView { state: view, rules: None }),
             ToKernel::Untrack(_) | ToKernel::Watched(_) => {}
             ToKernel::Stop => return,
         }

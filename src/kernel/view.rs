@@ -6,9 +6,11 @@ use std::time::Duration;
 use tortie_config::Cidr;
 
 use super::api::Mode;
+use super::nft::{Firewall, RuleCounts};
 use super::resolve::Covering;
 use super::state::State;
 use super::table::{Entry, Known, Want};
+use crate::policy::{HostInterfaces, Ruleset};
 use crate::routing::{ChangeId, Hop, Resolved};
 
 /// What the kernel thread counted since it started.
@@ -97,7 +99,11 @@ pub struct Drift {
 }
 
 /// Read access to the kernel thread's state, for one question.
-pub struct KernelView<'a>(pub(super) &'a State);
+pub struct KernelView<'a> {
+    pub(super) state: &'a State,
+    /// `None`: no rules are looked at.
+    pub(super) rules: Option<&'a Firewall>,
+}
 
 impl std::fmt::Debug for KernelView<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -109,24 +115,24 @@ impl KernelView<'_> {
     /// What the agent may do to the kernel.
     #[must_use]
     pub fn mode(&self) -> Mode {
-        self.0.mode
+        self.state.mode
     }
 
     /// Whether routes use nexthop objects.
     #[must_use]
     pub fn nexthop_objects(&self) -> bool {
-        self.0.table.objects.enabled()
+        self.state.table.objects.enabled()
     }
 
     /// Routes by state. Looks at every own route.
     #[must_use]
     pub fn counts(&self) -> Counts {
         let mut counts = Counts {
-            foreign: self.0.picture.foreign_count(),
-            nexthops: self.0.table.objects.count(),
+            foreign: self.state.picture.foreign_count(),
+            nexthops: self.state.table.objects.count(),
             ..Counts::default()
         };
-        for (_, prefix, entry) in self.0.table.entries.iter() {
+        for (_, prefix, entry) in self.state.table.entries.iter() {
             match self.condition(prefix, entry) {
                 Some(RouteCondition::Installed) => counts.installed += 1,
                 Some(RouteCondition::Pending | RouteCondition::Leaving) => counts.pending += 1,
@@ -142,7 +148,7 @@ impl KernelView<'_> {
     /// One own prefix; `None`: neither wanted nor in the kernel.
     #[must_use]
     pub fn route(&self, prefix: &Cidr) -> Option<RouteState> {
-        let entry = self.0.table.entries.get(prefix)?;
+        let entry = self.state.table.entries.get(prefix)?;
         self.state_of(prefix, entry)
     }
 
@@ -156,14 +162,14 @@ impl KernelView<'_> {
         places: u32,
         max: usize,
     ) -> (Vec<RouteState>, Option<u32>) {
-        self.0.table.entries.walk(from, places, max, |prefix, entry| {
+        self.state.table.entries.walk(from, places, max, |prefix, entry| {
             self.state_of(prefix, entry).filter(|_| within.is_none_or(|w| w.covers(prefix)))
         })
     }
 
     /// All own prefixes, in no order.
     pub fn routes(&self) -> impl Iterator<Item = RouteState> + '_ {
-        self.0.table.entries.iter().filter_map(|(_, prefix, entry)| self.state_of(prefix, entry))
+        self.state.table.entries.iter().filter_map(|(_, prefix, entry)| self.state_of(prefix, entry))
     }
 
     /// The own prefix that covers an address and is in the kernel, the longest one.
@@ -172,7 +178,7 @@ impl KernelView<'_> {
         let width = if addr.is_ipv4() { 32 } else { 128 };
         (0..=width).rev().find_map(|len| {
             let prefix = Cidr::new(addr, len).ok()?;
-            let entry = self.0.table.entries.get(&prefix)?;
+            let entry = self.state.table.entries.get(&prefix)?;
             entry.known.is_there().then(|| self.state_of(&prefix, entry)).flatten()
         })
     }
@@ -180,25 +186,25 @@ impl KernelView<'_> {
     /// The foreign route that a next hop at this address is resolved by.
     #[must_use]
     pub fn covering(&self, addr: IpAddr) -> Option<Covering> {
-        self.0.picture.covering(addr)
+        self.state.picture.covering(addr)
     }
 
     /// How the kernel reaches an address without our routes.
     #[must_use]
     pub fn resolve(&self, addr: IpAddr) -> Option<Resolved> {
-        self.0.picture.resolve(addr)
+        self.state.picture.resolve(addr)
     }
 
     /// The name of an interface.
     #[must_use]
     pub fn interface(&self, ifindex: u32) -> Option<&str> {
-        self.0.picture.links.get(&ifindex).map(|l| l.name.as_str())
+        self.state.picture.links.get(&ifindex).map(|l| l.name.as_str())
     }
 
     /// What is not as wanted, with the first `limit` in words.
     #[must_use]
     pub fn drift(&self, limit: usize) -> Drift {
-        let table = &self.0.table;
+        let table = &self.state.table;
         let mut wrong: Vec<(&Cidr, &Entry)> =
             table.entries.iter().filter(|(.., e)| !table.is_right(e)).map(|(_, p, e)| (p, e)).collect();
         let count = wrong.len();
@@ -209,20 +215,57 @@ impl KernelView<'_> {
     /// What was counted.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        self.0.counters
+        self.state.counters
     }
 
     /// How long the last full comparison with the kernel is ago (the dump at start is the first), and how long it took;
     /// `None`: none yet.
     #[must_use]
     pub fn last_compare(&self) -> Option<(Duration, Duration)> {
-        self.0.last_compare.map(|(at, took)| (at.elapsed(), took))
+        self.state.last_compare.map(|(at, took)| (at.elapsed(), took))
     }
 
     /// What is wrong with the tunnel device.
     #[must_use]
     pub fn tunnel(&self) -> Option<&str> {
-        self.0.tunnel_trouble.as_deref()
+        self.state.tunnel_trouble.as_deref()
+    }
+
+    /// What keeps the packet rules from being in force.
+    #[must_use]
+    pub fn rules_trouble(&self) -> Option<&str> {
+        self.rules.and_then(Firewall::trouble)
+    }
+
+    /// How many rules, chains, sets and elements are wanted, and what was counted; `None`: rules are off.
+    #[must_use]
+    pub fn rule_counts(&self) -> Option<RuleCounts> {
+        self.rules.filter(|rules| rules.mode() != Mode::Off).map(Firewall::counts)
+    }
+
+    /// What endpoints of this host are allowed, as the rules have it.
+    #[must_use]
+    pub fn ruleset(&self) -> Option<&Ruleset> {
+        self.rules.map(Firewall::ruleset)
+    }
+
+    /// Which host endpoint governs which interface.
+    #[must_use]
+    pub fn host_interfaces(&self) -> Option<&HostInterfaces> {
+        self.rules.map(Firewall::hosts)
+    }
+
+    /// The wanted packet rules as nft writes them.
+    #[must_use]
+    pub fn rules_text(&self) -> String {
+        self.rules.map(Firewall::text).unwrap_or_default()
+    }
+
+    /// How the rules differed from what the kernel held at the last comparison that found anything which is not repaired:
+    /// how many objects, and the first ones in words.
+    #[must_use]
+    pub fn rules_drift(&self) -> (usize, &[String]) {
+        self.rules.map_or((0, &[]), Firewall::drift)
     }
 
     fn state_of(&self, prefix: &Cidr, entry: &Entry) -> Option<RouteState> {
@@ -232,7 +275,7 @@ impl KernelView<'_> {
             blackhole: entry.want == Want::Blackhole
                 || (entry.known == Known::Blackhole && matches!(entry.want, Want::Nothing(_))),
             hops: match entry.want {
-                Want::Via(target, _) => self.0.table.objects.hops(target).to_vec(),
+                Want::Via(target, _) => self.state.table.objects.hops(target).to_vec(),
                 _ => Vec::new(),
             },
             nexthop: match entry.known {
@@ -240,16 +283,16 @@ impl KernelView<'_> {
                 _ => None,
             },
             why: match entry.want {
-                Want::Via(_, reason) => Some(self.0.table.reason(reason)),
+                Want::Via(_, reason) => Some(self.state.table.reason(reason)),
                 Want::Blackhole => Some("own-block"),
                 Want::Nothing(_) => None,
             },
-            change: self.0.table.change_of(entry),
+            change: self.state.table.change_of(entry),
         })
     }
 
     fn condition(&self, prefix: &Cidr, entry: &Entry) -> Option<RouteCondition> {
-        let table = &self.0.table;
+        let table = &self.state.table;
         let there = !matches!(entry.known, Known::Absent | Known::Gone);
         let right = table.is_right(entry);
         match entry.want {

@@ -16,13 +16,22 @@ pub(in crate::kernel) mod dump;
 pub(in crate::kernel) mod encode;
 mod encode_rule;
 mod encode_set;
+mod firewall;
 pub(in crate::kernel) mod ir;
 mod proto;
 pub(in crate::kernel) mod render;
 pub(in crate::kernel) mod socket;
+mod sync;
 pub(in crate::kernel) mod text;
 
 #[cfg(test)]
 mod kernel_tests;
 #[cfg(test)]
 mod samples;
+
+pub use self::firewall::RuleCounts;
+pub(in crate::kernel) use self::firewall::{Firewall, Told};
+pub(in crate::kernel) use self::render::Options;
+
+/// The log group that hears of what is dropped.
+pub(in crate::kernel) const DENY_GROUP: u16 = 179;

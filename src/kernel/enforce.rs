@@ -1,0 +1,102 @@
+//! What the kernel thread does about endpoints and packet rules, and what it tells of them.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+use std::time::Instant;
+
+use tortie_config::key::EndpointKey;
+
+use super::api::{KernelFact, Mode, PolicyChange};
+use super::nft::Told;
+use super::resolve::Picture;
+use super::thread::{Thread, micros_since};
+use crate::routing::ChangeId;
+
+/// The last change of policy that was taken, and what was told of it.
+#[derive(Debug, Default)]
+pub(super) struct Enforced {
+    last: Option<(u64, ChangeId)>,
+    failed: BTreeMap<EndpointKey, String>,
+    /// It was told that this is in the kernel.
+    told: bool,
+}
+
+impl Thread {
+    /// A change of policy: rules, then what else its endpoints need.
+    pub(super) fn enforce(&mut self, change: &PolicyChange) -> io::Result<()> {
+        let begin = Instant::now();
+        self.firewall.take(change, &self.state.picture)?;
+        self.enforced.last = Some((change.serial, change.change));
+        self.enforced.told = false;
+        self.tell_enforced(micros_since(begin));
+        self.tell_rules();
+        Ok(())
+    }
+
+    /// The generation of the kernel's rules, comparisons, attempts that are due.
+    pub(super) fn look_at_rules(&mut self, now: Instant) -> io::Result<()> {
+        self.firewall.look(now)?;
+        self.tell_rules();
+        self.tell_enforced(0);
+        Ok(())
+    }
+
+    /// Interfaces came, went, or have other addresses.
+    pub(super) fn follow_interfaces(&mut self) -> io::Result<()> {
+        self.firewall.interfaces(&self.state.picture)?;
+        self.tell_rules();
+        self.tell_enforced(0);
+        Ok(())
+    }
+
+    /// Endpoints that are not right, all of them.
+    fn failed_endpoints(&self) -> BTreeMap<EndpointKey, String> {
+        let mut failed = BTreeMap::new();
+        if let Some(trouble) = self.firewall.trouble().filter(|_| self.firewall.is_refused()) {
+            let keys = self.firewall.ruleset().endpoints.keys();
+            failed.extend(keys.map(|key| (key.clone(), trouble.to_owned())));
+        }
+        failed
+    }
+
+    /// Says that the last change is in force, or what of it is not; once, and again when that changes.
+    fn tell_enforced(&mut self, micros: u64) {
+        let Some((serial, change)) = self.enforced.last else { return };
+        if !self.firewall.settled() && !self.firewall.is_refused() {
+            return;
+        }
+        let failed = self.failed_endpoints();
+        if !self.enforced.told || failed != self.enforced.failed {
+            self.enforced.told = true;
+            self.enforced.failed.clone_from(&failed);
+            (self.sink)(KernelFact::Enforced { serial, change, failed, micros });
+        }
+    }
+
+    fn tell_rules(&mut self) {
+        let Told { repaired, trouble } = self.firewall.take_told();
+        if let Some((objects, first)) = repaired {
+            self.state.counters.external_changes += objects as u64;
+            if self.firewall.mode() == Mode::Program {
+                self.state.counters.repairs += objects as u64;
+            }
+            (self.sink)(KernelFact::Repaired { objects, first });
+        }
+        if trouble {
+            (self.sink)(KernelFact::Rules(self.firewall.trouble().map(str::to_owned)));
+        }
+    }
+}
+
+impl Picture {
+    /// The names of all interfaces with their addresses.
+    pub(super) fn interfaces(&self) -> Vec<(&str, Vec<IpAddr>)> {
+        let mut by_index: BTreeMap<u32, Vec<IpAddr>> = BTreeMap::new();
+        for address in &self.addresses {
+            by_index.entry(address.ifindex).or_default().push(address.addr);
+        }
+        let links = self.links.values();
+        links.map(|link| (link.name.as_str(), by_index.remove(&link.index).unwrap_or_default())).collect()
+    }
+}

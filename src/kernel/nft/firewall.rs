@@ -1,0 +1,371 @@
+//! The driver of the packet rules: takes what policy asks for, has it written, and finds out when somebody else wrote.
+//!
+//! While only we write, the kernel holds what was acknowledged, and each change is one small batch. The kernel counts every
+//! transaction of anybody (its generation id): when it moved without us, or when a batch was refused or its answer was
+//! lost, the table is read and compared, and what differs is written. Start, steady state and repair end in the same
+//! batch. Nothing is touched before the first change of policy, which is the whole of it.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::dump;
+use super::ir::Edit;
+use super::render::{Options, Renderer};
+use super::socket::{BatchError, Refusal, Socket};
+use super::{sync, text};
+use crate::kernel::api::{Mode, PolicyChange};
+use crate::kernel::resolve::Picture;
+use crate::policy::{EndpointPolicy, Globals, HostInterfaces, Ruleset, RulesetDelta, host_interfaces};
+
+/// The table that is ours.
+const TABLE: &str = "tortie";
+/// How often the generation is asked for.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// First pause before what was refused is tried again; doubles up to the last.
+const RETRY_FIRST: Duration = Duration::from_secs(1);
+const RETRY_LAST: Duration = Duration::from_secs(30);
+/// Elements of new sets that one transaction may bring, beside everything else.
+const FILL: usize = 200_000;
+/// Differences that are kept in words.
+const WORDS: usize = 100;
+
+/// What was counted since the start, and what there is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RuleCounts {
+    /// Chains wanted.
+    pub chains: usize,
+    /// Rules wanted.
+    pub rules: usize,
+    /// Sets and maps wanted.
+    pub sets: usize,
+    /// Their elements.
+    pub elements: usize,
+    /// Transactions that the kernel carried out.
+    pub transactions: u64,
+    /// Transactions that it refused.
+    pub refused: u64,
+    /// Comparisons with the kernel's table.
+    pub compares: u64,
+    /// Own objects that somebody else changed or removed.
+    pub external_changes: u64,
+}
+
+/// What the thread has to tell.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(in crate::kernel) struct Told {
+    /// Objects that somebody else changed, and the first in words.
+    pub(in crate::kernel) repaired: Option<(usize, String)>,
+    /// [`Firewall::trouble`] is another.
+    pub(in crate::kernel) trouble: bool,
+}
+
+/// The packet rules of this host.
+pub(in crate::kernel) struct Firewall {
+    mode: Mode,
+    /// `None`: off.
+    socket: Option<Socket>,
+    renderer: Renderer,
+    globals: Option<Arc<Globals>>,
+    hosts: HostInterfaces,
+    /// The first change of policy came.
+    begun: bool,
+    /// The kernel's generation, when it holds what is wanted; `None`: nobody knows what it holds.
+    generation: Option<u32>,
+    due: Option<Instant>,
+    pause: Duration,
+    /// Comparing takes at most a fifth of the time.
+    earliest: Instant,
+    trouble: Option<String>,
+    counts: RuleCounts,
+    drift: (usize, Vec<String>),
+    told: Told,
+}
+
+impl Firewall {
+    /// Rules are off when this kernel has no nf_tables; [`Firewall::trouble`] says so then.
+    pub(in crate::kernel) fn open(mode: Mode, options: Options, now: Instant) -> Self {
+        let mut firewall = Self {
+            mode,
+            socket: None,
+            renderer: Renderer::new(options),
+            globals: None,
+            hosts: HostInterfaces::default(),
+            begun: false,
+            generation: None,
+            due: None,
+            pause: RETRY_FIRST,
+            earliest: now,
+            trouble: None,
+            counts: RuleCounts::default(),
+            drift: (0, Vec::new()),
+            told: Told::default(),
+        };
+        if mode == Mode::Off {
+            return firewall;
+        }
+        let opened = Socket::open().and_then(|mut socket| {
+            socket.generation()?;
+            Ok(socket)
+        });
+        match opened {
+            Ok(socket) => firewall.socket = Some(socket),
+            Err(error) => firewall.give_up(&error.to_string()),
+        }
+        firewall
+    }
+
+    fn give_up(&mut self, why: &str) {
+        self.socket = None;
+        self.due = None;
+        self.worry(Some(format!(
+            "packet rules are off: this kernel has no nf_tables for family inet ({why}); no policy is enforced here"
+        )));
+    }
+
+    fn worry(&mut self, trouble: Option<String>) {
+        if self.trouble != trouble {
+            self.trouble = trouble;
+            self.told.trouble = true;
+        }
+    }
+
+    /// What keeps the rules from being in force.
+    pub(in crate::kernel) fn trouble(&self) -> Option<&str> {
+        self.trouble.as_deref()
+    }
+
+    /// Whether the kernel holds what is wanted, or nothing is to be written.
+    pub(in crate::kernel) fn settled(&self) -> bool {
+        self.mode != Mode::Program || self.socket.is_none() || self.generation.is_some()
+    }
+
+    /// Rules are wanted and the kernel refuses them, or has none.
+    pub(in crate::kernel) fn is_refused(&self) -> bool {
+        self.mode == Mode::Program && self.socket.is_some() && self.trouble.is_some()
+    }
+
+    /// What may be done to the kernel's rules.
+    pub(in crate::kernel) fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// What is to be told since the last call.
+    pub(in crate::kernel) fn take_told(&mut self) -> Told {
+        std::mem::take(&mut self.told)
+    }
+
+    /// When [`Firewall::look`] is due.
+    pub(in crate::kernel) fn due(&self) -> Option<Instant> {
+        self.due
+    }
+
+    /// A change of policy.
+    pub(in crate::kernel) fn take(&mut self, change: &PolicyChange, picture: &Picture) -> io::Result<()> {
+        let first = !std::mem::replace(&mut self.begun, true);
+        if let Some(globals) = &change.globals {
+            self.globals = Some(Arc::clone(globals));
+        }
+        let mut edits = self.renderer.take(&change.delta, change.globals.as_deref(), None);
+        let hosts = |endpoint: &Option<Arc<EndpointPolicy>>| {
+            !matches!(endpoint.as_deref(), Some(EndpointPolicy::Workload(_)))
+        };
+        if change.globals.is_some() || change.delta.endpoints.values().any(hosts) {
+            edits.extend(self.resolve(picture));
+        }
+        if first {
+            self.due = self.socket.is_some().then(Instant::now);
+        }
+        self.act(&edits)
+    }
+
+    /// Links or addresses are others: host endpoints may govern other interfaces.
+    pub(in crate::kernel) fn interfaces(&mut self, picture: &Picture) -> io::Result<()> {
+        if !self.begun {
+            return Ok(());
+        }
+        let edits = self.resolve(picture);
+        self.act(&edits)
+    }
+
+    fn resolve(&mut self, picture: &Picture) -> Vec<Edit> {
+        let Some(globals) = &self.globals else { return Vec::new() };
+        let hosts = host_interfaces(self.renderer.ruleset(), globals, picture.interfaces());
+        if hosts == self.hosts {
+            return Vec::new();
+        }
+        self.hosts = hosts;
+        self.renderer.take(&RulesetDelta::default(), None, Some(&self.hosts))
+    }
+
+    fn act(&mut self, edits: &[Edit]) -> io::Result<()> {
+        match (self.mode, self.generation) {
+            _ if self.socket.is_none() => Ok(()),
+            (Mode::Program, Some(_)) if edits.is_empty() => Ok(()),
+            (Mode::Program, Some(_)) => match self.write(edits)? {
+                Ok(()) => Ok(()),
+                // Somebody may have taken away what the edits build on.
+                Err(_) => self.compare(true),
+            },
+            _ => self.compare(false),
+        }
+    }
+
+    /// What is due now: the generation, a comparison, another attempt.
+    pub(in crate::kernel) fn look(&mut self, now: Instant) -> io::Result<()> {
+        if self.due.is_none_or(|due| due > now) {
+            return Ok(());
+        }
+        let Some(socket) = &mut self.socket else { return Ok(()) };
+        self.due = Some(now + LOOK_EVERY);
+        if let Some(known) = self.generation {
+            let is = socket.generation()?;
+            if is == known {
+                return Ok(());
+            }
+            if now < self.earliest {
+                self.due = Some(self.earliest);
+                return Ok(());
+            }
+            return self.compare(true);
+        }
+        self.compare(false)
+    }
+
+    /// Reads the table and writes what differs. `external`: what differs is somebody else's doing.
+    fn compare(&mut self, external: bool) -> io::Result<()> {
+        let Some(socket) = &mut self.socket else { return Ok(()) };
+        let begin = Instant::now();
+        self.counts.compares += 1;
+        let before = socket.generation()?;
+        let found = dump::table(socket, TABLE)?;
+        let edits = sync::diff(self.renderer.table(), found.as_ref());
+        self.earliest = Instant::now() + begin.elapsed() * 4;
+        let words = edits.iter().take(WORDS).map(|edit| sync::words(edit, found.as_ref())).collect();
+        self.drift = (sync::size(&edits), words);
+        if edits.is_empty() {
+            self.generation = Some(before);
+            self.worry(None);
+            return Ok(());
+        }
+        if self.mode == Mode::Observe {
+            self.generation = Some(before);
+            return Ok(());
+        }
+        self.generation = Some(before);
+        match self.write(&edits)? {
+            Ok(()) => {
+                let first = std::mem::take(&mut self.drift).1.into_iter().next();
+                if external && let Some(first) = first {
+                    let objects = sync::size(&edits);
+                    self.counts.external_changes += objects as u64;
+                    let (all, _) = self.told.repaired.get_or_insert((0, first));
+                    *all += objects;
+                }
+                self.worry(None);
+                self.pause = RETRY_FIRST;
+            }
+            Err(refusal)
+                if matches!(refusal.code, libc::EOPNOTSUPP | libc::EAFNOSUPPORT | libc::EPROTONOSUPPORT)
+                    && found.is_none() =>
+            {
+                self.give_up(&refusal.text);
+            }
+            Err(refusal) => {
+                let object = refusal.edit.and_then(|at| edits.get(at)).map(|edit| sync::words(edit, None));
+                let object = object.map(|words| format!(" ({words})")).unwrap_or_default();
+                self.worry(Some(format!("the kernel refuses the packet rules: {}{object}", refusal.text)));
+                self.due = Some(Instant::now() + self.pause);
+                self.pause = (self.pause * 2).min(RETRY_LAST);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends edits as one transaction; new sets that are large go before it, which nobody can see.
+    fn write(&mut self, edits: &[Edit]) -> io::Result<Result<(), Refusal>> {
+        let Some(socket) = &mut self.socket else { return Ok(Ok(())) };
+        let known = self.generation.take();
+        let mut rest = edits;
+        let mut transactions = 0;
+        loop {
+            let (now, later) = rest.split_at(first_part(rest));
+            match socket.batch(now, TABLE) {
+                Ok(()) => {}
+                Err(BatchError::Refused(mut refusal)) => {
+                    self.counts.refused += 1;
+                    refusal.edit = refusal.edit.map(|at| at + edits.len() - rest.len());
+                    return Ok(Err(refusal));
+                }
+                // All of it or nothing: the next look reads the table.
+                Err(BatchError::Unknown) => {
+                    self.due = Some(Instant::now());
+                    return Ok(Ok(()));
+                }
+                Err(BatchError::Socket(error)) => return Err(error),
+            }
+            self.counts.transactions += 1;
+            transactions += 1;
+            rest = later;
+            if rest.is_empty() {
+                break;
+            }
+        }
+        let now = socket.generation()?;
+        if known.map(|known| known.wrapping_add(transactions)) == Some(now) {
+            self.generation = known.map(|_| now);
+        } else {
+            // Somebody wrote meanwhile: compared at the next look.
+            self.generation = Some(now.wrapping_sub(1));
+        }
+        Ok(Ok(()))
+    }
+
+    /// The rules that policy makes.
+    pub(in crate::kernel) fn renderer(&self) -> &Renderer {
+        &self.renderer
+    }
+
+    /// What endpoints are allowed.
+    pub(in crate::kernel) fn ruleset(&self) -> &Ruleset {
+        self.renderer.ruleset()
+    }
+
+    /// Which host endpoint governs which interface.
+    pub(in crate::kernel) fn hosts(&self) -> &HostInterfaces {
+        &self.hosts
+    }
+
+    /// What was counted. Walks the sets and chains.
+    pub(in crate::kernel) fn counts(&self) -> RuleCounts {
+        let table = self.renderer.table();
+        RuleCounts {
+            chains: table.chains.len(),
+            rules: table.chains.values().map(|chain| chain.rules.len()).sum(),
+            sets: table.sets.len(),
+            elements: table.sets.values().map(|set| set.elements.len()).sum(),
+            ..self.counts
+        }
+    }
+
+    /// What differed at the last comparison and is not repaired: how many objects, and the first ones in words.
+    pub(in crate::kernel) fn drift(&self) -> (usize, &[String]) {
+        (self.drift.0, &self.drift.1)
+    }
+
+    /// The wanted rules as nft writes them.
+    pub(in crate::kernel) fn text(&self) -> String {
+        text::table(self.renderer.table(), TABLE)
+    }
+}
+
+/// How many of the leading edits make the first transaction: new sets alone while they are large.
+fn first_part(edits: &[Edit]) -> usize {
+    let large = |edits: &[Edit]| sync::size(edits) > FILL;
+    let sets = edits.iter().take_while(|edit| matches!(edit, Edit::Set(..))).count();
+    let (sets, _) = edits.split_at(sets);
+    if !large(sets) {
+        return edits.len();
+    }
+    (1..=sets.len()).find(|count| sets.get(..*count).is_some_and(large)).unwrap_or(sets.len())
+}
