@@ -383,8 +383,14 @@ impl Model {
     /// The settings in force on this host: defaults, then the global values, then its own.
     #[must_use]
     pub fn settings(&self) -> Settings {
+        self.settings_of(&self.node)
+    }
+
+    /// The settings in force on a host, as far as this one knows: the own values of others are not kept.
+    #[must_use]
+    pub fn settings_of(&self, host: &str) -> Settings {
         let mut settings = Settings::default();
-        for scope in [Scope::Global, Scope::Host(self.node.clone())] {
+        for scope in [Scope::Global, Scope::Host(host.to_owned())] {
             let first = Key::Setting(scope.clone(), String::new());
             let of_scope = self
                 .rest

@@ -87,8 +87,14 @@ impl Engine {
     /// An engine that knows everything that the model holds, and its whole ruleset as a delta from nothing.
     #[must_use]
     pub fn new(model: &Model) -> (Self, RulesetDelta) {
+        Self::of_host(model, model.node())
+    }
+
+    /// The same for any host: what the store says that it enforces.
+    #[must_use]
+    pub fn of_host(model: &Model, host: &str) -> (Self, RulesetDelta) {
         let mut engine = Self {
-            node: model.node().to_owned(),
+            node: host.to_owned(),
             classes: Classes::default(),
             members: Slab::new(),
             by_key: FxHashMap::default(),
@@ -100,7 +106,7 @@ impl Engine {
             here: FxHashMap::default(),
             chains: BTreeMap::new(),
             endpoints: BTreeMap::new(),
-            default_prefix: LogPrefix::new(&model.settings().log_prefix),
+            default_prefix: LogPrefix::new(&model.settings_of(host).log_prefix),
             dirty: Dirty::default(),
         };
         // Profiles first: each class is sorted once.
@@ -149,7 +155,7 @@ impl Engine {
                 self.dirty.all = true;
             }
             Key::Setting(..) => {
-                let prefix = LogPrefix::new(&model.settings().log_prefix);
+                let prefix = LogPrefix::new(&model.settings_of(&self.node).log_prefix);
                 if prefix != self.default_prefix {
                     self.default_prefix = prefix;
                     self.dirty.sources.extend(self.chains.keys().map(|id| id.source.clone()));

@@ -46,7 +46,13 @@ impl Globals {
     /// The frame as the model says it. Own settings have been put over the global ones there.
     #[must_use]
     pub fn of(model: &Model) -> Self {
-        let settings = model.settings();
+        Self::of_host(model, model.node())
+    }
+
+    /// The frame of a host; of another than the model's own without that host's own settings.
+    #[must_use]
+    pub fn of_host(model: &Model, host: &str) -> Self {
+        let settings = model.settings_of(host);
         let hosts = || model.hosts().flat_map(|(_, host)| [host.bird_ip(), v4(host)]).flatten().collect();
         let tunnel = model.pools().any(|pool| pool.key.is_v4() && pool.value.ipip.is_some());
         Self {

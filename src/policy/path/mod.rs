@@ -16,7 +16,11 @@ mod eval;
 mod laws;
 #[cfg(test)]
 mod tests;
+mod trace;
+#[cfg(test)]
+mod trace_tests;
 mod types;
 
 pub use eval::Node;
+pub use trace::{Half, OUTSIDE, Party, Probe, Trace, Unseen, trace};
 pub use types::{Flow, Path, Place, Reason, Routes, Stage, State, Step};

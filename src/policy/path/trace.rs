@@ -1,0 +1,355 @@
+//! From one end of the cluster to another, as far as the store alone tells.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use tortie_config::key::{EndpointKey, Key};
+use tortie_config::resource::IpipMode;
+use tortie_config::{Cidr, Resource};
+
+use super::eval::Node;
+use super::types::{Flow, Path, Place, Reason, Routes, State};
+use crate::model::Model;
+use crate::policy::hosts::{HostInterfaces, host_endpoints};
+use crate::policy::types::Ruleset;
+use crate::policy::verdict::{Packet, Verdict};
+use crate::policy::{Engine, Globals};
+
+/// The name that stands for whatever interface leads from a host to all others. No interface can have it.
+pub const OUTSIDE: &str = "/outside";
+
+const TUNNEL: &str = "tunl0";
+const IPIP: u8 = 4;
+
+/// One end of a trace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Party {
+    /// An endpoint.
+    Endpoint(EndpointKey),
+    /// A host of the cluster itself.
+    Host(String),
+    /// An address, whoever has it.
+    Addr(IpAddr),
+}
+
+impl Party {
+    /// Finds a party by what people call it: an address, a host, an endpoint's key (whole, or below `/calico/v1/host/`), its
+    /// workload, its id, or its interface.
+    ///
+    /// # Errors
+    /// When there is none of that name, or several; says which.
+    pub fn find(model: &Model, name: &str) -> Result<Self, String> {
+        if let Ok(addr) = name.parse() {
+            return Ok(Self::Addr(addr));
+        }
+        if let Ok(Key::Endpoint(key)) = Key::parse(name) {
+            return Ok(Self::Endpoint(key));
+        }
+        if model.host(name).is_some() {
+            return Ok(Self::Host(name.to_owned()));
+        }
+        let called = |(key, resource): &(&EndpointKey, &Arc<Resource>)| {
+            key.to_string() == name || is_called(key, resource, name)
+        };
+        let found: Vec<&EndpointKey> =
+            model.endpoint_resources().filter(called).map(|(key, _)| key).collect();
+        match found.as_slice() {
+            [] => Err(format!("no endpoint, host or address is called {name}: see `tortie endpoint list`")),
+            [key] => Ok(Self::Endpoint((*key).clone())),
+            [first, second, ..] => Err(format!(
+                "{} endpoints are called {name}, such as {first} and {second}: give the key",
+                found.len()
+            )),
+        }
+    }
+}
+
+fn is_called(key: &EndpointKey, resource: &Resource, name: &str) -> bool {
+    let interface = match resource {
+        Resource::WorkloadEndpoint(workload) => Some(workload.name.as_str()),
+        Resource::HostEndpoint(host) => host.name.as_ref().map(|name| name.as_str()),
+        _ => None,
+    };
+    interface == Some(name)
+        || match key {
+            EndpointKey::Workload { workload, endpoint, .. } => workload == name || endpoint == name,
+            EndpointKey::Host { endpoint, .. } => endpoint == name,
+        }
+}
+
+/// What is sent: the first packet of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Probe {
+    /// The IP protocol's number.
+    pub protocol: u8,
+    /// Source and destination port, for protocols that have them.
+    pub ports: Option<(u16, u16)>,
+    /// ICMP type and code.
+    pub icmp: Option<(u8, u8)>,
+}
+
+/// What one host does with the packet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Half {
+    /// The host.
+    pub host: String,
+    /// The packet that tunnels the one asked about, from host to host.
+    pub outer: bool,
+    /// Its way through the host.
+    pub path: Path,
+}
+
+/// The way of a packet through the hosts of the cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trace {
+    /// The packet as it is sent.
+    pub packet: Packet,
+    /// The hosts that the store knows of, in the order of the way. All are asked, even when the first one drops.
+    pub halves: Vec<Half>,
+    /// Whether every one of them lets it pass.
+    pub verdict: Verdict,
+    /// What may make a difference and was not looked at.
+    pub unseen: Vec<Unseen>,
+}
+
+/// What a trace did not look at.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Unseen {
+    /// The kernels: connections that are there already, routes, rules of other programs, sockets.
+    Kernel,
+    /// The own settings of another host: global ones and defaults were taken.
+    Settings(String),
+    /// A host endpoint of a host that names its interface: whether the packet passes that is not in the store.
+    HostEndpoint(EndpointKey),
+    /// Whether the hosts are in one subnet, for a pool with `cross-subnet`: no tunnel was assumed.
+    Tunnel(Cidr),
+    /// What lies outside of the cluster.
+    Outside(IpAddr),
+}
+
+impl fmt::Display for Unseen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Kernel => f.write_str(
+                "the kernels: connections that are there already, routes, rules of other programs, sockets",
+            ),
+            Self::Settings(host) => {
+                write!(f, "settings of {host} alone: global ones and defaults were taken")
+            }
+            Self::HostEndpoint(key) => {
+                write!(
+                    f,
+                    "whether the packet passes the interface of host endpoint {key}, which the store does not tell"
+                )
+            }
+            Self::Tunnel(pool) => {
+                write!(
+                    f,
+                    "whether the hosts are in one subnet, for pool {pool} with cross-subnet: no tunnel was assumed"
+                )
+            }
+            Self::Outside(addr) => write!(f, "what becomes of the packet outside of the cluster, at {addr}"),
+        }
+    }
+}
+
+/// Where a party is.
+struct Located {
+    host: Option<String>,
+    addr: IpAddr,
+    /// The interface of a workload; a host has none.
+    interface: Option<Box<str>>,
+}
+
+/// Follows a packet from one party to another: what the sender's host does with it, then what the receiver's does, each
+/// as if it were new. Of a party with addresses of both families the one that both have counts, IPv4 first.
+///
+/// It reads every endpoint of the cluster.
+///
+/// # Errors
+/// When a party has no address, the two have none in common, or neither is in the store.
+pub fn trace(model: &Model, from: &Party, to: &Party, probe: Probe) -> Result<Trace, String> {
+    let (sources, targets) = (addresses(model, from)?, addresses(model, to)?);
+    let pair = sources.iter().find_map(|src| {
+        let dst = targets.iter().find(|dst| dst.is_ipv4() == src.is_ipv4())?;
+        Some((*src, *dst))
+    });
+    let (src, dst) = pair.ok_or("the two have no address of one family")?;
+    let (from, to) = (locate(model, from, src), locate(model, to, dst));
+    let Probe { protocol, ports, icmp } = probe;
+    let packet = Packet { src, dst, protocol, ports, icmp };
+    let mut unseen = BTreeSet::from([Unseen::Kernel]);
+    unseen.extend(
+        [&from, &to].into_iter().filter(|end| end.host.is_none()).map(|end| Unseen::Outside(end.addr)),
+    );
+    let mut halves = Vec::new();
+    let entry = |end: &Located| end.interface.clone().map_or(Place::Host, Place::Interface);
+    match (&from.host, &to.host) {
+        (None, None) => return Err(format!("neither {src} nor {dst} is known to the store")),
+        (Some(host), Some(same)) if host == same => {
+            halves.push(World::of(model, host, &mut unseen).half(packet, entry(&from), false));
+        }
+        (Some(sender), None) => {
+            halves.push(World::of(model, sender, &mut unseen).half(packet, entry(&from), false))
+        }
+        (None, Some(receiver)) => {
+            halves.push(World::of(model, receiver, &mut unseen).half(packet, outside(), false));
+        }
+        (Some(sender), Some(receiver)) => {
+            let (sender, receiver) =
+                (World::of(model, sender, &mut unseen), World::of(model, receiver, &mut unseen));
+            let half = sender.half(packet, entry(&from), false);
+            let mut arrives = half.path.packet;
+            if half.path.steps.iter().any(|step| step.reason == Reason::Masquerade) {
+                arrives.src = sender.addr(src).unwrap_or(src);
+            }
+            halves.push(half);
+            let outer = if to.interface.is_some() {
+                outer(model, &sender, &receiver, dst, &mut unseen)
+            } else {
+                None
+            };
+            if let Some(outer) = outer {
+                halves.push(sender.half(outer, Place::Host, true));
+                halves.push(receiver.half(outer, outside(), true));
+                halves.push(receiver.half(arrives, Place::Interface(TUNNEL.into()), false));
+            } else {
+                halves.push(receiver.half(arrives, outside(), false));
+            }
+        }
+    }
+    let denied = halves.iter().any(|half| half.path.verdict == Verdict::Deny);
+    let verdict = if denied { Verdict::Deny } else { Verdict::Allow };
+    Ok(Trace { packet, halves, verdict, unseen: unseen.into_iter().collect() })
+}
+
+fn outside() -> Place {
+    Place::Interface(OUTSIDE.into())
+}
+
+/// The packet between two hosts that tunnels one to an address of a pool with IPIP.
+fn outer(
+    model: &Model,
+    sender: &World,
+    receiver: &World,
+    dst: IpAddr,
+    unseen: &mut BTreeSet<Unseen>,
+) -> Option<Packet> {
+    let pools = model.pools().filter(|pool| pool.key.contains(dst));
+    let pool = pools.max_by_key(|pool| pool.key.len())?;
+    if pool.value.ipip.as_ref()?.mode == IpipMode::CrossSubnet {
+        unseen.insert(Unseen::Tunnel(*pool.key));
+        return None;
+    }
+    let (src, dst) = (sender.addr(dst)?, receiver.addr(dst)?);
+    Some(Packet { src, dst, protocol: IPIP, ports: None, icmp: None })
+}
+
+/// The addresses of a party, IPv4 first.
+fn addresses(model: &Model, party: &Party) -> Result<Vec<IpAddr>, String> {
+    let (found, name): (Vec<IpAddr>, String) = match party {
+        Party::Addr(addr) => return Ok(vec![*addr]),
+        Party::Host(name) => {
+            (model.host(name).map(|host| host.addrs().collect()).unwrap_or_default(), name.clone())
+        }
+        Party::Endpoint(key) => {
+            let resource = model.resource(&Key::Endpoint(key.clone()));
+            let own = match resource.map(|resource| &**resource) {
+                Some(Resource::WorkloadEndpoint(workload)) => workload.nets().map(Cidr::addr).collect(),
+                Some(Resource::HostEndpoint(host)) => {
+                    let expected: Vec<IpAddr> = host.addrs().collect();
+                    let of_host = || model.host(key.host()).map(|host| host.addrs().collect());
+                    if expected.is_empty() { of_host().unwrap_or_default() } else { expected }
+                }
+                _ => return Err(format!("there is no endpoint {key}")),
+            };
+            (own, key.to_string())
+        }
+    };
+    if found.is_empty() { Err(format!("{name} has no address")) } else { Ok(found) }
+}
+
+fn locate(model: &Model, party: &Party, addr: IpAddr) -> Located {
+    let at = |host: &str, interface: Option<&str>| Located {
+        host: Some(host.to_owned()),
+        addr,
+        interface: interface.map(Into::into),
+    };
+    let of = |key: &EndpointKey, resource: &Resource| match resource {
+        Resource::WorkloadEndpoint(workload) => at(key.host(), Some(workload.name.as_str())),
+        _ => at(key.host(), None),
+    };
+    match party {
+        Party::Host(name) => return at(name, None),
+        Party::Endpoint(key) => {
+            if let Some(resource) = model.resource(&Key::Endpoint(key.clone())) {
+                return of(key, resource);
+            }
+        }
+        Party::Addr(_) => {}
+    }
+    if let Some((name, _)) = model.hosts_at(addr).next() {
+        return at(name, None);
+    }
+    let has = |resource: &Resource| match resource {
+        Resource::WorkloadEndpoint(workload) => {
+            let outside = || workload.nats().any(|(_, outside)| workload.active && outside == addr);
+            workload.nets().any(|net| net.contains(addr)) || outside()
+        }
+        Resource::HostEndpoint(host) => host.addrs().any(|own| own == addr),
+        _ => false,
+    };
+    let found = model.endpoint_resources().find(|(_, resource)| has(resource));
+    found.map_or_else(|| Located { host: None, addr, interface: None }, |(key, resource)| of(key, resource))
+}
+
+/// A host as the store knows it.
+struct World {
+    host: String,
+    addrs: Vec<IpAddr>,
+    ruleset: Ruleset,
+    globals: Globals,
+    hosts: HostInterfaces,
+    routes: Routes,
+}
+
+impl World {
+    fn of(model: &Model, host: &str, unseen: &mut BTreeSet<Unseen>) -> Self {
+        let mut ruleset = Ruleset::default();
+        Engine::of_host(model, host).1.apply(&mut ruleset);
+        if host != model.node() {
+            unseen.insert(Unseen::Settings(host.to_owned()));
+        }
+        let addrs: Vec<IpAddr> = model.host(host).map(|host| host.addrs().collect()).unwrap_or_default();
+        let mut routes = Routes::of_workloads(&ruleset);
+        routes.local.extend(&addrs);
+        for everything in [Cidr::v4(Ipv4Addr::UNSPECIFIED, 0), Cidr::v6(Ipv6Addr::UNSPECIFIED, 0)] {
+            routes.via.insert(everything, OUTSIDE.into());
+        }
+        // One that expects the address by which others reach the host governs that interface, whatever its name.
+        let mut hosts = HostInterfaces::new();
+        for (key, endpoint) in host_endpoints(&ruleset) {
+            routes.local.extend(&endpoint.addrs);
+            if endpoint.addrs.iter().any(|addr| addrs.contains(addr)) {
+                hosts.entry(OUTSIDE.into()).or_insert_with(|| key.clone());
+            } else {
+                unseen.insert(Unseen::HostEndpoint(key.clone()));
+            }
+        }
+        let globals = Globals::of_host(model, host);
+        Self { host: host.to_owned(), addrs, ruleset, globals, hosts, routes }
+    }
+
+    /// Its address of the family of another.
+    fn addr(&self, like: IpAddr) -> Option<IpAddr> {
+        self.addrs.iter().copied().find(|addr| addr.is_ipv4() == like.is_ipv4())
+    }
+
+    fn half(&self, packet: Packet, from: Place, outer: bool) -> Half {
+        let Self { ruleset, globals, hosts, routes, .. } = self;
+        let node = Node { ruleset, globals, hosts, routes };
+        Half { host: self.host.clone(), outer, path: node.path(&Flow { packet, from, state: State::New }) }
+    }
+}
