@@ -93,10 +93,10 @@ enum Read {
 
 fn read(socket: &mut Socket, name: &str) -> io::Result<Read> {
     let mut found = Found::default();
-    let mut flags = None;
     let of_table = |w: &mut Writer<'_>| {
         w.attr_text(NFTA_TABLE, name);
     };
+    let mut flags = None;
     let table = ask(socket, NFT_MSG_GETTABLE, NLM_F_ACK, of_table, |m, found| {
         if found == name {
             flags = attr(m, NFTA_TABLE_FLAGS).and_then(wire::be32);
@@ -109,54 +109,75 @@ fn read(socket: &mut Socket, name: &str) -> io::Result<Read> {
         Err(r) => return Err(refused(&r)),
     }
     found.dormant = flags.is_some_and(|f| f & NFT_TABLE_F_DORMANT != 0);
-    let mut torn = false;
-    let mut dump = |kind: u16, fill: &dyn Fn(&mut Writer<'_>), each: &mut dyn FnMut(&Message<'_>)| {
-        let answer = ask(
-            socket,
-            kind,
-            NLM_F_DUMP,
-            |w| fill(w),
-            |m, of| {
-                if of == name {
-                    each(m);
-                }
-            },
-        )?;
-        match answer {
-            Ok(consistent) => torn |= !consistent,
-            // What was there a moment ago is gone.
-            Err(r) if matches!(r.code, libc::ENOENT | libc::EINTR | libc::EAGAIN) => torn = true,
-            Err(r) => return Err(refused(&r)),
-        }
-        Ok(())
-    };
-    dump(NFT_MSG_GETCHAIN, &of_table, &mut |m| {
-        if let Some((name, chain)) = chain(m) {
-            found.chains.insert(name, chain);
-        }
-    })?;
-    dump(NFT_MSG_GETRULE, &of_table, &mut |m| {
+    let mut dumps = Dumps { socket, table: name, torn: false };
+    dumps.dump(NFT_MSG_GETCHAIN, None, |m| found.chains.extend(chain(m)))?;
+    dumps.dump(NFT_MSG_GETRULE, None, |m| {
         if let Some((chain, rule)) = rule(m)
             && let Some(chain) = found.chains.get_mut(&*chain)
         {
             chain.rules.push(rule);
         }
     })?;
-    dump(NFT_MSG_GETSET, &of_table, &mut |m| {
-        if let Some((name, set)) = set(m) {
-            found.sets.insert(name, set);
+    dumps.dump(NFT_MSG_GETSET, None, |m| found.sets.extend(set(m)))?;
+    for (name, set) in &mut found.sets {
+        if let Some(of) = set.of {
+            (set.elements, set.whole) = dumps.elements(name, of)?;
         }
-    })?;
-    for (set_name, set) in &mut found.sets {
-        let Some(of) = set.of else { continue };
-        let mut elements = Elements::new(of);
-        let fill = |w: &mut Writer<'_>| {
-            w.attr_text(NFTA_TABLE, name).attr_text(NFTA_SET_ELEM_LIST_SET, set_name);
-        };
-        dump(NFT_MSG_GETSETELEM, &fill, &mut |m| elements.message(m))?;
-        (set.elements, set.whole) = elements.end();
     }
-    Ok(if torn { Read::Torn } else { Read::Whole(Some(found)) })
+    Ok(if dumps.torn { Read::Torn } else { Read::Whole(Some(found)) })
+}
+
+/// Dumps of one table.
+struct Dumps<'a> {
+    socket: &'a mut Socket,
+    table: &'a str,
+    /// Something changed meanwhile.
+    torn: bool,
+}
+
+impl Dumps<'_> {
+    /// What the table has of one kind, or of one set.
+    fn dump(&mut self, kind: u16, set: Option<&str>, mut each: impl FnMut(&Message<'_>)) -> io::Result<()> {
+        let fill = |w: &mut Writer<'_>| {
+            w.attr_text(NFTA_TABLE, self.table);
+            if let Some(set) = set {
+                w.attr_text(NFTA_SET_ELEM_LIST_SET, set);
+            }
+        };
+        let answer = ask(self.socket, kind, NLM_F_DUMP, fill, |m, of| {
+            if of == self.table {
+                each(m);
+            }
+        })?;
+        match answer {
+            Ok(consistent) => self.torn |= !consistent,
+            // What was there a moment ago is gone.
+            Err(r) if matches!(r.code, libc::ENOENT | libc::EINTR | libc::EAGAIN) => self.torn = true,
+            Err(r) => return Err(refused(&r)),
+        }
+        Ok(())
+    }
+
+    /// The elements of a set, and whether they are all that there is.
+    ///
+    /// The kernel goes on in a hash where it stopped by counting. While the hash grows (a worker does that after elements
+    /// came), the count leads elsewhere and elements are left out without a word: what came in several messages is read
+    /// until it comes twice.
+    fn elements(&mut self, set: &str, of: SetType) -> io::Result<(BTreeMap<SetKey, SetValue>, bool)> {
+        let mut last = None;
+        for _ in 0..TRIES {
+            let mut elements = Elements::new(of);
+            self.dump(NFT_MSG_GETSETELEM, Some(set), |m| elements.message(m))?;
+            let (ordered, parts) = (of.interval, elements.parts);
+            let read = elements.end();
+            if ordered || parts < 2 || last.as_ref() == Some(&read) {
+                return Ok(read);
+            }
+            last = Some(read);
+        }
+        self.torn = true;
+        Ok(Default::default())
+    }
 }
 
 /// Asks, and hands out each answer with the name of the table it is about.
@@ -275,6 +296,8 @@ fn set(m: &Message<'_>) -> Option<(Name, FoundSet)> {
 /// The elements of a set, as its dump gives them.
 struct Elements {
     of: SetType,
+    /// How many messages the dump came in.
+    parts: u32,
     whole: bool,
     map: BTreeMap<SetKey, SetValue>,
     /// In a tree, beginnings (with their values) and ends in any order: (key, begins, value).
@@ -283,10 +306,11 @@ struct Elements {
 
 impl Elements {
     fn new(of: SetType) -> Self {
-        Self { of, whole: true, map: BTreeMap::new(), bounds: Vec::new() }
+        Self { of, parts: 0, whole: true, map: BTreeMap::new(), bounds: Vec::new() }
     }
 
     fn message(&mut self, m: &Message<'_>) {
+        self.parts += 1;
         let list = attr(m, NFTA_SET_ELEM_LIST_ELEMENTS).unwrap_or_default();
         for (_, element) in Attrs(list) {
             if self.element(element).is_none() {
