@@ -7,7 +7,7 @@ use super::netlink::Socket;
 use super::nexthop;
 use super::route::{self, Route};
 use super::thread::NexthopList;
-use super::wire::{AF_INET, AF_INET6};
+use super::wire::{AF_INET, AF_INET6, Message};
 
 /// A dump that the kernel calls inconsistent is read again this often; then what it showed has to do.
 const TRIES: usize = 3;
@@ -64,6 +64,24 @@ pub(super) fn routes(socket: &mut Socket, mut each: impl FnMut(Route)) -> io::Re
         }
     }
     Ok(complete)
+}
+
+/// Everything of one kind, of both families; what may be missing the next reading shows.
+pub(super) fn all<T>(
+    socket: &mut Socket,
+    encode: impl Fn(&mut Vec<u8>, u32, u8),
+    decode: impl Fn(&Message<'_>) -> Option<T>,
+) -> io::Result<Vec<T>> {
+    let mut list = Vec::new();
+    for family in [AF_INET, AF_INET6] {
+        let answer = socket.dump(|buf, seq| encode(buf, seq, family), |m| list.extend(decode(m)))?;
+        match answer {
+            Ok(_) => {}
+            Err(r) if matches!(r.code, libc::EOPNOTSUPP | libc::EAFNOSUPPORT) => {}
+            Err(r) => return Err(refused(r)),
+        }
+    }
+    Ok(list)
 }
 
 fn refused(refusal: super::netlink::Refusal) -> io::Error {

@@ -29,8 +29,25 @@ impl Thread {
         self.firewall.take(change, &self.state.picture)?;
         self.enforced.last = Some((change.serial, change.change));
         self.enforced.told = false;
+        self.take_endpoints(change)?;
         self.tell_enforced(micros_since(begin));
         self.tell_rules();
+        self.conclude()
+    }
+
+    /// Routes, neighbours and sysctls of workloads. They come after the rules: nothing reaches an endpoint before its rules
+    /// do.
+    fn take_endpoints(&mut self, change: &PolicyChange) -> io::Result<()> {
+        if let Some(globals) = &change.globals {
+            self.state.ends.set_globals(globals);
+        }
+        for (key, endpoint) in &change.delta.endpoints {
+            self.state.ends.set_endpoint(key, endpoint.as_deref());
+        }
+        if self.state.ends.has_v6() {
+            self.forward_v6();
+        }
+        self.ends.write(&mut self.state, &mut self.writer, &mut self.sink)?;
         Ok(())
     }
 
@@ -52,7 +69,8 @@ impl Thread {
 
     /// Endpoints that are not right, all of them.
     fn failed_endpoints(&self) -> BTreeMap<EndpointKey, String> {
-        let mut failed = BTreeMap::new();
+        let observes = self.state.mode == Mode::Observe;
+        let mut failed = if observes { BTreeMap::new() } else { self.state.ends.failed() };
         if let Some(trouble) = self.firewall.trouble().filter(|_| self.firewall.is_refused()) {
             let keys = self.firewall.ruleset().endpoints.keys();
             failed.extend(keys.map(|key| (key.clone(), trouble.to_owned())));
@@ -61,7 +79,7 @@ impl Thread {
     }
 
     /// Says that the last change is in force, or what of it is not; once, and again when that changes.
-    fn tell_enforced(&mut self, micros: u64) {
+    pub(super) fn tell_enforced(&mut self, micros: u64) {
         let Some((serial, change)) = self.enforced.last else { return };
         if !self.firewall.settled() && !self.firewall.is_refused() {
             return;

@@ -22,6 +22,7 @@ mod acks;
 mod api;
 mod detect;
 mod dump;
+mod ends;
 mod enforce;
 mod entries;
 mod link;
@@ -52,6 +53,7 @@ use std::time::{Duration, Instant};
 
 pub use self::api::*;
 pub use self::detect::{HostAddress, default_addresses};
+pub use self::ends::EndpointView;
 pub use self::nft::RuleCounts;
 pub use self::resolve::Covering;
 pub use self::view::{Counters, Counts, Drift, KernelView, RouteCondition, RouteState};

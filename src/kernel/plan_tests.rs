@@ -190,7 +190,11 @@ fn link(index: u32, up: bool) -> Link {
 
 /// Device 1 carries 192.0.1.0/24, device 2 192.0.2.0/24.
 fn fresh(nexthop_objects: bool) -> State {
-    let mut state = State::new(Mode::Program, Table::new(MARKS, nexthop_objects));
+    let mut state = State::new(
+        Mode::Program,
+        Table::new(MARKS, nexthop_objects),
+        super::ends::Ends::new(179, 1790, std::time::Duration::ZERO),
+    );
     for index in DEVICES {
         state.picture.set_link(link(index, true));
         let leg = Leg { ifindex: index, gateway: None, onlink: false };

@@ -28,6 +28,7 @@ pub(super) const TABLE_MAIN: u8 = 254;
 pub(super) const RTN_UNICAST: u8 = 1;
 pub(super) const RTN_BLACKHOLE: u8 = 6;
 const RT_SCOPE_UNIVERSE: u8 = 0;
+const RT_SCOPE_LINK: u8 = 253;
 const RT_SCOPE_NOWHERE: u8 = 255;
 const RTM_F_CLONED: u32 = 0x200;
 /// `RTNH_F_ONLINK`.
@@ -133,6 +134,42 @@ pub(super) fn encode_delete(
     header(&mut w, prefix, protocol, RT_SCOPE_NOWHERE, 0, 0);
     destination(&mut w, prefix);
     w.attr_u32(RTA_PRIORITY, metric);
+    w.end();
+}
+
+/// Writes RTM_NEWROUTE for an on-link route; refused when any route has this prefix and metric.
+pub(super) fn encode_add_onlink(
+    buf: &mut Vec<u8>,
+    flags: u16,
+    seq: u32,
+    prefix: &Cidr,
+    protocol: u8,
+    metric: u32,
+    ifindex: u32,
+) {
+    let mut w = Writer::begin(buf, RTM_NEWROUTE, flags | NLM_F_CREATE | NLM_F_EXCL, seq);
+    // IPv6 knows no scopes.
+    let scope = if prefix.is_v4() { RT_SCOPE_LINK } else { RT_SCOPE_UNIVERSE };
+    header(&mut w, prefix, protocol, scope, RTN_UNICAST, 0);
+    destination(&mut w, prefix);
+    w.attr_u32(RTA_PRIORITY, metric).attr_u32(RTA_OIF, ifindex);
+    w.end();
+}
+
+/// Writes RTM_DELROUTE for the route of this prefix, metric and protocol over this interface.
+pub(super) fn encode_delete_onlink(
+    buf: &mut Vec<u8>,
+    flags: u16,
+    seq: u32,
+    prefix: &Cidr,
+    protocol: u8,
+    metric: u32,
+    ifindex: u32,
+) {
+    let mut w = Writer::begin(buf, RTM_DELROUTE, flags, seq);
+    header(&mut w, prefix, protocol, RT_SCOPE_NOWHERE, 0, 0);
+    destination(&mut w, prefix);
+    w.attr_u32(RTA_PRIORITY, metric).attr_u32(RTA_OIF, ifindex);
     w.end();
 }
 

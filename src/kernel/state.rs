@@ -9,6 +9,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use tortie_config::Cidr;
 
 use super::api::{KernelIntent, LearnedChange, Mode};
+use super::ends::{Ends, Neighbour, Reading};
 use super::link::{Address, Link};
 use super::nexthop::{Content, Nexthop};
 use super::resolve::Picture;
@@ -55,6 +56,7 @@ pub(super) struct State {
     pub(super) mode: Mode,
     pub(super) table: Table,
     pub(super) picture: Picture,
+    pub(super) ends: Ends,
     pub(super) intent: Option<Arc<KernelIntent>>,
     view: Arc<RoutingView>,
     tunnel_present: bool,
@@ -65,10 +67,11 @@ pub(super) struct State {
 }
 
 impl State {
-    pub(super) fn new(mode: Mode, table: Table) -> Self {
+    pub(super) fn new(mode: Mode, table: Table, ends: Ends) -> Self {
         Self {
             mode,
             table,
+            ends,
             picture: Picture::default(),
             intent: None,
             view: Arc::default(),
@@ -190,7 +193,7 @@ impl State {
                 due.interfaces = true;
                 self.picture.remove_address(&address);
             }
-            Event::Route { route, replaces, by } if route.protocol == self.table.marks.protocol => {
+            Event::Route { route, replaces, by } if self.is_of_the_table(&route) => {
                 let (prefix, stray) = (route.prefix, !self.at_our_place(&route));
                 let differs = self.table.compare(&route);
                 let wrong = if stray { self.table.swept } else { !self.entry_is_right(&prefix) };
@@ -199,6 +202,7 @@ impl State {
                     self.external.note(1, || format!("route {prefix} was {verb} by port {by}"));
                 }
             }
+            Event::Route { route, .. } if self.ends.is_gateway(&route) => {}
             Event::Route { route, replaces, by } => {
                 let (prefix, at_our_place) = (route.prefix, self.at_our_place(&route));
                 // Sibling legs of IPv6 come and go in separate messages that say too little.
@@ -208,7 +212,7 @@ impl State {
                     self.external.note(1, || format!("route {prefix} was replaced by port {by}"));
                 }
             }
-            Event::RouteGone { route, by } if route.protocol == self.table.marks.protocol => {
+            Event::RouteGone { route, by } if self.is_of_the_table(&route) => {
                 let prefix = route.prefix;
                 if route.metric == self.table.marks.metric && route.tos == 0 {
                     let wanted = self.entry_is_right(&prefix);
@@ -288,6 +292,20 @@ impl State {
         }
     }
 
+    /// What the same dump says about this host's endpoints. Leaves in `foreign` what next hops are resolved by.
+    pub(super) fn compare_ends(
+        &mut self,
+        foreign: &mut Vec<Route>,
+        neighbours: &[Neighbour],
+        complete: bool,
+        moved: bool,
+    ) {
+        let reading = Reading { routes: foreign, neighbours, complete, moved };
+        self.ends.compare(&reading, &mut self.external);
+        let ends = &self.ends;
+        foreign.retain(|route| !ends.is_gateway(route));
+    }
+
     /// What a list of all nexthop objects says about ours.
     pub(super) fn take_nexthops(&mut self, list: &FxHashMap<u32, Nexthop>, external: bool) {
         let known: Vec<(u32, Content)> =
@@ -315,6 +333,11 @@ impl State {
     /// A nexthop is ours by protocol and id; one that we wrote stays ours when somebody replaces it.
     pub(super) fn nexthop_is_ours(&self, nexthop: &Nexthop) -> bool {
         self.table.objects.is_own(nexthop, self.table.marks.protocol) || self.table.objects.wrote(nexthop.id)
+    }
+
+    /// Own routes, but for those to this host's own endpoints.
+    pub(super) fn is_of_the_table(&self, route: &Route) -> bool {
+        route.protocol == self.table.marks.protocol && !self.ends.is_ours(route)
     }
 
     fn at_our_place(&self, route: &Route) -> bool {

@@ -1,8 +1,8 @@
-//! The few sysctls that routing needs. `fib_multipath_hash_policy` is the administrator's and left alone.
+//! The few sysctls that routing needs, and how sysctls are set. `fib_multipath_hash_policy` is the administrator's and left alone.
 
 use std::path::{Path, PathBuf};
 
-const NET: &str = "/proc/sys/net";
+pub(super) const NET: &str = "/proc/sys/net";
 
 /// Forwards IPv4; gives the reason when that cannot be switched on.
 pub(super) fn forward_v4() -> Result<(), String> {
@@ -30,11 +30,11 @@ fn interfaces(conf: &Path) -> Vec<PathBuf> {
     entries.map(|e| e.path()).filter(|p| !p.ends_with("all")).collect()
 }
 
-fn read(path: &Path) -> Option<String> {
+pub(super) fn read(path: &Path) -> Option<String> {
     std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
 }
 
-fn set(path: &Path, value: &str) -> Result<(), String> {
+pub(super) fn set(path: &Path, value: &str) -> Result<(), String> {
     if read(path).as_deref() == Some(value) {
         return Ok(());
     }

@@ -10,9 +10,11 @@ use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
 use tortie_config::Cidr;
+use tortie_config::key::EndpointKey;
 
 use super::acks::Acks;
 use super::api::{KernelFact, KernelIntent, LearnedChange, Mode, ToKernel};
+use super::ends::{self, Ends};
 use super::enforce::Enforced;
 use super::link::Change;
 use super::netlink::Socket;
@@ -24,7 +26,7 @@ use super::table::{Known, Table, Want};
 use super::view::KernelView;
 use super::watch::Mailbox;
 use super::{Sink, dump, sysctl, tunnel};
-use crate::routing::TunnelIntent;
+use crate::routing::{ChangeId, TunnelIntent};
 
 /// Checks of the tunnel device while one is wanted, besides events.
 const TUNNEL_EVERY: Duration = Duration::from_secs(1);
@@ -64,6 +66,7 @@ pub(super) struct Thread {
     forwards_v6: bool,
     pub(super) firewall: Firewall,
     pub(super) enforced: Enforced,
+    pub(super) ends: ends::Driver,
 }
 
 impl Thread {
@@ -93,6 +96,7 @@ impl Thread {
             forwards_v6: false,
             firewall,
             enforced: Enforced::default(),
+            ends: ends::Driver::new(now),
         }
     }
 
@@ -106,7 +110,7 @@ impl Thread {
         self.start()?;
         loop {
             let now = Instant::now();
-            let due = [self.tunnel_due, self.retry_due, self.firewall.due()];
+            let due = [self.tunnel_due, self.retry_due, self.firewall.due(), self.ends.due(&self.state.ends)];
             let deadline = due.into_iter().flatten().fold(self.compare_due, Instant::min);
             match inbox.recv_timeout(deadline.saturating_duration_since(now)) {
                 Ok(ToKernel::Stop) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
@@ -122,6 +126,7 @@ impl Thread {
     fn start(&mut self) -> io::Result<()> {
         let begin = Instant::now();
         let (links, addresses) = dump::devices(&mut self.reader)?;
+        self.state.ends.set_links(links.iter(), begin);
         self.state.picture.replace_devices(links, addresses);
         self.state.look_at_tunnel();
         if self.state.table.objects.enabled() {
@@ -139,12 +144,13 @@ impl Thread {
                 self.state.table.objects.found(nexthop.id, &nexthop.content, true);
             }
         }
+        let neighbours = ends::neighbours(&mut self.reader)?;
         let protocol = self.state.table.marks.protocol;
         let mut foreign = Vec::new();
         let (mut found, mut blackholes) = ([0usize; 2], [0usize; 2]);
-        let table = &mut self.state.table;
+        let (table, ends) = (&mut self.state.table, &self.state.ends);
         let complete = dump::routes(&mut self.reader, |route| {
-            if route.protocol != protocol {
+            if route.protocol != protocol || ends.is_ours(&route) {
                 foreign.push(route);
                 return;
             }
@@ -155,6 +161,7 @@ impl Thread {
                 *n += 1;
             }
         })?;
+        self.state.compare_ends(&mut foreign, &neighbours, complete, true);
         self.state.picture.replace_routes(foreign);
         let now = Instant::now();
         self.state.last_compare = Some((now, now - begin));
@@ -271,7 +278,9 @@ impl Thread {
             return Ok(());
         }
         let mut due = Due::default();
+        let now = Instant::now();
         for event in events {
+            self.state.ends.event(&event, now, &mut self.state.external);
             self.state.event(event, &mut due);
         }
         if overruns > 0 {
@@ -309,6 +318,9 @@ impl Thread {
             self.state.table.retry();
             self.conclude()?;
         }
+        if self.ends.timers(&mut self.state.ends, now) {
+            self.conclude()?;
+        }
         if self.compare_due <= now {
             self.compare()?;
             self.follow_interfaces()?;
@@ -318,11 +330,18 @@ impl Thread {
     }
 
     /// Follows next hops, writes what became due, and says what was repaired.
-    fn conclude(&mut self) -> io::Result<()> {
+    pub(super) fn conclude(&mut self) -> io::Result<()> {
         for (addr, answer) in self.state.follow_next_hops() {
             (self.sink)(KernelFact::NextHop(addr, answer));
         }
         self.flush()?;
+        let moved = self.ends.write(&mut self.state, &mut self.writer, &mut self.sink)?;
+        if self.state.ends.is_doubtful() {
+            self.compare_soon(Duration::ZERO);
+        }
+        if moved {
+            self.tell_enforced(0);
+        }
         let external = std::mem::take(&mut self.state.external);
         if let Some(first) = external.first {
             self.state.counters.external_changes += external.objects as u64;
@@ -374,14 +393,17 @@ impl Thread {
         } else {
             None
         };
-        let protocol = self.state.table.marks.protocol;
+        let neighbours = ends::neighbours(&mut self.reader)?;
         let (mut foreign, mut own) = (Vec::new(), Vec::new());
+        let state = &self.state;
         complete &= dump::routes(&mut self.reader, |route| {
-            if route.protocol == protocol { own.push(route) } else { foreign.push(route) }
+            if state.is_of_the_table(&route) { own.push(route) } else { foreign.push(route) }
         })?;
         // Read last: a device that changed meanwhile explains what is missing above.
         let (links, addresses) = dump::devices(&mut self.reader)?;
+        self.state.ends.set_links(links.iter(), begin);
         let moved = self.state.picture.replace_devices(links, addresses);
+        self.state.compare_ends(&mut foreign, &neighbours, complete, moved);
         self.state.picture.replace_routes(foreign);
         self.state.look_at_tunnel();
         self.state.take_comparison(nexthops.as_ref(), &own, complete, moved);
@@ -571,7 +593,8 @@ pub(super) fn has_nexthop_objects(socket: &mut Socket) -> io::Result<bool> {
 
 /// An empty table for a state without kernel.
 pub(super) fn blank(options: &super::Options, nexthops: bool) -> State {
-    State::new(options.mode, Table::new(options.marks, nexthops))
+    let ends = Ends::new(options.marks.protocol, options.marks.metric, options.grace);
+    State::new(options.mode, Table::new(options.marks, nexthops), ends)
 }
 
 /// All nexthop objects by id.

@@ -4,8 +4,10 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use tortie_config::Cidr;
+use tortie_config::key::EndpointKey;
 
 use super::api::Mode;
+use super::ends::EndpointView;
 use super::nft::{Firewall, RuleCounts};
 use super::resolve::Covering;
 use super::state::State;
@@ -94,7 +96,7 @@ pub struct RouteState {
 pub struct Drift {
     /// How many.
     pub count: usize,
-    /// The first few by prefix, in words.
+    /// The first few, those of endpoints before others, in words.
     pub first: Vec<String>,
 }
 
@@ -128,7 +130,7 @@ impl KernelView<'_> {
     #[must_use]
     pub fn counts(&self) -> Counts {
         let mut counts = Counts {
-            foreign: self.state.picture.foreign_count(),
+            foreign: self.state.picture.foreign_count().saturating_sub(self.state.ends.own_routes()),
             nexthops: self.state.table.objects.count(),
             ..Counts::default()
         };
@@ -207,9 +209,22 @@ impl KernelView<'_> {
         let table = &self.state.table;
         let mut wrong: Vec<(&Cidr, &Entry)> =
             table.entries.iter().filter(|(.., e)| !table.is_right(e)).map(|(_, p, e)| (p, e)).collect();
-        let count = wrong.len();
+        let ends = self.state.ends.differences();
+        let count = wrong.len() + ends.len();
         wrong.sort_unstable_by_key(|(p, _)| **p);
-        Drift { count, first: wrong.into_iter().take(limit).map(|(p, e)| describe(p, e)).collect() }
+        let first = ends.into_iter().chain(wrong.into_iter().map(|(p, e)| describe(p, e)));
+        Drift { count, first: first.take(limit).collect() }
+    }
+
+    /// One workload endpoint of this host; `None`: there is no such.
+    #[must_use]
+    pub fn endpoint(&self, key: &EndpointKey) -> Option<EndpointView> {
+        self.state.ends.view(key)
+    }
+
+    /// All workload endpoints of this host, by key.
+    pub fn endpoints(&self) -> impl Iterator<Item = EndpointView> + '_ {
+        self.state.ends.views()
     }
 
     /// What was counted.

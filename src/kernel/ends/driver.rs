@@ -1,0 +1,284 @@
+//! What carries the work out: one batch of requests for each step, sysctls, connections.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::time::{Duration, Instant};
+
+use smallvec::SmallVec;
+
+use super::super::api::{KernelFact, Mode};
+use super::super::dump;
+use super::super::netlink::{Refusal, Socket};
+use super::super::resolve::Picture;
+use super::super::route::{self, Leg, RTN_UNICAST, Route};
+use super::super::state::State;
+use super::conntrack::Conntrack;
+use super::plan::metric_of;
+use super::{Ends, GATEWAY, Name, Work, neighbour, sysctl};
+
+/// First pause before what failed is tried again; doubles up to the last.
+const RETRY_FIRST: Duration = Duration::from_secs(1);
+const RETRY_LAST: Duration = Duration::from_secs(30);
+/// Connections of addresses that nobody has yet are deleted together with those of other addresses in this time: one
+/// reading of the tracker costs as much for a thousand addresses as for one.
+const GATHER: Duration = Duration::from_millis(100);
+/// Sysctls are read again this often.
+const SYSCTLS_EVERY: Duration = Duration::from_secs(60);
+/// A deletion may make another interface's addition possible.
+const ROUNDS: usize = 4;
+
+/// The sockets and clocks of this room.
+pub(in crate::kernel) struct Driver {
+    conntrack: Conntrack,
+    left_due: Option<Instant>,
+    retry_due: Option<Instant>,
+    retry_pause: Duration,
+    sysctls_due: Instant,
+    /// Reverse path filtering of interfaces to come was set.
+    filtered: bool,
+    /// What was said about loose reverse path filtering.
+    loose: Option<String>,
+    looked_at_loose: bool,
+    ignores_loose: bool,
+}
+
+impl Driver {
+    pub(in crate::kernel) fn new(now: Instant) -> Self {
+        Self {
+            conntrack: Conntrack::default(),
+            left_due: None,
+            retry_due: None,
+            retry_pause: RETRY_FIRST,
+            sysctls_due: now + SYSCTLS_EVERY,
+            filtered: false,
+            loose: None,
+            looked_at_loose: false,
+            ignores_loose: false,
+        }
+    }
+
+    /// When [`Driver::timers`] has something to do.
+    pub(in crate::kernel) fn due(&self, ends: &Ends) -> Option<Instant> {
+        [self.left_due, self.retry_due, ends.waits(), Some(self.sysctls_due)].into_iter().flatten().min()
+    }
+
+    /// What became due; true when [`Driver::write`] is to be called.
+    pub(in crate::kernel) fn timers(&mut self, ends: &mut Ends, now: Instant) -> bool {
+        let mut due = self.left_due.is_some_and(|at| at <= now);
+        if self.retry_due.is_some_and(|at| at <= now) {
+            self.retry_due = None;
+            self.retry_pause = (self.retry_pause * 2).min(RETRY_LAST);
+            ends.retry();
+            due = true;
+        }
+        if self.sysctls_due <= now {
+            self.sysctls_due = now + SYSCTLS_EVERY;
+            self.looked_at_loose = false;
+            ends.doubt_sysctls();
+            due = true;
+        }
+        due | ends.end_waits(now)
+    }
+
+    /// Writes everything that is due and tells what became of endpoints; true when their conditions changed.
+    pub(in crate::kernel) fn write(
+        &mut self,
+        state: &mut State,
+        writer: &mut Socket,
+        sink: &mut super::super::Sink,
+    ) -> io::Result<bool> {
+        let program = state.mode == Mode::Program;
+        let mut names: BTreeSet<Name> = BTreeSet::new();
+        self.host_sysctls(&state.ends, program, sink);
+        for _ in 0..ROUNDS {
+            let unreachable = state.picture.resolve(GATEWAY.into()).is_none();
+            let batch = state.ends.take_work(Instant::now(), unreachable);
+            names.extend(batch.names);
+            if !program {
+                state.ends.left.clear();
+                for work in &batch.sysctls {
+                    look_at_sysctls(&mut state.ends, work);
+                }
+                break;
+            }
+            send(state, writer, &batch.removals)?;
+            if state.ends.must_wait(&batch.additions) || self.left_due.is_some_and(|at| at <= Instant::now())
+            {
+                self.delete_connections(state, sink)?;
+            }
+            for work in &batch.sysctls {
+                set_sysctls(state, work);
+            }
+            send(state, writer, &batch.additions)?;
+            if state.ends.dirty.is_empty() {
+                break;
+            }
+        }
+        if state.ends.left.is_empty() {
+            self.left_due = None;
+        } else if self.left_due.is_none() {
+            self.left_due = Some(Instant::now() + GATHER);
+        }
+        if !state.ends.has_refused() {
+            (self.retry_due, self.retry_pause) = (None, RETRY_FIRST);
+        } else if self.retry_due.is_none() {
+            self.retry_due = Some(Instant::now() + self.retry_pause);
+        }
+        let names: Vec<Name> = names.into_iter().collect();
+        state.ends.conclude(&names);
+        let changed = state.ends.take_changed();
+        let moved = !changed.is_empty();
+        if moved {
+            sink(KernelFact::Endpoints(changed));
+        }
+        Ok(moved)
+    }
+
+    fn delete_connections(&mut self, state: &mut State, sink: &mut super::super::Sink) -> io::Result<()> {
+        let left: Vec<_> = std::mem::take(&mut state.ends.left).into_iter().collect();
+        self.left_due = None;
+        if let Err(refusal) = self.conntrack.delete(&left)? {
+            let first = left.first().map(ToString::to_string).unwrap_or_default();
+            let count = left.len();
+            sink(KernelFact::Trouble(format!(
+                "connections of {count} addresses without endpoint ({first}, ...) may live on: {refusal}"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Sysctls of the host, once policy has spoken.
+    fn host_sysctls(&mut self, ends: &Ends, program: bool, sink: &mut super::super::Sink) {
+        if !ends.told {
+            return;
+        }
+        if program
+            && !std::mem::replace(&mut self.filtered, true)
+            && let Err(text) = sysctl::filter_by_default()
+        {
+            sink(KernelFact::Trouble(text));
+        }
+        let looked = self.looked_at_loose && self.ignores_loose == ends.ignore_loose;
+        if looked {
+            return;
+        }
+        (self.looked_at_loose, self.ignores_loose) = (true, ends.ignore_loose);
+        let loose = sysctl::loose().filter(|_| !ends.ignore_loose);
+        if loose != self.loose {
+            self.loose.clone_from(&loose);
+            if let Some(text) = loose {
+                sink(KernelFact::Trouble(text));
+            }
+        }
+    }
+}
+
+impl Ends {
+    /// When routes that are left alone for now are looked at again.
+    fn waits(&self) -> Option<Instant> {
+        self.first_wait
+    }
+
+    /// Interfaces whose routes need not be left alone any longer are looked at again; true when there is one.
+    fn end_waits(&mut self, now: Instant) -> bool {
+        if self.first_wait.is_none_or(|at| at > now) {
+            return false;
+        }
+        let over = self.places.iter().filter(|(_, place)| place.waits.is_some_and(|at| at <= now));
+        self.dirty.extend(over.map(|(name, _)| Name::clone(name)));
+        self.first_wait = self.places.values().filter_map(|place| place.waits).filter(|at| *at > now).min();
+        true
+    }
+}
+
+/// All neighbours.
+pub(in crate::kernel) fn neighbours(socket: &mut Socket) -> io::Result<Vec<super::Neighbour>> {
+    dump::all(socket, neighbour::encode_dump, neighbour::decode)
+}
+
+fn send(state: &mut State, writer: &mut Socket, works: &[Work]) -> io::Result<()> {
+    if works.is_empty() {
+        return Ok(());
+    }
+    let (begin, protocol) = (Instant::now(), state.ends.protocol);
+    let State { ends, picture, counters, .. } = state;
+    writer.batch(
+        works,
+        |work, buf, flags, seq| encode(work, protocol, buf, flags, seq),
+        |work, result| {
+            match &result {
+                Ok(()) => {
+                    counters.ops_ok += 1;
+                    show(work, protocol, ends, picture);
+                }
+                Err(_) => counters.ops_failed += 1,
+            }
+            ends.settle(work, &result);
+        },
+    )?;
+    counters.op_seconds += begin.elapsed().as_secs_f64();
+    Ok(())
+}
+
+fn encode(work: &Work, protocol: u8, buf: &mut Vec<u8>, flags: u16, seq: u32) {
+    match work {
+        Work::DeleteRoute { ifindex, prefix, metric, protocol } => {
+            route::encode_delete_onlink(buf, flags, seq, prefix, *protocol, *metric, *ifindex);
+        }
+        Work::PutRoute { ifindex, prefix } => {
+            route::encode_add_onlink(buf, flags, seq, prefix, protocol, metric_of(prefix), *ifindex);
+        }
+        Work::DeleteNeighbour { ifindex, addr } => {
+            neighbour::encode_delete(buf, flags, seq, *ifindex, *addr);
+        }
+        Work::PutNeighbour { ifindex, addr, mac } => {
+            neighbour::encode_put(buf, flags, seq, *ifindex, *addr, *mac, protocol);
+        }
+        // Not a request.
+        Work::Sysctls { .. } => {}
+    }
+}
+
+/// Next hops may lead to workloads: the picture of the network shows these routes, whoever wrote them.
+fn show(work: &Work, own: u8, ends: &Ends, picture: &mut Picture) {
+    let route = |ifindex: u32, prefix, metric, protocol| Route {
+        prefix,
+        tos: 0,
+        protocol,
+        kind: RTN_UNICAST,
+        metric,
+        nexthop: 0,
+        legs: SmallVec::from_buf([Leg { ifindex, gateway: None, onlink: false }]),
+    };
+    match work {
+        Work::PutRoute { ifindex, prefix } => {
+            let route = route(*ifindex, *prefix, metric_of(prefix), own);
+            if !ends.is_gateway(&route) {
+                picture.add_route(route, false);
+            }
+        }
+        Work::DeleteRoute { ifindex, prefix, metric, protocol } => {
+            picture.remove_route(route(*ifindex, *prefix, *metric, *protocol));
+        }
+        _ => {}
+    }
+}
+
+fn set_sysctls(state: &mut State, work: &Work) {
+    let Work::Sysctls { name, ipv6 } = work else { return };
+    if state.ends.sysctls_were_right(name) {
+        let wrong = sysctl::wrong(name, *ipv6);
+        state.external.note(wrong, || format!("sysctls of {name} were changed"));
+    }
+    let result = sysctl::apply(name, *ipv6).map_err(|text| Refusal { code: libc::EPERM, text });
+    state.ends.settle(work, &result);
+}
+
+/// Reads without writing.
+fn look_at_sysctls(ends: &mut Ends, work: &Work) {
+    if let Work::Sysctls { name, ipv6 } = work
+        && sysctl::wrong(name, *ipv6) == 0
+    {
+        ends.settle(work, &Ok(()));
+    }
+}

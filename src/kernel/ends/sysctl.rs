@@ -1,0 +1,56 @@
+//! The sysctls of a workload's interface (and two of the host that concern them).
+//!
+//! - `rp_filter` 1: packets with a foreign source are dropped even where packet rules are not (yet).
+//! - `proxy_arp` 1, `proxy_delay` 0: the host answers for the gateway that workloads send to, at once.
+//! - `forwarding` 1: both families, also where the rest of the host does not forward.
+//! - `route_localnet` 1: rules of the host may lead a workload's packets to 127.0.0.0/8.
+//! - `proxy_ndp` 1; `accept_ra` 0: a workload must not give the host a route (CVE-2020-13597).
+
+use std::path::{Path, PathBuf};
+
+use super::super::sysctl::{NET, read, set};
+
+fn wanted(name: &str, ipv6: bool) -> Vec<(PathBuf, &'static str)> {
+    let net = Path::new(NET);
+    let v4 = net.join("ipv4/conf").join(name);
+    let mut all: Vec<(PathBuf, &'static str)> = ["rp_filter", "route_localnet", "proxy_arp", "forwarding"]
+        .iter()
+        .map(|s| (v4.join(s), "1"))
+        .collect();
+    all.push((net.join("ipv4/neigh").join(name).join("proxy_delay"), "0"));
+    // Absent where the kernel has no IPv6.
+    if ipv6 && net.join("ipv6").is_dir() {
+        let v6 = net.join("ipv6/conf").join(name);
+        all.extend(
+            [("proxy_ndp", "1"), ("forwarding", "1"), ("accept_ra", "0")].map(|(s, v)| (v6.join(s), v)),
+        );
+    }
+    all
+}
+
+/// How many are not as wanted.
+pub(super) fn wrong(name: &str, ipv6: bool) -> usize {
+    wanted(name, ipv6).iter().filter(|(path, value)| read(path).as_deref() != Some(value)).count()
+}
+
+/// Sets what is not as wanted; gives the first refusal in words.
+pub(super) fn apply(name: &str, ipv6: bool) -> Result<(), String> {
+    wanted(name, ipv6).iter().try_for_each(|(path, value)| set(path, value))
+}
+
+/// Interfaces to come filter by reverse path.
+pub(super) fn filter_by_default() -> Result<(), String> {
+    set(&Path::new(NET).join("ipv4/conf/default/rp_filter"), "1")
+}
+
+/// What is wrong with the host's reverse path filter: the greater of `all` and the interface's own value counts.
+pub(super) fn loose() -> Option<String> {
+    let path = Path::new(NET).join("ipv4/conf/all/rp_filter");
+    (read(&path).as_deref() == Some("2")).then(|| {
+        format!(
+            "{} is 2 (loose), so that workloads' source addresses are filtered by packet rules alone; set it to 0 or 1, or \
+             IgnoreLooseRPF to true",
+            path.display()
+        )
+    })
+}

@@ -1,0 +1,585 @@
+//! Workload endpoints against the real kernel: routes, neighbours, sysctls, connections. Workloads are namespaces behind a
+//! veth, set up as the Calico CNI plugin does: address /32, gateway 169.254.1.1, route of the host to the interface.
+
+#[path = "common/kernel_rig.rs"]
+mod kernel_rig;
+#[path = "common/netns.rs"]
+mod netns;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use kernel_rig::{PATIENCE, Rig, cidr, eventually, options};
+use netns::{in_netns, ip, try_ip, veth};
+use tortie::kernel::{EndpointCondition, KernelFact, Mode, Options, PolicyChange, ToKernel};
+use tortie::policy::{EndpointPolicy, Globals, RulesetDelta, Stages, WorkloadPolicy};
+use tortie::routing::ChangeId;
+use tortie_config::key::EndpointKey;
+use tortie_config::resource::HostAction;
+
+const LONG: Duration = Duration::from_secs(10);
+
+fn globals() -> Globals {
+    Globals {
+        interface_prefixes: vec!["cali".to_owned()],
+        to_host: HostAction::Drop,
+        mark_mask: 0xff00_0000,
+        failsafe_inbound: vec![],
+        failsafe_outbound: vec![],
+        ipip_hosts: None,
+        tunnel_addr: None,
+        pools: BTreeSet::new(),
+        masquerade: BTreeSet::new(),
+        drop_invalid: true,
+        ipv6: true,
+        first: true,
+        ignore_loose_rpf: false,
+        set_size: 1 << 20,
+    }
+}
+
+fn key(name: &str) -> EndpointKey {
+    EndpointKey::Workload {
+        host: "host1".to_owned(),
+        orchestrator: "cni".to_owned(),
+        workload: name.to_owned(),
+        endpoint: "eth0".to_owned(),
+    }
+}
+
+fn workload(interface: &str, nets: &[&str]) -> WorkloadPolicy {
+    WorkloadPolicy {
+        interface: interface.parse().unwrap(),
+        active: true,
+        nets: nets.iter().map(|n| cidr(n)).collect(),
+        mac: None,
+        nats: vec![],
+        inbound: Stages::default(),
+        outbound: Stages::default(),
+    }
+}
+
+/// What the store tells of endpoints.
+struct Told {
+    rig: Rig,
+    serial: u64,
+}
+
+impl Told {
+    fn start(options: &Options) -> Self {
+        Self { rig: Rig::start(options), serial: 0 }
+    }
+
+    fn program() -> Self {
+        Self::start(&options(Mode::Program))
+    }
+
+    /// Sends these endpoints; gives those that are not right.
+    fn tell(&mut self, endpoints: &[(&str, Option<WorkloadPolicy>)]) -> BTreeMap<EndpointKey, String> {
+        let endpoints = endpoints
+            .iter()
+            .map(|(name, w)| (key(name), w.clone().map(|w| Arc::new(EndpointPolicy::Workload(w)))))
+            .collect();
+        self.send(RulesetDelta { endpoints, ..RulesetDelta::default() })
+    }
+
+    fn send(&mut self, delta: RulesetDelta) -> BTreeMap<EndpointKey, String> {
+        self.serial += 1;
+        let serial = self.serial;
+        self.rig.send(ToKernel::Policy(Box::new(PolicyChange {
+            serial,
+            change: ChangeId(serial),
+            delta,
+            globals: (serial == 1).then(|| Arc::new(globals())),
+        })));
+        self.rig.wait("Enforced", |fact| match fact {
+            KernelFact::Enforced { serial: s, failed, .. } if *s == serial => Some(failed.clone()),
+            _ => None,
+        })
+    }
+
+    /// Waits until the endpoint is told to be so.
+    fn until(&self, name: &str, condition: &EndpointCondition) {
+        self.rig.wait("Endpoints", |fact| match fact {
+            KernelFact::Endpoints(all) => (all.get(&key(name))?.as_ref() == Some(condition)).then_some(()),
+            _ => None,
+        });
+    }
+
+    fn repaired(&self) -> String {
+        self.rig.wait("Repaired", |fact| match fact {
+            KernelFact::Repaired { first, .. } => Some(first.clone()),
+            _ => None,
+        })
+    }
+}
+
+/// A network namespace of a workload, named by process and interface.
+struct Pod {
+    name: String,
+    interface: String,
+}
+
+impl Pod {
+    /// The host's end is `interface`, the workload's is eth0; both down until [`Pod::up`].
+    fn new(interface: &str) -> Self {
+        let name = format!("ends-{}-{interface}", std::process::id());
+        ip(&format!("netns add {name}"));
+        ip(&format!("link add {interface} address ee:ee:ee:ee:ee:ee type veth peer name eth0 netns {name}"));
+        Self { name, interface: interface.to_owned() }
+    }
+
+    /// As the plugin does inside, without the host's route.
+    fn up(&self, v4: &str, v6: Option<&str>) -> String {
+        ip(&format!("link set {} up", self.interface));
+        let inside = |words: &str| ip(&format!("-n {} {words}", self.name));
+        inside("link set lo up");
+        inside("link set eth0 up");
+        inside(&format!("address add {v4}/32 dev eth0"));
+        inside("route add 169.254.1.1 dev eth0 scope link");
+        inside("route add default via 169.254.1.1 dev eth0");
+        if let Some(v6) = v6 {
+            inside(&format!("address add {v6}/128 dev eth0 nodad"));
+            let mut host = String::new();
+            eventually("link-local address", LONG, || {
+                host = ip(&format!("-6 address show dev {} scope link", self.interface));
+                host.contains("fe80::") && !host.contains("tentative")
+            });
+            let host = host.split_whitespace().find(|w| w.starts_with("fe80::")).unwrap();
+            inside(&format!("-6 route add default via {} dev eth0", host.split('/').next().unwrap()));
+        }
+        let link = inside("link show eth0");
+        link.split_whitespace().skip_while(|w| *w != "link/ether").nth(1).unwrap().to_owned()
+    }
+
+    fn pings(&self, addr: &str) -> bool {
+        let ping = format!("netns exec {} ping -c 1 -W 2 {addr}", self.name);
+        try_ip(&ping).0
+    }
+}
+
+impl Drop for Pod {
+    fn drop(&mut self) {
+        try_ip(&format!("netns del {}", self.name));
+    }
+}
+
+fn sysctl(path: &str) -> String {
+    std::fs::read_to_string(format!("/proc/sys/net/{path}")).unwrap_or_default().trim().to_owned()
+}
+
+/// What `ip monitor` says until it is stopped.
+struct Monitor(Child);
+
+impl Monitor {
+    fn start() -> Self {
+        let child = Command::new("ip")
+            .args(["monitor", "route", "neigh", "link"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // It says nothing when it listens: a route of ours does.
+        std::thread::sleep(Duration::from_millis(200));
+        Self(child)
+    }
+
+    fn stop(mut self) -> String {
+        // What came before this is read before it.
+        ip("route add 203.0.113.77 dev lo");
+        std::thread::sleep(Duration::from_millis(200));
+        self.0.kill().unwrap();
+        let mut text = String::new();
+        std::io::Read::read_to_string(&mut self.0.stdout.take().unwrap(), &mut text).unwrap();
+        self.0.wait().unwrap();
+        ip("route del 203.0.113.77 dev lo");
+        assert!(text.contains("203.0.113.77"), "the monitor listened: {text}");
+        text.lines().filter(|l| !l.contains("203.0.113.77")).map(|l| format!("{l}\n")).collect()
+    }
+}
+
+#[test]
+fn a_workload_as_the_cni_plugin_makes_it_reaches_host_and_neighbour_with_both_families() {
+    in_netns(|| {
+        let (a, b) = (Pod::new("calia"), Pod::new("calib"));
+        let mac = a.up("10.65.0.2", Some("fd00:65::2"));
+        b.up("10.65.0.3", Some("fd00:65::3"));
+        let mut told = Told::program();
+        let mut one = workload("calia", &["10.65.0.2/32", "fd00:65::2/128"]);
+        one.mac = Some(mac.parse().unwrap());
+        let two = workload("calib", &["10.65.0.3/32", "fd00:65::3/128"]);
+        assert_eq!(told.tell(&[("a", Some(one)), ("b", Some(two))]), BTreeMap::new());
+        assert_eq!(ip("route show 10.65.0.2").trim(), "10.65.0.2 dev calia proto 179 scope link");
+        assert!(ip("-6 route show fd00:65::2").starts_with("fd00:65::2 dev calia proto 179 metric 1024"));
+        for addr in ["10.65.0.2", "fd00:65::2"] {
+            let there = ip(&format!("neigh show {addr}"));
+            assert!(there.contains(&format!("lladdr {mac}")) && there.contains("PERMANENT"), "{there}");
+        }
+        for (name, value) in
+            [("rp_filter", "1"), ("route_localnet", "1"), ("proxy_arp", "1"), ("forwarding", "1")]
+        {
+            assert_eq!(sysctl(&format!("ipv4/conf/calia/{name}")), value, "{name}");
+        }
+        assert_eq!(sysctl("ipv4/neigh/calia/proxy_delay"), "0");
+        for (name, value) in [("proxy_ndp", "1"), ("forwarding", "1"), ("accept_ra", "0")] {
+            assert_eq!(sysctl(&format!("ipv6/conf/calia/{name}")), value, "{name}");
+        }
+        assert_eq!(sysctl("ipv4/conf/default/rp_filter"), "1");
+        // The host has no default route: the gateway is answered for all the same.
+        assert!(ip("route show 169.254.1.1").contains("dev lo proto 179"));
+        assert!(a.pings("10.65.0.3"), "to the other workload over 169.254.1.1");
+        assert!(a.pings("fd00:65::3"));
+        assert_eq!(told.rig.ask(|v| v.drift(9)).first, Vec::<String>::new());
+        let view = told.rig.ask(|v| v.endpoint(&key("a"))).unwrap();
+        assert_eq!((view.condition, view.missing), (EndpointCondition::Up, vec![]));
+        assert_eq!(view.routes, [(cidr("10.65.0.2/32"), true), (cidr("fd00:65::2/128"), true)]);
+        assert_eq!(view.neighbours.iter().filter(|(.., there)| *there).count(), 2);
+        // A default route of its own does as well, and nothing more is needed.
+        veth("eth0", "peer0", &["192.0.2.1/24"]);
+        ip("route add default via 192.0.2.254 dev eth0");
+        eventually("the route to the gateway goes", LONG, || ip("route show 169.254.1.1").is_empty());
+        ip(&format!("-n {} neigh flush dev eth0", a.name));
+        assert!(a.pings("10.65.0.3"));
+        assert_eq!(told.tell(&[("a", None), ("b", None)]), BTreeMap::new());
+        assert_eq!(ip("route show dev calia") + &ip("neigh show nud permanent"), "");
+        told.rig.stop();
+    });
+}
+
+#[test]
+fn an_inactive_endpoint_has_no_routes_and_each_reason_is_told() {
+    in_netns(|| {
+        veth("calia", "pa", &[]);
+        ip("link add calid type veth peer name pd");
+        veth("eth0", "peer0", &["192.0.2.1/24"]);
+        let mut told = Told::program();
+        let failed = told.tell(&[
+            ("a", Some(workload("calia", &["10.65.0.2/32"]))),
+            ("absent", Some(workload("calix", &["10.65.0.3/32"]))),
+            ("down", Some(workload("calid", &["10.65.0.4/32"]))),
+            ("eth", Some(workload("eth0", &["10.65.0.5/32"]))),
+            ("twice", Some(workload("calia", &["10.65.0.2/32", "10.65.0.6/32"]))),
+        ]);
+        let reasons: Vec<(String, &str)> =
+            failed.iter().map(|(k, why)| (k.to_string(), why.as_str())).collect();
+        assert_eq!(reasons.len(), 4, "{reasons:?}");
+        assert_eq!(failed[&key("absent")], "interface calix does not exist");
+        assert_eq!(failed[&key("down")], "interface calid is down");
+        assert!(failed[&key("eth")].contains("InterfacePrefix"), "{reasons:?}");
+        assert_eq!(failed[&key("twice")], "10.65.0.2/32 is held by endpoint cni/a/eth0");
+        assert!(!ip("route show dev eth0").contains("10.65.0.5"));
+        assert_eq!(sysctl("ipv4/conf/eth0/proxy_arp"), "0");
+        let mut inactive = workload("calia", &["10.65.0.2/32"]);
+        inactive.active = false;
+        let failed = told.tell(&[("a", Some(inactive)), ("twice", None)]);
+        assert!(!failed.contains_key(&key("a")), "it is not meant to be up: {failed:?}");
+        assert_eq!(ip("route show dev calia"), "");
+        // What is missing is written as soon as it can be.
+        ip("link set calid up");
+        told.until("down", &EndpointCondition::Up);
+        assert!(ip("route show dev calid").contains("10.65.0.4"));
+        ip("link add calix type veth peer name px");
+        told.until("absent", &EndpointCondition::Down("interface calix is down".to_owned()));
+        ip("link set calix up");
+        told.until("absent", &EndpointCondition::Up);
+        assert!(ip("route show dev calix").contains("10.65.0.3"));
+        told.rig.stop();
+    });
+}
+
+#[test]
+fn an_interface_that_is_made_again_gets_its_routes_again() {
+    in_netns(|| {
+        veth("calia", "pa", &[]);
+        let mut told = Told::program();
+        let mut one = workload("calia", &["10.65.0.2/32", "fd00:65::2/128"]);
+        one.mac = Some("02:00:00:00:00:01".parse().unwrap());
+        assert_eq!(told.tell(&[("a", Some(one))]), BTreeMap::new());
+        let there = || {
+            ip("route show dev calia").contains("10.65.0.2")
+                && ip("-6 route show dev calia").contains("fd00:65::2")
+                && ip("neigh show dev calia nud permanent").lines().count() == 2
+                && sysctl("ipv4/conf/calia/proxy_arp") == "1"
+        };
+        assert!(there());
+        for _ in 0..3 {
+            ip("link del calia");
+            veth("calia", "pa", &[]);
+            eventually("routes after the interface was made again", LONG, there);
+            ip("link set calia down");
+            ip("link set calia up");
+            eventually("routes after it was down", LONG, there);
+        }
+        told.rig.stop();
+    });
+}
+
+#[test]
+fn a_route_of_the_plugin_is_kept_and_what_nobody_asks_for_goes_after_the_grace() {
+    in_netns(|| {
+        veth("calia", "pa", &[]);
+        veth("calib", "pb", &["10.99.0.1/24"]);
+        veth("eth0", "peer0", &["192.0.2.1/24"]);
+        ip("route add 10.65.0.2 dev calia scope link");
+        ip("-6 route add fd00:65::2 dev calia");
+        ip("route add 10.65.0.9 dev calib scope link");
+        ip("route add 10.70.0.0/24 via 10.99.0.2 dev calib");
+        for elsewhere in
+            ["10.66.0.1 dev eth0 scope link", "10.66.1.0/24 via 192.0.2.9", "blackhole 10.67.0.0/26"]
+        {
+            ip(&format!("route add {elsewhere}"));
+        }
+        let foreign = || {
+            ip("route show dev eth0")
+                + &ip("route show type blackhole")
+                + &ip("route show table local dev eth0")
+        };
+        let (before, plugin) = (foreign(), ip("route show dev calia") + &ip("-6 route show dev calia"));
+        // Longer than anything here takes, so that nothing goes by itself.
+        let mut long = options(Mode::Program);
+        long.grace = Duration::from_secs(3600);
+        let mut told = Told::start(&long);
+        let one = workload("calia", &["10.65.0.2/32", "fd00:65::2/128"]);
+        let monitor = Monitor::start();
+        assert_eq!(told.tell(&[("a", Some(one.clone()))]), BTreeMap::new());
+        assert_eq!(monitor.stop(), "169.254.1.1 dev lo proto 179 scope link \n", "kept, not written again");
+        assert_eq!(ip("route show dev calia") + &ip("-6 route show dev calia"), plugin);
+        assert!(ip("route show dev calib").contains("10.65.0.9"), "still in the grace time");
+        // It was the endpoint's: it goes with it, without waiting.
+        assert_eq!(told.tell(&[("a", None)]), BTreeMap::new());
+        assert_eq!(ip("route show dev calia"), "");
+        assert_eq!(told.tell(&[("a", Some(one))]), BTreeMap::new());
+        told.rig.stop();
+        let mut short = options(Mode::Program);
+        short.grace = Duration::from_millis(300);
+        let mut told = Told::start(&short);
+        assert_eq!(told.tell(&[("a", Some(workload("calia", &["10.65.0.2/32"])))]), BTreeMap::new());
+        eventually("the grace ends", LONG, || !ip("route show dev calib").contains("10.65.0.9"));
+        assert!(!ip("-6 route show dev calia").contains("fd00:65::2"), "ours, and wanted no more: at once");
+        assert!(ip("-6 route show dev calia").contains("fe80::/64"));
+        assert!(ip("route show dev calib").contains("10.99.0.0/24"), "the kernel's own");
+        assert!(ip("route show dev calib").contains("10.70.0.0/24 via"), "over a gateway");
+        assert_eq!(foreign(), before);
+        told.rig.stop();
+    });
+}
+
+#[test]
+fn what_is_deleted_or_changed_by_hand_comes_back_and_is_counted() {
+    in_netns(|| {
+        veth("calia", "pa", &[]);
+        let mut told = Told::program();
+        let mut one = workload("calia", &["10.65.0.2/32", "fd00:65::2/128"]);
+        one.mac = Some("02:00:00:00:00:01".parse().unwrap());
+        one.nats = vec![("10.65.0.2".parse::<IpAddr>().unwrap(), "198.51.100.7".parse::<IpAddr>().unwrap())];
+        assert_eq!(told.tell(&[("a", Some(one))]), BTreeMap::new());
+        let there = |addr: &str| ip("route show dev calia").contains(addr);
+        assert!(there("198.51.100.7"), "a floating address leads to the interface too");
+        ip("route del 10.65.0.2 dev calia");
+        let first = told.repaired();
+        assert!(first.starts_with("route 10.65.0.2/32 dev calia was deleted by port"), "{first}");
+        assert!(there("10.65.0.2"));
+        ip("-6 route del fd00:65::2 dev calia");
+        told.repaired();
+        assert!(ip("-6 route show dev calia").contains("fd00:65::2"));
+        // Replaced by one that leads elsewhere: it stays somebody's, and is told.
+        veth("eth0", "peer0", &["192.0.2.1/24"]);
+        ip("route replace 198.51.100.7 dev eth0 scope link");
+        told.until(
+            "a",
+            &EndpointCondition::Failed(
+                "another route to 198.51.100.7/32 is in the way: see `ip route show 198.51.100.7/32`"
+                    .to_owned(),
+            ),
+        );
+        ip("route del 198.51.100.7 dev eth0");
+        told.until("a", &EndpointCondition::Up);
+        assert!(there("198.51.100.7"));
+        assert!(told.rig.ask(|v| v.counters().repairs) >= 3);
+        told.rig.stop();
+    });
+}
+
+#[test]
+fn an_address_that_moves_leads_to_its_new_holder() {
+    in_netns(|| {
+        veth("calia", "pa", &[]);
+        veth("calib", "pb", &[]);
+        let mut told = Told::program();
+        let net = ["10.65.0.2/32"];
+        assert_eq!(told.tell(&[("a", Some(workload("calia", &net)))]), BTreeMap::new());
+        let failed = told.tell(&[("b", Some(workload("calib", &net)))]);
+        assert_eq!(failed.len(), 1);
+        assert!(ip("route show 10.65.0.2").contains("dev calia"), "who comes later does not take it");
+        assert_eq!(told.tell(&[("a", None)]), BTreeMap::new());
+        assert_eq!(ip("route show 10.65.0.2").trim(), "10.65.0.2 dev calib proto 179 scope link");
+        // Known in the store, but without interface: it keeps nobody from the address.
+        let failed = told.tell(&[("a", Some(workload("calix", &net)))]);
+        assert_eq!(failed.keys().collect::<Vec<_>>(), [&key("a")]);
+        assert!(ip("route show 10.65.0.2").contains("dev calib"));
+        told.rig.stop();
+    });
+}
+
+#[test]
+fn the_endpoint_is_preferred_to_a_learned_route_and_to_a_blackhole_of_its_address() {
+    in_netns(|| {
+        veth("eth0", "peer0", &["192.0.2.1/24"]);
+        veth("calia", "pa", &[]);
+        let mut told = Told::program();
+        assert_eq!(told.rig.blackholes(&["10.65.0.2/32"]), vec![]);
+        told.rig.learn("10.65.0.3/32", &["192.0.2.9"]);
+        let failed = told.tell(&[("a", Some(workload("calia", &["10.65.0.2/32", "10.65.0.3/32"])))]);
+        assert_eq!(failed, BTreeMap::new());
+        for addr in ["10.65.0.2", "10.65.0.3"] {
+            assert!(ip(&format!("route get {addr}")).contains("dev calia"), "{addr}");
+        }
+        // Neither table takes the other's for a stray.
+        told.rig.sweep();
+        assert!(ip("route show dev calia").contains("10.65.0.2"));
+        told.tell(&[("a", None)]);
+        assert!(ip("route get 10.65.0.3").contains("192.0.2.9"));
+        told.rig.stop();
+    });
+}
+
+#[test]
+fn a_restart_writes_nothing_that_was_right_and_removes_what_went_meanwhile() {
+    in_netns(|| {
+        veth("calia", "pa", &[]);
+        veth("calib", "pb", &[]);
+        let mut told = Told::program();
+        let with_mac = |interface: &str, nets: &[&str]| {
+            let mut w = workload(interface, nets);
+            w.mac = Some("02:00:00:00:00:01".parse().unwrap());
+            w
+        };
+        let one = with_mac("calia", &["10.65.0.2/32", "fd00:65::2/128"]);
+        let two = with_mac("calib", &["10.65.0.3/32", "10.65.0.4/32"]);
+        told.tell(&[("a", Some(one.clone())), ("b", Some(two.clone()))]);
+        told.rig.stop();
+        let all = || ip("route show") + &ip("-6 route show") + &ip("neigh show nud permanent");
+        let before = all();
+        let monitor = Monitor::start();
+        let mut told = Told::program();
+        assert_eq!(told.rig.started, (0, 0), "learned routes are counted, not these");
+        assert_eq!(all(), before, "nothing is touched before policy has spoken");
+        assert_eq!(told.tell(&[("a", Some(one.clone())), ("b", Some(two))]), BTreeMap::new());
+        told.rig.sweep();
+        assert_eq!((told.rig.writes(), monitor.stop()), (0, String::new()));
+        assert_eq!(all(), before);
+        told.rig.stop();
+        let mut told = Told::program();
+        told.tell(&[("a", Some(one)), ("b", Some(with_mac("calib", &["10.65.0.3/32"])))]);
+        assert!(!all().contains("10.65.0.4"), "{}", all());
+        assert!(ip("neigh show nud permanent").contains("10.65.0.3"));
+        told.rig.stop();
+    });
+}
+
+#[test]
+fn observing_tells_the_difference_and_writes_nothing() {
+    in_netns(|| {
+        veth("calia", "pa", &[]);
+        ip("route add 10.65.0.9 dev calia scope link");
+        let before = ip("route show");
+        let mut observe = options(Mode::Observe);
+        observe.grace = Duration::ZERO;
+        let mut told = Told::start(&observe);
+        let mut one = workload("calia", &["10.65.0.2/32"]);
+        one.mac = Some("02:00:00:00:00:01".parse().unwrap());
+        assert_eq!(told.tell(&[("a", Some(one))]), BTreeMap::new());
+        let drift = told.rig.ask(|v| v.drift(9));
+        assert_eq!(
+            drift.first,
+            [
+                "10.65.0.2/32: route to calia missing",
+                "10.65.0.2: neighbour on calia missing",
+                "10.65.0.9/32: route to calia, not wanted",
+                "calia: sysctls are not as wanted, or not read yet",
+            ]
+        );
+        assert_eq!((ip("route show"), ip("neigh show nud permanent")), (before, String::new()));
+        assert_eq!((sysctl("ipv4/conf/calia/proxy_arp"), told.rig.writes()), ("0".to_owned(), 0));
+        told.rig.stop();
+    });
+}
+
+#[test]
+fn loose_reverse_path_filtering_is_told_unless_it_is_to_be_ignored() {
+    in_netns(|| {
+        std::fs::write("/proc/sys/net/ipv4/conf/all/rp_filter", "2").unwrap();
+        let mut told = Told::program();
+        told.serial = 1;
+        let send = |told: &mut Told, ignore: bool| {
+            told.serial += 1;
+            told.rig.send(ToKernel::Policy(Box::new(PolicyChange {
+                serial: told.serial,
+                change: ChangeId(told.serial),
+                delta: RulesetDelta::default(),
+                globals: Some(Arc::new(Globals { ignore_loose_rpf: ignore, ..globals() })),
+            })));
+        };
+        let troubles = |told: &Told| {
+            told.rig.ask(|_| ());
+            let facts = told.rig.drain();
+            facts
+                .iter()
+                .filter(|f| matches!(f, KernelFact::Trouble(t) if t.contains("IgnoreLooseRPF")))
+                .count()
+        };
+        send(&mut told, true);
+        assert_eq!(troubles(&told), 0);
+        send(&mut told, false);
+        assert_eq!(troubles(&told), 1);
+        send(&mut told, false);
+        assert_eq!(troubles(&told), 0, "once");
+        told.rig.stop();
+    });
+}
+
+/// How many connections the tracker knows.
+fn connections() -> String {
+    std::fs::read_to_string("/proc/thread-self/net/nf_conntrack")
+        .unwrap_or_default()
+        .lines()
+        .map(|line| line.split_whitespace().skip(2).collect::<Vec<_>>().join(" ") + "\n")
+        .collect()
+}
+
+#[test]
+fn connections_of_an_address_that_was_left_are_deleted() {
+    in_netns(|| {
+        // Anything that looks at the state of connections makes the kernel track them.
+        if !try_ip("netns exec nothing true").1.is_empty() && !track() {
+            assert!(std::env::var_os("CI").is_none(), "the kernel does not track connections in CI");
+            eprintln!("skipped: no way to make the kernel track connections");
+            return;
+        }
+        let (a, b) = (Pod::new("calia"), Pod::new("calib"));
+        a.up("10.65.0.2", None);
+        b.up("10.65.0.3", None);
+        veth("eth0", "peer0", &["192.0.2.1/24"]);
+        let mut told = Told::program();
+        told.tell(&[
+            ("a", Some(workload("calia", &["10.65.0.2/32"]))),
+            ("b", Some(workload("calib", &["10.65.0.3/32"]))),
+        ]);
+        assert!(a.pings("192.0.2.1") && b.pings("192.0.2.1"));
+        assert!(connections().contains("src=10.65.0.2") && connections().contains("src=10.65.0.3"));
+        told.tell(&[("a", None)]);
+        eventually("its connections go", PATIENCE, || !connections().contains("10.65.0.2"));
+        assert!(connections().contains("src=10.65.0.3"), "others' stay");
+        // A moved address: its new holder does not inherit.
+        told.tell(&[("b", Some(workload("calia", &["10.65.0.3/32"])))]);
+        assert!(!connections().contains("10.65.0.3"), "gone before the address leads elsewhere");
+        told.rig.stop();
+    });
+}
+
+/// Makes the kernel track connections in this namespace.
+fn track() -> bool {
+    false
+}
