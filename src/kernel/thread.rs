@@ -206,11 +206,8 @@ impl Thread {
         let generation = intent.generation;
         let change = intent.change;
         let has_v6 = intent.view.node_v6.is_some() || intent.blackholes.keys().any(|p| !p.is_v4());
-        if self.state.mode == Mode::Program && has_v6 && !self.forwards_v6 {
-            self.forwards_v6 = true;
-            if let Err(text) = sysctl::forward_v6() {
-                (self.sink)(KernelFact::Trouble(text));
-            }
+        if has_v6 {
+            self.forward_v6();
         }
         if self.state.mode == Mode::Program {
             self.acks.expect(self.state.intent.as_deref(), &intent, &self.state.table);
@@ -224,6 +221,16 @@ impl Thread {
         let micros = micros_since(begin);
         (self.sink)(KernelFact::Applied { generation, change, failed, acknowledged, micros });
         Ok(())
+    }
+
+    /// Forwards IPv6 from now on.
+    pub(super) fn forward_v6(&mut self) {
+        if self.state.mode == Mode::Program
+            && !std::mem::replace(&mut self.forwards_v6, true)
+            && let Err(text) = sysctl::forward_v6()
+        {
+            (self.sink)(KernelFact::Trouble(text));
+        }
     }
 
     fn failed_blackholes(&self) -> Vec<(Cidr, String)> {

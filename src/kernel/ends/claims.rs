@@ -7,32 +7,45 @@ use tortie_config::key::EndpointKey;
 
 /// Endpoints by the prefixes that they ask for.
 #[derive(Debug, Default)]
-pub(super) struct Claims(FxHashMap<Cidr, SmallVec<[EndpointKey; 1]>>);
+pub(super) struct Claims {
+    keys: FxHashMap<Cidr, SmallVec<[EndpointKey; 1]>>,
+    v4_and_v6: [usize; 2],
+}
 
 impl Claims {
     pub(super) fn add(&mut self, prefix: Cidr, key: &EndpointKey) {
-        let keys = self.0.entry(prefix).or_default();
-        if !keys.contains(key) {
+        let keys = self.keys.entry(prefix).or_default();
+        if keys.is_empty() {
+            keys.push(key.clone());
+            self.count(&prefix, |n| n + 1);
+        } else if !keys.contains(key) {
             keys.push(key.clone());
         }
     }
 
     pub(super) fn remove(&mut self, prefix: &Cidr, key: &EndpointKey) {
-        if let Some(keys) = self.0.get_mut(prefix) {
+        if let Some(keys) = self.keys.get_mut(prefix) {
             keys.retain(|k| k != key);
             if keys.is_empty() {
-                self.0.remove(prefix);
+                self.keys.remove(prefix);
+                self.count(prefix, |n| n.saturating_sub(1));
             }
         }
     }
 
     /// Who asks for a prefix, in no order.
     pub(super) fn of(&self, prefix: &Cidr) -> &[EndpointKey] {
-        self.0.get(prefix).map_or(&[], SmallVec::as_slice)
+        self.keys.get(prefix).map_or(&[], SmallVec::as_slice)
     }
 
-    /// Whether any IPv4 prefix is asked for.
-    pub(super) fn any_v4(&self) -> bool {
-        self.0.keys().any(Cidr::is_v4)
+    /// Whether any prefix of this family is asked for.
+    pub(super) fn any(&self, v4: bool) -> bool {
+        self.v4_and_v6.get(usize::from(!v4)).is_some_and(|count| *count > 0)
+    }
+
+    fn count(&mut self, prefix: &Cidr, change: impl FnOnce(usize) -> usize) {
+        if let Some(count) = self.v4_and_v6.get_mut(usize::from(!prefix.is_v4())) {
+            *count = change(*count);
+        }
     }
 }

@@ -238,6 +238,11 @@ impl Ends {
         }
     }
 
+    /// Whether an active endpoint has an IPv6 address.
+    pub(in crate::kernel) fn has_v6(&self) -> bool {
+        self.claims.any(false)
+    }
+
     /// What failed is tried again.
     pub(in crate::kernel) fn retry(&mut self) {
         self.gateway_refused = None;

@@ -138,7 +138,7 @@ impl Ends {
         let (ifindex, lo) = self.known.link_named("lo")?;
         let prefix = Cidr::host(IpAddr::V4(GATEWAY));
         let there = lo.routes.get(&(prefix, 0)).filter(|route| route.protocol == self.protocol);
-        let wanted = unreachable && lo.up && self.claims.any_v4();
+        let wanted = unreachable && lo.up && self.claims.any(true);
         match there {
             None if wanted => Some(Work::PutRoute { ifindex, prefix }),
             Some(route) if !wanted && self.told => {
