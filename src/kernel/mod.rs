@@ -30,6 +30,7 @@ mod netlink;
 mod nexthop;
 mod nft;
 mod objects;
+mod off;
 mod plan;
 #[cfg(test)]
 mod plan_tests;
@@ -148,7 +149,7 @@ pub fn spawn(options: &Options, sink: Sink) -> io::Result<KernelHandle> {
     let (sender, inbox) = mpsc::sync_channel(INBOX);
     if options.mode == Mode::Off {
         let state = thread::blank(options, false);
-        let kernel = start("kernel", move || thread::run_off(&inbox, sink, &state))?;
+        let kernel = start("kernel", move || off::run_off(&inbox, sink, &state))?;
         return Ok(KernelHandle { sender, stop_watch: None, threads: vec![kernel] });
     }
     let writer = netlink::Socket::open()?;

@@ -1,7 +1,6 @@
 //! The kernel thread: the only writer. It takes messages, lets `state.rs` draw the conclusions, sends what `plan.rs`
 //! makes of them, and answers with facts.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -10,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
 use tortie_config::Cidr;
-use tortie_config::key::EndpointKey;
 
 use super::acks::Acks;
 use super::api::{KernelFact, KernelIntent, LearnedChange, Mode, ToKernel};
@@ -26,7 +24,7 @@ use super::table::{Known, Table, Want};
 use super::view::KernelView;
 use super::watch::Mailbox;
 use super::{Sink, dump, sysctl, tunnel};
-use crate::routing::{ChangeId, TunnelIntent};
+use crate::routing::TunnelIntent;
 
 /// Checks of the tunnel device while one is wanted, besides events.
 const TUNNEL_EVERY: Duration = Duration::from_secs(1);
@@ -549,48 +547,8 @@ pub(super) fn micros_since(begin: Instant) -> u64 {
     u64::try_from(begin.elapsed().as_micros()).unwrap_or(u64::MAX)
 }
 
-fn newest(batch: &[LearnedChange]) -> crate::routing::ChangeId {
+pub(super) fn newest(batch: &[LearnedChange]) -> crate::routing::ChangeId {
     batch.iter().map(|c| c.change).max().unwrap_or_default()
-}
-
-/// Answers for a pure speaker: every next hop is reachable, everything is applied at once.
-pub(super) fn run_off(inbox: &Receiver<ToKernel>, mut sink: Sink, view: &State) {
-    sink(KernelFact::Started { routes_v4: 0, routes_v6: 0, blackholes: [0; 2] });
-    while let Ok(message) = inbox.recv() {
-        match message {
-            ToKernel::Intent(intent) => sink(KernelFact::Applied {
-                generation: intent.generation,
-                change: intent.change,
-                failed: Vec::new(),
-                acknowledged: Vec::new(),
-                micros: 0,
-            }),
-            ToKernel::Policy(policy) => sink(KernelFact::Enforced {
-                serial: policy.serial,
-                change: policy.change,
-                failed: BTreeMap::new(),
-                micros: 0,
-            }),
-            ToKernel::Learned(batch) => sink(KernelFact::Learned {
-                change: newest(&batch),
-                prefixes: batch.len(),
-                written: 0,
-                deleted: 0,
-                failed: Vec::new(),
-                sample: Vec::new(),
-                micros: 0,
-            }),
-            ToKernel::Track(addr) => sink(KernelFact::NextHop(addr, Some(reachable(addr)))),
-            ToKernel::SweepStale => sink(KernelFact::Swept(0)),
-            ToKernel::Query(question) => question(&KernelView { state: view, rules: None }),
-            ToKernel::Untrack(_) | ToKernel::Watched(_) => {}
-            ToKernel::Stop => return,
-        }
-    }
-}
-
-fn reachable(_: IpAddr) -> crate::routing::Resolved {
-    crate::routing::Resolved { ifindex: 0, gateway: None, metric: 0 }
 }
 
 /// Whether the kernel has nexthop objects: tried, not guessed from a version.

@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 use super::super::api::{KernelFact, Mode};
 use super::super::dump;
 use super::super::netlink::{Refusal, Socket};
+use super::super::plan::Surroundings;
 use super::super::resolve::Picture;
 use super::super::route::{self, Leg, RTN_UNICAST, Route};
 use super::super::state::State;
@@ -211,7 +212,10 @@ fn send(state: &mut State, writer: &mut Socket, works: &[Work]) -> io::Result<()
                     counters.ops_ok += 1;
                     show(work, protocol, ends, picture);
                 }
-                Err(_) => counters.ops_failed += 1,
+                Err(refusal) => {
+                    counters.ops_failed += 1;
+                    ends.doubtful |= refusal.code == libc::EEXIST && !is_explained(work, ends, picture);
+                }
             }
             ends.settle(work, &result);
         },
@@ -262,6 +266,13 @@ fn show(work: &Work, own: u8, ends: &Ends, picture: &mut Picture) {
         }
         _ => {}
     }
+}
+
+/// Whether a route is known that is in the way of this one.
+fn is_explained(work: &Work, ends: &Ends, picture: &Picture) -> bool {
+    let Work::PutRoute { prefix, .. } = work else { return false };
+    let metric = metric_of(prefix);
+    !ends.known.spot(*prefix, metric).is_empty() || picture.in_the_way(prefix, metric).is_some()
 }
 
 fn set_sysctls(state: &mut State, work: &Work) {

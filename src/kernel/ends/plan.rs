@@ -259,7 +259,7 @@ impl Ends {
             _ => {}
         }
         if let Err(refusal) = result {
-            self.doubtful |= matches!(refusal.code, 0 | libc::EEXIST);
+            self.doubtful |= refusal.code == 0;
             self.refuse(work, refusal);
         }
     }
