@@ -1,0 +1,180 @@
+//! A host with workloads and an outside, each in a network namespace of its own, and sockets to put packets in and to see
+//! where they come out.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read;
+use std::net::SocketAddr;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+use socket2::{Domain, Protocol, Socket, Type};
+use tortie::policy::Packet;
+use tortie::policy::path::Place;
+
+use crate::netns::{in_netns_kept, ip};
+use crate::packets;
+
+/// Interfaces of the host: workloads 1 to 3, one that no endpoint has, and the outside.
+pub(crate) const INTERFACES: [&str; 5] = ["cali1", "cali2", "cali3", "cali9", "eth0"];
+/// What each of them routes to. The outside also has the rest of the world.
+pub(crate) const NETS: [(&str, &[&str]); 5] = [
+    ("cali1", &["10.65.0.1/32", "fd00:65::1/128"]),
+    ("cali2", &["10.65.0.2/32", "10.65.0.22/32", "fd00:65::2/128"]),
+    ("cali3", &["10.65.0.3/32", "10.65.3.0/28", "fd00:65::3/128", "fd00:65:3::/112"]),
+    ("cali9", &["10.65.0.9/32", "fd00:65::9/128"]),
+    ("eth0", &["192.0.2.0/24", "198.51.100.0/24", "2001:db8::/64"]),
+];
+pub(crate) const HOST: [&str; 2] = ["192.0.2.1", "2001:db8::1"];
+
+/// Protocols that are listened to on the host.
+const HEARD: [(bool, &[u8]); 2] =
+    [(true, &[1, 4, 6, 17, 47, 89, 132, 136]), (false, &[6, 17, 47, 58, 89, 132, 136])];
+
+/// Sockets of one namespace.
+struct Side {
+    sends: [Socket; 2],
+    hears: Vec<Socket>,
+}
+
+pub(crate) struct Net {
+    sides: BTreeMap<Place, Side>,
+}
+
+fn raw(v4: bool, protocol: u8) -> Socket {
+    let domain = if v4 { Domain::IPV4 } else { Domain::IPV6 };
+    let socket = Socket::new(domain, Type::RAW, Some(Protocol::from(i32::from(protocol)))).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    socket
+}
+
+fn sends() -> [Socket; 2] {
+    // Raw of "any protocol": the header is ours.
+    [raw(true, 255), raw(false, 255)]
+}
+
+/// A namespace behind `interface`, with a default route and the sockets of everything that comes.
+fn far(interface: &str, index: usize) -> Side {
+    let (sender, sides) = channel();
+    let moved = format!("far{index}");
+    ip(&format!("link add {interface} address 02:00:00:00:02:0{index} type veth peer name {moved}"));
+    let (told, path) = in_netns_kept(move || {
+        for line in [
+            format!("link set {moved} name eth0"),
+            format!("link set eth0 address 02:00:00:00:01:0{index} up"),
+            "route add default dev eth0 scope link".to_owned(),
+            "-6 route add default dev eth0".to_owned(),
+        ] {
+            ip(&line);
+        }
+        // All that would be asked for on the way out has one answer.
+        for addr in ["192.0.2.1", "2001:db8::1"]
+            .into_iter()
+            .chain(NETS.iter().flat_map(|(_, nets)| nets.iter().copied()))
+        {
+            let addr = addr.split('/').next().unwrap();
+            ip(&format!("neighbour replace {addr} lladdr 02:00:00:00:02:0{index} nud permanent dev eth0"));
+        }
+        for addr in crate::generate::ADDRESSES {
+            ip(&format!("neighbour replace {addr} lladdr 02:00:00:00:02:0{index} nud permanent dev eth0"));
+        }
+        let all = Protocol::from(i32::from(3u16.to_be()));
+        let hears = Socket::new(Domain::PACKET, Type::RAW, Some(all)).unwrap();
+        hears.set_nonblocking(true).unwrap();
+        sender.send(Side { sends: sends(), hears: vec![hears] }).unwrap();
+    });
+    ip(&format!("link set far{index} netns {path}"));
+    ip(&format!("link set {interface} up"));
+    told.send(()).unwrap();
+    sides.recv_timeout(Duration::from_secs(10)).unwrap()
+}
+
+impl Net {
+    pub(crate) fn make() -> Self {
+        for (file, value) in [
+            ("ipv4/ip_forward", "1"),
+            ("ipv4/conf/all/rp_filter", "0"),
+            ("ipv4/conf/default/rp_filter", "0"),
+            ("ipv4/conf/all/send_redirects", "0"),
+            ("ipv6/conf/all/forwarding", "1"),
+            ("ipv6/icmp/echo_ignore_all", "1"),
+            ("ipv6/conf/all/accept_dad", "0"),
+            ("ipv6/conf/default/accept_dad", "0"),
+        ] {
+            std::fs::write(format!("/proc/sys/net/{file}"), value).unwrap();
+        }
+        let mut sides = BTreeMap::new();
+        for (index, interface) in INTERFACES.iter().enumerate() {
+            sides.insert(Place::Interface((*interface).into()), far(interface, index + 1));
+        }
+        ip("address add 192.0.2.1/24 dev eth0");
+        ip("address add 2001:db8::1/64 dev eth0 nodad");
+        for (index, (interface, nets)) in NETS.iter().enumerate() {
+            for net in *nets {
+                if *interface != "eth0" {
+                    ip(&format!("route add {net} dev {interface}"));
+                }
+            }
+            for addr in crate::generate::ADDRESSES {
+                ip(&format!(
+                    "neighbour replace {addr} lladdr 02:00:00:00:01:0{} nud permanent dev {interface}",
+                    index + 1
+                ));
+            }
+        }
+        ip("route add 198.51.100.0/24 dev eth0");
+        let hears = HEARD.iter().flat_map(|(v4, protocols)| protocols.iter().map(|p| raw(*v4, *p))).collect();
+        sides.insert(Place::Host, Side { sends: sends(), hears });
+        Self { sides }
+    }
+
+    /// Connection tracking believes the wrong checksums. Its sysctl is there when the first rule asks for it.
+    pub(crate) fn believe_checksums() {
+        std::fs::write("/proc/sys/net/netfilter/nf_conntrack_checksum", "0").unwrap();
+    }
+
+    /// Puts a packet in at a place.
+    pub(crate) fn send(&self, from: &Place, packet: &Packet, number: u32) {
+        let Some(side) = self.sides.get(from) else { panic!("nobody is at {from:?}") };
+        let bytes = packets::bytes(packet, number);
+        let to = SocketAddr::new(packet.dst, 0);
+        let sent = side.sends[usize::from(packet.dst.is_ipv6())].send_to(&bytes, &to.into());
+        match sent {
+            Ok(_) => {}
+            // Of the host's own packets the kernel says when they are dropped.
+            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {}
+            Err(error) => panic!("{packet:?} from {from:?}: {error}"),
+        }
+    }
+
+    /// What came out where, until all of `wanted` did and a little longer, for what should not have.
+    pub(crate) fn seen(
+        &mut self,
+        sent: &BTreeMap<u32, Place>,
+        wanted: usize,
+    ) -> BTreeMap<u32, BTreeSet<Place>> {
+        let mut seen: BTreeMap<u32, BTreeSet<Place>> = BTreeMap::new();
+        let mut until = Instant::now() + Duration::from_secs(2);
+        let mut complete = false;
+        while Instant::now() < until {
+            for (place, side) in &mut self.sides {
+                for socket in &mut side.hears {
+                    let mut buffer = [0; 2048];
+                    while let Ok(len) = socket.read(&mut buffer) {
+                        let number = packets::number(&buffer[..len]);
+                        // The sniffer of a namespace hears its own packets, too.
+                        if let Some(number) = number.filter(|n| sent.get(n).is_some_and(|from| from != place))
+                        {
+                            seen.entry(number).or_default().insert(place.clone());
+                        }
+                    }
+                }
+            }
+            if !complete && seen.len() >= wanted {
+                complete = true;
+                until = Instant::now() + Duration::from_millis(20);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        seen
+    }
+}
