@@ -17,6 +17,8 @@ pub(in crate::kernel) mod encode;
 mod encode_rule;
 mod encode_set;
 mod firewall;
+#[cfg(test)]
+pub(in crate::kernel) mod interpret;
 pub(in crate::kernel) mod ir;
 mod proto;
 pub(in crate::kernel) mod render;

@@ -1,7 +1,7 @@
 //! Endpoints as elements of maps: which interface goes to which chains, and what it may send from.
 //!
-//! Of several workload endpoints that claim one interface the one with the smallest key counts, as it does for host
-//! endpoints.
+//! Of several workload endpoints that claim one interface an active one counts before others, then the one with the
+//! smallest key.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,17 +10,17 @@ use tortie_config::Cidr;
 use tortie_config::key::EndpointKey;
 
 use super::super::ir::{SetKey, SetValue};
+use super::Renderer;
 use super::maps::Map;
 use super::node::{Denied, Fixed, Node, Usage};
 use super::ranges::uncovered;
-use super::{Renderer, nat};
 use crate::policy::{Direction, EndpointPolicy, Globals, HostInterfaces, HostPolicy, WorkloadPolicy};
 
 /// Who claims interfaces, and who has them.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Ends {
-    /// By workload interface: the endpoints that name it.
-    claims: BTreeMap<Box<str>, BTreeSet<EndpointKey>>,
+    /// By workload interface: the endpoints that name it; `true`: inactive.
+    claims: BTreeMap<Box<str>, BTreeSet<(bool, EndpointKey)>>,
     /// By workload interface: what is in the table.
     placed: BTreeMap<Box<str>, Arc<EndpointPolicy>>,
     hosts: HostInterfaces,
@@ -53,7 +53,7 @@ impl Ends {
         if let Some(EndpointPolicy::Workload(workload)) = before {
             let interface: Box<str> = workload.interface.as_str().into();
             if let Some(claims) = self.claims.get_mut(&interface) {
-                claims.remove(key);
+                claims.remove(&(!workload.active, key.clone()));
                 if claims.is_empty() {
                     self.claims.remove(&interface);
                 }
@@ -62,7 +62,7 @@ impl Ends {
         }
         if let Some(EndpointPolicy::Workload(workload)) = now {
             let interface: Box<str> = workload.interface.as_str().into();
-            self.claims.entry(interface.clone()).or_default().insert(key.clone());
+            self.claims.entry(interface.clone()).or_default().insert((!workload.active, key.clone()));
             touched.workloads.insert(interface);
         }
         touched.hosts.extend(self.interfaces.get(key).into_iter().flatten().cloned());
@@ -70,10 +70,12 @@ impl Ends {
 
     /// Host endpoints govern other interfaces than before.
     pub(super) fn hosts(&mut self, hosts: &HostInterfaces, touched: &mut Touched) {
-        let differs = |a: &HostInterfaces, (name, key): (&Box<str>, &EndpointKey)| a.get(name) != Some(key);
-        let names = |(name, _): (&Box<str>, &EndpointKey)| name.clone();
-        touched.hosts.extend(hosts.iter().filter(|entry| differs(&self.hosts, *entry)).map(names));
-        touched.hosts.extend(self.hosts.iter().filter(|entry| differs(hosts, *entry)).map(names));
+        let mut differing = |of: &HostInterfaces, from: &HostInterfaces| {
+            let others = of.iter().filter(|(name, key)| from.get(*name) != Some(*key));
+            touched.hosts.extend(others.map(|(name, _)| name.clone()));
+        };
+        differing(hosts, &self.hosts);
+        differing(&self.hosts, hosts);
         self.hosts = hosts.clone();
         self.interfaces.clear();
         for (name, key) in hosts {
@@ -94,7 +96,6 @@ impl Renderer {
         let Some(policy) = self.ends.placed.remove(interface) else { return };
         let EndpointPolicy::Workload(workload) = &*policy else { return };
         self.sources(interface, workload, false);
-        nat::count(self, workload, false, globals);
         for map in [Map::RawInterfaces, Map::FromWorkload, Map::ToWorkload] {
             self.point(map, interface, None, globals);
         }
@@ -102,18 +103,16 @@ impl Renderer {
 
     /// Brings a workload interface up to date.
     pub(super) fn place_workload(&mut self, interface: &str, globals: &Globals) {
-        let key = self.ends.claims.get(interface).and_then(BTreeSet::first);
-        let policy = key.and_then(|key| self.ruleset.endpoints.get(key)).cloned();
+        let claim = self.ends.claims.get(interface).and_then(BTreeSet::first);
+        let policy = claim.and_then(|(_, key)| self.ruleset.endpoints.get(key)).cloned();
         let Some(policy) = policy else { return self.unplace_workload(interface, globals) };
         let EndpointPolicy::Workload(workload) = &*policy else { return };
         if let Some(before) = self.ends.placed.insert(interface.into(), Arc::clone(&policy))
             && let EndpointPolicy::Workload(before) = &*before
         {
             self.sources(interface, before, false);
-            nat::count(self, before, false, globals);
         }
         self.sources(interface, workload, true);
-        nat::count(self, workload, true, globals);
         let to = |node: Node| if workload.active { node } else { Node::Denied(Denied::Inactive) };
         let stages =
             |of: &crate::policy::Stages, direction| Node::Stages { of: of.clone(), direction, host: false };

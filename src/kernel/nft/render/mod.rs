@@ -34,6 +34,8 @@ use crate::policy::{ChainId, Globals, HostInterfaces, Ruleset, RulesetDelta};
 mod base;
 mod chains;
 mod ends;
+#[cfg(test)]
+mod laws;
 mod maps;
 mod names;
 mod nat;
@@ -42,7 +44,11 @@ mod ranges;
 mod rules;
 mod sets;
 mod stages;
+#[cfg(test)]
+mod tests;
 mod wanted;
+#[cfg(test)]
+mod worlds;
 
 use self::ends::{Ends, Touched};
 use self::maps::Map;
@@ -112,6 +118,8 @@ impl Renderer {
                 Some(endpoint) => self.ruleset.endpoints.insert(key.clone(), Arc::clone(endpoint)),
                 None => self.ruleset.endpoints.remove(key),
             };
+            self.nat.count(before.as_deref(), false, &mut self.wanted);
+            self.nat.count(endpoint.as_deref(), true, &mut self.wanted);
             self.ends.endpoint(key, before.as_deref(), endpoint.as_deref(), &mut touched);
         }
         if let Some(hosts) = hosts {
@@ -241,9 +249,15 @@ impl Renderer {
         }
         for v4 in [true, false] {
             let on = v4 || globals.ipv6;
-            for map in [Map::From { v4 }, Map::Dnat { v4 }, Map::Hairpin { v4 }] {
+            let [inward, outward] = if on { self.nat.all(v4) } else { Default::default() };
+            let sets = [
+                (Map::From { v4 }, BTreeMap::new()),
+                (Map::Dnat { v4 }, inward),
+                (Map::Hairpin { v4 }, outward),
+            ];
+            for (map, elements) in sets {
                 if on != self.wanted.has_set(map.text()) {
-                    self.fixed_set(map, on.then(BTreeMap::new));
+                    self.fixed_set(map, on.then_some(elements));
                 }
             }
             let nets = |nets: &BTreeSet<Cidr>| {
