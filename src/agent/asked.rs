@@ -6,12 +6,14 @@ use std::sync::Arc;
 
 use super::backend::{Ask, Live, busy};
 use super::core::Core;
+use super::packet::{self, Asked};
 use super::picture::{Offline, Picture};
 use super::status::mode_name;
 use crate::model::Model;
+use crate::policy::path::Half;
 use crate::policy::{EndpointPolicy, Source};
 use crate::serve::api::{ApiError, List};
-use crate::serve::policy::{Endpoint, EndpointDetail, Policy, PolicyDetail, PolicyStatus};
+use crate::serve::policy::{Endpoint, EndpointDetail, Policy, PolicyDetail, PolicyStatus, Trace, TraceQuery};
 
 /// Something to be asked on the core's thread.
 pub(super) struct CoreQuestion(pub(super) Box<dyn FnOnce(&Core) + Send>);
@@ -97,6 +99,34 @@ impl Live {
             }
             Taken::Nothing => Err(busy("the store has not been read yet")),
         }
+    }
+
+    /// What becomes of a packet: as the store has it, and with `kernel` this host's part of it as the kernel thread has it.
+    pub(super) async fn explain(&self, query: TraceQuery, kernel: bool) -> Result<Trace, ApiError> {
+        let (asked, model, globals) = self
+            .picture(move |picture| {
+                let asked = Asked::read(picture, &query)?;
+                Ok((asked, picture.model.clone(), Arc::new(picture.globals.clone())))
+            })
+            .await?;
+        // Rules of other hosts are made from the whole cluster: not on the core's thread.
+        let work = move || asked.follow(&model).map(|found| (asked, found));
+        let (asked, found) =
+            tokio::task::spawn_blocking(work).await.map_err(|_| busy("the agent is stopping"))??;
+        if !kernel {
+            let walked = found.halves.iter().map(|half| packet::stored(&self.node, half)).collect();
+            return Ok(asked.answer(&found, walked, false));
+        }
+        let node = self.node.clone();
+        self.kernel(move |view| {
+            let walk = |half: &Half| match half.host == node && !half.outer {
+                true => packet::live(view, &node, &globals, half),
+                false => packet::stored(&node, half),
+            };
+            let walked = found.halves.iter().map(walk).collect();
+            asked.answer(&found, walked, true)
+        })
+        .await
     }
 
     pub(super) async fn list_endpoints(&self, all: bool) -> Result<List<Endpoint>, ApiError> {

@@ -20,7 +20,7 @@ use crate::serve::api::{
     ApiError, Applied, AppliedRequest, BgpRoute, Done, DrainRequest, Event, KernelRouteRow, List, Peer,
     PeerRange, Problem, ResetRequest, RouteGet, Status,
 };
-use crate::serve::policy::{Endpoint, EndpointDetail, Policy, PolicyDetail};
+use crate::serve::policy::{Endpoint, EndpointDetail, Policy, PolicyDetail, Trace, TraceQuery};
 use crate::serve::{Backend, OctetStream, RouteQuery};
 use crate::speaker::{SpeakerHandle, SpeakerView, ToSpeaker};
 
@@ -105,7 +105,7 @@ impl Live {
         self.speaker.load_full().ok_or_else(|| busy("the speaker has not started yet"))
     }
 
-    async fn kernel<T: Send + 'static>(
+    pub(super) async fn kernel<T: Send + 'static>(
         &self,
         question: impl FnOnce(&KernelView<'_>) -> T + Send + 'static,
     ) -> Result<T, ApiError> {
@@ -357,6 +357,10 @@ impl Backend for Live {
 
     async fn policies(&self, all: bool) -> Result<List<Policy>, ApiError> {
         self.list_policies(all).await
+    }
+
+    async fn trace(&self, query: TraceQuery, kernel: bool) -> Result<Trace, ApiError> {
+        self.explain(query, kernel).await
     }
 
     async fn policy(&self, name: String) -> Result<PolicyDetail, ApiError> {

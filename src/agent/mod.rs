@@ -34,6 +34,7 @@ mod logging;
 mod metrics;
 mod mrt;
 mod options;
+mod packet;
 mod picture;
 mod presence;
 mod recorder;
@@ -44,6 +45,7 @@ mod station;
 mod status;
 mod story;
 mod teller;
+mod trace;
 mod turn;
 
 pub use heap::Heap;

@@ -2,17 +2,21 @@
 //! make the same answers from it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use tortie_config::Resource;
 use tortie_config::key::{EndpointKey, Key, ProfilePart};
 use tortie_config::resource::{self, PolicyTypes};
 
 use super::enforce::Policy as Enforced;
+use super::packet::{self, Asked};
 use crate::kernel::EndpointCondition;
 use crate::model::{Model, Part};
 use crate::policy::{Chain, ChainId, Direction, EndpointPolicy, Globals, Ruleset, Source, Stages};
 use crate::serve::api::ApiError;
-use crate::serve::policy::{ChainRules, Endpoint, EndpointDetail, Policy, PolicyDetail, Stage};
+use crate::serve::policy::{
+    ChainRules, Endpoint, EndpointDetail, Policy, PolicyDetail, Stage, Trace, TraceQuery,
+};
 use crate::store::Snapshot;
 
 /// More candidates than this are not listed.
@@ -37,7 +41,8 @@ pub struct Picture<'a> {
 #[derive(Debug)]
 pub struct Offline {
     model: Model,
-    policy: Enforced,
+    ruleset: Ruleset,
+    globals: Arc<Globals>,
 }
 
 impl Offline {
@@ -50,8 +55,19 @@ impl Offline {
     }
 
     pub(super) fn from_model(model: Model) -> Self {
-        let policy = Enforced::of(&model);
-        Self { model, policy }
+        let Enforced { ruleset, globals, .. } = Enforced::of(&model);
+        Self { model, ruleset, globals }
+    }
+
+    /// What becomes of a packet, with the rules of every host that it meets.
+    ///
+    /// # Errors
+    /// When an end is not known or the packet cannot be.
+    pub fn trace(&self, query: &TraceQuery) -> Result<Trace, ApiError> {
+        let asked = Asked::read(&self.picture(), query)?;
+        let found = asked.follow(&self.model)?;
+        let walked = found.halves.iter().map(|half| packet::stored(self.model.node(), half)).collect();
+        Ok(asked.answer(&found, walked, false))
     }
 
     /// For questions.
@@ -59,8 +75,8 @@ impl Offline {
     pub fn picture(&self) -> Picture<'_> {
         Picture {
             model: &self.model,
-            ruleset: &self.policy.ruleset,
-            globals: &self.policy.globals,
+            ruleset: &self.ruleset,
+            globals: &self.globals,
             conditions: None,
             failed: None,
         }
@@ -462,7 +478,7 @@ fn interface(value: &Resource) -> Option<&str> {
     }
 }
 
-fn addresses_of(value: &Resource) -> impl Iterator<Item = tortie_config::Cidr> {
+pub(super) fn addresses_of(value: &Resource) -> impl Iterator<Item = tortie_config::Cidr> {
     let (nets, addrs) = match value {
         Resource::WorkloadEndpoint(workload) => (Some(workload.nets().copied()), None),
         Resource::HostEndpoint(host) => (None, Some(host.addrs().map(tortie_config::Cidr::host))),

@@ -37,15 +37,16 @@ pub(super) async fn run(context: &Context, command: &EndpointCommand) -> Result<
     match command {
         EndpointCommand::List { all, source } => {
             let list: List<Endpoint> = source
-                .ask(context, &format!("/v1/endpoints?all={all}"), |picture| {
-                    Ok(offline::list("EndpointList", picture, picture.endpoints(*all)))
+                .ask(context, &format!("/v1/endpoints?all={all}"), |store| {
+                    Ok(offline::list("EndpointList", store, |picture| picture.endpoints(*all)))
                 })
                 .await?;
             output::print(format, &list, |out, wide| out.push_str(&rows(&list.items, *all, wide)))
         }
         EndpointCommand::Show { name, source } => {
             let path = format!("/v1/endpoint?name={}", escape(name));
-            let detail: EndpointDetail = source.ask(context, &path, |picture| picture.endpoint(name)).await?;
+            let detail: EndpointDetail =
+                source.ask(context, &path, |store| store.picture().endpoint(name)).await?;
             output::print(format, &detail, |out, _| show(out, &detail))
         }
     }

@@ -29,6 +29,8 @@ mod route;
 mod selector;
 mod status;
 mod store;
+mod trace;
+mod why;
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -154,6 +156,9 @@ enum Command {
     /// Policies and profiles
     #[command(subcommand)]
     Policy(policy::PolicyCommand),
+    /// Why something is as it is
+    #[command(subcommand)]
+    Why(why::Why),
     /// Keys and values of the data model, straight on the store
     #[command(subcommand)]
     Store(store::StoreCommand),
@@ -288,6 +293,7 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
         Command::Route(command) => repeat(&context, || route::run(&context, command)),
         Command::Endpoint(command) => repeat(&context, || endpoint::run(&context, command)),
         Command::Policy(command) => repeat(&context, || policy::run(&context, command)),
+        Command::Why(command) => repeat(&context, || why::run(&context, command)),
         Command::Store(command) => runtime()?.block_on(store::run(&context, command)),
         Command::Selector(command) => selector::run(&context, command),
         Command::Demo(command) => demo::run(&context, command),

@@ -23,7 +23,7 @@ impl Source {
         self,
         context: &Context,
         path: &str,
-        make: impl FnOnce(&Picture<'_>) -> Result<T, ApiError>,
+        make: impl FnOnce(&Offline) -> Result<T, ApiError>,
     ) -> Result<T, Failure> {
         if !self.offline {
             let client = Client::new(&context.globals.socket);
@@ -37,7 +37,7 @@ impl Source {
         let node = context.globals.node_name()?;
         let store = super::store::open(&context.globals, false).await?;
         let snapshot = store.list(&watch_scope(&node)).await?;
-        make(&Offline::of(&node, &snapshot).picture()).map_err(|error| {
+        make(&Offline::of(&node, &snapshot)).map_err(|error| {
             let exit = if error.code == "not-found" { Exit::No } else { Exit::Usage };
             Failure::new(exit, &error.code, error.text)
         })
@@ -45,7 +45,8 @@ impl Source {
 }
 
 /// A list that no agent made.
-pub(super) fn list<T>(kind: &str, picture: &Picture<'_>, items: Vec<T>) -> List<T> {
+pub(super) fn list<T>(kind: &str, offline: &Offline, items: impl Fn(&Picture<'_>) -> Vec<T>) -> List<T> {
+    let picture = offline.picture();
     List {
         api_version: API_VERSION.to_owned(),
         kind: kind.to_owned(),
@@ -54,6 +55,6 @@ pub(super) fn list<T>(kind: &str, picture: &Picture<'_>, items: Vec<T>) -> List<
         time: format!("{:.3}", jiff::Timestamp::now()),
         more: false,
         next: None,
-        items,
+        items: items(&picture),
     }
 }

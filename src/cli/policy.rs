@@ -1,4 +1,4 @@
-//! `tortie policy list|show`: policies and profiles, with the endpoints that they act on.
+//! `tortie policy list|show|trace`: policies and profiles, with the endpoints that they act on.
 
 use std::fmt::Write as _;
 
@@ -9,8 +9,9 @@ use super::client::escape;
 use super::failure::Failure;
 use super::offline::{self, Source};
 use super::output::{self, table};
+use super::trace;
 use crate::serve::api::List;
-use crate::serve::policy::{Policy, PolicyDetail};
+use crate::serve::policy::{Policy, PolicyDetail, Trace};
 
 /// The policy family of commands.
 #[derive(Debug, Subcommand)]
@@ -30,6 +31,13 @@ pub(super) enum PolicyCommand {
         #[command(flatten)]
         source: Source,
     },
+    /// What becomes of a packet, by the rules of every host that it meets; exit 1 when it is denied
+    Trace {
+        #[command(flatten)]
+        packet: trace::PacketArgs,
+        #[command(flatten)]
+        source: Source,
+    },
 }
 
 pub(super) async fn run(context: &Context, command: &PolicyCommand) -> Result<(), Failure> {
@@ -37,16 +45,23 @@ pub(super) async fn run(context: &Context, command: &PolicyCommand) -> Result<()
     match command {
         PolicyCommand::List { all, source } => {
             let list: List<Policy> = source
-                .ask(context, &format!("/v1/policies?all={all}"), |picture| {
-                    Ok(offline::list("PolicyList", picture, picture.policies(*all)))
+                .ask(context, &format!("/v1/policies?all={all}"), |store| {
+                    Ok(offline::list("PolicyList", store, |picture| picture.policies(*all)))
                 })
                 .await?;
             output::print(format, &list, |out, wide| out.push_str(&rows(&list.items, wide)))
         }
         PolicyCommand::Show { name, source } => {
             let path = format!("/v1/policy?name={}", escape(name));
-            let detail: PolicyDetail = source.ask(context, &path, |picture| picture.policy(name)).await?;
+            let detail: PolicyDetail =
+                source.ask(context, &path, |store| store.picture().policy(name)).await?;
             output::print(format, &detail, |out, _| show(out, &detail))
+        }
+        PolicyCommand::Trace { packet, source } => {
+            let query = packet.query();
+            let path = trace::path("/v1/policy/trace", &query);
+            let found: Trace = source.ask(context, &path, |store| store.trace(&query)).await?;
+            trace::print(format, &found)
         }
     }
 }

@@ -1,5 +1,6 @@
 //! What a question may read of the kernel thread: counts, states of prefixes, drift, counters.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -201,6 +202,33 @@ impl KernelView<'_> {
     #[must_use]
     pub fn interface(&self, ifindex: u32) -> Option<&str> {
         self.state.picture.links.get(&ifindex).map(|l| l.name.as_str())
+    }
+
+    /// Every interface with its addresses.
+    #[must_use]
+    pub fn interfaces(&self) -> BTreeMap<String, Vec<IpAddr>> {
+        let picture = &self.state.picture;
+        let mut found: BTreeMap<String, Vec<IpAddr>> =
+            picture.links.values().map(|link| (link.name.clone(), Vec::new())).collect();
+        for address in &picture.addresses {
+            let link = picture.links.get(&address.ifindex);
+            if let Some(addrs) = link.and_then(|link| found.get_mut(link.name.as_str())) {
+                addrs.push(address.addr);
+            }
+        }
+        found
+    }
+
+    /// The interface that packets to an address leave by: by a route of ours, else of others.
+    #[must_use]
+    pub fn device(&self, addr: IpAddr) -> Option<&str> {
+        let own = self.own_covering(addr);
+        let ifindex = match own.as_ref().and_then(|route| route.hops.first()) {
+            Some(Hop::Tunnel { .. }) => return Some(super::tunnel::DEVICE),
+            Some(Hop::Plain { ifindex, .. }) => *ifindex,
+            None => self.resolve(addr)?.ifindex,
+        };
+        self.interface(ifindex)
     }
 
     /// What is not as wanted, with the first `limit` in words.

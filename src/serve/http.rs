@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tokio::net::{TcpListener, UnixListener};
 
 use super::api::{ApiError, AppliedRequest, DrainRequest, ResetRequest};
+use super::policy::TraceQuery;
 use super::{Backend, OctetStream, RouteQuery};
 
 type Shared = Arc<dyn Backend>;
@@ -161,6 +162,8 @@ fn reads() -> Router<Shared> {
         .route("/v1/endpoint", get(endpoint))
         .route("/v1/policies", get(policies))
         .route("/v1/policy", get(policy))
+        .route("/v1/policy/trace", get(policy_trace))
+        .route("/v1/why/packet", get(why_packet))
         .route("/v1/history", get(history))
         .fallback(async || failure(StatusCode::NOT_FOUND, "not-found", "no such page: the API is under /v1/"))
 }
@@ -349,6 +352,21 @@ async fn policies(State(backend): State<Shared>, query: Asked<Extent>) -> Respon
 async fn policy(State(backend): State<Shared>, query: Asked<Named>) -> Response {
     match query {
         Ok(Query(query)) => answer(backend.policy(query.name).await),
+        Err(error) => failure(StatusCode::BAD_REQUEST, "invalid", &error.body_text()),
+    }
+}
+
+async fn policy_trace(State(backend): State<Shared>, query: Asked<TraceQuery>) -> Response {
+    trace(backend, query, false).await
+}
+
+async fn why_packet(State(backend): State<Shared>, query: Asked<TraceQuery>) -> Response {
+    trace(backend, query, true).await
+}
+
+async fn trace(backend: Shared, query: Asked<TraceQuery>, kernel: bool) -> Response {
+    match query {
+        Ok(Query(query)) => answer(backend.trace(query, kernel).await),
         Err(error) => failure(StatusCode::BAD_REQUEST, "invalid", &error.body_text()),
     }
 }

@@ -20,7 +20,7 @@ use api::{
     ApiError, Applied, AppliedRequest, BgpRoute, Done, DrainRequest, Event, KernelRouteRow, List, Peer,
     PeerRange, ResetRequest, RouteGet, Status,
 };
-use policy::{Endpoint, EndpointDetail, Policy, PolicyDetail};
+use policy::{Endpoint, EndpointDetail, Policy, PolicyDetail, Trace, TraceQuery};
 use serde::Deserialize;
 
 /// An answer that is sent as it is made.
@@ -54,6 +54,8 @@ pub trait Backend: Send + Sync + 'static {
     async fn policies(&self, all: bool) -> Result<List<Policy>, ApiError>;
     /// One policy or profile with its rules.
     async fn policy(&self, name: String) -> Result<PolicyDetail, ApiError>;
+    /// What becomes of a packet; with the interfaces and routes of this host as the kernel has them, or without.
+    async fn trace(&self, query: TraceQuery, kernel: bool) -> Result<Trace, ApiError>;
     /// The flight recorder after `after`, oldest first, at most `max`.
     async fn events(&self, after: u64, subject: Option<String>, max: usize) -> Result<List<Event>, ApiError>;
     /// Waits until an endpoint is in force.

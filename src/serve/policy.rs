@@ -161,3 +161,195 @@ pub struct PolicyStatus {
     /// How long the kernel took for the last change, in microseconds.
     pub apply_micros: u64,
 }
+
+/// Which packet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct TraceQuery {
+    /// An endpoint by any of its names, or an address.
+    pub from: String,
+    /// Likewise.
+    pub to: String,
+    /// `tcp`, `udp`, `icmp`, `icmpv6`, `sctp`, `udplite` or a number.
+    pub proto: String,
+    /// The destination port, of protocols that have them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dport: Option<u16>,
+    /// The source port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sport: Option<u16>,
+    /// ICMP type, and code after a slash.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub icmp: Option<String>,
+}
+
+/// What becomes of a packet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Trace {
+    /// `allow` or `deny`.
+    pub verdict: String,
+    /// Where it comes from.
+    pub from: TraceEnd,
+    /// Where it goes.
+    pub to: TraceEnd,
+    /// Protocol with port or type: `tcp/5432`.
+    pub what: String,
+    /// Who decided, in words.
+    pub by: String,
+    /// Its way through each host that was looked at, in order.
+    pub hosts: Vec<TraceHost>,
+    /// What this answer does not know.
+    pub not_looked_at: Vec<String>,
+}
+
+/// One end of a packet's way.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TraceEnd {
+    /// Its address.
+    pub address: String,
+    /// Its endpoint, by name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub endpoint: Option<String>,
+    /// The host of the endpoint.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+}
+
+/// The way through one host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TraceHost {
+    /// The host.
+    pub host: String,
+    /// It is the host that answers.
+    pub here: bool,
+    /// This is the packet that tunnels the one asked about.
+    pub outer: bool,
+    /// `allow` or `deny`.
+    pub verdict: String,
+    /// The places on the way.
+    pub steps: Vec<TraceStep>,
+}
+
+/// A place on the way.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TraceStep {
+    /// Such as `from-workload`.
+    pub stage: String,
+    /// Whose rules they are, by name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub endpoint: Option<String>,
+    /// `allow`, `deny`; none: left to the next place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verdict: Option<String>,
+    /// Why, in words.
+    pub text: String,
+    /// The rules that were asked, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rules: Vec<TraceRule>,
+    /// This place decided.
+    pub decisive: bool,
+}
+
+/// A policy or profile that was asked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TraceRule {
+    /// The tier.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tier: Option<String>,
+    /// `policy NAME`, `profile NAME`, or empty for the end of a tier or of the profiles.
+    pub chain: String,
+    /// The rule that matched, counted from 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rule: Option<usize>,
+    /// The rule in words, or what happened instead.
+    pub text: String,
+    /// `allow`, `deny`, `next-tier` or `log`; none: it did not match.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<String>,
+}
+
+/// `POST /v1/policy/dry-run`: what a value would change.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct DryRunRequest {
+    /// The full key.
+    pub key: String,
+    /// The value; none: the key is deleted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value: Option<String>,
+}
+
+/// What a value would change on this host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DryRun {
+    /// The full key.
+    pub key: String,
+    /// The revision of what stands there now; none: nothing does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<u64>,
+    /// It would be deleted.
+    pub delete: bool,
+    /// Endpoints of this host whose rules would be others, by name.
+    pub endpoints: Vec<String>,
+    /// Chains of rules that would be others.
+    pub chains: Vec<ChainChange>,
+    /// Which chains endpoints would pass, where that would differ; `name` lists the endpoints.
+    pub orders: Vec<ChainChange>,
+    /// Address sets that would be others.
+    pub sets: Vec<MemberChange>,
+    /// Settings, pools or hosts that rules depend on would be others.
+    pub frame: bool,
+    /// Connections of now; none: nobody could ask the kernel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connections: Option<Connections>,
+    /// What this answer does not know.
+    pub not_looked_at: Vec<String>,
+}
+
+/// What would become of a list of lines.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ChainChange {
+    /// Whose lines.
+    pub name: String,
+    /// `new`, `changed` or `gone`.
+    pub what: String,
+    /// The lines, with `+`, `-` or a blank in front.
+    pub lines: Vec<String>,
+}
+
+/// What would become of an address set.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MemberChange {
+    /// Whose addresses it holds.
+    pub selector: String,
+    /// `new`, `changed` or `gone`.
+    pub what: String,
+    /// How many members would come.
+    pub added: usize,
+    /// How many would go.
+    pub removed: usize,
+    /// The first of those that would come.
+    pub add: Vec<String>,
+    /// The first of those that would go.
+    pub remove: Vec<String>,
+}
+
+/// What would become of the connections that there are, were they opened then.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Connections {
+    /// How many are tracked.
+    pub tracked: usize,
+    /// How many are allowed now and would be refused.
+    pub refused: usize,
+    /// The first of those, with what would refuse them.
+    pub first: Vec<String>,
+}

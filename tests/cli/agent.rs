@@ -29,6 +29,8 @@ fn without_an_agent() {
         &["endpoint", "show", "x"],
         &["policy", "list"],
         &["policy", "show", "x"],
+        &["policy", "trace", "--from", "a", "--to", "b", "--proto", "icmp"],
+        &["why", "packet", "--from", "a", "--to", "b", "--proto", "icmp"],
     ] {
         fails(3, "no-agent", &[&["--socket", socket], words].concat(), &[socket, "systemctl"]);
     }

@@ -44,7 +44,7 @@ pub(crate) const CLUSTER: &[(&str, &str)] = &[
     ),
     (
         "/calico/v1/policy/tier/edge/policy/web-in",
-        r#"{"selector":"edge == 'yes'","untracked":true,"inbound_rules":[{"action":"deny","!src_net":"127.0.0.0/8"}],
+        r#"{"selector":"edge == 'yes'","untracked":true,"inbound_rules":[{"action":"deny","protocol":"tcp","dst_ports":[8443]}],
             "outbound_rules":[]}"#,
     ),
 ];
@@ -53,6 +53,7 @@ pub(crate) const CLUSTER: &[(&str, &str)] = &[
 type Asked = (Option<i32>, String, String);
 
 fn answers(ask: impl Fn(&[&str]) -> Asked) {
+    let ask = &ask;
     let text = |words: &[&str]| {
         let (code, out, err) = ask(words);
         assert_eq!(code, Some(0), "{words:?}: {err}");
@@ -98,7 +99,7 @@ fn answers(ask: impl Fn(&[&str]) -> Asked) {
     let shown = text(&["endpoint", "show", "uplink"]);
     assert!(
         shown.contains(
-            "untracked\n      policy edge/web-in\n         0  deny from not 127.0.0.0/8\n      goes on"
+            "untracked\n      policy edge/web-in\n         0  deny tcp to port 8443\n      goes on"
         ),
         "{shown}"
     );
@@ -135,8 +136,84 @@ fn answers(ask: impl Fn(&[&str]) -> Asked) {
     assert!(text(&["policy", "show", "far-only"]).contains("acts on    no endpoint of this host"));
     let (code, _, err) = ask(&["policy", "show", "web-in"]);
     assert!(code == Some(2) && err.contains("policy edge/web-in"), "{code:?} {err}");
+    traces(ask);
     let (code, _, err) = ask(&["policy", "show", "nothing"]);
     assert!(code == Some(1) && err.contains("policy list --all"), "{code:?} {err}");
+}
+
+fn traces(ask: impl Fn(&[&str]) -> Asked) {
+    let trace = |words: &str| {
+        let words: Vec<&str> = ["policy", "trace"].into_iter().chain(words.split(' ')).collect();
+        ask(&words)
+    };
+    let verdict = |words: &str, code: i32, said: &[&str]| {
+        let (got, out, err) = trace(words);
+        assert_eq!(got, Some(code), "{words}: {out}{err}");
+        for text in said {
+            assert!(out.contains(text) || err.contains(text), "{words}: {text}\n---\n{out}{err}");
+        }
+    };
+    // From another host: the rules of both hosts, and the very rule.
+    verdict(
+        "--from client --to web --proto tcp --dport 80",
+        1,
+        &[
+            "DENY   cni/client/eth0 (10.65.1.1, on h2) -> cni/web/eth0 (10.65.0.1, on h1)   tcp/80",
+            "by end of tier default (from-workload cni/client/eth0) on h2",
+            "there (h2)",
+            "here (h1)",
+            "policy far-only          no rule matches",
+            "<- DENY",
+        ],
+    );
+    // What comes from outside meets the rules of this host only.
+    verdict(
+        "--from 192.0.2.7 --to 10.65.0.1 --proto tcp --dport 80",
+        1,
+        &[
+            "by end of tier default (to-workload cni/web/eth0) on h1",
+            "tier default",
+            "policy web-in            no rule matches",
+        ],
+    );
+    verdict(
+        "--from 127.0.0.2 --to web --proto icmp",
+        0,
+        &[
+            "ALLOW   127.0.0.2 (host h2) -> cni/web/eth0",
+            "policy web-in            rule 1  allow icmp   <- ALLOW",
+        ],
+    );
+    verdict(
+        "--from web --to 192.0.2.9 --proto udp --dport 53",
+        0,
+        &["by profile open, rule 0 (from-workload cni/web/eth0) on h1"],
+    );
+    verdict(
+        "--from web --to client --proto udp --dport 53",
+        1,
+        &["by end of tier default (to-workload cni/client/eth0) on h2"],
+    );
+    verdict("--from db --to web --proto icmp", 1, &["the endpoint is not active"]);
+    // The untracked policy of the host endpoint that has the host's address.
+    verdict(
+        "--from 192.0.2.7 --to 127.0.0.1 --proto tcp --dport 8443",
+        1,
+        &["untracked      uplink", "policy edge/web-in       rule 0  deny tcp to port 8443   <- DENY"],
+    );
+    // Failsafe ports.
+    verdict("--from 192.0.2.7 --to 127.0.0.1 --proto tcp --dport 22", 0, &["failsafe"]);
+    verdict("--from web --to db --proto tcp", 2, &["--dport N"]);
+    verdict("--from web --to db --proto icmp --dport 7", 2, &["has no ports"]);
+    verdict("--from web --to db --proto icmpv6", 2, &["icmpv6 is IPv6"]);
+    verdict("--from nobody --to db --proto icmp", 1, &["nobody"]);
+    verdict("--from 192.0.2.1 --to 192.0.2.2 --proto icmp", 2, &["neither 192.0.2.1 nor 192.0.2.2"]);
+    verdict("--from web --to db --proto icmp --icmp 300", 2, &["TYPE/CODE"]);
+    let (code, out, _) = trace("--from client --to web --proto tcp --dport 80 -o json");
+    let json: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(code, Some(1));
+    assert_eq!((json["verdict"].as_str(), json["hosts"][0]["host"].as_str()), (Some("deny"), Some("h2")));
+    assert!(json["notLookedAt"].as_array().is_some_and(|list| !list.is_empty()));
 }
 
 #[test]

@@ -97,8 +97,12 @@ pub struct Half {
     pub host: String,
     /// The packet that tunnels the one asked about, from host to host.
     pub outer: bool,
+    /// The packet as it comes to the host.
+    pub flow: Flow,
     /// Its way through the host.
     pub path: Path,
+    /// The rules of the host.
+    pub ruleset: Arc<Ruleset>,
 }
 
 /// The way of a packet through the hosts of the cluster.
@@ -309,7 +313,7 @@ fn locate(model: &Model, party: &Party, addr: IpAddr) -> Located {
 struct World {
     host: String,
     addrs: Vec<IpAddr>,
-    ruleset: Ruleset,
+    ruleset: Arc<Ruleset>,
     globals: Globals,
     hosts: HostInterfaces,
     routes: Routes,
@@ -339,7 +343,7 @@ impl World {
             }
         }
         let globals = Globals::of_host(model, host);
-        Self { host: host.to_owned(), addrs, ruleset, globals, hosts, routes }
+        Self { host: host.to_owned(), addrs, ruleset: Arc::new(ruleset), globals, hosts, routes }
     }
 
     /// Its address of the family of another.
@@ -350,6 +354,8 @@ impl World {
     fn half(&self, packet: Packet, from: Place, outer: bool) -> Half {
         let Self { ruleset, globals, hosts, routes, .. } = self;
         let node = Node { ruleset, globals, hosts, routes };
-        Half { host: self.host.clone(), outer, path: node.path(&Flow { packet, from, state: State::New }) }
+        let flow = Flow { packet, from, state: State::New };
+        let path = node.path(&flow);
+        Half { host: self.host.clone(), outer, flow, path, ruleset: Arc::clone(ruleset) }
     }
 }

@@ -1,0 +1,196 @@
+//! What becomes of a packet from one end to another: names become parties, the evaluator of `policy` gives the way, and
+//! `why packet` lets this host's part of it be walked again with what its kernel thread has.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use tortie_config::Cidr;
+use tortie_config::key::{EndpointKey, IpFamily, Key};
+use tortie_config::resource::Protocol;
+
+use super::picture::{Picture, addresses_of, endpoint_name};
+use super::trace;
+use crate::kernel::KernelView;
+use crate::model::Model;
+use crate::policy::path::{self, Half, Node, OUTSIDE, Party, Place, Probe, Routes};
+use crate::policy::{Globals, Verdict, host_interfaces};
+use crate::serve::api::ApiError;
+use crate::serve::policy::{Trace, TraceEnd, TraceHost, TraceQuery};
+
+/// What a connection's first packet comes from, where nothing is said.
+const EPHEMERAL: u16 = 49_152;
+
+/// A packet to be explained.
+#[derive(Debug, Clone)]
+pub(super) struct Asked {
+    from: Party,
+    to: Party,
+    probe: Probe,
+    ends: [TraceEnd; 2],
+    what: String,
+}
+
+/// The way through one host, in words and as it is.
+pub(super) type Walked = (TraceHost, path::Path);
+
+fn invalid(text: String) -> ApiError {
+    ApiError { code: "invalid".to_owned(), text }
+}
+
+impl Asked {
+    /// Reads a question.
+    ///
+    /// # Errors
+    /// When an end is not known, the ends have no family in common, or the packet cannot be.
+    pub(super) fn read(picture: &Picture<'_>, query: &TraceQuery) -> Result<Self, ApiError> {
+        let protocol: Protocol = query
+            .proto
+            .parse()
+            .map_err(|error: tortie_config::ValueError| invalid(format!("--proto: {error}")))?;
+        let family = match protocol.number() {
+            1 => Some(IpFamily::V4),
+            58 => Some(IpFamily::V6),
+            _ => None,
+        };
+        let (from, from_end) = party(picture, &query.from, family)?;
+        let (to, to_end) = party(picture, &query.to, family)?;
+        let icmp = query.icmp.as_deref().map(icmp).transpose().map_err(invalid)?;
+        if icmp.is_some() && !protocol.is_icmp() {
+            return Err(invalid(format!("--icmp is for icmp and icmpv6, not for {protocol}")));
+        }
+        // An echo request, where nothing is said.
+        let echo = if protocol.number() == 1 { (8, 0) } else { (128, 0) };
+        let icmp = protocol.is_icmp().then(|| icmp.unwrap_or(echo));
+        let has_ports = matches!(protocol.number(), 6 | 17 | 132 | 136);
+        let ports = match (has_ports, query.dport) {
+            (true, Some(port)) => Some((query.sport.unwrap_or(EPHEMERAL), port)),
+            (true, None) => return Err(invalid(format!("{protocol} needs a port: --dport N"))),
+            (false, Some(_)) => return Err(invalid(format!("--dport: {protocol} has no ports"))),
+            (false, None) => None,
+        };
+        let what = match (ports, icmp) {
+            (Some((_, port)), _) => format!("{protocol}/{port}"),
+            (None, Some((kind, code))) => format!("{protocol} type {kind} code {code}"),
+            (None, None) => protocol.to_string(),
+        };
+        let probe = Probe { protocol: protocol.number(), ports, icmp };
+        Ok(Self { from, to, probe, ends: [from_end, to_end], what })
+    }
+
+    /// The way as the store has it. It makes the rules of each host from the whole cluster.
+    ///
+    /// # Errors
+    /// When the two have no addresses in common, or neither is known.
+    pub(super) fn follow(&self, model: &Model) -> Result<path::Trace, ApiError> {
+        path::trace(model, &self.from, &self.to, self.probe).map_err(invalid)
+    }
+
+    /// The answer. `walk`: what a host does with it.
+    pub(super) fn answer(&self, found: &path::Trace, walked: Vec<Walked>, live: bool) -> Trace {
+        let denied = walked.iter().find(|(_, path)| path.verdict == Verdict::Deny);
+        let by_rule = || walked.iter().rev().find(|(_, path)| path.decider().is_some());
+        let decided = denied.or_else(by_rule).or(walked.last());
+        let by =
+            decided.map_or_else(String::new, |(host, path)| format!("{} on {}", trace::by(path), host.host));
+        let verdict = if denied.is_some() { "deny" } else { "allow" };
+        let mut not_looked_at: Vec<String> = found.unseen.iter().map(ToString::to_string).collect();
+        if live && let Some(first) = not_looked_at.first_mut() {
+            "other hosts' kernels; connections that are there already, rules of other programs, sockets"
+                .clone_into(first);
+        }
+        let [mut from, mut to] = self.ends.clone();
+        from.address = found.packet.src.to_string();
+        to.address = found.packet.dst.to_string();
+        Trace {
+            verdict: verdict.to_owned(),
+            from,
+            to,
+            what: self.what.clone(),
+            by,
+            hosts: walked.into_iter().map(|(host, _)| host).collect(),
+            not_looked_at,
+        }
+    }
+}
+
+/// A part of the way as the store has it.
+pub(super) fn stored(node: &str, half: &Half) -> Walked {
+    let here = half.host == node;
+    (trace::host(&half.host, here, half.outer, &half.path, &half.ruleset), half.path.clone())
+}
+
+/// The same part on this host, with the rules, interfaces and routes that its kernel thread has.
+pub(super) fn live(view: &KernelView<'_>, node: &str, globals: &Arc<Globals>, half: &Half) -> Walked {
+    let ruleset = view.ruleset().unwrap_or(&half.ruleset);
+    let interfaces = view.interfaces();
+    let known = view.host_interfaces().cloned();
+    let hosts = known.unwrap_or_else(|| {
+        host_interfaces(
+            ruleset,
+            globals,
+            interfaces.iter().map(|(name, addrs)| (name.as_str(), addrs.iter().copied())),
+        )
+    });
+    let mut routes = Routes::of_workloads(ruleset);
+    routes.local.extend(interfaces.values().flatten());
+    let mut flow = half.flow.clone();
+    let dst = flow.packet.dst;
+    if routes.place(dst).is_none()
+        && let Some(device) = view.device(dst)
+    {
+        routes.via.insert(Cidr::host(dst), device.into());
+    }
+    if flow.from == Place::Interface(OUTSIDE.into())
+        && let Some(device) = view.device(flow.packet.src)
+    {
+        flow.from = Place::Interface(device.into());
+    }
+    let path = Node { ruleset, globals, hosts: &hosts, routes: &routes }.path(&flow);
+    (trace::host(node, true, half.outer, &path, ruleset), path)
+}
+
+/// Who a name means, and how it is shown.
+fn party(picture: &Picture<'_>, name: &str, family: Option<IpFamily>) -> Result<(Party, TraceEnd), ApiError> {
+    let end = |key: Option<&EndpointKey>, host: Option<&str>| TraceEnd {
+        address: String::new(),
+        endpoint: key.map(endpoint_name),
+        host: host.map(str::to_owned),
+    };
+    let host_of = |addr: IpAddr| picture.model.hosts_at(addr).next().map(|(host, _)| host);
+    if let Ok(addr) = name.parse::<IpAddr>() {
+        if family.is_some_and(|family| family != IpFamily::of(addr)) {
+            return Err(invalid(format!("{addr} is of the other family: icmp is IPv4, icmpv6 is IPv6")));
+        }
+        return match picture.find_endpoint(name) {
+            Ok(key) => Ok((Party::Addr(addr), end(Some(&key), Some(key.host())))),
+            Err(error) if error.code == "not-found" => Ok((Party::Addr(addr), end(None, host_of(addr)))),
+            Err(error) => Err(error),
+        };
+    }
+    let key = match picture.find_endpoint(name) {
+        Ok(key) => key,
+        Err(_) if picture.model.host(name).is_some() => {
+            return Ok((Party::Host(name.to_owned()), end(None, Some(name))));
+        }
+        Err(error) => return Err(error),
+    };
+    let shown = end(Some(&key), Some(key.host()));
+    let Some(family) = family else { return Ok((Party::Endpoint(key), shown)) };
+    let value = picture.model.resource(&Key::Endpoint(key.clone()));
+    let addr = value
+        .and_then(|value| addresses_of(value).map(|net| net.addr()).find(|a| IpFamily::of(*a) == family));
+    match addr {
+        Some(addr) => Ok((Party::Addr(addr), shown)),
+        None => Err(invalid(format!(
+            "{name} has no address that it could be sent from or to: icmp is IPv4, icmpv6 is IPv6"
+        ))),
+    }
+}
+
+fn icmp(text: &str) -> Result<(u8, u8), String> {
+    let (kind, code) = text.split_once('/').unwrap_or((text, "0"));
+    let number = |text: &str| {
+        text.parse::<u8>().map_err(|_| format!("--icmp: write TYPE or TYPE/CODE, such as 8/0, not `{text}`"))
+    };
+    Ok((number(kind)?, number(code)?))
+}
