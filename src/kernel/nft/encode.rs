@@ -1,7 +1,7 @@
 //! Edits as one transaction of nf_tables.
 //!
 //! The order inside is the same whatever the order of the edits, so that nothing is named before it exists and nothing
-//! goes while it is named: the table; chains; the rules of changed and gone chains away; sets; elements; new rules; gone
+//! goes while it is named: the table; chains; the rules of changed and gone chains away; chains made anew; sets; elements; new rules; gone
 //! sets; gone chains. At most one edit of a chain, and of a set besides its elements,
 //! makes sense; of several the last one counts. Gone and there again (hooks and types of sets cannot change otherwise) is
 //! said by `NoChain` or `NoSet` before `Chain` or `Set` of that name.
@@ -81,19 +81,17 @@ impl<'a> Plan<'a> {
     }
 
     fn write(&self, batch: &mut Batch<'_>) {
-        for (name, (at, chain)) in &self.chains {
-            // A base chain is named by nobody, and only its hook cannot be changed in place.
-            if self.renewed.contains(name) && chain.hook.is_some() {
-                batch.flush_chain(*at, name);
-                batch.message(NFT_MSG_DELCHAIN, 0, Some(*at), |w| {
-                    w.attr_text(NFTA_CHAIN_NAME, name);
-                });
-            }
+        let renewed = |name: &str| self.renewed.contains(name);
+        for (name, (at, chain)) in self.chains.iter().filter(|(name, _)| !renewed(name)) {
             batch.new_chain(*at, name, chain);
         }
         let changed = self.chains.iter().map(|(name, (at, _))| (name, at));
         for (name, at) in changed.chain(&self.gone_chains) {
             batch.flush_chain(*at, name);
+        }
+        for (name, (at, chain)) in self.chains.iter().filter(|(name, _)| renewed(name)) {
+            batch.delete_chain(*at, name);
+            batch.new_chain(*at, name, chain);
         }
         for (name, (at, set)) in &self.sets {
             if self.renewed_sets.contains(name) {
@@ -119,9 +117,7 @@ impl<'a> Plan<'a> {
             encode_set::delete(batch, *at, name);
         }
         for (name, at) in &self.gone_chains {
-            batch.message(NFT_MSG_DELCHAIN, 0, Some(*at), |w| {
-                w.attr_text(NFTA_CHAIN_NAME, name);
-            });
+            batch.delete_chain(*at, name);
         }
     }
 }
@@ -192,6 +188,12 @@ impl Batch<'_> {
                 w.attr_be32(NFTA_CHAIN_POLICY, NF_ACCEPT.cast_unsigned());
                 w.attr_text(NFTA_CHAIN_TYPE, kind_name(hook.kind));
             }
+        });
+    }
+
+    fn delete_chain(&mut self, edit: usize, name: &str) {
+        self.message(NFT_MSG_DELCHAIN, 0, Some(edit), |w| {
+            w.attr_text(NFTA_CHAIN_NAME, name);
         });
     }
 

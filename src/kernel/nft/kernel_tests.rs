@@ -410,6 +410,32 @@ fn what_others_did_to_the_table_is_seen_and_can_be_undone() {
         assert_eq!(after.sets, before.sets);
         assert_eq!(after.chains["forward"].rules.len(), 1);
         assert_eq!(list(), theirs);
+
+        // A base chain in the place of an ordinary one, and the other way round; called by one that is changed with them.
+        run(&nft, &["add chain inet t base { type filter hook input priority 7; }"], "");
+        run(&nft, &["add chain inet t plain"], "");
+        run(&nft, &["add rule inet t forward jump plain"], "");
+        let renew = |name: &str, hook| [Edit::NoChain(name.into()), self::chain(name, hook, vec![])];
+        let mut turn = renew("base", None).to_vec();
+        turn.extend(renew("plain", FORWARD));
+        turn.push(self::chain("forward", FORWARD, vec![rule(vec![], Statement::Jump("base".into()))]));
+        socket.batch(&turn, "t").unwrap();
+        let turned = found(&mut socket);
+        assert_eq!((turned.chains["base"].hook, turned.chains["plain"].hook), (None, FORWARD));
+        // Switched off with nothing else wrong.
+        run(&nft, &["add table inet t { flags dormant; }"], "");
+        let off = found(&mut socket);
+        assert!(off.dormant);
+        socket.batch(&[], "t").unwrap();
+        assert_eq!(
+            found(&mut socket),
+            Found { generation: off.generation + 1, dormant: false, ..off.clone() }
+        );
+        run(&nft, &["add table inet t { flags dormant; }"], "");
+        socket.batch(&[Edit::NoTable, self::chain("forward", FORWARD, vec![])], "t").unwrap();
+        let anew = found(&mut socket);
+        assert_eq!((anew.dormant, anew.chains.len()), (false, 1));
+        assert_eq!(list(), theirs);
         socket.batch(&[Edit::NoTable], "t").unwrap();
         assert_eq!(list(), theirs);
     });

@@ -18,8 +18,9 @@ pub(in crate::kernel) fn diff(wanted: &Table, found: Option<&Found>) -> Vec<Edit
     let strange = |(name, set): (&Name, &Set)| {
         found.sets.get(name).is_some_and(|is| is.of != Some(set.of) || !is.whole)
     };
-    if wanted.sets.iter().any(strange) {
-        // A set that rules use cannot be replaced: everything is made anew, in the same transaction.
+    if found.dormant || wanted.sets.iter().any(strange) {
+        // A set that rules use cannot be replaced, and a table that somebody switched off has to be written to be switched on:
+        // everything is made anew, in the same transaction.
         edits.push(Edit::NoTable);
         fill(wanted, &nothing, &mut edits);
     } else {
