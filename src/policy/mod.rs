@@ -28,6 +28,8 @@ mod globals;
 mod hosts;
 mod nat;
 pub mod path;
+#[cfg(test)]
+mod rule_tests;
 mod rules;
 mod select;
 mod sets;

@@ -219,7 +219,7 @@ pub(super) fn ruleset(entries: &[(&str, &str)]) -> Ruleset {
     ruleset
 }
 
-fn tcp(src: &str, dst: &str, port: u16) -> Packet {
+pub(super) fn tcp(src: &str, dst: &str, port: u16) -> Packet {
     let addr = |text: &str| text.parse::<IpAddr>().unwrap();
     Packet { src: addr(src), dst: addr(dst), protocol: 6, ports: Some((40_000, port)), icmp: None }
 }

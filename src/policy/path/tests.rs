@@ -11,7 +11,8 @@ use crate::policy::{Decider, Globals, HostInterfaces, Packet, Ruleset, Verdict, 
 pub(super) const W1: (&str, &str) = (
     "/calico/v1/host/h1/workload/cni/w1/endpoint/eth0",
     r#"{"state":"active","name":"cali1","ipv4_nets":["10.0.0.1/32"],"ipv6_nets":["fd00::1/128"],"profile_ids":["open"],
-        "labels":{"role":"web"},"ipv4_nat":[{"int_ip":"10.0.0.1","ext_ip":"203.0.113.1"}]}"#,
+        "labels":{"role":"web"},"ipv4_nat":[{"int_ip":"10.0.0.1","ext_ip":"203.0.113.1"}],
+        "ipv6_nat":[{"int_ip":"fd00::1","ext_ip":"2001:db8:1::1"}]}"#,
 );
 pub(super) const W2: (&str, &str) = (
     "/calico/v1/host/h1/workload/cni/w2/endpoint/eth0",
@@ -395,6 +396,8 @@ fn connections_to_the_outside_address_arrive_inside() {
         let path = host.path(by, tcp(src, "203.0.113.1", 80), State::New);
         assert_eq!((path.verdict, path.packet.dst), (Verdict::Allow, addr("10.0.0.1")), "{by}");
     }
+    let path = host.path("eth0", tcp("2001:db8::9", "2001:db8:1::1", 80), State::New);
+    assert_eq!((path.verdict, path.packet.dst), (Verdict::Allow, addr("fd00::1")));
     // Its inbound policy sees the inside address.
     let inside = policy("p", r#"{"selector":"role == 'web'","inbound_rules":[{"dst_net":"10.0.0.1/32"}]}"#);
     let host = with(&[W1, OPEN], &[inside]);
@@ -408,6 +411,8 @@ fn connections_from_inside_keep_their_source_but_to_their_own_outside_address() 
     assert_eq!(source("192.0.2.9"), addr("10.0.0.1"));
     assert_eq!(source("10.0.0.2"), addr("10.0.0.1"));
     assert_eq!(source("203.0.113.1"), addr("203.0.113.1"), "it calls itself");
+    let six = |dst| host.path("cali1", tcp("fd00::1", dst, 80), State::New).packet.src;
+    assert_eq!((six("2001:db8::9"), six("2001:db8:1::1")), (addr("fd00::1"), addr("2001:db8:1::1")));
 }
 
 #[test]
