@@ -91,11 +91,18 @@ impl Renderer {
     /// One more element names a chain, which is there from now on.
     pub(super) fn hold(&mut self, node: Node, globals: &Globals) -> Name {
         let name = names::chain(&node);
-        self.place(&name, node, globals);
-        if let Some(placed) = self.chains.placed.get_mut(&name) {
+        self.hold_as(&name, || node, globals);
+        name
+    }
+
+    /// The same, for nodes that are dear to make: most endpoints share their chains.
+    pub(super) fn hold_as(&mut self, name: &Name, node: impl FnOnce() -> Node, globals: &Globals) {
+        if !self.chains.placed.contains_key(name) {
+            self.place(name, node(), globals);
+        }
+        if let Some(placed) = self.chains.placed.get_mut(name) {
             placed.held += 1;
         }
-        name
     }
 
     /// One element fewer.

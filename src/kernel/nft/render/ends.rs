@@ -9,12 +9,14 @@ use std::sync::Arc;
 use tortie_config::Cidr;
 use tortie_config::key::EndpointKey;
 
-use super::super::ir::{SetKey, SetValue};
-use super::Renderer;
+use super::super::ir::{Name, SetKey, SetValue};
 use super::maps::Map;
 use super::node::{Denied, Fixed, Node, Usage};
 use super::ranges::uncovered;
-use crate::policy::{Direction, EndpointPolicy, Globals, HostInterfaces, HostPolicy, WorkloadPolicy};
+use super::{Renderer, names};
+use crate::policy::{
+    ChainId, Direction, EndpointPolicy, Globals, HostInterfaces, HostPolicy, Stages, WorkloadPolicy,
+};
 
 /// Who claims interfaces, and who has them.
 #[derive(Debug, Clone, Default)]
@@ -92,12 +94,12 @@ impl Ends {
 
 impl Renderer {
     /// Takes a workload interface out of the table.
-    pub(super) fn unplace_workload(&mut self, interface: &str, globals: &Globals) {
+    pub(super) fn unplace_workload(&mut self, interface: &str) {
         let Some(policy) = self.ends.placed.remove(interface) else { return };
         let EndpointPolicy::Workload(workload) = &*policy else { return };
         self.sources(interface, workload, false);
         for map in [Map::RawInterfaces, Map::FromWorkload, Map::ToWorkload] {
-            self.point(map, interface, None, globals);
+            self.point(map, interface, None);
         }
     }
 
@@ -105,7 +107,7 @@ impl Renderer {
     pub(super) fn place_workload(&mut self, interface: &str, globals: &Globals) {
         let claim = self.ends.claims.get(interface).and_then(BTreeSet::first);
         let policy = claim.and_then(|(_, key)| self.ruleset.endpoints.get(key)).cloned();
-        let Some(policy) = policy else { return self.unplace_workload(interface, globals) };
+        let Some(policy) = policy else { return self.unplace_workload(interface) };
         let EndpointPolicy::Workload(workload) = &*policy else { return };
         if let Some(before) = self.ends.placed.insert(interface.into(), Arc::clone(&policy))
             && let EndpointPolicy::Workload(before) = &*before
@@ -113,14 +115,27 @@ impl Renderer {
             self.sources(interface, before, false);
         }
         self.sources(interface, workload, true);
-        let to = |node: Node| if workload.active { node } else { Node::Denied(Denied::Inactive) };
-        let stages =
-            |of: &crate::policy::Stages, direction| Node::Stages { of: of.clone(), direction, host: false };
-        let from = to(stages(&workload.outbound, Direction::Outbound));
-        let into = to(stages(&workload.inbound, Direction::Inbound));
-        self.point(Map::RawInterfaces, interface, Some(to(Node::Fixed(Fixed::AntiSpoof))), globals);
-        self.point(Map::FromWorkload, interface, Some(from), globals);
-        self.point(Map::ToWorkload, interface, Some(into), globals);
+        let source =
+            if workload.active { Node::Fixed(Fixed::AntiSpoof) } else { Node::Denied(Denied::Inactive) };
+        let source = self.hold(source, globals);
+        self.point(Map::RawInterfaces, interface, Some(source));
+        for (map, stages, direction) in [
+            (Map::FromWorkload, &workload.outbound, Direction::Outbound),
+            (Map::ToWorkload, &workload.inbound, Direction::Inbound),
+        ] {
+            let to = if workload.active {
+                self.hold_stages(stages, direction, false, globals)
+            } else {
+                self.hold(Node::Denied(Denied::Inactive), globals)
+            };
+            self.point(map, interface, Some(to));
+        }
+    }
+
+    fn hold_stages(&mut self, of: &Stages, direction: Direction, host: bool, globals: &Globals) -> Name {
+        let name = names::stages(of, direction, host);
+        self.hold_as(&name, || Node::Stages { of: of.clone(), direction, host }, globals);
+        name
     }
 
     /// Brings an interface up to date that a host endpoint governs or governed.
@@ -130,10 +145,7 @@ impl Renderer {
             Some(EndpointPolicy::Host(host)) => Some(host),
             _ => None,
         };
-        let stages = |of: fn(&HostPolicy) -> &crate::policy::Stages, direction| {
-            host.map(|host| Node::Stages { of: of(host).clone(), direction, host: true })
-        };
-        let early = |of: fn(&HostPolicy) -> &Vec<crate::policy::ChainId>, usage, direction| {
+        let early = |of: fn(&HostPolicy) -> &Vec<ChainId>, usage, direction| {
             let chains = host.map(of).filter(|chains| !chains.is_empty())?;
             Some(Node::Early { chains: chains.clone(), usage, direction })
         };
@@ -142,26 +154,26 @@ impl Renderer {
             (Map::RawHostIn, early(|host| &host.untracked_inbound, Usage::Untracked, inbound)),
             (Map::RawHostOut, early(|host| &host.untracked_outbound, Usage::Untracked, outbound)),
             (Map::PreDnatHost, early(|host| &host.pre_dnat, Usage::PreDnat, inbound)),
-            (Map::HostIn, stages(|host| &host.inbound, inbound)),
-            (Map::HostOut, stages(|host| &host.outbound, outbound)),
         ] {
-            self.point(map, interface, node, globals);
+            let to = node.map(|node| self.hold(node, globals));
+            self.point(map, interface, to);
         }
+        let to = host.map(|host| self.hold_stages(&host.inbound, inbound, true, globals));
+        self.point(Map::HostIn, interface, to);
+        let to = host.map(|host| self.hold_stages(&host.outbound, outbound, true, globals));
+        self.point(Map::HostOut, interface, to);
     }
 
-    /// Where a map sends an interface.
-    fn point(&mut self, map: Map, interface: &str, to: Option<Node>, globals: &Globals) {
+    /// Where a map sends an interface: to a chain that is held for it.
+    fn point(&mut self, map: Map, interface: &str, to: Option<Name>) {
         let (set, key) = (map.name(), SetKey::Interface(interface.into()));
         let before = match self.wanted.element(&set, &key) {
             Some(SetValue::Goto(name)) => Some(Arc::clone(name)),
             _ => None,
         };
-        match to.map(|node| self.hold(node, globals)) {
-            Some(name) => {
-                if before.as_ref() != Some(&name) {
-                    self.wanted.put(&set, key, SetValue::Goto(name));
-                }
-            }
+        match to {
+            Some(name) if before.as_ref() == Some(&name) => {}
+            Some(name) => self.wanted.put(&set, key, SetValue::Goto(name)),
             None => self.wanted.remove(&set, &key),
         }
         if let Some(before) = before {

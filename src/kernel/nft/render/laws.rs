@@ -161,7 +161,7 @@ fn check_endpoint(renderer: &Renderer, endpoint: &EndpointPolicy, packet: &Packe
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(128))]
+    #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
     fn the_rendered_rules_say_what_policy_says(world in world(), packets in proptest::collection::vec(packet(), 100)) {
@@ -251,6 +251,17 @@ fn routes() -> Routes {
     Routes { local: local(), via: via.into() }
 }
 
+/// Addresses that a workload interface may send from.
+fn sources(renderer: &Renderer, interface: &str, v4: bool) -> Vec<IpAddr> {
+    let own = renderer.ruleset().endpoints.values().filter_map(|endpoint| match &**endpoint {
+        EndpointPolicy::Workload(workload) if workload.interface.as_str() == interface => {
+            Some(&workload.nets)
+        }
+        _ => None,
+    });
+    own.flatten().filter(|net| net.is_v4() == v4).map(Cidr::last).collect()
+}
+
 /// What the path says of the end, in the words of the rules; `None`: not dropped, or without a word.
 fn dropped_by(path: &Path) -> Option<Denied> {
     let step = path.steps.last().filter(|_| path.verdict == Verdict::Deny)?;
@@ -281,15 +292,19 @@ proptest! {
 
     #[test]
     fn the_whole_way_is_as_policy_says(
-        world in world(), flows in proptest::collection::vec((packet(), 0usize..8, 0usize..6), 100),
+        world in world(), flows in proptest::collection::vec((packet(), 0usize..8, 0usize..6, 0usize..4), 100),
     ) {
         let renderer = whole(&world);
         let ruleset = world.ruleset();
         let routes = routes();
         let node = path::Node { ruleset: &ruleset, globals: &world.globals, hosts: &world.hosts, routes: &routes };
-        for (packet, from, state) in flows {
+        for (packet, from, state, own) in flows {
+            let mut packet = packet;
             // From the host itself, by each interface, by one that nobody knows.
             let by = [None, Some("cali1"), Some("cali2"), Some("cali3"), Some("eth0"), Some("eth1"), Some("tunl0"), Some("tap9")][from];
+            // Mostly from an address of its own.
+            let sources = by.map(|name| sources(&renderer, name, packet.dst.is_ipv4())).unwrap_or_default();
+            packet.src = sources.get(own).copied().unwrap_or(packet.src);
             let (state, conn) = [
                 (State::New, Conn::New),
                 (State::New, Conn::New),

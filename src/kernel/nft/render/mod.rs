@@ -207,9 +207,7 @@ impl Renderer {
         if before.is_some() && families != Some(globals.ipv6) {
             // Maps of IPv6 come or go: endpoints are placed anew.
             let all = self.ends.all();
-            if let Some(before) = &before {
-                all.workloads.iter().for_each(|interface| self.unplace_workload(interface, before));
-            }
+            all.workloads.iter().for_each(|interface| self.unplace_workload(interface));
         }
         let now = Arc::new(globals.clone());
         self.globals = Some(Arc::clone(&now));

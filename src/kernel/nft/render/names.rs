@@ -120,7 +120,7 @@ pub(super) fn rules(id: &ChainId, usage: Usage) -> Name {
 }
 
 /// The chain of tiers and profiles: the same for all endpoints that have the same ones.
-fn stages(stages: &Stages, at: Direction, host: bool) -> Name {
+pub(super) fn stages(stages: &Stages, at: Direction, host: bool) -> Name {
     let hash = Fnv::new().texts([if host { "host" } else { "workload" }, direction(at)]);
     let hash = stages.tiers.iter().fold(hash, Fnv::tier).text("profiles");
     let hash = stages.profiles.iter().fold(hash, Fnv::chain);

@@ -100,19 +100,19 @@ fn nets(most: usize) -> impl Strategy<Value = Vec<Cidr>> {
 }
 
 fn few_nets() -> impl Strategy<Value = Vec<Cidr>> {
-    prop_oneof![2 => Just(Vec::new()), 1 => nets(3)]
+    prop_oneof![5 => Just(Vec::new()), 1 => nets(3)]
 }
 
 fn ports() -> impl Strategy<Value = Vec<PortRange>> {
-    let range = (1u16..12, 0u16..4).prop_map(|(first, more)| PortRange::new(first, first + more).unwrap());
-    prop_oneof![1 => Just(Vec::new()), 1 => vec(range, 1..4)]
+    let range = (1u16..8, 0u16..4).prop_map(|(first, more)| PortRange::new(first, first + more).unwrap());
+    prop_oneof![3 => Just(Vec::new()), 1 => vec(range, 1..4)]
 }
 
 fn end(ports_too: bool) -> impl Strategy<Value = End> {
     let set =
         |weight| prop_oneof![weight => Just(Vec::new()), 1 => vec((0..SETS.len()).prop_map(set_id), 1..3)];
     let ports = move || if ports_too { ports().boxed() } else { Just(Vec::new()).boxed() };
-    (set(2), set(3), few_nets(), few_nets(), ports(), ports()).prop_map(
+    (set(5), set(6), few_nets(), few_nets(), ports(), ports()).prop_map(
         |(sets, not_sets, nets, not_nets, ports, not_ports)| End {
             sets,
             not_sets,
@@ -127,7 +127,21 @@ fn end(ports_too: bool) -> impl Strategy<Value = End> {
 /// A rule as the store can say it: ports only with a protocol that has them, ICMP types only with ICMP.
 pub(super) fn rule() -> impl Strategy<Value = Rule> {
     let action = select(vec![Action::Allow, Action::Deny, Action::NextTier, Action::Log]);
-    let protocol = || select(vec![None, None, Some(6), Some(17), Some(1), Some(58), Some(132), Some(47)]);
+    let protocol = || {
+        select(vec![
+            None,
+            None,
+            None,
+            None,
+            Some(6),
+            Some(6),
+            Some(17),
+            Some(1),
+            Some(58),
+            Some(132),
+            Some(47),
+        ])
+    };
     let icmp = || {
         option::weighted(
             0.4,
@@ -255,7 +269,7 @@ fn hosts() -> impl Strategy<Value = HostInterfaces> {
 
 pub(super) fn globals() -> impl Strategy<Value = Globals> {
     let failsafe = || {
-        let port = (any::<bool>(), 1u16..12).prop_map(|(udp, port)| Failsafe { udp, port });
+        let port = (any::<bool>(), 1u16..6).prop_map(|(udp, port)| Failsafe { udp, port });
         vec(port, 0..3)
     };
     let pools =
@@ -421,7 +435,7 @@ pub(super) fn packet() -> impl Strategy<Value = Packet> {
     let ends = prop_oneof![2 => Just(true), 1 => Just(false)]
         .prop_flat_map(move |v4| (select(of(v4)), select(of(v4))));
     let protocol = select(vec![6u8, 6, 17, 1, 58, 132, 47, 4]);
-    (ends, protocol, 0u16..16, 0u16..16, 0u8..4, 0u8..3).prop_map(
+    (ends, protocol, 0u16..10, 0u16..10, 0u8..4, 0u8..3).prop_map(
         |((src, dst), protocol, from, to, of, code)| {
             let ports = matches!(protocol, 6 | 17 | 132).then_some((from, to));
             let icmp = matches!(protocol, 1 | 58).then_some((of, code));
