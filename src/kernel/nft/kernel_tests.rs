@@ -20,10 +20,10 @@ use super::text;
 #[path = "../../../tests/common/netns.rs"]
 mod netns;
 
-use netns::in_netns;
+pub(super) use netns::in_netns;
 
 /// The program as tests/tools/peers.sh unpacks it, else from PATH. Without it a test is skipped; in CI that is a failure.
-fn nft() -> Option<PathBuf> {
+pub(super) fn nft() -> Option<PathBuf> {
     let peers = std::env::var_os("TORTIE_PEERS").map(PathBuf::from);
     let own = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/target/peers/bin"));
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -50,6 +50,11 @@ fn run(nft: &PathBuf, words: &[&str], input: &str) -> String {
     let numbered: String = input.lines().enumerate().map(|(i, l)| format!("{:4} {l}\n", i + 1)).collect();
     assert!(out.status.success(), "nft {words:?}: {}\n{numbered}", String::from_utf8_lossy(&out.stderr));
     String::from_utf8(out.stdout).unwrap()
+}
+
+/// nft has nothing against a text.
+pub(super) fn taken(nft: &PathBuf, text: &str) {
+    run(nft, &["-c", "-f", "-"], text);
 }
 
 /// What nft lists of a table, without what differs between two equal tables.
@@ -85,11 +90,11 @@ fn listed(nft: &PathBuf, table: &str) -> Vec<String> {
 }
 
 /// Chains with the hashes of their rules, and sets with their elements.
-type Contents =
+pub(super) type Contents =
     (BTreeMap<Name, (Option<Hook>, Vec<u64>)>, BTreeMap<Name, (SetType, BTreeMap<SetKey, SetValue>)>);
 
 /// What a dump shows of a table that is as it should be.
-fn expected(table: &Table) -> Contents {
+pub(super) fn wanted(table: &Table) -> Contents {
     let chains = table
         .chains
         .iter()
@@ -98,7 +103,8 @@ fn expected(table: &Table) -> Contents {
     (chains.collect(), sets.collect())
 }
 
-fn shown(found: &Found) -> Contents {
+/// What a dump showed.
+pub(super) fn contents(found: &Found) -> Contents {
     let chains = found.chains.iter().map(|(name, chain)| {
         assert!(!chain.foreign, "{name}");
         (Arc::clone(name), (chain.hook, chain.rules.iter().map(|r| r.hash.unwrap()).collect()))
@@ -124,7 +130,7 @@ fn the_messages_and_the_text_make_the_same_table() {
         }
         assert_eq!(ours.len(), theirs.len());
         let found = dump::table(&mut socket, "ours").unwrap().unwrap();
-        assert_eq!(shown(&found), expected(&table));
+        assert_eq!(contents(&found), wanted(&table));
         // nft's own way of writing intervals is read, too.
         let found = dump::table(&mut socket, "theirs").unwrap().unwrap();
         for (name, set) in &found.sets {
@@ -147,12 +153,12 @@ fn any_table_comes_back_as_it_was_written_and_its_text_is_taken() {
             for (i, table) in tables.iter().enumerate() {
                 socket.batch(&edits(table), "any").map_err(|e| TestCaseError::fail(format!("{e:?}")))?;
                 let found = dump::table(&mut socket, "any").unwrap().unwrap();
-                prop_assert_eq!(shown(&found), expected(table));
+                prop_assert_eq!(contents(&found), wanted(table));
                 socket.batch(&[Edit::NoTable], "any").unwrap();
                 all.push_str(&text::table(table, &format!("t{i}")));
             }
             if let Some(nft) = &nft {
-                run(nft, &["-c", "-f", "-"], &all);
+                taken(nft, &all);
             }
             Ok(())
         });
@@ -195,7 +201,7 @@ fn in_set(name: &str) -> Vec<Match> {
     ]
 }
 
-fn found(socket: &mut Socket) -> Found {
+pub(super) fn found(socket: &mut Socket) -> Found {
     dump::table(socket, "t").unwrap().unwrap()
 }
 

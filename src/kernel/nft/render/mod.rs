@@ -35,6 +35,8 @@ mod base;
 mod chains;
 mod ends;
 #[cfg(test)]
+mod kernel_laws;
+#[cfg(test)]
 mod laws;
 mod maps;
 mod names;
