@@ -39,6 +39,7 @@ mod picture;
 mod presence;
 mod recorder;
 mod register;
+mod reports;
 mod run;
 mod start;
 mod station;

@@ -13,7 +13,7 @@ use super::applied::Needed;
 use super::backend::{Ask, Live};
 use super::core::{Core, Effect};
 use super::options::Settings;
-use super::{host, leave, logging, presence};
+use super::{host, leave, logging, presence, reports};
 use crate::kernel::{KernelFact, KernelHandle, KernelIntent, ToKernel};
 use crate::model::watch_scope;
 use crate::serve;
@@ -129,6 +129,7 @@ pub(super) struct Agent {
     pub(super) asks: mpsc::Receiver<Ask>,
     pub(super) waiting: Vec<Waiting>,
     pub(super) presence: presence::Presence,
+    pub(super) reports: reports::Reports,
     pub(super) registered: bool,
     pub(super) refused: Option<String>,
     pub(super) kernel_intent: Option<Arc<KernelIntent>>,
@@ -318,6 +319,7 @@ impl Agent {
             leave::drain(&speaker).await;
         }
         self.presence.stop().await;
+        self.reports.stop().await;
         self.stations.stop().await;
         // The kernel first: sessions that close take their routes out of the speaker, and those stay in the kernel.
         if let Some(kernel) = self.kernel.take() {

@@ -15,7 +15,7 @@ use super::backend::Live;
 use super::core::Core;
 use super::options::{Extent, Settings};
 use super::run::{Agent, AgentError, AgentOptions, Fact};
-use super::{host, logging, presence, register};
+use super::{host, logging, presence, register, reports};
 use crate::kernel::{self, KernelHandle, Marks, Mode, ToKernel};
 use crate::model::watch_scope;
 use crate::serve::{self, Backend};
@@ -66,6 +66,7 @@ impl Agent {
         let feed = Feed::start(&io, Arc::clone(&store), what);
         let (facts_in, facts) = mpsc::unbounded_channel();
         let presence = presence::Presence::start(&io, Arc::clone(&store), &options.node, writes);
+        let reports = reports::Reports::start(&io, Arc::clone(&store), &options.node, writes);
         Ok(Self {
             options,
             core,
@@ -85,6 +86,7 @@ impl Agent {
             asks,
             waiting: Vec::new(),
             presence,
+            reports,
             registered: false,
             refused: None,
             kernel_intent: None,

@@ -62,6 +62,7 @@ impl Agent {
         }
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
         let peers = self.core.intent.as_ref().map_or(0, |i| i.peers.len());
+        self.reports.tell(self.core.reports());
         self.presence.tell(presence::Brief {
             ready,
             sessions: peers,

@@ -3,15 +3,19 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tortie_config::key::EndpointKey;
 
 use super::api::{KernelFact, Mode, PolicyChange};
+use super::dump;
 use super::nft::Told;
 use super::resolve::Picture;
 use super::thread::{Thread, micros_since};
 use crate::routing::ChangeId;
+
+/// The watch thread hands over a notification sooner than this, unless it gets no processor.
+const NOTIFIED_WITHIN: Duration = Duration::from_millis(100);
 
 /// The last change of policy that was taken, and what was told of it.
 #[derive(Debug, Default)]
@@ -47,7 +51,26 @@ impl Thread {
         if self.state.ends.has_v6() {
             self.forward_v6();
         }
+        self.await_interfaces(change)?;
         self.ends.write(&mut self.state, &mut self.writer, &mut self.sink)?;
+        Ok(())
+    }
+
+    /// An interface that was made before its endpoint was written to the store is known when the change is answered:
+    /// where the kernel has one that is not known to be up, its notification is on the way.
+    fn await_interfaces(&mut self, change: &PolicyChange) -> io::Result<()> {
+        let missing = self.state.ends.missing_interfaces(change.delta.endpoints.keys());
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let (links, _) = dump::devices(&mut self.reader)?;
+        let up = |name: &str| links.iter().any(|link| link.name == name && link.is_up());
+        let coming: Vec<_> = missing.into_iter().filter(|name| up(name)).collect();
+        let begin = Instant::now();
+        while coming.iter().any(|name| !self.state.ends.is_up(name)) && begin.elapsed() < NOTIFIED_WITHIN {
+            self.events()?;
+            std::thread::sleep(Duration::from_millis(1));
+        }
         Ok(())
     }
 

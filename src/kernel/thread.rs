@@ -277,7 +277,7 @@ impl Thread {
     }
 
     /// Everything that the watch thread heard since the last time.
-    fn events(&mut self) -> io::Result<()> {
+    pub(super) fn events(&mut self) -> io::Result<()> {
         let (events, overruns) = self.mailbox.take();
         if events.is_empty() && overruns == 0 {
             return Ok(());

@@ -261,19 +261,30 @@ impl Ends {
         self.dirty.extend(self.known.links().map(|(_, link)| Arc::clone(&link.name)));
     }
 
-    /// The endpoints that are not right, with the reason.
+    /// The endpoints that are not right, with the reason. One without interface is not among them: the kernel has all
+    /// that it can have, and gets the rest with the interface.
     pub(in crate::kernel) fn failed(&self) -> BTreeMap<EndpointKey, String> {
-        let inactive = |key: &EndpointKey| self.wishes.get(key).is_none_or(|wish| !wish.active);
         self.conditions
             .iter()
             .filter_map(|(key, condition)| match condition {
-                EndpointCondition::Up => None,
-                EndpointCondition::Down(_) if inactive(key) => None,
-                EndpointCondition::Down(why) | EndpointCondition::Failed(why) => {
-                    Some((key.clone(), why.clone()))
-                }
+                EndpointCondition::Up | EndpointCondition::Down(_) => None,
+                EndpointCondition::Failed(why) => Some((key.clone(), why.clone())),
             })
             .collect()
+    }
+
+    /// The interfaces of active endpoints among these that are not known to be up.
+    pub(in crate::kernel) fn missing_interfaces<'a>(
+        &self,
+        keys: impl IntoIterator<Item = &'a EndpointKey>,
+    ) -> BTreeSet<Name> {
+        let wishes = keys.into_iter().filter_map(|key| self.wishes.get(key)).filter(|wish| wish.active);
+        wishes.filter(|wish| !self.is_up(&wish.interface)).map(|wish| Arc::clone(&wish.interface)).collect()
+    }
+
+    /// Whether an interface is known to be up.
+    pub(in crate::kernel) fn is_up(&self, name: &str) -> bool {
+        self.known.link_named(name).is_some_and(|(_, device)| device.up)
     }
 
     /// The conditions that changed since the last time.
@@ -321,7 +332,7 @@ impl Ends {
     fn holder(&self, prefix: &Cidr) -> Option<&EndpointKey> {
         let rank = |key: &&EndpointKey| {
             let wish = self.wishes.get(*key);
-            let up = wish.is_some_and(|w| self.known.link_named(&w.interface).is_some_and(|(_, l)| l.up));
+            let up = wish.is_some_and(|w| self.is_up(&w.interface));
             let own = wish.is_some_and(|w| w.nets.contains(prefix));
             let inside = wish
                 .filter(|_| !own)

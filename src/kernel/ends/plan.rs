@@ -138,7 +138,9 @@ impl Ends {
         let (ifindex, lo) = self.known.link_named("lo")?;
         let prefix = Cidr::host(IpAddr::V4(GATEWAY));
         let there = lo.routes.get(&(prefix, 0)).filter(|route| route.protocol == self.protocol);
-        let wanted = unreachable && lo.up && self.claims.any(true);
+        let there_is_one =
+            || self.places.iter().any(|(name, place)| place.held.iter().any(Cidr::is_v4) && self.is_up(name));
+        let wanted = unreachable && lo.up && there_is_one();
         match there {
             None if wanted => Some(Work::PutRoute { ifindex, prefix }),
             Some(route) if !wanted && self.told => {
@@ -157,11 +159,6 @@ impl Ends {
             Work::Sysctls { .. } => batch.sysctls.push(work),
             Work::PutNeighbour { .. } | Work::PutRoute { .. } => batch.additions.push(work),
         };
-        if self.gateway_refused.is_none()
-            && let Some(work) = self.gateway(unreachable)
-        {
-            sort(work);
-        }
         if !self.told {
             return batch;
         }
@@ -188,6 +185,11 @@ impl Ends {
                 }
             }
             difference.work.into_iter().for_each(&mut sort);
+        }
+        if self.gateway_refused.is_none()
+            && let Some(work) = self.gateway(unreachable)
+        {
+            sort(work);
         }
         batch.names = names.into_iter().collect();
         batch
