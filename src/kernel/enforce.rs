@@ -31,9 +31,10 @@ impl Thread {
     pub(super) fn enforce(&mut self, change: &PolicyChange) -> io::Result<()> {
         let begin = Instant::now();
         self.firewall.take(change, &self.state.picture)?;
+        // May take in events, which are answered for the change before.
+        self.take_endpoints(change)?;
         self.enforced.last = Some((change.serial, change.change));
         self.enforced.told = false;
-        self.take_endpoints(change)?;
         self.tell_enforced(micros_since(begin));
         self.tell_rules();
         self.conclude()
