@@ -10,6 +10,7 @@
     reason = "a test says with a panic what is wrong"
 )]
 
+mod atomic;
 mod generate;
 #[path = "../common/kernel_rig.rs"]
 mod kernel_rig;
@@ -49,6 +50,13 @@ struct Policy {
 }
 
 impl Policy {
+    fn new() -> Self {
+        let model = Model::new("h1");
+        let (engine, _) = Engine::new(&model);
+        let globals = Globals::of(&model);
+        Self { model, engine, ruleset: Ruleset::default(), globals, serial: 0, store: BTreeMap::new() }
+    }
+
     fn change(&mut self, rig: &Rig, keys: &[(String, Option<String>)]) {
         self.serial += 1;
         let revision = self.serial;
@@ -87,6 +95,14 @@ impl Policy {
             _ => None,
         });
         assert!(failed.is_empty(), "{failed:?}\n{}", self.told());
+    }
+
+    /// The same store, by a process that has just begun.
+    fn anew(&mut self, rig: &Rig) {
+        let store = std::mem::take(&mut self.store);
+        let keys: Vec<_> = store.into_iter().map(|(key, value)| (key, Some(value))).collect();
+        *self = Self::new();
+        self.change(rig, &keys);
     }
 
     fn told(&self) -> String {
@@ -148,14 +164,10 @@ fn long_the_evaluator_and_the_kernel_agree() {
 fn agree(seed: u64, rounds: u64) {
     eprintln!("TORTIE_SEED={seed}");
     let mut rng = StdRng::seed_from_u64(seed);
-    let mut net = Net::make();
+    let net = Net::make();
     let rig =
         Rig::start(&Options { policy: Mode::Program, log_group: Some(5), ..Options::new(Mode::Observe) });
-    let model = Model::new("h1");
-    let (engine, _) = Engine::new(&model);
-    let globals = Globals::of(&model);
-    let mut policy =
-        Policy { model, engine, ruleset: Ruleset::default(), globals, serial: 0, store: BTreeMap::new() };
+    let mut policy = Policy::new();
     let mut connections = BTreeSet::new();
     let (mut number, mut passed) = (0u32, 0);
     for round in 0..rounds {

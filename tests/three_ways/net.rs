@@ -80,6 +80,7 @@ fn far(interface: &str, index: usize) -> Side {
         let all = Protocol::from(i32::from(3u16.to_be()));
         let hears = Socket::new(Domain::PACKET, Type::RAW, Some(all)).unwrap();
         hears.set_nonblocking(true).unwrap();
+        rustix::net::sockopt::set_socket_recv_buffer_size_force(&hears, 32 << 20).unwrap();
         sender.send(Side { sends: sends(), hears: vec![hears] }).unwrap();
     });
     ip(&format!("link set far{index} netns {path}"));
@@ -146,29 +147,32 @@ impl Net {
         }
     }
 
+    /// Everything that waits to be heard, with where it is.
+    pub(crate) fn hear(&self, mut each: impl FnMut(&Place, u32)) {
+        let mut buffer = [0; 2048];
+        for (place, side) in &self.sides {
+            for mut socket in &side.hears {
+                while let Ok(len) = socket.read(&mut buffer) {
+                    if let Some(number) = packets::number(&buffer[..len]) {
+                        each(place, number);
+                    }
+                }
+            }
+        }
+    }
+
     /// What came out where, until all of `wanted` did and a little longer, for what should not have.
-    pub(crate) fn seen(
-        &mut self,
-        sent: &BTreeMap<u32, Place>,
-        wanted: usize,
-    ) -> BTreeMap<u32, BTreeSet<Place>> {
+    pub(crate) fn seen(&self, sent: &BTreeMap<u32, Place>, wanted: usize) -> BTreeMap<u32, BTreeSet<Place>> {
         let mut seen: BTreeMap<u32, BTreeSet<Place>> = BTreeMap::new();
         let mut until = Instant::now() + Duration::from_secs(2);
         let mut complete = false;
         while Instant::now() < until {
-            for (place, side) in &mut self.sides {
-                for socket in &mut side.hears {
-                    let mut buffer = [0; 2048];
-                    while let Ok(len) = socket.read(&mut buffer) {
-                        let number = packets::number(&buffer[..len]);
-                        // The sniffer of a namespace hears its own packets, too.
-                        if let Some(number) = number.filter(|n| sent.get(n).is_some_and(|from| from != place))
-                        {
-                            seen.entry(number).or_default().insert(place.clone());
-                        }
-                    }
+            // The sniffer of a namespace hears its own packets, too.
+            self.hear(|place, number| {
+                if sent.get(&number).is_some_and(|from| from != place) {
+                    seen.entry(number).or_default().insert(place.clone());
                 }
-            }
+            });
             if !complete && seen.len() >= wanted {
                 complete = true;
                 until = Instant::now() + Duration::from_millis(20);

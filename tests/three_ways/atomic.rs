@@ -1,0 +1,224 @@
+//! While policy changes, no packet is lost that the old and the new rules allow, and none passes that both deny.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use serde_json::{Value, json};
+use tortie::kernel::{Mode, Options};
+use tortie::policy::Packet;
+use tortie::policy::path::Place;
+
+use crate::kernel_rig::Rig;
+use crate::net::Net;
+use crate::{Policy, netns, setting};
+
+/// Connections that began before the changes, and go on without a rule that would allow their beginning.
+const LONG: u16 = 200;
+const PASSES: u16 = 80;
+const FAILS: u16 = 8080;
+
+#[test]
+fn no_change_loses_what_both_allow_or_passes_what_both_deny() {
+    netns::in_netns(|| changes(setting("TORTIE_SEED", rand::random()), setting("TORTIE_CHANGES", 300)));
+}
+
+#[test]
+#[ignore = "takes minutes: make test-long"]
+fn long_ten_thousand_changes_lose_and_pass_nothing() {
+    netns::in_netns(|| changes(setting("TORTIE_SEED", rand::random()), setting("TORTIE_CHANGES", 10_000)));
+}
+
+fn workload(name: &str) -> Place {
+    Place::Interface(name.into())
+}
+
+fn packet(protocol: u8, forward: bool, ports: (u16, u16)) -> Packet {
+    let (one, two) = ("10.65.0.1".parse().unwrap(), "10.65.0.2".parse().unwrap());
+    if forward {
+        Packet { src: one, dst: two, protocol, ports: Some(ports), icmp: None }
+    } else {
+        Packet { src: two, dst: one, protocol, ports: Some((ports.1, ports.0)), icmp: None }
+    }
+}
+
+/// Sends until it is told to stop: some 2,000 first packets of connections a second that pass, half as many that do not, and
+/// as many packets of old connections in both directions.
+fn traffic(net: &Net, stop: &AtomicBool) -> (BTreeMap<u32, Place>, BTreeSet<u32>) {
+    let (mut passes, mut fails) = (BTreeMap::new(), BTreeSet::new());
+    let (mut number, mut turn) = (1_000_000, 0u16);
+    let begin = Instant::now();
+    while !stop.load(Ordering::Relaxed) {
+        let port = 1024 + turn % 60_000;
+        turn = (turn + 1) % 60_000;
+        let mut send = |protocol, forward, ports, passing: bool| {
+            number += 1;
+            let (from, to) = if forward { ("cali1", "cali2") } else { ("cali2", "cali1") };
+            if passing {
+                passes.insert(number, workload(to));
+            } else {
+                fails.insert(number);
+            }
+            net.send(&workload(from), &packet(protocol, forward, ports), number);
+        };
+        send(6, true, (port, PASSES), true);
+        if turn % 2 == 0 {
+            send(6, true, (port, FAILS), false);
+        }
+        send(17, turn % 2 == 0, (2_000 + turn / 2 % LONG, 4242), true);
+        let due = begin + Duration::from_micros(500) * u32::try_from(number - 1_000_000).unwrap() * 2 / 5;
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+    }
+    (passes, fails)
+}
+
+fn puts(rng: &mut StdRng, changed: &mut u64) -> Vec<(String, Option<String>)> {
+    *changed += 1;
+    let some = |key: &str, value: Value| (format!("/calico/v1/{key}"), Some(value.to_string()));
+    let selector = |rng: &mut StdRng| {
+        ["all()", "has(role)", "role == 'web'", "has(t1)", "role != 'db'"][rng.random_range(0..5)]
+    };
+    let from = ["role == 'web'", "env == 'e' || role == 'web'", "has(t1) && has(role)", "!has(nothing)"];
+    let noise = |rng: &mut StdRng| match rng.random_range(0..5) {
+        0 => json!({ "action": "deny", "protocol": "tcp", "dst_ports": [443, "9000:9999"] }),
+        1 => json!({ "action": "deny", "src_selector": "role == 'db'" }),
+        2 => json!({ "action": "allow", "protocol": "udp", "dst_ports": [rng.random_range(1..4000)] }),
+        3 => json!({ "action": "deny", "src_net": format!("10.{}.0.0/16", rng.random_range(66..250)) }),
+        _ => json!({ "action": "allow", "protocol": "icmp" }),
+    };
+    let rules = |rng: &mut StdRng| {
+        let mut rules: Vec<Value> = (0..rng.random_range(0..4)).map(|_| noise(rng)).collect();
+        let allow = json!({ "action": "allow", "protocol": "tcp", "dst_ports": [PASSES], "src_selector": from[rng.random_range(0..4)] });
+        rules.insert(rng.random_range(0..=rules.len()), allow);
+        rules
+    };
+    match rng.random_range(0..10) {
+        // A policy comes, or has other rules, another order or selector.
+        0..=3 => {
+            let name = ["a", "b", "c"][rng.random_range(0..3)];
+            let policy = json!({ "selector": selector(rng), "order": rng.random_range(0..9),
+                                 "inbound_rules": rules(rng), "outbound_rules": [{ "action": "allow" }] });
+            vec![some(&format!("policy/tier/default/policy/{name}"), policy)]
+        }
+        4 => vec![(
+            format!("/calico/v1/policy/tier/default/policy/{}", ["a", "b", "c"][rng.random_range(0..3)]),
+            None,
+        )],
+        5 => {
+            let tags: &[&str] = if rng.random_bool(0.5) { &["t1"] } else { &["t1", "t2"] };
+            vec![some("policy/profile/p1/tags", json!(tags))]
+        }
+        6 => vec![some(
+            "policy/profile/p1/labels",
+            json!({ "env": if rng.random_bool(0.5) { "e" } else { "f" } }),
+        )],
+        7 => vec![some(
+            "policy/profile/p1/rules",
+            json!({ "inbound_rules": rules(rng), "outbound_rules": [{ "action": "allow" }] }),
+        )],
+        // Members of sets come and go, elsewhere and here.
+        8 => {
+            let n = rng.random_range(1..200);
+            let key = format!("host/h2/workload/cni/x{n}/endpoint/eth0");
+            let role = ["web", "db"][rng.random_range(0..2)];
+            let value = json!({ "state": "active", "name": "calix", "ipv4_nets": [format!("10.66.0.{n}/32")], "labels": { "role": role } });
+            vec![if rng.random_bool(0.3) { (format!("/calico/v1/{key}"), None) } else { some(&key, value) }]
+        }
+        _ => {
+            let key = "host/h1/workload/cni/w3/endpoint/eth0";
+            let value = json!({ "state": if rng.random_bool(0.7) { "active" } else { "inactive" }, "name": "cali3",
+                                "ipv4_nets": ["10.65.0.3/32"], "profile_ids": ["p1"], "labels": { "role": "web" } });
+            vec![if rng.random_bool(0.3) { (format!("/calico/v1/{key}"), None) } else { some(key, value) }]
+        }
+    }
+}
+
+fn changes(seed: u64, count: u64) {
+    eprintln!("TORTIE_SEED={seed}");
+    let mut rng = StdRng::seed_from_u64(seed);
+    let net = Arc::new(Net::make());
+    let options = || Options { policy: Mode::Program, ..Options::new(Mode::Observe) };
+    let mut rig = Rig::start(&options());
+    let mut policy = Policy::new();
+    let web = |name: &str, addr: &str| {
+        json!({ "state": "active", "name": name, "ipv4_nets": [addr], "profile_ids": ["p1"], "labels": { "role": "web" } }).to_string()
+    };
+    let opening =
+        json!({ "inbound_rules": [{ "action": "allow" }], "outbound_rules": [{ "action": "allow" }] });
+    let key = |key: &str| format!("/calico/v1/{key}");
+    policy.change(
+        &rig,
+        &[
+            (key("host/h1/workload/cni/w1/endpoint/eth0"), Some(web("cali1", "10.65.0.1/32"))),
+            (key("host/h1/workload/cni/w2/endpoint/eth0"), Some(web("cali2", "10.65.0.2/32"))),
+            (key("policy/profile/p1/rules"), Some(opening.to_string())),
+            (key("policy/profile/p1/tags"), Some(json!(["t1"]).to_string())),
+        ],
+    );
+    Net::believe_checksums();
+    for port in 0..LONG {
+        let ports = (2_000 + port, 4242);
+        net.send(&workload("cali1"), &packet(17, true, ports), u32::from(port) * 2);
+        net.send(&workload("cali2"), &packet(17, false, ports), u32::from(port) * 2 + 1);
+    }
+    let closing = json!({ "inbound_rules": [{ "action": "allow", "protocol": "tcp", "dst_ports": [PASSES] }],
+                          "outbound_rules": [{ "action": "allow" }] });
+    policy.change(&rig, &[(key("policy/profile/p1/rules"), Some(closing.to_string()))]);
+    net.hear(|_, _| {});
+
+    let stop = Arc::new(AtomicBool::new(false));
+    let sender = std::thread::spawn({
+        let (net, stop) = (Arc::clone(&net), Arc::clone(&stop));
+        move || traffic(&net, &stop)
+    });
+    let done = Arc::new(AtomicBool::new(false));
+    let hearer = std::thread::spawn({
+        let (net, done) = (Arc::clone(&net), Arc::clone(&done));
+        move || {
+            let mut seen: BTreeMap<u32, BTreeSet<Place>> = BTreeMap::new();
+            loop {
+                let last = done.load(Ordering::Relaxed);
+                net.hear(|place, number| {
+                    seen.entry(number).or_default().insert(place.clone());
+                });
+                if last {
+                    return seen;
+                }
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        }
+    });
+    let (mut changed, mut restarts) = (0, 0);
+    while changed < count {
+        let keys = puts(&mut rng, &mut changed);
+        policy.change(&rig, &keys);
+        if rng.random_range(0..100) == 0 {
+            rig.stop();
+            rig = Rig::start(&options());
+            policy.anew(&rig);
+            restarts += 1;
+        }
+    }
+    stop.store(true, Ordering::Relaxed);
+    let (passes, fails) = sender.join().unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    done.store(true, Ordering::Relaxed);
+    let seen = hearer.join().unwrap();
+    let arrived = |number: &u32, at: &Place| seen.get(number).is_some_and(|places| places.contains(at));
+    let lost: Vec<&u32> =
+        passes.iter().filter(|(number, at)| !arrived(number, at)).map(|(number, _)| number).collect();
+    let passed: Vec<&u32> = fails.iter().filter(|number| arrived(number, &workload("cali2"))).collect();
+    eprintln!(
+        "{changed} changes, {restarts} restarts; {} packets that all allow: {} lost; {} that all deny: {} passed",
+        passes.len(),
+        lost.len(),
+        fails.len(),
+        passed.len()
+    );
+    assert!(lost.is_empty() && passed.is_empty(), "seed {seed}: lost {lost:?}, passed {passed:?}");
+    assert!(passes.len() > fails.len() && !fails.is_empty());
+    rig.stop();
+}
