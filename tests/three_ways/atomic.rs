@@ -14,7 +14,8 @@ use tortie::policy::path::Place;
 
 use crate::kernel_rig::Rig;
 use crate::net::Net;
-use crate::{Policy, netns, setting};
+use crate::policy_rig::Policy;
+use crate::{netns, setting};
 
 /// Connections that began before the changes, and go on without a rule that would allow their beginning.
 const LONG: u16 = 200;

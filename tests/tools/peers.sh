@@ -9,12 +9,12 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 DIR=$(realpath -m "${1:-target/peers}")
-STAMP="peers 9"
+STAMP="peers 10"
 PATH=$PATH:/usr/sbin:/sbin
 has() { command -v "$1" >/dev/null; }
 if [ "$(cat "$DIR/stamp" 2>/dev/null)" = "$STAMP" ] && has cc && has c++ && has protoc && has ip; then exit 0; fi
 
-PACKAGES="bird2 frr gobgpd openbgpd exabgp etcd-server etcd-client iproute2 iputils-ping user-mode-linux kmod bgpdump mrtparse nftables"
+PACKAGES="bird2 frr gobgpd openbgpd exabgp etcd-server etcd-client iproute2 iputils-ping user-mode-linux kmod bgpdump mrtparse nftables iptables ipset"
 say() { echo "peers: $*" >&2; }
 fail() { say "$*"; exit 1; }
 has apt-get && has dpkg-deb \
@@ -95,6 +95,10 @@ wrap etcdctl usr/bin/etcdctl
 wrap ip "$(first usr/sbin/ip bin/ip sbin/ip usr/bin/ip)"
 wrap ping "$(first usr/bin/ping bin/ping)"
 wrap nft usr/sbin/nft
+# What other programs of a host use: tests see that it is left alone.
+wrap iptables-nft usr/sbin/xtables-nft-multi "export XTABLES_LIBDIR=\$r/usr/lib/$lib/xtables" "iptables "
+wrap iptables-nft-save usr/sbin/xtables-nft-multi "export XTABLES_LIBDIR=\$r/usr/lib/$lib/xtables" "iptables-save "
+wrap ipset "$(first usr/sbin/ipset sbin/ipset)"
 # One program under many names: it looks at the name it is called by.
 for name in insmod modprobe; do ln -sf kmod "$DIR/root/$(dirname "$(first usr/bin/kmod bin/kmod)")/$name"; done
 wrap insmod "$(first usr/bin/insmod bin/insmod)"

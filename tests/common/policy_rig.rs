@@ -1,0 +1,94 @@
+//! What the core does with changes of the store, without the core: model, engine, and the kernel thread's answer.
+
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "test helper; not every test uses all of it"
+)]
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use tortie::kernel::{KernelFact, PolicyChange, ToKernel};
+use tortie::model::Model;
+use tortie::policy::{Engine, Globals, Ruleset};
+use tortie::routing::ChangeId;
+use tortie::store::{Change, Delta, KeyValue};
+
+use crate::kernel_rig::Rig;
+
+/// What the core does, without the core.
+pub(crate) struct Policy {
+    pub(crate) model: Model,
+    engine: Engine,
+    pub(crate) ruleset: Ruleset,
+    pub(crate) globals: Globals,
+    serial: u64,
+    store: BTreeMap<String, String>,
+}
+
+impl Policy {
+    pub(crate) fn new() -> Self {
+        let model = Model::new("h1");
+        let (engine, _) = Engine::new(&model);
+        let globals = Globals::of(&model);
+        Self { model, engine, ruleset: Ruleset::default(), globals, serial: 0, store: BTreeMap::new() }
+    }
+
+    pub(crate) fn change(&mut self, rig: &Rig, keys: &[(String, Option<String>)]) {
+        self.serial += 1;
+        let revision = self.serial;
+        let change = |(key, value): &(String, Option<String>)| match value {
+            Some(value) => {
+                self.store.insert(key.clone(), value.clone());
+                let value = value.clone().into_bytes();
+                let key = key.clone();
+                Change::Put(KeyValue { key, value, mod_revision: revision, create_revision: revision })
+            }
+            None => {
+                self.store.remove(key);
+                Change::Delete { key: key.clone() }
+            }
+        };
+        let changes = keys.iter().map(change).collect();
+        let dirty = self.model.apply(&Delta { revision, changes });
+        let delta = if self.serial == 1 {
+            let (engine, delta) = Engine::new(&self.model);
+            self.engine = engine;
+            delta
+        } else {
+            self.engine.update(&self.model, &dirty.touched)
+        };
+        delta.apply(&mut self.ruleset);
+        let globals = Globals::of(&self.model);
+        let globals = (self.serial == 1 || globals != self.globals).then(|| Arc::new(globals));
+        if let Some(globals) = &globals {
+            self.globals = (**globals).clone();
+        }
+        let (serial, change) = (self.serial, ChangeId(self.serial));
+        rig.send(ToKernel::Policy(Box::new(PolicyChange { serial, change, delta, globals })));
+        let failed = rig.wait("Enforced", |fact| match fact {
+            KernelFact::Enforced { serial: of, failed, .. } if *of == serial => Some(failed.clone()),
+            KernelFact::Rules(Some(trouble)) => panic!("{trouble}\n{}", self.told()),
+            _ => None,
+        });
+        assert!(failed.is_empty(), "{failed:?}\n{}", self.told());
+    }
+
+    /// The same store, by a process that has just begun.
+    pub(crate) fn anew(&mut self, rig: &Rig) {
+        let store = std::mem::take(&mut self.store);
+        let keys: Vec<_> = store.into_iter().map(|(key, value)| (key, Some(value))).collect();
+        *self = Self::new();
+        self.change(rig, &keys);
+    }
+
+    pub(crate) fn told(&self) -> String {
+        self.store.iter().fold(String::new(), |mut text, (key, value)| {
+            let _ = writeln!(text, "{key} {value}");
+            text
+        })
+    }
+}
