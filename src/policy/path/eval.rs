@@ -35,16 +35,39 @@ pub struct Node<'a> {
     pub routes: &'a Routes,
 }
 
-impl Node<'_> {
-    /// The way of a packet through this host. It costs the endpoints of the host once, then the rules that it meets.
+impl<'a> Node<'a> {
+    /// The way of a packet through this host. It costs the endpoints of the host once, then the rules that it meets; for
+    /// many packets see [`Node::prepared`].
     ///
     /// What is not of this program is taken to let everything pass: rules of others, reverse path filters, sockets.
     #[must_use]
     pub fn path(&self, flow: &Flow) -> Path {
+        self.prepared().path(flow)
+    }
+
+    /// Looks at the endpoints once, for any number of packets.
+    #[must_use]
+    pub fn prepared(&self) -> Prepared<'a> {
+        Prepared { node: *self, workloads: workloads(self.ruleset), floating: Floating::of(self.ruleset) }
+    }
+}
+
+/// A host whose endpoints have been looked at.
+#[derive(Debug, Clone)]
+pub struct Prepared<'a> {
+    node: Node<'a>,
+    workloads: OfInterface<'a>,
+    floating: Floating,
+}
+
+impl Prepared<'_> {
+    /// The same as [`Node::path`]. It costs the rules that the packet meets.
+    #[must_use]
+    pub fn path(&self, flow: &Flow) -> Path {
         let mut walk = Walk {
-            node: *self,
-            workloads: workloads(self.ruleset),
-            floating: Floating::of(self.ruleset),
+            node: self.node,
+            workloads: &self.workloads,
+            floating: &self.floating,
             packet: flow.packet,
             state: Some(flow.state),
             early: false,
@@ -85,8 +108,8 @@ type Passed = ControlFlow<()>;
 
 struct Walk<'a> {
     node: Node<'a>,
-    workloads: OfInterface<'a>,
-    floating: Floating,
+    workloads: &'a OfInterface<'a>,
+    floating: &'a Floating,
     packet: Packet,
     /// `None`: connection tracking was told to leave the packet alone.
     state: Option<State>,

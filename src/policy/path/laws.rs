@@ -191,6 +191,19 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
+    fn one_look_at_the_endpoints_does_for_many_packets(
+        e in endpoints(),
+        p in policies(),
+        flows in proptest::collection::vec(flow(), 1..8),
+    ) {
+        let host = host(&[&e, &p]);
+        let prepared = host.node().prepared();
+        for flow in flows {
+            prop_assert_eq!(prepared.path(&flow), host.node().path(&flow));
+        }
+    }
+
+    #[test]
     fn the_way_ends_where_the_packet_is_dropped(e in endpoints(), p in policies(), flow in flow()) {
         let host = host(&[&e, &p]);
         let path = host.node().path(&flow);

@@ -21,6 +21,6 @@ mod trace;
 mod trace_tests;
 mod types;
 
-pub use eval::Node;
+pub use eval::{Node, Prepared};
 pub use trace::{Half, OUTSIDE, Party, Probe, Trace, Unseen, trace};
 pub use types::{Flow, Path, Place, Reason, Routes, Stage, State, Step};

@@ -73,6 +73,10 @@ impl Routes {
         if self.local.contains(&addr) {
             return Some(Place::Host);
         }
+        // Most of what is asked about is a workload.
+        if let Some(name) = self.via.get(&Cidr::host(addr)) {
+            return Some(Place::Interface(name.clone()));
+        }
         let having = self.via.iter().filter(|(net, _)| net.contains(addr));
         having.max_by_key(|(net, _)| net.len()).map(|(_, name)| Place::Interface(name.clone()))
     }
