@@ -1,19 +1,29 @@
 //! CoreQuestions about endpoints and policies: the core answers them from what it has, as long as policy is on; else they are
 //! answered from a copy of the model, beside the core.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
 
 use super::backend::{Ask, Live, busy};
 use super::core::Core;
+use super::dry_run;
+use super::enforce::Policy as Enforced;
 use super::packet::{self, Asked};
 use super::picture::{Offline, Picture};
 use super::status::mode_name;
+use crate::kernel::{self, DropKind, Dropped, Mode};
 use crate::model::Model;
 use crate::policy::path::Half;
 use crate::policy::{EndpointPolicy, Source};
 use crate::serve::api::{ApiError, List};
-use crate::serve::policy::{Endpoint, EndpointDetail, Policy, PolicyDetail, PolicyStatus, Trace, TraceQuery};
+use crate::serve::policy::{
+    Diff, DiffSection, DropRow, DryRun, DryRunRequest, Endpoint, EndpointDetail, Policy, PolicyDetail,
+    PolicyStatus, Trace, TraceQuery,
+};
 
 /// Something to be asked on the core's thread.
 pub(super) struct CoreQuestion(pub(super) Box<dyn FnOnce(&Core) + Send>);
@@ -125,6 +135,110 @@ impl Live {
             };
             let walked = found.halves.iter().map(walk).collect();
             asked.answer(&found, walked, true)
+        })
+        .await
+    }
+
+    /// What a value would change; with connections where the kernel can be asked for them.
+    pub(super) async fn try_write(&self, request: DryRunRequest) -> Result<DryRun, ApiError> {
+        let copy = |answer: oneshot::Sender<Option<(Model, Option<Enforced>)>>| {
+            Ask::Core(CoreQuestion(Box::new(move |core| {
+                let policy = core.enforcement.policy().cloned();
+                let _ = answer.send(core.loaded().then(|| (core.model.clone(), policy)));
+            })))
+        };
+        let (model, policy) = self.ask(copy).await?.ok_or_else(|| busy("the store has not been read yet"))?;
+        let interfaces = self.kernel(|view| (view.mode() != Mode::Off).then(|| view.interfaces())).await;
+        let work = move || {
+            let before = policy.unwrap_or_else(|| Enforced::of(&model));
+            let mut trial = dry_run::run(model, before, &request)?;
+            let tracked = match &interfaces {
+                Ok(Some(interfaces)) => kernel::connections().map(|tracked| (interfaces, tracked)),
+                _ => Err(std::io::Error::other("the kernel is left alone (--kernel off)")),
+            };
+            match tracked {
+                Ok((interfaces, tracked)) => {
+                    trial.answer.connections = Some(dry_run::connections(&trial, interfaces, &tracked));
+                }
+                Err(error) => trial.answer.not_looked_at.push(format!("connections: {error}")),
+            }
+            Ok(trial.answer)
+        };
+        tokio::task::spawn_blocking(work).await.map_err(|_| busy("the agent is stopping"))?
+    }
+
+    /// What packet rules dropped within this time, the most frequent first.
+    pub(super) async fn dropped(&self, within: Duration) -> Result<List<DropRow>, ApiError> {
+        let drops = self.drops.load_full().ok_or_else(|| busy("the kernel thread has not started yet"))?;
+        if let Some(trouble) = drops.trouble() {
+            return Err(ApiError {
+                code: "no-drops".to_owned(),
+                text: format!("drops are not seen here: {trouble}"),
+            });
+        }
+        let mut kinds = drops.within(within);
+        kinds.sort_unstable_by(|(a_kind, a), (b_kind, b)| {
+            b.count.cmp(&a.count).then_with(|| a_kind.cmp(b_kind))
+        });
+        let prefixes: BTreeSet<String> = kinds.iter().map(|(kind, _)| kind.prefix.clone()).collect();
+        let rules: BTreeMap<String, String> = self
+            .kernel(move |view| {
+                prefixes
+                    .into_iter()
+                    .filter_map(|prefix| Some((prefix.clone(), view.explain(&prefix)?)))
+                    .collect()
+            })
+            .await?;
+        let addrs: BTreeSet<IpAddr> = kinds.iter().flat_map(|(kind, _)| [kind.src, kind.dst]).collect();
+        let names = self.picture(move |picture| Ok(picture.names_of(&addrs))).await?;
+        let row = |(kind, dropped): (DropKind, Dropped)| DropRow {
+            count: dropped.count,
+            first_seconds: dropped.first.elapsed().as_secs(),
+            last_seconds: dropped.last.elapsed().as_secs(),
+            from: kind.src.to_string(),
+            from_endpoint: names.get(&kind.src).cloned(),
+            to: kind.dst.to_string(),
+            to_endpoint: names.get(&kind.dst).cloned(),
+            what: packet::what(kind.protocol, kind.port),
+            rule: rules
+                .get(&kind.prefix)
+                .cloned()
+                .unwrap_or_else(|| format!("a rule that is gone ({})", kind.prefix)),
+        };
+        let items = kinds.into_iter().map(row).collect();
+        Ok(self.list("DropList", items).await)
+    }
+
+    /// How the kernel differs from what is wanted.
+    pub(super) async fn differences(&self, max: usize) -> Result<Diff, ApiError> {
+        self.kernel(move |view| {
+            let section =
+                |what: &str, mode: Mode, count: usize, lines: Vec<String>, trouble: Option<&str>| {
+                    DiffSection {
+                        what: what.to_owned(),
+                        mode: mode_name(mode).to_owned(),
+                        count,
+                        lines,
+                        trouble: trouble.unwrap_or_default().to_owned(),
+                    }
+                };
+            let routes = view.drift(max);
+            let (count, words) = view.rules_drift();
+            let is_set = |line: &&String| line.starts_with("set ");
+            let sets: Vec<String> = words.iter().filter(is_set).take(max).cloned().collect();
+            let rules: Vec<String> = words.iter().filter(|line| !is_set(line)).take(max).cloned().collect();
+            // The count is of objects and elements; words are of the first ones.
+            let in_sets = if rules.is_empty() { count } else { sets.len() };
+            let trouble = view.rules_trouble();
+            let mode = view.rules_mode();
+            Diff {
+                sections: vec![
+                    section("routes", view.mode(), routes.count, routes.first, None),
+                    section("sets", mode, in_sets, sets, trouble),
+                    section("rules", mode, count - in_sets, rules, trouble),
+                ],
+                compared_seconds: view.last_compare().map(|(ago, _)| ago.as_secs()),
+            }
         })
         .await
     }

@@ -14,13 +14,15 @@ use super::asked::CoreQuestion;
 use super::metrics::{self, Bgp};
 use super::mrt;
 use super::status::{self, CoreFacts};
-use crate::kernel::{KernelView, ToKernel};
+use crate::kernel::{Drops, KernelView, ToKernel};
 use crate::routing::{LearnedPath, PeerIntent, RoutingIntent};
 use crate::serve::api::{
     ApiError, Applied, AppliedRequest, BgpRoute, Done, DrainRequest, Event, KernelRouteRow, List, Peer,
     PeerRange, Problem, ResetRequest, RouteGet, Status,
 };
-use crate::serve::policy::{Endpoint, EndpointDetail, Policy, PolicyDetail, Trace, TraceQuery};
+use crate::serve::policy::{
+    Diff, DropRow, DryRun, DryRunRequest, Endpoint, EndpointDetail, Policy, PolicyDetail, Trace, TraceQuery,
+};
 use crate::serve::{Backend, OctetStream, RouteQuery};
 use crate::speaker::{SpeakerHandle, SpeakerView, ToSpeaker};
 
@@ -75,6 +77,7 @@ pub(super) struct Live {
     pub(super) intent: ArcSwapOption<RoutingIntent>,
     pub(super) speaker: ArcSwapOption<SpeakerHandle>,
     pub(super) kernel: ArcSwapOption<std::sync::mpsc::SyncSender<ToKernel>>,
+    pub(super) drops: ArcSwapOption<Drops>,
     pub(super) ready: AtomicBool,
     /// Seconds since `started` at which the core's loop last turned.
     pub(super) turned: AtomicI64,
@@ -357,6 +360,18 @@ impl Backend for Live {
 
     async fn policies(&self, all: bool) -> Result<List<Policy>, ApiError> {
         self.list_policies(all).await
+    }
+
+    async fn dry_run(&self, request: DryRunRequest) -> Result<DryRun, ApiError> {
+        self.try_write(request).await
+    }
+
+    async fn drops(&self, within: Duration) -> Result<List<DropRow>, ApiError> {
+        self.dropped(within).await
+    }
+
+    async fn diff(&self, max: usize) -> Result<Diff, ApiError> {
+        self.differences(max).await
     }
 
     async fn trace(&self, query: TraceQuery, kernel: bool) -> Result<Trace, ApiError> {

@@ -23,6 +23,7 @@ mod applied;
 mod asked;
 mod backend;
 mod core;
+mod dry_run;
 mod enforce;
 mod facts;
 mod heap;

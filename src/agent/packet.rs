@@ -149,6 +149,16 @@ pub(super) fn live(view: &KernelView<'_>, node: &str, globals: &Arc<Globals>, ha
     (trace::host(node, true, half.outer, &path, ruleset), path)
 }
 
+/// Protocol with port or ICMP type.
+pub(super) fn what(protocol: u8, port: Option<u16>) -> String {
+    let name = Protocol::new(protocol).map_or_else(|| protocol.to_string(), |name| name.to_string());
+    match port {
+        Some(port) if matches!(protocol, 1 | 58) => format!("{name} type {port}"),
+        Some(port) => format!("{name}/{port}"),
+        None => name,
+    }
+}
+
 /// Who a name means, and how it is shown.
 fn party(picture: &Picture<'_>, name: &str, family: Option<IpFamily>) -> Result<(Party, TraceEnd), ApiError> {
     let end = |key: Option<&EndpointKey>, host: Option<&str>| TraceEnd {

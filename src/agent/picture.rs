@@ -2,12 +2,14 @@
 //! make the same answers from it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use tortie_config::Resource;
 use tortie_config::key::{EndpointKey, Key, ProfilePart};
 use tortie_config::resource::{self, PolicyTypes};
 
+use super::dry_run;
 use super::enforce::Policy as Enforced;
 use super::packet::{self, Asked};
 use crate::kernel::EndpointCondition;
@@ -15,7 +17,8 @@ use crate::model::{Model, Part};
 use crate::policy::{Chain, ChainId, Direction, EndpointPolicy, Globals, Ruleset, Source, Stages};
 use crate::serve::api::ApiError;
 use crate::serve::policy::{
-    ChainRules, Endpoint, EndpointDetail, Policy, PolicyDetail, Stage, Trace, TraceQuery,
+    ChainRules, DryRun, DryRunRequest, Endpoint, EndpointDetail, Policy, PolicyDetail, Stage, Trace,
+    TraceQuery,
 };
 use crate::store::Snapshot;
 
@@ -68,6 +71,17 @@ impl Offline {
         let found = asked.follow(&self.model)?;
         let walked = found.halves.iter().map(|half| packet::stored(self.model.node(), half)).collect();
         Ok(asked.answer(&found, walked, false))
+    }
+
+    /// What a value would change.
+    ///
+    /// # Errors
+    /// When the key is not of the data model, or the value could not be in force.
+    pub fn try_write(&self, request: &DryRunRequest) -> Result<DryRun, ApiError> {
+        let before = Enforced::of(&self.model);
+        let mut answer = dry_run::run(self.model.clone(), before, request)?.answer;
+        answer.not_looked_at.push("connections: the agent knows them (--dry-run=dataplane)".to_owned());
+        Ok(answer)
     }
 
     /// For questions.
@@ -154,6 +168,22 @@ impl Picture<'_> {
             (_, [one]) => Ok(one.clone()),
             _ => Err(ambiguous(name, fits.iter().map(|key| Key::Endpoint((*key).clone()).to_string()))),
         }
+    }
+
+    /// The endpoints that have these addresses, and the hosts.
+    pub(super) fn names_of(&self, addrs: &BTreeSet<IpAddr>) -> BTreeMap<IpAddr, String> {
+        let mut names: BTreeMap<IpAddr, String> = BTreeMap::new();
+        for addr in addrs {
+            names.extend(self.model.hosts_at(*addr).next().map(|(host, _)| (*addr, format!("host {host}"))));
+        }
+        for (key, value) in self.model.endpoint_resources() {
+            for net in addresses_of(value) {
+                // A network has many of them; an address one.
+                let range = addrs.range(net.addr()..=net.last());
+                names.extend(range.map(|addr| (*addr, endpoint_name(key))));
+            }
+        }
+        names
     }
 
     /// Policies in the order in which they act, then profiles by name: those that act on an endpoint of this host, or

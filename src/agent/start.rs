@@ -46,6 +46,7 @@ impl Agent {
             intent: ArcSwapOption::empty(),
             speaker: ArcSwapOption::empty(),
             kernel: ArcSwapOption::empty(),
+            drops: ArcSwapOption::empty(),
             ready: AtomicBool::new(false),
             turned: AtomicI64::new(0),
         });
@@ -131,6 +132,7 @@ impl Agent {
         match kernel::spawn(&options, sink) {
             Ok(handle) => {
                 self.live.kernel.store(Some(Arc::new(handle.sender())));
+                self.live.drops.store(Some(handle.drops()));
                 self.kernel = Some(handle);
                 if let Some(intent) = self.kernel_intent.clone() {
                     self.to_kernel(ToKernel::Intent(intent));

@@ -17,7 +17,9 @@ mod bgp;
 mod client;
 #[doc(hidden)]
 pub mod demo;
+mod diff;
 mod drain;
+mod dry_run;
 mod endpoint;
 mod failure;
 mod lab;
@@ -159,6 +161,8 @@ enum Command {
     /// Why something is as it is
     #[command(subcommand)]
     Why(why::Why),
+    /// How the kernel differs from what is wanted; exit 1 when it does
+    Diff(diff::DiffCommand),
     /// Keys and values of the data model, straight on the store
     #[command(subcommand)]
     Store(store::StoreCommand),
@@ -294,6 +298,7 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
         Command::Endpoint(command) => repeat(&context, || endpoint::run(&context, command)),
         Command::Policy(command) => repeat(&context, || policy::run(&context, command)),
         Command::Why(command) => repeat(&context, || why::run(&context, command)),
+        Command::Diff(command) => repeat(&context, || diff::run(&context, command)),
         Command::Store(command) => runtime()?.block_on(store::run(&context, command)),
         Command::Selector(command) => selector::run(&context, command),
         Command::Demo(command) => demo::run(&context, command),

@@ -10,6 +10,7 @@ use clap::Subcommand;
 use serde::Serialize;
 
 use super::client::Client;
+use super::dry_run::DryRunKind;
 use super::failure::{Exit, Failure};
 use super::output::{self, Format, table, write_out};
 use super::{Context, Globals};
@@ -42,6 +43,9 @@ pub(super) enum StoreCommand {
         /// Write the bytes as they are, unchecked
         #[arg(long)]
         raw: bool,
+        /// Write nothing: say which endpoints, rules and connections of this host it would touch
+        #[arg(long, value_name = "WHO", value_enum, conflicts_with = "raw")]
+        dry_run: Option<DryRunKind>,
     },
     /// Delete a key, or all keys below a prefix
     Rm {
@@ -50,6 +54,9 @@ pub(super) enum StoreCommand {
         /// Delete every key that begins so
         #[arg(long)]
         prefix: bool,
+        /// Delete nothing: say which endpoints, rules and connections of this host it would touch
+        #[arg(long, value_name = "WHO", value_enum, conflicts_with = "prefix")]
+        dry_run: Option<DryRunKind>,
     },
     /// Print changes as they come
     Watch {
@@ -139,17 +146,23 @@ pub(super) async fn run(context: &Context, command: &StoreCommand) -> Result<(),
                 let _ = writeln!(out, "{}", text(&found.value));
             })
         }
-        StoreCommand::Put { key, value, raw } => {
+        StoreCommand::Put { key, value, raw, dry_run } => {
             let value = if value == "-" { read(Path::new("-"))? } else { value.clone().into_bytes() };
             if !raw {
                 check(key, &value)?;
+            }
+            if let Some(kind) = dry_run {
+                return super::dry_run::run(context, *kind, key, Some(value)).await;
             }
             warn_unsupported(key);
             let txn = Txn { ops: vec![Op::Put { key: key.clone(), value, lease: None }], ..Txn::default() };
             let revision = committed(open(globals, true).await?.commit(txn).await?)?;
             say(format, &format!("{key} written at revision {revision}"))
         }
-        StoreCommand::Rm { key, prefix } => {
+        StoreCommand::Rm { key, dry_run: Some(kind), .. } => {
+            super::dry_run::run(context, *kind, key, None).await
+        }
+        StoreCommand::Rm { key, prefix, dry_run: None } => {
             let store = open(globals, false).await?;
             let found = store.list(std::slice::from_ref(key)).await?.entries;
             let count = found.iter().filter(|e| *prefix || e.key == *key).count();

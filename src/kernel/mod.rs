@@ -20,6 +20,7 @@
 
 mod acks;
 mod api;
+mod connections;
 mod detect;
 mod dump;
 mod ends;
@@ -53,9 +54,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 pub use self::api::*;
+pub use self::connections::{Connection, connections};
 pub use self::detect::{HostAddress, default_addresses};
 pub use self::ends::EndpointView;
-pub use self::nft::RuleCounts;
+pub use self::nft::{DropKind, Dropped, Drops, RuleCounts};
 pub use self::resolve::Covering;
 pub use self::view::{Counters, Counts, Drift, KernelView, RouteCondition, RouteState};
 pub use self::watch::WatchBatch;
@@ -107,6 +109,7 @@ impl Options {
 pub struct KernelHandle {
     sender: SyncSender<ToKernel>,
     stop_watch: Option<Arc<OwnedFd>>,
+    drops: Arc<Drops>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -115,6 +118,12 @@ impl KernelHandle {
     #[must_use]
     pub fn sender(&self) -> SyncSender<ToKernel> {
         self.sender.clone()
+    }
+
+    /// What packet rules drop.
+    #[must_use]
+    pub fn drops(&self) -> Arc<Drops> {
+        Arc::clone(&self.drops)
     }
 
     /// Ends the threads and waits for them.
@@ -150,7 +159,9 @@ pub fn spawn(options: &Options, sink: Sink) -> io::Result<KernelHandle> {
     if options.mode == Mode::Off {
         let state = thread::blank(options, false);
         let kernel = start("kernel", move || off::run_off(&inbox, sink, &state))?;
-        return Ok(KernelHandle { sender, stop_watch: None, threads: vec![kernel] });
+        let drops = Arc::new(Drops::default());
+        drops.worry("the kernel is left alone (--kernel off)".to_owned());
+        return Ok(KernelHandle { sender, stop_watch: None, drops, threads: vec![kernel] });
     }
     let writer = netlink::Socket::open()?;
     let mut reader = netlink::Socket::open()?;
@@ -167,11 +178,28 @@ pub fn spawn(options: &Options, sink: Sink) -> io::Result<KernelHandle> {
     let rules = nft::Options { log_group: options.log_group, deny_group: nft::DENY_GROUP };
     let firewall = nft::Firewall::open(options.policy, rules, Instant::now());
     let kernel = thread::Thread::new(state, writer, reader, mailbox, sink, firewall);
-    let threads = vec![
+    let stop = watcher.stop();
+    let mut threads = vec![
         start("kernel", move || run("kernel", || kernel.run(&inbox)))?,
         start("watch", move || run("watch", || watcher.run(&wake)))?,
     ];
-    Ok(KernelHandle { sender, stop_watch, threads })
+    let drops = Arc::new(Drops::default());
+    match options.policy {
+        Mode::Program => match nft::Listener::open(nft::DENY_GROUP, Arc::clone(&drops)) {
+            Ok(listener) => {
+                let told = Arc::clone(&drops);
+                // Nothing is wrong with forwarding when nobody hears of drops.
+                threads.push(start("drops", move || {
+                    if let Err(error) = listener.run(&stop) {
+                        told.worry(format!("the log group cannot be read any more: {error}"));
+                    }
+                })?);
+            }
+            Err(error) => drops.worry(format!("log group {} cannot be read: {error}", nft::DENY_GROUP)),
+        },
+        Mode::Observe | Mode::Off => drops.worry("this agent writes no packet rules (--policy)".to_owned()),
+    }
+    Ok(KernelHandle { sender, stop_watch, drops, threads })
 }
 
 fn start(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {

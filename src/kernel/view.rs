@@ -274,6 +274,12 @@ impl KernelView<'_> {
         self.state.tunnel_trouble.as_deref()
     }
 
+    /// What may be done to the packet rules.
+    #[must_use]
+    pub fn rules_mode(&self) -> Mode {
+        self.rules.map_or(Mode::Off, Firewall::mode)
+    }
+
     /// What keeps the packet rules from being in force.
     #[must_use]
     pub fn rules_trouble(&self) -> Option<&str> {
@@ -296,6 +302,12 @@ impl KernelView<'_> {
     #[must_use]
     pub fn host_interfaces(&self) -> Option<&HostInterfaces> {
         self.rules.map(Firewall::hosts)
+    }
+
+    /// Why packets are dropped that are logged with this prefix; `None`: by somebody else, or by a rule that is gone.
+    #[must_use]
+    pub fn explain(&self, prefix: &str) -> Option<String> {
+        self.rules?.explain(prefix)
     }
 
     /// The wanted packet rules as nft writes them.

@@ -6,6 +6,7 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Bytes;
@@ -20,7 +21,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tokio::net::{TcpListener, UnixListener};
 
 use super::api::{ApiError, AppliedRequest, DrainRequest, ResetRequest};
-use super::policy::TraceQuery;
+use super::policy::{DryRunRequest, TraceQuery};
 use super::{Backend, OctetStream, RouteQuery};
 
 type Shared = Arc<dyn Backend>;
@@ -164,6 +165,8 @@ fn reads() -> Router<Shared> {
         .route("/v1/policy", get(policy))
         .route("/v1/policy/trace", get(policy_trace))
         .route("/v1/why/packet", get(why_packet))
+        .route("/v1/why/drop", get(why_drop))
+        .route("/v1/diff", get(diff))
         .route("/v1/history", get(history))
         .fallback(async || failure(StatusCode::NOT_FOUND, "not-found", "no such page: the API is under /v1/"))
 }
@@ -171,6 +174,7 @@ fn reads() -> Router<Shared> {
 fn writes() -> Router<Shared> {
     Router::new()
         .route("/v1/applied", post(applied))
+        .route("/v1/policy/dry-run", post(dry_run))
         .route("/v1/bgp/reset", post(reset))
         .route("/v1/bgp/drain", post(drain))
         .route("/v1/store/accept", post(accept_store))
@@ -353,6 +357,40 @@ async fn policy(State(backend): State<Shared>, query: Asked<Named>) -> Response 
     match query {
         Ok(Query(query)) => answer(backend.policy(query.name).await),
         Err(error) => failure(StatusCode::BAD_REQUEST, "invalid", &error.body_text()),
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DropQuery {
+    /// Seconds.
+    since: Option<u64>,
+}
+
+async fn why_drop(State(backend): State<Shared>, query: Asked<DropQuery>) -> Response {
+    match query {
+        Ok(Query(query)) => answer(backend.drops(Duration::from_secs(query.since.unwrap_or(600))).await),
+        Err(error) => failure(StatusCode::BAD_REQUEST, "invalid", &error.body_text()),
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DiffQuery {
+    max: Option<usize>,
+}
+
+async fn diff(State(backend): State<Shared>, query: Asked<DiffQuery>) -> Response {
+    match query {
+        Ok(Query(query)) => answer(backend.diff(query.max.unwrap_or(100).min(10_000)).await),
+        Err(error) => failure(StatusCode::BAD_REQUEST, "invalid", &error.body_text()),
+    }
+}
+
+async fn dry_run(State(backend): State<Shared>, bytes: Bytes) -> Response {
+    match body::<DryRunRequest>(&bytes) {
+        Ok(request) => answer(backend.dry_run(request).await),
+        Err(response) => *response,
     }
 }
 

@@ -15,12 +15,15 @@ pub mod policy;
 pub use http::{ServeError, Serving, serve_tcp, serve_unix};
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use api::{
     ApiError, Applied, AppliedRequest, BgpRoute, Done, DrainRequest, Event, KernelRouteRow, List, Peer,
     PeerRange, ResetRequest, RouteGet, Status,
 };
-use policy::{Endpoint, EndpointDetail, Policy, PolicyDetail, Trace, TraceQuery};
+use policy::{
+    Diff, DropRow, DryRun, DryRunRequest, Endpoint, EndpointDetail, Policy, PolicyDetail, Trace, TraceQuery,
+};
 use serde::Deserialize;
 
 /// An answer that is sent as it is made.
@@ -56,6 +59,12 @@ pub trait Backend: Send + Sync + 'static {
     async fn policy(&self, name: String) -> Result<PolicyDetail, ApiError>;
     /// What becomes of a packet; with the interfaces and routes of this host as the kernel has them, or without.
     async fn trace(&self, query: TraceQuery, kernel: bool) -> Result<Trace, ApiError>;
+    /// What a value would change, were it written.
+    async fn dry_run(&self, request: DryRunRequest) -> Result<DryRun, ApiError>;
+    /// What packet rules dropped within this time, the most frequent first.
+    async fn drops(&self, within: Duration) -> Result<List<DropRow>, ApiError>;
+    /// How the kernel differs from what is wanted, with at most `max` lines of each kind.
+    async fn diff(&self, max: usize) -> Result<Diff, ApiError>;
     /// The flight recorder after `after`, oldest first, at most `max`.
     async fn events(&self, after: u64, subject: Option<String>, max: usize) -> Result<List<Event>, ApiError>;
     /// Waits until an endpoint is in force.

@@ -353,3 +353,57 @@ pub struct Connections {
     /// The first of those, with what would refuse them.
     pub first: Vec<String>,
 }
+
+/// How the kernel differs from what is wanted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Diff {
+    /// Routes, sets and rules, each by itself.
+    pub sections: Vec<DiffSection>,
+    /// How long the last full comparison of routes is ago.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compared_seconds: Option<u64>,
+}
+
+/// One kind of objects in [`Diff`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DiffSection {
+    /// `routes` (those of endpoints and their neighbours included), `sets` or `rules`.
+    pub what: String,
+    /// `program`, `observe` or `off`.
+    pub mode: String,
+    /// How many differ.
+    pub count: usize,
+    /// The first of them in words.
+    pub lines: Vec<String>,
+    /// Why they cannot be as wanted at all.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub trouble: String,
+}
+
+/// Packets of one kind that rules dropped.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DropRow {
+    /// How many were logged: at most ten a second and rule are.
+    pub count: u64,
+    /// How long the first one is ago.
+    pub first_seconds: u64,
+    /// How long the last one is ago.
+    pub last_seconds: u64,
+    /// Where they came from.
+    pub from: String,
+    /// Who has that address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from_endpoint: Option<String>,
+    /// Where they went.
+    pub to: String,
+    /// Who has that address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to_endpoint: Option<String>,
+    /// Protocol with port or ICMP type: `tcp/5432`.
+    pub what: String,
+    /// The rule that dropped them.
+    pub rule: String,
+}

@@ -29,6 +29,8 @@ fn without_an_agent() {
         &["endpoint", "show", "x"],
         &["policy", "list"],
         &["policy", "show", "x"],
+        &["diff"],
+        &["store", "rm", "/calico/v1/Ready", "--dry-run", "dataplane"],
         &["policy", "trace", "--from", "a", "--to", "b", "--proto", "icmp"],
         &["why", "packet", "--from", "a", "--to", "b", "--proto", "icmp"],
     ] {

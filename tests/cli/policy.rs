@@ -234,3 +234,48 @@ fn an_agent_answers_the_same() {
         (output.status.code(), stdout(&output), stderr(&output))
     });
 }
+
+const NARROW: &str = r#"{"selector":"role == 'web'","order":10,"types":["ingress"],"outbound_rules":[],"inbound_rules":[
+    {"action":"allow","protocol":"icmp"}]}"#;
+
+#[test]
+fn a_dry_run_says_what_would_change_and_writes_nothing() {
+    let agent = Agent::start(CLUSTER);
+    let key = "/calico/v1/policy/tier/default/policy/web-in";
+    let before = agent.store.export();
+    let alone =
+        |words: &[&str]| tortie(&[&["--datastore", &agent.store.url, "--node", "h1"], words].concat());
+    let asked = agent.run(&["store", "put", key, NARROW, "--dry-run", "dataplane"]);
+    let store = alone(&["store", "put", key, NARROW, "--dry-run", "store"]);
+    for (output, why) in [(&asked, "--kernel off"), (&store, "--dry-run=dataplane")] {
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let text = stdout(output);
+        for line in [
+            "would change (rev ",
+            "1 of this host touched: cni/web/eth0",
+            "policy web-in inbound (changed)",
+            "                 - allow tcp from (role == \"client\") to port 80,8000:8080\n                   allow icmp",
+            "(gone): +0 -1 members",
+            why,
+            "Nothing was written.",
+        ] {
+            assert!(text.contains(line), "{line}\n---\n{text}");
+        }
+    }
+    let output = alone(&["store", "rm", key, "--dry-run", "store", "-o", "json"]);
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((json["delete"].as_bool(), json["endpoints"][0].as_str()), (Some(true), Some("cni/web/eth0")));
+    let output = alone(&["store", "put", key, "{\"selector\":\"a ==\"}", "--dry-run", "store"]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert_eq!(agent.store.export(), before);
+}
+
+#[test]
+fn a_kernel_that_is_left_alone_is_not_compared() {
+    let agent = Agent::start(CLUSTER);
+    let output = agent.run(&["diff"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let text = stdout(&output);
+    assert_eq!(text.matches("not compared: off").count(), 3, "{text}");
+    assert!(stdout(&agent.run(&["diff", "rules"])).starts_with("rules "));
+}

@@ -326,6 +326,11 @@ impl Firewall {
         &self.renderer
     }
 
+    /// Why packets are dropped that are logged with this prefix; `None`: by somebody else, or by a rule that is gone.
+    pub(in crate::kernel) fn explain(&self, prefix: &str) -> Option<String> {
+        self.renderer.explain(prefix).map(ToString::to_string)
+    }
+
     /// What endpoints are allowed.
     pub(in crate::kernel) fn ruleset(&self) -> &Ruleset {
         self.renderer.ruleset()

@@ -12,6 +12,7 @@
 
 #![allow(dead_code, unused_imports, reason = "the rooms around it land next")]
 
+mod drops;
 pub(in crate::kernel) mod dump;
 pub(in crate::kernel) mod encode;
 mod encode_rule;
@@ -31,6 +32,8 @@ mod kernel_tests;
 #[cfg(test)]
 mod samples;
 
+pub(in crate::kernel) use self::drops::Listener;
+pub use self::drops::{DropKind, Dropped, Drops};
 pub use self::firewall::RuleCounts;
 pub(in crate::kernel) use self::firewall::{Firewall, Told};
 pub(in crate::kernel) use self::render::Options;
