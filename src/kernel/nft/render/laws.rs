@@ -22,6 +22,28 @@ fn whole(world: &World) -> Renderer {
     renderer
 }
 
+/// Tells a renderer of a world and of what changes in it; `each` sees every batch of edits.
+pub(super) fn tell(
+    mut world: World,
+    history: Vec<Vec<Step>>,
+    mut each: impl FnMut(&World, &[Edit], &Renderer),
+) -> (World, Renderer) {
+    let mut renderer = Renderer::new(OPTIONS);
+    let mut before = Ruleset::default();
+    for steps in std::iter::once(Vec::new()).chain(history) {
+        let first = renderer.globals.is_none();
+        steps.iter().for_each(|step| world.apply(step));
+        let now = world.ruleset();
+        let moved = |what: fn(&Step) -> bool| first || steps.iter().any(what);
+        let globals = moved(|step| matches!(step, Step::Globals(_))).then_some(&world.globals);
+        let hosts = moved(|step| matches!(step, Step::Hosts(_))).then_some(&world.hosts);
+        let edits = renderer.take(&difference(&before, &now), globals, hosts);
+        each(&world, &edits, &renderer);
+        before = now;
+    }
+    (world, renderer)
+}
+
 /// Carries out edits as the kernel would, one after the other; everything leads somewhere after each.
 fn carry_out(table: &mut Table, edits: &[Edit]) {
     for edit in edits {
@@ -182,29 +204,18 @@ proptest! {
     fn change_by_change_it_is_as_from_nothing(
         world in world(), history in proptest::collection::vec(proptest::collection::vec(step(), 1..4), 1..20),
     ) {
-        let mut world = world;
-        let mut renderer = Renderer::new(OPTIONS);
         let mut table = Table::default();
-        let mut before = Ruleset::default();
-        for steps in std::iter::once(Vec::new()).chain(history) {
-            let first = renderer.globals.is_none();
-            steps.iter().for_each(|step| world.apply(step));
-            let now = world.ruleset();
-            let moved = |what: fn(&Step) -> bool| first || steps.iter().any(what);
-            let globals = moved(|step| matches!(step, Step::Globals(_))).then_some(&world.globals);
-            let hosts = moved(|step| matches!(step, Step::Hosts(_))).then_some(&world.hosts);
-            let edits = renderer.take(&difference(&before, &now), globals, hosts);
-            carry_out(&mut table, &edits);
-            prop_assert_eq!(&table, renderer.table());
-            prop_assert_eq!(renderer.ruleset(), &now);
+        let (mut world, mut renderer) = tell(world, history, |world, edits, renderer| {
+            carry_out(&mut table, edits);
+            assert_eq!(&table, renderer.table());
+            assert_eq!(renderer.ruleset(), &world.ruleset());
             check_used(&table);
-            let fresh = whole(&world);
-            prop_assert_eq!(&table.chains, &fresh.table().chains);
-            prop_assert_eq!(&table.sets, &fresh.table().sets);
-            before = now;
-        }
+            let fresh = whole(world);
+            assert_eq!(&table.chains, &fresh.table().chains);
+            assert_eq!(&table.sets, &fresh.table().sets);
+        });
         // Nothing is left when the endpoints go.
-        let empty = difference(&before, &Ruleset::default());
+        let empty = difference(&world.ruleset(), &Ruleset::default());
         let edits = renderer.take(&empty, None, Some(&HostInterfaces::new()));
         carry_out(&mut table, &edits);
         world.endpoints.clear();

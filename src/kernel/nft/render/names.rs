@@ -157,11 +157,18 @@ pub(super) fn prefix(denied: &Denied) -> Box<str> {
     };
     let plain = |c: char| c == ' ' || (c.is_ascii_graphic() && c != '"' && c != '\\');
     let text = format!("tortie:{at} {what}");
-    if text.len() <= 120 && text.chars().all(plain) {
+    let hash = match denied {
+        Denied::Rule(id, at) => Fnv::new().chain(id).text(&at.to_string()),
+        _ => Fnv::new().text(&text),
+    };
+    // Policy `b` of tier `a` and policy `a/b` read the same.
+    let doubtful = matches!(denied, Denied::Rule(ChainId { source: Source::Policy { tier, name }, .. }, _)
+        if tier.contains('/') || name.contains('/'));
+    if text.len() <= 120 && text.chars().all(plain) && !doubtful {
         return text.into();
     }
     let legible: String = text.chars().map(|c| if plain(c) { c } else { '_' }).take(96).collect();
-    format!("{legible} {:016x}", Fnv::new().text(&text).0).into()
+    format!("{legible} {:016x}", hash.0).into()
 }
 
 /// The set of a selector's addresses of one family. Its kind is part of the name: a set cannot change its type while rules
@@ -201,5 +208,8 @@ mod tests {
         assert_ne!(rules(&id(&a), Usage::Filter), rules(&id(&b), Usage::Filter));
         assert!(rules(&id(&a), Usage::Filter).len() < 128);
         assert_eq!(&*prefix(&Denied::Rule(id("web"), 3)), "tortie:in policy web rule 3");
+        let other = Source::Policy { tier: "a".into(), name: "b".into() };
+        let other = ChainId { source: other, direction: Direction::Inbound };
+        assert_ne!(prefix(&Denied::Rule(other, 3)), prefix(&Denied::Rule(id("a/b"), 3)));
     }
 }
