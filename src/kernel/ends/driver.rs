@@ -32,6 +32,8 @@ const ROUNDS: usize = 4;
 pub(in crate::kernel) struct Driver {
     conntrack: Conntrack,
     left_due: Option<Instant>,
+    /// How long the last deletion took: they take at most a fifth of the time.
+    left_took: Duration,
     retry_due: Option<Instant>,
     retry_pause: Duration,
     sysctls_due: Instant,
@@ -48,6 +50,7 @@ impl Driver {
         Self {
             conntrack: Conntrack::default(),
             left_due: None,
+            left_took: Duration::ZERO,
             retry_due: None,
             retry_pause: RETRY_FIRST,
             sysctls_due: now + SYSCTLS_EVERY,
@@ -94,6 +97,7 @@ impl Driver {
         for _ in 0..ROUNDS {
             let unreachable = state.picture.resolve(GATEWAY.into()).is_none();
             let batch = state.ends.take_work(Instant::now(), unreachable);
+            let taken_again = state.ends.is_taken_again(&batch.names);
             names.extend(batch.names);
             if !program {
                 state.ends.left.clear();
@@ -103,8 +107,7 @@ impl Driver {
                 break;
             }
             send(state, writer, &batch.removals)?;
-            if state.ends.must_wait(&batch.additions) || self.left_due.is_some_and(|at| at <= Instant::now())
-            {
+            if taken_again || self.left_due.is_some_and(|at| at <= Instant::now()) {
                 self.delete_connections(state, sink)?;
             }
             for work in &batch.sysctls {
@@ -118,7 +121,7 @@ impl Driver {
         if state.ends.left.is_empty() {
             self.left_due = None;
         } else if self.left_due.is_none() {
-            self.left_due = Some(Instant::now() + GATHER);
+            self.left_due = Some(Instant::now() + GATHER.max(self.left_took * 4));
         }
         if !state.ends.has_refused() {
             (self.retry_due, self.retry_pause) = (None, RETRY_FIRST);
@@ -138,7 +141,10 @@ impl Driver {
     fn delete_connections(&mut self, state: &mut State, sink: &mut super::super::Sink) -> io::Result<()> {
         let left: Vec<_> = std::mem::take(&mut state.ends.left).into_iter().collect();
         self.left_due = None;
-        if let Err(refusal) = self.conntrack.delete(&left)? {
+        let begin = Instant::now();
+        let deleted = self.conntrack.delete(&left)?;
+        self.left_took = begin.elapsed();
+        if let Err(refusal) = deleted {
             let first = left.first().map(ToString::to_string).unwrap_or_default();
             let count = left.len();
             sink(KernelFact::Trouble(format!(

@@ -195,11 +195,13 @@ impl Ends {
         batch
     }
 
-    /// Whether an addition has to wait until connections of addresses that were left are gone.
-    pub(super) fn must_wait(&self, additions: &[Work]) -> bool {
-        let overlaps = |p: &Cidr| self.left.iter().any(|left| left.overlaps(p));
+    /// Whether an address that was left has a holder among these interfaces: its connections go before its route comes,
+    /// and none of the new holder's with them.
+    pub(super) fn is_taken_again(&self, names: &[Name]) -> bool {
         !self.left.is_empty()
-            && additions.iter().any(|w| matches!(w, Work::PutRoute { prefix, .. } if overlaps(prefix)))
+            && names.iter().filter_map(|name| self.places.get(name)).any(|place| {
+                place.held.iter().any(|prefix| self.left.iter().any(|left| left.overlaps(prefix)))
+            })
     }
 
     /// Notes which prefixes the endpoints of an interface hold no more, or hold on another device.

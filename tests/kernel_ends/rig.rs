@@ -1,0 +1,258 @@
+//! What the store tells of endpoints, and workloads as a plugin makes them.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "test helper")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsFd;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use super::kernel_rig::{Rig, cidr, eventually, options};
+use super::netns::{ip, try_ip};
+use tortie::kernel::{EndpointCondition, KernelFact, Mode, Options, PolicyChange, ToKernel};
+use tortie::policy::{
+    Chain, ChainId, Direction, EndpointPolicy, Globals, Rule, RulesetDelta, Source, Stages, WorkloadPolicy,
+};
+use tortie::routing::ChangeId;
+use tortie_config::key::EndpointKey;
+use tortie_config::resource::{Action, HostAction};
+
+pub(crate) const PORT: u16 = 7007;
+pub(crate) const LONG: Duration = Duration::from_secs(10);
+
+pub(crate) fn globals() -> Globals {
+    Globals {
+        interface_prefixes: vec!["cali".to_owned()],
+        to_host: HostAction::Accept,
+        mark_mask: 0xff00_0000,
+        failsafe_inbound: vec![],
+        failsafe_outbound: vec![],
+        ipip_hosts: None,
+        tunnel_addr: None,
+        pools: BTreeSet::new(),
+        masquerade: BTreeSet::new(),
+        drop_invalid: true,
+        ipv6: true,
+        first: true,
+        ignore_loose_rpf: false,
+        set_size: 1 << 20,
+    }
+}
+
+pub(crate) fn key(name: &str) -> EndpointKey {
+    EndpointKey::Workload {
+        host: "host1".to_owned(),
+        orchestrator: "cni".to_owned(),
+        workload: name.to_owned(),
+        endpoint: "eth0".to_owned(),
+    }
+}
+
+pub(crate) fn workload(interface: &str, nets: &[&str]) -> WorkloadPolicy {
+    WorkloadPolicy {
+        interface: interface.parse().unwrap(),
+        active: true,
+        nets: nets.iter().map(|n| cidr(n)).collect(),
+        mac: None,
+        nats: vec![],
+        inbound: Stages { tiers: vec![], profiles: vec![open(Direction::Inbound)] },
+        outbound: Stages { tiers: vec![], profiles: vec![open(Direction::Outbound)] },
+    }
+}
+
+/// The chain of a profile that allows everything.
+pub(crate) fn open(direction: Direction) -> ChainId {
+    ChainId { source: Source::Profile("open".into()), direction }
+}
+
+/// What the store tells of endpoints.
+pub(crate) struct Told {
+    pub(crate) rig: Rig,
+    pub(crate) serial: u64,
+}
+
+impl Told {
+    pub(crate) fn start(options: &Options) -> Self {
+        Self { rig: Rig::start(options), serial: 0 }
+    }
+
+    pub(crate) fn program() -> Self {
+        Self::start(&options(Mode::Program))
+    }
+
+    /// Sends these endpoints; gives those that are not right.
+    pub(crate) fn tell(
+        &mut self,
+        endpoints: &[(&str, Option<WorkloadPolicy>)],
+    ) -> BTreeMap<EndpointKey, String> {
+        let endpoints = endpoints
+            .iter()
+            .map(|(name, w)| (key(name), w.clone().map(|w| Arc::new(EndpointPolicy::Workload(w)))))
+            .collect();
+        let allow = Rule { action: Action::Allow, ..Rule::default() };
+        let chain = Arc::new(Chain { rules: vec![allow], closed: None });
+        let chains = [Direction::Inbound, Direction::Outbound]
+            .into_iter()
+            .filter(|_| self.serial == 0)
+            .map(|direction| (open(direction), Some(Arc::clone(&chain))))
+            .collect();
+        self.send(RulesetDelta { endpoints, chains, ..RulesetDelta::default() })
+    }
+
+    pub(crate) fn send(&mut self, delta: RulesetDelta) -> BTreeMap<EndpointKey, String> {
+        self.serial += 1;
+        let serial = self.serial;
+        self.rig.send(ToKernel::Policy(Box::new(PolicyChange {
+            serial,
+            change: ChangeId(serial),
+            delta,
+            globals: (serial == 1).then(|| Arc::new(globals())),
+        })));
+        self.rig.wait("Enforced", |fact| match fact {
+            KernelFact::Enforced { serial: s, failed, .. } if *s == serial => Some(failed.clone()),
+            _ => None,
+        })
+    }
+
+    /// Waits until the endpoint is told to be so.
+    pub(crate) fn until(&self, name: &str, condition: &EndpointCondition) {
+        self.rig.wait("Endpoints", |fact| match fact {
+            KernelFact::Endpoints(all) => (all.get(&key(name))?.as_ref() == Some(condition)).then_some(()),
+            _ => None,
+        });
+    }
+
+    pub(crate) fn repaired(&self) -> String {
+        self.rig.wait("Repaired", |fact| match fact {
+            KernelFact::Repaired { first, .. } => Some(first.clone()),
+            _ => None,
+        })
+    }
+}
+
+/// A network namespace of a workload, named by process and interface.
+pub(crate) struct Pod {
+    pub(crate) name: String,
+    interface: String,
+}
+
+impl Pod {
+    /// The host's end is `interface`, the workload's is eth0; both down until [`Pod::up`].
+    pub(crate) fn new(interface: &str) -> Self {
+        static MADE: AtomicUsize = AtomicUsize::new(0);
+        let name = format!("ends-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
+        ip(&format!("netns add {name}"));
+        ip(&format!("link add {interface} address ee:ee:ee:ee:ee:ee type veth peer name eth0 netns {name}"));
+        Self { name, interface: interface.to_owned() }
+    }
+
+    /// As the plugin does inside, without the host's route.
+    pub(crate) fn up(&self, v4: &str, v6: Option<&str>) -> String {
+        ip(&format!("link set {} up", self.interface));
+        let inside = |words: &str| ip(&format!("-n {} {words}", self.name));
+        inside("link set lo up");
+        inside("link set eth0 up");
+        inside(&format!("address add {v4}/32 dev eth0"));
+        inside("route add 169.254.1.1 dev eth0 scope link");
+        inside("route add default via 169.254.1.1 dev eth0");
+        if let Some(v6) = v6 {
+            inside(&format!("address add {v6}/128 dev eth0 nodad"));
+            let mut host = String::new();
+            eventually("link-local address", LONG, || {
+                host = ip(&format!("-6 address show dev {} scope link", self.interface));
+                host.contains("fe80::") && !host.contains("tentative")
+            });
+            let host = host.split_whitespace().find(|w| w.starts_with("fe80::")).unwrap();
+            inside(&format!("-6 route add default via {} dev eth0", host.split('/').next().unwrap()));
+        }
+        let link = inside("link show eth0");
+        link.split_whitespace().skip_while(|w| *w != "link/ether").nth(1).unwrap().to_owned()
+    }
+
+    /// Runs `body` inside.
+    pub(crate) fn inside<T: Send + 'static>(&self, body: impl FnOnce() -> T + Send + 'static) -> T {
+        let name = self.name.clone();
+        std::thread::spawn(move || {
+            let file = std::fs::File::open(format!("/run/netns/{name}")).unwrap();
+            let kind = rustix::thread::LinkNameSpaceType::Network;
+            rustix::thread::move_into_link_name_space(file.as_fd(), Some(kind)).unwrap();
+            body()
+        })
+        .join()
+        .unwrap()
+    }
+
+    /// Whether an [`echo`] answers.
+    pub(crate) fn reaches(&self, addr: &str) -> bool {
+        let to = SocketAddr::new(addr.parse().unwrap(), PORT);
+        self.inside(move || {
+            let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+            let socket = UdpSocket::bind(any).unwrap();
+            socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+            // The first one may fall between two states of a neighbour.
+            (0..3).any(|_| socket.send_to(b"there?", to).is_ok() && socket.recv(&mut [0; 16]).is_ok())
+        })
+    }
+}
+
+/// Answers what comes in for an address of the calling thread's namespace until the process ends.
+pub(crate) fn echo(addr: &str) {
+    let socket = UdpSocket::bind(SocketAddr::new(addr.parse().unwrap(), PORT)).unwrap();
+    std::thread::spawn(move || {
+        let mut buf = [0; 16];
+        while let Ok((len, from)) = socket.recv_from(&mut buf) {
+            let _ = socket.send_to(&buf[..len], from);
+        }
+    });
+}
+
+impl Drop for Pod {
+    fn drop(&mut self) {
+        try_ip(&format!("netns del {}", self.name));
+    }
+}
+
+pub(crate) fn sysctl(path: &str) -> String {
+    std::fs::read_to_string(format!("/proc/sys/net/{path}")).unwrap_or_default().trim().to_owned()
+}
+
+/// What `ip monitor` says until it is stopped.
+pub(crate) struct Monitor(Child);
+
+impl Monitor {
+    pub(crate) fn start() -> Self {
+        let child = Command::new("ip")
+            .args(["monitor", "route", "neigh", "link"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // It says nothing when it listens: a route of ours does.
+        std::thread::sleep(Duration::from_millis(200));
+        Self(child)
+    }
+
+    pub(crate) fn stop(mut self) -> String {
+        // What came before this is read before it.
+        ip("route add 203.0.113.77 dev lo");
+        std::thread::sleep(Duration::from_millis(200));
+        self.0.kill().unwrap();
+        let mut text = String::new();
+        std::io::Read::read_to_string(&mut self.0.stdout.take().unwrap(), &mut text).unwrap();
+        self.0.wait().unwrap();
+        ip("route del 203.0.113.77 dev lo");
+        assert!(text.contains("203.0.113.77"), "the monitor listened: {text}");
+        text.lines().filter(|l| !l.contains("203.0.113.77")).map(|l| format!("{l}\n")).collect()
+    }
+}
+
+/// How many connections the tracker knows.
+pub(crate) fn connections() -> String {
+    std::fs::read_to_string("/proc/thread-self/net/nf_conntrack")
+        .unwrap_or_default()
+        .lines()
+        .map(|line| line.split_whitespace().skip(2).collect::<Vec<_>>().join(" ") + "\n")
+        .collect()
+}
