@@ -1,0 +1,271 @@
+//! Policy at scale: one agent of a large cluster, from its store to the kernel.
+//!
+//!     unshare -n target/release/examples/policy_scale target/release/tortie [CLUSTER [LOCAL]]      (root)
+//!
+//! Fills a SQLite store with CLUSTER (50,000) endpoints of other hosts, LOCAL (110) of this one, 5,000 profiles and 2,000
+//! policies, and starts the agent as a process of its own. Then: the time from the exec until the last local endpoint is
+//! applied and the memory; rules with 18,000 more policies that select nobody here; label changes, from before the
+//! transaction until the agent says that the kernel has it; the same for one more member of a set of the whole cluster;
+//! and a burst of 1,000 new endpoints. Everything lives in the namespace that it is started in.
+
+#![allow(clippy::print_stdout, reason = "its output")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use tortie::cli::Client;
+use tortie::serve::api::{Applied, AppliedRequest};
+use tortie::store::{MAX_TXN_OPS, Op, Outcome, Store, StoreOptions, Txn, open};
+
+const PROFILES: usize = 5_000;
+const POLICIES: usize = 2_000;
+const STRANGE: usize = 18_000;
+const CHANGES: usize = 500;
+const BURST: usize = 1_000;
+/// Roles of the cluster; those of this host are the first of them.
+const ROLES: usize = 200;
+const OWN_ROLES: usize = 10;
+
+/// The agent; ended when it is dropped.
+struct Agent {
+    child: Child,
+    client: Client,
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn main() -> Result<()> {
+    let mut args = std::env::args().skip(1);
+    let program = PathBuf::from(args.next().context("which tortie?")?);
+    let mut count = |default: usize| args.next().map_or(Ok(default), |text| text.parse());
+    let (cluster, local) = (count(50_000)?, count(110)?);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(run(&program, cluster, local))
+}
+
+async fn run(program: &Path, cluster: usize, local: usize) -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let url = format!("sqlite:{}", dir.path().join("store.db").display());
+    let store = open(&StoreOptions { url: url.clone(), ..StoreOptions::default() }).await?;
+    interfaces(local + BURST)?;
+    let mut ops = base();
+    ops.extend((0..cluster).map(|n| put(&elsewhere(n), workload(n, &address(20, n), n % ROLES))));
+    ops.extend((0..local).map(|n| put(&here(n), workload(n, &address(10, n), n % OWN_ROLES))));
+    ops.extend(
+        (0..POLICIES).map(|n| put(&policy(n), rules(&format!("role == 'r{}' && has(env)", n % ROLES), n))),
+    );
+    let revision = write(&*store, ops).await?;
+    println!("store: {cluster} endpoints elsewhere, {local} here, {PROFILES} profiles, {POLICIES} policies");
+
+    let start = Instant::now();
+    let agent = agent(program, &url, dir.path())?;
+    applied(&agent.client, &here(local.saturating_sub(1)), revision, Duration::from_secs(60)).await?;
+    println!("first snapshot to kernel: {} ms; memory {}", start.elapsed().as_millis(), memory(&agent)?);
+    let few = kernel_rules()?;
+
+    let strange = (0..STRANGE).map(|n| put(&policy(POLICIES + n), rules("role == 'nobody' && has(env)", n)));
+    let revision = write(&*store, strange.collect()).await?;
+    applied(&agent.client, &here(0), revision, Duration::from_secs(60)).await?;
+    let many = kernel_rules()?;
+    println!(
+        "rules in the kernel: {few} with {POLICIES} policies, {many} with {}; memory {}",
+        POLICIES + STRANGE,
+        memory(&agent)?
+    );
+
+    let mut times = Vec::new();
+    for n in 0..CHANGES {
+        let role = (n + n / local) % OWN_ROLES;
+        times.push(
+            change(
+                &*store,
+                &agent.client,
+                &here(n % local),
+                workload(n % local, &address(10, n % local), role),
+            )
+            .await?,
+        );
+    }
+    say("label change of a local endpoint to acknowledgement", &mut times);
+    let mut times = Vec::new();
+    for n in 0..CHANGES {
+        // Every endpoint of the cluster is in the set of `has(env)`; this host's endpoint answers for the kernel.
+        let begin = Instant::now();
+        let revision =
+            write(&*store, vec![put(&elsewhere(cluster + n), workload(n, &address(20, cluster + n), 1))])
+                .await?;
+        applied(&agent.client, &here(0), revision, Duration::from_secs(10)).await?;
+        times.push(begin.elapsed());
+    }
+    say(&format!("one more member of a set of {cluster}"), &mut times);
+
+    let (begin, mut waiting) = (Instant::now(), tokio::task::JoinSet::new());
+    for n in local..local + BURST {
+        let begin = Instant::now();
+        let key = here(n);
+        let revision = write(&*store, vec![put(&key, workload(n, &address(10, n), n % OWN_ROLES))]).await?;
+        let client = agent.client.clone();
+        waiting.spawn(async move {
+            applied(&client, &key, revision, Duration::from_secs(10)).await.map(|()| begin.elapsed())
+        });
+    }
+    let mut times = Vec::new();
+    while let Some(done) = waiting.join_next().await {
+        times.push(done??);
+    }
+    let all = begin.elapsed();
+    say(&format!("each of {BURST} starts in a burst of {} ms", all.as_millis()), &mut times);
+    println!("rules in the kernel: {}; memory {}", kernel_rules()?, memory(&agent)?);
+    Ok(())
+}
+
+fn base() -> Vec<Op> {
+    let mut ops = vec![
+        put("/calico/v1/Ready", "true".to_owned()),
+        put("/calico/v1/ipam/v4/pool/10.0.0.0-8", r#"{"cidr":"10.0.0.0/8"}"#.to_owned()),
+    ];
+    for n in 0..PROFILES {
+        let key = format!("/calico/v1/policy/profile/p{n}");
+        let rules = format!(
+            r#"{{"inbound_rules":[{{"src_tag":"t{n}"}},{{"action":"deny","protocol":"tcp","dst_ports":[22]}}],"outbound_rules":[{{}}]}}"#
+        );
+        ops.push(put(&format!("{key}/rules"), rules));
+        ops.push(put(&format!("{key}/tags"), format!(r#"["t{n}"]"#)));
+        ops.push(put(&format!("{key}/labels"), format!(r#"{{"env":"e{}"}}"#, n % 5)));
+    }
+    ops
+}
+
+fn address(net: usize, n: usize) -> String {
+    format!("10.{}.{}.{}", net + n / 65_536, n / 256 % 256, n % 256)
+}
+
+fn here(n: usize) -> String {
+    format!("/calico/v1/host/h1/workload/cni/w{n}/endpoint/eth0")
+}
+
+fn elsewhere(n: usize) -> String {
+    format!("/calico/v1/host/o{}/workload/cni/w{n}/endpoint/eth0", n % 500)
+}
+
+fn policy(n: usize) -> String {
+    format!("/calico/v1/policy/tier/default/policy/x{n}")
+}
+
+fn workload(n: usize, addr: &str, role: usize) -> String {
+    format!(
+        r#"{{"state":"active","name":"cali{n}","ipv4_nets":["{addr}/32"],"profile_ids":["p{}"],"labels":{{"role":"r{role}"}}}}"#,
+        n % PROFILES
+    )
+}
+
+fn rules(selector: &str, n: usize) -> String {
+    format!(
+        r#"{{"selector":"{selector}","order":{n},"inbound_rules":[{{"protocol":"tcp","dst_ports":[{}],"src_selector":"has(env)"}},{{"action":"next-tier","src_selector":"role == 'r{}'"}}],"outbound_rules":[{{}}]}}"#,
+        1 + n % 60_000,
+        n % ROLES
+    )
+}
+
+fn put(key: &str, value: String) -> Op {
+    Op::Put { key: key.to_owned(), value: value.into_bytes(), lease: None }
+}
+
+async fn write(store: &dyn Store, ops: Vec<Op>) -> Result<u64> {
+    let mut last = 0;
+    for ops in ops.chunks(MAX_TXN_OPS) {
+        match store.commit(Txn { compare: Vec::new(), ops: ops.to_vec() }).await? {
+            Outcome::Committed(revision) => last = revision,
+            other => bail!("the store says {other:?}"),
+        }
+    }
+    Ok(last)
+}
+
+async fn change(store: &dyn Store, client: &Client, key: &str, value: String) -> Result<Duration> {
+    let begin = Instant::now();
+    let revision = write(store, vec![put(key, value)]).await?;
+    applied(client, key, revision, Duration::from_secs(10)).await?;
+    Ok(begin.elapsed())
+}
+
+async fn applied(client: &Client, key: &str, revision: u64, patience: Duration) -> Result<()> {
+    let deadline = Instant::now() + patience;
+    loop {
+        let request = AppliedRequest { key: key.to_owned(), revision, wait_millis: 10_000 };
+        match client.post::<_, Applied>("/v1/applied", &request).await {
+            Ok(answer) if answer.result == "applied" => return Ok(()),
+            Ok(answer) if answer.result != "timeout" => bail!("{key}: {answer:?}"),
+            Err(error) if Instant::now() > deadline => bail!("the agent does not answer: {error:?}"),
+            _ => tokio::time::sleep(Duration::from_millis(2)).await,
+        }
+    }
+}
+
+/// Workload interfaces, whose other ends stay here too.
+fn interfaces(count: usize) -> Result<()> {
+    use std::io::Write as _;
+    let mut child = Command::new("ip").args(["-batch", "-"]).stdin(Stdio::piped()).spawn()?;
+    let mut text = "link set lo up\nlink add eth0 type veth peer name far0\naddress add 192.0.2.1/24 dev eth0\nlink set eth0 up\nlink set far0 up\n".to_owned();
+    for n in 0..count {
+        text +=
+            &format!("link add cali{n} type veth peer name w{n}\nlink set cali{n} up\nlink set w{n} up\n");
+    }
+    child.stdin.take().context("a pipe")?.write_all(text.as_bytes())?;
+    ensure!(
+        child.wait()?.success(),
+        "ip could not make {count} interfaces; is this a namespace of its own, and root?"
+    );
+    Ok(())
+}
+
+fn agent(program: &Path, url: &str, dir: &Path) -> Result<Agent> {
+    let socket = dir.join("tortie.sock");
+    let child = Command::new(program)
+        .args(["--datastore", url, "--node", "h1", "--socket"])
+        .arg(&socket)
+        .args(["agent", "--http", "none", "--ip4", "192.0.2.1/24", "--ip6", "none", "--cache"])
+        .arg(dir.join("cache.json"))
+        .stdout(Stdio::null())
+        .stderr(std::fs::File::create(dir.join("log"))?)
+        .spawn()?;
+    Ok(Agent { child, client: Client::new(&socket) })
+}
+
+fn memory(agent: &Agent) -> Result<String> {
+    let text = std::fs::read_to_string(format!("/proc/{}/status", agent.child.id()))?;
+    let of = |name: &str| -> Option<u64> {
+        text.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().nth(1)?.parse().ok()
+    };
+    let (now, peak) = (of("VmRSS").context("VmRSS")?, of("VmHWM").context("VmHWM")?);
+    Ok(format!("{} MB, peak {} MB", now / 1024, peak / 1024))
+}
+
+/// As nft counts them.
+fn kernel_rules() -> Result<usize> {
+    let dir =
+        std::env::var_os("TORTIE_PEERS").map_or_else(|| PathBuf::from("target/peers/bin"), PathBuf::from);
+    let out = Command::new(dir.join("nft")).args(["-t", "-j", "list", "table", "inet", "tortie"]).output()?;
+    let value: serde_json::Value = serde_json::from_slice(&out.stdout)?;
+    let list = value.get("nftables").and_then(|list| list.as_array()).context("nft's list")?;
+    Ok(list.iter().filter(|object| object.get("rule").is_some()).count())
+}
+
+fn say(what: &str, times: &mut [Duration]) {
+    times.sort_unstable();
+    let at =
+        |share: usize| times.get((times.len().saturating_sub(1)) * share / 100).copied().unwrap_or_default();
+    println!(
+        "{what}: p50 {:.1} ms, p99 {:.1} ms, worst {:.1} ms",
+        at(50).as_secs_f64() * 1e3,
+        at(99).as_secs_f64() * 1e3,
+        at(100).as_secs_f64() * 1e3
+    );
+}
