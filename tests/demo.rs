@@ -15,6 +15,7 @@ const PROMISED: &[&str] = &[
     "blocks_in_every_kernel",
     "blocks_in_router",
     "ping_between_workloads",
+    "policy_stops_ping",
     "kill9_no_loss",
     "link_flap_recovers",
     "withdraw_seen",

@@ -160,6 +160,8 @@ fn demo(spec: Spec, breaking: Option<Break>) -> Result<Network, Failure> {
         return Ok(net);
     }
 
+    let check = checks::check("policy_stops_ping", || super::policy::policy_stops_ping(&net, &limits));
+    report("a policy stops a ping and is named; without it the ping passes", check);
     let check = checks::check("withdraw_seen", || checks::withdraw_seen(&net, &limits));
     report("a block announced and withdrawn", check);
     let check = checks::check("kill9_no_loss", || checks::kill9_no_loss(&mut net, &limits));

@@ -19,6 +19,7 @@ mod leftover;
 pub mod network;
 mod page;
 mod ping;
+pub mod policy;
 pub mod probe;
 pub mod router;
 
