@@ -124,7 +124,8 @@ pub struct BlackholeAck {
     pub outcome: BlackholeOutcome,
 }
 
-/// How a workload endpoint is: its interface, routes, neighbours and sysctls.
+/// How an endpoint is: a workload's by its interface, routes, neighbours and sysctls; a host's by the interfaces that it
+/// governs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EndpointCondition {
     /// It is active, its interface is up, and all is as wanted.
@@ -173,8 +174,8 @@ pub enum KernelFact {
         /// From the hand-over to the acknowledgement, in microseconds; 0 for what a later attempt brought.
         micros: u64,
     },
-    /// What became of workload endpoints, as far as interface, routes and neighbours go: only those whose condition
-    /// changed; `None`: gone.
+    /// What became of endpoints, as far as interface, routes and neighbours go: only those whose condition changed;
+    /// `None`: gone.
     Endpoints(BTreeMap<EndpointKey, Option<EndpointCondition>>),
     /// A batch of learned routes was handled.
     Learned {

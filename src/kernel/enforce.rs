@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tortie_config::key::EndpointKey;
 
-use super::api::{KernelFact, Mode, PolicyChange};
+use super::api::{EndpointCondition, KernelFact, Mode, PolicyChange};
 use super::dump;
 use super::nft::Told;
 use super::resolve::Picture;
@@ -24,6 +24,8 @@ pub(super) struct Enforced {
     failed: BTreeMap<EndpointKey, String>,
     /// It was told that this is in the kernel.
     told: bool,
+    /// Host endpoints as they were told last.
+    hosts: BTreeMap<EndpointKey, EndpointCondition>,
 }
 
 impl Thread {
@@ -37,6 +39,7 @@ impl Thread {
         self.enforced.told = false;
         self.tell_enforced(micros_since(begin));
         self.tell_rules();
+        self.tell_hosts();
         self.conclude()
     }
 
@@ -88,7 +91,41 @@ impl Thread {
         self.firewall.interfaces(&self.state.picture)?;
         self.tell_rules();
         self.tell_enforced(0);
+        self.tell_hosts();
         Ok(())
+    }
+
+    /// Says how host endpoints are, where that changed: by the interfaces that they govern.
+    fn tell_hosts(&mut self) {
+        let endpoints = &self.firewall.ruleset().endpoints;
+        let hosts = endpoints.keys().filter(|key| matches!(key, EndpointKey::Host { .. }));
+        let none =
+            || EndpointCondition::Failed("no interface has its name or one of its addresses".to_owned());
+        let mut now: BTreeMap<EndpointKey, EndpointCondition> =
+            hosts.map(|key| (key.clone(), none())).collect();
+        if now.is_empty() && self.enforced.hosts.is_empty() {
+            return;
+        }
+        let governed = self.firewall.hosts();
+        for link in self.state.picture.links.values() {
+            let Some(condition) = governed.get(link.name.as_str()).and_then(|key| now.get_mut(key)) else {
+                continue;
+            };
+            if link.is_up() {
+                *condition = EndpointCondition::Up;
+            } else if *condition != EndpointCondition::Up {
+                *condition = EndpointCondition::Down(format!("interface {} is down", link.name));
+            }
+        }
+        let before = std::mem::replace(&mut self.enforced.hosts, now);
+        let now = &self.enforced.hosts;
+        let gone = before.keys().filter(|key| !now.contains_key(*key)).map(|key| (key.clone(), None));
+        let other = now.iter().filter(|(key, condition)| before.get(*key) != Some(condition));
+        let changed: BTreeMap<_, _> =
+            gone.chain(other.map(|(key, condition)| (key.clone(), Some(condition.clone())))).collect();
+        if !changed.is_empty() {
+            (self.sink)(KernelFact::Endpoints(changed));
+        }
     }
 
     /// Endpoints that are not right, all of them.

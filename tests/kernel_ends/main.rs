@@ -15,8 +15,9 @@ use std::time::Duration;
 use kernel_rig::{PATIENCE, cidr, eventually, options};
 use netns::{in_netns, ip, veth};
 use tortie::kernel::{EndpointCondition, KernelFact, Mode, PolicyChange, ToKernel};
-use tortie::policy::{Globals, RulesetDelta};
+use tortie::policy::{EndpointPolicy, Globals, HostPolicy, RulesetDelta, Stages};
 use tortie::routing::ChangeId;
+use tortie_config::key::EndpointKey;
 
 use rig::*;
 
@@ -407,6 +408,80 @@ fn connections_of_an_address_that_was_left_are_deleted() {
         // A moved address: its new holder does not inherit.
         told.tell(&[("b", Some(workload("calia", &["10.65.0.3/32"])))]);
         assert!(!connections().contains("10.65.0.3"), "gone before the address leads elsewhere");
+        told.rig.stop();
+    });
+}
+
+#[test]
+fn a_host_endpoint_is_as_its_interfaces_are() {
+    in_netns(|| {
+        veth("eth0", "peer0", &["192.0.2.1/24"]);
+        let mut told = Told::program();
+        let host = |interface: Option<&str>, addrs: &[&str]| {
+            Some(Arc::new(EndpointPolicy::Host(HostPolicy {
+                interface: interface.map(|name| name.parse().unwrap()),
+                addrs: addrs.iter().map(|a| a.parse().unwrap()).collect(),
+                inbound: Stages::default(),
+                outbound: Stages::default(),
+                untracked_inbound: vec![],
+                untracked_outbound: vec![],
+                pre_dnat: vec![],
+            })))
+        };
+        let key = |name: &str| EndpointKey::Host { host: "host1".to_owned(), endpoint: name.to_owned() };
+        let until = |told: &Told, name: &str, pick: &dyn Fn(&Option<EndpointCondition>) -> bool| {
+            told.rig.wait("Endpoints", |fact| match fact {
+                KernelFact::Endpoints(all) => all.get(&key(name)).filter(|c| pick(c)).map(|_| ()),
+                _ => None,
+            });
+        };
+        let endpoints = [("addr", host(None, &["192.0.2.1"])), ("name", host(Some("eth9"), &[]))];
+        let endpoints = endpoints.map(|(name, policy)| (key(name), policy)).into();
+        told.serial = 1;
+        told.rig.send(ToKernel::Policy(Box::new(PolicyChange {
+            serial: 1,
+            change: ChangeId(1),
+            delta: RulesetDelta { endpoints, ..RulesetDelta::default() },
+            globals: Some(Arc::new(globals())),
+        })));
+        told.rig.wait("Endpoints", |fact| match fact {
+            KernelFact::Endpoints(all) => {
+                assert_eq!(all.get(&key("addr")), Some(&Some(EndpointCondition::Up)));
+                assert!(matches!(all.get(&key("name")), Some(Some(EndpointCondition::Failed(_)))));
+                Some(())
+            }
+            _ => None,
+        });
+        ip("link add eth9 type veth peer name peer9");
+        until(&told, "name", &|c| *c == Some(EndpointCondition::Down("interface eth9 is down".to_owned())));
+        ip("link set eth9 up");
+        until(&told, "name", &|c| *c == Some(EndpointCondition::Up));
+        ip("address del 192.0.2.1/24 dev eth0");
+        until(&told, "addr", &|c| matches!(c, Some(EndpointCondition::Failed(_))));
+        told.send(RulesetDelta { endpoints: [(key("addr"), None)].into(), ..RulesetDelta::default() });
+        told.rig.stop();
+    });
+}
+
+#[test]
+fn neighbours_and_sysctls_changed_by_hand_come_back() {
+    in_netns(|| {
+        veth("calia", "pa", &[]);
+        let mut told = Told::program();
+        let mut one = workload("calia", &["10.65.0.2/32"]);
+        one.mac = Some("02:00:00:00:00:01".parse().unwrap());
+        assert_eq!(told.tell(&[("a", Some(one))]), BTreeMap::new());
+        ip("neigh replace 10.65.0.2 lladdr 02:00:00:00:00:99 dev calia nud permanent");
+        // Compared each minute, and when an interface changes.
+        ip("link add other type veth peer name elsewhere");
+        eventually("the neighbour is as wanted", LONG, || {
+            ip("neigh show 10.65.0.2 dev calia").contains("02:00:00:00:00:01")
+        });
+        // Sysctls are set when an interface comes up, whatever they were.
+        std::fs::write("/proc/sys/net/ipv4/conf/calia/proxy_arp", "0").unwrap();
+        ip("link set calia down");
+        ip("link set calia up");
+        eventually("sysctls are as wanted", LONG, || sysctl("ipv4/conf/calia/proxy_arp") == "1");
         told.rig.stop();
     });
 }
