@@ -240,6 +240,9 @@ fn a_policy_stops_packets_and_everything_that_is_asked_names_it() {
             "{status:#}"
         );
 
+        let table = &policy["table"];
+        assert!(table["rules"].as_u64().is_some_and(|n| n > 10) && table["drifted"] == 0, "{table:#}");
+
         agent.write(POLICY, &["store", "rm", POLICY]);
         assert!(web.connect("10.65.0.2").is_some(), "{}", agent.log());
         let (code, diff) = agent.ask(&["diff"]);

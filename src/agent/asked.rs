@@ -70,6 +70,7 @@ impl Core {
             sets: ruleset.sets.len(),
             in_sync: enforcement.acknowledged() >= enforcement.serial(),
             apply_micros: enforcement.micros(),
+            table: None,
         }
     }
 }

@@ -128,6 +128,7 @@ pub(super) fn text(
     }
     if let Some(kernel) = kernel {
         routes(&mut scrape, kernel);
+        table(&mut scrape, kernel);
     }
     if let Some(bgp) = bgp {
         explicit(&mut scrape, &bgp.peers, facts);
@@ -269,6 +270,37 @@ fn policy(scrape: &mut Scrape, facts: &CoreFacts) {
         "tortie_policy_apply_seconds",
         "How long the kernel took for the last change",
         one(std::time::Duration::from_micros(p.apply_micros).as_secs_f64()),
+    );
+}
+
+fn table(scrape: &mut Scrape, kernel: &KernelFacts) {
+    let Some(rules) = &kernel.rules else { return };
+    let kind = |name: &str| vec![("kind", name.to_owned())];
+    scrape.gauge(
+        "tortie_nftables_objects",
+        "What the table inet tortie should hold",
+        vec![
+            (kind("chain"), count(rules.chains)),
+            (kind("rule"), count(rules.rules)),
+            (kind("set"), count(rules.sets)),
+            (kind("element"), count(rules.elements)),
+        ],
+    );
+    scrape.gauge(
+        "tortie_nftables_drifted",
+        "Objects that differ and are not repaired",
+        one(count(kernel.rules_drift)),
+    );
+    let outcome = |name: &str| vec![("outcome", name.to_owned())];
+    scrape.counter(
+        "tortie_nftables_transactions",
+        "Batches of packet rules",
+        vec![(outcome("done"), n(rules.transactions)), (outcome("refused"), n(rules.refused))],
+    );
+    scrape.counter(
+        "tortie_nftables_external_changes",
+        "Own objects that somebody else changed or removed",
+        one(n(rules.external_changes)),
     );
 }
 

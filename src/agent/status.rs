@@ -8,13 +8,13 @@ use tortie_config::Cidr;
 
 use super::backend::Live;
 use super::core::now_text;
-use crate::kernel::{Counters, Counts, Drift, KernelView, Mode, RouteCondition, RouteState};
+use crate::kernel::{Counters, Counts, Drift, KernelView, Mode, RouteCondition, RouteState, RuleCounts};
 use crate::routing::{ChangeId, Hop, OriginKind, RoutingIntent};
 use crate::serve::api::{
     API_VERSION, ApiError, BgpStatus, BlockStatus, DataplaneStatus, InvalidObject, KernelRouteRow, PeerRange,
     Problem, RouteStatus, Status, StoreStatus, UpOf,
 };
-use crate::serve::policy::PolicyStatus;
+use crate::serve::policy::{PolicyStatus, TableStatus};
 use crate::serve::{Backend, RouteQuery};
 
 /// What the core knows; a copy for the asker.
@@ -84,6 +84,10 @@ pub(super) struct KernelFacts {
     pub(super) drift: Drift,
     pub(super) compared: Option<Duration>,
     pub(super) tunnel: Option<String>,
+    /// What stands in the kernel's table; `None`: rules are off.
+    pub(super) rules: Option<RuleCounts>,
+    /// How many of those objects differ from what is wanted.
+    pub(super) rules_drift: usize,
 }
 
 /// Reads the kernel thread's state for `status` and metrics.
@@ -96,6 +100,8 @@ pub(super) fn kernel_facts(view: &KernelView<'_>) -> KernelFacts {
         drift: view.drift(5),
         compared: view.last_compare().map(|(ago, _)| ago),
         tunnel: view.tunnel().map(str::to_owned),
+        rules: view.rule_counts(),
+        rules_drift: view.rules_drift().0,
     }
 }
 
@@ -155,7 +161,7 @@ pub(super) fn build(
         },
         routes: kernel.as_ref().map(route_status).unwrap_or_default(),
         blocks: intent.map(|i| blocks(i, &facts)).unwrap_or_default(),
-        policy: facts.policy.clone(),
+        policy: policy_status(&facts, kernel.as_ref()),
         store: StoreStatus {
             store: facts.store.clone(),
             connected: facts.connected,
@@ -171,6 +177,20 @@ pub(super) fn build(
         problems,
         notes: facts.notes.into_iter().chain(hints).collect(),
     }
+}
+
+/// Rules and endpoints, with what the kernel thread counts of its table.
+fn policy_status(facts: &CoreFacts, kernel: Option<&KernelFacts>) -> PolicyStatus {
+    let kernel_rules = kernel.and_then(|kernel| kernel.rules.map(|rules| (rules, kernel.rules_drift)));
+    let table = kernel_rules.map(|(rules, drifted)| TableStatus {
+        chains: rules.chains,
+        rules: rules.rules,
+        sets: rules.sets,
+        elements: rules.elements,
+        drifted,
+        external_changes: rules.external_changes,
+    });
+    PolicyStatus { table, ..facts.policy.clone() }
 }
 
 fn route_status(kernel: &KernelFacts) -> RouteStatus {
@@ -345,6 +365,13 @@ fn problems(facts: &CoreFacts, kernel: Option<&KernelFacts>) -> Vec<Problem> {
     {
         let text = format!("{} differ: {}", kernel.drift.count, kernel.drift.first.join("; "));
         out.push(problem("drift", "kernel routes", text, "tortie route list"));
+    }
+    if let Some(kernel) = kernel
+        && kernel.rules_drift > 0
+        && facts.policy.in_sync
+    {
+        let text = format!("{} objects differ from what is wanted", kernel.rules_drift);
+        out.push(problem("drift", "packet rules", text, "tortie diff rules"));
     }
     out
 }

@@ -80,6 +80,13 @@ fn render(out: &mut String, s: &Status, wide: bool) {
             std::time::Duration::from_micros(p.apply_micros).as_secs_f64() * 1_000.0
         ),
     };
+    if let Some(t) = &p.table {
+        let _ = writeln!(
+            out,
+            "             inet tortie: {} chains  {} rules  {} sets  {} elements   {} drifted",
+            t.chains, t.rules, t.sets, t.elements, t.drifted
+        );
+    }
     let mut store = format!("{}  rev {}  lag {:.1}s", s.store.store, s.store.revision, s.store.lag_seconds);
     if let Some(away) = &s.store.away {
         let _ = write!(store, "  AWAY: {away}");

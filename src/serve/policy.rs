@@ -160,6 +160,27 @@ pub struct PolicyStatus {
     pub in_sync: bool,
     /// How long the kernel took for the last change, in microseconds.
     pub apply_micros: u64,
+    /// The kernel's table; none: nothing is written to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub table: Option<TableStatus>,
+}
+
+/// The table `inet tortie`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TableStatus {
+    /// Chains wanted.
+    pub chains: usize,
+    /// Rules wanted.
+    pub rules: usize,
+    /// Sets and maps wanted.
+    pub sets: usize,
+    /// Their elements.
+    pub elements: usize,
+    /// Objects that differ and are not repaired.
+    pub drifted: usize,
+    /// Own objects that somebody else changed or removed, since the start.
+    pub external_changes: u64,
 }
 
 /// Which packet.
