@@ -130,12 +130,14 @@ impl Live {
         }
         let node = self.node.clone();
         self.kernel(move |view| {
-            let walk = |half: &Half| match half.host == node && !half.outer {
+            // A kernel that is left alone has no interfaces to tell of.
+            let known = view.mode() != Mode::Off;
+            let walk = |half: &Half| match known && half.host == node && !half.outer {
                 true => packet::live(view, &node, &globals, half),
                 false => packet::stored(&node, half),
             };
             let walked = found.halves.iter().map(walk).collect();
-            asked.answer(&found, walked, true)
+            asked.answer(&found, walked, known)
         })
         .await
     }

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use tortie_config::Cidr;
+use tortie_config::key::{Key, ProfilePart};
 
 use super::backend::Live;
 use super::core::now_text;
@@ -271,7 +272,7 @@ fn problems(facts: &CoreFacts, kernel: Option<&KernelFacts>) -> Vec<Problem> {
         out.push(problem(
             "invalid-value",
             object.key.clone(),
-            format!("{}; the last good value stays in force", object.error),
+            format!("{}; {}", object.error, instead(&object.key)),
             format!("tortie store get {}", object.key),
         ));
     }
@@ -374,6 +375,17 @@ fn problems(facts: &CoreFacts, kernel: Option<&KernelFacts>) -> Vec<Problem> {
         out.push(problem("drift", "packet rules", text, "tortie diff rules"));
     }
     out
+}
+
+/// What is in force in the place of a value that cannot be read.
+fn instead(key: &str) -> &'static str {
+    match key.parse::<Key>() {
+        Ok(Key::Profile { part: ProfilePart::Rules, .. }) => {
+            "everything is denied where no policy decides before it"
+        }
+        Ok(Key::Policy { .. }) => "its last good form stays in force; one that never had any acts on nothing",
+        _ => "the last good value stays in force",
+    }
 }
 
 fn verdict(

@@ -229,6 +229,11 @@ fn the_store_alone_answers() {
 #[test]
 fn an_agent_answers_the_same() {
     let agent = Agent::start(CLUSTER);
+    // Without a kernel there is nothing more to know than the store says.
+    let words = ["why", "packet", "--from", "127.0.0.2", "--to", "web", "--proto", "icmp"];
+    let output = agent.run(&words);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(stdout(&output).contains("policy web-in            rule 1  allow icmp   <- ALLOW"), "{output:?}");
     answers(|words| {
         let output = agent.run(words);
         (output.status.code(), stdout(&output), stderr(&output))
@@ -268,6 +273,29 @@ fn a_dry_run_says_what_would_change_and_writes_nothing() {
     let output = alone(&["store", "put", key, "{\"selector\":\"a ==\"}", "--dry-run", "store"]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     assert_eq!(agent.store.export(), before);
+}
+
+#[test]
+fn a_profile_that_cannot_be_read_denies_and_is_named() {
+    let mut entries = CLUSTER.to_vec();
+    entries.retain(|(key, _)| !key.ends_with("profile/open/rules"));
+    entries.push(("/calico/v1/policy/profile/open/rules", r#"{"inbound_rules":[{"action":"perhaps"}]}"#));
+    let agent = Agent::start(&entries);
+    let status: serde_json::Value =
+        serde_json::from_slice(&agent.run(&["status", "-o", "json"]).stdout).unwrap();
+    let problems = status["problems"].as_array().unwrap();
+    let problem = problems.iter().find(|p| p["code"] == "invalid-value").unwrap();
+    assert!(
+        problem["text"].as_str().unwrap().contains("everything is denied where no policy decides"),
+        "{problem}"
+    );
+    assert!(stdout(&agent.run(&["endpoint", "show", "web"])).contains("its value cannot be read"));
+    let output = agent.run(&["policy", "trace", "--from", "web", "--to", "192.0.2.9", "--proto", "icmp"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(
+        stdout(&output).contains("its value cannot be read: everything is denied   <- DENY"),
+        "{output:?}"
+    );
 }
 
 #[test]
