@@ -188,7 +188,8 @@ impl Spec {
                 "ip route add default via 169.254.1.1 dev eth1".to_owned(),
             ];
             for address in &workload.addresses {
-                exec.push(format!("ip route add {address} dev {cali}"));
+                // The agent may have been sooner.
+                exec.push(format!("ip route replace {address} dev {cali}"));
                 inside.insert(
                     0,
                     format!(

@@ -1,6 +1,7 @@
 //! Endpoints against a kernel in memory that others meddle with: whatever happened in whatever order, the kernel ends up
 //! with what a fresh start would have given it, and no address leads to a new holder with the old one's connections.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -195,11 +196,14 @@ impl Fake {
     }
 
     /// What counts: which prefix leads to which interface, and which neighbours there are.
-    fn outcome(&self) -> (BTreeMap<Cidr, u32>, BTreeMap<(u32, IpAddr), [u8; 6]>) {
+    fn outcome(&self) -> Outcome {
         let routes = self.routes.iter().map(|(p, (i, _))| (*p, *i)).collect();
         (routes, self.neighbours.iter().map(|(place, (mac, _))| (*place, *mac)).collect())
     }
 }
+
+/// Routes and neighbours, whoever wrote them.
+type Outcome = (BTreeMap<Cidr, u32>, BTreeMap<(u32, IpAddr), [u8; 6]>);
 
 struct World {
     ends: Ends,
@@ -271,8 +275,8 @@ impl World {
                 let Some(index) = self.fake.index(NAMES[*name]).filter(|i| self.fake.is_up(*i)) else {
                     return;
                 };
-                if !self.fake.routes.contains_key(&prefix) {
-                    self.fake.routes.insert(prefix, (index, BOOT));
+                if let Entry::Vacant(place) = self.fake.routes.entry(prefix) {
+                    place.insert((index, BOOT));
                     let route = self.fake.route(prefix, index, BOOT);
                     self.hear(&Event::Route { route, replaces: false, by: 7 });
                 }
