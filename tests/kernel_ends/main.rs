@@ -61,6 +61,10 @@ fn a_workload_as_the_cni_plugin_makes_it_reaches_host_and_neighbour_with_both_fa
         assert_eq!((view.condition, view.missing), (EndpointCondition::Up, vec![]));
         assert_eq!(view.routes, [(cidr("10.65.0.2/32"), true), (cidr("fd00:65::2/128"), true)]);
         assert_eq!(view.neighbours.iter().filter(|(.., there)| *there).count(), 2);
+        // Nobody who writes such a route finds it taken.
+        veth("eth1", "peer1", &[]);
+        ip("route add 169.254.1.1 dev eth1 scope link");
+        ip("route del 169.254.1.1 dev eth1");
         // A default route of its own does as well, and nothing more is needed.
         veth("eth0", "peer0", &["192.0.2.1/24"]);
         ip("route add default via 192.0.2.254 dev eth0");
@@ -191,7 +195,11 @@ fn a_route_of_the_plugin_is_kept_and_what_nobody_asks_for_goes_after_the_grace()
         let one = workload("calia", &["10.65.0.2/32", "fd00:65::2/128"]);
         let monitor = Monitor::start();
         assert_eq!(told.tell(&[("a", Some(one.clone()))]), BTreeMap::new());
-        assert_eq!(monitor.stop(), "169.254.1.1 dev lo proto 179 scope link \n", "kept, not written again");
+        assert_eq!(
+            monitor.stop(),
+            "169.254.1.1 dev lo proto 179 scope link metric 1791 \n",
+            "kept, not written again"
+        );
         assert_eq!(ip("route show dev calia") + &ip("-6 route show dev calia"), plugin);
         assert!(ip("route show dev calib").contains("10.65.0.9"), "still in the grace time");
         // It was the endpoint's: it goes with it, without waiting.

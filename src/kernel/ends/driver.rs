@@ -14,7 +14,6 @@ use super::super::resolve::Picture;
 use super::super::route::{self, Leg, RTN_UNICAST, Route};
 use super::super::state::State;
 use super::conntrack::Conntrack;
-use super::plan::metric_of;
 use super::{Ends, GATEWAY, Name, Work, neighbour, sysctl};
 
 /// First pause before what failed is tried again; doubles up to the last.
@@ -235,8 +234,8 @@ fn encode(work: &Work, protocol: u8, buf: &mut Vec<u8>, flags: u16, seq: u32) {
         Work::DeleteRoute { ifindex, prefix, metric, protocol } => {
             route::encode_delete_onlink(buf, flags, seq, prefix, *protocol, *metric, *ifindex);
         }
-        Work::PutRoute { ifindex, prefix } => {
-            route::encode_add_onlink(buf, flags, seq, prefix, protocol, metric_of(prefix), *ifindex);
+        Work::PutRoute { ifindex, prefix, metric } => {
+            route::encode_add_onlink(buf, flags, seq, prefix, protocol, *metric, *ifindex);
         }
         Work::DeleteNeighbour { ifindex, addr } => {
             neighbour::encode_delete(buf, flags, seq, *ifindex, *addr);
@@ -261,8 +260,8 @@ fn show(work: &Work, own: u8, ends: &Ends, picture: &mut Picture) {
         legs: SmallVec::from_buf([Leg { ifindex, gateway: None, onlink: false }]),
     };
     match work {
-        Work::PutRoute { ifindex, prefix } => {
-            let route = route(*ifindex, *prefix, metric_of(prefix), own);
+        Work::PutRoute { ifindex, prefix, metric } => {
+            let route = route(*ifindex, *prefix, *metric, own);
             if !ends.is_gateway(&route) {
                 picture.add_route(route, false);
             }
@@ -276,9 +275,8 @@ fn show(work: &Work, own: u8, ends: &Ends, picture: &mut Picture) {
 
 /// Whether a route is known that is in the way of this one.
 fn is_explained(work: &Work, ends: &Ends, picture: &Picture) -> bool {
-    let Work::PutRoute { prefix, .. } = work else { return false };
-    let metric = metric_of(prefix);
-    !ends.known.spot(*prefix, metric).is_empty() || picture.in_the_way(prefix, metric).is_some()
+    let Work::PutRoute { prefix, metric, .. } = work else { return false };
+    !ends.known.spot(*prefix, *metric).is_empty() || picture.in_the_way(prefix, *metric).is_some()
 }
 
 fn set_sysctls(state: &mut State, work: &Work) {

@@ -28,7 +28,8 @@
 //! kernel drops both routes and neighbours of it, in part without a word, so that is what is taken as known then.
 //!
 //! **The gateway.** Workloads send to 169.254.1.1, which nobody has. The host answers for it (proxy ARP) only if it has
-//! a route to it over another interface. Where none is, `169.254.1.1 dev lo` is one; the packets themselves never go there.
+//! a route to it over another interface. Where none is, `169.254.1.1 dev lo` is one; the packets themselves
+//! never go there. Its metric is greater than any of ours, so that nobody who writes a route to the gateway finds it taken.
 
 mod claims;
 mod conntrack;
@@ -93,6 +94,7 @@ enum Work {
     PutRoute {
         ifindex: u32,
         prefix: Cidr,
+        metric: u32,
     },
 }
 

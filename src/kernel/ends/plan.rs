@@ -122,7 +122,8 @@ impl Ends {
         }
         for prefix in held {
             if !self.leads_to(device, prefix) {
-                difference.work.push(Work::PutRoute { ifindex, prefix: *prefix });
+                let metric = metric_of(prefix);
+                difference.work.push(Work::PutRoute { ifindex, prefix: *prefix, metric });
             }
         }
     }
@@ -137,14 +138,15 @@ impl Ends {
     fn gateway(&self, unreachable: bool) -> Option<Work> {
         let (ifindex, lo) = self.known.link_named("lo")?;
         let prefix = Cidr::host(IpAddr::V4(GATEWAY));
-        let there = lo.routes.get(&(prefix, 0)).filter(|route| route.protocol == self.protocol);
+        let metric = self.metric.saturating_add(1);
+        let there = lo.routes.get(&(prefix, metric)).filter(|route| route.protocol == self.protocol);
         let there_is_one =
             || self.places.iter().any(|(name, place)| place.held.iter().any(Cidr::is_v4) && self.is_up(name));
         let wanted = unreachable && lo.up && there_is_one();
         match there {
-            None if wanted => Some(Work::PutRoute { ifindex, prefix }),
+            None if wanted => Some(Work::PutRoute { ifindex, prefix, metric }),
             Some(route) if !wanted && self.told => {
-                Some(Work::DeleteRoute { ifindex, prefix, metric: 0, protocol: route.protocol })
+                Some(Work::DeleteRoute { ifindex, prefix, metric, protocol: route.protocol })
             }
             _ => None,
         }
@@ -234,8 +236,8 @@ impl Ends {
     pub(super) fn settle(&mut self, work: &Work, result: &Result<(), Refusal>) {
         let gone = matches!(result, Err(r) if matches!(r.code, libc::ESRCH | libc::ENOENT | libc::ENODEV));
         match work {
-            Work::PutRoute { ifindex, prefix } if result.is_ok() => {
-                self.known.add_route(*ifindex, *prefix, metric_of(prefix), self.protocol);
+            Work::PutRoute { ifindex, prefix, metric } if result.is_ok() => {
+                self.known.add_route(*ifindex, *prefix, *metric, self.protocol);
             }
             Work::DeleteRoute { ifindex, prefix, metric, .. } if result.is_ok() || gone => {
                 self.known.remove_route(*ifindex, *prefix, *metric);

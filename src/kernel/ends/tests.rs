@@ -173,7 +173,7 @@ impl Fake {
                 no(libc::ENETDOWN)
             }
             Work::PutRoute { prefix, .. } if self.routes.contains_key(prefix) => no(libc::EEXIST),
-            Work::PutRoute { ifindex, prefix } => {
+            Work::PutRoute { ifindex, prefix, .. } => {
                 self.routes.insert(*prefix, (*ifindex, OURS));
                 Ok(())
             }
