@@ -339,13 +339,13 @@ fn every_kind() -> BTreeMap<String, String> {
         ("v1/host/host1/config/DefaultEndpointToHostAction", "RETURN"),
         (
             "v1/host/host1/endpoint/eth1",
-            r#"{"name":"eth1","expected_ipv4_addrs":["172.30.0.1"],"profile_ids":[],"labels":{}}"#,
+            r#"{"name":"eth1","expected_ipv4_addrs":["172.30.0.1"],"profile_ids":["lab"],"labels":{}}"#,
         ),
         ("v1/policy/profile/lab/labels", r#"{"zone":"a"}"#),
         ("v1/policy/tier/default/metadata", r#"{"order":100}"#),
         (
             "v1/policy/tier/default/policy/p1",
-            r#"{"selector":"all()","order":10,"inbound_rules":[{"action":"allow"}],"outbound_rules":[]}"#,
+            r#"{"selector":"all()","order":10,"inbound_rules":[{"action":"allow"}],"outbound_rules":[{"action":"allow"}]}"#,
         ),
         ("v1/ipam/v6/pool/fd00:10:244::-48", r#"{"cidr":"fd00:10:244::/48"}"#),
         ("ipam/v2/config", r#"{"strict_affinity":false,"auto_allocate_blocks":true}"#),
@@ -459,7 +459,7 @@ fn a_start_with_a_broken_value_misses_only_that_object() {
             2,
             1,
         ),
-        // A policy: nothing of routing.
+        // A policy: nothing of routing. The host endpoint of the uplink has its profile, which lets everything pass.
         ("/calico/v1/policy/tier/default/policy/p1", WITH_ROUTER, 2, 1),
     ];
     for (key, routes, mesh, peers) in cases {
