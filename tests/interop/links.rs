@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::probe::{full_kernels, kernel, sessions};
 use crate::rig::{Backend, Net, within};
-use crate::two_hosts::{TwoHosts, block};
+use crate::two_hosts::{TwoHosts, block, workloads};
 
 /// Two hosts, each in a subnet of its own; the router learns their blocks, the hosts are in a mesh, and no next hop of
 /// the mesh is on-link. No pool has IPIP.
@@ -34,6 +34,7 @@ fn two_subnets(backend: Backend) {
             format!("{{\"ip\": \"10.0.{n}.254\", \"as_num\": \"65000\", \"own_only\": true}}"),
         );
     }
+    data.extend(workloads().into_iter().map(|(key, value)| (key, value.into())));
     for n in [1, 2] {
         let keys = block(&format!("host{n}"), &format!("10.244.{n}.0/26"));
         data.extend(keys.map(|(key, value)| (key, value.into())));

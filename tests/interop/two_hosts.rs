@@ -31,7 +31,7 @@ LINKS"#;
 const HOST: &str = "    hostN:
       group: host
       cmd: tortie --datastore sqlite:/store/store.db --node hostN agent
-      exec: [ip addr add 169.254.1.1/32 dev cali1 scope link, ip route add 10.244.N.1/32 dev cali1, EXEC]
+      exec: [ip addr add 169.254.1.1/32 dev cali1 scope link, ip route replace 10.244.N.1/32 dev cali1, EXEC]
     webN:
       group: workload
       stages: {configure: {wait-for: [{node: hostN, stage: create-links}]}}
@@ -86,6 +86,21 @@ pub(crate) fn block(host: &str, cidr: &str) -> [(String, String); 2] {
         (format!("/calico/ipam/v2/host/{host}/{family}/block/{dashed}"), String::new()),
         (format!("/calico/ipam/v2/assignment/{family}/block/{dashed}"), value.to_string()),
     ]
+}
+
+/// The keys of both workloads, and of a profile that lets everything pass between them.
+pub(crate) fn workloads() -> Vec<(String, String)> {
+    let key = |text: &str| format!("/calico/v1/{text}");
+    let open = serde_json::json!([{ "action": "allow" }]);
+    let rules = serde_json::json!({ "inbound_rules": open, "outbound_rules": open });
+    let mut keys = vec![(key("policy/profile/lab/rules"), rules.to_string())];
+    for n in [1, 2] {
+        let endpoint = serde_json::json!({
+            "state": "active", "name": "cali1", "profile_ids": ["lab"], "ipv4_nets": [format!("10.244.{n}.1/32")],
+        });
+        keys.push((key(&format!("host/host{n}/workload/lab/web{n}/endpoint/eth1")), endpoint.to_string()));
+    }
+    keys
 }
 
 /// Those that write it.

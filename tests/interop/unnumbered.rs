@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::probe::{full_kernels, kernel};
 use crate::rig::{Backend, Net, within};
-use crate::two_hosts::{TwoHosts, block};
+use crate::two_hosts::{TwoHosts, block, workloads};
 
 /// bgpd has told zebra that it is there. FRR 8.4.4 tells bgpd of a neighbour once, when zebra first hears it: one that is
 /// heard while bgpd starts stays unknown to it for ever ("Waiting for Peer IPv6 LLA", while zebra shows the address).
@@ -42,6 +42,7 @@ fn data(we_dial: bool) -> String {
     );
     add(&mut data, "v1/ipam/v4/pool/10.244.0.0-16", "{\"cidr\": \"10.244.0.0/16\"}".into());
     add(&mut data, "v1/ipam/v6/pool/fd00:244::-32", "{\"cidr\": \"fd00:244::/32\"}".into());
+    data.extend(workloads().into_iter().map(|(key, value)| (key, value.into())));
     for n in [1, 2] {
         let host = format!("host{n}");
         add(&mut data, &format!("bgp/v1/host/{host}/as_num"), format!("{}", 64512 + n));

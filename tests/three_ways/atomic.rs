@@ -70,7 +70,7 @@ fn traffic(net: &Net, stop: &AtomicBool) -> (BTreeMap<u32, Place>, BTreeSet<u32>
             send(6, true, (port, FAILS), false);
         }
         send(17, turn % 2 == 0, (2_000 + turn / 2 % LONG, 4242), true);
-        let due = begin + Duration::from_micros(500) * u32::try_from(number - 1_000_000).unwrap() * 2 / 5;
+        let due = begin + Duration::from_micros(500) * (number - 1_000_000) * 2 / 5;
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
     }
     (passes, fails)
