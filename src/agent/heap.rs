@@ -1,6 +1,9 @@
 //! The allocator of the C library, told to give back what a withdrawn table leaves, and to hold what is largest in huge
 //! pages (`benches/README.md`).
-#![expect(unsafe_code, reason = "mallopt and madvise have no safe wrapper, GlobalAlloc is an unsafe trait")]
+#![expect(
+    unsafe_code,
+    reason = "mallopt, malloc_trim and madvise have no safe wrapper, GlobalAlloc is an unsafe trait"
+)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 
@@ -23,6 +26,17 @@ pub(super) fn prepare() {
         if set == 0 {
             tracing::debug!(target: "tortie", "the allocator keeps its own threshold for mapped blocks");
         }
+    }
+}
+
+/// Gives back what lies free between used blocks: after a list of the whole store, of which nothing stays as it came, that
+/// is a good part of the heap. Takes some milliseconds for each hundred megabytes.
+pub(super) fn give_back() {
+    #[cfg(target_env = "gnu")]
+    {
+        // SAFETY: returns unused pages of the allocator's own to the system; it touches no memory of ours.
+        let released = unsafe { libc::malloc_trim(0) };
+        tracing::debug!(target: "tortie", released, "memory that a list of the store left is given back");
     }
 }
 

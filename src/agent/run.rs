@@ -119,6 +119,8 @@ pub(super) struct Agent {
     pub(super) log_trouble: Option<String>,
     pub(super) changes: ChangeIds,
     pub(super) kernel: Option<KernelHandle>,
+    /// The snapshot after which memory was given back.
+    pub(super) given_back: u64,
     pub(super) speaker: Option<(SpeakerHandle, std::thread::JoinHandle<()>)>,
     pub(super) held: Vec<Effect>,
     /// For the kernel thread, which has not started yet.

@@ -78,6 +78,7 @@ impl Agent {
             log_trouble: None,
             changes,
             kernel: None,
+            given_back: 0,
             speaker: None,
             held: Vec::new(),
             held_policy: Vec::new(),

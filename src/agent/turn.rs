@@ -46,6 +46,10 @@ impl Agent {
         let turned = i64::try_from(now.duration_since(self.live.started).as_secs()).unwrap_or(i64::MAX);
         self.live.turned.store(turned, Ordering::Relaxed);
         self.maintain(now);
+        if self.given_back != self.core.link.snapshots && self.core.settled() {
+            self.given_back = self.core.link.snapshots;
+            self.io.spawn_blocking(super::heap::give_back);
+        }
         if !self.core.link.from_cache && self.core.loaded() {
             self.register();
         }

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use tortie_config::key::EndpointKey;
 
-use super::api::{EndpointCondition, KernelFact, Mode, PolicyChange};
+use super::api::{EndpointCondition, KernelFact, Mode, PolicyChange, ToKernel};
 use super::dump;
 use super::nft::Told;
 use super::resolve::Picture;
@@ -16,6 +17,9 @@ use crate::routing::ChangeId;
 
 /// The watch thread hands over a notification sooner than this, unless it gets no processor.
 const NOTIFIED_WITHIN: Duration = Duration::from_millis(100);
+
+/// Changes of policy that are carried out at once.
+const GATHERED: usize = 256;
 
 /// The last change of policy that was taken, and what was told of it.
 #[derive(Debug, Default)]
@@ -29,13 +33,14 @@ pub(super) struct Enforced {
 }
 
 impl Thread {
-    /// A change of policy: rules, then what else its endpoints need.
-    pub(super) fn enforce(&mut self, change: &PolicyChange) -> io::Result<()> {
+    /// Changes of policy, answered as one: rules, then what else their endpoints need.
+    pub(super) fn enforce(&mut self, changes: &[PolicyChange]) -> io::Result<()> {
+        let Some(last) = changes.last() else { return Ok(()) };
         let begin = Instant::now();
-        self.firewall.take(change, &self.state.picture)?;
-        // May take in events, which are answered for the change before.
-        self.take_endpoints(change)?;
-        self.enforced.last = Some((change.serial, change.change));
+        self.firewall.take(changes, &self.state.picture)?;
+        // May take in events, which are answered for the changes before.
+        self.take_endpoints(changes)?;
+        self.enforced.last = Some((last.serial, last.change));
         self.enforced.told = false;
         self.tell_enforced(micros_since(begin));
         self.tell_rules();
@@ -45,25 +50,28 @@ impl Thread {
 
     /// Routes, neighbours and sysctls of workloads. They come after the rules: nothing reaches an endpoint before its rules
     /// do.
-    fn take_endpoints(&mut self, change: &PolicyChange) -> io::Result<()> {
-        if let Some(globals) = &change.globals {
-            self.state.ends.set_globals(globals);
-        }
-        for (key, endpoint) in &change.delta.endpoints {
-            self.state.ends.set_endpoint(key, endpoint.as_deref());
+    fn take_endpoints(&mut self, changes: &[PolicyChange]) -> io::Result<()> {
+        for change in changes {
+            if let Some(globals) = &change.globals {
+                self.state.ends.set_globals(globals);
+            }
+            for (key, endpoint) in &change.delta.endpoints {
+                self.state.ends.set_endpoint(key, endpoint.as_deref());
+            }
         }
         if self.state.ends.has_v6() {
             self.forward_v6();
         }
-        self.await_interfaces(change)?;
+        self.await_interfaces(changes)?;
         self.ends.write(&mut self.state, &mut self.writer, &mut self.sink)?;
         Ok(())
     }
 
     /// An interface that was made before its endpoint was written to the store is known when the change is answered:
     /// where the kernel has one that is not known to be up, its notification is on the way.
-    fn await_interfaces(&mut self, change: &PolicyChange) -> io::Result<()> {
-        let missing = self.state.ends.missing_interfaces(change.delta.endpoints.keys());
+    fn await_interfaces(&mut self, changes: &[PolicyChange]) -> io::Result<()> {
+        let touched = changes.iter().flat_map(|change| change.delta.endpoints.keys());
+        let missing = self.state.ends.missing_interfaces(touched);
         if missing.is_empty() {
             return Ok(());
         }
@@ -166,6 +174,22 @@ impl Thread {
             (self.sink)(KernelFact::Rules(self.firewall.trouble().map(str::to_owned)));
         }
     }
+}
+
+/// The changes that wait behind the first one, and the message that ended them: a burst is one transaction.
+pub(super) fn gather(
+    first: PolicyChange,
+    inbox: &Receiver<ToKernel>,
+) -> (Vec<PolicyChange>, Option<ToKernel>) {
+    let mut changes = vec![first];
+    while changes.len() < GATHERED {
+        match inbox.try_recv() {
+            Ok(ToKernel::Policy(change)) => changes.push(*change),
+            Ok(message) => return (changes, Some(message)),
+            Err(_) => break,
+        }
+    }
+    (changes, None)
 }
 
 impl Picture {

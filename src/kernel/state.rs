@@ -252,8 +252,10 @@ impl State {
                         self.external
                             .note(routes + 1, || format!("nexthop {id:#x} was deleted by port {by}"));
                     }
-                    // Groups that held it shrank; which ones the list tells.
+                    // Groups that held it shrank; which ones the list tells. What was refused because it was not there
+                    // can be written again with it.
                     due.nexthops = true;
+                    due.retry = true;
                 }
             }
         }

@@ -13,7 +13,7 @@ use tortie_config::Cidr;
 use super::acks::Acks;
 use super::api::{KernelFact, KernelIntent, LearnedChange, Mode, ToKernel};
 use super::ends::{self, Ends};
-use super::enforce::Enforced;
+use super::enforce::{Enforced, gather};
 use super::link::Change;
 use super::netlink::Socket;
 use super::nexthop::{self, Content, Nexthop};
@@ -112,6 +112,15 @@ impl Thread {
             let deadline = due.into_iter().flatten().fold(self.compare_due, Instant::min);
             match inbox.recv_timeout(deadline.saturating_duration_since(now)) {
                 Ok(ToKernel::Stop) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
+                Ok(ToKernel::Policy(first)) => {
+                    let (changes, next) = gather(*first, inbox);
+                    self.enforce(&changes)?;
+                    match next {
+                        Some(ToKernel::Stop) => return Ok(()),
+                        Some(message) => self.message(message)?,
+                        None => {}
+                    }
+                }
                 Ok(message) => self.message(message)?,
                 Err(RecvTimeoutError::Timeout) => {}
             }
@@ -194,7 +203,7 @@ impl Thread {
                 question(&KernelView { state: &self.state, rules: Some(&self.firewall) });
                 Ok(())
             }
-            ToKernel::Policy(change) => self.enforce(&change),
+            ToKernel::Policy(change) => self.enforce(&[*change]),
             ToKernel::Watched(_) | ToKernel::Stop => Ok(()),
         }
     }

@@ -3,6 +3,7 @@
 //! One line of JSON for each entry between a header and a last line with a checksum: a person can read it, a torn or
 //! edited file is seen. Written beside and renamed, mode 0600 (values hold passwords), at most each 10 s.
 
+use std::borrow::Borrow;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -126,21 +127,21 @@ impl Cache {
     ///
     /// # Errors
     /// What the file system says, with the path.
-    pub fn save<'a>(
+    pub fn save(
         &self,
         store_id: &str,
         revision: Revision,
-        entries: impl ExactSizeIterator<Item = &'a KeyValue>,
+        entries: impl ExactSizeIterator<Item: Borrow<KeyValue>>,
     ) -> io::Result<()> {
         let in_place = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", self.path.display()));
         self.write(store_id, revision, entries).map_err(in_place)
     }
 
-    fn write<'a>(
+    fn write(
         &self,
         store_id: &str,
         revision: Revision,
-        entries: impl ExactSizeIterator<Item = &'a KeyValue>,
+        entries: impl ExactSizeIterator<Item: Borrow<KeyValue>>,
     ) -> io::Result<()> {
         let mut beside = self.path.clone().into_os_string();
         beside.push(".new");
@@ -167,6 +168,7 @@ impl Cache {
             saved_unix: saved.as_secs(),
         })?)?;
         for entry in entries {
+            let entry = entry.borrow();
             let text = std::str::from_utf8(&entry.value).ok().map(str::to_owned);
             let bytes = if text.is_none() { Some(entry.value.clone()) } else { None };
             line(serde_json::to_vec(&Line {

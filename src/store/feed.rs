@@ -390,12 +390,36 @@ fn part(whole: &Snapshot, prefixes: Vec<String>) -> FeedEvent {
 struct Copy {
     cache: Cache,
     store_id: String,
-    entries: BTreeMap<String, KeyValue>,
+    entries: BTreeMap<Box<str>, Held>,
     generation: u64,
     /// The revision of the newest entry or deletion in it.
     newest: Revision,
     trust: watch::Receiver<(u64, Revision)>,
     debounce: Debounce,
+}
+
+/// What is kept of an entry, without what its key says: the copy is as large as the store.
+struct Held {
+    value: Box<[u8]>,
+    mod_revision: Revision,
+    create_revision: Revision,
+}
+
+impl Held {
+    fn of(kv: &KeyValue) -> (Box<str>, Self) {
+        let (mod_revision, create_revision) = (kv.mod_revision, kv.create_revision);
+        (kv.key.as_str().into(), Self { value: kv.value.as_slice().into(), mod_revision, create_revision })
+    }
+
+    fn entry((key, held): (&Box<str>, &Self)) -> KeyValue {
+        let Self { value, mod_revision, create_revision } = held;
+        KeyValue {
+            key: key.to_string(),
+            value: value.to_vec(),
+            mod_revision: *mod_revision,
+            create_revision: *create_revision,
+        }
+    }
 }
 
 impl Copy {
@@ -421,7 +445,7 @@ impl Copy {
     }
 
     fn insert(&mut self, snapshot: &Snapshot) {
-        self.entries.extend(snapshot.entries.iter().map(|kv| (kv.key.clone(), kv.clone())));
+        self.entries.extend(snapshot.entries.iter().map(Held::of));
         self.newest = self.newest.max(snapshot.revision);
         self.debounce.changed();
     }
@@ -429,8 +453,8 @@ impl Copy {
     fn apply(&mut self, delta: &Delta) {
         for change in &delta.changes {
             match change {
-                Change::Put(kv) => drop(self.entries.insert(kv.key.clone(), kv.clone())),
-                Change::Delete { key } => drop(self.entries.remove(key)),
+                Change::Put(kv) => self.entries.extend([Held::of(kv)]),
+                Change::Delete { key } => drop(self.entries.remove(key.as_str())),
             }
         }
         self.newest = self.newest.max(delta.revision);
@@ -471,7 +495,7 @@ impl Copy {
         // Lent to the blocking thread, so that nothing is copied.
         let entries = std::mem::take(&mut self.entries);
         let write = move || {
-            let saved = cache.save(&store_id, revision, entries.values());
+            let saved = cache.save(&store_id, revision, entries.iter().map(Held::entry));
             (entries, saved)
         };
         match tokio::task::spawn_blocking(write).await {

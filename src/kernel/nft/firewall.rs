@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::dump;
 use super::ir::Edit;
+use super::merge::{Names, merge};
 use super::render::{Options, Renderer};
 use super::socket::{BatchError, Refusal, Socket};
 use super::{sync, text};
@@ -160,18 +161,26 @@ impl Firewall {
         self.due
     }
 
-    /// A change of policy.
-    pub(in crate::kernel) fn take(&mut self, change: &PolicyChange, picture: &Picture) -> io::Result<()> {
+    /// Changes of policy, one after the other; one transaction.
+    pub(in crate::kernel) fn take(&mut self, changes: &[PolicyChange], picture: &Picture) -> io::Result<()> {
         let first = !std::mem::replace(&mut self.begun, true);
-        if let Some(globals) = &change.globals {
-            self.globals = Some(Arc::clone(globals));
+        let before = (changes.len() > 1).then(|| Names::of(self.renderer.table()));
+        let (mut edits, mut hosts) = (Vec::new(), false);
+        for change in changes {
+            if let Some(globals) = &change.globals {
+                self.globals = Some(Arc::clone(globals));
+            }
+            edits.extend(self.renderer.take(&change.delta, change.globals.as_deref(), None));
+            let of_workload = |endpoint: &Option<Arc<EndpointPolicy>>| {
+                matches!(endpoint.as_deref(), Some(EndpointPolicy::Workload(_)))
+            };
+            hosts |= change.globals.is_some() || !change.delta.endpoints.values().all(of_workload);
         }
-        let mut edits = self.renderer.take(&change.delta, change.globals.as_deref(), None);
-        let hosts = |endpoint: &Option<Arc<EndpointPolicy>>| {
-            !matches!(endpoint.as_deref(), Some(EndpointPolicy::Workload(_)))
-        };
-        if change.globals.is_some() || change.delta.endpoints.values().any(hosts) {
+        if hosts {
             edits.extend(self.resolve(picture));
+        }
+        if let Some(before) = before {
+            edits = merge(edits, &before);
         }
         if first {
             self.due = self.socket.is_some().then(Instant::now);

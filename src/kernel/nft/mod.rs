@@ -21,6 +21,7 @@ mod firewall;
 #[cfg(test)]
 pub(in crate::kernel) mod interpret;
 pub(in crate::kernel) mod ir;
+mod merge;
 mod proto;
 pub(in crate::kernel) mod render;
 pub(in crate::kernel) mod socket;

@@ -7,6 +7,7 @@ use super::laws::tell;
 use super::worlds::{step, world};
 use super::*;
 use crate::kernel::nft::kernel_tests::{contents, found, in_netns, nft, taken, wanted};
+use crate::kernel::nft::merge::{Names, merge};
 use crate::kernel::nft::socket::Socket;
 use crate::kernel::nft::text;
 
@@ -19,6 +20,8 @@ fn the_kernel_follows_change_by_change() {
         let history = proptest::collection::vec(proptest::collection::vec(step(), 1..4), 1..8);
         let result = runner.run(&(world(), history), |(world, history)| {
             let mut socket = Socket::open().unwrap();
+            // What a case that failed has left.
+            socket.batch(&[Edit::NoTable], "t").unwrap();
             let mut told = Ok(());
             let (_, renderer) = tell(world, history, |_, edits, renderer| {
                 if told.is_ok() {
@@ -30,6 +33,38 @@ fn the_kernel_follows_change_by_change() {
             if let Some(nft) = &nft {
                 taken(nft, &format!("delete table inet t\n{texts}"));
             }
+            socket.batch(&[Edit::NoTable], "t").unwrap();
+            Ok(())
+        });
+        if let Err(error) = result {
+            panic!("{error}");
+        }
+    });
+}
+
+/// Several changes as one transaction, as a burst is carried out.
+#[test]
+fn the_kernel_follows_several_changes_at_once() {
+    in_netns(|| {
+        let mut runner =
+            TestRunner::new(Config { cases: 24, failure_persistence: None, ..Config::default() });
+        let history = proptest::collection::vec(proptest::collection::vec(step(), 1..3), 3..16);
+        let result = runner.run(&(world(), history), |(world, history)| {
+            let mut socket = Socket::open().unwrap();
+            // What a case that failed has left.
+            socket.batch(&[Edit::NoTable], "t").unwrap();
+            let (mut told, mut held, mut count) = (Ok(()), Vec::new(), 0);
+            let mut before = Names::default();
+            tell(world, history, |_, edits, renderer| {
+                held.extend(edits.iter().cloned());
+                count += 1;
+                // The first one alone, then three at a time.
+                if told.is_ok() && count % 3 == 1 {
+                    told = follow(&mut socket, &merge(std::mem::take(&mut held), &before), renderer);
+                    before = Names::of(renderer.table());
+                }
+            });
+            told?;
             socket.batch(&[Edit::NoTable], "t").unwrap();
             Ok(())
         });
