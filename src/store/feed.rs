@@ -411,10 +411,10 @@ impl Held {
         (kv.key.as_str().into(), Self { value: kv.value.as_slice().into(), mod_revision, create_revision })
     }
 
-    fn entry((key, held): (&Box<str>, &Self)) -> KeyValue {
-        let Self { value, mod_revision, create_revision } = held;
+    fn entry(&self, key: &str) -> KeyValue {
+        let Self { value, mod_revision, create_revision } = self;
         KeyValue {
-            key: key.to_string(),
+            key: key.to_owned(),
             value: value.to_vec(),
             mod_revision: *mod_revision,
             create_revision: *create_revision,
@@ -495,7 +495,7 @@ impl Copy {
         // Lent to the blocking thread, so that nothing is copied.
         let entries = std::mem::take(&mut self.entries);
         let write = move || {
-            let saved = cache.save(&store_id, revision, entries.iter().map(Held::entry));
+            let saved = cache.save(&store_id, revision, entries.iter().map(|(key, held)| held.entry(key)));
             (entries, saved)
         };
         match tokio::task::spawn_blocking(write).await {
