@@ -78,6 +78,8 @@ pub(in crate::kernel) struct Firewall {
     /// Comparing takes at most a fifth of the time.
     earliest: Instant,
     trouble: Option<String>,
+    /// Changes wait for the next look: what is known of the trouble is older than they are.
+    waiting: bool,
     counts: RuleCounts,
     drift: (usize, Vec<String>),
     told: Told,
@@ -98,6 +100,7 @@ impl Firewall {
             pause: RETRY_FIRST,
             earliest: now,
             trouble: None,
+            waiting: false,
             counts: RuleCounts::default(),
             drift: (0, Vec::new()),
             told: Told::default(),
@@ -143,7 +146,7 @@ impl Firewall {
 
     /// Rules are wanted and the kernel refuses them, or has none.
     pub(in crate::kernel) fn is_refused(&self) -> bool {
-        self.mode == Mode::Program && self.socket.is_some() && self.trouble.is_some()
+        self.mode == Mode::Program && self.socket.is_some() && self.trouble.is_some() && !self.waiting
     }
 
     /// What may be done to the kernel's rules.
@@ -216,8 +219,18 @@ impl Firewall {
                 // Somebody may have taken away what the edits build on.
                 Err(_) => self.compare(true),
             },
-            _ => self.compare(false),
+            _ => self.compare_now_or_soon(),
         }
+    }
+
+    /// While every change needs a comparison (the kernel refuses rules, or nothing is written) many share one.
+    fn compare_now_or_soon(&mut self) -> io::Result<()> {
+        if Instant::now() >= self.earliest {
+            return self.compare(false);
+        }
+        (self.waiting, self.generation) = (true, None);
+        self.due = Some(self.due.map_or(self.earliest, |due| due.min(self.earliest)));
+        Ok(())
     }
 
     /// What is due now: the generation, a comparison, another attempt.
@@ -232,13 +245,12 @@ impl Firewall {
             if is == known {
                 return Ok(());
             }
-            if now < self.earliest {
-                self.due = Some(self.earliest);
-                return Ok(());
-            }
-            return self.compare(true);
         }
-        self.compare(false)
+        if now < self.earliest {
+            self.due = Some(self.earliest);
+            return Ok(());
+        }
+        self.compare(self.generation.is_some())
     }
 
     /// Reads the table and writes what differs. `external`: what differs is somebody else's doing.
@@ -246,8 +258,20 @@ impl Firewall {
         let Some(socket) = &mut self.socket else { return Ok(()) };
         let begin = Instant::now();
         self.counts.compares += 1;
+        self.waiting = false;
         let before = socket.generation()?;
-        let found = dump::table(socket, TABLE)?;
+        let found = match dump::table(socket, TABLE) {
+            // Another time: in steady state nothing says yet that anything of ours is another.
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {
+                self.earliest = Instant::now() + begin.elapsed() * 4;
+                self.due = Some(self.earliest.max(begin + RETRY_FIRST));
+                if self.generation.is_none() {
+                    self.worry(Some(format!("the kernel's packet rules cannot be read: {error}")));
+                }
+                return Ok(());
+            }
+            found => found?,
+        };
         let edits = sync::diff(self.renderer.table(), found.as_ref());
         self.earliest = Instant::now() + begin.elapsed() * 4;
         let words = edits.iter().take(WORDS).map(|edit| sync::words(edit, found.as_ref())).collect();
@@ -284,6 +308,8 @@ impl Firewall {
                 let object = refusal.edit.and_then(|at| edits.get(at)).map(|edit| sync::words(edit, None));
                 let object = object.map(|words| format!(" ({words})")).unwrap_or_default();
                 self.worry(Some(format!("the kernel refuses the packet rules: {}{object}", refusal.text)));
+                // What is refused may take longer than what was read.
+                self.earliest = Instant::now() + begin.elapsed() * 4;
                 self.due = Some(Instant::now() + self.pause);
                 self.pause = (self.pause * 2).min(RETRY_LAST);
             }

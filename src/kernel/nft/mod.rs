@@ -19,6 +19,8 @@ mod encode_rule;
 mod encode_set;
 mod firewall;
 #[cfg(test)]
+mod firewall_tests;
+#[cfg(test)]
 pub(in crate::kernel) mod interpret;
 pub(in crate::kernel) mod ir;
 mod merge;

@@ -1,0 +1,129 @@
+//! The driver against the real kernel, where somebody is in its way.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use super::super::wire::Writer;
+use super::dump;
+use super::firewall::Firewall;
+use super::ir::{Edit, KeyType, Set, SetKey, SetValue, ValueType};
+use super::kernel_tests::in_netns;
+use super::proto::*;
+use super::render::Options;
+use super::samples::set_of;
+use super::socket::Socket;
+use crate::kernel::api::{Mode, PolicyChange};
+use crate::kernel::resolve::Picture;
+use crate::model::Model;
+use crate::policy::{Globals, RulesetDelta};
+use crate::routing::ChangeId;
+
+fn firewall() -> Firewall {
+    let options = Options { log_group: None, deny_group: 179 };
+    Firewall::open(Mode::Program, options, Instant::now())
+}
+
+fn first() -> [PolicyChange; 1] {
+    let globals = Some(Arc::new(Globals::of(&Model::new("h1"))));
+    [PolicyChange { serial: 1, change: ChangeId(1), delta: RulesetDelta::default(), globals }]
+}
+
+/// The table exists and belongs to the socket: the kernel refuses whatever others write to it.
+fn own(socket: &mut Socket) {
+    let done = socket.0.transaction(|buf, base| {
+        let kinds = [NFNL_MSG_BATCH_BEGIN, SUBSYSTEM << 8 | NFT_MSG_NEWTABLE, NFNL_MSG_BATCH_END];
+        for (kind, seq) in kinds.into_iter().zip(base..) {
+            let table = kind > NFNL_MSG_BATCH_END;
+            // NLM_F_ACK, NLM_F_CREATE.
+            let mut w = Writer::begin(buf, kind, if table { 0x404 } else { 0 }, seq);
+            let [high, low] = SUBSYSTEM.to_be_bytes();
+            let family = if table { [NFPROTO_INET, 0, 0, 0] } else { [0, 0, high, low] };
+            w.raw(&family);
+            if table {
+                // NFT_TABLE_F_OWNER.
+                w.attr_text(NFTA_TABLE, "tortie").attr_be32(NFTA_TABLE_FLAGS, 2);
+            }
+            w.end();
+        }
+        3
+    });
+    assert!(matches!(done, Ok(Ok(()))), "{done:?}");
+}
+
+/// Until the kernel holds what is wanted.
+fn settle(firewall: &mut Firewall) {
+    let begin = Instant::now();
+    while !firewall.settled() || firewall.trouble().is_some() {
+        assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", firewall.trouble());
+        std::thread::sleep(Duration::from_millis(5));
+        firewall.look(Instant::now()).unwrap();
+    }
+}
+
+#[test]
+fn while_the_kernel_refuses_a_burst_of_changes_shares_its_comparisons() {
+    in_netns(|| {
+        let mut owner = Socket::open().unwrap();
+        own(&mut owner);
+        let (mut firewall, picture) = (firewall(), Picture::default());
+        firewall.take(&first(), &picture).unwrap();
+        assert!(firewall.is_refused() && !firewall.settled());
+        assert!(firewall.trouble().unwrap().contains("the kernel refuses"), "{:?}", firewall.trouble());
+        let begin = Instant::now();
+        for _ in 0..500 {
+            firewall.take(&first(), &picture).unwrap();
+        }
+        // A fifth of the time is theirs; each alone took more than 50 us.
+        let most = 2 + begin.elapsed().as_micros() / 250;
+        let compares = firewall.counts().compares;
+        assert!(u128::from(compares) <= most && compares < 250, "{compares}, {most}");
+        // The table goes with its owner.
+        drop(owner);
+        settle(&mut firewall);
+        let found = dump::table(&mut Socket::open().unwrap(), "tortie").unwrap().unwrap();
+        assert!(found.chains.contains_key("forward-from"));
+    });
+}
+
+#[test]
+fn rules_that_others_change_all_the_time_delay_a_comparison_and_end_nothing() {
+    in_netns(|| {
+        let (mut firewall, picture) = (firewall(), Picture::default());
+        firewall.take(&first(), &picture).unwrap();
+        settle(&mut firewall);
+        let of = set_of(KeyType::Addr { v4: true }, ValueType::Member, false);
+        let one = BTreeMap::from([(SetKey::Addr("10.0.0.1/32".parse().unwrap()), SetValue::Member)]);
+        let mut socket = Socket::open().unwrap();
+        let set = Set { of, comment: "".into(), elements: BTreeMap::new() };
+        socket.batch(&[Edit::Set("s".into(), set)], "others").unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        // It lives in the same namespace as the thread that it comes from.
+        let busy = std::thread::spawn({
+            let stop = Arc::clone(&stop);
+            move || {
+                let nothing = BTreeMap::new();
+                while !stop.load(Ordering::Relaxed) {
+                    for (add, remove) in [(&one, &nothing), (&nothing, &one)] {
+                        let (add, remove) = (add.clone(), remove.clone());
+                        let edit = Edit::Elements { set: "s".into(), of, add, remove };
+                        socket.batch(&[edit], "others").unwrap();
+                    }
+                }
+            }
+        });
+        let (begin, compares) = (Instant::now(), firewall.counts().compares);
+        while begin.elapsed() < Duration::from_secs(3) {
+            firewall.look(Instant::now()).unwrap();
+            // Changes go on.
+            firewall.take(&first(), &picture).unwrap();
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert!(firewall.counts().compares > compares, "it was never in anybody's way");
+        assert_eq!(firewall.trouble(), None, "what was written is in force");
+        stop.store(true, Ordering::Relaxed);
+        busy.join().unwrap();
+        settle(&mut firewall);
+    });
+}
