@@ -7,6 +7,7 @@ use std::io;
 use std::net::IpAddr;
 
 use netlink_sys::protocols::NETLINK_NETFILTER;
+use rustc_hash::FxHashSet;
 use tortie_config::Cidr;
 
 use super::super::netlink::{Refusal, Socket};
@@ -58,7 +59,10 @@ impl Conntrack {
             if of_family.is_empty() {
                 continue;
             }
-            let concerned = |addr: IpAddr| of_family.iter().any(|p| p.contains(addr));
+            // Many entries, many addresses: what it costs must not be their product.
+            let (hosts, wide): (Vec<Cidr>, Vec<Cidr>) = of_family.iter().partition(|p| p.is_host());
+            let hosts: FxHashSet<IpAddr> = hosts.iter().map(Cidr::addr).collect();
+            let concerned = |addr: IpAddr| hosts.contains(&addr) || wide.iter().any(|p| p.contains(addr));
             let dump = |buf: &mut Vec<u8>, seq| {
                 let mut w = Writer::begin(buf, CT_GET, NLM_F_DUMP, seq);
                 w.raw(&[family, 0, 0, 0]);
