@@ -69,6 +69,11 @@ impl Core {
             Key::Profile { name, part: ProfilePart::Rules } => Some(Source::Profile(name.as_str().into())),
             _ => None,
         };
+        if matches!(key, Key::Policy { .. } | Key::Profile { .. } | Key::TierMetadata { .. })
+            && let Some(why) = &self.enforcement.trouble
+        {
+            return failed(why.clone());
+        }
         if let Some((endpoint, why)) = source.and_then(|source| self.enforcement.failure_of(&source)) {
             return failed(format!("not in force for {}: {why}", Key::Endpoint(endpoint.clone())));
         }

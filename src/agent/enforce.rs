@@ -181,10 +181,23 @@ impl Core {
         }
         let before = std::mem::replace(&mut enforcement.failed, failed);
         let time = now_text();
+        let wrong = self.enforcement.failed.len();
+        let (mark, text) = match (&self.enforcement.trouble, wrong) {
+            (None, 0) => {
+                ('+', format!("rules and endpoints are in the kernel, acknowledged after {micros} us"))
+            }
+            (None, _) => (
+                '+',
+                format!(
+                    "in the kernel after {micros} us, but for {wrong} endpoints that are not as they should be"
+                ),
+            ),
+            (Some(why), _) => ('!', format!("its rules are not in the kernel: {why}")),
+        };
         for (_, change, subject) in done {
-            let text = format!("rules and endpoints are in the kernel, acknowledged after {micros} us");
+            let text = text.clone();
             let revision = self.revision_of(change);
-            let entry = Entry { change, plane: Plane::Kernel, mark: '+', subject, text, revision };
+            let entry = Entry { change, plane: Plane::Kernel, mark, subject, text, revision };
             self.recorder.record(time.clone(), entry);
         }
         let now = &self.enforcement.failed;

@@ -219,6 +219,26 @@ fn an_endpoint_is_applied_when_its_change_is_in_the_kernel_and_fails_with_its_ow
 }
 
 #[test]
+fn rules_that_the_kernel_does_not_have_are_not_applied() {
+    let (mut core, _) = started();
+    let why = "packet rules are off: this kernel has no nf_tables for family inet";
+    core.kernel(KernelFact::Rules(Some(why.to_owned())));
+    core.enforced(1, ChangeId(1), BTreeMap::new(), 90);
+    let profile = |part: &str| format!("/calico/v1/policy/profile/open/{part}");
+    for key in [POLICY, &profile("rules"), &profile("tags"), &profile("labels")] {
+        assert_eq!(word(&core, key, 1, &mut None), Some(("failed", why.to_owned())), "{key}");
+    }
+    // Routes are what this kernel has of an endpoint.
+    assert_eq!(word(&core, WEB, 1, &mut None), Some(("applied", String::new())));
+    let said = core.recorder.after(0, None, 100);
+    let said: Vec<&str> = said.iter().filter(|e| e.plane == "kernel").map(|e| e.text.as_str()).collect();
+    assert!(said.iter().any(|text| text.contains("not in the kernel: packet rules are off")), "{said:?}");
+    assert!(!said.iter().any(|text| text.contains("rules and endpoints are in the kernel")), "{said:?}");
+    core.kernel(KernelFact::Rules(None));
+    assert_eq!(word(&core, POLICY, 1, &mut None), Some(("applied", String::new())));
+}
+
+#[test]
 fn with_policy_off_nothing_is_computed_told_or_waited_for() {
     let mut core =
         Core::new("h1", NodeOptions::default(), true, Mode::Off, ChangeIds::default(), Instant::now());

@@ -42,8 +42,9 @@ impl Thread {
         self.take_endpoints(changes)?;
         self.enforced.last = Some((last.serial, last.change));
         self.enforced.told = false;
-        self.tell_enforced(micros_since(begin));
+        // First what keeps rules from being in force: whoever waits for the answer is told of it.
         self.tell_rules();
+        self.tell_enforced(micros_since(begin));
         self.tell_hosts();
         self.conclude()
     }
