@@ -98,6 +98,7 @@ fn why(reason: &Reason) -> String {
         Reason::UnknownInterface => "no endpoint has this workload interface".to_owned(),
         Reason::OwnSource => "its source is the endpoint's own".to_owned(),
         Reason::Spoofed => "its source is none of the endpoint's addresses".to_owned(),
+        Reason::Loopback => "to a loopback address of the host".to_owned(),
         Reason::Neighbour => "IPv6 needs it".to_owned(),
         Reason::NoIpv6 => "IPv6 of workloads is off (Ipv6Support)".to_owned(),
         Reason::AcceptedEarlier => "untracked or pre-DNAT policy has accepted it".to_owned(),

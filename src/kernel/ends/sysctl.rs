@@ -3,7 +3,8 @@
 //! - `rp_filter` 1: packets with a foreign source are dropped even where packet rules are not (yet).
 //! - `proxy_arp` 1, `proxy_delay` 0: the host answers for the gateway that workloads send to, at once.
 //! - `forwarding` 1: both families, also where the rest of the host does not forward.
-//! - `route_localnet` 1: rules of the host may lead a workload's packets to 127.0.0.0/8.
+//! - `route_localnet` 1: rules of the host may lead a workload's packets to 127.0.0.0/8. Packets that are sent there are
+//!   dropped by packet rules (compare CVE-2020-8558).
 //! - `proxy_ndp` 1; `accept_ra` 0: a workload must not give the host a route (CVE-2020-13597).
 
 use std::path::{Path, PathBuf};

@@ -47,6 +47,7 @@ impl fmt::Display for Denied {
             }
             Self::UnknownInterface => f.write_str("no endpoint has the workload interface"),
             Self::Spoofed => f.write_str("its source is none of its endpoint's addresses"),
+            Self::Loopback => f.write_str("from a workload to a loopback address of its host"),
             Self::Inactive => f.write_str("its endpoint is not active"),
             Self::Ipip => f.write_str("IPIP from somebody who is no host of the cluster"),
             Self::ToHost => f.write_str("from a workload to its host (DefaultEndpointToHostAction)"),

@@ -1,7 +1,7 @@
 //! The order of the places on a packet's way, as the rules of the kernel have it.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::ControlFlow;
 
 use tortie_config::Cidr;
@@ -159,6 +159,10 @@ impl<'a> Walk<'a> {
     fn source(&mut self, by: &str) -> Passed {
         if self.is_left_alone() {
             return self.drop(Stage::Source, None, Reason::NoIpv6);
+        }
+        // Interfaces of workloads have `route_localnet`: without this they would reach what listens on loopback.
+        if Cidr::v4(Ipv4Addr::LOCALHOST, 8).contains(self.packet.dst) {
+            return self.drop(Stage::Source, None, Reason::Loopback);
         }
         let Some((key, workload)) = self.workloads.get(by).copied() else {
             return self.drop(Stage::Source, None, Reason::UnknownInterface);

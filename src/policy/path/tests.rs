@@ -238,6 +238,14 @@ fn established_connections_go_on_and_invalid_packets_do_not() {
 }
 
 #[test]
+fn loopback_of_the_host_is_no_destination_of_workloads() {
+    let host = Host::new(&[W1, OPEN, RETURN]);
+    for dst in ["127.0.0.1", "127.255.255.254"] {
+        assert_eq!(host.new_says("cali1", tcp("10.0.0.1", dst, 9099)), "deny Source: Loopback");
+    }
+}
+
+#[test]
 fn what_comes_from_a_workload_to_its_host_passes_policy_first_then_the_action() {
     let packet = tcp("10.0.0.1", "192.0.2.1", 53);
     let drop = Host::new(&[W1, OPEN]);

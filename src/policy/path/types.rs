@@ -143,6 +143,8 @@ pub enum Reason {
     OwnSource,
     /// The source is none of the endpoint's addresses.
     Spoofed,
+    /// To a loopback address of the host, which no rule of the host led the packet to.
+    Loopback,
     /// IPv6 needs it to work at all: link-local sources, neighbour discovery.
     Neighbour,
     /// IPv6 of a workload, while `Ipv6Support` is off.

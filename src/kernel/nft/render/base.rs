@@ -4,7 +4,7 @@
 //! are two base chains at one hook, and chains of policy simply accept. With `Ipv6Support` off nothing of IPv6 is policed
 //! but workloads, which send and get none.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use tortie_config::Cidr;
 use tortie_config::resource::HostAction;
@@ -124,6 +124,10 @@ pub(super) fn fixed(fixed: Fixed, frame: &Frame<'_>) -> Draft {
     match fixed {
         Fixed::RawWorkload => {
             drop_ipv6(&mut draft, frame);
+            // Their interfaces have `route_localnet`, for rules of the host that lead to loopback: those come later.
+            let net = Cidr::v4(Ipv4Addr::LOCALHOST, 8);
+            let loopback = vec![family(true), Match::InNet { side: Side::Dst, not: false, net }];
+            draft.goto(loopback, Node::Denied(Denied::Loopback));
             draft.look_up(Field::InInterface, Map::RawInterfaces);
             draft.goto(Vec::new(), Node::Denied(Denied::UnknownInterface));
         }

@@ -289,6 +289,7 @@ fn dropped_by(path: &Path) -> Option<Denied> {
         },
         Reason::UnknownInterface => Denied::UnknownInterface,
         Reason::Spoofed => Denied::Spoofed,
+        Reason::Loopback => Denied::Loopback,
         Reason::Inactive => Denied::Inactive,
         Reason::UnknownTunnel => Denied::Ipip,
         Reason::ToHost(_) => Denied::ToHost,

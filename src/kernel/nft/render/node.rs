@@ -23,6 +23,8 @@ pub(in crate::kernel) enum Denied {
     UnknownInterface,
     /// Its source is none of its endpoint's addresses.
     Spoofed,
+    /// To a loopback address of the host, which no rule of the host led it to.
+    Loopback,
     /// Its endpoint is not active.
     Inactive,
     /// IPIP from somebody who is no host of the cluster.

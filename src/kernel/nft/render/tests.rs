@@ -369,7 +369,14 @@ fn the_way_of_workloads() {
             "iifname vmap @raw-host-in",
         ]
     );
-    assert_eq!(lines(&renderer, "raw-workload"), ["iifname vmap @raw-interfaces", "goto deny-unknown"]);
+    assert_eq!(
+        lines(&renderer, "raw-workload"),
+        [
+            "meta nfproto ipv4 ip daddr 127.0.0.0/8 goto deny-loopback",
+            "iifname vmap @raw-interfaces",
+            "goto deny-unknown"
+        ]
+    );
     assert_eq!(
         lines(&renderer, "anti-spoof"),
         [
