@@ -38,7 +38,7 @@ pub struct Globals {
     pub first: bool,
     /// Loose reverse path filtering on all interfaces is no trouble (`IgnoreLooseRPF`).
     pub ignore_loose_rpf: bool,
-    /// Most members of an address set (`MaxIpsetSize`).
+    /// `MaxIpsetSize`, which bounds nothing: sets of nftables grow as they must.
     pub set_size: u32,
 }
 
