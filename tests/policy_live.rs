@@ -1,5 +1,5 @@
 //! A host with two workloads, its agent, and its operator: a policy that is written stops packets, everything that is asked
-//! names it, and removing it lets them pass again.
+//! names it, and removing it lets them pass again; a trace of the kernel's says the same.
 
 #![allow(
     clippy::unwrap_used,
@@ -13,6 +13,7 @@ mod netns;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -247,5 +248,190 @@ fn a_policy_stops_packets_and_everything_that_is_asked_names_it() {
         assert!(web.connect("10.65.0.2").is_some(), "{}", agent.log());
         let (code, diff) = agent.ask(&["diff"]);
         assert_eq!(code, Some(0), "{diff:#}");
+    });
+}
+
+/// `nft` in the namespace of the caller.
+fn nft() -> Option<PathBuf> {
+    let own = concat!(env!("CARGO_MANIFEST_DIR"), "/target/peers/bin");
+    let dir = std::env::var_os("TORTIE_PEERS").map_or_else(|| PathBuf::from(own), PathBuf::from);
+    let path = dir.join("nft");
+    if path.exists() {
+        return Some(path);
+    }
+    assert!(std::env::var_os("CI").is_none(), "no nft in CI");
+    eprintln!("skipped: no nft in {}; `make peers` builds it", dir.display());
+    None
+}
+
+/// A trace that is armed.
+struct Watching(Child);
+
+impl Watching {
+    fn arm(agent: &Agent, nft: &Path, seconds: &str) -> Self {
+        Self::arm_from("web", agent, nft, seconds)
+    }
+
+    fn arm_from(from: &str, agent: &Agent, nft: &Path, seconds: &str) -> Self {
+        let port = PORT.to_string();
+        let packet = ["policy", "trace", "--from", from, "--to", "db", "--proto", "tcp", "--dport", &port];
+        let words = [&packet[..], &["--live", "--for", seconds, "-o", "json"]].concat();
+        let child =
+            Agent::command(&agent.dir, &words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let this = Self(child);
+        until(|| tables(nft).contains("tortie-trace"));
+        this
+    }
+
+    fn end(self) -> (Option<i32>, Value) {
+        let output = self.0.wait_with_output().unwrap();
+        let value = serde_json::from_slice(&output.stdout);
+        (output.status.code(), value.unwrap_or_else(|_| panic!("{output:?}")))
+    }
+}
+
+fn until(is: impl Fn() -> bool) {
+    let until = Instant::now() + Duration::from_secs(10);
+    while !is() {
+        assert!(Instant::now() < until, "not within 10 s");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn tables(nft: &Path) -> String {
+    run_nft(nft, "list tables")
+}
+
+fn run_nft(nft: &Path, words: &str) -> String {
+    let output = Command::new(nft).args(words.split_whitespace()).output().unwrap();
+    assert!(output.status.success(), "{words}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn a_live_trace_shows_what_the_kernel_does_and_leaves_nothing_behind() {
+    in_netns(|| {
+        let Some(nft) = nft() else { return };
+        std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
+        let (web, web_mac) = Workload::new("cali3", "10.65.0.1");
+        let (db, db_mac) = Workload::new("cali4", "10.65.0.2");
+        let mut agent = Agent::start(&[
+            ("/calico/v1/Ready", "true".to_owned()),
+            (
+                "/calico/v1/policy/profile/open/rules",
+                r#"{"inbound_rules":[{"action":"allow"}],"outbound_rules":[{"action":"allow"}]}"#.to_owned(),
+            ),
+            (WEB, endpoint("cali3", &web_mac, "10.65.0.1", "web")),
+            (DB, endpoint("cali4", &db_mac, "10.65.0.2", "db")),
+        ]);
+        agent.until(&["endpoint", "list"], |list| {
+            let items = list["items"].as_array().map_or(&[][..], Vec::as_slice);
+            items.len() == 2 && items.iter().all(|e| e["state"] == "up")
+        });
+        let listener = db.inside(|| TcpListener::bind(("10.65.0.2", PORT)).unwrap());
+        std::thread::spawn(move || {
+            let mut kept = Vec::new();
+            while let Ok((mut stream, _)) = listener.accept() {
+                let _ = stream.write_all(b"!");
+                kept.push(stream);
+            }
+        });
+        let before = tables(&nft);
+        assert!(before.contains("inet tortie") && !before.contains("tortie-trace"), "{before}");
+        let step = |packet: &Value, of: &str| {
+            let steps = packet["steps"].as_array().unwrap().clone();
+            steps.into_iter().find(|step| step["of"] == of).unwrap_or_else(|| panic!("no {of}: {packet:#}"))
+        };
+
+        // Allowed: the first packet agrees, those behind it are of a connection that is there.
+        let watching = Watching::arm(&agent, &nft, "2");
+        assert!(web.connect("10.65.0.2").is_some(), "{}", agent.log());
+        let (code, found) = watching.end();
+        assert_eq!(
+            (code, &found["result"], &found["verdict"]),
+            (Some(0), &json!("agrees"), &json!("allow")),
+            "{found:#}"
+        );
+        let first = &found["packets"][0];
+        assert_eq!([&first["result"], &first["by"]], ["agrees", "profile open, rule 0"], "{found:#}");
+        assert_eq!(step(first, "profile open, rule 0")["verdict"], "accept");
+        assert_eq!(found["packets"][1]["result"], "established", "{found:#}");
+        assert_eq!(tables(&nft), before);
+
+        // Denied: by which rule of which policy.
+        let policy = r#"{"selector":"role == 'db'","inbound_rules":[{"action":"allow","protocol":"udp"},
+            {"action":"deny","protocol":"tcp","dst_ports":[5432]}],"outbound_rules":[{"action":"allow"}]}"#;
+        agent.write(POLICY, &["store", "put", POLICY, policy]);
+        let watching = Watching::arm(&agent, &nft, "2");
+        assert!(web.connect("10.65.0.2").is_none());
+        let (code, found) = watching.end();
+        assert_eq!(
+            (code, &found["result"], &found["verdict"]),
+            (Some(1), &json!("agrees"), &json!("deny")),
+            "{found:#}"
+        );
+        let first = &found["packets"][0];
+        assert_eq!([&first["by"], &first["expected"]], ["policy no-db, rule 1", "deny"], "{found:#}");
+        assert!(step(first, "policy no-db, rule 1")["verdict"].as_str().unwrap().starts_with("goto "));
+        assert_eq!(tables(&nft), before);
+        agent.write(POLICY, &["store", "rm", POLICY]);
+
+        // Dropped by somebody else, who is named.
+        run_nft(&nft, "add table ip theirs");
+        run_nft(&nft, "add chain ip theirs fence { type filter hook forward priority 10 ; }");
+        run_nft(&nft, "add rule ip theirs fence tcp dport 5432 drop");
+        let others = tables(&nft);
+        let watching = Watching::arm(&agent, &nft, "3");
+        // One at a time.
+        let port = PORT.to_string();
+        let packet = ["policy", "trace", "--from", "web", "--to", "db", "--proto", "tcp", "--dport", &port];
+        let second = agent.run(&[&packet[..], &["--live"]].concat());
+        let said = String::from_utf8_lossy(&second.stderr).into_owned();
+        assert!(second.status.code() == Some(6) && said.contains("try again"), "{said}");
+        assert!(web.connect("10.65.0.2").is_none());
+        let (code, found) = watching.end();
+        assert_eq!(
+            (code, &found["result"], &found["verdict"]),
+            (Some(1), &json!("differs"), &json!("deny")),
+            "{found:#}"
+        );
+        let first = &found["packets"][0];
+        let by = first["by"].as_str().unwrap();
+        assert!(by.starts_with("table ip theirs, chain fence, rule handle "), "{found:#}");
+        assert_eq!(first["expected"], "allow");
+        assert_eq!(tables(&nft), others);
+        run_nft(&nft, "delete table ip theirs");
+
+        // From an address of the host that the store does not know: nothing is enforced, and nobody expects it to be.
+        ip("address add 10.99.0.1/32 dev lo");
+        let watching = Watching::arm_from("10.99.0.1", &agent, &nft, "2");
+        let to: SocketAddr = ("10.65.0.2".parse::<std::net::IpAddr>().unwrap(), PORT).into();
+        let socket =
+            rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM, None)
+                .unwrap();
+        rustix::net::bind(&socket, &"10.99.0.1:0".parse::<SocketAddr>().unwrap()).unwrap();
+        rustix::net::connect(&socket, &to).unwrap();
+        let (code, found) = watching.end();
+        assert_eq!((code, &found["packets"][0]["result"]), (Some(0), &json!("agrees")), "{found:#}");
+
+        // Nothing comes.
+        let (code, found) = Watching::arm(&agent, &nft, "1").end();
+        assert_eq!((code, &found["result"]), (Some(5), &json!("none")), "{found:#}");
+        assert_eq!(tables(&nft), before);
+
+        // The caller goes away, then the agent.
+        let mut watching = Watching::arm(&agent, &nft, "60");
+        watching.0.kill().unwrap();
+        watching.0.wait().unwrap();
+        until(|| tables(&nft) == before);
+        let (code, diff) = agent.ask(&["diff"]);
+        assert_eq!(code, Some(0), "{diff:#}");
+        let (_, status) = agent.ask(&["status"]);
+        assert_eq!(status["policy"]["table"]["externalChanges"], 0, "{status:#}");
+        let mut watching = Watching::arm(&agent, &nft, "60");
+        agent.child.kill().unwrap();
+        agent.child.wait().unwrap();
+        assert_eq!(watching.0.wait().unwrap().code(), Some(3));
+        until(|| tables(&nft) == before);
     });
 }

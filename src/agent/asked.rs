@@ -17,8 +17,8 @@ use super::picture::{Offline, Picture};
 use super::status::mode_name;
 use crate::kernel::{self, DropKind, Dropped, Mode};
 use crate::model::Model;
-use crate::policy::path::Half;
-use crate::policy::{EndpointPolicy, Source};
+use crate::policy::path::{self, Half};
+use crate::policy::{EndpointPolicy, Globals, Source};
 use crate::serve::api::{ApiError, List};
 use crate::serve::policy::{
     Diff, DiffSection, DropRow, DryRun, DryRunRequest, Endpoint, EndpointDetail, Policy, PolicyDetail,
@@ -85,7 +85,7 @@ enum Taken<T, Q> {
 }
 
 impl Live {
-    async fn picture<T, Q>(&self, question: Q) -> Result<T, ApiError>
+    pub(super) async fn picture<T, Q>(&self, question: Q) -> Result<T, ApiError>
     where
         T: Send + 'static,
         Q: FnOnce(&Picture<'_>) -> Result<T, ApiError> + Send + 'static,
@@ -112,8 +112,11 @@ impl Live {
         }
     }
 
-    /// What becomes of a packet: as the store has it, and with `kernel` this host's part of it as the kernel thread has it.
-    pub(super) async fn explain(&self, query: TraceQuery, kernel: bool) -> Result<Trace, ApiError> {
+    /// The way of a packet as the store has it.
+    pub(super) async fn follow(
+        &self,
+        query: TraceQuery,
+    ) -> Result<(Asked, path::Trace, Arc<Globals>), ApiError> {
         let (asked, model, globals) = self
             .picture(move |picture| {
                 let asked = Asked::read(picture, &query)?;
@@ -121,9 +124,13 @@ impl Live {
             })
             .await?;
         // Rules of other hosts are made from the whole cluster: not on the core's thread.
-        let work = move || asked.follow(&model).map(|found| (asked, found));
-        let (asked, found) =
-            tokio::task::spawn_blocking(work).await.map_err(|_| busy("the agent is stopping"))??;
+        let work = move || asked.follow(&model).map(|found| (asked, found, globals));
+        tokio::task::spawn_blocking(work).await.map_err(|_| busy("the agent is stopping"))?
+    }
+
+    /// What becomes of a packet: as the store has it, and with `kernel` this host's part of it as the kernel thread has it.
+    pub(super) async fn explain(&self, query: TraceQuery, kernel: bool) -> Result<Trace, ApiError> {
+        let (asked, found, globals) = self.follow(query).await?;
         if !kernel {
             let walked = found.halves.iter().map(|half| packet::stored(&self.node, half)).collect();
             return Ok(asked.answer(&found, walked, false));

@@ -21,7 +21,8 @@ use crate::serve::api::{
     PeerRange, Problem, ResetRequest, RouteGet, Status,
 };
 use crate::serve::policy::{
-    Diff, DropRow, DryRun, DryRunRequest, Endpoint, EndpointDetail, Policy, PolicyDetail, Trace, TraceQuery,
+    Diff, DropRow, DryRun, DryRunRequest, Endpoint, EndpointDetail, LiveTrace, LiveTraceRequest, Policy,
+    PolicyDetail, Trace, TraceQuery,
 };
 use crate::serve::{Backend, OctetStream, RouteQuery};
 use crate::speaker::{SpeakerHandle, SpeakerView, ToSpeaker};
@@ -78,6 +79,8 @@ pub(super) struct Live {
     pub(super) speaker: ArcSwapOption<SpeakerHandle>,
     pub(super) kernel: ArcSwapOption<std::sync::mpsc::SyncSender<ToKernel>>,
     pub(super) drops: ArcSwapOption<Drops>,
+    /// Held while packets are traced.
+    pub(super) tracing: Arc<tokio::sync::Mutex<()>>,
     pub(super) ready: AtomicBool,
     /// Seconds since `started` at which the core's loop last turned.
     pub(super) turned: AtomicI64,
@@ -360,6 +363,10 @@ impl Backend for Live {
 
     async fn policies(&self, all: bool) -> Result<List<Policy>, ApiError> {
         self.list_policies(all).await
+    }
+
+    async fn live_trace(&self, request: LiveTraceRequest) -> Result<LiveTrace, ApiError> {
+        self.trace_packets(request).await
     }
 
     async fn dry_run(&self, request: DryRunRequest) -> Result<DryRun, ApiError> {

@@ -30,6 +30,7 @@ mod heap;
 mod heard;
 mod host;
 mod leave;
+mod live;
 mod locrib;
 mod logging;
 mod metrics;

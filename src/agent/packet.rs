@@ -85,6 +85,14 @@ impl Asked {
         path::trace(model, &self.from, &self.to, self.probe).map_err(invalid)
     }
 
+    /// Its ends, by address and name, and what it is.
+    pub(super) fn named(&self, found: &path::Trace) -> ([TraceEnd; 2], String) {
+        let [mut from, mut to] = self.ends.clone();
+        from.address = found.packet.src.to_string();
+        to.address = found.packet.dst.to_string();
+        ([from, to], self.what.clone())
+    }
+
     /// The answer. `walk`: what a host does with it.
     pub(super) fn answer(&self, found: &path::Trace, walked: Vec<Walked>, live: bool) -> Trace {
         let denied = walked.iter().find(|(_, path)| path.verdict == Verdict::Deny);
@@ -98,14 +106,12 @@ impl Asked {
             "other hosts' kernels; connections that are there already, rules of other programs, sockets"
                 .clone_into(first);
         }
-        let [mut from, mut to] = self.ends.clone();
-        from.address = found.packet.src.to_string();
-        to.address = found.packet.dst.to_string();
+        let ([from, to], what) = self.named(found);
         Trace {
             verdict: verdict.to_owned(),
             from,
             to,
-            what: self.what.clone(),
+            what,
             by,
             hosts: walked.into_iter().map(|(host, _)| host).collect(),
             not_looked_at,
@@ -140,7 +146,10 @@ pub(super) fn live(view: &KernelView<'_>, node: &str, globals: &Arc<Globals>, ha
     {
         routes.via.insert(Cidr::host(dst), device.into());
     }
-    if flow.from == Place::Interface(OUTSIDE.into())
+    if flow.from == Place::Interface(OUTSIDE.into()) && routes.local.contains(&flow.packet.src) {
+        // An address of this host that the store does not know.
+        flow.from = Place::Host;
+    } else if flow.from == Place::Interface(OUTSIDE.into())
         && let Some(device) = view.device(flow.packet.src)
     {
         flow.from = Place::Interface(device.into());

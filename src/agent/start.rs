@@ -47,6 +47,7 @@ impl Agent {
             speaker: ArcSwapOption::empty(),
             kernel: ArcSwapOption::empty(),
             drops: ArcSwapOption::empty(),
+            tracing: Arc::default(),
             ready: AtomicBool::new(false),
             turned: AtomicI64::new(0),
         });

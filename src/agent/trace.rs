@@ -36,14 +36,14 @@ pub(super) fn by(path: &Path) -> String {
     format!("{what}{}", whose(&step.endpoint))
 }
 
-fn word(verdict: Verdict) -> &'static str {
+pub(super) fn word(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Allow => "allow",
         Verdict::Deny => "deny",
     }
 }
 
-fn decider(by: &Decider) -> String {
+pub(super) fn decider(by: &Decider) -> String {
     match by {
         Decider::Rule(id, at) => format!("{}, rule {at}", id.source),
         Decider::EndOfTier(tier) => format!("end of tier {tier}"),

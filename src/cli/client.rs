@@ -36,7 +36,7 @@ impl Client {
     /// # Errors
     /// When the agent cannot be reached or answers with an error.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
-        self.call(Method::GET, path, Bytes::new()).await
+        self.call(Method::GET, path, Bytes::new(), TIMEOUT).await
     }
 
     /// Sends `body` as JSON to `path`.
@@ -44,20 +44,39 @@ impl Client {
     /// # Errors
     /// When the agent cannot be reached or answers with an error.
     pub async fn post<B: Serialize, T: DeserializeOwned>(&self, path: &str, body: &B) -> Result<T, Failure> {
-        let body = serde_json::to_vec(body).map_err(|e| Failure::usage(e.to_string()))?;
-        self.call(Method::POST, path, Bytes::from(body)).await
+        self.post_and_wait(path, body, Duration::ZERO).await
     }
 
-    async fn call<T: DeserializeOwned>(&self, method: Method, path: &str, body: Bytes) -> Result<T, Failure> {
+    /// The same, for what takes the agent so long on purpose.
+    ///
+    /// # Errors
+    /// When the agent cannot be reached or answers with an error.
+    pub async fn post_and_wait<B: Serialize, T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &B,
+        takes: Duration,
+    ) -> Result<T, Failure> {
+        let body = serde_json::to_vec(body).map_err(|e| Failure::usage(e.to_string()))?;
+        self.call(Method::POST, path, Bytes::from(body), TIMEOUT + takes).await
+    }
+
+    async fn call<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+        patience: Duration,
+    ) -> Result<T, Failure> {
         let (status, bytes) =
-            tokio::time::timeout(TIMEOUT, self.exchange(method, path, body)).await.map_err(|_| {
+            tokio::time::timeout(patience, self.exchange(method, path, body)).await.map_err(|_| {
                 Failure::new(
                     Exit::TimedOut,
                     "timeout",
                     format!(
                         "the agent at {} did not answer within {} s",
                         self.socket.display(),
-                        TIMEOUT.as_secs()
+                        patience.as_secs()
                     ),
                 )
             })??;

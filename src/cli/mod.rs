@@ -23,6 +23,7 @@ mod dry_run;
 mod endpoint;
 mod failure;
 mod lab;
+mod live;
 mod mrt;
 mod offline;
 pub mod output;

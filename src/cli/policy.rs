@@ -7,6 +7,7 @@ use clap::Subcommand;
 use super::Context;
 use super::client::escape;
 use super::failure::Failure;
+use super::live;
 use super::offline::{self, Source};
 use super::output::{self, table};
 use super::trace;
@@ -35,6 +36,13 @@ pub(super) enum PolicyCommand {
     Trace {
         #[command(flatten)]
         packet: trace::PacketArgs,
+        /// What this host's kernel does with such packets now, rule by rule, beside what it should; needs root. Exit 1
+        /// also when the two differ, 5 when no such packet comes
+        #[arg(long, conflicts_with = "offline")]
+        live: bool,
+        /// For how long to look, in seconds, 1 to 60 [default: 10]
+        #[arg(long = "for", value_name = "SECONDS", requires = "live", value_parser = clap::value_parser!(u64).range(1..=60))]
+        seconds: Option<u64>,
         #[command(flatten)]
         source: Source,
     },
@@ -57,7 +65,10 @@ pub(super) async fn run(context: &Context, command: &PolicyCommand) -> Result<()
                 source.ask(context, &path, |store| store.picture().policy(name)).await?;
             output::print(format, &detail, |out, _| show(out, &detail))
         }
-        PolicyCommand::Trace { packet, source } => {
+        PolicyCommand::Trace { packet, live: true, seconds, .. } => {
+            live::run(context, packet.query(), seconds.unwrap_or(10)).await
+        }
+        PolicyCommand::Trace { packet, source, .. } => {
             let query = packet.query();
             let path = trace::path("/v1/policy/trace", &query);
             let found: Trace = source.ask(context, &path, |store| store.trace(&query)).await?;

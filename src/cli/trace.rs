@@ -87,7 +87,7 @@ fn render(out: &mut String, trace: &Trace) {
     }
 }
 
-fn end(end: &TraceEnd) -> String {
+pub(super) fn end(end: &TraceEnd) -> String {
     match (&end.endpoint, &end.host) {
         (Some(name), Some(host)) => format!("{name} ({}, on {host})", end.address),
         (None, Some(host)) => format!("{} (host {host})", end.address),

@@ -57,7 +57,10 @@ pub use self::api::*;
 pub use self::connections::{Connection, connections};
 pub use self::detect::{HostAddress, default_addresses};
 pub use self::ends::EndpointView;
-pub use self::nft::{DropKind, Dropped, Drops, RuleCounts};
+pub use self::nft::{
+    DropKind, Dropped, Drops, Meaning, RuleCounts, RulePlace, RuleView, Traced, TracedFlow, TracedPacket,
+    TracedStep, TracedVerdict, trace,
+};
 pub use self::resolve::Covering;
 pub use self::view::{Counters, Counts, Drift, KernelView, RouteCondition, RouteState};
 pub use self::watch::WatchBatch;
@@ -183,6 +186,9 @@ pub fn spawn(options: &Options, sink: Sink) -> io::Result<KernelHandle> {
         start("kernel", move || run("kernel", || kernel.run(&inbox)))?,
         start("watch", move || run("watch", || watcher.run(&wake)))?,
     ];
+    if options.policy == Mode::Program {
+        nft::tidy();
+    }
     let drops = Arc::new(Drops::default());
     match options.policy {
         Mode::Program => match nft::Listener::open(nft::DENY_GROUP, Arc::clone(&drops)) {

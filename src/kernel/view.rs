@@ -9,7 +9,7 @@ use tortie_config::key::EndpointKey;
 
 use super::api::Mode;
 use super::ends::EndpointView;
-use super::nft::{Firewall, RuleCounts};
+use super::nft::{Firewall, RuleCounts, RulePlace, RuleView};
 use super::resolve::Covering;
 use super::state::State;
 use super::table::{Entry, Known, Want};
@@ -308,6 +308,12 @@ impl KernelView<'_> {
     #[must_use]
     pub fn explain(&self, prefix: &str) -> Option<String> {
         self.rules?.explain(prefix)
+    }
+
+    /// A rule of ours that a trace saw; `None`: there is no such rule any more.
+    #[must_use]
+    pub fn rule(&self, chain: &str, place: RulePlace) -> Option<RuleView> {
+        self.rules?.renderer().rule(chain, place)
     }
 
     /// The wanted packet rules as nft writes them.

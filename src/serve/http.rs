@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tokio::net::{TcpListener, UnixListener};
 
 use super::api::{ApiError, AppliedRequest, DrainRequest, ResetRequest};
-use super::policy::{DryRunRequest, TraceQuery};
+use super::policy::{DryRunRequest, LiveTraceRequest, TraceQuery};
 use super::{Backend, OctetStream, RouteQuery};
 
 type Shared = Arc<dyn Backend>;
@@ -175,6 +175,7 @@ fn writes() -> Router<Shared> {
     Router::new()
         .route("/v1/applied", post(applied))
         .route("/v1/policy/dry-run", post(dry_run))
+        .route("/v1/policy/live", post(policy_live))
         .route("/v1/bgp/reset", post(reset))
         .route("/v1/bgp/drain", post(drain))
         .route("/v1/store/accept", post(accept_store))
@@ -390,6 +391,18 @@ async fn diff(State(backend): State<Shared>, query: Asked<DiffQuery>) -> Respons
 async fn dry_run(State(backend): State<Shared>, bytes: Bytes) -> Response {
     match body::<DryRunRequest>(&bytes) {
         Ok(request) => answer(backend.dry_run(request).await),
+        Err(response) => *response,
+    }
+}
+
+/// It puts a table into the kernel, so that it is for root only.
+async fn policy_live(
+    State(backend): State<Shared>,
+    ConnectInfo(caller): ConnectInfo<Caller>,
+    bytes: Bytes,
+) -> Response {
+    match may_write(caller).and_then(|()| body::<LiveTraceRequest>(&bytes)) {
+        Ok(request) => answer(backend.live_trace(request).await),
         Err(response) => *response,
     }
 }

@@ -22,7 +22,8 @@ use api::{
     PeerRange, ResetRequest, RouteGet, Status,
 };
 use policy::{
-    Diff, DropRow, DryRun, DryRunRequest, Endpoint, EndpointDetail, Policy, PolicyDetail, Trace, TraceQuery,
+    Diff, DropRow, DryRun, DryRunRequest, Endpoint, EndpointDetail, LiveTrace, LiveTraceRequest, Policy,
+    PolicyDetail, Trace, TraceQuery,
 };
 use serde::Deserialize;
 
@@ -59,6 +60,8 @@ pub trait Backend: Send + Sync + 'static {
     async fn policy(&self, name: String) -> Result<PolicyDetail, ApiError>;
     /// What becomes of a packet; with the interfaces and routes of this host as the kernel has them, or without.
     async fn trace(&self, query: TraceQuery, kernel: bool) -> Result<Trace, ApiError>;
+    /// What becomes of packets that pass now, until the time is up or the question is dropped.
+    async fn live_trace(&self, request: LiveTraceRequest) -> Result<LiveTrace, ApiError>;
     /// What a value would change, were it written.
     async fn dry_run(&self, request: DryRunRequest) -> Result<DryRun, ApiError>;
     /// What packet rules dropped within this time, the most frequent first.

@@ -428,3 +428,88 @@ pub struct DropRow {
     /// The rule that dropped them.
     pub rule: String,
 }
+
+/// `POST /v1/policy/live`: which packets the kernel traces.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct LiveTraceRequest {
+    /// The packets; without a source port those of any.
+    pub packet: TraceQuery,
+    /// For how long: 1 to 60 seconds.
+    pub seconds: u64,
+}
+
+/// What became of packets, beside what should have.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LiveTrace {
+    /// `agrees`; `differs`: for one packet at least; `established`, `changed`: nothing could be compared (as of a packet);
+    /// `none`: no such packet came.
+    pub result: String,
+    /// `deny` when a packet was dropped, else `allow`; none: no such packet came.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verdict: Option<String>,
+    /// Where the packets come from.
+    pub from: TraceEnd,
+    /// Where they go.
+    pub to: TraceEnd,
+    /// Protocol with port or type: `tcp/5432`.
+    pub what: String,
+    /// For how long the trace was armed at most.
+    pub seconds: u64,
+    /// At most 32, in order; of more than ten a second some are left out.
+    pub packets: Vec<LivePacket>,
+    /// The kernel told more than could be read: steps are missing.
+    pub lost: bool,
+}
+
+/// A packet that was traced.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LivePacket {
+    /// When it came, in milliseconds from the beginning of the trace.
+    pub after_millis: u64,
+    /// Its source port, of protocols that have them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sport: Option<u16>,
+    /// `allow`, `deny`: what became of it.
+    pub verdict: String,
+    /// Who decided, in words.
+    pub by: String,
+    /// `agrees`, `differs`; `established`: it is of a connection that was allowed when it began; `changed`: a rule that it
+    /// met is another by now.
+    pub result: String,
+    /// What should become of a new connection.
+    pub expected: String,
+    /// By whose decision, in words.
+    pub expected_by: String,
+    /// Why it may differ.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub note: String,
+    /// The rules that matched, and the ends of chains.
+    pub steps: Vec<LiveStep>,
+}
+
+/// A rule that a packet met, or the end of a chain.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LiveStep {
+    /// Family and name: `inet tortie`.
+    pub table: String,
+    /// The chain.
+    pub chain: String,
+    /// The place of the rule in the chain, counted from 0, of our table.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rule: Option<usize>,
+    /// The kernel's number of the rule; none: the end of the chain.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handle: Option<u64>,
+    /// What the rule stands for: `policy NAME, rule N`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub of: String,
+    /// The rule as nft writes it, of our table.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub text: String,
+    /// `accept`, `drop`, `continue`, `return`, `jump CHAIN`, `goto CHAIN`.
+    pub verdict: String,
+}

@@ -84,6 +84,24 @@ pub(in crate::kernel) fn table(socket: &mut Socket, name: &str) -> io::Result<Op
     Err(io::Error::new(io::ErrorKind::Interrupted, "others change packet rules faster than they can be read"))
 }
 
+/// The rules of the table of family `inet` of that name as they are while it is read, by the name of their chain.
+///
+/// # Errors
+/// When the socket fails, or the kernel shows none.
+pub(in crate::kernel) fn rules(
+    socket: &mut Socket,
+    name: &str,
+) -> io::Result<BTreeMap<String, Vec<FoundRule>>> {
+    let mut found: BTreeMap<String, Vec<FoundRule>> = BTreeMap::new();
+    let mut dumps = Dumps { socket, table: name, torn: false };
+    dumps.dump(NFT_MSG_GETRULE, None, |m| {
+        if let Some((chain, rule)) = rule(m) {
+            found.entry(chain).or_default().push(rule);
+        }
+    })?;
+    Ok(found)
+}
+
 /// What one reading gave.
 enum Read {
     Whole(Option<Found>),

@@ -8,11 +8,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::wire::{self, NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, Writer};
+use super::super::wire::{self, NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_EXCL, Writer};
 use super::encode_rule;
 pub(in crate::kernel) use super::encode_rule::rule_hash;
 use super::encode_set;
-use super::ir::{Chain, Edit, Set};
+use super::ir::{Chain, Edit, Set, Table};
 use super::proto::*;
 
 /// Writes the transaction. Gives for each message which edit it is of: `None` for the frame around them.
@@ -31,6 +31,32 @@ pub(super) fn encode(buf: &mut Vec<u8>, base: u32, edits: &[Edit], table: &str) 
     batch.acknowledge();
     batch.frame(NFNL_MSG_BATCH_END);
     batch.owners
+}
+
+/// Writes the transaction that makes a table with these flags and chains, which does not exist yet.
+pub(super) fn encode_new(buf: &mut Vec<u8>, base: u32, name: &str, flags: u32, table: &Table) -> u32 {
+    let mut batch = Batch { buf, base, owners: Vec::new(), table: name, set_ids: 0, last: 0 };
+    batch.frame(NFNL_MSG_BATCH_BEGIN);
+    batch.message(NFT_MSG_NEWTABLE, NLM_F_CREATE | NLM_F_EXCL, None, |w| {
+        w.attr_be32(NFTA_TABLE_FLAGS, flags);
+    });
+    for (name, chain) in &table.chains {
+        batch.new_chain(0, name, chain);
+        chain.rules.iter().for_each(|rule| encode_rule::append(&mut batch, 0, name, rule));
+    }
+    batch.acknowledge();
+    batch.frame(NFNL_MSG_BATCH_END);
+    batch.count()
+}
+
+/// Writes the transaction that takes a table away with everything in it.
+pub(super) fn encode_gone(buf: &mut Vec<u8>, base: u32, name: &str) -> u32 {
+    let mut batch = Batch { buf, base, owners: Vec::new(), table: name, set_ids: 0, last: 0 };
+    batch.frame(NFNL_MSG_BATCH_BEGIN);
+    batch.message(NFT_MSG_DELTABLE, 0, None, |_| ());
+    batch.acknowledge();
+    batch.frame(NFNL_MSG_BATCH_END);
+    batch.count()
 }
 
 /// The edits by kind, one a name.
@@ -157,8 +183,13 @@ impl Batch<'_> {
         self.set_ids
     }
 
+    /// How many messages there are.
+    fn count(&self) -> u32 {
+        u32::try_from(self.owners.len()).unwrap_or(u32::MAX)
+    }
+
     fn next_seq(&self) -> u32 {
-        self.base.wrapping_add(u32::try_from(self.owners.len()).unwrap_or(u32::MAX))
+        self.base.wrapping_add(self.count())
     }
 
     /// A mark of the transaction's begin or end.

@@ -22,6 +22,7 @@ const TRANSPORT_HEADER: u32 = 2;
 const META_MARK: u32 = 3;
 const META_IIFNAME: u32 = 6;
 const META_OIFNAME: u32 = 7;
+const META_NFTRACE: u32 = 12;
 const META_NFPROTO: u32 = 15;
 const META_L4PROTO: u32 = 16;
 
@@ -229,6 +230,15 @@ impl Encoded {
                 self.verdict(NF_ACCEPT, None);
             }
             Statement::Unmark(bits) => self.mark(!bits, 0),
+            Statement::Trace => {
+                self.expr("immediate", |w| {
+                    w.attr_be32(1, REG);
+                    data(w, 2, &[1]);
+                });
+                self.expr("meta", |w| {
+                    w.attr_be32(2, META_NFTRACE).attr_be32(3, REG);
+                });
+            }
             Statement::UnmarkAndReturn(bits) => {
                 self.mark(!bits, 0);
                 self.verdict(NFT_RETURN, None);

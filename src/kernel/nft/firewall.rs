@@ -20,7 +20,7 @@ use crate::kernel::resolve::Picture;
 use crate::policy::{EndpointPolicy, Globals, HostInterfaces, Ruleset, RulesetDelta, host_interfaces};
 
 /// The table that is ours.
-const TABLE: &str = "tortie";
+pub(super) const TABLE: &str = "tortie";
 /// How often the generation is asked for.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// First pause before what was refused is tried again; doubles up to the last.

@@ -200,7 +200,7 @@ impl<'a> Walk<'a> {
     fn statement(&mut self, statement: &Statement, chain: &Name, at: usize) -> Option<End> {
         let packet = &mut self.outcome.packet;
         match statement {
-            Statement::Go => None,
+            Statement::Go | Statement::Trace => None,
             Statement::Accept => Some(End::Accept),
             Statement::Drop => {
                 self.outcome.dropped = Some((chain.clone(), at));

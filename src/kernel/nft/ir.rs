@@ -213,6 +213,8 @@ pub(in crate::kernel) enum Statement {
     Untrack(u32),
     /// Clears bits of the mark, and goes on.
     Unmark(u32),
+    /// The kernel tells of each rule that the packet meets from here on (`nft monitor trace`); it goes on.
+    Trace,
     /// Clears bits of the mark, then returns.
     UnmarkAndReturn(u32),
     Masquerade,

@@ -29,6 +29,7 @@ pub(in crate::kernel) mod render;
 pub(in crate::kernel) mod socket;
 mod sync;
 pub(in crate::kernel) mod text;
+mod tracer;
 
 #[cfg(test)]
 mod kernel_tests;
@@ -40,6 +41,9 @@ pub use self::drops::{DropKind, Dropped, Drops};
 pub use self::firewall::RuleCounts;
 pub(in crate::kernel) use self::firewall::{Firewall, Told};
 pub(in crate::kernel) use self::render::Options;
+pub use self::render::{Meaning, RuleView};
+pub(in crate::kernel) use self::tracer::tidy;
+pub use self::tracer::{RulePlace, Traced, TracedFlow, TracedPacket, TracedStep, TracedVerdict, trace};
 
 /// The log group that hears of what is dropped.
 pub(in crate::kernel) const DENY_GROUP: u16 = 179;

@@ -29,12 +29,15 @@ pub(super) const NFT_MSG_GETSETELEM: u16 = 13;
 pub(super) const NFT_MSG_DELSETELEM: u16 = 14;
 pub(super) const NFT_MSG_NEWGEN: u16 = 15;
 pub(super) const NFT_MSG_GETGEN: u16 = 16;
+pub(super) const NFT_MSG_TRACE: u16 = 17;
 
 /// The table's name in every message that is about a part of a table.
 pub(super) const NFTA_TABLE: u16 = 1;
 pub(super) const NFTA_TABLE_FLAGS: u16 = 2;
 /// Table flag: nothing in it takes effect.
 pub(super) const NFT_TABLE_F_DORMANT: u32 = 1;
+/// Table flag (Linux 5.12): it goes with the socket that made it, and nobody else changes it.
+pub(super) const NFT_TABLE_F_OWNER: u32 = 2;
 pub(super) const NFTA_GEN_ID: u16 = 1;
 pub(super) const NFTA_LIST_ELEM: u16 = 1;
 
@@ -99,6 +102,21 @@ pub(super) const NFT_JUMP: i32 = -3;
 pub(super) const NFT_GOTO: i32 = -4;
 pub(super) const NFT_RETURN: i32 = -5;
 pub(super) const NFT_DATA_VERDICT: u32 = 0xffff_ff00;
+
+/// Multicast group of traces (`NFNLGRP_NFTRACE`).
+pub(super) const TRACE_GROUP: u32 = 9;
+pub(super) const NFTA_TRACE_TABLE: u16 = 1;
+pub(super) const NFTA_TRACE_CHAIN: u16 = 2;
+pub(super) const NFTA_TRACE_RULE_HANDLE: u16 = 3;
+pub(super) const NFTA_TRACE_TYPE: u16 = 4;
+pub(super) const NFTA_TRACE_VERDICT: u16 = 5;
+pub(super) const NFTA_TRACE_ID: u16 = 6;
+pub(super) const NFTA_TRACE_TRANSPORT_HEADER: u16 = 9;
+pub(super) const NFTA_TRACE_POLICY: u16 = 16;
+/// `NFT_TRACETYPE_*`: the end of a base chain, of another chain, a rule that matched.
+pub(super) const TRACE_POLICY: u32 = 1;
+pub(super) const TRACE_RETURN: u32 = 2;
+pub(super) const TRACE_RULE: u32 = 3;
 
 pub(super) const NFTA_EXPR_NAME: u16 = 1;
 pub(super) const NFTA_EXPR_DATA: u16 = 2;

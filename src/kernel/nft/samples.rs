@@ -250,6 +250,7 @@ pub(super) fn everything() -> Table {
         statement(Statement::MarkAndReturn(0x10)),
         statement(Statement::MarkAndAccept(0x20)),
         statement(Statement::Unmark(0x30)),
+        statement(Statement::Trace),
         statement(Statement::UnmarkAndReturn(0x8000_0000)),
     ];
     table.chains.insert("forward-from".into(), chain(hook(Kind::Filter, At::Forward, -1), statements));

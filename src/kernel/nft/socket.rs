@@ -9,8 +9,8 @@ use netlink_sys::protocols::NETLINK_NETFILTER;
 use super::super::netlink::{self, Undone};
 use super::super::wire::{self, NLM_F_ACK, Writer};
 use super::encode;
-use super::ir::Edit;
-use super::proto::{GENMSG, NFT_MSG_GETGEN, NFT_MSG_NEWGEN, NFTA_GEN_ID, SUBSYSTEM};
+use super::ir::{Edit, Table};
+use super::proto::{GENMSG, NFT_MSG_GETGEN, NFT_MSG_NEWGEN, NFT_TABLE_F_OWNER, NFTA_GEN_ID, SUBSYSTEM};
 
 /// Why a transaction was refused. Nothing of it was done.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -71,6 +71,36 @@ impl Socket {
         })
     }
 
+    /// Makes a table of family `inet` with chains and rules, for as long as this socket is open: when it is closed, also by
+    /// the end of the process, the table goes. Linux before 5.12 knows no such tables: there it stays until
+    /// [`Socket::remove`].
+    ///
+    /// # Errors
+    /// When the kernel refuses it, such as because it is there already, or when nobody knows.
+    pub(in crate::kernel) fn hold(&mut self, name: &str, table: &Table) -> Result<(), BatchError> {
+        let mut make = |flags| {
+            let undone = self.0.transaction(|buf, base| encode::encode_new(buf, base, name, flags, table))?;
+            undone.map_err(whole)
+        };
+        match make(NFT_TABLE_F_OWNER) {
+            Err(BatchError::Refused(refusal)) if matches!(refusal.code, libc::EOPNOTSUPP | libc::EINVAL) => {
+                make(0)
+            }
+            other => other,
+        }
+    }
+
+    /// Takes a table of family `inet` away, if it is there and nobody else's.
+    ///
+    /// # Errors
+    /// When the kernel refuses it, or when nobody knows.
+    pub(in crate::kernel) fn remove(&mut self, name: &str) -> Result<(), BatchError> {
+        match self.0.transaction(|buf, base| encode::encode_gone(buf, base, name))? {
+            Err(Undone::Refused(_, refusal)) if refusal.code == libc::ENOENT => Ok(()),
+            other => other.map_err(whole),
+        }
+    }
+
     /// The generation of the whole rule set of the namespace: it grows by one with each transaction of anybody.
     ///
     /// # Errors
@@ -88,6 +118,16 @@ impl Socket {
         )?;
         answer.map_err(|r| io::Error::from_raw_os_error(r.code))?;
         id.ok_or_else(|| io::Error::other("the kernel does not tell the generation of its packet rules"))
+    }
+}
+
+/// What became of a transaction without edits.
+fn whole(undone: Undone) -> BatchError {
+    match undone {
+        Undone::Unknown => BatchError::Unknown,
+        Undone::Refused(_, refusal) => {
+            BatchError::Refused(Refusal { edit: None, code: refusal.code, text: refusal.text })
+        }
     }
 }
 

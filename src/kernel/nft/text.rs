@@ -187,6 +187,7 @@ fn statement(statement: &Statement, v4: bool) -> Option<String> {
         Statement::MarkAndAccept(bits) => format!("{} accept", mark(*bits)),
         Statement::Untrack(bits) => format!("{} notrack accept", mark(*bits)),
         Statement::Unmark(bits) => unmark(*bits),
+        Statement::Trace => "meta nftrace set 1".to_owned(),
         Statement::UnmarkAndReturn(bits) => format!("{} return", unmark(*bits)),
         Statement::Masquerade => "masquerade".to_owned(),
         Statement::DestinationNat { v4, key, map } => {

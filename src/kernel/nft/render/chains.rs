@@ -58,6 +58,11 @@ impl Chains {
         }
     }
 
+    /// What a chain is, and for chains of a policy or profile which of its rules each rule was made of.
+    pub(super) fn node(&self, name: &str) -> Option<(&Node, &[usize])> {
+        self.placed.get(name).map(|placed| (&placed.node, placed.origins.as_slice()))
+    }
+
     /// The chain of a policy or profile, with the rules that its rules were made of.
     pub(super) fn of(&self, id: &ChainId) -> Option<(Name, &[usize])> {
         Usage::ALL.into_iter().find_map(|usage| {

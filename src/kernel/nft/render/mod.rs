@@ -39,6 +39,7 @@ mod kernel_laws;
 #[cfg(test)]
 mod laws;
 mod maps;
+mod meaning;
 mod names;
 mod nat;
 mod node;
@@ -54,6 +55,7 @@ mod worlds;
 
 use self::ends::{Ends, Touched};
 use self::maps::Map;
+pub use self::meaning::{Meaning, RuleView};
 pub(in crate::kernel) use self::node::Denied;
 use self::node::{Base, Fixed, Node, Usage};
 
