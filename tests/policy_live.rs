@@ -15,6 +15,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use netns::{in_netns, ip};
@@ -23,6 +24,7 @@ use serde_json::{Value, json};
 const PORT: u16 = 5432;
 const WEB: &str = "/calico/v1/host/h1/workload/cni/web/endpoint/eth0";
 const DB: &str = "/calico/v1/host/h1/workload/cni/db/endpoint/eth0";
+const PROFILE: &str = "/calico/v1/policy/profile/open/rules";
 const POLICY: &str = "/calico/v1/policy/tier/default/policy/no-db";
 
 /// A namespace behind an interface of the host.
@@ -36,7 +38,9 @@ impl Drop for Workload {
 
 impl Workload {
     fn new(interface: &str, addr: &str) -> (Self, String) {
-        let name = format!("live-{}-{interface}", std::process::id());
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("live-{}-{count}-{interface}", std::process::id());
         ip(&format!("netns add {name}"));
         let this = Self(name);
         let name = &this.0;
@@ -164,35 +168,40 @@ fn endpoint(interface: &str, mac: &str, addr: &str, role: &str) -> String {
     .to_string()
 }
 
+/// A host with two workloads that may talk to each other, and somebody who answers at the second.
+fn host() -> (Workload, Workload, Agent, TcpStream) {
+    std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
+    let (web, web_mac) = Workload::new("cali1", "10.65.0.1");
+    let (db, db_mac) = Workload::new("cali2", "10.65.0.2");
+    let agent = Agent::start(&[
+        ("/calico/v1/Ready", "true".to_owned()),
+        (
+            PROFILE,
+            r#"{"inbound_rules":[{"action":"allow"}],"outbound_rules":[{"action":"allow"}]}"#.to_owned(),
+        ),
+        (WEB, endpoint("cali1", &web_mac, "10.65.0.1", "web")),
+        (DB, endpoint("cali2", &db_mac, "10.65.0.2", "db")),
+    ]);
+    agent.until(&["endpoint", "list"], |list| {
+        let items = list["items"].as_array().map_or(&[][..], Vec::as_slice);
+        items.len() == 2 && items.iter().all(|e| e["state"] == "up")
+    });
+    let listener = db.inside(|| TcpListener::bind(("10.65.0.2", PORT)).unwrap());
+    std::thread::spawn(move || {
+        let mut kept = Vec::new();
+        while let Ok((mut stream, _)) = listener.accept() {
+            let _ = stream.write_all(b"!");
+            kept.push(stream);
+        }
+    });
+    let held = web.connect("10.65.0.2").unwrap_or_else(|| panic!("{}", agent.log()));
+    (web, db, agent, held)
+}
+
 #[test]
 fn a_policy_stops_packets_and_everything_that_is_asked_names_it() {
     in_netns(|| {
-        std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
-        let (web, web_mac) = Workload::new("cali1", "10.65.0.1");
-        let (db, db_mac) = Workload::new("cali2", "10.65.0.2");
-        let agent = Agent::start(&[
-            ("/calico/v1/Ready", "true".to_owned()),
-            (
-                "/calico/v1/policy/profile/open/rules",
-                r#"{"inbound_rules":[{"action":"allow"}],"outbound_rules":[{"action":"allow"}]}"#.to_owned(),
-            ),
-            (WEB, endpoint("cali1", &web_mac, "10.65.0.1", "web")),
-            (DB, endpoint("cali2", &db_mac, "10.65.0.2", "db")),
-        ]);
-        agent.until(&["endpoint", "list"], |list| {
-            let items = list["items"].as_array().map_or(&[][..], Vec::as_slice);
-            items.len() == 2 && items.iter().all(|e| e["state"] == "up")
-        });
-        let listener = db.inside(|| TcpListener::bind(("10.65.0.2", PORT)).unwrap());
-        std::thread::spawn(move || {
-            let mut kept = Vec::new();
-            while let Ok((mut stream, _)) = listener.accept() {
-                let _ = stream.write_all(b"!");
-                kept.push(stream);
-            }
-        });
-        let held = web.connect("10.65.0.2");
-        assert!(held.is_some(), "{}", agent.log());
+        let (web, _db, agent, _held) = host();
         let port = PORT.to_string();
         let packet = ["why", "packet", "--from", "web", "--to", "db", "--proto", "tcp", "--dport", &port];
         let (code, why) = agent.ask(&packet);
@@ -433,5 +442,61 @@ fn a_live_trace_shows_what_the_kernel_does_and_leaves_nothing_behind() {
         agent.child.wait().unwrap();
         assert_eq!(watching.0.wait().unwrap().code(), Some(3));
         until(|| tables(&nft) == before);
+
+#[test]
+fn what_cannot_be_read_is_named_and_the_rest_is_enforced() {
+    in_netns(|| {
+        let (web, _db, agent, _held) = host();
+        let policy = |name: &str| format!("/calico/v1/policy/tier/default/policy/{name}");
+        let rules = |rule: &str| {
+            format!(r#"{{"selector":"all()","inbound_rules":[{rule}],"outbound_rules":[{{}}]}}"#)
+        };
+        let large = |size| format!(r#"{{"selector":"all()","order":"{}"}}"#, "9".repeat(size));
+        let wrong = [
+            (policy("selector"), r#"{"selector":"role ==","inbound_rules":[{"action":"deny"}]}"#.to_owned()),
+            (policy("cidr"), rules(r#"{"action":"deny","src_net":"10.0.0.0/40"}"#)),
+            (policy("ports"), rules(r#"{"action":"deny","protocol":"tcp","dst_ports":["9000:80"]}"#)),
+            (policy("type"), r#"{"selector":"all()","inbound_rules":4}"#.to_owned()),
+            (policy("action"), rules(r#"{"action":"explode"}"#)),
+            (policy("large"), large(1_000_000)),
+            (
+                "/calico/v1/host/h1/workload/cni/odd/endpoint/eth0".to_owned(),
+                r#"{"name":"cali3","ipv4_nets":"x"}"#.to_owned(),
+            ),
+            ("/calico/v1/config/IptablesMarkMask".to_owned(), "many".to_owned()),
+        ];
+        let unknown = ("/calico/v1/policy/tier/default/strange/x".to_owned(), "?".to_owned());
+        let all: serde_json::Map<String, Value> =
+            wrong.iter().chain([&unknown]).map(|(key, value)| (key.clone(), value.as_str().into())).collect();
+        let file = agent.dir.path().join("wrong.json");
+        std::fs::write(&file, Value::from(all).to_string()).unwrap();
+        let output = agent.run(&["store", "import", "--raw", &file.display().to_string()]);
+        assert!(output.status.success(), "{output:?}");
+        // Neither store takes ten megabytes.
+        std::fs::write(&file, json!({ policy("huge"): large(10 << 20) }).to_string()).unwrap();
+        let output = agent.run(&["store", "import", "--raw", &file.display().to_string()]);
+        assert!(String::from_utf8_lossy(&output.stderr).contains("policy/huge has 104"), "{output:?}");
+        let named = |status: &Value, key: &str| status.to_string().contains(key);
+        let status = agent.until(&["status"], |status| wrong.iter().all(|(key, _)| named(status, key)));
+        assert!(!named(&status, "explode\"}]"), "values are not repeated: {status:#}");
+        assert!(web.connect("10.65.0.2").is_some(), "what cannot be read acts on nobody\n{}", agent.log());
+
+        // The rest goes on: a policy that can be read is enforced, and gone again.
+        let deny = r#"{"selector":"role == 'db'","inbound_rules":[{"action":"deny"}]}"#;
+        agent.write(POLICY, &["store", "put", POLICY, deny]);
+        assert!(web.connect("10.65.0.2").is_none(), "{}", agent.log());
+        // It keeps its last good form.
+        let output = agent.run(&["store", "put", "--raw", POLICY, "{"]);
+        assert!(output.status.success(), "{output:?}");
+        agent.until(&["status"], |status| named(status, POLICY));
+        assert!(web.connect("10.65.0.2").is_none(), "{}", agent.log());
+        agent.write(POLICY, &["store", "rm", POLICY]);
+        assert!(web.connect("10.65.0.2").is_some(), "{}", agent.log());
+
+        // A profile closes.
+        let output = agent.run(&["store", "put", "--raw", PROFILE, r#"{"inbound_rules":"all"}"#]);
+        assert!(output.status.success(), "{output:?}");
+        agent.until(&["status"], |status| named(status, PROFILE));
+        assert!(web.connect("10.65.0.2").is_none(), "{}", agent.log());
     });
 }
