@@ -6,7 +6,7 @@
 //! policies, and starts the agent as a process of its own. Then: the time from the exec until the last local endpoint is
 //! applied and the memory; rules with 18,000 more policies that select nobody here; label changes, from before the
 //! transaction until the agent says that the kernel has it; the same for one more member of a set of the whole cluster;
-//! and a burst of 1,000 new endpoints. Everything lives in the namespace that it is started in.
+//! a burst of 1,000 new endpoints; and first packets of connections between two workloads before all that and after it. Everything lives in the namespace that it is started in.
 
 #![allow(clippy::print_stdout, reason = "its output")]
 
@@ -27,6 +27,10 @@ const BURST: usize = 1_000;
 /// Roles of the cluster; those of this host are the first of them.
 const ROLES: usize = 200;
 const OWN_ROLES: usize = 10;
+/// Who opens connections to whom, and how many a round.
+const ONE: &str = "10.9.0.1";
+const OTHER: &str = "10.9.0.2";
+const PACKETS: u32 = 20_000;
 
 /// The agent; ended when it is dropped.
 struct Agent {
@@ -55,7 +59,16 @@ async fn run(program: &Path, cluster: usize, local: usize) -> Result<()> {
     let url = format!("sqlite:{}", dir.path().join("store.db").display());
     let store = open(&StoreOptions { url: url.clone(), ..StoreOptions::default() }).await?;
     interfaces(local + BURST)?;
+    let sender = Sender::new()?;
     let mut ops = base();
+    for (n, addr) in [(1, ONE), (2, OTHER)] {
+        let key = format!("/calico/v1/host/h1/workload/cni/talks{n}/endpoint/eth0");
+        let value = format!(
+            r#"{{"state":"active","name":"talk{n}","mac":"02:00:00:00:00:0{n}","ipv4_nets":["{addr}/32"],"profile_ids":["p1"],"labels":{{"role":"r1"}}}}"#
+        );
+        ops.push(put(&key, value));
+    }
+    ops.push(put("/calico/v1/config/InterfacePrefix", "cali,talk".to_owned()));
     ops.extend((0..cluster).map(|n| put(&elsewhere(n), workload(n, &address(20, n), n % ROLES))));
     ops.extend((0..local).map(|n| put(&here(n), workload(n, &address(10, n), n % OWN_ROLES))));
     ops.extend(
@@ -69,6 +82,7 @@ async fn run(program: &Path, cluster: usize, local: usize) -> Result<()> {
     applied(&agent.client, &here(local.saturating_sub(1)), revision, Duration::from_secs(60)).await?;
     println!("first snapshot to kernel: {} ms; memory {}", start.elapsed().as_millis(), memory(&agent)?);
     let few = kernel_rules()?;
+    let lone = sender.rate()?;
 
     let strange = (0..STRANGE).map(|n| put(&policy(POLICIES + n), rules("role == 'nobody' && has(env)", n)));
     let revision = write(&*store, strange.collect()).await?;
@@ -123,7 +137,78 @@ async fn run(program: &Path, cluster: usize, local: usize) -> Result<()> {
     let all = begin.elapsed();
     say(&format!("each of {BURST} starts in a burst of {} ms", all.as_millis()), &mut times);
     println!("rules in the kernel: {}; memory {}", kernel_rules()?, memory(&agent)?);
+    let crowded = sender.rate()?;
+    println!(
+        "new connections between two workloads, thousands a second: {lone:.0} with {} endpoints here, {crowded:.0} with {}",
+        local + 2,
+        local + BURST + 2
+    );
     Ok(())
+}
+
+/// A workload that opens connections to another one, as first packets: nobody answers.
+struct Sender(std::sync::mpsc::Sender<std::sync::mpsc::Sender<f64>>);
+
+impl Sender {
+    fn new() -> Result<Self> {
+        let name = |n: u8| format!("policy-scale-{}-{n}", std::process::id());
+        let ip = |words: String| -> Result<()> {
+            ensure!(Command::new("ip").args(words.split(' ')).status()?.success(), "ip {words}");
+            Ok(())
+        };
+        for (n, addr) in [(1, ONE), (2, OTHER)] {
+            let netns = name(n);
+            ip(format!("netns add {netns}"))?;
+            ip(format!(
+                "link add talk{n} type veth peer name eth0 address 02:00:00:00:00:0{n} netns {netns}"
+            ))?;
+            ip(format!("link set talk{n} up"))?;
+            for words in ["link set eth0 up", &format!("address add {addr}/32 dev eth0")] {
+                ip(format!("-n {netns} {words}"))?;
+            }
+        }
+        ip(format!("-n {} route add blackhole default", name(2)))?;
+        ip(format!("-n {} route add 169.254.1.1 dev eth0 scope link", name(1)))?;
+        ip(format!("-n {} route add default via 169.254.1.1", name(1)))?;
+        let (asks, asked) = std::sync::mpsc::channel::<std::sync::mpsc::Sender<f64>>();
+        let file = std::fs::File::open(format!("/run/netns/{}", name(1)))?;
+        // The names are needed no more: the interfaces hold the namespaces while this process lives.
+        let other = std::fs::File::open(format!("/run/netns/{}", name(2)))?;
+        ip(format!("netns del {}", name(1)))?;
+        ip(format!("netns del {}", name(2)))?;
+        std::thread::spawn(move || -> Result<()> {
+            let kind = rustix::thread::LinkNameSpaceType::Network;
+            rustix::thread::move_into_link_name_space(std::os::fd::AsFd::as_fd(&file), Some(kind))?;
+            let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::RAW, Some(6.into()))?;
+            let to: std::net::SocketAddr = format!("{OTHER}:0").parse()?;
+            let mut port = 0u32;
+            for answer in asked {
+                let begin = Instant::now();
+                for _ in 0..PACKETS {
+                    port += 1;
+                    let [_, _, a, b] = (1024 + port % 60_000).to_be_bytes();
+                    // To port 2: policy x1 of the second role.
+                    let syn = [a, b, 0, 2, 0, 0, 0, 1, 0, 0, 0, 0, 0x50, 2, 255, 255, 0, 0, 0, 0];
+                    socket.send_to(&syn, &to.into())?;
+                }
+                let _ = answer.send(f64::from(PACKETS) / begin.elapsed().as_secs_f64() / 1e3);
+            }
+            drop(other);
+            Ok(())
+        });
+        Ok(Self(asks))
+    }
+
+    /// The best of five rounds.
+    fn rate(&self) -> Result<f64> {
+        let mut best = 0f64;
+        for _ in 0..5 {
+            let (answer, told) = std::sync::mpsc::channel();
+            self.0.send(answer)?;
+            best = best.max(told.recv().context("the sender ended")?);
+        }
+        Ok(best)
+    }
 }
 
 fn base() -> Vec<Op> {

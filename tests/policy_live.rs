@@ -442,6 +442,8 @@ fn a_live_trace_shows_what_the_kernel_does_and_leaves_nothing_behind() {
         agent.child.wait().unwrap();
         assert_eq!(watching.0.wait().unwrap().code(), Some(3));
         until(|| tables(&nft) == before);
+    });
+}
 
 #[test]
 fn what_cannot_be_read_is_named_and_the_rest_is_enforced() {

@@ -25,6 +25,13 @@ impl Core {
     /// The answer to a request, as soon as there is one. `needed` stays with the request, once the revision is in what
     /// the kernel was told.
     pub(super) fn verdict(&self, request: &AppliedRequest, needed: &mut Option<Needed>) -> Option<Verdict> {
+        // A burst of starts waits for one answer of the kernel, and is looked at again with each fact.
+        let unanswered = |needed: Needed| {
+            self.acknowledged < needed.generation || self.enforcement.acknowledged() < needed.serial
+        };
+        if self.frozen.is_none() && needed.is_some_and(unanswered) {
+            return None;
+        }
         let failed = |reason: String| Some(("failed", Some(reason)));
         let key = match request.key.parse::<Key>() {
             Ok(key) => key,
@@ -46,7 +53,7 @@ impl Core {
         }
         let told = Needed { generation: self.generation, serial: self.enforcement.serial() };
         let needed = *needed.get_or_insert(told);
-        if self.acknowledged < needed.generation || self.enforcement.acknowledged() < needed.serial {
+        if unanswered(needed) {
             return None;
         }
         if let Some(problem) = self.model_problem(&request.key) {

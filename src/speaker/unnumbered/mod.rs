@@ -144,6 +144,9 @@ impl Unnumbered {
 
     /// Looks at the interfaces; whether one of them is another than before.
     fn look(&mut self) -> bool {
+        if self.links.is_empty() {
+            return false;
+        }
         // Of this thread: the network namespace is a thread's own.
         let list = std::fs::read_to_string("/proc/thread-self/net/if_inet6").unwrap_or_default();
         let mut changed = false;

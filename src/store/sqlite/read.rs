@@ -11,6 +11,10 @@ use super::schema::{boot_id, boot_millis, connect, failed, meta};
 /// Rows read at once for a watcher; a transaction is never cut.
 const ROWS_PER_READ: usize = 1000;
 
+/// The changes after a revision, in order: as the index has them, whatever the length of the history.
+const CHANGES: &str =
+    "SELECT key, value, revision, create_revision FROM history WHERE revision > ?1 ORDER BY revision, seq";
+
 /// The reading connection of a handle.
 pub(super) struct Reader {
     files: Arc<Files>,
@@ -125,9 +129,7 @@ impl Reader {
             if current <= after {
                 return Ok(found);
             }
-            let sql =
-                "SELECT key, value, revision, create_revision FROM history WHERE revision > ?1 ORDER BY seq";
-            let mut statement = conn.prepare_cached(sql)?;
+            let mut statement = conn.prepare_cached(CHANGES)?;
             let mut rows = statement.query([after])?;
             let mut last = after;
             let mut read = 0;
@@ -165,4 +167,23 @@ fn key_value(row: &Row<'_>) -> rusqlite::Result<KeyValue> {
         mod_revision: row.get(2)?,
         create_revision: row.get(3)?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    /// The way that is chosen costs what is new, not what is kept.
+    #[test]
+    fn changes_are_found_by_the_index() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = Files::new(Path::new(&dir.path().join("store.db"))).unwrap();
+        files.prepare(true).unwrap();
+        let conn = connect(&files).unwrap();
+        let plan: String =
+            conn.query_row(&format!("EXPLAIN QUERY PLAN {CHANGES}"), [1], |row| row.get(3)).unwrap();
+        assert_eq!(plan, "SEARCH history USING INDEX history_revision (revision>?)");
+    }
 }
