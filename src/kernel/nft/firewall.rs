@@ -9,6 +9,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tortie_config::key::EndpointKey;
+
 use super::dump;
 use super::ir::Edit;
 use super::merge::{Names, merge};
@@ -17,7 +19,7 @@ use super::socket::{BatchError, Refusal, Socket};
 use super::{sync, text};
 use crate::kernel::api::{Mode, PolicyChange};
 use crate::kernel::resolve::Picture;
-use crate::policy::{EndpointPolicy, Globals, HostInterfaces, Ruleset, RulesetDelta, host_interfaces};
+use crate::policy::{Globals, HostInterfaces, Ruleset, RulesetDelta, host_interfaces};
 
 /// The table that is ours.
 pub(super) const TABLE: &str = "tortie";
@@ -167,17 +169,18 @@ impl Firewall {
     /// Changes of policy, one after the other; one transaction.
     pub(in crate::kernel) fn take(&mut self, changes: &[PolicyChange], picture: &Picture) -> io::Result<()> {
         let first = !std::mem::replace(&mut self.begun, true);
-        let before = (changes.len() > 1).then(|| Names::of(self.renderer.table()));
-        let (mut edits, mut hosts) = (Vec::new(), false);
+        let of_hosts = |change: &PolicyChange| {
+            let host = |key: &EndpointKey| matches!(key, EndpointKey::Host { .. });
+            change.globals.is_some() || change.delta.endpoints.keys().any(host)
+        };
+        let hosts = changes.iter().any(of_hosts);
+        let before = (hosts || changes.len() > 1).then(|| Names::of(self.renderer.table()));
+        let mut edits = Vec::new();
         for change in changes {
             if let Some(globals) = &change.globals {
                 self.globals = Some(Arc::clone(globals));
             }
             edits.extend(self.renderer.take(&change.delta, change.globals.as_deref(), None));
-            let of_workload = |endpoint: &Option<Arc<EndpointPolicy>>| {
-                matches!(endpoint.as_deref(), Some(EndpointPolicy::Workload(_)))
-            };
-            hosts |= change.globals.is_some() || !change.delta.endpoints.values().all(of_workload);
         }
         if hosts {
             edits.extend(self.resolve(picture));

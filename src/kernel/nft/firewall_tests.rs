@@ -1,9 +1,12 @@
 //! The driver against the real kernel, where somebody is in its way.
 
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+
+use tortie_config::Cidr;
 
 use super::super::wire::Writer;
 use super::dump;
@@ -17,7 +20,8 @@ use super::socket::Socket;
 use crate::kernel::api::{Mode, PolicyChange};
 use crate::kernel::resolve::Picture;
 use crate::model::Model;
-use crate::policy::{Globals, RulesetDelta};
+use crate::model::tests::{delete, put};
+use crate::policy::{Engine, Globals, RulesetDelta};
 use crate::routing::ChangeId;
 
 fn firewall() -> Firewall {
@@ -88,10 +92,37 @@ fn while_the_kernel_refuses_a_burst_of_changes_shares_its_comparisons() {
 }
 
 #[test]
+fn a_host_endpoint_takes_the_place_of_another_that_allows_the_same() {
+    let key = |id: &str| format!("/calico/v1/host/h1/endpoint/{id}");
+    let value = r#"{"name":"eth0","profile_ids":["p"]}"#;
+    in_netns(move || {
+        let (mut firewall, picture) = (firewall(), Picture::default());
+        let mut model = Model::new("h1");
+        model.apply(&put(1, &key("a"), value));
+        let (mut engine, delta) = Engine::new(&model);
+        let [change] = first();
+        firewall.take(&[PolicyChange { delta, ..change }], &picture).unwrap();
+        let mut touched = model.apply(&delete(2, &key("a"))).touched;
+        touched.extend(model.apply(&put(3, &key("b"), value)).touched);
+        let delta = engine.update(&model, &touched);
+        assert_eq!(delta.endpoints.len(), 2);
+        let second = PolicyChange { serial: 2, change: ChangeId(2), delta, globals: None };
+        firewall.take(&[second], &picture).unwrap();
+        assert!(firewall.settled() && firewall.hosts().len() == 1);
+        assert_eq!(firewall.counts().refused, 0);
+    });
+}
+
+#[test]
 fn rules_that_others_change_all_the_time_delay_a_comparison_and_end_nothing() {
     in_netns(|| {
         let (mut firewall, picture) = (firewall(), Picture::default());
-        firewall.take(&first(), &picture).unwrap();
+        // Reading it takes longer than a transaction of theirs.
+        let mut globals = Globals::of(&Model::new("h1"));
+        globals.pools =
+            (0..60_000u32).map(|i| Cidr::host(Ipv4Addr::from(0x0a00_0000 + i * 2).into())).collect();
+        let [change] = first();
+        firewall.take(&[PolicyChange { globals: Some(Arc::new(globals)), ..change }], &picture).unwrap();
         settle(&mut firewall);
         let of = set_of(KeyType::Addr { v4: true }, ValueType::Member, false);
         let one = BTreeMap::from([(SetKey::Addr("10.0.0.1/32".parse().unwrap()), SetValue::Member)]);
@@ -113,11 +144,12 @@ fn rules_that_others_change_all_the_time_delay_a_comparison_and_end_nothing() {
                 }
             }
         });
+        let mut reader = Socket::open().unwrap();
+        let torn = |e: std::io::Error| e.kind() == std::io::ErrorKind::Interrupted;
+        assert!((0..5).any(|_| dump::table(&mut reader, "tortie").is_err_and(torn)), "they are too slow");
         let (begin, compares) = (Instant::now(), firewall.counts().compares);
         while begin.elapsed() < Duration::from_secs(3) {
             firewall.look(Instant::now()).unwrap();
-            // Changes go on.
-            firewall.take(&first(), &picture).unwrap();
             std::thread::sleep(Duration::from_millis(20));
         }
         assert!(firewall.counts().compares > compares, "it was never in anybody's way");
