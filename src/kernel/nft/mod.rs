@@ -10,8 +10,6 @@
 //!                                       text.rs (nft syntax)      dump.rs: what is there, at start and after foreign changes
 //! ```
 
-#![allow(dead_code, unused_imports, reason = "the rooms around it land next")]
-
 mod drops;
 pub(in crate::kernel) mod dump;
 pub(in crate::kernel) mod encode;

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::dump::{Found, FoundChain, FoundSet};
+use super::dump::{Found, FoundChain};
 use super::encode::rule_hash;
 use super::ir::{Chain, Edit, Name, Set, SetKey, SetType, SetValue, Statement, Table, ValueType};
 
@@ -164,7 +164,7 @@ pub(in crate::kernel) fn size(edits: &[Edit]) -> usize {
 /// The table as it would be found after edits; for tests and for knowing what is there without asking.
 #[cfg(test)]
 fn apply(found: &mut Found, edits: &[Edit]) {
-    use super::dump::FoundRule;
+    use super::dump::{FoundRule, FoundSet};
     for edit in edits {
         match edit {
             Edit::NoTable => *found = Found::default(),

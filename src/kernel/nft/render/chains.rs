@@ -6,11 +6,11 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::super::ir::Name;
-use super::node::{Denied, Draft, Frame, Node, Usage};
+use super::node::{Denied, Draft, Frame, Node};
 use super::sets::Sets;
 use super::wanted::Wanted;
 use super::{Renderer, base, names, rules, stages};
-use crate::policy::{ChainId, Globals, SetId};
+use crate::policy::{Globals, SetId};
 
 /// A chain of the table.
 #[derive(Debug, Clone)]
@@ -64,8 +64,9 @@ impl Chains {
     }
 
     /// The chain of a policy or profile, with the rules that its rules were made of.
-    pub(super) fn of(&self, id: &ChainId) -> Option<(Name, &[usize])> {
-        Usage::ALL.into_iter().find_map(|usage| {
+    #[cfg(test)]
+    pub(super) fn of(&self, id: &crate::policy::ChainId) -> Option<(Name, &[usize])> {
+        super::node::Usage::ALL.into_iter().find_map(|usage| {
             let name = names::rules(id, usage);
             self.placed.get(&name).map(|placed| (name, placed.origins.as_slice()))
         })
