@@ -29,6 +29,7 @@ mod facts;
 mod heap;
 mod heard;
 mod host;
+mod keeper;
 mod leave;
 mod live;
 mod locrib;

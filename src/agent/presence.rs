@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 use tortie_config::key::Key;
 
+use super::keeper::Keeper;
 use crate::store::{LeaseId, Op, Store, StoreError, Txn};
 
 /// The lease lives this long after the last renewal.
@@ -31,11 +31,7 @@ pub(super) struct Brief {
 
 /// The task that keeps the key.
 #[derive(Debug)]
-pub(super) struct Presence {
-    brief: watch::Sender<Brief>,
-    task: Option<JoinHandle<()>>,
-    end: Option<tokio::sync::oneshot::Sender<()>>,
-}
+pub(super) struct Presence(Keeper<Brief>);
 
 impl Presence {
     /// Starts the task; an agent that only observes writes nothing.
@@ -45,32 +41,19 @@ impl Presence {
         node: &str,
         writes: bool,
     ) -> Self {
-        let (brief, seen) = watch::channel(Brief::default());
-        if !writes {
-            return Self { brief, task: None, end: None };
-        }
-        let (end, ended) = tokio::sync::oneshot::channel();
         let key = Key::TortieStatus { host: node.to_owned() }.to_string();
-        let task = io.spawn(keep(store, key, node.to_owned(), seen, ended));
-        Self { brief, task: Some(task), end: Some(end) }
+        let node = node.to_owned();
+        Self(Keeper::start(io, writes, |seen, ended| keep(store, key, node, seen, ended)))
     }
 
     pub(super) fn tell(&self, brief: Brief) {
-        self.brief.send_if_modified(|old| {
-            let differs = (old.ready, old.sessions, old.up) != (brief.ready, brief.sessions, brief.up);
-            *old = brief;
-            differs
-        });
+        let of = |brief: &Brief| (brief.ready, brief.sessions, brief.up);
+        self.0.tell(brief, |old, new| of(old) != of(new));
     }
 
     /// Removes the key, if the store answers in time.
     pub(super) async fn stop(&mut self) {
-        if let Some(end) = self.end.take() {
-            let _ = end.send(());
-        }
-        if let Some(task) = self.task.take() {
-            let _ = tokio::time::timeout(Duration::from_secs(1), task).await;
-        }
+        self.0.stop().await;
     }
 }
 

@@ -13,11 +13,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 use tortie_config::key::{EndpointKey, FelixItem, Key};
 use tortie_config::resource::{AgentStatus, EndpointState, EndpointStatus, Extra};
 
 use super::core::{Core, now_text};
+use super::keeper::Keeper;
 use crate::kernel::EndpointCondition;
 use crate::store::{LeaseId, MAX_TXN_OPS, Op, Store, StoreError, Txn};
 
@@ -86,11 +86,7 @@ fn state(condition: &EndpointCondition, failed: bool) -> EndpointState {
 
 /// The task that reports.
 #[derive(Debug)]
-pub(super) struct Reports {
-    wanted: watch::Sender<Wanted>,
-    task: Option<JoinHandle<()>>,
-    end: Option<tokio::sync::oneshot::Sender<()>>,
-}
+pub(super) struct Reports(Keeper<Wanted>);
 
 impl Reports {
     /// Starts the task; an agent that only observes writes nothing.
@@ -100,11 +96,6 @@ impl Reports {
         node: &str,
         writes: bool,
     ) -> Self {
-        let (wanted, seen) = watch::channel(Wanted::default());
-        if !writes {
-            return Self { wanted, task: None, end: None };
-        }
-        let (end, ended) = tokio::sync::oneshot::channel();
         let reporter = Reporter {
             store,
             node: node.to_owned(),
@@ -114,27 +105,18 @@ impl Reports {
             kept: BTreeMap::new(),
             read: None,
         };
-        let task = io.spawn(reporter.run(seen, ended));
-        Self { wanted, task: Some(task), end: Some(end) }
+        Self(Keeper::start(io, writes, |seen, ended| reporter.run(seen, ended)))
     }
 
     pub(super) fn tell(&self, wanted: Option<Wanted>) {
-        let Some(wanted) = wanted else { return };
-        self.wanted.send_if_modified(|old| {
-            let differs = *old != wanted;
-            *old = wanted;
-            differs
-        });
+        if let Some(wanted) = wanted {
+            self.0.tell(wanted, |old, new| old != new);
+        }
     }
 
     /// Ends the task; the leased key goes if the store answers in time.
     pub(super) async fn stop(&mut self) {
-        if let Some(end) = self.end.take() {
-            let _ = end.send(());
-        }
-        if let Some(task) = self.task.take() {
-            let _ = tokio::time::timeout(Duration::from_secs(1), task).await;
-        }
+        self.0.stop().await;
     }
 }
 
