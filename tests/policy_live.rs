@@ -321,30 +321,7 @@ fn run_nft(nft: &Path, words: &str) -> String {
 fn a_live_trace_shows_what_the_kernel_does_and_leaves_nothing_behind() {
     in_netns(|| {
         let Some(nft) = nft() else { return };
-        std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
-        let (web, web_mac) = Workload::new("cali3", "10.65.0.1");
-        let (db, db_mac) = Workload::new("cali4", "10.65.0.2");
-        let mut agent = Agent::start(&[
-            ("/calico/v1/Ready", "true".to_owned()),
-            (
-                "/calico/v1/policy/profile/open/rules",
-                r#"{"inbound_rules":[{"action":"allow"}],"outbound_rules":[{"action":"allow"}]}"#.to_owned(),
-            ),
-            (WEB, endpoint("cali3", &web_mac, "10.65.0.1", "web")),
-            (DB, endpoint("cali4", &db_mac, "10.65.0.2", "db")),
-        ]);
-        agent.until(&["endpoint", "list"], |list| {
-            let items = list["items"].as_array().map_or(&[][..], Vec::as_slice);
-            items.len() == 2 && items.iter().all(|e| e["state"] == "up")
-        });
-        let listener = db.inside(|| TcpListener::bind(("10.65.0.2", PORT)).unwrap());
-        std::thread::spawn(move || {
-            let mut kept = Vec::new();
-            while let Ok((mut stream, _)) = listener.accept() {
-                let _ = stream.write_all(b"!");
-                kept.push(stream);
-            }
-        });
+        let (web, _db, mut agent, _held) = host();
         let before = tables(&nft);
         assert!(before.contains("inet tortie") && !before.contains("tortie-trace"), "{before}");
         let step = |packet: &Value, of: &str| {
