@@ -9,12 +9,15 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 DIR=$(realpath -m "${1:-target/peers}")
-STAMP="peers 10"
+STAMP="peers 11"
 PATH=$PATH:/usr/sbin:/sbin
 has() { command -v "$1" >/dev/null; }
 if [ "$(cat "$DIR/stamp" 2>/dev/null)" = "$STAMP" ] && has cc && has c++ && has protoc && has ip; then exit 0; fi
 
 PACKAGES="bird2 frr gobgpd openbgpd exabgp etcd-server etcd-client iproute2 iputils-ping user-mode-linux kmod bgpdump mrtparse nftables iptables ipset"
+# Who starts containers: tests/clients. Go is here for one program, which is built below.
+PACKAGES="$PACKAGES docker.io containerd runc podman conmon containernetworking-plugins busybox-static"
+PACKAGES="$PACKAGES golang-go golang-github-appc-cni-dev python3-grpcio python3-protobuf"
 say() { echo "peers: $*" >&2; }
 fail() { say "$*"; exit 1; }
 has apt-get && has dpkg-deb \
@@ -63,7 +66,7 @@ if ! get; then
   "${apt[@]}" update >"$DIR/apt.log" 2>&1 || { cat "$DIR/apt.log" >&2; fail "no package mirror reachable"; }
   get || { cat "$DIR/apt.log" >&2; fail "could not download $PACKAGES"; }
 fi
-for deb in "$DIR"/deb/*.deb; do dpkg-deb -x "$deb" "$DIR/root"; done
+printf '%s\0' "$DIR"/deb/*.deb | xargs -0 -n 4 -P 2 sh -c 'for deb; do dpkg-deb -x "$deb" "$0" || exit 255; done' "$DIR/root"
 rm -rf "$DIR/deb" "$DIR/apt" "$DIR/status"
 
 # --- one wrapper a program. It finds its libraries beside itself, so the folder can be moved.
@@ -114,5 +117,22 @@ exec "$python" -m exabgp "\$@"
 WRAP
 sed 's,-m exabgp,"$r/usr/bin/mrt2bgpdump",' "$DIR/bin/exabgp" > "$DIR/bin/mrt2bgpdump"
 chmod +x "$DIR/bin/exabgp" "$DIR/bin/mrt2bgpdump"
+# --- container engines, their network plugins, and two small clients of our own
+for name in dockerd docker docker-proxy docker-init containerd containerd-shim-runc-v2 ctr runc podman conmon busybox; do
+  wrap "$name" "$(first "usr/bin/$name" "usr/sbin/$name" "bin/$name" "usr/libexec/docker/$name" "usr/lib/docker/$name")"
+done
+for name in iptables iptables-save iptables-restore ip6tables ip6tables-save ip6tables-restore; do
+  wrap "$name" usr/sbin/xtables-nft-multi "export XTABLES_LIBDIR=\$r/usr/lib/$lib/xtables" "$name "
+done
+ln -sfn ../root/usr/lib/cni "$DIR/bin/cni"
+go=$(ls -d "$DIR"/root/usr/lib/go-*/ | sort -V | tail -1)
+mkdir -p "$DIR/go"
+GOROOT=${go%/} GOPATH="$DIR/root/usr/share/gocode" GOCACHE="$DIR/go" GO111MODULE=off CGO_ENABLED=0 GOFLAGS=-trimpath \
+  "$go/bin/go" build -o "$DIR/bin/cnirun" tests/tools/cnirun.go || fail "tests/tools/cnirun.go does not compile"
+rm -rf "$DIR/go" "$DIR"/root/usr/lib/go-* "$DIR"/root/usr/share/go-* "$DIR/root/usr/share/gocode"
+protoc -Itests/tools "--python_out=$DIR/root/usr/lib/python3/dist-packages" tests/tools/cri.proto
+cp tests/tools/cri.py "$DIR/root/usr/lib/python3/dist-packages/"
+sed 's,-m exabgp,-m cri,' "$DIR/bin/exabgp" > "$DIR/bin/cri"
+chmod +x "$DIR/bin/cri"
 echo "$STAMP" > "$DIR/stamp"
 say "ready: $(ls "$DIR/bin" | tr '\n' ' ')"
