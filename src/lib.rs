@@ -7,6 +7,7 @@ pub mod agent;
 pub mod cli;
 pub mod kernel;
 pub mod model;
+pub mod plugins;
 pub mod policy;
 pub mod routing;
 pub mod serve;

@@ -4,5 +4,5 @@
 static HEAP: tortie::agent::Heap = tortie::agent::Heap;
 
 fn main() -> std::process::ExitCode {
-    tortie::cli::run()
+    tortie::plugins::dispatch().unwrap_or_else(tortie::cli::run)
 }

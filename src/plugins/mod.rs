@@ -1,0 +1,72 @@
+//! The front doors for those who start containers: thin, on top of ipam, the store and the kernel.
+//!
+//! What it does: speaks the protocols of CNI, Docker and Kurma, and writes transactions on the store. What it does not:
+//! decide which address is free (ipam), program routes and rules of endpoints (the agent, asked by `Applied`), or run the
+//! agent's core. A plugin is the same executable under another name, chosen before anything heavy starts: runtimes call
+//! `VERSION` at every command.
+//!
+//! ```text
+//!  argv[0] -> door() -> tortie-cni, calico         cni::main_plugin  --+--> ipam (store)
+//!                    -> tortie-ipam, calico-ipam   cni::ipam_plugin  --+--> attach (links, endpoint, Applied)
+//!                    -> anything else              the command line
+//! ```
+
+pub mod cni;
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::process::ExitCode;
+
+/// What the name of the executable selects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Door {
+    /// The CNI plugin that makes interfaces.
+    Cni,
+    /// The CNI plugin that gives addresses only. `calico`: called by Calico's name, it answers in Calico's form.
+    Ipam {
+        /// Called `calico-ipam`.
+        calico: bool,
+    },
+}
+
+/// The door that this `argv[0]` selects; `None`: the command line.
+#[must_use]
+pub fn door(argv0: &OsStr) -> Option<Door> {
+    match Path::new(argv0).file_name()?.to_str()? {
+        "tortie-cni" | "calico" => Some(Door::Cni),
+        "tortie-ipam" => Some(Door::Ipam { calico: false }),
+        "calico-ipam" => Some(Door::Ipam { calico: true }),
+        _ => None,
+    }
+}
+
+/// Runs the plugin that the name of this process selects; `None`: it is the command line.
+#[must_use]
+pub fn dispatch() -> Option<ExitCode> {
+    let argv0 = std::env::args_os().next()?;
+    Some(match door(&argv0)? {
+        Door::Cni => cni::run(cni::Plugin::Main),
+        Door::Ipam { calico } => cni::run(cni::Plugin::Ipam { calico }),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_the_executable_selects_the_door() {
+        for (argv0, expected) in [
+            ("/opt/cni/bin/tortie-cni", Some(Door::Cni)),
+            ("tortie-cni", Some(Door::Cni)),
+            ("/opt/cni/bin/calico", Some(Door::Cni)),
+            ("./tortie-ipam", Some(Door::Ipam { calico: false })),
+            ("/opt/cni/bin/calico-ipam", Some(Door::Ipam { calico: true })),
+            ("/usr/bin/tortie", None),
+            ("tortie-cni/", Some(Door::Cni)),
+            ("", None),
+        ] {
+            assert_eq!(door(OsStr::new(argv0)), expected, "{argv0}");
+        }
+    }
+}
