@@ -5,6 +5,7 @@
 
 pub mod agent;
 pub mod cli;
+pub mod ipam;
 pub mod kernel;
 pub mod model;
 pub mod plugins;

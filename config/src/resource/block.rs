@@ -11,6 +11,10 @@ use crate::Cidr;
 pub const BLOCK_LEN_V4: u8 = 26;
 /// The prefix length of new IPv6 blocks.
 pub const BLOCK_LEN_V6: u8 = 122;
+/// The shortest prefix length of an IPv4 block.
+pub const BLOCK_SHORTEST_V4: u8 = 20;
+/// The shortest prefix length of an IPv6 block.
+pub const BLOCK_SHORTEST_V6: u8 = 116;
 /// Most addresses of a block that can be read: /20 and /116 are the shortest that Calico makes.
 const MAX_ADDRESSES: u64 = 4096;
 
@@ -58,6 +62,13 @@ impl Attribute {
 }
 
 impl Block {
+    /// The prefix lengths that blocks may have, the usual one first.
+    pub fn lengths(v4: bool) -> impl Iterator<Item = u8> {
+        let (usual, shortest, longest) =
+            if v4 { (BLOCK_LEN_V4, BLOCK_SHORTEST_V4, 32) } else { (BLOCK_LEN_V6, BLOCK_SHORTEST_V6, 128) };
+        std::iter::once(usual).chain((shortest..=longest).filter(move |len| *len != usual))
+    }
+
     /// An empty block.
     ///
     /// # Errors

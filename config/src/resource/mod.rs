@@ -48,7 +48,9 @@ use std::net::{IpAddr, Ipv4Addr};
 pub use advertisement::{Community, PrefixAdvertisement};
 pub use affinity::{Affinity, AffinityState};
 pub use asn::{Asn, PeerAs};
-pub use block::{Attribute, BLOCK_LEN_V4, BLOCK_LEN_V6, Block, BlockAffinity};
+pub use block::{
+    Attribute, BLOCK_LEN_V4, BLOCK_LEN_V6, BLOCK_SHORTEST_V4, BLOCK_SHORTEST_V6, Block, BlockAffinity,
+};
 pub use bmp::{BmpPolicy, BmpStation};
 pub use endpoint::{HostEndpoint, Nat, WorkloadEndpoint};
 pub use error::ValueError;

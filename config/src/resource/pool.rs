@@ -2,7 +2,7 @@
 
 use super::json::{Extra, Fields, Writer};
 use super::names::{INTERFACE, InterfaceName};
-use super::{BLOCK_LEN_V4, BLOCK_LEN_V6, ValueError};
+use super::{BLOCK_LEN_V4, BLOCK_LEN_V6, BLOCK_SHORTEST_V4, BLOCK_SHORTEST_V6, ValueError};
 use crate::Cidr;
 
 /// A pool that blocks are cut from.
@@ -18,6 +18,8 @@ pub struct Pool {
     pub ipam: bool,
     /// No new blocks are claimed in it; it is still exported.
     pub disabled: bool,
+    /// The prefix length of its blocks where it is not the usual one (`blockSize`, or `block_size`): 20 to 32 or 116 to 128.
+    pub block_size: Option<u8>,
     /// Fields that are not named here.
     pub extra: Extra,
 }
@@ -56,7 +58,15 @@ impl Pool {
     /// A plain pool: used by IPAM, no tunnel, no masquerade.
     #[must_use]
     pub fn new(cidr: Cidr) -> Self {
-        Self { cidr, ipip: None, masquerade: false, ipam: true, disabled: false, extra: Extra::default() }
+        Self {
+            cidr,
+            ipip: None,
+            masquerade: false,
+            ipam: true,
+            disabled: false,
+            block_size: None,
+            extra: Extra::default(),
+        }
     }
 
     /// Reads the value of the key of `cidr`.
@@ -69,22 +79,34 @@ impl Pool {
         same_cidr(&mut fields, cidr)?;
         let device = fields.parsed::<InterfaceName>("ipip", INTERFACE)?;
         let mode = mode(&mut fields)?;
+        let (shortest, longest) =
+            if cidr.is_v4() { (BLOCK_SHORTEST_V4, 32) } else { (BLOCK_SHORTEST_V6, 128) };
+        let snake = fields.number("block_size", shortest.into(), longest)?;
+        let block_size = fields.number("blockSize", shortest.into(), longest)?.or(snake);
         let pool = Self {
             cidr,
             ipip: device.map(|device| Ipip { device, mode }),
             masquerade: fields.flag("masquerade")?,
             ipam: fields.bool("ipam")?.unwrap_or(true),
             disabled: fields.flag("disabled")?,
+            block_size,
             extra: fields.rest(),
         };
         pool.check().map(|()| pool)
     }
 
+    /// The prefix length of the blocks that are cut from it.
+    #[must_use]
+    pub fn block_len(&self) -> u8 {
+        self.block_size.unwrap_or(if self.cidr.is_v4() { BLOCK_LEN_V4 } else { BLOCK_LEN_V6 })
+    }
+
     fn check(&self) -> Result<(), ValueError> {
-        let (block, link_local) = if self.cidr.is_v4() {
-            (BLOCK_LEN_V4, Cidr::v4([169, 254, 0, 0].into(), 16))
+        let block = self.block_len();
+        let link_local = if self.cidr.is_v4() {
+            Cidr::v4([169, 254, 0, 0].into(), 16)
         } else {
-            (BLOCK_LEN_V6, Cidr::v6([0xfe80, 0, 0, 0, 0, 0, 0, 0].into(), 10))
+            Cidr::v6([0xfe80, 0, 0, 0, 0, 0, 0, 0].into(), 10)
         };
         let found = format_args!("`{}`", self.cidr).to_string();
         if self.cidr.overlaps(&link_local) {
@@ -115,6 +137,7 @@ impl Pool {
         writer.put("masquerade", self.masquerade);
         writer.put("ipam", self.ipam);
         writer.put("disabled", self.disabled);
+        writer.put_some("blockSize", self.block_size);
         writer.bytes(&self.extra)
     }
 }
