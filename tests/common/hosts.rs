@@ -58,6 +58,9 @@ pub(crate) struct Plan {
     pub(crate) later: Vec<usize>,
     /// Only this is in the store at first, in the place of the usual data.
     pub(crate) data: Option<BTreeMap<String, String>>,
+    /// What else of this machine each host sees, as `binds` and `tmpfs` of a lab file.
+    pub(crate) binds: &'static [&'static str],
+    pub(crate) tmpfs: &'static [&'static str],
 }
 
 /// A lab that runs.
@@ -532,11 +535,14 @@ fn text(plan: &Plan) -> String {
         let store = url(host);
         let agent =
             format!("env PATH=/store/bin:$PATH {TORTIE} --datastore {store} --node host{host} agent {flags}");
+        let binds: String = plan.binds.iter().map(|b| format!(", \"{b}\"")).collect();
+        let tmpfs: Vec<String> = plan.tmpfs.iter().map(|dir| format!("{dir}: \"\"")).collect();
         let _ = write!(
             nodes,
-            "    host{host}:\n      image: tortie\n      binds: [\"__clabDir__/store:/store\"]\n      \
-             sysctls: {{net.ipv4.ip_forward: 1}}\n      \
-             cmd: sh -c 'until [ -e /store/go{host} ]; do sleep 0.05; done; exec {agent}'\n"
+            "    host{host}:\n      image: tortie\n      binds: [\"__clabDir__/store:/store\"{binds}]\n      \
+             tmpfs: {{{}}}\n      sysctls: {{net.ipv4.ip_forward: 1}}\n      \
+             cmd: sh -c 'until [ -e /store/go{host} ]; do sleep 0.05; done; exec {agent}'\n",
+            tmpfs.join(", ")
         );
         let _ = writeln!(
             links,

@@ -62,6 +62,8 @@ def main(socket, verb, *words):
         raise SystemExit(__doc__)
 
 
+if len(sys.argv) < 3:
+    raise SystemExit(__doc__)
 try:
     main(*sys.argv[1:])
 except grpc.RpcError as error:

@@ -9,7 +9,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 DIR=$(realpath -m "${1:-target/peers}")
-STAMP="peers 11"
+STAMP="peers 12"
 PATH=$PATH:/usr/sbin:/sbin
 has() { command -v "$1" >/dev/null; }
 if [ "$(cat "$DIR/stamp" 2>/dev/null)" = "$STAMP" ] && has cc && has c++ && has protoc && has ip; then exit 0; fi
@@ -132,7 +132,8 @@ GOROOT=${go%/} GOPATH="$DIR/root/usr/share/gocode" GOCACHE="$DIR/go" GO111MODULE
 rm -rf "$DIR/go" "$DIR"/root/usr/lib/go-* "$DIR"/root/usr/share/go-* "$DIR/root/usr/share/gocode"
 protoc -Itests/tools "--python_out=$DIR/root/usr/lib/python3/dist-packages" tests/tools/cri.proto
 cp tests/tools/cri.py "$DIR/root/usr/lib/python3/dist-packages/"
-sed 's,-m exabgp,-m cri,' "$DIR/bin/exabgp" > "$DIR/bin/cri"
+sed "s,-m exabgp,-m cri,; s,^export PYTHONPATH,LD_LIBRARY_PATH=\$r/usr/lib/$lib; export LD_LIBRARY_PATH PYTHONPATH," \
+  "$DIR/bin/exabgp" > "$DIR/bin/cri"
 chmod +x "$DIR/bin/cri"
 echo "$STAMP" > "$DIR/stamp"
 say "ready: $(ls "$DIR/bin" | tr '\n' ' ')"

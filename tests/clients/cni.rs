@@ -1,0 +1,41 @@
+//! What runtimes that use CNI have in common: folders of plugins, and configuration lists.
+
+use serde_json::{Value, json};
+
+use crate::hosts::TORTIE;
+use crate::site::{HOSTS, Site};
+
+/// Where the plugins are; containerd looks nowhere else.
+pub(crate) const PLUGINS: &str = "/opt/cni/bin";
+/// Where the configuration is.
+pub(crate) const CONFIG: &str = "/etc/cni/net.d/10-lab.conflist";
+/// The name of the network.
+pub(crate) const NETWORK: &str = "lab";
+
+/// The reference plugins and ours in one folder.
+pub(crate) fn install(site: &Site, host: usize) {
+    let bridge = Site::peer("cni/bridge");
+    let reference = bridge.strip_suffix("/bridge").unwrap();
+    site.sh(host, &format!("mkdir -p {PLUGINS}; ln -sf {reference}/* {PLUGINS}; for name in tortie-cni tortie-ipam; do ln -sf {TORTIE} {PLUGINS}/$name; done"));
+}
+
+/// Writes a configuration list of these plugins, as the only one.
+pub(crate) fn configure(site: &Site, host: usize, plugins: &Value) {
+    let list = json!({"cniVersion": "0.4.0", "name": NETWORK, "plugins": plugins});
+    site.write(host, CONFIG, &format!("{list:#}"));
+}
+
+/// The reference bridge with host-local, and routes between the hosts.
+pub(crate) fn reference(site: &Site) {
+    for host in HOSTS {
+        install(site, host);
+        let ipam = json!({"type": "host-local", "subnet": format!("10.9.{host}.0/24"), "routes": [{"dst": "0.0.0.0/0"}]});
+        configure(
+            site,
+            host,
+            &json!([{"type": "bridge", "bridge": "ref0", "isGateway": true, "ipam": ipam}]),
+        );
+        let other = 3 - host;
+        site.sh(host, &format!("ip route add 10.9.{other}.0/24 via 172.30.0.{other}"));
+    }
+}

@@ -1,0 +1,348 @@
+//! Two hosts with agents, BGP between them and one store, and on each the files that container engines want to own.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::process::{Child, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tortie_topology::Options;
+
+use crate::hosts::{Hosts, Plan, TORTIE, stderr, stdout, within};
+
+/// How long a thing may take that takes a second on a quiet machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// Which hosts there are.
+pub(crate) const HOSTS: [usize; 2] = [1, 2];
+/// Where every address of a container comes from.
+pub(crate) const POOL: &str = "10.244.0.0/16";
+/// A policy that is there while a test forbids something.
+const DENY: &str = "/calico/v1/policy/tier/default/policy/tests-deny";
+
+/// Folders where engines and plugins keep things, private to a host.
+const PRIVATE: &[&str] = &[
+    "/etc/cni",
+    "/etc/containers",
+    "/etc/docker",
+    "/opt/cni",
+    "/var/lib/cni",
+    "/var/lib/containerd",
+    "/var/lib/containers",
+    "/var/lib/docker",
+    "/var/lib/kurma",
+];
+
+/// A container that runs.
+#[derive(Debug, Clone)]
+pub(crate) struct Workload {
+    pub(crate) host: usize,
+    /// Its first process, as its host counts.
+    pub(crate) pid: u32,
+    pub(crate) addr: String,
+}
+
+/// The hosts.
+pub(crate) struct Site {
+    pub(crate) hosts: Hosts,
+    logs: tempfile::TempDir,
+}
+
+/// A program that runs beside a test; it is killed when this is dropped.
+pub(crate) struct Daemon {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = self.log();
+            let lines: Vec<&str> = log.lines().collect();
+            let last = lines.len().saturating_sub(25);
+            println!("the end of {}:\n{}", self.log.display(), lines[last..].join("\n"));
+        }
+        self.kill();
+    }
+}
+
+impl Daemon {
+    /// What it has printed.
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Ends it as a crash does, and takes its exit status: one that nobody took keeps its place in the table of processes.
+    pub(crate) fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Its exit status, when it has ended.
+    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().unwrap()
+    }
+
+    /// Asks it to end and waits until it has.
+    pub(crate) fn stop(&mut self) -> ExitStatus {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        let begin = Instant::now();
+        loop {
+            if let Some(status) = self.ended() {
+                return status;
+            }
+            assert!(begin.elapsed() < PATIENCE, "does not end:\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// The pools and hosts, and nothing else.
+fn data() -> BTreeMap<String, String> {
+    let name = POOL.replace('/', "-");
+    let mut data = BTreeMap::from([
+        ("/calico/v1/Ready".to_owned(), "true".to_owned()),
+        ("/calico/bgp/v1/global/as_num".to_owned(), "64512".to_owned()),
+        ("/calico/bgp/v1/global/node_mesh".to_owned(), r#"{"enabled":true}"#.to_owned()),
+        (format!("/calico/v1/ipam/v4/pool/{name}"), json!({ "cidr": POOL }).to_string()),
+    ]);
+    for host in HOSTS {
+        let at = format!("172.30.0.{host}");
+        data.insert(format!("/calico/bgp/v1/host/host{host}/ip_addr_v4"), at.clone());
+        data.insert(format!("/calico/bgp/v1/host/host{host}/network_v4"), "172.30.0.0/24".to_owned());
+        data.insert(format!("/calico/v1/host/host{host}/bird_ip"), at);
+    }
+    data
+}
+
+impl Site {
+    /// Two hosts with agents whose sessions are up; `flags` are words of the agents. `None` when that cannot be here or
+    /// one of `programs` is missing; in CI that is a failure.
+    pub(crate) fn up(programs: &[&str], flags: &str) -> Option<Self> {
+        let logs = tempfile::tempdir().unwrap();
+        let found = Options::tied(TORTIE.as_ref(), logs.path());
+        if let Some(missing) = programs.iter().find(|p| found.find(p).is_none()) {
+            assert!(std::env::var_os("CI").is_none(), "{missing} is missing; tests/tools/peers.sh brings it");
+            eprintln!("skipped: {missing} is missing; tests/tools/peers.sh brings it");
+            return None;
+        }
+        let hosts = Hosts::up(Plan {
+            hosts: HOSTS.len(),
+            data: Some(data()),
+            flags: HOSTS.iter().map(|host| (*host, flags.to_owned())).collect(),
+            binds: &["/sys/fs/cgroup:/sys/fs/cgroup"],
+            tmpfs: PRIVATE,
+            ..Plan::default()
+        })?;
+        let this = Self { hosts, logs };
+        this.hosts.until_sessions(1);
+        Some(this)
+    }
+
+    /// Output of a command on a host that has to succeed.
+    pub(crate) fn run(&self, host: usize, command: &[&str]) -> String {
+        self.try_run(host, command).unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    /// Output of a command on a host, or what it said when it failed.
+    pub(crate) fn try_run(&self, host: usize, command: &[&str]) -> Result<String, String> {
+        let limited = [&["timeout", "--signal=KILL", "90"], command].concat();
+        let output = self.hosts.lab.exec(&Hosts::node(host), &limited).unwrap();
+        if output.status.success() {
+            return Ok(stdout(&output).trim().to_owned());
+        }
+        let (out, err) = (stdout(&output), stderr(&output));
+        Err(format!("host{host}: {}: {}: {out}{err}", command.join(" "), output.status))
+    }
+
+    /// The same, as a line for a shell.
+    pub(crate) fn sh(&self, host: usize, line: &str) -> String {
+        self.run(host, &["sh", "-ec", line])
+    }
+
+    /// Runs a program beside the test.
+    pub(crate) fn daemon(&self, host: usize, command: &[&str]) -> Daemon {
+        let log = self.logs.path().join(format!("host{host}-{}", command[0].replace('/', "-")));
+        let out = std::fs::File::options().create(true).append(true).open(&log).unwrap();
+        let child = self.hosts.lab.spawn(&Hosts::node(host), command, |c| {
+            c.stdin(Stdio::null()).stdout(out.try_clone().unwrap()).stderr(out);
+        });
+        Daemon { child: child.unwrap(), log }
+    }
+
+    /// Writes a file on a host, and the folders above it.
+    pub(crate) fn write(&self, host: usize, path: &str, text: &str) {
+        let dir = path.rsplit_once('/').unwrap().0;
+        self.run(host, &["mkdir", "-p", dir]);
+        std::fs::write(self.hosts.holder_path(&Hosts::node(host), path), text).unwrap();
+    }
+
+    /// A folder that every host and this process see: where hosts have it, and where it is here.
+    pub(crate) fn shared(&self) -> (&'static str, PathBuf) {
+        ("/store", self.hosts.lab.lab_dir().join("store"))
+    }
+
+    /// A program of the unpacked ones, by its path on a host.
+    pub(crate) fn peer(name: &str) -> String {
+        let found = Options::tied(TORTIE.as_ref(), "/nowhere".as_ref()).find(name).unwrap();
+        found.canonicalize().unwrap_or(found).display().to_string()
+    }
+
+    /// What hosts need for the image that every container here has: busybox, in a tar. Gives its path on a host.
+    pub(crate) fn image(&self) -> String {
+        let (there, here) = self.shared();
+        let tree = here.join("image");
+        std::fs::create_dir_all(tree.join("bin")).unwrap();
+        for dir in ["etc", "proc", "sys", "dev", "tmp"] {
+            std::fs::create_dir_all(tree.join(dir)).unwrap();
+        }
+        // The unpacked program itself: its wrapper is a script.
+        let wrapper = PathBuf::from(Self::peer("busybox"));
+        let real = ["bin/busybox", "usr/bin/busybox"]
+            .map(|p| wrapper.ancestors().nth(2).unwrap().join("root").join(p));
+        let busybox = real.into_iter().find(|p| p.exists()).unwrap_or(wrapper);
+        std::fs::copy(busybox, tree.join("bin/busybox")).unwrap();
+        for applet in ["sh", "sleep", "ping", "ip", "true", "false", "cat", "nc", "httpd"] {
+            let link = tree.join("bin").join(applet);
+            if !link.exists() {
+                std::os::unix::fs::symlink("busybox", link).unwrap();
+            }
+        }
+        self.sh(1, &format!("tar -C {there}/image -cf {there}/image.tar ."));
+        format!("{there}/image.tar")
+    }
+
+    /// Runs a command in a container's network.
+    pub(crate) fn within(&self, workload: &Workload, command: &[&str]) -> Result<String, String> {
+        let pid = workload.pid.to_string();
+        self.try_run(workload.host, &[&["nsenter", "-n", "-t", &pid], command].concat())
+    }
+
+    /// Addresses of a container's interface, without what the kernel gives itself.
+    pub(crate) fn addresses(&self, workload: &Workload, interface: &str) -> BTreeSet<String> {
+        let text = self.within(workload, &["ip", "-j", "address", "show", "dev", interface]).unwrap();
+        let list: Value = serde_json::from_str(&text).unwrap();
+        let all = list[0]["addr_info"].as_array().unwrap().iter();
+        all.filter(|a| a["scope"] == "global").map(|a| a["local"].as_str().unwrap().to_owned()).collect()
+    }
+
+    /// One echo request.
+    pub(crate) fn pings(&self, from: &Workload, addr: &str) -> Result<(), String> {
+        self.within(from, &["ping", "-n", "-c", "1", "-W", "1", addr]).map(|_| ())
+    }
+
+    /// Each of the two answers the other: soon, or at once where it did before.
+    pub(crate) fn reach(&self, a: &Workload, b: &Workload) {
+        for (from, to) in [(a, b), (b, a)] {
+            within(PATIENCE, &format!("host{} reaches {}", from.host, to.addr), || {
+                self.pings(from, &to.addr).map_err(|e| e + &self.evidence())
+            });
+        }
+    }
+
+    /// While a policy denies `from` at `to`, nothing passes; without it, everything again.
+    pub(crate) fn policy_holds(&self, from: &Workload, to: &Workload) {
+        let rule = json!({"action": "deny", "src_net": format!("{}/32", from.addr)});
+        let policy = json!({
+            "order": 10, "selector": "all()", "inbound_rules": [rule, {"action": "allow"}],
+            "outbound_rules": [{"action": "allow"}],
+        });
+        self.hosts.put(DENY, &policy.to_string());
+        within(PATIENCE, "the policy is in force", || match self.pings(from, &to.addr) {
+            Err(_) => Ok(()),
+            Ok(()) => Err("packets pass".to_owned()),
+        });
+        for _ in 0..3 {
+            assert!(self.pings(from, &to.addr).is_err(), "the policy holds");
+        }
+        self.hosts.rm(DENY);
+        self.reach(from, to);
+    }
+
+    /// All keys of the store but those that agents write of themselves.
+    pub(crate) fn keys(&self) -> BTreeMap<String, Value> {
+        let output = self.hosts.store(&["export"]);
+        let all: BTreeMap<String, String> = serde_json::from_str(&stdout(&output)).unwrap();
+        let read = |(k, v): (String, String)| (k, serde_json::from_str(&v).unwrap_or(Value::String(v)));
+        all.into_iter().map(read).filter(|(k, _)| !k.contains("/tortie/v1/status/")).collect()
+    }
+
+    /// Keys with this in their name.
+    pub(crate) fn keys_with(&self, part: &str) -> Vec<String> {
+        self.keys().into_keys().filter(|k| k.contains(part)).collect()
+    }
+
+    /// Addresses that blocks give out.
+    pub(crate) fn given(&self) -> usize {
+        let keys = self.keys();
+        let blocks = keys.iter().filter(|(k, _)| k.contains("/ipam/v2/assignment/"));
+        let each =
+            blocks.map(|(_, b)| b["allocations"].as_array().unwrap().iter().filter(|a| !a.is_null()).count());
+        each.sum()
+    }
+
+    /// Waits until no endpoint, no handle and no address is held, and asks `tortie ipam check` on each host.
+    pub(crate) fn nothing_held(&self) {
+        within(PATIENCE, "endpoints and addresses are gone", || {
+            let endpoints = self.keys_with("/endpoint/");
+            let handles = self.keys_with("/ipam/v2/handle/");
+            let given = self.given();
+            if endpoints.is_empty() && handles.is_empty() && given == 0 {
+                return Ok(());
+            }
+            Err(format!("{endpoints:?} {handles:?}, {given} addresses"))
+        });
+        for host in HOSTS {
+            self.hosts_tortie(host, &["ipam", "check"]);
+        }
+    }
+
+    /// Runs `tortie` on a host, on its store; it has to succeed.
+    pub(crate) fn hosts_tortie(&self, host: usize, words: &[&str]) -> String {
+        let node = Hosts::node(host);
+        self.run(host, &[&[TORTIE, "--datastore", "sqlite:/store/store.db", "--node", &node], words].concat())
+    }
+
+    /// What containers and plugins could leave on a host: links, addresses, routes, rules, tables, namespaces, mounts and
+    /// files, one a line.
+    pub(crate) fn remains(&self, host: usize) -> BTreeSet<String> {
+        let line = "ip -br link | awk '{print \"link\", $1}'; \
+             ip -4 -o address | awk '{print \"address\", $2, $4}'; \
+             ip route show table all | sed 's/ linkdown//; s/^/route /' | grep -v 'table local'; \
+             ip -6 route | grep -v 'dev lo\\|fe80::/64\\|ff00::' | sed 's/ pref .*//; s/^/route /' || true; \
+             ip rule | sed 's/^/rule /'; ip neigh show proxy | sed 's/^/proxy /'; \
+             nft list ruleset | grep -E '^table|chain' | sed 's/^/nft /'; \
+             find /run/netns /var/run/docker/netns 2>/dev/null | sed 's/^/netns /' || true; \
+             grep nsfs /proc/self/mounts | awk '{print \"mount\", $2}' || true; \
+             find /var/lib/cni /run/tortie /var/lib/tortie /run/cni /etc/cni -type f 2>/dev/null | sed 's/^/file /' || true";
+        self.sh(host, line).lines().map(str::to_owned).collect()
+    }
+
+    /// Waits until each host is as it was.
+    pub(crate) fn as_before(&self, before: &[BTreeSet<String>], what: &str) {
+        for (host, before) in HOSTS.into_iter().zip(before) {
+            within(PATIENCE, what, || {
+                let now = self.remains(host);
+                if now == *before {
+                    return Ok(());
+                }
+                let new: Vec<_> = now.difference(before).collect();
+                let gone: Vec<_> = before.difference(&now).collect();
+                Err(format!("host{host}: new: {new:#?}, gone: {gone:#?}"))
+            });
+        }
+    }
+
+    /// What helps to see why something does not work.
+    pub(crate) fn evidence(&self) -> String {
+        let mut text = String::new();
+        for host in HOSTS {
+            let seen = self.sh(host, "ip -br link; ip route");
+            let log = self.hosts.log(host);
+            let lines: Vec<&str> = log.lines().collect();
+            let last = lines.len().saturating_sub(8);
+            text += &format!("\nhost{host}:\n{seen}\n{}", lines[last..].join("\n"));
+        }
+        text + "\n" + &serde_json::to_string(&self.keys_with("/endpoint/")).unwrap_or_default()
+    }
+}
