@@ -15,7 +15,9 @@ pub(crate) struct Libcni {
 
 impl Libcni {
     pub(crate) fn up(site: &Site) -> Self {
-        HOSTS.map(|host| cni::install(site, host));
+        for host in HOSTS {
+            cni::install(site, host);
+        }
         Self { running: Vec::new(), words: Vec::new() }
     }
 

@@ -15,7 +15,9 @@ pub(crate) trait Engine {
 pub(crate) fn reference(site: &Site, engine: &mut dyn Engine) {
     let pair = HOSTS.map(|host| engine.start(site, host, &format!("ref{host}")));
     site.reach(&pair[0], &pair[1]);
-    HOSTS.map(|host| engine.remove(site, host, &format!("ref{host}")));
+    for host in HOSTS {
+        engine.remove(site, host, &format!("ref{host}"));
+    }
 }
 
 /// Containers on both hosts: they reach each other, a policy between them holds, what they held is given back, and
@@ -38,7 +40,9 @@ pub(crate) fn life(site: &mut Site, engine: &mut dyn Engine, rounds: usize) {
     }
     site.hosts.until_sessions(1);
     site.reach(&first[0], &first[1]);
-    HOSTS.map(|host| engine.remove(site, host, "web0"));
+    for host in HOSTS {
+        engine.remove(site, host, "web0");
+    }
     site.nothing_held();
     let before = HOSTS.map(|host| site.remains(host));
     let keys = site.keys();
@@ -46,7 +50,9 @@ pub(crate) fn life(site: &mut Site, engine: &mut dyn Engine, rounds: usize) {
         let name = format!("web{round}");
         let pair = HOSTS.map(|host| engine.start(site, host, &name));
         site.reach(&pair[0], &pair[1]);
-        HOSTS.map(|host| engine.remove(site, host, &name));
+        for host in HOSTS {
+            engine.remove(site, host, &name);
+        }
     }
     site.nothing_held();
     site.as_before(&before, &format!("after {rounds} containers on each host"));
