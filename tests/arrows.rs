@@ -16,7 +16,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("serve", &["routing", "policy", "ipam", "model", "store"]),
     ("speaker", &["routing", "policy", "ipam", "model", "store"]),
     ("kernel", &["routing", "policy", "ipam", "model", "store"]),
-    ("plugins", &["routing", "policy", "ipam", "model", "store", "kernel"]),
+    ("plugins", &["serve", "routing", "policy", "ipam", "model", "store", "kernel"]),
     ("agent", &["serve", "speaker", "kernel", "plugins", "routing", "policy", "ipam", "model", "store"]),
     (
         "cli",
@@ -34,7 +34,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ("etcd_client", &["store"]),
     ("tortie_bgp", &["speaker", "agent", "cli"]),
     ("tortie_topology", &["cli"]),
-    ("axum", &["serve", "cli"]),
+    ("axum", &["serve", "cli", "plugins"]),
     ("clap", &["cli", "agent"]),
 ];
 

@@ -1,34 +1,26 @@
-//! The command line's end of the agent's unix socket.
+//! The command line's end of the agent's unix socket: [`crate::serve::client`], with failures that carry an exit code.
 
-use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
-use hyper::{Method, Request, StatusCode};
-use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::failure::{Exit, Failure};
-use crate::serve::api::ApiError;
+use crate::serve::client::{self, ClientError, ClientErrorKind};
 
-/// Longest wait for an answer of the agent.
-const TIMEOUT: Duration = Duration::from_secs(30);
+pub use crate::serve::client::escape;
 
 /// A caller of the API; one connection a call.
 #[derive(Debug, Clone)]
-pub struct Client {
-    socket: PathBuf,
-}
+pub struct Client(client::Client);
 
 impl Client {
     /// A client of the agent that listens at `socket`.
     #[must_use]
     pub fn new(socket: &Path) -> Self {
-        Self { socket: socket.to_owned() }
+        Self(client::Client::new(socket))
     }
 
     /// Asks for `path`.
@@ -36,7 +28,7 @@ impl Client {
     /// # Errors
     /// When the agent cannot be reached or answers with an error.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
-        self.call(Method::GET, path, Bytes::new(), TIMEOUT).await
+        Ok(self.0.get(path).await?)
     }
 
     /// Sends `body` as JSON to `path`.
@@ -44,7 +36,7 @@ impl Client {
     /// # Errors
     /// When the agent cannot be reached or answers with an error.
     pub async fn post<B: Serialize, T: DeserializeOwned>(&self, path: &str, body: &B) -> Result<T, Failure> {
-        self.post_and_wait(path, body, Duration::ZERO).await
+        Ok(self.0.post(path, body).await?)
     }
 
     /// The same, for what takes the agent so long on purpose.
@@ -57,39 +49,7 @@ impl Client {
         body: &B,
         takes: Duration,
     ) -> Result<T, Failure> {
-        let body = serde_json::to_vec(body).map_err(|e| Failure::usage(e.to_string()))?;
-        self.call(Method::POST, path, Bytes::from(body), TIMEOUT + takes).await
-    }
-
-    async fn call<T: DeserializeOwned>(
-        &self,
-        method: Method,
-        path: &str,
-        body: Bytes,
-        patience: Duration,
-    ) -> Result<T, Failure> {
-        let (status, bytes) =
-            tokio::time::timeout(patience, self.exchange(method, path, body)).await.map_err(|_| {
-                Failure::new(
-                    Exit::TimedOut,
-                    "timeout",
-                    format!(
-                        "the agent at {} did not answer within {} s",
-                        self.socket.display(),
-                        patience.as_secs()
-                    ),
-                )
-            })??;
-        if status.is_success() {
-            return serde_json::from_slice(&bytes).map_err(|error| {
-                Failure::new(
-                    Exit::Unreachable,
-                    "version-skew",
-                    format!("the agent's answer cannot be read ({error}): is it another version? see `tortie version`"),
-                )
-            });
-        }
-        Err(refused(status, &bytes))
+        Ok(self.0.post_and_wait(path, body, takes).await?)
     }
 
     /// Asks for `path` and gives the answer while it comes: the value of this header, and the body.
@@ -97,108 +57,20 @@ impl Client {
     /// # Errors
     /// When the agent cannot be reached or answers with an error.
     pub async fn stream(&self, path: &str, header: &str) -> Result<(Option<String>, Incoming), Failure> {
-        let (response, driver) = self.request(Method::GET, path, Bytes::new()).await?;
-        if !response.status().is_success() {
-            let status = response.status();
-            let bytes = response.into_body().collect().await.map_err(|e| self.broken(&e))?.to_bytes();
-            driver.abort();
-            return Err(refused(status, &bytes));
-        }
-        let value = response.headers().get(header).and_then(|v| v.to_str().ok()).map(str::to_owned);
-        Ok((value, response.into_body()))
-    }
-
-    async fn exchange(
-        &self,
-        method: Method,
-        path: &str,
-        body: Bytes,
-    ) -> Result<(StatusCode, Bytes), Failure> {
-        let (response, driver) = self.request(method, path, body).await?;
-        let status = response.status();
-        let bytes = response.into_body().collect().await.map_err(|e| self.broken(&e))?.to_bytes();
-        driver.abort();
-        Ok((status, bytes))
-    }
-
-    async fn request(
-        &self,
-        method: Method,
-        path: &str,
-        body: Bytes,
-    ) -> Result<(hyper::Response<Incoming>, tokio::task::JoinHandle<hyper::Result<()>>), Failure> {
-        let stream =
-            tokio::net::UnixStream::connect(&self.socket).await.map_err(|e| self.connect_failure(&e))?;
-        let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| self.broken(&e))?;
-        let driver = tokio::spawn(connection);
-        let request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header("host", "localhost")
-            .body(Full::new(body))
-            .map_err(|e| Failure::usage(format!("`{path}` cannot be asked for: {e}")))?;
-        let response = sender.send_request(request).await.map_err(|e| self.broken(&e))?;
-        Ok((response, driver))
-    }
-
-    fn connect_failure(&self, error: &std::io::Error) -> Failure {
-        let socket = self.socket.display();
-        match error.kind() {
-            ErrorKind::PermissionDenied => Failure::new(
-                Exit::Permission,
-                "denied",
-                format!("no permission for {socket}: join the group tortie (it may read) or use sudo"),
-            ),
-            ErrorKind::NotFound => Failure::new(
-                Exit::Unreachable,
-                "no-agent",
-                format!(
-                    "no agent here: {socket} does not exist. Start it (systemctl start tortie), or name its --socket"
-                ),
-            ),
-            _ => Failure::new(
-                Exit::Unreachable,
-                "no-agent",
-                format!("the agent does not answer at {socket} ({error}). See: systemctl status tortie"),
-            ),
-        }
-    }
-
-    fn broken(&self, error: &dyn std::error::Error) -> Failure {
-        Failure::new(
-            Exit::Unreachable,
-            "broken",
-            format!("the connection to the agent at {} broke: {error}", self.socket.display()),
-        )
+        Ok(self.0.stream(path, header).await?)
     }
 }
 
-/// An answer that is an error.
-fn refused(status: StatusCode, bytes: &[u8]) -> Failure {
-    let error = serde_json::from_slice::<ApiError>(bytes).unwrap_or_else(|_| ApiError {
-        code: "unknown".to_owned(),
-        text: String::from_utf8_lossy(bytes).into_owned(),
-    });
-    let exit = match status {
-        StatusCode::FORBIDDEN => Exit::Permission,
-        StatusCode::NOT_FOUND => Exit::No,
-        StatusCode::BAD_REQUEST => Exit::Usage,
-        _ => Exit::Partial,
-    };
-    Failure::new(exit, &error.code, error.text)
-}
-
-/// Escapes a text for a query or path of the API.
-#[must_use]
-pub fn escape(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-_.~:".contains(&byte) {
-            out.push(char::from(byte));
-        } else {
-            out.push_str(&format!("%{byte:02X}"));
-        }
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Self {
+        let exit = match error.kind {
+            ClientErrorKind::Absent | ClientErrorKind::Broken => Exit::Unreachable,
+            ClientErrorKind::Denied => Exit::Permission,
+            ClientErrorKind::TimedOut => Exit::TimedOut,
+            ClientErrorKind::Invalid => Exit::Usage,
+            ClientErrorKind::NotFound => Exit::No,
+            ClientErrorKind::Refused => Exit::Partial,
+        };
+        Self::new(exit, &error.code, error.text)
     }
-    out
 }

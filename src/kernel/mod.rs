@@ -35,6 +35,7 @@ mod off;
 mod plan;
 #[cfg(test)]
 mod plan_tests;
+pub mod plumb;
 mod resolve;
 mod route;
 mod state;

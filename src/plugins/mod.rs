@@ -11,6 +11,7 @@
 //!                    -> anything else              the command line
 //! ```
 
+pub mod attach;
 pub mod cni;
 
 use std::ffi::OsStr;

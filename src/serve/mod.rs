@@ -9,6 +9,7 @@
 //! ```
 
 pub mod api;
+pub mod client;
 mod http;
 pub mod policy;
 

@@ -57,13 +57,23 @@ use self::claims::Claims;
 pub(in crate::kernel) use self::driver::{Driver, neighbours};
 pub(in crate::kernel) use self::heard::Reading;
 use self::known::Known;
-pub(in crate::kernel) use self::neighbour::Neighbour;
+pub(in crate::kernel) use self::neighbour::{Neighbour, encode_put as put_neighbour};
 pub use self::view::EndpointView;
 use super::api::EndpointCondition;
 use crate::policy::{EndpointPolicy, Globals, WorkloadPolicy};
 
 /// What workloads send to instead of a router's address.
-pub(in crate::kernel) const GATEWAY: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
+pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
+
+/// Sets the sysctls of a workload's interface before it carries anything; the agent finds them right later.
+pub(in crate::kernel) fn ready_interface(name: &str) -> Result<(), String> {
+    sysctl::apply(name, true)
+}
+
+/// How many sysctls of a workload's interface are not as they should be.
+pub(in crate::kernel) fn wrong_sysctls(name: &str) -> usize {
+    sysctl::wrong(name, true)
+}
 
 /// The name of an interface.
 type Name = Arc<str>;

@@ -30,7 +30,7 @@ pub(in crate::kernel) struct Neighbour {
 }
 
 /// Writes the request that makes a permanent neighbour, in place of whatever is known of the address.
-pub(super) fn encode_put(
+pub(in crate::kernel) fn encode_put(
     buf: &mut Vec<u8>,
     flags: u16,
     seq: u32,

@@ -102,6 +102,17 @@ pub(in crate::kernel) fn rules(
     Ok(found)
 }
 
+/// The names of all tables of family `inet`.
+///
+/// # Errors
+/// When the socket fails, or the kernel shows none.
+pub(in crate::kernel) fn tables(socket: &mut Socket) -> io::Result<Vec<String>> {
+    let mut all = Vec::new();
+    let read = ask(socket, NFT_MSG_GETTABLE, NLM_F_DUMP, |_| (), |_, name| all.push(name.to_owned()))?;
+    read.map_err(|refusal| refused(&refusal))?;
+    Ok(all)
+}
+
 /// What one reading gave.
 enum Read {
     Whole(Option<Found>),

@@ -2,6 +2,8 @@
 //!
 //! Registers are of four octets; every match begins again at the first one.
 
+use std::net::IpAddr;
+
 use tortie_config::Cidr;
 use tortie_config::resource::PortRange;
 
@@ -245,6 +247,7 @@ impl Encoded {
             }
             Statement::Masquerade => self.expr("masq", |_| ()),
             Statement::DestinationNat { v4, key, map } => self.nat(NAT_DST, *v4, key, map),
+            Statement::DestinationNatTo { addr, port } => self.nat_to(*addr, *port),
             Statement::SourceNat { v4, key, map } => self.nat(NAT_SRC, *v4, key, map),
         }
     }
@@ -424,6 +427,24 @@ impl Encoded {
                 None => w.attr_be32(5, LOG_NOTICE),
                 Some(group) => w.attr_be16(1, group).attr_be32(3, LOG_SNAPLEN),
             };
+        });
+    }
+
+    /// This address and port as the new destination.
+    fn nat_to(&mut self, addr: IpAddr, port: u16) {
+        // The registers behind an address of either family.
+        const PORT_REG: u32 = REG + 4;
+        let load = |this: &mut Self, register, value: &[u8]| {
+            this.expr("immediate", |w| {
+                w.attr_be32(1, register);
+                data(w, 2, value);
+            });
+        };
+        load(self, REG, Key::default().addr(addr).as_bytes());
+        load(self, PORT_REG, &port.to_be_bytes());
+        let family = if addr.is_ipv4() { NFPROTO_IPV4 } else { NFPROTO_IPV6 };
+        self.expr("nat", |w| {
+            w.attr_be32(1, NAT_DST).attr_be32(2, u32::from(family)).attr_be32(3, REG).attr_be32(5, PORT_REG);
         });
     }
 

@@ -250,6 +250,13 @@ impl<'a> Walk<'a> {
                 None => None,
                 other => panic!("{map} gives {other:?}"),
             },
+            Statement::DestinationNatTo { addr, port } => {
+                self.outcome.packet.dst = *addr;
+                if let Some((_, to)) = &mut self.outcome.packet.ports {
+                    *to = *port;
+                }
+                Some(End::Accept)
+            }
             Statement::SourceNat { key, map, .. } => match self.look_up(key, map).cloned() {
                 Some(SetValue::Addr(to)) => {
                     self.outcome.source = Some(Ok(to));

@@ -224,6 +224,11 @@ pub(in crate::kernel) enum Statement {
         key: Vec<Field>,
         map: Name,
     },
+    /// This destination, address and port, instead. Stands behind a match of its family and of a protocol with ports.
+    DestinationNatTo {
+        addr: IpAddr,
+        port: u16,
+    },
     /// A new source from a map, if it has one for the key.
     SourceNat {
         v4: bool,

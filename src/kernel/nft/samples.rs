@@ -264,6 +264,15 @@ pub(super) fn everything() -> Table {
     let key = vec![Field::Addr(Side::Dst)];
     let pair = || vec![Field::Addr(Side::Src), Field::Addr(Side::Dst)];
     let (mut dnat, mut snat) = (Vec::new(), vec![statement(Statement::Masquerade)]);
+    for addr in ["10.65.0.2", "2001:db8::2"] {
+        let addr: IpAddr = addr.parse().unwrap();
+        let matches = vec![
+            Match::Family { v4: addr.is_ipv4() },
+            Match::Protocol { not: false, number: 6 },
+            Match::Port { side: Side::Dst, not: false, ranges: vec![PortRange::new(8080, 8080).unwrap()] },
+        ];
+        dnat.push(Rule { matches, ..statement(Statement::DestinationNatTo { addr, port: 80 }) });
+    }
     for v4 in [true, false] {
         let map = |base: &str| Name::from(format!("{base}-{}", if v4 { 4 } else { 6 }));
         let matches = vec![Match::Family { v4 }];

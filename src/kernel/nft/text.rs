@@ -193,6 +193,9 @@ fn statement(statement: &Statement, v4: bool) -> Option<String> {
         Statement::DestinationNat { v4, key, map } => {
             format!("dnat {} to {} map @{map}", family(*v4), fields(key, *v4))
         }
+        Statement::DestinationNatTo { addr, port } => {
+            format!("dnat {} to {}", family(addr.is_ipv4()), std::net::SocketAddr::new(*addr, *port))
+        }
         Statement::SourceNat { v4, key, map } => {
             format!("snat {} to {} map @{map}", family(*v4), fields(key, *v4))
         }

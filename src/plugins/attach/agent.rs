@@ -1,0 +1,146 @@
+//! The agent's word that an endpoint is in force.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use tortie_config::key::{EndpointKey, Key};
+
+use super::AttachError;
+use crate::serve::api::{Applied, AppliedRequest};
+use crate::serve::client::{Client, ClientErrorKind};
+use crate::store::Revision;
+
+/// How often a socket that nobody listens at is tried again.
+const AGAIN: Duration = Duration::from_millis(50);
+/// How long a removal waits for the agent.
+const DEPARTURE: Duration = Duration::from_secs(1);
+
+/// What to do when no agent listens (`agentAbsent`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum AgentAbsent {
+    /// Wait as long as the caller may.
+    Wait,
+    /// Wait ten seconds, then fail.
+    #[default]
+    Error,
+    /// Go on without: the agent finds the endpoint when it starts.
+    Continue,
+}
+
+impl std::str::FromStr for AgentAbsent {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "wait" => Ok(Self::Wait),
+            "error" => Ok(Self::Error),
+            "continue" => Ok(Self::Continue),
+            _ => Err(format!("agentAbsent `{text}`: write wait, error or continue")),
+        }
+    }
+}
+
+/// The agent of this host, and how long it is waited for.
+#[derive(Debug, Clone)]
+pub struct Agent {
+    /// Its unix socket.
+    pub socket: PathBuf,
+    /// What to do without it.
+    pub absent: AgentAbsent,
+    /// How long it may take to put an endpoint in force.
+    pub patience: Duration,
+    /// How long a missing agent is waited for with [`AgentAbsent::Error`].
+    pub missing: Duration,
+    /// When the whole call has to be over, with [`AgentAbsent::Wait`].
+    pub deadline: Option<Instant>,
+}
+
+impl Agent {
+    /// With the defaults: ten seconds for a missing agent, and ten for one that is there.
+    #[must_use]
+    pub fn new(socket: PathBuf, absent: AgentAbsent) -> Self {
+        let ten = Duration::from_secs(10);
+        Self { socket, absent, patience: ten, missing: ten, deadline: None }
+    }
+}
+
+/// Waits until the endpoint is in force at this revision. Gives what somebody may wonder about, such as that there is
+/// no agent and [`AgentAbsent::Continue`] lets that pass.
+///
+/// # Errors
+/// [`AttachError::AgentAbsent`], [`AttachError::Late`], [`AttachError::NotReady`] when the agent is frozen,
+/// [`AttachError::Failed`] with its reason.
+pub async fn applied(
+    agent: &Agent,
+    key: &EndpointKey,
+    revision: Revision,
+) -> Result<Option<String>, AttachError> {
+    let key = Key::Endpoint(key.clone()).to_string();
+    let begin = Instant::now();
+    let give_up = match agent.absent {
+        AgentAbsent::Continue => Some(begin),
+        AgentAbsent::Error => Some(begin + agent.missing),
+        AgentAbsent::Wait => agent.deadline,
+    };
+    let client = Client::new(&agent.socket);
+    loop {
+        let left = agent
+            .deadline
+            .map_or(agent.patience, |at| agent.patience.min(at.saturating_duration_since(Instant::now())));
+        match ask(&client, &key, revision, left).await {
+            Ok(answer) => return verdict(agent, &answer).map(|()| None),
+            Err(error) if error.kind == ClientErrorKind::Absent || error.kind == ClientErrorKind::Broken => {
+                if agent.absent == AgentAbsent::Continue {
+                    return Ok(Some(format!("{error}; gone on without it, as agentAbsent says")));
+                }
+                if give_up.is_some_and(|at| Instant::now() + AGAIN > at) {
+                    return Err(AttachError::AgentAbsent(format!(
+                        "{error}; waited {} s for it",
+                        begin.elapsed().as_secs()
+                    )));
+                }
+                tokio::time::sleep(AGAIN).await;
+            }
+            Err(error) if error.kind == ClientErrorKind::TimedOut => {
+                return Err(AttachError::Late(error.text));
+            }
+            Err(error) => return Err(AttachError::AgentAbsent(error.text)),
+        }
+    }
+}
+
+/// Waits until the agent has seen that the endpoint is gone, at most a second; an agent that is not there needs not.
+pub async fn departed(agent: &Agent, key: &EndpointKey, revision: Revision) {
+    let key = Key::Endpoint(key.clone()).to_string();
+    let left =
+        agent.deadline.map_or(DEPARTURE, |at| DEPARTURE.min(at.saturating_duration_since(Instant::now())));
+    let _ = ask(&Client::new(&agent.socket), &key, revision, left).await;
+}
+
+async fn ask(
+    client: &Client,
+    key: &str,
+    revision: Revision,
+    wait: Duration,
+) -> Result<Applied, crate::serve::client::ClientError> {
+    let wait_millis = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+    let request = AppliedRequest { key: key.to_owned(), revision, wait_millis };
+    // The agent answers `timeout` by itself; the call is given up soon after.
+    client.post_within("/v1/applied", &request, wait + Duration::from_millis(500)).await
+}
+
+fn verdict(agent: &Agent, answer: &Applied) -> Result<(), AttachError> {
+    let reason = || answer.reason.clone().unwrap_or_else(|| "it gives no reason".to_owned());
+    match answer.result.as_str() {
+        "applied" => Ok(()),
+        "frozen" => Err(AttachError::NotReady(reason())),
+        "timeout" => Err(AttachError::Late(format!(
+            "the agent at {} has not put the endpoint in force within {} s (it is at revision {}): try again later, \
+             and see `tortie status`",
+            agent.socket.display(),
+            agent.patience.as_secs(),
+            answer.revision
+        ))),
+        _ => Err(AttachError::Failed(reason())),
+    }
+}

@@ -1,0 +1,177 @@
+//! Whether an interface and its endpoint still are as they should be.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use tortie_config::Cidr;
+use tortie_config::key::Key;
+use tortie_config::resource::WorkloadEndpoint;
+
+use super::{AttachError, Link, Wanted};
+use crate::kernel::plumb::{self, GATEWAY, Namespace, PlumbError};
+use crate::store::Store;
+
+/// Something that is not as it should be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Difference {
+    /// What, such as `route 169.254.1.1/32 in the container`.
+    pub what: String,
+    /// What should be.
+    pub wanted: String,
+    /// What is; empty: it is not there.
+    pub found: String,
+}
+
+impl std::fmt::Display for Difference {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let found = if self.found.is_empty() { "missing" } else { &self.found };
+        write!(f, "{}: should be {}, is {found}", self.what, self.wanted)
+    }
+}
+
+/// Compares what is there with what should be: the container's interface, the host's, the endpoint, limits. What a
+/// later plugin may have changed (MAC address and MTU, when nothing is said about them) is not looked at.
+///
+/// # Errors
+/// When it cannot be looked at. A namespace or an interface that is gone is a difference.
+pub async fn check(store: &dyn Store, wanted: &Wanted) -> Result<Vec<Difference>, AttachError> {
+    let mut found = endpoint(store, wanted).await?;
+    let asked = wanted.clone();
+    found.extend(super::blocking(move || links(&asked)).await??);
+    Ok(found)
+}
+
+struct Differences(Vec<Difference>);
+
+impl Differences {
+    fn compare(&mut self, what: &str, wanted: impl ToString, found: Option<String>) {
+        let wanted = wanted.to_string();
+        if found.as_ref() != Some(&wanted) {
+            self.0.push(Difference { what: what.to_owned(), wanted, found: found.unwrap_or_default() });
+        }
+    }
+}
+
+async fn endpoint(store: &dyn Store, wanted: &Wanted) -> Result<Vec<Difference>, AttachError> {
+    let key = Key::Endpoint(wanted.key.clone()).to_string();
+    let mut all = Differences(Vec::new());
+    let Some(found) = store.get(&key).await? else {
+        all.compare(&key, "an endpoint", None);
+        return Ok(all.0);
+    };
+    let endpoint = WorkloadEndpoint::parse(&found.value)
+        .map_err(|error| AttachError::Unreadable { key: key.clone(), why: error.to_string() })?;
+    let of = |field: &str| format!("{key}: {field}");
+    all.compare(&of("name"), &wanted.host_ifname, Some(endpoint.name.to_string()));
+    let list = |v4: bool| {
+        let nets = wanted.addrs.iter().filter(|a| a.is_ipv4() == v4).map(|a| Cidr::host(*a));
+        text(nets)
+    };
+    all.compare(&of("ipv4_nets"), list(true), Some(text(endpoint.ipv4_nets.iter().copied())));
+    all.compare(&of("ipv6_nets"), list(false), Some(text(endpoint.ipv6_nets.iter().copied())));
+    if !endpoint.active {
+        all.compare(&of("state"), "active", Some("inactive".to_owned()));
+    }
+    if let Some(instance) = &wanted.instance {
+        all.compare(&of("active_instance_id"), instance, endpoint.active_instance_id.clone());
+    }
+    // Others may have added profiles.
+    if let Some(profile) = wanted.profile.name()
+        && !endpoint.profile_ids.iter().any(|id| id == profile)
+    {
+        all.compare(&of("profile_ids"), profile, Some(endpoint.profile_ids.join(", ")));
+    }
+    Ok(all.0)
+}
+
+fn text(nets: impl Iterator<Item = Cidr>) -> String {
+    let mut all: Vec<Cidr> = nets.collect();
+    all.sort_unstable();
+    all.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+fn links(wanted: &Wanted) -> Result<Vec<Difference>, PlumbError> {
+    let mut all = Differences(Vec::new());
+    let host = &wanted.host_ifname;
+    let on_host = |what: &str| format!("{host} on this host: {what}");
+    let mut router = None;
+    match plumb::look_outside(host, &wanted.addrs)? {
+        None => all.compare(&format!("{host} on this host"), "an interface", None),
+        Some(outside) => {
+            router = outside.link_local;
+            if !outside.up {
+                all.compare(&on_host("state"), "up", Some("down".to_owned()));
+            }
+            for addr in &outside.astray {
+                all.compare(&on_host(&format!("route to {addr}")), "there", None);
+            }
+            if outside.wrong_sysctls > 0 {
+                let found = format!("{} of them otherwise", outside.wrong_sysctls);
+                all.compare(&on_host("sysctls"), "as workloads' interfaces have them", Some(found));
+            }
+            if router.is_none() && wanted.addrs.iter().any(IpAddr::is_ipv6) {
+                all.compare(&on_host("link-local address"), "the containers' IPv6 router", None);
+            }
+        }
+    }
+    if let Link::Existing { inside: None, .. } = wanted.link {
+        return Ok(all.0);
+    }
+    let namespace = match Namespace::open(&wanted.netns) {
+        Ok(namespace) => namespace,
+        Err(error @ (PlumbError::NoNamespace(_) | PlumbError::NotNamespace { .. })) => {
+            let path = wanted.netns.display().to_string();
+            all.compare(&path, "the container's network namespace", Some(error.to_string()));
+            return Ok(all.0);
+        }
+        Err(error) => return Err(error),
+    };
+    let name = &wanted.ifname;
+    let Some(inside) = plumb::look_inside(&namespace, name)? else {
+        all.compare(&format!("{name} in the container"), "an interface", None);
+        return Ok(all.0);
+    };
+    let within = |what: &str| format!("{name} in the container: {what}");
+    if !inside.up {
+        all.compare(&within("state"), "up", Some("down".to_owned()));
+    }
+    if let Some(mac) = wanted.mac {
+        all.compare(&within("MAC address"), mac, inside.mac.map(|mac| mac.to_string()));
+    }
+    if let Some(mtu) = wanted.mtu {
+        all.compare(&within("MTU"), mtu, Some(inside.mtu.to_string()));
+    }
+    for addr in &wanted.addrs {
+        if !inside.addrs.iter().any(|(found, _)| found == addr) {
+            all.compare(&within(&format!("address {addr}")), "there", None);
+        }
+    }
+    let everywhere = [Cidr::v4(Ipv4Addr::UNSPECIFIED, 0), Cidr::v6(Ipv6Addr::UNSPECIFIED, 0)];
+    for prefix in wanted.routes.as_deref().unwrap_or(&everywhere) {
+        if !wanted.addrs.iter().any(|addr| addr.is_ipv4() == prefix.is_v4()) {
+            continue;
+        }
+        let gateway = if prefix.is_v4() { Some(IpAddr::V4(GATEWAY)) } else { router.map(IpAddr::V6) };
+        if !inside.routes.iter().any(|(to, via)| to == prefix && *via == gateway) {
+            let via = gateway.map(|gateway| format!("via {gateway}")).unwrap_or_default();
+            all.compare(&within(&format!("route to {prefix}")), via, None);
+        }
+    }
+    let (to, from) = plumb::shaped(host)?;
+    let octets = |rate: Option<plumb::Rate>| rate.map(|rate| (rate.bits / 8).to_string());
+    for (what, wanted, found) in
+        [("ingress limit", wanted.bandwidth.ingress, to), ("egress limit", wanted.bandwidth.egress, from)]
+    {
+        // Where the kernel has no ifb, the egress limit is elsewhere.
+        if let (Some(wanted), Some(found)) = (octets(wanted), found) {
+            all.compare(&on_host(what), wanted, Some(found.to_string()));
+        } else if let (Some(wanted), None, "ingress limit") = (octets(wanted), found, what) {
+            all.compare(&on_host(what), wanted, None);
+        }
+    }
+    if !wanted.ports.is_empty()
+        && !plumb::mapped_tables(&wanted.ports_table)?.iter().any(|table| *table == wanted.ports_table)
+    {
+        all.compare(&format!("table inet {}", wanted.ports_table), "the port mappings", None);
+    }
+    Ok(all.0)
+}

@@ -1,0 +1,219 @@
+//! Names of interfaces, and the order in which they are made and taken back.
+
+use std::net::IpAddr;
+
+use tortie_config::key::EndpointKey;
+use tortie_config::resource::{InterfaceName, MacAddr, ValueError};
+
+use super::{AttachError, Leaving, Link, Wanted};
+use crate::kernel::plumb::{
+    self, Adopted, GATEWAY, HOST_MAC, HostSide, HostSpec, InsideSpec, MIN_MTU_V6, Namespace, PlumbError,
+    Stripped, VethSpec,
+};
+
+/// Longest text that the kernel keeps with an interface.
+const ALIAS_MAX: usize = 255;
+
+/// The name of a host interface: the prefix, then 11 characters: the first ones of an id in hexadecimal digits (32 or more,
+/// dashes do not count), else those of a hash of the text.
+///
+/// # Errors
+/// When the prefix leaves no room for 11 characters, or is no part of an interface name.
+pub fn host_interface(prefix: &str, id: &str) -> Result<InterfaceName, String> {
+    if prefix.is_empty() || prefix.len() > 4 || !prefix.bytes().all(|b| b.is_ascii_alphanumeric()) {
+        return Err(format!("interface prefix `{prefix}`: write 1 to 4 letters and digits, such as cali"));
+    }
+    let digits: String = id.chars().filter(|c| *c != '-').collect();
+    let tail = if digits.len() >= 32 && digits.bytes().all(|b| b.is_ascii_hexdigit()) {
+        digits.get(..11).unwrap_or_default().to_owned()
+    } else {
+        format!("{:016x}", plumb::hash(id)).get(..11).unwrap_or_default().to_owned()
+    };
+    format!("{prefix}{tail}").parse().map_err(|error: ValueError| error.to_string())
+}
+
+/// What is written to the interface of an endpoint, and tells whose it is (`ip link` shows it).
+#[must_use]
+pub fn alias(key: &EndpointKey) -> String {
+    let text = match key {
+        EndpointKey::Workload { orchestrator, workload, endpoint, .. } => {
+            format!("tortie {orchestrator}/{workload}/{endpoint}")
+        }
+        EndpointKey::Host { endpoint, .. } => format!("tortie {endpoint}"),
+    };
+    text.get(..text.floor_char_boundary(ALIAS_MAX)).unwrap_or_default().to_owned()
+}
+
+/// What makes no sense is said before anything is changed.
+pub(super) fn sane(wanted: &Wanted) -> Result<(), AttachError> {
+    let refuse = |text: String| Err(AttachError::Invalid(text));
+    if !matches!(wanted.key, EndpointKey::Workload { .. }) {
+        return refuse("a container's endpoint is a workload's".to_owned());
+    }
+    if wanted.addrs.is_empty() {
+        return refuse(format!("{} gets no address", wanted.ifname));
+    }
+    if let Some(mtu) = wanted.mtu
+        && !(68..=65535).contains(&mtu)
+    {
+        return refuse(format!("MTU {mtu}: write 68 to 65535"));
+    }
+    if let Some(mtu) = wanted.mtu
+        && mtu < MIN_MTU_V6
+        && wanted.addrs.iter().any(IpAddr::is_ipv6)
+    {
+        return Err(PlumbError::SmallMtu(mtu).into());
+    }
+    Ok(())
+}
+
+/// What was made, and how it is taken back.
+#[derive(Debug)]
+pub(super) struct Made {
+    pub(super) host: HostSide,
+    pub(super) mac: Option<MacAddr>,
+    pub(super) gateways: Vec<IpAddr>,
+    pub(super) notes: Vec<String>,
+    steps: Steps,
+}
+
+impl Made {
+    /// Takes everything back.
+    pub(super) fn undo(self) {
+        self.steps.undo();
+    }
+}
+
+/// What was done, first things first.
+#[derive(Debug, Default)]
+struct Steps(Vec<Step>);
+
+#[derive(Debug)]
+enum Step {
+    Pair(InterfaceName),
+    Adopted(Adopted),
+    Inside(Stripped),
+    Limited(InterfaceName),
+    Ports(String),
+}
+
+impl Steps {
+    fn undo(self) {
+        for step in self.0.into_iter().rev() {
+            // What cannot be undone is found by the next try and by `ipam check`; the first error is what counts.
+            let _ = match step {
+                Step::Pair(name) => plumb::remove_link(&name).map(drop),
+                Step::Adopted(adopted) => plumb::give_back(&adopted),
+                Step::Inside(stripped) => stripped.undo(),
+                Step::Limited(name) => plumb::unlimit(&name),
+                Step::Ports(table) => plumb::unmap_ports(&table),
+            };
+        }
+    }
+}
+
+/// Makes everything that is not the store's.
+pub(super) fn make(wanted: &Wanted) -> Result<Made, PlumbError> {
+    let mut steps = Steps::default();
+    match make_with(wanted, &mut steps) {
+        Ok((host, mac, gateways, notes)) => Ok(Made { host, mac, gateways, notes, steps }),
+        Err(error) => {
+            steps.undo();
+            Err(error)
+        }
+    }
+}
+
+type Parts = (HostSide, Option<MacAddr>, Vec<IpAddr>, Vec<String>);
+
+fn make_with(wanted: &Wanted, steps: &mut Steps) -> Result<Parts, PlumbError> {
+    let namespace = Namespace::open(&wanted.netns)?;
+    let alias = alias(&wanted.key);
+    let host = &wanted.host_ifname;
+    let mut notes = Vec::new();
+    let found = match &wanted.link {
+        Link::Veth => {
+            if plumb::alias_of(host)?.is_some_and(|found| found == alias) {
+                if plumb::look_inside(&namespace, &wanted.ifname)?.is_some() {
+                    return Err(PlumbError::Exists {
+                        name: wanted.ifname.to_string(),
+                        place: "in the container",
+                    });
+                }
+                plumb::remove_link(host)?;
+                notes.push(format!("{host} was left over from an earlier try and was replaced"));
+            }
+            plumb::create_veth(&VethSpec {
+                host,
+                host_mac: Some(HOST_MAC),
+                peer: &wanted.ifname,
+                peer_mac: wanted.mac,
+                namespace: Some(&namespace),
+                mtu: wanted.mtu,
+                alias: &alias,
+            })?;
+            steps.0.push(Step::Pair(host.clone()));
+            Some(&wanted.ifname)
+        }
+        Link::Existing { host: now, inside } => {
+            steps.0.push(Step::Adopted(plumb::adopt(now, host, &alias)?));
+            inside.as_ref()
+        }
+    };
+    let side = plumb::host_side(&HostSpec { name: host, addrs: &wanted.addrs, mtu: wanted.mtu })?;
+    let mac = match found {
+        None => wanted.mac,
+        Some(found) => {
+            let spec = InsideSpec {
+                found,
+                name: &wanted.ifname,
+                mac: wanted.mac,
+                mtu: wanted.mtu,
+                addrs: &wanted.addrs,
+                host_mac: side.mac,
+                link_local: side.link_local,
+                routes: wanted.routes.as_deref(),
+            };
+            let (mac, stripped) = plumb::inside(&namespace, &spec)?;
+            // With a pair of our own the interface goes as a whole.
+            if matches!(wanted.link, Link::Existing { .. }) {
+                steps.0.push(Step::Inside(stripped));
+            }
+            Some(mac)
+        }
+    };
+    plumb::host_routes(host, &wanted.addrs)?;
+    if wanted.bandwidth != plumb::Bandwidth::default() {
+        steps.0.push(Step::Limited(host.clone()));
+        plumb::limit(host, &wanted.bandwidth, found.map(|_| (&namespace, &wanted.ifname)))?;
+    }
+    if !wanted.ports.is_empty() {
+        steps.0.push(Step::Ports(wanted.ports_table.clone()));
+        plumb::map_ports(&wanted.ports_table, &wanted.addrs, &wanted.ports)?;
+    }
+    let mut gateways = Vec::new();
+    if wanted.addrs.iter().any(IpAddr::is_ipv4) {
+        gateways.push(IpAddr::V4(GATEWAY));
+    }
+    gateways.extend(side.link_local.map(IpAddr::V6));
+    Ok((side, mac, gateways, notes))
+}
+
+/// Removes what is not the store's. `others`: the endpoint is another container's by now, and so is the interface.
+pub(super) fn clear(leaving: &Leaving, others: bool) -> Result<(), PlumbError> {
+    let mut first = plumb::unmap_ports(&leaving.ports_table);
+    if others {
+        return first;
+    }
+    let host = &leaving.host_ifname;
+    let whose = plumb::alias_of(host)?;
+    // A name is 44 bits of an id: whose interface it is says the text at it.
+    if whose.is_some_and(|found| !found.is_empty() && found != alias(&leaving.key)) {
+        return first;
+    }
+    first = first.and(plumb::unlimit(host));
+    if leaving.own_link {
+        first = first.and(plumb::remove_link(host).map(drop));
+    }
+    first
+}
