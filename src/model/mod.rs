@@ -434,7 +434,9 @@ impl Model {
         };
         match key {
             Key::Unknown(_) => Place::Unknown,
-            Key::Marker { .. } | Key::Felix { .. } | Key::TortieStatus { .. } => Place::Unread,
+            Key::Marker { .. } | Key::Felix { .. } | Key::TortieStatus { .. } | Key::Docker { .. } => {
+                Place::Unread
+            }
             // Nobody but that host reads its settings, and there may be a dozen for each of thousands.
             Key::Setting(Scope::Host(host), _) if host != self.node => Place::Unread,
             Key::Old(old) => Place::Known(old.newest().clone(), Spelling::Old(text.into())),

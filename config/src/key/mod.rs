@@ -108,6 +108,13 @@ pub enum Key {
         /// The host.
         host: String,
     },
+    /// `tortie/v1/host/<h>/docker/...`: what the Docker drivers of a host remember.
+    Docker {
+        /// The host.
+        host: String,
+        /// What is remembered.
+        item: DockerItem,
+    },
     /// A key under one of the older paths of the specification's text.
     Old(OldKey),
     /// Any other key below `/calico/`; the full text. Kept, never an error.
@@ -302,6 +309,48 @@ pub enum FelixItem {
     },
 }
 
+/// What the Docker drivers of a host remember. IPAM's part is under the name by which dockerd knows the driver.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum DockerItem {
+    /// `driver/<name>/epoch`: how often a dockerd has introduced itself.
+    Epoch {
+        /// The driver.
+        driver: String,
+    },
+    /// `driver/<name>/pool/<id>`: a pool that networks use.
+    Pool {
+        /// The driver.
+        driver: String,
+        /// The pool's id in the protocol.
+        id: String,
+    },
+    /// `driver/<name>/address/<pool id>/<address>`: an address that was given out.
+    Address {
+        /// The driver.
+        driver: String,
+        /// The pool's id in the protocol.
+        pool: String,
+        /// The address.
+        addr: IpAddr,
+    },
+    /// `network/<id>`: a network of the network driver.
+    Network(String),
+    /// `endpoint/<id>`: an endpoint of the network driver.
+    Endpoint(String),
+    /// `<name>/...`: a key of IPAM for an address space of this host alone, whose name is none of those above.
+    Space {
+        /// The address space.
+        name: String,
+        /// The rest of the key, as it is written.
+        rest: String,
+    },
+}
+
+impl DockerItem {
+    /// Names that no address space can have, because they stand in the same place.
+    pub const RESERVED: [&str; 3] = ["driver", "network", "endpoint"];
+}
+
 /// A key under an older path; [`OldKey::newest`] is what it means.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OldKey(Box<Key>);
@@ -358,6 +407,7 @@ impl Key {
             | Self::OrchestratorRefs { host }
             | Self::Affinity { host, .. }
             | Self::Felix { host, .. }
+            | Self::Docker { host, .. }
             | Self::TortieStatus { host } => Some(host),
             Self::Endpoint(endpoint) => Some(endpoint.host()),
             _ => None,

@@ -3,7 +3,9 @@
 use std::net::IpAddr;
 use std::str::FromStr;
 
-use super::{BgpItem, EndpointKey, FelixItem, IpFamily, Key, OldKey, ProfilePart, ROOT, Scope, unescape};
+use super::{
+    BgpItem, DockerItem, EndpointKey, FelixItem, IpFamily, Key, OldKey, ProfilePart, ROOT, Scope, unescape,
+};
 use crate::Cidr;
 
 /// A text that is no key of the data model, or a malformed one.
@@ -56,6 +58,7 @@ fn parse(text: &str) -> Result<Key, Problem> {
         }
         ["felix", "v1", "host", rest @ ..] => felix(rest)?,
         ["tortie", "v1", "status", host] => Some(Key::TortieStatus { host: name("host", host)? }),
+        ["tortie", "v1", "host", host, "docker", rest @ ..] => docker(host, rest)?,
         _ => None,
     };
     Ok(known.unwrap_or_else(|| Key::Unknown(text.to_owned())))
@@ -201,6 +204,27 @@ fn felix(rest: &[&str]) -> Result<Option<Key>, Problem> {
         _ => return Ok(None),
     };
     Ok(Some(Key::Felix { host: name("host", host)?, item }))
+}
+
+fn docker(host: &str, rest: &[&str]) -> Result<Option<Key>, Problem> {
+    let item = match rest {
+        ["driver", driver, "epoch"] => DockerItem::Epoch { driver: name("driver", driver)? },
+        ["driver", driver, "pool", id] => {
+            DockerItem::Pool { driver: name("driver", driver)?, id: name("pool", id)? }
+        }
+        ["driver", driver, "address", pool, addr] => DockerItem::Address {
+            driver: name("driver", driver)?,
+            pool: name("pool", pool)?,
+            addr: addr.parse().map_err(|_| format!("`{addr}` below `address` is no address"))?,
+        },
+        ["network", id] => DockerItem::Network(name("network", id)?),
+        ["endpoint", id] => DockerItem::Endpoint(name("endpoint", id)?),
+        [space, rest @ ..] if !rest.is_empty() && !DockerItem::RESERVED.contains(space) => {
+            DockerItem::Space { name: name("address space", space)?, rest: rest.join("/") }
+        }
+        _ => return Ok(None),
+    };
+    Ok(Some(Key::Docker { host: name("host", host)?, item }))
 }
 
 fn old(newest: Key) -> Key {

@@ -53,6 +53,12 @@ pub fn felix_host(host: &str) -> String {
     format!("/calico/felix/v1/host/{}/", escape(host))
 }
 
+/// What the Docker drivers of one host remember.
+#[must_use]
+pub fn docker(host: &str) -> String {
+    format!("/calico/tortie/v1/host/{}/docker/", escape(host))
+}
+
 /// What an agent lists and watches apart from its own blocks (which its affinities name): never other hosts' blocks,
 /// affinities, handles or status.
 #[must_use]

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{BgpItem, EndpointKey, FelixItem, IpFamily, Key, ProfilePart, Scope, escape};
+use super::{BgpItem, DockerItem, EndpointKey, FelixItem, IpFamily, Key, ProfilePart, Scope, escape};
 use crate::Cidr;
 
 fn digit(cidr: &Cidr) -> char {
@@ -48,6 +48,7 @@ impl fmt::Display for Key {
             Self::Bgp(Scope::Host(host), item) => write!(f, "/calico/bgp/v1/host/{}/{item}", escape(host)),
             Self::Felix { host, item } => write!(f, "/calico/felix/v1/host/{}/{item}", escape(host)),
             Self::TortieStatus { host } => write!(f, "/calico/tortie/v1/status/{}", escape(host)),
+            Self::Docker { host, item } => write!(f, "/calico/tortie/v1/host/{}/docker/{item}", escape(host)),
             Self::Old(old) => write_old(f, old.newest()),
             Self::Unknown(text) => f.write_str(text),
         }
@@ -82,6 +83,22 @@ impl fmt::Display for EndpointKey {
                 escape(endpoint)
             ),
             Self::Host { host, endpoint } => write!(f, "{}/endpoint/{}", escape(host), escape(endpoint)),
+        }
+    }
+}
+
+impl fmt::Display for DockerItem {
+    /// The key below `host/<h>/docker/`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Epoch { driver } => write!(f, "driver/{}/epoch", escape(driver)),
+            Self::Pool { driver, id } => write!(f, "driver/{}/pool/{}", escape(driver), escape(id)),
+            Self::Address { driver, pool, addr } => {
+                write!(f, "driver/{}/address/{}/{addr}", escape(driver), escape(pool))
+            }
+            Self::Network(id) => write!(f, "network/{}", escape(id)),
+            Self::Endpoint(id) => write!(f, "endpoint/{}", escape(id)),
+            Self::Space { name, rest } => write!(f, "{}/{rest}", escape(name)),
         }
     }
 }

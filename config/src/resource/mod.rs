@@ -80,7 +80,7 @@ pub use status::{AgentStatus, EndpointState, EndpointStatus};
 pub use text::BgpLogLevel;
 
 use crate::Cidr;
-use crate::key::{BgpItem, EndpointKey, FelixItem, Key, ProfilePart};
+use crate::key::{BgpItem, DockerItem, EndpointKey, FelixItem, Key, ProfilePart};
 
 /// A value of the data model, of the kind that its key says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -151,6 +151,8 @@ pub enum Resource {
     EndpointStatus(EndpointStatus),
     /// Tortie's status of a host.
     TortieStatus(Extra),
+    /// What a Docker driver remembers.
+    Docker(Extra),
     /// The value of a key that is not read: kept as it is.
     Opaque(Vec<u8>),
 }
@@ -191,6 +193,8 @@ impl Resource {
             }
             Key::Felix { .. } => Self::EndpointStatus(EndpointStatus::parse(bytes)?),
             Key::TortieStatus { .. } => Self::TortieStatus(policy::parse_object(bytes)?),
+            Key::Docker { item: DockerItem::Space { .. }, .. } => Self::Opaque(bytes.to_vec()),
+            Key::Docker { .. } => Self::Docker(policy::parse_object(bytes)?),
             Key::Marker { .. } | Key::Unknown(_) | Key::Old(_) => Self::Opaque(bytes.to_vec()),
         })
     }
@@ -232,7 +236,9 @@ impl Resource {
             Self::Ready(ready) => bytes(ready),
             Self::Setting(setting) => setting.to_text().into_bytes(),
             Self::BirdIp(addr) | Self::RrClusterId(addr) => optional(addr.as_ref()),
-            Self::HostMetadata(object) | Self::TortieStatus(object) => json::Writer::default().bytes(object),
+            Self::HostMetadata(object) | Self::TortieStatus(object) | Self::Docker(object) => {
+                json::Writer::default().bytes(object)
+            }
             Self::Filter(filter) => filter.to_value(),
             Self::OrchestratorRefs(list) => OrchestratorRef::list_to_value(list),
             Self::WorkloadEndpoint(endpoint) => endpoint.to_value(),
