@@ -58,6 +58,9 @@ pub use self::api::*;
 pub use self::connections::{Connection, connections};
 pub use self::detect::{HostAddress, default_addresses};
 pub use self::ends::EndpointView;
+#[cfg(debug_assertions)]
+#[doc(hidden)]
+pub use self::nft::Rehearsal;
 pub use self::nft::{
     DropKind, Dropped, Drops, Meaning, RuleCounts, RulePlace, RuleView, Traced, TracedFlow, TracedPacket,
     TracedStep, TracedVerdict, trace,

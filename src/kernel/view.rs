@@ -322,6 +322,18 @@ impl KernelView<'_> {
         self.rules.map(Firewall::text).unwrap_or_default()
     }
 
+    /// What the wanted rules would do with packets, by the interpreter of tests; empty when there are no rules.
+    #[cfg(debug_assertions)]
+    #[doc(hidden)]
+    #[must_use]
+    pub fn rehearse(
+        &self,
+        flows: &[crate::policy::path::Flow],
+        routes: &crate::policy::path::Routes,
+    ) -> Vec<super::nft::Rehearsal> {
+        self.rules.map(|rules| rules.rehearse(flows, routes)).unwrap_or_default()
+    }
+
     /// How the rules differed from what the kernel held at the last comparison that found anything which is not repaired:
     /// how many objects, and the first ones in words.
     #[must_use]

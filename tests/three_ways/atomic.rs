@@ -182,7 +182,7 @@ fn changes(seed: u64, count: u64) {
             let mut seen: BTreeMap<u32, BTreeSet<Place>> = BTreeMap::new();
             loop {
                 let last = done.load(Ordering::Relaxed);
-                net.hear(|place, number| {
+                net.hear(|place, (number, _)| {
                     seen.entry(number).or_default().insert(place.clone());
                 });
                 if last {

@@ -1,5 +1,7 @@
 //! Random policy and random packets.
 
+use std::net::IpAddr;
+
 use rand::Rng;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
@@ -8,7 +10,7 @@ use tortie::policy::Packet;
 use tortie::policy::path::{Place, State};
 
 /// Whoever packets come from and go to.
-pub(crate) const ADDRESSES: [&str; 18] = [
+pub(crate) const ADDRESSES: [&str; 24] = [
     "10.65.0.1",
     "10.65.0.2",
     "10.65.0.22",
@@ -27,17 +29,33 @@ pub(crate) const ADDRESSES: [&str; 18] = [
     "2001:db8::1",
     "2001:db8::9",
     "fd00:66::1",
+    "203.0.113.1",
+    "203.0.113.2",
+    "203.0.113.3",
+    "2001:db8:f::1",
+    "2001:db8:f::2",
+    LOOPBACK,
 ];
+pub(crate) const LOOPBACK: &str = "127.0.0.1";
 
-/// Whose each address is, by index in [`ADDRESSES`]; the last of each family is nobody's.
+/// Outside addresses that workloads have now and then; else they are outside.
+const FLOATING: [&[&str]; 2] =
+    [&["203.0.113.1", "203.0.113.2", "203.0.113.3"], &["2001:db8:f::1", "2001:db8:f::2"]];
+
+fn is_floating(addr: &str) -> bool {
+    FLOATING.concat().contains(&addr)
+}
+
+/// Whose each address is; some are nobody's, and outside ones of workloads nobody sends from.
 fn owner(addr: &str) -> Option<Place> {
     let name = match addr {
         "10.65.0.1" | "fd00:65::1" => "cali1",
         "10.65.0.2" | "10.65.0.22" | "fd00:65::2" => "cali2",
         "10.65.0.3" | "10.65.3.5" | "fd00:65::3" | "fd00:65:3::5" => "cali3",
         "10.65.0.9" | "fd00:65::9" => "cali9",
-        "192.0.2.1" | "2001:db8::1" => return Some(Place::Host),
+        "192.0.2.1" | "2001:db8::1" | LOOPBACK => return Some(Place::Host),
         "192.0.2.9" | "198.51.100.7" | "2001:db8::9" => "eth0",
+        _ if is_floating(addr) => "eth0",
         _ => return None,
     };
     Some(Place::Interface(name.into()))
@@ -179,7 +197,29 @@ fn workload(rng: &mut StdRng, index: usize) -> Value {
         "ipv6_nets": of(false),
         "profile_ids": profiles(rng),
         "labels": labels(rng),
+        "ipv4_nat": nats(rng, nets, true),
+        "ipv6_nat": nats(rng, nets, false),
     })
+}
+
+/// Floating addresses of a workload; one whose inside address is none of its own is left out.
+fn nats(rng: &mut StdRng, nets: &[&str], v4: bool) -> Value {
+    let count = if maybe(rng, 50) { rng.random_range(1..=2) } else { 0 };
+    let one = |rng: &mut StdRng| {
+        let own = |addr: &&str| {
+            let addr: IpAddr = addr.parse().unwrap();
+            nets.iter().any(|net| net.parse::<tortie_config::Cidr>().unwrap().contains(addr))
+        };
+        let (own, others): (Vec<&str>, Vec<&str>) =
+            ADDRESSES.iter().copied().filter(|addr| addr.contains(':') != v4).partition(own);
+        let inside = if maybe(rng, 90) { pick(rng, &own) } else { pick(rng, &others) };
+        json!({ "int_ip": inside, "ext_ip": pick(rng, FLOATING[usize::from(!v4)]) })
+    };
+    (0..count).map(|_| one(rng)).collect::<Vec<_>>().into()
+}
+
+fn pool(rng: &mut StdRng, cidr: &str) -> Value {
+    json!({ "cidr": cidr, "masquerade": maybe(rng, 60), "disabled": maybe(rng, 20) })
 }
 
 /// Keys that policy reads, and whoever makes a value for each.
@@ -231,7 +271,12 @@ const KEYS: &[(&str, Make)] = &[
     ("config/FailsafeOutboundHostPorts", |rng| pick(rng, &["udp:53,udp:67", "none"]).into()),
     ("host/h2/bird_ip", |_| "198.51.100.7".into()),
     ("config/ChainInsertMode", |rng| pick(rng, &["insert", "append"]).into()),
-    ("config/Ipv6Support", |rng| if maybe(rng, 100) { "true" } else { "false" }.into()),
+    ("config/Ipv6Support", |rng| if maybe(rng, 70) { "true" } else { "false" }.into()),
+    ("ipam/v4/pool/10.65.0.0-24", |rng| pool(rng, "10.65.0.0/24")),
+    ("ipam/v4/pool/10.65.3.0-28", |rng| pool(rng, "10.65.3.0/28")),
+    ("ipam/v4/pool/198.51.100.0-24", |rng| pool(rng, "198.51.100.0/24")),
+    ("ipam/v6/pool/fd00:65::-64", |rng| pool(rng, "fd00:65::/64")),
+    ("ipam/v6/pool/fd00:65:3::-112", |rng| pool(rng, "fd00:65:3::/112")),
 ];
 
 fn policy(rng: &mut StdRng) -> Value {
@@ -272,17 +317,22 @@ pub(crate) fn change(rng: &mut StdRng, all: bool) -> Vec<(String, Option<String>
 
 /// A random packet, where it comes in, and what connection tracking will say of it.
 pub(crate) fn packet(rng: &mut StdRng) -> (Place, Packet, State) {
+    let outside = Place::Interface("eth0".into());
     loop {
         let (src, dst) = (pick(rng, &ADDRESSES), pick(rng, &ADDRESSES));
         let v4 = !src.contains(':');
         let (Some(from), Some(to)) = (owner(src), owner(dst)) else { continue };
-        if from == to || v4 == dst.contains(':') {
+        // The kernel drops loopback addresses that come from outside, before any rule of forwarding.
+        let loopback = src == LOOPBACK || (dst == LOOPBACK && from == outside);
+        let apart = from != to || from == Place::Host || is_floating(dst);
+        if loopback || is_floating(src) || !apart || v4 == dst.contains(':') {
             continue;
         }
         // Now and then a workload claims an address of somebody else.
-        let spoofs = from != Place::Host && from != Place::Interface("eth0".into()) && maybe(rng, 5);
+        let spoofs = from != Place::Host && from != outside && maybe(rng, 5);
         let own = if spoofs { pick(rng, &ADDRESSES) } else { src };
-        if own.contains(':') == v4 || own == dst || owner(own) == Some(Place::Host) && from != Place::Host {
+        let hosts = owner(own) == Some(Place::Host) && from != Place::Host;
+        if own.contains(':') == v4 || (own == dst && from != Place::Host) || hosts {
             continue;
         }
         let protocol = pick(
@@ -296,8 +346,10 @@ pub(crate) fn packet(rng: &mut StdRng) -> (Place, Packet, State) {
                 (Some((kind, pick(rng, &[0, 1]))), if kind == 0 { State::Invalid } else { State::New })
             }
             58 => {
-                let kind = pick(rng, &[128, 128, 139, 129]);
-                (Some((kind, pick(rng, &[0, 1]))), if kind == 129 { State::Invalid } else { State::New })
+                // Neighbour and multicast listener discovery among them; answers to nothing are invalid.
+                let kind = pick(rng, &[128, 128, 139, 129, 135, 136, 133, 134, 131, 143, 137]);
+                let invalid = matches!(kind, 129 | 137);
+                (Some((kind, pick(rng, &[0, 1]))), if invalid { State::Invalid } else { State::New })
             }
             _ => (None, State::New),
         };

@@ -1,5 +1,6 @@
-//! Three ways agree: what the evaluator says of a packet and what the kernel does with it, over random endpoints, labels,
-//! profiles, policies, settings and packets. The packets are really sent, and looked for everywhere.
+//! Three ways agree: what the evaluator says of a packet, what an interpreter of the rendered rules says of it, and what
+//! the kernel does with it, over random endpoints, labels, profiles, policies, pools, floating addresses, settings and
+//! packets. The packets are really sent, and looked for everywhere; some of them are answered.
 //!
 //! `TORTIE_SEED` repeats a run, `TORTIE_ROUNDS` makes it longer.
 
@@ -23,49 +24,87 @@ mod policy_rig;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::time::Duration;
 
 use kernel_rig::Rig;
-use net::Net;
+use net::{Net, Seen};
 use policy_rig::Policy;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use tortie::kernel::{Mode, Options};
-use tortie::policy::path::{Flow, Node, Path, Place, Routes};
+use tortie::policy::path::{Flow, Node, Path, Place, Reason, Routes, Stage, State};
 use tortie::policy::{Packet, Verdict, host_interfaces};
 use tortie_config::Cidr;
 
-/// Packets between two changes of policy.
+/// New connections between two changes of policy.
 const PACKETS: usize = 120;
+/// Of these, so many are answered, and go on.
+const ANSWERED: usize = 12;
+/// The least number of packets that a test of CI sends.
+const LEAST: u32 = 5_000;
 
-/// The way of a packet as the evaluator sees it, and where it ends.
-fn path(
-    policy: &Policy,
-    from: &Place,
-    packet: &Packet,
-    state: tortie::policy::path::State,
-) -> (Path, Option<Place>) {
+/// What the kernel routes, as the evaluator and the interpreter are told it.
+fn routes() -> Routes {
+    let via = net::NETS.iter().flat_map(|(name, nets)| {
+        nets.iter().map(|net| (net.parse::<Cidr>().unwrap(), Box::<str>::from(*name)))
+    });
+    let own = net::HOST.into_iter().chain([generate::LOOPBACK]);
+    Routes { local: own.map(|addr| addr.parse().unwrap()).collect(), via: via.collect() }
+}
+
+/// The ways of packets as the evaluator sees them.
+fn paths(policy: &Policy, routes: &Routes, flows: &[Flow]) -> Vec<Path> {
     let interfaces = net::INTERFACES.iter().map(|name| {
         let addrs: &[&str] = if *name == "eth0" { &net::HOST } else { &[] };
         (*name, addrs.iter().map(|addr| addr.parse::<IpAddr>().unwrap()))
     });
     let hosts = host_interfaces(&policy.ruleset, &policy.globals, interfaces);
-    let via = net::NETS.iter().flat_map(|(name, nets)| {
-        nets.iter().map(|net| (net.parse::<Cidr>().unwrap(), Box::<str>::from(*name)))
-    });
-    let routes =
-        Routes { local: net::HOST.iter().map(|addr| addr.parse().unwrap()).collect(), via: via.collect() };
-    let node = Node { ruleset: &policy.ruleset, globals: &policy.globals, hosts: &hosts, routes: &routes };
-    let path = node.path(&Flow { packet: *packet, from: from.clone(), state });
-    let to = routes.place(path.packet.dst);
-    (path, to)
+    let node = Node { ruleset: &policy.ruleset, globals: &policy.globals, hosts: &hosts, routes };
+    let prepared = node.prepared();
+    flows.iter().map(|flow| prepared.path(flow)).collect()
+}
+
+fn is_masqueraded(path: &Path) -> bool {
+    path.steps.iter().any(|step| step.stage == Stage::Snat && step.reason == Reason::Masquerade)
+}
+
+/// The packet as it comes out.
+fn final_packet(path: &Path) -> Packet {
+    let own = net::HOST[usize::from(path.packet.dst.is_ipv6())].parse().unwrap();
+    Packet { src: if is_masqueraded(path) { own } else { path.packet.src }, ..path.packet }
+}
+
+type Tuple = (u8, IpAddr, IpAddr, Option<(u16, u16)>);
+
+fn tuple(packet: &Packet) -> Tuple {
+    (packet.protocol, packet.src, packet.dst, packet.ports)
 }
 
 /// A packet that was seen the other way round belongs to that connection.
-fn tuple(packet: &Packet, reverse: bool) -> (u8, IpAddr, IpAddr, Option<(u16, u16)>) {
-    if reverse {
-        (packet.protocol, packet.dst, packet.src, packet.ports.map(|(src, dst)| (dst, src)))
-    } else {
-        (packet.protocol, packet.src, packet.dst, packet.ports)
+fn reverse(packet: &Packet) -> Packet {
+    Packet { src: packet.dst, dst: packet.src, ports: packet.ports.map(|(src, dst)| (dst, src)), ..*packet }
+}
+
+/// The connections of one round: as they began, and as they left.
+#[derive(Default)]
+struct Connections {
+    begun: BTreeSet<Tuple>,
+    left: BTreeMap<Tuple, Tuple>,
+}
+
+impl Connections {
+    /// Whether connection tracking has not met anything like this packet, so that it does with it what the rules say.
+    fn is_fresh(&self, packet: &Packet, last: &Packet) -> bool {
+        let (is, was) = (tuple(packet), tuple(last));
+        !self.left.contains_key(&tuple(&reverse(packet)))
+            && !self.begun.contains(&tuple(&reverse(last)))
+            && !self.begun.contains(&tuple(&reverse(packet)))
+            && self.left.get(&was).is_none_or(|first| *first == is)
+    }
+
+    fn take(&mut self, packet: &Packet, last: &Packet) {
+        self.begun.insert(tuple(packet));
+        self.left.insert(tuple(last), tuple(packet));
     }
 }
 
@@ -74,14 +113,165 @@ fn setting(name: &str, default: u64) -> u64 {
 }
 
 #[test]
-fn the_evaluator_and_the_kernel_agree() {
-    netns::in_netns(|| agree(setting("TORTIE_SEED", rand::random()), setting("TORTIE_ROUNDS", 40)));
+fn the_evaluator_the_rules_and_the_kernel_agree() {
+    netns::in_netns(|| agree(setting("TORTIE_SEED", rand::random()), setting("TORTIE_ROUNDS", 42)));
 }
 
 #[test]
 #[ignore = "takes minutes: make test-long"]
-fn long_the_evaluator_and_the_kernel_agree() {
+fn long_the_evaluator_the_rules_and_the_kernel_agree() {
     netns::in_netns(|| agree(setting("TORTIE_SEED", rand::random()), setting("TORTIE_ROUNDS", 2_000)));
+}
+
+/// A packet that is sent.
+struct Sent {
+    flow: Flow,
+    path: Path,
+    /// Of an answer: the address that its receiver thinks to talk to.
+    source: Option<IpAddr>,
+    number: u32,
+}
+
+impl Sent {
+    /// Where it has to come out, with which addresses.
+    fn wanted(&self, routes: &Routes) -> Option<(Place, IpAddr, IpAddr)> {
+        let last = final_packet(&self.path);
+        let to = routes.place(last.dst).filter(|_| self.path.verdict == Verdict::Allow)?;
+        Some((to, self.source.unwrap_or(last.src), last.dst))
+    }
+}
+
+/// One policy, and packets under it.
+struct Round<'a> {
+    policy: &'a Policy,
+    rig: &'a Rig,
+    net: &'a Net,
+    routes: &'a Routes,
+    what: String,
+}
+
+impl Round<'_> {
+    /// Sends new packets, then answers to some, then more of the same connections.
+    fn send(&self, rng: &mut StdRng, number: &mut u32) -> Vec<Sent> {
+        let mut connections = Connections::default();
+        let mut all = Vec::new();
+        while all.len() < PACKETS {
+            let (from, packet, state) = generate::packet(rng);
+            let flow = Flow { packet, from, state };
+            let Some(path) = paths(self.policy, self.routes, std::slice::from_ref(&flow)).pop() else {
+                break;
+            };
+            if packet.icmp.is_none() {
+                let last = final_packet(&path);
+                if !connections.is_fresh(&packet, &last) {
+                    continue;
+                }
+                if !path.untracked && path.verdict == Verdict::Allow {
+                    connections.take(&packet, &last);
+                }
+            }
+            self.put(Sent { flow, path, source: None, number: 0 }, number, &mut all);
+        }
+        let answers = |sent: &Sent| {
+            let path = &sent.path;
+            let kept = final_packet(path).src == sent.flow.packet.src && !path.untracked;
+            path.verdict == Verdict::Allow && sent.flow.packet.protocol == 17 && kept
+        };
+        let mut seen = BTreeSet::new();
+        let chosen: Vec<(Flow, Packet)> = all
+            .iter()
+            .filter(|sent| answers(sent) && seen.insert(tuple(&sent.flow.packet)))
+            .take(ANSWERED)
+            .map(|sent| (sent.flow.clone(), final_packet(&sent.path)))
+            .collect();
+        std::thread::sleep(Duration::from_millis(3));
+        let mut answered = Vec::new();
+        for (first, last) in chosen {
+            let Some(from) = self.routes.place(last.dst) else { continue };
+            if from == Place::Host && first.from == Place::Host {
+                continue;
+            }
+            let flow = Flow { packet: reverse(&last), from, state: State::Established { reply: true } };
+            let Some(path) = paths(self.policy, self.routes, std::slice::from_ref(&flow)).pop() else {
+                break;
+            };
+            if path.untracked {
+                continue;
+            }
+            if path.verdict == Verdict::Allow {
+                answered.push(first.clone());
+            }
+            self.put(Sent { flow, path, source: Some(first.packet.dst), number: 0 }, number, &mut all);
+        }
+        std::thread::sleep(Duration::from_millis(3));
+        for first in answered {
+            let flow = Flow { state: State::Established { reply: false }, ..first };
+            let Some(path) = paths(self.policy, self.routes, std::slice::from_ref(&flow)).pop() else {
+                break;
+            };
+            self.put(Sent { flow, path, source: None, number: 0 }, number, &mut all);
+        }
+        all
+    }
+
+    fn put(&self, mut sent: Sent, number: &mut u32, all: &mut Vec<Sent>) {
+        *number += 1;
+        sent.number = *number;
+        self.net.send(&sent.flow.from, &sent.flow.packet, *number);
+        all.push(sent);
+    }
+
+    /// The interpreter says of each packet what the evaluator says.
+    fn check_rules(&self, all: &[Sent]) {
+        let flows: Vec<Flow> = all.iter().map(|sent| sent.flow.clone()).collect();
+        let routes = self.routes.clone();
+        let rehearsed = self.rig.ask(move |view| view.rehearse(&flows, &routes));
+        assert_eq!(rehearsed.len(), all.len());
+        for (sent, is) in all.iter().zip(&rehearsed) {
+            let path = &sent.path;
+            let matched = path.steps.iter().flat_map(|step| match &step.reason {
+                Reason::Policy(decision) => decision.matched.clone(),
+                _ => Vec::new(),
+            });
+            let same = is.dropped.is_none() == (path.verdict == Verdict::Allow)
+                && is.packet == path.packet
+                && is.masqueraded == is_masqueraded(path)
+                && is.untracked == path.untracked
+                && is.matched == matched.collect::<Vec<_>>();
+            assert!(same, "the interpreter says {is:#?} of {}", self.told(sent));
+        }
+    }
+
+    /// The kernel did with each packet what the evaluator says.
+    fn check_kernel(&self, all: &[Sent]) -> usize {
+        let wanted = all.iter().filter(|sent| sent.wanted(self.routes).is_some()).count();
+        let seen: Seen = self.net.seen(&all.iter().map(|sent| sent.number).collect(), wanted);
+        let none = BTreeMap::new();
+        for sent in all {
+            let (seen, wanted) = (seen.get(&sent.number).unwrap_or(&none), sent.wanted(self.routes));
+            let same = match &wanted {
+                None => seen.is_empty(),
+                Some((place, src, dst)) => {
+                    let ends = seen.get(place);
+                    seen.len() == 1 && ends.is_some_and(|ends| ends.is_none_or(|ends| ends == (*src, *dst)))
+                }
+            };
+            assert!(same, "seen {seen:?}, wanted {wanted:?} of {}", self.told(sent));
+        }
+        wanted
+    }
+
+    fn told(&self, sent: &Sent) -> String {
+        format!(
+            "packet {}, {}: {:?}: the evaluator says {:#?}\n{}\n{}",
+            sent.number,
+            self.what,
+            sent.flow,
+            sent.path,
+            self.policy.told(),
+            self.rig.ask(|view| view.rules_text()),
+        )
+    }
 }
 
 fn agree(seed: u64, rounds: u64) {
@@ -91,51 +281,38 @@ fn agree(seed: u64, rounds: u64) {
     let rig =
         Rig::start(&Options { policy: Mode::Program, log_group: Some(5), ..Options::new(Mode::Observe) });
     let mut policy = Policy::new();
-    let mut connections = BTreeSet::new();
+    let routes = routes();
     let (mut number, mut passed) = (0u32, 0);
+    let mut kinds: BTreeMap<&str, usize> = BTreeMap::new();
     for round in 0..rounds {
         policy.change(&rig, &generate::change(&mut rng, round == 0));
         if round == 0 {
             Net::believe_checksums();
         }
-        let (mut sent, mut wanted, mut ways) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        while sent.len() < PACKETS {
-            let (from, packet, state) = generate::packet(&mut rng);
-            let is_icmp = packet.icmp.is_some();
-            if !is_icmp && connections.contains(&tuple(&packet, true)) {
-                continue;
-            }
-            let (path, to) = path(&policy, &from, &packet, state);
-            if !is_icmp && !path.untracked {
-                connections.insert(tuple(&packet, false));
-            }
-            number += 1;
-            sent.insert(number, from.clone());
-            if path.verdict == Verdict::Allow
-                && let Some(to) = to
-            {
-                wanted.insert(number, BTreeSet::from([to]));
-            }
-            net.send(&from, &packet, number);
-            ways.insert(number, (from, packet, state, path));
-        }
-        let seen = net.seen(&sent, wanted.len());
-        passed += wanted.len();
-        if seen == wanted {
-            continue;
-        }
-        let none = BTreeSet::new();
-        for (number, (from, packet, state, path)) in &ways {
-            let (seen, wanted) = (seen.get(number).unwrap_or(&none), wanted.get(number).unwrap_or(&none));
-            assert_eq!(
-                seen,
-                wanted,
-                "round {round}, seed {seed}: {packet:?}, {state:?}, from {from:?}: the evaluator says {path:#?}\n{}\n{}",
-                policy.told(),
-                rig.ask(|view| view.rules_text()),
+        Net::forget_connections();
+        let what = format!("round {round}, seed {seed}");
+        let round = Round { policy: &policy, rig: &rig, net: &net, routes: &routes, what };
+        let all = round.send(&mut rng, &mut number);
+        round.check_rules(&all);
+        passed += round.check_kernel(&all);
+        for sent in &all {
+            let mut count = |kind, of: bool| *kinds.entry(kind).or_default() += usize::from(of);
+            let passes = sent.path.verdict == Verdict::Allow;
+            let (first, last) = (sent.flow.packet, final_packet(&sent.path));
+            count("translated inwards", passes && first.dst != last.dst);
+            count("masqueraded", passes && is_masqueraded(&sent.path));
+            count(
+                "to themselves by a floating address",
+                passes && last.src != first.src && !is_masqueraded(&sent.path),
             );
+            count("untracked by policy", passes && sent.path.untracked && !sent.flow.is_never_tracked());
+            count("of connections that were answered", matches!(sent.flow.state, State::Established { .. }));
+            count("IPv6 while it is off", !policy.globals.ipv6 && first.src.is_ipv6());
+            count("to 127/8", first.dst.is_loopback());
         }
     }
-    eprintln!("{rounds} rounds, {number} packets, {passed} of them passed");
+    eprintln!("{rounds} rounds, {number} packets, {passed} of them passed: {kinds:?}");
+    assert!(number >= LEAST || rounds < 40);
+    assert!(number < LEAST || kinds.values().all(|count| *count > 0), "{kinds:?}");
     rig.stop();
 }

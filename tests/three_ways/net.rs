@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use tortie::policy::Packet;
 use tortie::policy::path::Place;
 
 use crate::netns::{in_netns_kept, ip};
-use crate::packets;
+use crate::packets::{self, Layer};
 
 /// Interfaces of the host: workloads 1 to 3, one that no endpoint has, and the outside.
 pub(crate) const INTERFACES: [&str; 5] = ["cali1", "cali2", "cali3", "cali9", "eth0"];
@@ -22,7 +22,7 @@ pub(crate) const NETS: [(&str, &[&str]); 5] = [
     ("cali2", &["10.65.0.2/32", "10.65.0.22/32", "fd00:65::2/128"]),
     ("cali3", &["10.65.0.3/32", "10.65.3.0/28", "fd00:65::3/128", "fd00:65:3::/112"]),
     ("cali9", &["10.65.0.9/32", "fd00:65::9/128"]),
-    ("eth0", &["192.0.2.0/24", "198.51.100.0/24", "2001:db8::/64"]),
+    ("eth0", &["192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24", "2001:db8::/64", "2001:db8:f::/64"]),
 ];
 pub(crate) const HOST: [&str; 2] = ["192.0.2.1", "2001:db8::1"];
 
@@ -33,8 +33,14 @@ const HEARD: [(bool, &[u8]); 2] =
 /// Sockets of one namespace.
 struct Side {
     sends: [Socket; 2],
-    hears: Vec<Socket>,
+    hears: Vec<(Socket, Layer)>,
 }
+
+/// A packet that was heard: its number, and the addresses that it had then, where the socket tells them.
+pub(crate) type Heard = (u32, Option<(IpAddr, IpAddr)>);
+
+/// What came out where, by number.
+pub(crate) type Seen = BTreeMap<u32, BTreeMap<Place, Option<(IpAddr, IpAddr)>>>;
 
 pub(crate) struct Net {
     sides: BTreeMap<Place, Side>,
@@ -59,6 +65,9 @@ fn far(interface: &str, index: usize) -> Side {
     ip(&format!("link add {interface} address 02:00:00:00:02:0{index} type veth peer name {moved}"));
     let (told, path) = in_netns_kept(move || {
         for line in [
+            // What is for 127.0.0.0/8 leaves too.
+            "route flush table local 127.0.0.0/8".to_owned(),
+            "route flush table local 127.0.0.1".to_owned(),
             format!("link set {moved} name eth0"),
             format!("link set eth0 address 02:00:00:00:01:0{index} up"),
             "route add default dev eth0 scope link".to_owned(),
@@ -77,11 +86,15 @@ fn far(interface: &str, index: usize) -> Side {
         for addr in crate::generate::ADDRESSES {
             ip(&format!("neighbour replace {addr} lladdr 02:00:00:00:02:0{index} nud permanent dev eth0"));
         }
-        let all = Protocol::from(i32::from(3u16.to_be()));
-        let hears = Socket::new(Domain::PACKET, Type::RAW, Some(all)).unwrap();
-        hears.set_nonblocking(true).unwrap();
-        rustix::net::sockopt::set_socket_recv_buffer_size_force(&hears, 32 << 20).unwrap();
-        sender.send(Side { sends: sends(), hears: vec![hears] }).unwrap();
+        // A socket of one protocol hears what comes, and not what leaves (ETH_P_IP, ETH_P_IPV6).
+        let hears = [0x0800u16, 0x86dd].map(|ethertype| {
+            let protocol = Protocol::from(i32::from(ethertype.to_be()));
+            let socket = Socket::new(Domain::PACKET, Type::RAW, Some(protocol)).unwrap();
+            socket.set_nonblocking(true).unwrap();
+            rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, 32 << 20).unwrap();
+            (socket, Layer::Frame)
+        });
+        sender.send(Side { sends: sends(), hears: hears.into() }).unwrap();
     });
     ip(&format!("link set far{index} netns {path}"));
     ip(&format!("link set {interface} up"));
@@ -96,6 +109,9 @@ impl Net {
             ("ipv4/conf/all/rp_filter", "0"),
             ("ipv4/conf/default/rp_filter", "0"),
             ("ipv4/conf/all/send_redirects", "0"),
+            ("ipv4/conf/default/send_redirects", "0"),
+            // As the agent has it on workload interfaces.
+            ("ipv4/conf/default/route_localnet", "1"),
             ("ipv6/conf/all/forwarding", "1"),
             ("ipv6/icmp/echo_ignore_all", "1"),
             ("ipv6/conf/all/accept_dad", "0"),
@@ -107,6 +123,7 @@ impl Net {
         for (index, interface) in INTERFACES.iter().enumerate() {
             sides.insert(Place::Interface((*interface).into()), far(interface, index + 1));
         }
+        ip("link set lo up");
         ip("address add 192.0.2.1/24 dev eth0");
         ip("address add 2001:db8::1/64 dev eth0 nodad");
         for (index, (interface, nets)) in NETS.iter().enumerate() {
@@ -115,15 +132,23 @@ impl Net {
                     ip(&format!("route add {net} dev {interface}"));
                 }
             }
-            for addr in crate::generate::ADDRESSES {
+            for addr in
+                crate::generate::ADDRESSES.into_iter().filter(|addr| *addr != crate::generate::LOOPBACK)
+            {
                 ip(&format!(
                     "neighbour replace {addr} lladdr 02:00:00:00:01:0{} nud permanent dev {interface}",
                     index + 1
                 ));
             }
         }
-        ip("route add 198.51.100.0/24 dev eth0");
-        let hears = HEARD.iter().flat_map(|(v4, protocols)| protocols.iter().map(|p| raw(*v4, *p))).collect();
+        for net in ["198.51.100.0/24", "203.0.113.0/24", "2001:db8:f::/64"] {
+            ip(&format!("route add {net} dev eth0"));
+        }
+        let heard = |v4: bool, protocol: u8| {
+            (raw(v4, protocol), if v4 { Layer::Packet } else { Layer::Payload(protocol) })
+        };
+        let hears =
+            HEARD.iter().flat_map(|(v4, protocols)| protocols.iter().map(|p| heard(*v4, *p))).collect();
         sides.insert(Place::Host, Side { sends: sends(), hears });
         Self { sides }
     }
@@ -148,13 +173,14 @@ impl Net {
     }
 
     /// Everything that waits to be heard, with where it is.
-    pub(crate) fn hear(&self, mut each: impl FnMut(&Place, u32)) {
+    pub(crate) fn hear(&self, mut each: impl FnMut(&Place, Heard)) {
         let mut buffer = [0; 2048];
         for (place, side) in &self.sides {
-            for mut socket in &side.hears {
+            for (socket, layer) in &side.hears {
+                let mut socket = socket;
                 while let Ok(len) = socket.read(&mut buffer) {
-                    if let Some(number) = packets::number(&buffer[..len]) {
-                        each(place, number);
+                    if let Some(heard) = packets::read(&buffer[..len], *layer) {
+                        each(place, heard);
                     }
                 }
             }
@@ -162,15 +188,14 @@ impl Net {
     }
 
     /// What came out where, until all of `wanted` did and a little longer, for what should not have.
-    pub(crate) fn seen(&self, sent: &BTreeMap<u32, Place>, wanted: usize) -> BTreeMap<u32, BTreeSet<Place>> {
-        let mut seen: BTreeMap<u32, BTreeSet<Place>> = BTreeMap::new();
+    pub(crate) fn seen(&self, sent: &BTreeSet<u32>, wanted: usize) -> Seen {
+        let mut seen = Seen::new();
         let mut until = Instant::now() + Duration::from_secs(2);
         let mut complete = false;
         while Instant::now() < until {
-            // The sniffer of a namespace hears its own packets, too.
-            self.hear(|place, number| {
-                if sent.get(&number).is_some_and(|from| from != place) {
-                    seen.entry(number).or_default().insert(place.clone());
+            self.hear(|place, (number, ends)| {
+                if sent.contains(&number) {
+                    seen.entry(number).or_default().insert(place.clone(), ends);
                 }
             });
             if !complete && seen.len() >= wanted {
@@ -180,5 +205,21 @@ impl Net {
             std::thread::sleep(Duration::from_millis(1));
         }
         seen
+    }
+
+    /// Forgets every connection: what was translated is translated anew.
+    pub(crate) fn forget_connections() {
+        let netlink = Socket::new(Domain::from(16), Type::RAW, Some(Protocol::from(12))).unwrap();
+        netlink.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        // IPCTNL_MSG_CT_DELETE without a tuple; NLM_F_REQUEST, NLM_F_ACK; any family.
+        let mut request = Vec::new();
+        request.extend(20u32.to_ne_bytes());
+        request.extend(0x0102u16.to_ne_bytes());
+        request.extend(5u16.to_ne_bytes());
+        request.extend([0; 12]);
+        netlink.send(&request).unwrap();
+        let mut answer = [0; 256];
+        let len = (&netlink).read(&mut answer).unwrap();
+        assert!(len >= 20 && answer[16..20] == [0; 4], "connections stay: {:?}", &answer[..len]);
     }
 }

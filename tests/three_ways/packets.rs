@@ -97,8 +97,40 @@ fn inner(packet: &Packet, number: u32) -> Vec<u8> {
     out
 }
 
-/// The number in octets that were received.
-pub(crate) fn number(bytes: &[u8]) -> Option<u32> {
-    let at = bytes.windows(4).position(|window| window == MAGIC)?;
-    bytes.get(at + 4..at + 8)?.try_into().ok().map(u32::from_be_bytes)
+/// What octets that were received begin with.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Layer {
+    /// An Ethernet header.
+    Frame,
+    /// An IP header.
+    Packet,
+    /// What an IPv6 packet of this protocol carries.
+    Payload(u8),
+}
+
+/// The number in octets that were received, and the addresses if they are there. A packet that an error message quotes is
+/// none.
+pub(crate) fn read(bytes: &[u8], layer: Layer) -> Option<(u32, Option<(IpAddr, IpAddr)>)> {
+    let (protocol, ends, inner) = match layer {
+        Layer::Payload(protocol) => (protocol, None, bytes),
+        Layer::Frame | Layer::Packet => {
+            let packet = if matches!(layer, Layer::Frame) { bytes.get(14..)? } else { bytes };
+            if packet.first()? >> 4 == 4 {
+                let addr = |at: usize| <[u8; 4]>::try_from(packet.get(at..at + 4)?).ok().map(IpAddr::from);
+                (*packet.get(9)?, Some((addr(12)?, addr(16)?)), packet.get(20..)?)
+            } else {
+                let addr = |at: usize| <[u8; 16]>::try_from(packet.get(at..at + 16)?).ok().map(IpAddr::from);
+                (*packet.get(6)?, Some((addr(8)?, addr(24)?)), packet.get(40..)?)
+            }
+        }
+    };
+    let at = match protocol {
+        6 => 20,
+        17 | 136 | 1 | 58 => 8,
+        132 => 16,
+        47 => 4,
+        _ => 0,
+    };
+    let number = inner.get(at + 4..at + 8).filter(|_| inner[at..].starts_with(&MAGIC))?;
+    Some((u32::from_be_bytes(number.try_into().ok()?), ends))
 }

@@ -1,5 +1,5 @@
 //! What a kernel would do with a packet by a [`Table`]: for tests. It knows nothing of policies, and it is strict: a name
-//! that leads nowhere or a match without what makes it meaningful is a panic.
+//! that leads nowhere or a match without what makes it meaningful is a panic. Builds for release have none of it.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -9,8 +9,6 @@ use super::ir::{
 };
 
 const LOOPBACK: &str = "lo";
-/// `NF_IP_PRI_NAT_DST`.
-const DSTNAT: i32 = -100;
 
 /// What connection tracking says of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,9 +90,15 @@ pub(in crate::kernel) fn send(
 ) -> Outcome {
     let mut walk = Walk::new(table, packet, local);
     if walk.outcome.packet.input.is_none() {
-        walk.leaves(route(walk.outcome.packet.dst));
-        // The filter chains come after DNAT, and see where the packet goes then.
-        let left = walk.hook_until(At::Output, DSTNAT, &route) && walk.hook(At::Postrouting);
+        let first = walk.outcome.packet.dst;
+        walk.leaves(route(first));
+        let mut left = walk.hook(At::Output);
+        // The filter chains come after DNAT and see the new destination, but the interface that the packet began to leave by:
+        // the kernel keeps that for the whole hook.
+        if walk.outcome.packet.dst != first {
+            walk.leaves(route(walk.outcome.packet.dst));
+        }
+        left = left && walk.hook(At::Postrouting);
         if left && walk.out.as_deref() == Some(LOOPBACK) {
             walk.looped = true;
             walk.outcome.packet.input = walk.out.take();
@@ -117,6 +121,7 @@ pub(in crate::kernel) fn send(
 }
 
 /// Sends a packet through one chain: `Some(true)` accepted, `Some(false)` dropped, `None` left alone.
+#[cfg(test)]
 pub(in crate::kernel) fn through(
     table: &Table,
     chain: &str,
@@ -147,12 +152,6 @@ impl<'a> Walk<'a> {
 
     /// Every base chain of a hook, by priority; whether the packet goes on.
     fn hook(&mut self, at: At) -> bool {
-        self.hook_until(at, i32::MAX, &|_| Route::Local)
-    }
-
-    /// The same; what has passed the chains of this priority is routed anew if its destination is another.
-    fn hook_until(&mut self, at: At, rerouted: i32, route: &impl Fn(IpAddr) -> Route) -> bool {
-        let first = self.outcome.packet.dst;
         let table = self.table;
         let hooked = |chain: &&Chain| chain.hook.is_some_and(|hook| hook.at == at);
         let mut bases: Vec<(i32, &Name, Kind)> = Vec::new();
@@ -160,10 +159,7 @@ impl<'a> Walk<'a> {
             bases.extend(chain.hook.map(|hook| (hook.priority, name, hook.kind)));
         }
         bases.sort_by_key(|(priority, name, _)| (*priority, *name));
-        for (priority, name, kind) in bases {
-            if priority > rerouted && self.outcome.packet.dst != first {
-                self.leaves(route(self.outcome.packet.dst));
-            }
+        for (_, name, kind) in bases {
             // Connection tracking does with later packets as with the first, and once for each.
             let translated =
                 matches!(self.outcome.packet.state, Conn::New | Conn::Established { reply: false });
@@ -377,6 +373,7 @@ fn well_formed(rule: &Rule, chain: &str) {
 }
 
 /// Every name that a chain or a map has leads somewhere, and every rule is well formed; else it says what is wrong.
+#[cfg(test)]
 pub(in crate::kernel) fn check(table: &Table) {
     let chain = |name: &Name, by: &Name| assert!(table.chains.contains_key(name), "{by}: no chain {name}");
     let set = |name: &Name, by: &Name| assert!(table.sets.contains_key(name), "{by}: no set {name}");

@@ -18,11 +18,13 @@ mod encode_set;
 mod firewall;
 #[cfg(test)]
 mod firewall_tests;
-#[cfg(test)]
+#[cfg(any(test, debug_assertions))]
 pub(in crate::kernel) mod interpret;
 pub(in crate::kernel) mod ir;
 mod merge;
 mod proto;
+#[cfg(debug_assertions)]
+mod rehearse;
 pub(in crate::kernel) mod render;
 pub(in crate::kernel) mod socket;
 mod sync;
@@ -38,6 +40,8 @@ pub(in crate::kernel) use self::drops::Listener;
 pub use self::drops::{DropKind, Dropped, Drops};
 pub use self::firewall::RuleCounts;
 pub(in crate::kernel) use self::firewall::{Firewall, Told};
+#[cfg(debug_assertions)]
+pub use self::rehearse::Rehearsal;
 pub(in crate::kernel) use self::render::Options;
 pub use self::render::{Meaning, RuleView};
 pub(in crate::kernel) use self::tracer::tidy;

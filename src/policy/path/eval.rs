@@ -69,7 +69,7 @@ impl Prepared<'_> {
             workloads: &self.workloads,
             floating: &self.floating,
             packet: flow.packet,
-            state: Some(flow.state),
+            state: (!flow.is_never_tracked()).then_some(flow.state),
             early: false,
             steps: Vec::new(),
         };
@@ -111,7 +111,7 @@ struct Walk<'a> {
     workloads: &'a OfInterface<'a>,
     floating: &'a Floating,
     packet: Packet,
-    /// `None`: connection tracking was told to leave the packet alone.
+    /// `None`: connection tracking leaves the packet alone.
     state: Option<State>,
     /// Untracked or pre-DNAT policy has accepted it.
     early: bool,
@@ -135,9 +135,9 @@ impl<'a> Walk<'a> {
     fn outgoing(&mut self) -> Passed {
         let first = interface(self.route()?);
         self.untracked(&first, Direction::Outbound)?;
-        // A new destination may lie elsewhere.
-        let out = if self.dnat() { interface(self.route()?) } else { first };
-        self.output(&out)?;
+        // A new destination may lie elsewhere; policy sees it, but the interface that the packet began to leave by.
+        let out = if self.dnat() { interface(self.route()?) } else { first.clone() };
+        self.output(&first)?;
         self.snat(&out);
         if &*out == LOOPBACK {
             self.early = false;

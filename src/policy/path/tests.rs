@@ -177,6 +177,26 @@ fn neighbour_discovery_passes_whatever_policy_says() {
 }
 
 #[test]
+fn policy_on_what_the_host_sends_sees_the_interface_that_it_began_to_leave_by() {
+    let mut host = Host::new(&[W1, OPEN, ETH0]);
+    let to_floating = tcp("192.0.2.1", "203.0.113.1", 80);
+    assert_eq!(host.new_says("", to_floating), "allow HostOutbound: OwnWorkload");
+    // Without its route the floating address is behind eth0, whose host endpoint allows nothing.
+    host.routes.via.remove(&"203.0.113.1/32".parse().unwrap());
+    assert_eq!(host.new_says("", to_floating), "deny HostOutbound e0: EndOfProfiles");
+    assert_eq!(host.path("", to_floating, State::New).packet.dst, addr("10.0.0.1"));
+}
+
+#[test]
+fn discovery_is_never_tracked_and_so_never_translated() {
+    let host = Host::new(&[W1, OPEN]);
+    let solicitation = host.path("eth0", icmp("2001:db8::9", "2001:db8:1::1", 135), State::New);
+    assert_eq!((solicitation.packet.dst, solicitation.untracked), (addr("2001:db8:1::1"), true));
+    let echo = host.path("eth0", icmp("2001:db8::9", "2001:db8:1::1", 128), State::New);
+    assert_eq!((echo.packet.dst, echo.untracked), (addr("fd00::1"), false));
+}
+
+#[test]
 fn workload_interfaces_are_blocked_by_default_and_known_by_their_prefix() {
     let tap = ("/calico/v1/config/InterfacePrefix", "cali,tap");
     let host = Host::new(&[W1, OPEN, tap]);

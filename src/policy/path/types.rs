@@ -7,8 +7,11 @@ use tortie_config::Cidr;
 use tortie_config::key::EndpointKey;
 use tortie_config::resource::HostAction;
 
+use crate::policy::nat::Floating;
 use crate::policy::types::{EndpointPolicy, LogPrefix, Ruleset};
 use crate::policy::verdict::{Decider, Decision, Packet, Verdict};
+
+const ICMPV6: u8 = 58;
 
 /// A packet with what the host knows of it when it comes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,6 +23,16 @@ pub struct Flow {
     pub from: Place,
     /// What connection tracking says, unless policy keeps the packet from it.
     pub state: State,
+}
+
+impl Flow {
+    /// Linux keeps multicast listener and neighbour discovery from connection tracking, so that no address of them is
+    /// translated either (`nf_conntrack_icmpv6_error`).
+    #[must_use]
+    pub fn is_never_tracked(&self) -> bool {
+        let of_type = self.packet.icmp.is_some_and(|(kind, _)| matches!(kind, 130..=136 | 143));
+        of_type && self.packet.src.is_ipv6() && self.packet.protocol == ICMPV6
+    }
 }
 
 /// Where a packet comes from or goes.
@@ -55,13 +68,19 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// The routes to the workloads of a ruleset, inactive ones too: what is sent to them is to be explained.
+    /// The routes to the workloads of a ruleset and to their floating addresses, inactive workloads too: what is sent to
+    /// them is to be explained.
     #[must_use]
     pub fn of_workloads(ruleset: &Ruleset) -> Self {
         let mut routes = Self::default();
         for endpoint in ruleset.endpoints.values() {
             if let EndpointPolicy::Workload(workload) = &**endpoint {
                 routes.via.extend(workload.nets.iter().map(|net| (*net, workload.interface.as_str().into())));
+            }
+        }
+        for (outside, inside) in Floating::of(ruleset).inward {
+            if let Some(Place::Interface(name)) = routes.place(inside) {
+                routes.via.insert(Cidr::host(outside), name);
             }
         }
         routes
@@ -180,7 +199,7 @@ pub struct Path {
     pub verdict: Verdict,
     /// The packet as it stands at the end. A masqueraded one still has its source.
     pub packet: Packet,
-    /// Connection tracking was told to leave it alone.
+    /// Connection tracking leaves it alone.
     pub untracked: bool,
 }
 
