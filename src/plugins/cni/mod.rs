@@ -8,16 +8,44 @@
 //!  stdin -------config.rs--+-> a call -> answer -> stdout
 //! ```
 
+mod address;
+mod addresses;
+mod args;
+mod call;
+mod config;
+mod datastore;
+mod delegate;
 mod env;
 mod error;
+mod ipam_plugin;
+mod json;
+mod log;
+mod main_plugin;
+mod names;
+mod result;
+mod runtime;
+mod settings;
+mod status;
 mod version;
+mod wishes;
 
 use std::io::{IsTerminal as _, Read as _, Write as _};
 use std::process::ExitCode;
 
+use serde_json::Value;
+
+pub use address::Address;
+pub use args::{Args, EnvArgs};
+pub use config::{Attachment, Config, Strictness};
+pub use datastore::{Datastore, options as store_options};
 pub use env::{Command, Env, is_identifier};
 pub use error::{CniError, code};
+pub use names::{Identity, NETWORK_LABEL, handle};
+pub use result::{CniResult, Dns, Interface, Ip, Route};
+pub use runtime::{IpRange, RuntimeConfig};
+pub use settings::{Frame, IpamSettings, LogSettings, LogTarget};
 pub use version::Version;
+pub use wishes::{Wish, wishes};
 
 /// Which of the two plugins this process is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +70,11 @@ impl Plugin {
 
 /// Most bytes of a configuration.
 const INPUT_MAX: u64 = 1_000_000;
+/// Most bytes of a configuration that lists the attachments of a host.
+const GC_INPUT_MAX: u64 = 16_000_000;
+
+/// Why a call failed, with the version of the answer.
+type Failure = (Version, CniError);
 
 /// Runs one call: the environment and stdin in, the answer to stdout.
 #[must_use]
@@ -59,10 +92,7 @@ pub fn run(plugin: Plugin) -> ExitCode {
         Ok(Some(env)) if env.command == Command::Version => {
             Ok(Some(Version::answer(&input(INPUT_MAX).unwrap_or_default())))
         }
-        Ok(Some(env)) => {
-            let msg = format!("CNI_COMMAND is {}, which this version does not answer", env.command.as_str());
-            Err((Version::NEWEST, CniError::new(code::ENVIRONMENT, msg)))
-        }
+        Ok(Some(env)) => answer(plugin, env),
         Err(error) => Err((Version::NEWEST, error)),
     };
     let (text, exit) = match answer {
@@ -79,6 +109,69 @@ pub fn run(plugin: Plugin) -> ExitCode {
         Ok(()) => exit,
         Err(_) => ExitCode::FAILURE,
     }
+}
+
+/// Answers a command that needs a configuration.
+fn answer(plugin: Plugin, env: Env) -> Result<Option<Value>, Failure> {
+    let unknown = |error| (Version::NEWEST, error);
+    let gc = env.command == Command::Gc;
+    let input = input(if gc { GC_INPUT_MAX } else { INPUT_MAX }).map_err(unknown)?;
+    let del = env.command == Command::Del;
+    let strictness = if del { Strictness::Lenient } else { Strictness::Refuse };
+    let mut config = Config::parse(&input, strictness, &[])?;
+    let version = config.version;
+    let with_version = |error| (version, error);
+    supported(env.command, version).map_err(with_version)?;
+    let (args, error) = EnvArgs::read(&env.args);
+    match error {
+        Some(error) if del => config.notes.push(format!("{error}; ignored")),
+        Some(error) => return Err((version, error)),
+        None => {}
+    }
+    log::start(&config.log, plugin.name());
+    for note in &config.notes {
+        tracing::warn!(target: "tortie", network = config.name, "{note}");
+    }
+    let node = call::node(&config).map_err(with_version)?;
+    let call = call::Call { env, args, config, node, input };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime
+        .map_err(|error| (version, CniError::new(code::IO, format!("this process cannot start: {error}"))))?;
+    let begin = std::time::Instant::now();
+    let answer = runtime.block_on(async {
+        match plugin {
+            Plugin::Main => main_plugin::answer(&call).await,
+            Plugin::Ipam { calico } => ipam_plugin::answer(&call, calico).await,
+        }
+    });
+    let (command, network) = (call.env.command.as_str(), &call.config.name);
+    let (container, ifname) = (&call.env.container_id, &call.env.ifname);
+    let millis = begin.elapsed().as_millis();
+    match &answer {
+        Ok(_) => tracing::info!(target: "tortie", command, network, container, ifname, millis, "done"),
+        Err(error) => {
+            let code = error.code;
+            tracing::error!(target: "tortie", command, network, container, ifname, millis, code, "{error}");
+        }
+    }
+    // Blocking work that a failure left behind is not waited for.
+    runtime.shutdown_background();
+    answer.map_err(with_version)
+}
+
+/// Commands came with versions.
+fn supported(command: Command, version: Version) -> Result<(), CniError> {
+    let since = match command {
+        Command::Check => Version::V0_4_0,
+        Command::Gc | Command::Status => Version::V1_1_0,
+        Command::Add | Command::Del | Command::Version => return Ok(()),
+    };
+    if version >= since {
+        return Ok(());
+    }
+    let (command, since, version) = (command.as_str(), since.as_str(), version.as_str());
+    let msg = format!("CNI_COMMAND is {command}, which came with version {since}; `cniVersion` is {version}");
+    Err(CniError::new(code::ENVIRONMENT, msg))
 }
 
 /// What the runtime wrote. A terminal writes nothing.

@@ -1,0 +1,260 @@
+//! Addresses of one attachment by our own IPAM: given, framed for bridges, checked, taken back.
+
+use std::net::IpAddr;
+
+use serde_json::json;
+use tortie_config::Cidr;
+
+use super::address::Address;
+use super::args::EnvArgs;
+use super::config::Config;
+use super::error::{CniError, code};
+use super::names::Identity;
+use super::result::Ip;
+use super::wishes::{Wish, wishes};
+use crate::ipam::{Assignment, Ipam, IpamError, Request, Want};
+use crate::store::StoreError;
+
+/// How often an address that a network has for itself is passed over.
+const TRIES: usize = 8;
+
+impl From<IpamError> for CniError {
+    fn from(error: IpamError) -> Self {
+        let number = match &error {
+            _ if error.is_temporary() => code::TRY_AGAIN,
+            IpamError::NoPools(_)
+            | IpamError::OutsidePools { .. }
+            | IpamError::UnknownPool { .. }
+            | IpamError::Disabled(_)
+            | IpamError::BadRequest(_) => code::CONFIG,
+            IpamError::Full { .. } | IpamError::BlockLimit { .. } => code::NO_ADDRESS,
+            IpamError::Taken { .. } | IpamError::StrictOwner { .. } => code::ADDRESS,
+            IpamError::Store(_) => code::IO,
+            _ => code::STORE,
+        };
+        Self { details: error.code().to_owned(), ..Self::new(number, error.to_string()) }
+    }
+}
+
+impl From<StoreError> for CniError {
+    fn from(error: StoreError) -> Self {
+        let number = match &error {
+            StoreError::Away(_) => code::TRY_AGAIN,
+            _ => code::IO,
+        };
+        Self::new(number, error.to_string())
+    }
+}
+
+/// Whose addresses they are, and where.
+#[derive(Clone, Copy)]
+pub(super) struct Holder<'a> {
+    pub(super) ipam: &'a Ipam,
+    pub(super) config: &'a Config,
+    pub(super) node: &'a str,
+    pub(super) identity: &'a Identity,
+}
+
+impl Holder<'_> {
+    fn request(&self, wants: Vec<Want>, handle: &str) -> Request {
+        let now = jiff::Timestamp::now().to_string();
+        let mut attributes = self.identity.attributes(self.node, &now);
+        attributes.insert("network".into(), json!(self.config.name));
+        Request {
+            host: self.node.to_owned(),
+            wants,
+            handle: Some(handle.to_owned()),
+            attributes,
+            ..Request::default()
+        }
+    }
+
+    /// Gives the addresses that the call asks for. What the attachment still holds from an earlier `ADD` whose `DEL` never came
+    /// (the host was restarted) is released first: one attachment has one set of addresses.
+    pub(super) async fn assign(&self, env: &EnvArgs) -> Result<Vec<(Wish, Assignment)>, CniError> {
+        let wishes = wishes(self.config, env)?;
+        let handle = &self.identity.handle;
+        let stale = self.ipam.release_handle(handle).await?;
+        if !stale.is_empty() {
+            tracing::info!(target: "tortie", ?stale, handle, "released what an earlier ADD left");
+        }
+        let request = self.request(wishes.iter().map(|wish| wish.want.clone()).collect(), handle);
+        match self.ipam.assign(&request).await {
+            Ok(given) => Ok(wishes.into_iter().zip(given).collect()),
+            Err(error) => {
+                // An answer that was lost may have been a yes.
+                if matches!(error, IpamError::Store(_)) {
+                    let _ = self.ipam.release_handle(handle).await;
+                }
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Takes back what the attachment holds; `addrs`: what its endpoint had, which older writers gave under other handles.
+    pub(super) async fn release(&self, addrs: &[IpAddr]) -> Result<(), CniError> {
+        let released = self.ipam.release_handle(&self.identity.handle).await?;
+        let left: Vec<IpAddr> = addrs.iter().filter(|addr| !released.contains(addr)).copied().collect();
+        if !left.is_empty() {
+            for old in &self.identity.old_handles {
+                self.ipam.release(&left, Some(old)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Which of these addresses the attachment does not hold.
+    pub(super) async fn lacks(&self, addrs: &[IpAddr]) -> Result<Vec<IpAddr>, CniError> {
+        let held = self.ipam.held_by(&self.identity.handle).await?;
+        let mut lacking = Vec::new();
+        for addr in addrs.iter().filter(|addr| !held.contains(addr)) {
+            let handle = self.ipam.lookup(*addr).await?.and_then(|held| held.handle);
+            if !handle.is_some_and(|handle| self.identity.old_handles.contains(&handle)) {
+                lacking.push(*addr);
+            }
+        }
+        Ok(lacking)
+    }
+
+    /// Addresses for a plugin that makes a network on the host, such as bridge: each with the length of its network and the
+    /// gateway. Addresses that the network has for itself are passed over and kept for the host.
+    pub(super) async fn assign_framed(&self, env: &EnvArgs, calico: bool) -> Result<Vec<Ip>, CniError> {
+        let given = self.assign(env).await?;
+        match self.frame(given, calico).await {
+            Ok(ips) => Ok(ips),
+            Err(error) => {
+                let _ = self.ipam.release_handle(&self.identity.handle).await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn frame(&self, given: Vec<(Wish, Assignment)>, calico: bool) -> Result<Vec<Ip>, CniError> {
+        let mut ips = Vec::new();
+        for (wish, mut given) in given {
+            let mut unusable = Vec::new();
+            let mut frame = self.frame_of(&wish, &given, calico);
+            while frame.own().contains(&given.addr) {
+                if matches!(wish.want, Want::Exact(_)) || unusable.len() >= TRIES {
+                    let msg =
+                        format!("{} is of the network {} itself: choose another one", given.addr, frame.net);
+                    return Err(CniError::new(code::ADDRESS, msg));
+                }
+                unusable.push(given.addr);
+                let request = self.request(vec![wish.want.clone()], &self.identity.handle);
+                let again = self.ipam.assign(&request).await?;
+                given = again.into_iter().next().ok_or_else(|| {
+                    CniError::new(code::STORE, "IPAM gave fewer addresses than were asked for")
+                })?;
+                frame = self.frame_of(&wish, &given, calico);
+            }
+            if !unusable.is_empty() {
+                self.ipam.release(&unusable, Some(&self.identity.handle)).await?;
+            }
+            self.reserve(&frame).await?;
+            let address = Address { ip: given.addr, len: frame.net.len() };
+            ips.push(Ip { address, gateway: frame.gateway, interface: None });
+        }
+        Ok(ips)
+    }
+
+    /// The network that an address is in, for those who need one.
+    fn frame_of(&self, wish: &Wish, given: &Assignment, calico: bool) -> Framed {
+        let settings = &self.config.ipam.frame;
+        let v4 = given.addr.is_ipv4();
+        let said = settings.gateways.iter().find(|gateway| gateway.is_ipv4() == v4).copied();
+        if let Some(range) = wish.ranges.iter().find(|range| range.range.subnet.contains(given.addr)) {
+            return Framed::new(range.range.subnet, range.gateway.or(said));
+        }
+        let len = if v4 { settings.len4 } else { settings.len6 };
+        let len = len.and_then(|len| Cidr::new(given.addr, len).ok());
+        let subnet = self.config.ipam.subnet.filter(|subnet| subnet.contains(given.addr));
+        match len.or(subnet) {
+            Some(net) => Framed::new(net, said),
+            None if calico => Framed { net: Cidr::host(given.addr), gateway: said },
+            None => Framed::new(given.block, said),
+        }
+    }
+
+    /// Keeps the addresses that the network has for itself from being given to anybody else on this host.
+    async fn reserve(&self, frame: &Framed) -> Result<(), CniError> {
+        let handle = format!("tortie-gateway.{}.{}", self.config.name, self.node);
+        for addr in frame.own() {
+            match self.ipam.lookup(addr).await? {
+                Some(held) if held.handle.as_deref() == Some(&handle) => continue,
+                Some(held) if Some(addr) == frame.gateway => {
+                    let holder = held.handle.unwrap_or_else(|| "somebody without a handle".into());
+                    // Another network of this host, or of another one, may be behind the same gateway.
+                    if holder.starts_with("tortie-gateway.") {
+                        continue;
+                    }
+                    let msg = format!(
+                        "the gateway {addr} of {} is allocated to `{holder}`: release it, or set `ipam.gateway`",
+                        frame.net
+                    );
+                    return Err(CniError::new(code::ADDRESS, msg));
+                }
+                Some(_) => continue,
+                None => {}
+            }
+            let mut request = self.request(vec![Want::Exact(addr)], &handle);
+            request.attributes.insert("type".into(), json!("gateway"));
+            match self.ipam.assign(&request).await {
+                // A gateway outside of the pools is nobody's; a second call of this host was faster.
+                Ok(_)
+                | Err(IpamError::OutsidePools { .. } | IpamError::Taken { .. } | IpamError::Disabled(_)) => {}
+                // Of a network that spans other hosts' blocks.
+                Err(IpamError::StrictOwner { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A network with its gateway.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Framed {
+    pub(super) net: Cidr,
+    pub(super) gateway: Option<IpAddr>,
+}
+
+impl Framed {
+    /// Without a gateway that somebody names it is the network's first address, as bridge and host-local have it.
+    pub(super) fn new(net: Cidr, gateway: Option<IpAddr>) -> Self {
+        let room = net.max_len() - net.len();
+        let first = if room >= 2 { net.nth(1) } else { None };
+        Self { net, gateway: gateway.or(first) }
+    }
+
+    /// What nobody else may have: the gateway, and in IPv4 the network's address and its broadcast address.
+    pub(super) fn own(&self) -> Vec<IpAddr> {
+        let mut own: Vec<IpAddr> = self.gateway.into_iter().collect();
+        if self.net.is_v4() && self.net.len() <= 30 {
+            own.push(self.net.addr());
+            own.push(self.net.last());
+        }
+        own
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_network_has_its_first_address_as_gateway_and_its_ends_for_itself() {
+        let framed = |net: &str| {
+            let framed = Framed::new(net.parse().unwrap(), None);
+            let own: Vec<String> = framed.own().iter().map(ToString::to_string).collect();
+            (framed.gateway.map(|gateway| gateway.to_string()), own.join(" "))
+        };
+        let some = |text: &str| Some(text.to_owned());
+        assert_eq!(framed("10.65.0.64/26"), (some("10.65.0.65"), "10.65.0.65 10.65.0.64 10.65.0.127".into()));
+        assert_eq!(framed("10.65.0.4/30"), (some("10.65.0.5"), "10.65.0.5 10.65.0.4 10.65.0.7".into()));
+        assert_eq!(framed("10.65.0.4/31"), (None, String::new()));
+        assert_eq!(framed("10.65.0.4/32"), (None, String::new()));
+        assert_eq!(framed("fd00:65::/122"), (some("fd00:65::1"), "fd00:65::1".into()));
+        assert_eq!(framed("fd00:65::7/128"), (None, String::new()));
+    }
+}

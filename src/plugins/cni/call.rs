@@ -1,0 +1,200 @@
+//! One call: what it was given, and the parts that both plugins share.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde_json::Value;
+use tortie_config::key::{EndpointKey, Key, prefix};
+use tortie_config::resource::{Resource, WorkloadEndpoint};
+
+use super::args::EnvArgs;
+use super::config::{Attachment, Config};
+use super::datastore;
+use super::delegate::Delegate;
+use super::env::{Command, Env};
+use super::error::{CniError, code};
+use super::names::{Identity, NETWORK_LABEL, handle};
+use crate::ipam::{Ipam, Space};
+use crate::plugins::attach::{Agent, AttachError};
+use crate::store::{Store, StoreUrl};
+
+/// Where the agent listens when nothing is said.
+const SOCKET: &str = "/run/tortie/tortie.sock";
+
+/// One call.
+pub(super) struct Call {
+    pub(super) env: Env,
+    pub(super) args: EnvArgs,
+    pub(super) config: Config,
+    pub(super) node: String,
+    /// As it came, for other plugins.
+    pub(super) input: Vec<u8>,
+}
+
+impl From<AttachError> for CniError {
+    fn from(error: AttachError) -> Self {
+        use crate::kernel::plumb::PlumbError;
+        let number = match &error {
+            _ if error.try_later() => code::TRY_AGAIN,
+            AttachError::Plumb(
+                PlumbError::NoNamespace(_) | PlumbError::NotNamespace { .. } | PlumbError::OwnNamespace(_),
+            ) => code::ENVIRONMENT,
+            AttachError::Plumb(_) => code::KERNEL,
+            AttachError::Failed(_) => code::AGENT,
+            AttachError::Invalid(_) => code::CONFIG,
+            AttachError::Unreadable { .. } => code::STORE,
+            _ => code::IO,
+        };
+        let msg = match number {
+            code::ENVIRONMENT => format!("CNI_NETNS: {error}"),
+            _ => error.to_string(),
+        };
+        Self::new(number, msg)
+    }
+}
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|text| !text.is_empty())
+}
+
+/// This host's name: the configuration's, the environment's, the kernel's.
+pub(super) fn node(config: &Config) -> Result<String, CniError> {
+    let system = || {
+        let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        Some(name).filter(|name| !name.is_empty() && name != "(none)")
+    };
+    let found = config.node.clone().or_else(|| variable("TORTIE_NODE")).or_else(system);
+    found.ok_or_else(|| CniError::new(code::CONFIG, "this host has no name: set `node` in the configuration"))
+}
+
+impl Call {
+    /// The store.
+    pub(super) async fn store(&self) -> Result<Arc<dyn Store>, CniError> {
+        let options = datastore::options(self.config.datastore.as_ref(), |name| std::env::var_os(name));
+        let url = &options.url;
+        crate::store::open(&options).await.map_err(|error| {
+            let error = CniError::from(error);
+            let msg = format!("the data model at {url} cannot be used: {error}; does the agent run, and is `datastore` right?");
+            CniError { msg, ..error }
+        })
+    }
+
+    /// Whether the store is a file that does not exist: then nothing of ours was ever given.
+    pub(super) fn no_store(&self) -> bool {
+        let options = datastore::options(self.config.datastore.as_ref(), |name| std::env::var_os(name));
+        matches!(options.url.parse(), Ok(StoreUrl::Sqlite(path)) if !path.exists())
+    }
+
+    /// The agent of this host.
+    pub(super) fn agent(&self) -> Agent {
+        let socket = self.config.socket.clone();
+        let socket = socket.or_else(|| variable("TORTIE_SOCKET").map(PathBuf::from));
+        Agent::new(socket.unwrap_or_else(|| SOCKET.into()), self.config.agent_absent)
+    }
+
+    /// What the call is about.
+    pub(super) fn identity(&self) -> Result<Identity, CniError> {
+        Identity::new(&self.config, &self.args, &self.node, &self.env.container_id, &self.env.ifname)
+    }
+
+    /// The plugin that gives addresses when it is another one.
+    pub(super) fn delegate(&self) -> Result<Option<Delegate>, CniError> {
+        let name = self.config.ipam.foreign.as_deref();
+        name.map(|name| Delegate::find(name, &self.env.path)).transpose()
+    }
+
+    /// Asks the other IPAM plugin, if there is one.
+    pub(super) async fn forward(&self, command: Command) -> Result<(), CniError> {
+        match self.delegate()? {
+            Some(delegate) => delegate.call(command, &self.input).await.map(drop),
+            None => Ok(()),
+        }
+    }
+}
+
+/// An endpoint of this host that a CNI runtime made.
+#[derive(Debug, Clone)]
+pub(super) struct Found {
+    pub(super) key: EndpointKey,
+    pub(super) attachment: Attachment,
+    pub(super) endpoint: WorkloadEndpoint,
+}
+
+impl Found {
+    /// Its addresses.
+    pub(super) fn addrs(&self) -> Vec<IpAddr> {
+        self.endpoint.nets().map(|net| net.addr()).collect()
+    }
+
+    /// Its network.
+    pub(super) fn network(&self) -> Option<&str> {
+        self.endpoint.labels.get(NETWORK_LABEL).map(String::as_str)
+    }
+}
+
+fn found(key: &str, value: &[u8]) -> Option<Found> {
+    let Ok(Key::Endpoint(key)) = key.parse::<Key>() else { return None };
+    let EndpointKey::Workload { orchestrator, workload, endpoint: ifname, .. } = &key else { return None };
+    let endpoint = WorkloadEndpoint::parse(value).ok()?;
+    let container_id = match orchestrator.as_str() {
+        "k8s" => endpoint.active_instance_id.clone()?,
+        "cni" => endpoint.active_instance_id.clone().unwrap_or_else(|| workload.clone()),
+        _ => return None,
+    };
+    let attachment = Attachment { container_id, ifname: ifname.clone() };
+    Some(Found { key, attachment, endpoint })
+}
+
+/// The endpoint at a key, if there is one that can be read.
+pub(super) async fn endpoint_at(store: &dyn Store, key: &EndpointKey) -> Result<Option<Found>, CniError> {
+    let key = Key::Endpoint(key.clone()).to_string();
+    Ok(store.get(&key).await?.and_then(|entry| found(&entry.key, &entry.value)))
+}
+
+/// The endpoints of this host that CNI runtimes made.
+pub(super) async fn endpoints_of(store: &dyn Store, node: &str) -> Result<Vec<Found>, CniError> {
+    let all = store.list(&[prefix::workloads_of(node)]).await?;
+    Ok(all.entries.iter().filter_map(|entry| found(&entry.key, &entry.value)).collect())
+}
+
+/// Releases addresses of this network in this host's own blocks whose attachment is not among the valid ones. An address is
+/// known to be the network's by its attributes, never by the beginning of its handle: names may contain dots.
+pub(super) async fn collect(
+    ipam: &Ipam,
+    network: &str,
+    node: &str,
+    valid: &[Attachment],
+) -> Result<Vec<IpAddr>, CniError> {
+    let store = ipam.store();
+    let space = Space::Global;
+    let affinities = store.list(&[space.affinities(node)]).await?;
+    let mut collected = Vec::new();
+    for entry in affinities.entries {
+        let Ok(Key::Affinity { block, .. }) = entry.key.parse::<Key>() else { continue };
+        let Some(value) = store.get(&space.block(&block)).await? else { continue };
+        let Ok(Resource::Block(block)) = Resource::parse(&Key::Block(block), &value.value) else { continue };
+        let mut stale: Vec<(String, Vec<IpAddr>)> = Vec::new();
+        for (ordinal, attribute) in block.allocated() {
+            let ours = attribute.get("network") == Some(network)
+                && attribute.get("node") == Some(node)
+                && attribute.get("type").is_none();
+            let (Some(held), true) = (attribute.handle.as_deref(), ours) else { continue };
+            if valid.iter().any(|valid| handle(network, &valid.container_id, &valid.ifname) == held) {
+                continue;
+            }
+            let Some(addr) = block.cidr().nth(ordinal.into()) else { continue };
+            match stale.iter_mut().find(|(handle, _)| handle == held) {
+                Some((_, addrs)) => addrs.push(addr),
+                None => stale.push((held.to_owned(), vec![addr])),
+            }
+        }
+        for (handle, addrs) in stale {
+            collected.extend(ipam.release(&addrs, Some(&handle)).await?.released);
+        }
+    }
+    Ok(collected)
+}
+
+/// The answer of calls that say nothing but that it worked.
+pub(super) const SILENT: Option<Value> = None;

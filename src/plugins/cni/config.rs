@@ -1,0 +1,288 @@
+//! The configuration that a runtime writes to stdin: our fields, Calico's, and what runtimes add.
+
+use std::path::PathBuf;
+
+use serde_json::{Map, Value};
+use tortie_config::Cidr;
+
+use super::args::Args;
+use super::datastore::{self, Datastore};
+use super::env::is_identifier;
+use super::error::{CniError, code, shown};
+use super::json::{Object, elements};
+use super::result::{CniResult, Dns};
+use super::runtime::RuntimeConfig;
+use super::settings::{IpamSettings, LogSettings};
+use super::version::Version;
+use crate::plugins::attach::AgentAbsent;
+
+/// A configuration, checked.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Of the configuration; answers have its form.
+    pub version: Version,
+    /// The network.
+    pub name: String,
+    /// The plugin's name as the configuration has it.
+    pub kind: String,
+    /// Where the data model is, when the configuration says so.
+    pub datastore: Option<Datastore>,
+    /// This host's name in the data model (`node`, Calico's `nodename` and `hostname`).
+    pub node: Option<String>,
+    /// The agent's unix socket.
+    pub socket: Option<PathBuf>,
+    /// What to do when no agent listens (`agentAbsent`).
+    pub agent_absent: AgentAbsent,
+    /// In octets; 0 and none: the kernel's default.
+    pub mtu: Option<u32>,
+    /// What names of host interfaces begin with.
+    pub interface_prefix: String,
+    /// `policy.type` is `k8s`: the profile is the namespace's, `k8s_ns.<namespace>`.
+    pub namespace_profiles: bool,
+    /// Addresses.
+    pub ipam: IpamSettings,
+    /// Name servers of the configuration itself.
+    pub dns: Dns,
+    /// What the runtime filled in.
+    pub runtime: RuntimeConfig,
+    /// What callers add.
+    pub args: Args,
+    /// What the earlier plugins answered.
+    pub prev_result: Option<CniResult>,
+    /// `GC`: what there still is.
+    pub valid_attachments: Option<Vec<Attachment>>,
+    /// Where logs go.
+    pub log: LogSettings,
+    /// What was passed over, for the log.
+    pub notes: Vec<String>,
+    /// Fields that were asked for by name in [`Config::parse`].
+    pub more: Map<String, Value>,
+}
+
+/// A container's interface, as `GC` lists them.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Attachment {
+    /// `CNI_CONTAINERID`
+    pub container_id: String,
+    /// `CNI_IFNAME`
+    pub ifname: String,
+}
+
+/// Ours, Calico's, the specification's.
+const FIELDS: [&str; 44] = [
+    "cniVersion",
+    "cniVersions",
+    "name",
+    "type",
+    "capabilities",
+    "runtimeConfig",
+    "args",
+    "prevResult",
+    "ipam",
+    "dns",
+    "ipMasq",
+    "disableCheck",
+    "disableGC",
+    "loadOnlyInlinedPlugins",
+    "cni.dev/valid-attachments",
+    "cni.dev/attachments",
+    "datastore",
+    "datastore_type",
+    "etcd_authority",
+    "etcd_endpoints",
+    "etcd_scheme",
+    "etcd_key_file",
+    "etcd_cert_file",
+    "etcd_ca_cert_file",
+    "etcd_user",
+    "etcd_password_file",
+    "node",
+    "nodename",
+    "hostname",
+    "socket",
+    "agentAbsent",
+    "mtu",
+    "interface_prefix",
+    "policy",
+    "kubernetes",
+    "log",
+    "log_level",
+    "log_file_path",
+    // Calico's, without a meaning here.
+    "log_file_max_size",
+    "log_file_max_age",
+    "log_file_max_count",
+    "nodename_file_optional",
+    "container_settings",
+    "feature_control",
+];
+
+/// What becomes of fields that are unknown or malformed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Strictness {
+    /// An error with key and value: a misspelt field would be passed over silently.
+    Refuse,
+    /// A note for the log, unless it says which network and store it is. For `DEL`: an `ADD` that failed because of a field is
+    /// followed by a `DEL` with the same field, which has to succeed.
+    Lenient,
+}
+
+impl Strictness {
+    fn soft<T: Default>(self, notes: &mut Vec<String>, read: Result<T, CniError>) -> Result<T, CniError> {
+        match (self, read) {
+            (Self::Lenient, Err(error)) => {
+                notes.push(format!("{error}; ignored"));
+                Ok(T::default())
+            }
+            (_, read) => read,
+        }
+    }
+}
+
+impl Config {
+    /// Reads a configuration. `more`: further fields that the caller knows, given back in [`Config::more`].
+    ///
+    /// # Errors
+    /// Code 6 for what is no JSON object, code 1 for a version that we do not speak, code 2 for unknown fields, code 7 for
+    /// malformed ones; with the version of the answer.
+    pub fn parse(bytes: &[u8], strictness: Strictness, more: &[&str]) -> Result<Self, (Version, CniError)> {
+        let decode = |msg: String| (Version::NEWEST, CniError::new(code::DECODE, msg));
+        if bytes.iter().all(u8::is_ascii_whitespace) {
+            return Err(decode("there is no configuration on stdin".into()));
+        }
+        let value: Value = serde_json::from_slice(bytes)
+            .map_err(|error| decode(format!("the configuration on stdin is no JSON: {error}")))?;
+        let Value::Object(map) = value else {
+            return Err(decode("the configuration on stdin is no JSON object".into()));
+        };
+        let version = Version::of(&map).map_err(|error| (Version::NEWEST, error))?;
+        Self::read(&map, version, strictness, more).map_err(|error| (version, error))
+    }
+
+    fn read(
+        map: &Map<String, Value>,
+        version: Version,
+        strictness: Strictness,
+        more: &[&str],
+    ) -> Result<Self, CniError> {
+        let object = Object::new("", map);
+        let mut notes = Vec::new();
+        let mut found = Vec::new();
+        let name = name(&object)?;
+        let datastore = datastore::parse(&object)?;
+        let kind = object.text("type")?.unwrap_or_default().to_owned();
+        let fields = fields(&object, &kind, more, &mut notes);
+        let (more, ()) = (more_of(&object, more), strictness.soft(&mut notes, fields)?);
+        let runtime = object.get("runtimeConfig").map(|value| RuntimeConfig::parse(value, &mut found));
+        let runtime = strictness.soft(&mut notes, runtime.transpose())?.unwrap_or_default();
+        let args = object.get("args").map(|value| Args::parse(value, &mut found)).unwrap_or_default();
+        let ipam = object.object("ipam")?.map(|ipam| IpamSettings::parse(&ipam, &mut found));
+        let ipam = strictness.soft(&mut notes, ipam.transpose())?.unwrap_or_default();
+        let policy = object.object("policy")?;
+        let policy_type = policy.as_ref().map(|policy| policy.text("type")).transpose()?.flatten();
+        let dns = object.object("dns").and_then(|dns| dns.map(|dns| Dns::parse(&dns)).transpose());
+        let mtu = strictness.soft(&mut notes, object.number("mtu", 65_535))?;
+        let node = [object.text("node")?, object.text("nodename")?, object.text("hostname")?];
+        let prev = object.get("prevResult").map(|value| CniResult::parse("prevResult", value, version));
+        notes.append(&mut found);
+        Ok(Self {
+            version,
+            name,
+            kind,
+            datastore,
+            node: node.into_iter().flatten().next().map(str::to_owned),
+            socket: object.text("socket")?.map(PathBuf::from),
+            agent_absent: strictness
+                .soft(&mut notes, object.parsed_or_why("agentAbsent"))?
+                .unwrap_or_default(),
+            mtu: mtu.and_then(|mtu| u32::try_from(mtu).ok()).filter(|mtu| *mtu > 0),
+            interface_prefix: object.text("interface_prefix")?.unwrap_or("cali").to_owned(),
+            namespace_profiles: policy_type == Some("k8s"),
+            ipam,
+            dns: strictness.soft(&mut notes, dns)?.unwrap_or_default(),
+            runtime,
+            args,
+            prev_result: strictness.soft(&mut notes, prev.transpose())?,
+            valid_attachments: attachments(&object)?,
+            log: LogSettings::parse(&object)?,
+            notes,
+            more,
+        })
+    }
+
+    /// The name servers of the answer: the runtime's, else the configuration's.
+    #[must_use]
+    pub fn wanted_dns(&self) -> Option<&Dns> {
+        self.runtime.dns.as_ref().or(Some(&self.dns)).filter(|dns| !dns.is_empty())
+    }
+}
+
+/// Fields that cannot be acted on.
+fn fields(object: &Object<'_>, kind: &str, more: &[&str], notes: &mut Vec<String>) -> Result<(), CniError> {
+    for (key, value) in object.others(&FIELDS) {
+        if more.contains(&key.as_str()) {
+            continue;
+        }
+        // Calico's later plugins have more fields, runtimes have some of their own (with a dot).
+        if kind.starts_with("calico") || key.contains(['.', '/']) {
+            notes.push(format!("field `{key}` is not used"));
+            continue;
+        }
+        let msg = format!("field `{key}` ({}) is unknown: take it away, or correct its name", shown(value));
+        return Err(CniError::new(code::FIELD, msg));
+    }
+    if object.switch("ipMasq")? == Some(true) {
+        let msg =
+            "`ipMasq` is true, and we masquerade by pool: write \"masquerade\": true into the pool's value";
+        return Err(CniError::new(code::FIELD, msg));
+    }
+    Ok(())
+}
+
+fn more_of(object: &Object<'_>, more: &[&str]) -> Map<String, Value> {
+    let known = object.others(&FIELDS).filter(|(key, _)| more.contains(&key.as_str()));
+    known.map(|(key, value)| (key.clone(), value.clone())).collect()
+}
+
+fn name(object: &Object<'_>) -> Result<String, CniError> {
+    let name = object.text("name")?.unwrap_or_default();
+    if is_identifier(name) {
+        return Ok(name.to_owned());
+    }
+    let value = object.get("name").unwrap_or(&Value::Null);
+    let expected = "name the network with letters, digits, `_`, `.` and `-`, a letter or digit first";
+    Err(CniError::value("name", value, expected))
+}
+
+/// The list of `GC`; older drafts had `cni.dev/attachments`.
+fn attachments(object: &Object<'_>) -> Result<Option<Vec<Attachment>>, CniError> {
+    let names = ["cni.dev/valid-attachments", "cni.dev/attachments"];
+    let Some((at, value)) = names.iter().find_map(|name| Some((*name, object.get(name)?))) else {
+        return Ok(None);
+    };
+    let mut list = Vec::new();
+    for (at, value) in elements(at, value)? {
+        let object = Object::of(&at, value)?;
+        let text = |name: &str| {
+            object
+                .text(name)?
+                .map(str::to_owned)
+                .ok_or_else(|| CniError::new(code::CONFIG, format!("`{}` is missing", object.at(name))))
+        };
+        list.push(Attachment { container_id: text("containerID")?, ifname: text("ifname")? });
+    }
+    Ok(Some(list))
+}
+
+/// Pools are named by their prefix.
+pub(super) fn pools(ipam: &Object<'_>, name: &str, v4: bool) -> Result<Vec<Cidr>, CniError> {
+    let read = |(at, value): (String, &Value)| {
+        let text = value.as_str().unwrap_or_default();
+        Cidr::parse_strict(text).ok().filter(|cidr| cidr.is_v4() == v4).ok_or_else(|| {
+            let family =
+                if v4 { "an IPv4 pool, such as 10.65.0.0/16" } else { "an IPv6 pool, such as fd00:65::/48" };
+            CniError::value(&at, value, &format!("write the prefix of {family}"))
+        })
+    };
+    ipam.list(name)?.into_iter().map(read).collect()
+}

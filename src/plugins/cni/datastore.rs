@@ -1,0 +1,108 @@
+//! Where the data model is: our URL, Calico's etcd fields, the environment, the default; the first that says something.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use super::error::{CniError, code};
+use super::json::Object;
+use crate::store::{DEFAULT_URL, StoreOptions, StoreUrl};
+
+/// What a configuration says of the store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Datastore {
+    /// `sqlite:`, `etcd://` or `etcds://`.
+    pub url: String,
+    /// CA certificate of etcd (PEM).
+    pub ca: Option<PathBuf>,
+    /// Client certificate (PEM).
+    pub cert: Option<PathBuf>,
+    /// Key of the client certificate (PEM).
+    pub key: Option<PathBuf>,
+    /// User of etcd.
+    pub user: Option<String>,
+    /// File with the user's password.
+    pub password_file: Option<PathBuf>,
+}
+
+/// Reads the fields of a configuration.
+pub(super) fn parse(object: &Object<'_>) -> Result<Option<Datastore>, CniError> {
+    match object.text("datastore_type")? {
+        None | Some("etcd" | "etcdv2" | "etcdv3") => {}
+        Some(other) => {
+            let expected = "only etcd is read; write \"datastore\": \"etcd://HOST:PORT\" or \"sqlite:PATH\"";
+            return Err(CniError::value("datastore_type", &other.into(), expected));
+        }
+    }
+    let url =
+        match (object.text("datastore")?, object.text("etcd_endpoints")?, object.text("etcd_authority")?) {
+            (Some(url), ..) => url.to_owned(),
+            (None, Some(list), _) => from_endpoints(list)?,
+            (None, None, Some(authority)) => {
+                let tls = object.text("etcd_scheme")? == Some("https");
+                format!("{}://{authority}", if tls { "etcds" } else { "etcd" })
+            }
+            (None, None, None) => return Ok(None),
+        };
+    let parsed: StoreUrl = url.parse().map_err(|error| CniError::new(code::CONFIG, format!("{error}")))?;
+    let path = |name: &str| object.text(name).map(|text| text.map(PathBuf::from));
+    let mut this = Datastore {
+        url,
+        ca: path("etcd_ca_cert_file")?,
+        cert: path("etcd_cert_file")?,
+        key: path("etcd_key_file")?,
+        user: object.text("etcd_user")?.map(str::to_owned),
+        password_file: path("etcd_password_file")?,
+    };
+    // Calico's installers write the names of the files with plain HTTP, too.
+    if matches!(parsed, StoreUrl::Etcd { tls: false, .. }) {
+        (this.ca, this.cert, this.key) = (None, None, None);
+    }
+    Ok(Some(this))
+}
+
+/// `http://a:2379,https://b:2379` as Calico writes them.
+fn from_endpoints(list: &str) -> Result<String, CniError> {
+    let items: Vec<&str> = list.split(',').map(str::trim).filter(|item| !item.is_empty()).collect();
+    let tls = items.iter().filter(|item| item.starts_with("https://")).count();
+    if items.is_empty() || (tls != 0 && tls != items.len()) {
+        let expected = "write http://HOST:PORT[,...] or https://HOST:PORT[,...], all of one kind";
+        return Err(CniError::value("etcd_endpoints", &list.into(), expected));
+    }
+    let hosts: Vec<&str> = items
+        .iter()
+        .map(|item| item.trim_start_matches("https://").trim_start_matches("http://").trim_end_matches('/'))
+        .collect();
+    Ok(format!("{}://{}", if tls == 0 { "etcd" } else { "etcds" }, hosts.join(",")))
+}
+
+/// How to reach the store. A plugin makes no SQLite file: a misspelt path would be an empty store.
+#[must_use]
+pub fn options(configured: Option<&Datastore>, env: impl Fn(&str) -> Option<OsString>) -> StoreOptions {
+    if let Some(given) = configured {
+        return StoreOptions {
+            url: given.url.clone(),
+            etcd_ca: given.ca.clone(),
+            etcd_cert: given.cert.clone(),
+            etcd_key: given.key.clone(),
+            etcd_user: given.user.clone(),
+            etcd_password_file: given.password_file.clone(),
+            create: false,
+        };
+    }
+    let text =
+        |name: &str| env(name).and_then(|text| text.into_string().ok()).filter(|text| !text.is_empty());
+    let path = |name: &str| text(name).map(PathBuf::from);
+    let url = text("TORTIE_DATASTORE").unwrap_or_else(|| DEFAULT_URL.to_owned());
+    if url.starts_with("sqlite:") {
+        return StoreOptions { url, create: false, ..StoreOptions::default() };
+    }
+    StoreOptions {
+        url,
+        etcd_ca: path("TORTIE_ETCD_CA"),
+        etcd_cert: path("TORTIE_ETCD_CERT"),
+        etcd_key: path("TORTIE_ETCD_KEY"),
+        etcd_user: text("TORTIE_ETCD_USER"),
+        etcd_password_file: path("TORTIE_ETCD_PASSWORD_FILE"),
+        create: false,
+    }
+}

@@ -1,0 +1,82 @@
+//! `tortie-ipam`: addresses for other main plugins.
+//!
+//! A plugin such as bridge makes a network on the host: it needs the length of the network and a gateway in it, and /32
+//! does not work with it (its container could not reach the gateway). What is returned by default is the network of the
+//! *block* that the address lies in, with the block's first address as gateway. Why the block: it is what this host
+//! announces to all others, and the bridge's route to it is as long as the block's blackhole and comes before it; with the
+//! pool's length the blackhole would win, and other hosts' addresses would be looked for on the bridge. `prefix_length`,
+//! `prefix_length6`, `subnet`, `ranges`, `gateway` and `routes` say something else. Called `calico-ipam` it answers as
+//! Calico's does: /32 and /128, no gateway.
+
+use std::net::IpAddr;
+
+use serde_json::Value;
+
+use super::addresses::Holder;
+use super::call::{Call, SILENT, collect};
+use super::env::Command;
+use super::error::{CniError, code};
+use super::result::CniResult;
+use crate::ipam::Ipam;
+
+/// Answers a call.
+pub(super) async fn answer(call: &Call, calico: bool) -> Result<Option<Value>, CniError> {
+    if let Some(other) = &call.config.ipam.foreign
+        && call.env.command != Command::Del
+    {
+        let expected = "this is tortie-ipam: name it there, or call the other one";
+        return Err(CniError::value("ipam.type", &other.as_str().into(), expected));
+    }
+    let command = call.env.command;
+    if command == Command::Status {
+        return super::status::answer(call, false).await;
+    }
+    if matches!(command, Command::Del | Command::Gc) && call.no_store() {
+        return Ok(SILENT);
+    }
+    let store = call.store().await?;
+    let ipam = Ipam::new(store);
+    if command == Command::Gc {
+        let Some(valid) = &call.config.valid_attachments else {
+            let msg = "`cni.dev/valid-attachments` is missing: without it everything would be released";
+            return Err(CniError::new(code::CONFIG, msg));
+        };
+        let addrs = collect(&ipam, &call.config.name, &call.node, valid).await?;
+        tracing::info!(target: "tortie", ?addrs, "released what no listed container has");
+        return Ok(SILENT);
+    }
+    let identity = call.identity()?;
+    let holder = Holder { ipam: &ipam, config: &call.config, node: &call.node, identity: &identity };
+    match command {
+        Command::Add => {
+            let ips = holder.assign_framed(&call.args, calico).await?;
+            let dns = call.config.wanted_dns().cloned().unwrap_or_default();
+            let routes = call.config.ipam.frame.routes.clone();
+            let result = CniResult { ips, routes, dns, ..CniResult::default() };
+            Ok(Some(result.to_json(call.config.version)))
+        }
+        Command::Del => holder.release(&[]).await.map(|()| SILENT),
+        Command::Check => {
+            let given: Vec<IpAddr> = call
+                .config
+                .prev_result
+                .iter()
+                .flat_map(|result| &result.ips)
+                .map(|ip| ip.address.ip)
+                .collect();
+            if given.is_empty() {
+                let msg = "CHECK needs `prevResult`, the result of the ADD, with its addresses";
+                return Err(CniError::new(code::CONFIG, msg));
+            }
+            match holder.lacks(&given).await?.as_slice() {
+                [] => Ok(SILENT),
+                lacking => {
+                    let list: Vec<String> = lacking.iter().map(ToString::to_string).collect();
+                    let msg = format!("not held by `{}` in IPAM: {}", identity.handle, list.join(", "));
+                    Err(CniError::new(code::CHECK, msg))
+                }
+            }
+        }
+        Command::Gc | Command::Status | Command::Version => Ok(SILENT),
+    }
+}

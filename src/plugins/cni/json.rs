@@ -1,0 +1,135 @@
+//! Reading JSON of runtimes: every error names the place and the value.
+
+use std::fmt::Display;
+use std::str::FromStr;
+
+use serde_json::{Map, Value};
+
+use super::error::CniError;
+
+/// An object and where it stands.
+#[derive(Debug, Clone)]
+pub(super) struct Object<'a> {
+    at: String,
+    map: &'a Map<String, Value>,
+    /// Names are found in any case: Go programs send the names of their structures' fields, `HostPort` for `hostPort`.
+    any_case: bool,
+}
+
+impl<'a> Object<'a> {
+    /// The object at `at`, empty for the configuration itself.
+    pub(super) fn new(at: &str, map: &'a Map<String, Value>) -> Self {
+        Self { at: at.to_owned(), map, any_case: false }
+    }
+
+    /// This value as an object.
+    pub(super) fn of(at: &str, value: &'a Value) -> Result<Self, CniError> {
+        let map = value.as_object().ok_or_else(|| CniError::value(at, value, "write an object"))?;
+        Ok(Self::new(at, map))
+    }
+
+    /// The same, with names in any case.
+    pub(super) fn any_case(mut self) -> Self {
+        self.any_case = true;
+        self
+    }
+
+    /// Where a field stands.
+    pub(super) fn at(&self, name: &str) -> String {
+        if self.at.is_empty() { name.to_owned() } else { format!("{}.{name}", self.at) }
+    }
+
+    /// A field; `null` is absent.
+    pub(super) fn get(&self, name: &str) -> Option<&'a Value> {
+        let exact = self.map.get(name);
+        let found = match exact {
+            None if self.any_case => {
+                self.map.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+            }
+            found => found,
+        };
+        found.filter(|value| !value.is_null())
+    }
+
+    /// The fields that are none of these.
+    pub(super) fn others(&self, known: &[&str]) -> impl Iterator<Item = (&'a String, &'a Value)> {
+        self.map.iter().filter(move |(key, _)| {
+            !known.iter().any(|known| key == known || (self.any_case && key.eq_ignore_ascii_case(known)))
+        })
+    }
+
+    /// A text; the empty one is absent, as in Go's programs.
+    pub(super) fn text(&self, name: &str) -> Result<Option<&'a str>, CniError> {
+        let Some(value) = self.get(name) else { return Ok(None) };
+        let text = value.as_str().ok_or_else(|| CniError::value(&self.at(name), value, "write a text"))?;
+        Ok(Some(text).filter(|text| !text.is_empty()))
+    }
+
+    /// A text that means something.
+    pub(super) fn parsed<T>(&self, name: &str, expected: &str) -> Result<Option<T>, CniError>
+    where
+        T: FromStr,
+    {
+        let Some(text) = self.text(name)? else { return Ok(None) };
+        text.parse().map(Some).map_err(|_| CniError::value(&self.at(name), &text.into(), expected))
+    }
+
+    /// A text whose own error says what to write.
+    pub(super) fn parsed_or_why<T>(&self, name: &str) -> Result<Option<T>, CniError>
+    where
+        T: FromStr<Err: Display>,
+    {
+        let Some(text) = self.text(name)? else { return Ok(None) };
+        text.parse()
+            .map(Some)
+            .map_err(|why: T::Err| CniError::value(&self.at(name), &text.into(), &why.to_string()))
+    }
+
+    /// A whole number from 0 to `max`.
+    pub(super) fn number(&self, name: &str, max: u64) -> Result<Option<u64>, CniError> {
+        let Some(value) = self.get(name) else { return Ok(None) };
+        let expected = format!("write a whole number from 0 to {max}");
+        let number = value.as_u64().filter(|n| *n <= max);
+        number.map(Some).ok_or_else(|| CniError::value(&self.at(name), value, &expected))
+    }
+
+    /// Yes or no, as such or as text (Calico's configurations have texts).
+    pub(super) fn switch(&self, name: &str) -> Result<Option<bool>, CniError> {
+        let Some(value) = self.get(name) else { return Ok(None) };
+        let text = value.as_str().map(str::to_ascii_lowercase);
+        match (value, text.as_deref()) {
+            (Value::Bool(yes), _) => Ok(Some(*yes)),
+            (_, Some("true")) => Ok(Some(true)),
+            (_, Some("false")) => Ok(Some(false)),
+            (_, Some("")) => Ok(None),
+            _ => Err(CniError::value(&self.at(name), value, "write true or false")),
+        }
+    }
+
+    /// A list with the place of each element; absent: empty.
+    pub(super) fn list(&self, name: &str) -> Result<Vec<(String, &'a Value)>, CniError> {
+        let at = self.at(name);
+        self.get(name).map_or(Ok(Vec::new()), |value| elements(&at, value))
+    }
+
+    /// A list of texts; absent: empty.
+    pub(super) fn texts(&self, name: &str) -> Result<Vec<String>, CniError> {
+        let text = |(at, value): (String, &Value)| {
+            let text = value.as_str().ok_or_else(|| CniError::value(&at, value, "write a text"))?;
+            Ok(text.to_owned())
+        };
+        self.list(name)?.into_iter().map(text).collect()
+    }
+
+    /// An object in a field.
+    pub(super) fn object(&self, name: &str) -> Result<Option<Self>, CniError> {
+        let Some(value) = self.get(name) else { return Ok(None) };
+        Self::of(&self.at(name), value).map(|object| Some(Self { any_case: self.any_case, ..object }))
+    }
+}
+
+/// The elements of a list with the place of each.
+pub(super) fn elements<'a>(at: &str, value: &'a Value) -> Result<Vec<(String, &'a Value)>, CniError> {
+    let list = value.as_array().ok_or_else(|| CniError::value(at, value, "write a list"))?;
+    Ok(list.iter().enumerate().map(|(i, value)| (format!("{at}[{i}]"), value)).collect())
+}

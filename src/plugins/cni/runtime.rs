@@ -1,0 +1,190 @@
+//! `runtimeConfig`: what the runtime fills in for the capabilities that a configuration declares.
+//!
+//! A plugin has to act on these or fail, so whatever is malformed or unknown is an error with key and value. containerd sends
+//! the names of Go's fields (`HostPort`), libcni and podman those of the conventions (`hostPort`): both are read.
+
+use std::net::IpAddr;
+
+use serde_json::Value;
+use tortie_config::Cidr;
+use tortie_config::resource::MacAddr;
+
+use super::address;
+use super::error::{CniError, code, shown};
+use super::json::{Object, elements};
+use super::result::Dns;
+use crate::ipam::Range;
+use crate::kernel::plumb::{Bandwidth, PortMapping, Rate, Transport};
+
+/// The areas of `runtimeConfig`.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct RuntimeConfig {
+    /// `portMappings`: ports of the host that lead to the container.
+    pub ports: Vec<PortMapping>,
+    /// `ipRanges`: one address from each outer element, from the first inner range that has room.
+    pub ranges: Vec<Vec<IpRange>>,
+    /// `bandwidth`
+    pub bandwidth: Bandwidth,
+    /// `dns`: comes back in the result.
+    pub dns: Option<Dns>,
+    /// `ips`: addresses that are asked for.
+    pub ips: Vec<IpAddr>,
+    /// `mac`
+    pub mac: Option<MacAddr>,
+}
+
+/// A range of addresses with the gateway that plugins below a bridge return.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IpRange {
+    /// The addresses that may be given; never the gateway.
+    pub range: Range,
+    /// The gateway of the subnet.
+    pub gateway: Option<IpAddr>,
+}
+
+const AREAS: [&str; 6] = ["portMappings", "ipRanges", "bandwidth", "dns", "ips", "mac"];
+
+impl RuntimeConfig {
+    /// Reads `runtimeConfig`. `notes` gets what was passed over.
+    ///
+    /// # Errors
+    /// Code 7 for what is malformed, code 2 for an area that we do not know.
+    pub fn parse(value: &Value, notes: &mut Vec<String>) -> Result<Self, CniError> {
+        let object = Object::of("runtimeConfig", value)?.any_case();
+        for (area, value) in object.others(&AREAS).filter(|(_, value)| !value.is_null()) {
+            // What one runtime has for itself (io.kubernetes.cri.pod-annotations) is information.
+            if area.contains('.') {
+                notes.push(format!("runtimeConfig.{area} is not used"));
+                continue;
+            }
+            let msg = format!(
+                "`runtimeConfig.{area}` is {}, and we cannot act on it: take `{area}` out of the configuration's capabilities",
+                shown(value)
+            );
+            return Err(CniError::new(code::FIELD, msg));
+        }
+        let mut this = Self::default();
+        for (at, value) in object.list("portMappings")? {
+            this.ports.extend(port(&at, value, notes)?);
+        }
+        for (at, value) in object.list("ipRanges")? {
+            this.ranges.push(range_set(&at, value)?);
+        }
+        if let Some(object) = object.object("bandwidth")? {
+            this.bandwidth =
+                Bandwidth { ingress: rate(&object, "ingress")?, egress: rate(&object, "egress")? };
+        }
+        if let Some(object) = object.object("dns")? {
+            let (nameservers, search) = (object.texts("servers")?, object.texts("searches")?);
+            let dns = Dns { nameservers, search, options: object.texts("options")?, domain: String::new() };
+            this.dns = Some(dns).filter(|dns| !dns.is_empty());
+        }
+        for (at, value) in object.list("ips")? {
+            this.ips.push(asked(&at, value)?);
+        }
+        this.mac = object.parsed("mac", "write a MAC address, such as c2:11:22:33:44:55")?;
+        if let Some(mac) = this.mac {
+            unicast(&object.at("mac"), mac)?;
+        }
+        Ok(this)
+    }
+}
+
+/// A MAC address that an interface can have.
+pub(super) fn unicast(at: &str, mac: MacAddr) -> Result<(), CniError> {
+    let [first, ..] = mac.0;
+    if first & 1 == 0 && mac.0 != [0; 6] {
+        return Ok(());
+    }
+    let value = Value::from(mac.to_string());
+    Err(CniError::value(
+        at,
+        &value,
+        "write an address of one interface: the last bit of its first octet is 0",
+    ))
+}
+
+/// An address in a list.
+pub(super) fn asked(at: &str, value: &Value) -> Result<IpAddr, CniError> {
+    let text = value.as_str().unwrap_or_default();
+    address::asked(text).map_err(|expected| CniError::value(at, value, expected))
+}
+
+fn port(at: &str, value: &Value, notes: &mut Vec<String>) -> Result<Option<PortMapping>, CniError> {
+    let object = Object::of(at, value)?.any_case();
+    let number = |name: &str| {
+        object.number(name, 65_535).map(|n| n.and_then(|n| u16::try_from(n).ok()).unwrap_or_default())
+    };
+    let (host_port, container_port) = (number("hostPort")?, number("containerPort")?);
+    let protocol = object.parsed_or_why::<Transport>("protocol")?.unwrap_or(Transport::Tcp);
+    let host_ip = object.parsed("hostIP", "write an address of this host, or leave it out")?;
+    if host_port == 0 {
+        notes.push(format!("{at} has no hostPort, so there is nothing to map"));
+        return Ok(None);
+    }
+    if container_port == 0 {
+        let value = object.get("containerPort").unwrap_or(&Value::Null);
+        return Err(CniError::value(&object.at("containerPort"), value, "write a port from 1 to 65535"));
+    }
+    Ok(Some(PortMapping { host_ip, host_port, container_port, protocol }))
+}
+
+fn rate(object: &Object<'_>, direction: &str) -> Result<Option<Rate>, CniError> {
+    let rate = object.number(&format!("{direction}Rate"), u64::MAX)?.unwrap_or_default();
+    let burst = object.number(&format!("{direction}Burst"), u64::MAX)?.filter(|burst| *burst > 0);
+    match (rate, burst) {
+        (0, None) => Ok(None),
+        (0, Some(burst)) => {
+            let at = object.at(&format!("{direction}Burst"));
+            Err(CniError::value(&at, &burst.into(), &format!("it needs {direction}Rate, too")))
+        }
+        (1..8, _) => {
+            let at = object.at(&format!("{direction}Rate"));
+            Err(CniError::value(&at, &rate.into(), "write at least 8 bits a second"))
+        }
+        (bits, burst) => Ok(Some(Rate { bits, burst })),
+    }
+}
+
+/// One element of `ipRanges`: the ranges of which one gives an address.
+pub(super) fn range_set(at: &str, value: &Value) -> Result<Vec<IpRange>, CniError> {
+    let ranges = elements(at, value)?;
+    if ranges.is_empty() {
+        return Err(CniError::value(at, value, "write at least one range"));
+    }
+    let ranges = ranges.into_iter().map(|(at, value)| range(&at, value)).collect::<Result<Vec<_>, _>>()?;
+    let v4 = ranges.iter().filter(|range| range.range.subnet.is_v4()).count();
+    if v4 != 0 && v4 != ranges.len() {
+        return Err(CniError::value(at, value, "write ranges of one family: they are for one address"));
+    }
+    Ok(ranges)
+}
+
+fn range(at: &str, value: &Value) -> Result<IpRange, CniError> {
+    let object = Object::of(at, value)?.any_case();
+    let text = object.text("subnet")?;
+    let subnet = text.and_then(|text| Cidr::parse_strict(text).ok()).ok_or_else(|| {
+        let value = object.get("subnet").unwrap_or(&Value::Null);
+        let expected = "write ADDRESS/LENGTH without host bits, such as 10.1.2.0/24";
+        CniError::value(&object.at("subnet"), value, expected)
+    })?;
+    let inside = |name: &str| -> Result<Option<IpAddr>, CniError> {
+        let addr: Option<IpAddr> = object.parsed(name, "write an address")?;
+        match addr {
+            Some(addr) if !subnet.contains(addr) => {
+                let value = Value::from(addr.to_string());
+                Err(CniError::value(&object.at(name), &value, &format!("write an address inside {subnet}")))
+            }
+            addr => Ok(addr),
+        }
+    };
+    let (first, last, gateway) = (inside("rangeStart")?, inside("rangeEnd")?, inside("gateway")?);
+    if let (Some(first), Some(last)) = (first, last)
+        && first > last
+    {
+        let value = Value::from(last.to_string());
+        let expected = format!("write an address from rangeStart ({first}) on");
+        return Err(CniError::value(&object.at("rangeEnd"), &value, &expected));
+    }
+    Ok(IpRange { range: Range { subnet, first, last, except: gateway.into_iter().collect() }, gateway })
+}

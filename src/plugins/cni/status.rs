@@ -1,0 +1,51 @@
+//! `STATUS`: whether an `ADD` could work now.
+
+use serde_json::Value;
+use tortie_config::key::{Key, prefix};
+use tortie_config::resource::Resource;
+
+use super::call::{Call, SILENT};
+use super::env::Command;
+use super::error::{CniError, code};
+use crate::plugins::attach::{self, AgentAbsent};
+
+/// Answers for the plugin that makes interfaces (`links`), or for the one that gives addresses only.
+pub(super) async fn answer(call: &Call, links: bool) -> Result<Option<Value>, CniError> {
+    let not_available = |error: CniError| CniError { code: code::NOT_AVAILABLE, ..error };
+    let store = call.store().await.map_err(not_available)?;
+    attach::ready(&*store).await.map_err(|error| not_available(error.into()))?;
+    if call.config.ipam.foreign.is_none() {
+        let pools =
+            store.list(&[prefix::POOLS.to_owned()]).await.map_err(|error| not_available(error.into()))?;
+        let enabled = |v4: bool| {
+            pools.entries.iter().any(|entry| {
+                let Ok(key) = entry.key.parse::<Key>() else { return false };
+                match Resource::parse(&key, &entry.value) {
+                    Ok(Resource::Pool(pool)) => !pool.disabled && pool.cidr.is_v4() == v4,
+                    _ => false,
+                }
+            })
+        };
+        let ipam = &call.config.ipam;
+        for (wanted, v4, family) in [(ipam.ipv4, true, "IPv4"), (ipam.ipv6, false, "IPv6")] {
+            if wanted && !enabled(v4) {
+                let error = crate::ipam::IpamError::NoPools(if v4 {
+                    tortie_config::key::IpFamily::V4
+                } else {
+                    tortie_config::key::IpFamily::V6
+                });
+                return Err(CniError::new(code::NOT_AVAILABLE, format!("no {family} addresses: {error}")));
+            }
+        }
+    }
+    if links && call.config.agent_absent != AgentAbsent::Continue {
+        let agent = call.agent();
+        if let Err(error) = tokio::net::UnixStream::connect(&agent.socket).await {
+            let socket = agent.socket.display();
+            let msg =
+                format!("the agent does not answer at {socket} ({error}): start it (systemctl start tortie)");
+            return Err(CniError::new(code::NOT_AVAILABLE, msg));
+        }
+    }
+    call.forward(Command::Status).await.map(|()| SILENT)
+}

@@ -1,0 +1,115 @@
+//! Which addresses a call asks IPAM for. Pure.
+//!
+//! One rule for each family: an address that was asked for takes the place of one that IPAM would choose. Addresses come, by
+//! precedence, from `runtimeConfig.ips`, `args.cni.ips`, `IP` of `CNI_ARGS`. With `ipRanges` each outer element gives exactly one
+//! address, and an address that was asked for has to lie in one of them.
+
+use std::net::IpAddr;
+
+use serde_json::Value;
+use tortie_config::Cidr;
+use tortie_config::key::IpFamily;
+
+use super::args::EnvArgs;
+use super::config::Config;
+use super::error::{CniError, code};
+use super::runtime::IpRange;
+use crate::ipam::{Range, Want};
+
+/// One address that is wanted.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Wish {
+    /// What IPAM is asked for.
+    pub want: Want,
+    /// The ranges that it comes from, with their gateways.
+    pub ranges: Vec<IpRange>,
+}
+
+/// What a call asks for.
+///
+/// # Errors
+/// Code 7 when nothing is wanted, or an address that was asked for lies outside of the ranges that were given.
+pub fn wishes(config: &Config, env: &EnvArgs) -> Result<Vec<Wish>, CniError> {
+    let (at, mut asked) = asked(config, env);
+    let mut seen = Vec::new();
+    asked.retain(|ip| {
+        let new = !seen.contains(ip);
+        seen.push(*ip);
+        new
+    });
+    let outside = |ip: IpAddr, of: &str| {
+        let expected = format!("write an address of {of}");
+        CniError::value(at, &Value::from(ip.to_string()), &expected)
+    };
+    let (sets_at, sets) = if config.runtime.ranges.is_empty() {
+        ("ipam.ranges", &config.ipam.ranges)
+    } else {
+        ("runtimeConfig.ipRanges", &config.runtime.ranges)
+    };
+    if !sets.is_empty() {
+        let wishes = sets.iter().map(|set| {
+            let wanted = asked.iter().position(|ip| set.iter().any(|range| lies_in(*ip, &range.range)));
+            let want = match wanted {
+                Some(place) => Want::Exact(asked.remove(place)),
+                None => Want::OneOf(set.iter().map(|range| range.range.clone()).collect()),
+            };
+            Wish { want, ranges: set.clone() }
+        });
+        let wishes = wishes.collect();
+        return asked.first().map_or(Ok(wishes), |ip| Err(outside(*ip, sets_at)));
+    }
+    let subnet = config.ipam.subnet;
+    if let (Some(subnet), Some(ip)) = (
+        subnet,
+        asked.iter().find(|ip| subnet.is_some_and(|net| net.is_v4() == ip.is_ipv4() && !net.contains(**ip))),
+    ) {
+        return Err(outside(*ip, &format!("ipam.subnet {subnet}")));
+    }
+    let mut wishes: Vec<Wish> =
+        asked.iter().map(|ip| Wish { want: Want::Exact(*ip), ranges: Vec::new() }).collect();
+    let families = [
+        (IpFamily::V4, config.ipam.ipv4, &config.ipam.ipv4_pools),
+        (IpFamily::V6, config.ipam.ipv6, &config.ipam.ipv6_pools),
+    ];
+    for (family, wanted, pools) in families {
+        let v4 = family == IpFamily::V4;
+        let subnet = subnet.filter(|subnet| subnet.is_v4() == v4);
+        let has = asked.iter().any(|ip| ip.is_ipv4() == v4);
+        if has || !(wanted || subnet.is_some()) {
+            continue;
+        }
+        let want = match subnet {
+            Some(subnet) => Want::OneOf(vec![whole(subnet, &config.ipam.frame.gateways)]),
+            None => Want::Any { family, count: 1, pools: pools.clone() },
+        };
+        wishes.push(Wish { want, ranges: Vec::new() });
+    }
+    if wishes.is_empty() {
+        let msg = "no address is wanted: `ipam.assign_ipv4` and `ipam.assign_ipv6` are both false";
+        return Err(CniError::new(code::CONFIG, msg));
+    }
+    Ok(wishes)
+}
+
+/// The addresses that somebody asked for, and where they stand.
+fn asked(config: &Config, env: &EnvArgs) -> (&'static str, Vec<IpAddr>) {
+    if !config.runtime.ips.is_empty() {
+        ("runtimeConfig.ips", config.runtime.ips.clone())
+    } else if !config.args.ips.is_empty() {
+        ("args.cni.ips", config.args.ips.clone())
+    } else {
+        ("CNI_ARGS IP", env.ip.into_iter().collect())
+    }
+}
+
+fn whole(subnet: Cidr, gateways: &[IpAddr]) -> Range {
+    let except = gateways.iter().filter(|ip| subnet.contains(**ip)).copied().collect();
+    Range { subnet, first: None, last: None, except }
+}
+
+fn lies_in(ip: IpAddr, range: &Range) -> bool {
+    range.subnet.contains(ip)
+        && range.first.is_none_or(|first| first <= ip)
+        && range.last.is_none_or(|last| ip <= last)
+        && !range.except.contains(&ip)
+}
