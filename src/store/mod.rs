@@ -172,6 +172,15 @@ pub trait Watch: Send {
 pub trait Store: Send + Sync {
     /// Reads one key.
     async fn get(&self, key: &str) -> Result<Option<KeyValue>, StoreError>;
+    /// Reads several keys, in their order; not necessarily at one revision.
+    async fn get_many(&self, keys: &[String]) -> Result<Vec<Option<KeyValue>>, StoreError> {
+        futures_util::future::try_join_all(keys.iter().map(|key| self.get(key))).await
+    }
+    /// Gets in line with others on this machine who are going to read, decide and write, so that they do not fail each other's
+    /// comparisons. A courtesy: nothing is right or wrong by it, and a store may have none.
+    async fn turn(&self) -> Option<Turn> {
+        None
+    }
     /// Reads all keys with any of these prefixes, at one revision.
     async fn list(&self, prefixes: &[String]) -> Result<Snapshot, StoreError>;
     /// Watches these prefixes for changes after `after` (a revision that [`Store::list`] gave).
@@ -193,6 +202,23 @@ pub trait Store: Send + Sync {
     }
     /// For people: `sqlite:/path` or `etcd 3 members`; never a secret.
     fn describe(&self) -> String;
+}
+
+/// A turn that [`Store::turn`] gave; it ends when this is dropped.
+pub struct Turn(Box<dyn std::any::Any + Send + Sync>);
+
+impl Turn {
+    /// A turn that ends when `held` is dropped.
+    #[must_use]
+    pub fn new(held: impl std::any::Any + Send + Sync) -> Self {
+        Self(Box::new(held))
+    }
+}
+
+impl std::fmt::Debug for Turn {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Turn").field(&self.0.type_id()).finish()
+    }
 }
 
 /// Why the store did not do it.

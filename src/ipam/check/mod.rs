@@ -4,6 +4,7 @@
 //! with what a host really holds ([`Evidence`], which the caller gathers). What it does not: look at a kernel, keep time,
 //! or write; [`super::Ipam::release_from_check`] mends, by compare-and-set, what is still as it was found.
 
+mod mend;
 mod picture;
 
 use std::net::IpAddr;
@@ -12,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tortie_config::Cidr;
 
+pub(super) use mend::mend;
 pub use picture::{Endpoint, Picture, Stored};
 
 /// What a look at one host brought.
@@ -105,13 +107,6 @@ pub enum Fix {
         attributes: Map<String, Value>,
         /// The revision of the block when it was looked at.
         revision: u64,
-    },
-    /// Allocate an address that an endpoint has, so that nobody else gets it.
-    Allocate {
-        /// The address.
-        addr: IpAddr,
-        /// The host that has it.
-        host: String,
     },
     /// Make a handle say what these blocks say.
     Handle {

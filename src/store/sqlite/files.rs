@@ -14,6 +14,7 @@ pub(super) struct Files {
     pub(super) database: PathBuf,
     pub(super) lock: PathBuf,
     pub(super) wake: PathBuf,
+    turn: PathBuf,
 }
 
 /// Which file a path named when it was opened; another value means that it was replaced.
@@ -21,17 +22,19 @@ pub(super) type Identity = (u64, u64);
 
 impl Files {
     pub(super) fn new(database: &Path) -> Result<Self, StoreError> {
-        let taken = ["lock", "wake"].iter().any(|e| database.extension().is_some_and(|own| own == *e));
+        let taken =
+            ["lock", "wake", "turn"].iter().any(|e| database.extension().is_some_and(|own| own == *e));
         if taken || database.file_name().is_none() {
             return Err(StoreError::Unusable(format!(
-                "{}: not a name for a database, its lock and wake files are called like that; take store.db",
+                "{}: not a name for a database, its lock, turn and wake files are called like that; take store.db",
                 database.display()
             )));
         }
         // The folder may change under a process that was started with a relative path.
         let database = std::path::absolute(database).map_err(|e| failed(database, &e))?;
         let (lock, wake) = (database.with_extension("lock"), database.with_extension("wake"));
-        Ok(Self { database, lock, wake })
+        let turn = database.with_extension("turn");
+        Ok(Self { database, lock, wake, turn })
     }
 
     /// SQLite's own side file.
@@ -98,6 +101,14 @@ impl Files {
         open_private(&self.lock)
     }
 
+    pub(super) fn turn(&self) -> &Path {
+        &self.turn
+    }
+
+    pub(super) fn open_turn(&self) -> Result<File, StoreError> {
+        open_private(&self.turn)
+    }
+
     pub(super) fn open_wake(&self) -> Result<File, StoreError> {
         open_private(&self.wake)
     }
@@ -122,6 +133,13 @@ impl<'a> Lock<'a> {
                 Err(e) => return Err(failed(path, &e.into())),
             }
         }
+    }
+}
+
+impl Lock<'_> {
+    /// Keeps the lock until the file is closed.
+    pub(super) fn keep(self) {
+        std::mem::forget(self);
     }
 }
 

@@ -17,6 +17,7 @@
 mod files;
 mod read;
 mod schema;
+mod turn;
 mod wake;
 mod watch;
 mod worker;
@@ -28,7 +29,7 @@ use std::time::Duration;
 
 use tokio::sync::OnceCell;
 
-use super::{KeyValue, LeaseId, Outcome, Revision, Snapshot, Store, StoreError, Txn, Watch};
+use super::{KeyValue, LeaseId, Outcome, Revision, Snapshot, Store, StoreError, Turn, Txn, Watch};
 use files::Files;
 use read::Reader;
 use worker::Worker;
@@ -73,6 +74,15 @@ impl Store for SqliteStore {
     async fn get(&self, key: &str) -> Result<Option<KeyValue>, StoreError> {
         let key = key.to_owned();
         self.reader.run(move |reader, _| reader.get(&key)).await
+    }
+
+    async fn get_many(&self, keys: &[String]) -> Result<Vec<Option<KeyValue>>, StoreError> {
+        let keys = keys.to_vec();
+        self.reader.run(move |reader, _| reader.get_many(&keys)).await
+    }
+
+    async fn turn(&self) -> Option<Turn> {
+        turn::take(&self.files).await.map(Turn::new)
     }
 
     async fn list(&self, prefixes: &[String]) -> Result<Snapshot, StoreError> {

@@ -73,12 +73,12 @@ impl Reader {
     }
 
     pub(super) fn get(&mut self, key: &str) -> Result<Option<KeyValue>, StoreError> {
-        self.within(|conn, boot, _| {
-            let sql = "SELECT k.key, k.value, k.mod_revision, k.create_revision FROM keys k
-                LEFT JOIN leases l ON l.id = k.lease
-                WHERE k.key = ?1 AND (k.lease IS NULL OR (l.boot = ?2 AND l.expires > ?3))";
-            conn.prepare_cached(sql)?.query_row(params![key, boot, boot_millis()], key_value).optional()
-        })
+        self.within(|conn, boot, _| one(conn, boot, key))
+    }
+
+    /// At one revision.
+    pub(super) fn get_many(&mut self, keys: &[String]) -> Result<Vec<Option<KeyValue>>, StoreError> {
+        self.within(|conn, boot, _| keys.iter().map(|key| one(conn, boot, key)).collect())
     }
 
     pub(super) fn list(&mut self, prefixes: &[String]) -> Result<Snapshot, StoreError> {
@@ -158,6 +158,13 @@ impl Reader {
             Ok(found)
         })
     }
+}
+
+fn one(conn: &Connection, boot: &str, key: &str) -> rusqlite::Result<Option<KeyValue>> {
+    let sql = "SELECT k.key, k.value, k.mod_revision, k.create_revision FROM keys k
+        LEFT JOIN leases l ON l.id = k.lease
+        WHERE k.key = ?1 AND (k.lease IS NULL OR (l.boot = ?2 AND l.expires > ?3))";
+    conn.prepare_cached(sql)?.query_row(params![key, boot, boot_millis()], key_value).optional()
 }
 
 fn key_value(row: &Row<'_>) -> rusqlite::Result<KeyValue> {

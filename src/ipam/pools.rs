@@ -1,0 +1,144 @@
+//! Which pools, and which parts of them, a wish may be filled from.
+
+use std::net::IpAddr;
+
+use tortie_config::Cidr;
+use tortie_config::key::IpFamily;
+use tortie_config::resource::Pool;
+
+use super::{IpamError, Range};
+
+/// The pools that IPAM uses, in the order of their keys.
+pub(super) struct Pools(Vec<Pool>);
+
+/// A part of a pool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Zone {
+    pub(super) pool: Pool,
+    pub(super) first: IpAddr,
+    pub(super) last: IpAddr,
+}
+
+impl Zone {
+    pub(super) fn whole(pool: &Pool) -> Self {
+        Self { first: pool.cidr.addr(), last: pool.cidr.last(), pool: pool.clone() }
+    }
+
+    pub(super) fn contains(&self, addr: IpAddr) -> bool {
+        (self.first..=self.last).contains(&addr)
+    }
+
+    /// Whether the block has an address in the zone.
+    pub(super) fn touches(&self, block: &Cidr) -> bool {
+        self.pool.cidr.covers(block) && block.addr() <= self.last && self.first <= block.last()
+    }
+}
+
+impl Pools {
+    pub(super) fn new(pools: Vec<Pool>) -> Self {
+        Self(pools.into_iter().filter(|pool| pool.ipam).collect())
+    }
+
+    fn names(&self, family: IpFamily) -> Vec<Cidr> {
+        self.0.iter().map(|pool| pool.cidr).filter(|cidr| IpFamily::of_cidr(cidr) == family).collect()
+    }
+
+    /// The pool of a block or address: the most specific one, for pools may lie in each other.
+    pub(super) fn of(&self, cidr: &Cidr) -> Option<&Pool> {
+        self.0.iter().filter(|pool| pool.cidr.covers(cidr)).max_by_key(|pool| pool.cidr.len())
+    }
+
+    /// The enabled pool of an address.
+    pub(super) fn enabled_of(&self, addr: IpAddr) -> Result<&Pool, IpamError> {
+        match self.of(&Cidr::host(addr)) {
+            Some(pool) if pool.disabled => Err(IpamError::Disabled(pool.cidr)),
+            Some(pool) => Ok(pool),
+            None => {
+                Err(IpamError::OutsidePools { what: addr.to_string(), pools: self.names(IpFamily::of(addr)) })
+            }
+        }
+    }
+
+    /// All pools of a family that give out addresses, or these ones, each of which has to.
+    pub(super) fn chosen(&self, family: IpFamily, asked: &[Cidr]) -> Result<Vec<Zone>, IpamError> {
+        for cidr in asked {
+            if IpFamily::of_cidr(cidr) != family {
+                let text =
+                    format!("pool {cidr} is of the other address family; name it where that is asked for");
+                return Err(IpamError::BadRequest(text));
+            }
+            match self.0.iter().find(|pool| pool.cidr == *cidr) {
+                None => return Err(IpamError::UnknownPool { pool: *cidr, pools: self.names(family) }),
+                Some(pool) if pool.disabled => return Err(IpamError::Disabled(*cidr)),
+                Some(_) => {}
+            }
+        }
+        let of_family =
+            self.0.iter().filter(|pool| IpFamily::of_cidr(&pool.cidr) == family && !pool.disabled);
+        Ok(of_family.filter(|pool| asked.is_empty() || asked.contains(&pool.cidr)).map(Zone::whole).collect())
+    }
+
+    /// The disabled pools of a family: what a host has left in them is still given out.
+    pub(super) fn disabled(&self, family: IpFamily) -> Vec<Zone> {
+        let of_family = self.0.iter().filter(|pool| IpFamily::of_cidr(&pool.cidr) == family);
+        of_family.filter(|pool| pool.disabled).map(Zone::whole).collect()
+    }
+
+    /// The parts of enabled pools that lie in a range.
+    pub(super) fn inside(&self, range: &Range) -> Result<Vec<Zone>, IpamError> {
+        let (first, last) = range.ends()?;
+        let enabled = self.0.iter().filter(|pool| !pool.disabled && pool.cidr.overlaps(&range.subnet));
+        let zones = enabled.map(|pool| Zone {
+            first: first.max(pool.cidr.addr()),
+            last: last.min(pool.cidr.last()),
+            pool: pool.clone(),
+        });
+        Ok(zones.filter(|zone| zone.first <= zone.last).collect())
+    }
+
+    /// The error for ranges that all lie outside.
+    pub(super) fn outside(&self, ranges: &[Range]) -> IpamError {
+        let family = ranges.first().map_or(IpFamily::V4, |range| IpFamily::of_cidr(&range.subnet));
+        let disabled = self
+            .0
+            .iter()
+            .find(|pool| pool.disabled && ranges.iter().any(|range| pool.cidr.covers(&range.subnet)));
+        match disabled {
+            Some(pool) => IpamError::Disabled(pool.cidr),
+            None => IpamError::OutsidePools { what: names(ranges), pools: self.names(family) },
+        }
+    }
+}
+
+impl Range {
+    /// All of a subnet.
+    #[must_use]
+    pub fn of(subnet: Cidr) -> Self {
+        Self { subnet, first: None, last: None, except: Vec::new() }
+    }
+
+    fn ends(&self) -> Result<(IpAddr, IpAddr), IpamError> {
+        let (first, last) =
+            (self.first.unwrap_or(self.subnet.addr()), self.last.unwrap_or(self.subnet.last()));
+        if !self.subnet.contains(first) || !self.subnet.contains(last) || first > last {
+            let text =
+                format!("{first} to {last} is no range of {}; give its first and last address", self.subnet);
+            return Err(IpamError::BadRequest(text));
+        }
+        Ok((first, last))
+    }
+}
+
+/// The ranges for people.
+pub(super) fn names(ranges: &[Range]) -> String {
+    let name = |range: &Range| match (range.first, range.last) {
+        (None, None) => format!("range {}", range.subnet),
+        (first, last) => format!(
+            "range {}-{} of {}",
+            first.unwrap_or(range.subnet.addr()),
+            last.unwrap_or(range.subnet.last()),
+            range.subnet
+        ),
+    };
+    ranges.iter().map(name).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,100 @@
+//! In which order a host looks at the blocks of a pool: from a start that its name decides, to the end, then from the
+//! beginning. Hosts spread over the pool, and each finds its way again.
+
+use std::net::IpAddr;
+
+use tortie_config::Cidr;
+
+/// The blocks of one length in a part of a pool.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Walk {
+    pool: Cidr,
+    len: u8,
+    /// Index of the first block of the part.
+    low: u128,
+    /// How many blocks; 2^128 is one less than it ought to be.
+    count: u128,
+    start: u128,
+}
+
+/// FNV-1a, 64 bits: the same on every machine and in every version.
+fn hash(host: &str) -> u64 {
+    host.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+impl Walk {
+    /// The blocks of length `len` that have an address between `first` and `last`, which lie in the pool.
+    pub(super) fn new(host: &str, pool: Cidr, len: u8, first: IpAddr, last: IpAddr) -> Self {
+        let shift = u32::from(pool.max_len() - len);
+        let index = |addr| pool.ordinal(addr).unwrap_or(0).checked_shr(shift).unwrap_or(0);
+        let (low, high) = (index(first), index(last));
+        let count = high.saturating_sub(low).saturating_add(1);
+        Self { pool, len, low, count, start: u128::from(hash(host)) % count }
+    }
+
+    /// The blocks in order.
+    pub(super) fn blocks(self) -> impl Iterator<Item = Cidr> {
+        let shift = u32::from(self.pool.max_len() - self.len);
+        let mut step = 0u128;
+        std::iter::from_fn(move || {
+            if step >= self.count {
+                return None;
+            }
+            // start and step are both below count: no overflow short of 2^127 blocks.
+            let index = self.low + (self.start + step) % self.count;
+            step += 1;
+            let addr = self.pool.nth(index.checked_shl(shift)?)?;
+            Cidr::new(addr, self.len).ok()
+        })
+    }
+
+    /// The place of a block in that order, of any length.
+    pub(super) fn place(&self, block: &Cidr) -> u128 {
+        let shift = u32::from(self.pool.max_len() - self.len);
+        let index = self.pool.ordinal(block.addr()).unwrap_or(0).checked_shr(shift).unwrap_or(0);
+        let index = index.saturating_sub(self.low).min(self.count - 1);
+        if index >= self.start { index - self.start } else { self.count - self.start + index }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn walk(host: &str, pool: &str, len: u8) -> Walk {
+        let pool: Cidr = pool.parse().unwrap();
+        Walk::new(host, pool, len, pool.addr(), pool.last())
+    }
+
+    #[test]
+    fn every_block_once_from_a_start_of_the_host_s_own() {
+        let blocks: Vec<Cidr> = walk("h1", "10.0.0.0/22", 26).blocks().collect();
+        assert_eq!(blocks.len(), 16);
+        let mut sorted = blocks.clone();
+        sorted.sort();
+        sorted.dedup();
+        assert_eq!(sorted.len(), 16);
+        assert_eq!(sorted.first().unwrap().to_string(), "10.0.0.0/26");
+        let starts: std::collections::BTreeSet<Cidr> =
+            (0..64).filter_map(|n| walk(&format!("node-{n}"), "10.0.0.0/16", 26).blocks().next()).collect();
+        assert!(starts.len() > 55, "{} starts for 64 hosts", starts.len());
+        let all = walk("h1", "10.0.0.0/22", 26);
+        for (place, block) in (0u128..).zip(&blocks) {
+            assert_eq!(all.place(block), place);
+        }
+    }
+
+    #[test]
+    fn the_largest_and_the_smallest_pools() {
+        assert!(walk("h", "::/0", 122).blocks().next().is_some());
+        assert!(walk("h", "::/0", 128).blocks().next().is_some());
+        assert_eq!(walk("h", "10.0.0.4/32", 32).blocks().count(), 1);
+        let pool: Cidr = "10.0.0.0/16".parse().unwrap();
+        let part = Walk::new("h", pool, 26, "10.0.1.10".parse().unwrap(), "10.0.1.70".parse().unwrap());
+        let mut blocks: Vec<String> = part.blocks().map(|b| b.to_string()).collect();
+        blocks.sort();
+        assert_eq!(blocks, ["10.0.1.0/26", "10.0.1.64/26"]);
+    }
+}

@@ -1,0 +1,13 @@
+//! IPAM on real stores: what Calico's users rely on, what its writers leave behind, and many at once.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    missing_docs,
+    reason = "a test ends where something is not as it must be"
+)]
+
+#[path = "ipam/rig.rs"]
+mod rig;
+#[path = "ipam/scenes.rs"]
+mod scenes;

@@ -1,0 +1,134 @@
+//! A SQLite store with pools, and short words for what the tests do all the time.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use tortie::ipam::{Assignment, Ipam, IpamError, Request, Space, Want};
+use tortie::store::sqlite::SqliteStore;
+use tortie::store::{KeyValue, Op, Store, Txn};
+use tortie_config::Cidr;
+use tortie_config::key::{IpFamily, Key};
+use tortie_config::resource::{Block, Handle};
+
+pub(crate) struct Rig {
+    pub(crate) ipam: Ipam,
+    pub(crate) store: Arc<dyn Store>,
+    _dir: Option<tempfile::TempDir>,
+}
+
+pub(crate) fn cidr(text: &str) -> Cidr {
+    text.parse().unwrap()
+}
+
+pub(crate) fn addr(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+/// `count` addresses of any pool.
+pub(crate) fn any(host: &str, count: u32) -> Request {
+    from(host, count, &[])
+}
+
+pub(crate) fn from(host: &str, count: u32, pools: &[&str]) -> Request {
+    let family =
+        if pools.first().is_some_and(|pool| pool.contains(':')) { IpFamily::V6 } else { IpFamily::V4 };
+    let pools = pools.iter().map(|pool| cidr(pool)).collect();
+    request(host, Want::Any { family, count, pools })
+}
+
+pub(crate) fn exact(host: &str, text: &str) -> Request {
+    request(host, Want::Exact(addr(text)))
+}
+
+pub(crate) fn request(host: &str, want: Want) -> Request {
+    Request { host: host.to_owned(), wants: vec![want], ..Request::default() }
+}
+
+pub(crate) fn held(request: Request, handle: &str) -> Request {
+    Request { handle: Some(handle.to_owned()), ..request }
+}
+
+pub(crate) fn attributes(pairs: &[(&str, &str)]) -> serde_json::Map<String, serde_json::Value> {
+    pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).into())).collect()
+}
+
+pub(crate) fn addrs(given: &[Assignment]) -> Vec<String> {
+    given.iter().map(|given| given.addr.to_string()).collect()
+}
+
+pub(crate) fn blocks(given: &[Assignment]) -> Vec<Cidr> {
+    let mut blocks: Vec<Cidr> = given.iter().map(|given| given.block).collect();
+    blocks.sort();
+    blocks.dedup();
+    blocks
+}
+
+impl Rig {
+    /// A fresh store with these pools: the prefix, and fields of the value where there are some.
+    pub(crate) async fn new(pools: &[&str]) -> Self {
+        let memory = std::path::Path::new("/dev/shm");
+        let dir = tempfile::tempdir_in(memory).or_else(|_| tempfile::tempdir()).unwrap();
+        let store: Arc<dyn Store> =
+            Arc::new(SqliteStore::open(&dir.path().join("store.db"), true).await.unwrap());
+        let rig = Self::on(store, Some(dir));
+        for pool in pools {
+            rig.pool(pool, "{}").await;
+        }
+        rig
+    }
+
+    pub(crate) fn on(store: Arc<dyn Store>, dir: Option<tempfile::TempDir>) -> Self {
+        Self { ipam: Ipam::new(Arc::clone(&store)), store, _dir: dir }
+    }
+
+    pub(crate) async fn pool(&self, pool: &str, value: &str) {
+        self.put(&Space::Global.pool(&cidr(pool)), value).await;
+    }
+
+    pub(crate) async fn put(&self, key: &str, value: &str) {
+        let op = Op::Put { key: key.to_owned(), value: value.as_bytes().to_vec(), lease: None };
+        self.store.commit(Txn { compare: vec![], ops: vec![op] }).await.unwrap();
+    }
+
+    pub(crate) async fn config(&self, value: &str) {
+        self.put(&Key::IpamConfig.to_string(), value).await;
+    }
+
+    pub(crate) async fn assign(&self, request: &Request) -> Vec<Assignment> {
+        self.ipam.assign(request).await.unwrap()
+    }
+
+    /// The error of a request that must fail and write nothing.
+    pub(crate) async fn refused(&self, request: &Request) -> IpamError {
+        let before = self.store.list(&["/calico/".to_owned()]).await.unwrap();
+        let error = self.ipam.assign(request).await.expect_err("must fail");
+        let after = self.store.list(&["/calico/".to_owned()]).await.unwrap();
+        assert_eq!(before.entries, after.entries, "an error writes nothing: {error}");
+        error
+    }
+
+    pub(crate) async fn get(&self, key: &str) -> Option<KeyValue> {
+        self.store.get(key).await.unwrap()
+    }
+
+    pub(crate) async fn block(&self, block: &str) -> Option<Block> {
+        let found = self.get(&Key::Block(cidr(block)).to_string()).await?;
+        Some(Block::parse(cidr(block), &found.value).unwrap())
+    }
+
+    pub(crate) async fn handle(&self, id: &str) -> Option<Handle> {
+        let found = self.get(&Key::Handle(id.to_owned()).to_string()).await?;
+        Some(Handle::parse(id, &found.value).unwrap())
+    }
+
+    /// The text of a host's affinity to a block.
+    pub(crate) async fn affinity(&self, host: &str, block: &str) -> Option<String> {
+        let key = Key::Affinity { host: host.to_owned(), block: cidr(block) };
+        Some(String::from_utf8(self.get(&key.to_string()).await?.value).unwrap())
+    }
+
+    pub(crate) async fn keys(&self) -> Vec<String> {
+        let listed = self.store.list(&["/calico/ipam/".to_owned()]).await.unwrap();
+        listed.entries.into_iter().map(|entry| entry.key).collect()
+    }
+}
