@@ -7,7 +7,7 @@
 
 use tortie_config::resource::InterfaceName;
 
-use super::link::{Device, Net};
+use super::link::{Change, Device, Net};
 use super::tc::{self, Bucket};
 use super::{Bandwidth, Namespace, PlumbError, Rate, hash};
 use crate::kernel::wire::{self, Attrs, u32_at};
@@ -132,7 +132,7 @@ fn fill(net: &mut Net, device: &Device, bucket: Bucket) -> Result<(), PlumbError
 fn redirect(net: &mut Net, device: &Device, bucket: Bucket) -> Result<(), PlumbError> {
     let name = shaper(&device.name);
     let text = format!("tortie limit of {}", device.name);
-    match net.add("ifb", &name, device.mtu, &text)? {
+    match net.add("ifb", &name, device.mtu)? {
         Ok(()) => {}
         // Left over.
         Err(refusal) if refusal.code == libc::EEXIST => {}
@@ -143,6 +143,8 @@ fn redirect(net: &mut Net, device: &Device, bucket: Bucket) -> Result<(), PlumbE
     }
     let missing = || PlumbError::Missing { name: name.clone(), place: "on this host" };
     let ifb = net.device(&name)?.ok_or_else(missing)?;
+    let mark = Change { alias: Some(&text), ..Change::default() };
+    net.change(ifb.index, &format!("{name} cannot be marked"), &mark)?;
     fill(net, &ifb, bucket)?;
     let doing = format!("what comes in by {} cannot be limited", device.name);
     let ingress = net.ask(&doing, |(), buf, flags, seq| tc::encode_ingress(buf, flags, seq, device.index))?;

@@ -18,7 +18,14 @@ const HERE: &str = "on this host";
 /// [`PlumbError::Exists`] when one of the names is taken; what the kernel says.
 pub fn create_veth(spec: &VethSpec<'_>) -> Result<(), PlumbError> {
     let mut net = Net::open()?;
-    let Err(refusal) = net.add_veth(spec)? else { return Ok(()) };
+    let Err(refusal) = net.add_veth(spec)? else {
+        // The kernel takes no such text while it makes an interface.
+        let named = existing(&mut net, spec.host.as_str()).and_then(|device| {
+            let change = Change { alias: Some(spec.alias), ..Change::default() };
+            net.change(device.index, &format!("interface {} cannot be marked", spec.host), &change)
+        });
+        return named.inspect_err(|_| _ = net.remove(spec.host.as_str()));
+    };
     match refusal.code {
         libc::EEXIST => {
             let here = net.device(spec.host.as_str())?.is_some();
@@ -64,6 +71,10 @@ pub fn host_side(spec: &HostSpec<'_>) -> Result<HostSide, PlumbError> {
     }
     let router = ipv6.then(|| link_local(mac));
     if let Some(router) = router {
+        if device.up {
+            // The kernel has made it by itself already, and tries it for a second before it answers for it.
+            net.remove_address(device.index, router.into(), 64)?;
+        }
         // Before it is up: the kernel then makes none of its own that waits for a second to be used.
         net.add_address(device.index, router.into(), 64)?;
     }
@@ -179,6 +190,18 @@ pub fn give_back(adopted: &Adopted) -> Result<(), PlumbError> {
         ..Change::default()
     };
     net.change(was.index, &doing, &change)
+}
+
+/// Gives an interface that was adopted by another process its name back; one that is not there is no error.
+///
+/// # Errors
+/// When the name is taken; what the kernel says.
+pub fn disown(name: &InterfaceName, was: &str) -> Result<(), PlumbError> {
+    let mut net = Net::open()?;
+    let Some(device) = net.device(name.as_str())? else { return Ok(()) };
+    let doing = format!("interface {name} cannot become {was} again");
+    rename(&mut net, &device, was, &doing)?;
+    net.change(device.index, &doing, &Change { alias: Some(""), ..Change::default() })
 }
 
 /// Kernels before 6.2 rename only what is down.

@@ -175,7 +175,6 @@ impl Net {
             let mut w = Writer::begin(buf, RTM_NEWLINK, flags | NLM_F_CREATE | NLM_F_EXCL, seq);
             w.raw(&[0; IFINFOMSG]);
             end_of_pair(&mut w, spec.host.as_str(), spec.host_mac, spec.mtu);
-            w.attr_text(IFLA_IFALIAS, spec.alias);
             w.nested(IFLA_LINKINFO, |w| {
                 w.attr_text(IFLA_INFO_KIND, "veth");
                 w.nested(IFLA_INFO_DATA, |w| {
@@ -198,12 +197,11 @@ impl Net {
         kind: &str,
         name: &str,
         mtu: u32,
-        alias: &str,
     ) -> Result<Result<(), Refusal>, PlumbError> {
         self.ask(&format!("{name} cannot be made"), |(), buf, flags, seq| {
             let mut w = Writer::begin(buf, RTM_NEWLINK, flags | NLM_F_CREATE | NLM_F_EXCL, seq);
             w.raw(&[0; 8]).raw(&IFF_UP.to_ne_bytes()).raw(&IFF_UP.to_ne_bytes());
-            w.attr_text(IFLA_IFNAME, name).attr_u32(IFLA_MTU, mtu).attr_text(IFLA_IFALIAS, alias);
+            w.attr_text(IFLA_IFNAME, name).attr_u32(IFLA_MTU, mtu);
             w.nested(IFLA_LINKINFO, |w| {
                 w.attr_text(IFLA_INFO_KIND, kind);
             });

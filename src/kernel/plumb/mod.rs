@@ -32,7 +32,7 @@ use tortie_config::resource::{InterfaceName, MacAddr};
 
 pub use self::bandwidth::{limit, shaped, unlimit};
 pub use self::host::{
-    Adopted, adopt, alias_of, create_veth, give_back, host_routes, host_side, leftovers, remove_link,
+    Adopted, adopt, alias_of, create_veth, disown, give_back, host_routes, host_side, leftovers, remove_link,
 };
 pub use self::inside::{Stripped, inside};
 pub use self::look::{Inside, Outside, look_inside, look_outside};

@@ -13,6 +13,10 @@ use crate::kernel::plumb::{
 
 /// Longest text that the kernel keeps with an interface.
 const ALIAS_MAX: usize = 255;
+/// Longest name of an interface.
+const NAME_MAX: usize = 15;
+/// Between that text and the former name of an interface that somebody else made.
+const WAS: &str = " was ";
 
 /// The name of a host interface: the prefix, then 11 characters: the first ones of an id in hexadecimal digits (32 or more,
 /// dashes do not count), else those of a hash of the text.
@@ -41,7 +45,14 @@ pub fn alias(key: &EndpointKey) -> String {
         }
         EndpointKey::Host { endpoint, .. } => format!("tortie {endpoint}"),
     };
-    text.get(..text.floor_char_boundary(ALIAS_MAX)).unwrap_or_default().to_owned()
+    let room = ALIAS_MAX - WAS.len() - NAME_MAX;
+    text.get(..text.floor_char_boundary(room)).unwrap_or_default().to_owned()
+}
+
+/// Whether a text at an interface is this endpoint's; with the former name of an interface that somebody else made.
+fn is_of<'a>(found: &'a str, alias: &str) -> Option<Option<&'a str>> {
+    let rest = found.strip_prefix(alias)?;
+    if rest.is_empty() { Some(None) } else { rest.strip_prefix(WAS).map(Some) }
 }
 
 /// What makes no sense is said before anything is changed.
@@ -133,7 +144,7 @@ fn make_with(wanted: &Wanted, steps: &mut Steps) -> Result<Parts, PlumbError> {
     let mut notes = Vec::new();
     let found = match &wanted.link {
         Link::Veth => {
-            if plumb::alias_of(host)?.is_some_and(|found| found == alias) {
+            if plumb::alias_of(host)?.is_some_and(|found| is_of(&found, &alias).is_some()) {
                 if plumb::look_inside(&namespace, &wanted.ifname)?.is_some() {
                     return Err(PlumbError::Exists {
                         name: wanted.ifname.to_string(),
@@ -156,7 +167,7 @@ fn make_with(wanted: &Wanted, steps: &mut Steps) -> Result<Parts, PlumbError> {
             Some(&wanted.ifname)
         }
         Link::Existing { host: now, inside } => {
-            steps.0.push(Step::Adopted(plumb::adopt(now, host, &alias)?));
+            steps.0.push(Step::Adopted(plumb::adopt(now, host, &format!("{alias}{WAS}{now}"))?));
             inside.as_ref()
         }
     };
@@ -206,14 +217,19 @@ pub(super) fn clear(leaving: &Leaving, others: bool) -> Result<(), PlumbError> {
         return first;
     }
     let host = &leaving.host_ifname;
-    let whose = plumb::alias_of(host)?;
+    let (found, alias) = (plumb::alias_of(host)?, alias(&leaving.key));
     // A name is 44 bits of an id: whose interface it is says the text at it.
-    if whose.is_some_and(|found| !found.is_empty() && found != alias(&leaving.key)) {
-        return first;
-    }
+    let was = match found.as_deref() {
+        None | Some("") => None,
+        Some(found) => match is_of(found, &alias) {
+            Some(was) => was,
+            None => return first,
+        },
+    };
     first = first.and(plumb::unlimit(host));
-    if leaving.own_link {
-        first = first.and(plumb::remove_link(host).map(drop));
+    match was {
+        Some(was) => first.and(plumb::disown(host, was)),
+        None if leaving.own_link => first.and(plumb::remove_link(host).map(drop)),
+        None => first,
     }
-    first
 }

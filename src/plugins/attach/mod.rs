@@ -37,7 +37,8 @@ pub enum Link {
     /// A new pair.
     Veth,
     /// One that an earlier plugin made: a veth pair, or a tap device of a virtual machine. The host's end is renamed to
-    /// [`Wanted::host_ifname`] and leaves its bridge; [`detach`] leaves it to the plugin that made it.
+    /// [`Wanted::host_ifname`] and leaves its bridge; [`detach`] gives it its name back and leaves it to the plugin that
+    /// made it.
     Existing {
         /// The host's end as it is called now.
         host: InterfaceName,

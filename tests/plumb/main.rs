@@ -1,0 +1,407 @@
+//! The plumbing of containers against the real kernel, each test in a network namespace of its own as the host, and more
+//! of them as containers.
+
+#[path = "../common/netns.rs"]
+mod netns;
+mod rig;
+mod store;
+
+use std::net::IpAddr;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use netns::{in_netns, ip, try_ip, veth};
+use rig::*;
+use tortie::kernel::plumb::{self, *};
+use tortie_config::resource::{InterfaceName, MacAddr};
+
+fn name(text: &str) -> InterfaceName {
+    text.parse().unwrap()
+}
+
+fn addrs(list: &[&str]) -> Vec<IpAddr> {
+    list.iter().map(|a| a.parse().unwrap()).collect()
+}
+
+/// A container as the plugins make it.
+fn plumbed(pod: &Pod, host: &str, list: &[&str]) -> (HostSide, MacAddr) {
+    let (host, eth0, addrs) = (name(host), name("eth0"), addrs(list));
+    let namespace = pod.open();
+    let spec = VethSpec {
+        host: &host,
+        host_mac: Some(HOST_MAC),
+        peer: &eth0,
+        peer_mac: None,
+        namespace: Some(&namespace),
+        mtu: Some(1440),
+        alias: "tortie test",
+    };
+    plumb::create_veth(&spec).unwrap();
+    let side = plumb::host_side(&HostSpec { name: &host, addrs: &addrs, mtu: None }).unwrap();
+    let spec = InsideSpec {
+        found: &eth0,
+        name: &eth0,
+        mac: None,
+        mtu: None,
+        addrs: &addrs,
+        host_mac: side.mac,
+        link_local: side.link_local,
+        routes: None,
+    };
+    let (mac, _) = plumb::inside(&namespace, &spec).unwrap();
+    plumb::host_routes(&host, &addrs).unwrap();
+    (side, mac)
+}
+
+/// `forwarding` is the agent's matter.
+fn forward() {
+    for path in ["ipv4/ip_forward", "ipv6/conf/all/forwarding"] {
+        std::fs::write(Path::new("/proc/sys/net").join(path), "1").unwrap();
+    }
+}
+
+#[test]
+fn a_container_reaches_the_host_and_its_neighbour_at_once_with_both_families() {
+    in_netns(|| {
+        forward();
+        let (a, b) = (Pod::new(), Pod::new());
+        let begin = Instant::now();
+        let (side, mac) = plumbed(&a, "calia", &["10.65.0.2", "2001:db8:65::2"]);
+        let took = begin.elapsed();
+        plumbed(&b, "calib", &["10.65.0.3", "2001:db8:65::3"]);
+        b.answers(7000);
+        // No wait for duplicate address detection, and nobody answers ARP for the gateway: no agent is here.
+        for (kind, to, from) in [
+            (Kind::Tcp, "10.65.0.3:7000", "10.65.0.2"),
+            (Kind::Tcp, "[2001:db8:65::3]:7000", "2001:db8:65::2"),
+            (Kind::Udp, "10.65.0.3:7000", "10.65.0.2"),
+        ] {
+            assert_eq!(a.asks(kind, to), Ok(from.parse().unwrap()), "{to}");
+        }
+        assert!(begin.elapsed() < Duration::from_secs(1), "{:?}, {took:?} of it for one", begin.elapsed());
+        assert_eq!((side.mac, side.mtu), (HOST_MAC, 1440));
+        assert_eq!(side.link_local, Some("fe80::ecee:eeff:feee:eeee".parse().unwrap()));
+        let inside = plumb::look_inside(&a.open(), &name("eth0")).unwrap().unwrap();
+        assert_eq!((inside.up, inside.mac, inside.mtu), (true, Some(mac), 1440));
+        assert_eq!(
+            inside.addrs,
+            [("10.65.0.2".parse().unwrap(), 32), ("2001:db8:65::2".parse().unwrap(), 128)]
+        );
+        assert_eq!(
+            a.ip("route").trim(),
+            "default via 169.254.1.1 dev eth0 onlink \n169.254.1.1 dev eth0 scope link"
+        );
+        assert!(a.ip("-6 route show default").starts_with("default via fe80::ecee:eeff:feee:eeee dev eth0"));
+        assert_eq!(ip("route show 10.65.0.2").trim(), "10.65.0.2 dev calia scope link");
+        assert!(ip("-6 route show 2001:db8:65::2").starts_with("2001:db8:65::2 dev calia metric 1024"));
+        assert!(ip("link show calia").contains("ee:ee:ee:ee:ee:ee"));
+        let outside = plumb::look_outside(&name("calia"), &addrs(&["10.65.0.2", "2001:db8:65::2"])).unwrap();
+        let outside = outside.unwrap();
+        assert_eq!((outside.astray.len(), outside.wrong_sysctls, outside.kind.as_str()), (0, 0, "veth"));
+        assert_eq!(plumb::leftovers("tortie test").unwrap().len(), 2);
+        assert_eq!(plumb::remove_link(&name("calia")).unwrap(), true);
+        assert_eq!(plumb::remove_link(&name("calia")).unwrap(), false);
+        assert!(plumb::look_inside(&a.open(), &name("eth0")).unwrap().is_none());
+    });
+}
+
+#[test]
+fn a_path_that_is_no_containers_namespace_is_named_and_nothing_is_made() {
+    in_netns(|| {
+        let own =
+            format!("/proc/{}/task/{}/ns/net", std::process::id(), rustix::thread::gettid().as_raw_nonzero());
+        let file = tempfile::NamedTempFile::new().unwrap();
+        for (path, wanted) in [
+            ("/proc/4194305/ns/net", "does not exist"),
+            ("/run/netns/nobody/x", "does not exist"),
+            ("/proc/self/ns/mnt", "another kind"),
+            (file.path().to_str().unwrap(), "ordinary file"),
+            ("/proc/thread-self/ns/net", "host's own"),
+            (own.as_str(), "host's own"),
+        ] {
+            let error = Namespace::open(Path::new(path)).unwrap_err().to_string();
+            assert!(error.contains(wanted) && error.contains(path), "{path}: {error}");
+        }
+    });
+}
+
+#[test]
+fn an_address_that_leads_elsewhere_and_a_name_that_is_taken_are_refused() {
+    in_netns(|| {
+        let (a, b) = (Pod::new(), Pod::new());
+        plumbed(&a, "calia", &["10.65.0.2"]);
+        ip("link add calib type veth peer name pb");
+        ip("link set calib up");
+        let error = plumb::host_routes(&name("calib"), &addrs(&["10.65.0.2"])).unwrap_err().to_string();
+        assert!(error.contains("10.65.0.2") && error.contains("calia"), "{error}");
+        // The same once more is fine: a plugin that is called again.
+        plumb::host_routes(&name("calia"), &addrs(&["10.65.0.2"])).unwrap();
+        ip("route add blackhole 10.65.0.9/32");
+        let error = plumb::host_routes(&name("calib"), &addrs(&["10.65.0.9"])).unwrap_err().to_string();
+        assert!(error.contains("blackhole"), "{error}");
+        let namespace = a.open();
+        let mut spec = VethSpec {
+            host: &name("calic"),
+            host_mac: None,
+            peer: &name("eth0"),
+            peer_mac: None,
+            namespace: Some(&namespace),
+            mtu: None,
+            alias: "",
+        };
+        let error = plumb::create_veth(&spec).unwrap_err().to_string();
+        assert_eq!(error, "interface eth0 exists already in the container");
+        let (taken, other) = (name("calia"), b.open());
+        (spec.host, spec.namespace) = (&taken, Some(&other));
+        let error = plumb::create_veth(&spec).unwrap_err().to_string();
+        assert_eq!(error, "interface calia exists already on this host");
+        let small = HostSpec { name: &name("calia"), addrs: &addrs(&["2001:db8::1"]), mtu: Some(1279) };
+        assert!(plumb::host_side(&small).unwrap_err().to_string().contains("1280"));
+    });
+}
+
+#[test]
+fn a_second_interface_keeps_the_first_ones_way_out() {
+    in_netns(|| {
+        forward();
+        let pod = Pod::new();
+        plumbed(&pod, "calia", &["10.65.0.2", "2001:db8:65::2"]);
+        let (host, eth1, list) = (name("calib"), name("eth1"), addrs(&["10.65.0.3", "2001:db8:65::3"]));
+        let namespace = pod.open();
+        let spec = VethSpec {
+            host: &host,
+            host_mac: Some(HOST_MAC),
+            peer: &eth1,
+            peer_mac: Some("02:00:00:00:00:07".parse().unwrap()),
+            namespace: Some(&namespace),
+            mtu: None,
+            alias: "",
+        };
+        plumb::create_veth(&spec).unwrap();
+        let side = plumb::host_side(&HostSpec { name: &host, addrs: &list, mtu: None }).unwrap();
+        let inside = InsideSpec {
+            found: &eth1,
+            name: &eth1,
+            mac: None,
+            mtu: None,
+            addrs: &list,
+            host_mac: side.mac,
+            link_local: side.link_local,
+            routes: None,
+        };
+        let (mac, _) = plumb::inside(&namespace, &inside).unwrap();
+        assert_eq!(mac.to_string(), "02:00:00:00:00:07");
+        let routes = pod.ip("route show default");
+        assert!(
+            routes.starts_with("default via 169.254.1.1 dev eth0") && routes.contains("dev eth1"),
+            "{routes}"
+        );
+        assert!(pod.ip("route get 198.51.100.1").contains("dev eth0"));
+        assert!(pod.ip("-6 route get 2001:db8:9::1").contains("dev eth0"));
+    });
+}
+
+#[test]
+fn a_veth_of_a_bridge_and_a_tap_are_taken_and_given_back() {
+    in_netns(|| {
+        forward();
+        let pod = Pod::new();
+        ip("link add br0 type bridge");
+        ip("link set br0 up");
+        ip(&format!("link add veth7 type veth peer name c7 netns {}", pod.name));
+        ip("link set veth7 master br0");
+        ip("link set veth7 up");
+        pod.ip("link set c7 up");
+        let namespace = pod.open();
+        let (was, cali, eth0, list) =
+            (name("veth7"), name("calix"), name("eth0"), addrs(&["10.65.0.2", "2001:db8::2"]));
+        let adopted = plumb::adopt(&was, &cali, "tortie mine").unwrap();
+        let side = plumb::host_side(&HostSpec { name: &cali, addrs: &list, mtu: Some(1400) }).unwrap();
+        let inside = InsideSpec {
+            found: &name("c7"),
+            name: &eth0,
+            mac: Some("02:00:00:00:00:09".parse().unwrap()),
+            mtu: Some(1400),
+            addrs: &list,
+            host_mac: side.mac,
+            link_local: side.link_local,
+            routes: None,
+        };
+        let before = pod.ip("-o link show c7");
+        let (_, stripped) = plumb::inside(&namespace, &inside).unwrap();
+        plumb::host_routes(&cali, &list).unwrap();
+        answer(7001);
+        for to in ["169.254.1.1:7001", "[2001:db8:ffff::1]:7001"] {
+            if to.starts_with('1') {
+                ip("addr add 169.254.1.1/32 dev lo");
+            } else {
+                ip("addr add 2001:db8:ffff::1/128 dev lo nodad");
+            }
+            pod.asks(Kind::Tcp, to).unwrap();
+        }
+        assert!(!ip("-o link show calix").contains("master"));
+        stripped.undo().unwrap();
+        plumb::give_back(&adopted).unwrap();
+        assert_eq!(pod.ip("-o link show c7"), before);
+        assert_eq!(pod.ip("-o addr show dev c7 scope global"), "");
+        assert_eq!(pod.ip("route"), "");
+        let again = ip("-o link show veth7");
+        assert!(
+            again.contains("master br0") && again.contains("mtu 1500") && again.contains(",UP"),
+            "{again}"
+        );
+        assert_eq!(plumb::leftovers("tortie").unwrap(), []);
+        // A tap has no other end that we could configure.
+        ip("tuntap add tap7 mode tap");
+        let adopted = plumb::adopt(&name("tap7"), &name("calit"), "tortie tap").unwrap();
+        let list = addrs(&["10.65.0.4", "2001:db8::4"]);
+        let side = plumb::host_side(&HostSpec { name: &name("calit"), addrs: &list, mtu: None }).unwrap();
+        assert!(side.link_local.is_some());
+        plumb::host_routes(&name("calit"), &list).unwrap();
+        plumb::give_back(&adopted).unwrap();
+        assert!(try_ip("link show tap7").0 && !try_ip("link show calit").0);
+        assert!(matches!(
+            plumb::adopt(&name("nobody"), &name("calin"), "").unwrap_err(),
+            PlumbError::Missing { .. }
+        ));
+    });
+}
+
+fn mapping(host_ip: Option<&str>, host_port: u16, protocol: Transport) -> PortMapping {
+    PortMapping { host_ip: host_ip.map(|ip| ip.parse().unwrap()), host_port, container_port: 7000, protocol }
+}
+
+#[test]
+fn ports_of_the_host_lead_to_the_container_from_everywhere() {
+    in_netns(|| {
+        forward();
+        let (a, b, far) = (Pod::new(), Pod::new(), Pod::new());
+        plumbed(&a, "calia", &["10.65.0.2", "2001:db8:65::2"]);
+        plumbed(&b, "calib", &["10.65.0.3", "2001:db8:65::3"]);
+        // Another host, which has no route to the containers.
+        veth("eth0", "far0", &["192.0.2.1/24", "198.51.100.1/32", "2001:db8:1::1/64"]);
+        ip(&format!("link set far0 netns {}", far.name));
+        for words in
+            ["addr add 192.0.2.9/24 dev far0", "addr add 2001:db8:1::9/64 dev far0 nodad", "link set far0 up"]
+        {
+            far.ip(words);
+        }
+        far.ip("route add 198.51.100.1 via 192.0.2.1");
+        a.answers(7000);
+        let list = addrs(&["10.65.0.2", "2001:db8:65::2"]);
+        let table = plumb::ports_table(PORTS_PREFIX, "net1 a eth0");
+        let mappings = [
+            mapping(None, 8080, Transport::Tcp),
+            mapping(None, 8080, Transport::Udp),
+            mapping(None, 8080, Transport::Sctp),
+            mapping(Some("198.51.100.1"), 8081, Transport::Tcp),
+            mapping(Some("0.0.0.0"), 8082, Transport::Tcp),
+        ];
+        plumb::map_ports(&table, &list, &mappings).unwrap();
+        let who = |text: &str| Ok(text.parse::<IpAddr>().unwrap());
+        let (v4, v6) = ("192.0.2.1:8080", "[2001:db8:1::1]:8080");
+        // The true source is seen: policy of the container decides by it.
+        for kind in [Kind::Tcp, Kind::Udp] {
+            assert_eq!(far.asks(kind, v4), who("192.0.2.9"), "{kind:?}");
+            assert_eq!(far.asks(kind, v6), who("2001:db8:1::9"), "{kind:?}");
+            assert_eq!(b.asks(kind, v4), who("10.65.0.3"), "{kind:?}");
+            assert_eq!(b.asks(kind, v6), who("2001:db8:65::3"), "{kind:?}");
+            // To itself by way of the host, and from the host itself.
+            for to in [v4, v6] {
+                a.asks(kind, to).unwrap();
+                ask(kind, to).unwrap();
+            }
+            ask(kind, "127.0.0.1:8080").unwrap();
+        }
+        assert_eq!(far.asks(Kind::Tcp, "198.51.100.1:8081"), who("192.0.2.9"));
+        assert!(far.asks(Kind::Tcp, "192.0.2.1:8081").is_err(), "another address of the host");
+        far.asks(Kind::Tcp, "192.0.2.1:8082").unwrap();
+        assert!(far.asks(Kind::Tcp, "[2001:db8:1::1]:8082").is_err(), "0.0.0.0 is IPv4's");
+        assert!(far.asks(Kind::Tcp, "192.0.2.1:8083").is_err());
+        // A port of somebody else on the way is not taken: only this host's addresses count.
+        far.answers(8080);
+        far.ip("route add 10.65.0.0/16 via 192.0.2.1");
+        assert_eq!(a.asks(Kind::Tcp, "192.0.2.9:8080"), who("10.65.0.2"));
+        assert_eq!(plumb::mapped_tables("tortie-ports").unwrap(), [table.clone()]);
+        // The same again replaces; others' tables stay.
+        plumb::map_ports(&table, &list, &mappings[..1]).unwrap();
+        assert!(far.asks(Kind::Tcp, "192.0.2.1:8082").is_err());
+        plumb::map_ports(
+            "tortie-ports-other",
+            &addrs(&["10.65.0.3"]),
+            &[mapping(None, 9090, Transport::Tcp)],
+        )
+        .unwrap();
+        plumb::unmap_ports(&table).unwrap();
+        plumb::unmap_ports(&table).unwrap();
+        assert!(far.asks(Kind::Tcp, v4).is_err());
+        assert_eq!(plumb::mapped_tables("tortie-ports").unwrap(), ["tortie-ports-other"]);
+    });
+}
+
+#[test]
+fn bandwidth_is_what_was_asked_for_within_a_fifth_in_both_directions() {
+    in_netns(|| {
+        forward();
+        let pod = Pod::new();
+        plumbed(&pod, "calia", &["10.65.0.2"]);
+        ip("addr add 192.0.2.1/32 dev lo");
+        let host = rig_host();
+        let (to, from) = (8_000_000u64, 4_000_000u64);
+        let limits = Bandwidth {
+            ingress: Some(Rate { bits: to, burst: Some(160_000) }),
+            egress: Some(Rate { bits: from, burst: None }),
+        };
+        plumb::limit(&name("calia"), &limits, Some((&pod.open(), &name("eth0")))).unwrap();
+        assert_eq!(plumb::shaped(&name("calia")).unwrap(), (Some(1_000_000), Some(500_000)));
+        let namespace = pod.open();
+        let inward = octets_a_second(&host, &namespace, "10.65.0.2".parse().unwrap(), 7100);
+        let outward = octets_a_second(&namespace, &host, "192.0.2.1".parse().unwrap(), 7101);
+        println!("to the container {:.2} of 8 Mbit/s, from it {:.2} of 4", inward * 8e-6, outward * 8e-6);
+        // Headers count, too: 52 of 1,492 octets.
+        assert!((0.8e6..1.2e6).contains(&inward), "{inward}");
+        assert!((0.4e6..0.6e6).contains(&outward), "{outward}");
+        plumb::unlimit(&name("calia")).unwrap();
+        plumb::unlimit(&name("calia")).unwrap();
+        assert_eq!(plumb::shaped(&name("calia")).unwrap(), (None, None));
+        assert_eq!(plumb::leftovers("tortie limit").unwrap(), []);
+    });
+}
+
+/// A handle of the namespace that this thread is in, from a thread that is elsewhere.
+fn rig_host() -> Namespace {
+    let path =
+        format!("/proc/{}/task/{}/ns/net", std::process::id(), rustix::thread::gettid().as_raw_nonzero());
+    std::thread::scope(|scope| {
+        let opened = scope.spawn(|| {
+            let elsewhere = Pod::new();
+            elsewhere.open().run(|| Namespace::open(Path::new(&path)).unwrap()).unwrap()
+        });
+        opened.join().unwrap()
+    })
+}
+
+#[test]
+fn rates_above_four_gbit_reach_the_kernel_whole_and_a_limit_goes_with_its_interface() {
+    in_netns(|| {
+        let pod = Pod::new();
+        plumbed(&pod, "calia", &["10.65.0.2"]);
+        let rate = Some(Rate { bits: 100_000_000_000, burst: Some(20_000_000_000) });
+        let limits = Bandwidth { ingress: rate, egress: rate };
+        plumb::limit(&name("calia"), &limits, None).unwrap();
+        assert_eq!(plumb::shaped(&name("calia")).unwrap(), (Some(12_500_000_000), Some(12_500_000_000)));
+        let shown = Command::new("tc").args(["qdisc", "show", "dev", "calia", "root"]).output();
+        if let Ok(out) = shown {
+            let text = String::from_utf8_lossy(&out.stdout).into_owned();
+            assert!(text.contains("rate 100Gbit"), "{text}");
+        }
+        // The interface is gone before anybody takes the limit away.
+        plumb::remove_link(&name("calia")).unwrap();
+        assert_eq!(plumb::leftovers("tortie limit").unwrap().len(), 1);
+        plumb::unlimit(&name("calia")).unwrap();
+        assert_eq!(plumb::leftovers("tortie limit").unwrap(), []);
+        let error = plumb::limit(&name("calia"), &limits, None).unwrap_err();
+        assert!(matches!(error, PlumbError::Missing { .. }), "{error}");
+    });
+}
