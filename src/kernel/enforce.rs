@@ -3,16 +3,18 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use tortie_config::key::EndpointKey;
 
-use super::api::{EndpointCondition, KernelFact, Mode, PolicyChange, ToKernel};
+use super::api::{EndpointCondition, KernelFact, KernelIntent, Mode, PolicyChange, ToKernel};
 use super::dump;
 use super::nft::Told;
 use super::resolve::Picture;
 use super::thread::{Thread, micros_since};
+use crate::policy::host_endpoints;
 use crate::routing::ChangeId;
 
 /// The watch thread hands over a notification sooner than this, unless it gets no processor.
@@ -45,7 +47,9 @@ impl Thread {
         // First what keeps rules from being in force: whoever waits for the answer is told of it.
         self.tell_rules();
         self.tell_enforced(micros_since(begin));
-        self.tell_hosts();
+        if changes.iter().any(PolicyChange::touches_hosts) {
+            self.tell_hosts();
+        }
         self.conclude()
     }
 
@@ -71,8 +75,13 @@ impl Thread {
     /// An interface that was made before its endpoint was written to the store is known when the change is answered:
     /// where the kernel has one that is not known to be up, its notification is on the way.
     fn await_interfaces(&mut self, changes: &[PolicyChange]) -> io::Result<()> {
-        let touched = changes.iter().flat_map(|change| change.delta.endpoints.keys());
-        let missing = self.state.ends.missing_interfaces(touched);
+        let touched = || changes.iter().flat_map(|change| change.delta.endpoints.keys());
+        if self.state.ends.missing_interfaces(touched()).is_empty() {
+            return Ok(());
+        }
+        // Most often it has come meanwhile.
+        self.events()?;
+        let missing = self.state.ends.missing_interfaces(touched());
         if missing.is_empty() {
             return Ok(());
         }
@@ -106,12 +115,10 @@ impl Thread {
 
     /// Says how host endpoints are, where that changed: by the interfaces that they govern.
     fn tell_hosts(&mut self) {
-        let endpoints = &self.firewall.ruleset().endpoints;
-        let hosts = endpoints.keys().filter(|key| matches!(key, EndpointKey::Host { .. }));
         let none =
             || EndpointCondition::Failed("no interface has its name or one of its addresses".to_owned());
-        let mut now: BTreeMap<EndpointKey, EndpointCondition> =
-            hosts.map(|key| (key.clone(), none())).collect();
+        let hosts = host_endpoints(self.firewall.ruleset()).map(|(key, _)| (key.clone(), none()));
+        let mut now: BTreeMap<EndpointKey, EndpointCondition> = hosts.collect();
         if now.is_empty() && self.enforced.hosts.is_empty() {
             return;
         }
@@ -140,7 +147,7 @@ impl Thread {
     /// Endpoints that are not right, all of them.
     fn failed_endpoints(&self) -> BTreeMap<EndpointKey, String> {
         let observes = self.state.mode == Mode::Observe;
-        let mut failed = if observes { BTreeMap::new() } else { self.state.ends.failed() };
+        let mut failed = if observes { BTreeMap::new() } else { self.state.ends.failed().clone() };
         if let Some(trouble) = self.firewall.trouble().filter(|_| self.firewall.is_refused()) {
             let keys = self.firewall.ruleset().endpoints.keys();
             failed.extend(keys.map(|key| (key.clone(), trouble.to_owned())));
@@ -177,20 +184,41 @@ impl Thread {
     }
 }
 
-/// The changes that wait behind the first one, and the message that ended them: a burst is one transaction.
-pub(super) fn gather(
-    first: PolicyChange,
-    inbox: &Receiver<ToKernel>,
-) -> (Vec<PolicyChange>, Option<ToKernel>) {
-    let mut changes = vec![first];
-    while changes.len() < GATHERED {
+/// What waits for the thread together with a change of policy.
+#[derive(Debug, Default)]
+pub(super) struct Burst {
+    /// The last of the intents among the changes: each start that routing announces has one. No rule depends on it, nor it
+    /// on rules.
+    pub(super) intent: Option<Arc<KernelIntent>>,
+    /// The changes: one transaction.
+    pub(super) changes: Vec<PolicyChange>,
+    /// The message that ended them.
+    pub(super) next: Option<ToKernel>,
+}
+
+/// All that came while the thread was busy, up to the first message that asks for the changes before it.
+pub(super) fn gather(first: PolicyChange, inbox: &Receiver<ToKernel>) -> Burst {
+    let mut burst = Burst { changes: vec![first], ..Burst::default() };
+    while burst.changes.len() < GATHERED {
         match inbox.try_recv() {
-            Ok(ToKernel::Policy(change)) => changes.push(*change),
-            Ok(message) => return (changes, Some(message)),
+            Ok(ToKernel::Policy(change)) => burst.changes.push(*change),
+            Ok(ToKernel::Intent(intent)) => burst.intent = Some(intent),
+            Ok(message) => {
+                burst.next = Some(message);
+                break;
+            }
             Err(_) => break,
         }
     }
-    (changes, None)
+    burst
+}
+
+impl PolicyChange {
+    /// Whether host endpoints may govern other interfaces than before, or are others.
+    pub(super) fn touches_hosts(&self) -> bool {
+        let host = |key: &EndpointKey| matches!(key, EndpointKey::Host { .. });
+        self.globals.is_some() || self.delta.endpoints.keys().any(host)
+    }
 }
 
 impl Picture {
@@ -202,5 +230,51 @@ impl Picture {
         }
         let links = self.links.values();
         links.map(|link| (link.name.as_str(), by_index.remove(&link.index).unwrap_or_default())).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+    use crate::policy::RulesetDelta;
+
+    fn change(serial: u64) -> PolicyChange {
+        PolicyChange { serial, change: ChangeId(serial), delta: RulesetDelta::default(), globals: None }
+    }
+
+    fn intent(generation: u64) -> KernelIntent {
+        KernelIntent {
+            generation,
+            change: ChangeId(generation),
+            blackholes: BTreeMap::new(),
+            tunnel: None,
+            view: Arc::default(),
+        }
+    }
+
+    #[test]
+    fn a_burst_is_one_transaction_whatever_routing_makes_of_each_start() {
+        let (sender, inbox) = channel();
+        for serial in 2..=300 {
+            sender.send(ToKernel::Intent(Arc::new(intent(serial)))).unwrap();
+            sender.send(ToKernel::Policy(Box::new(change(serial)))).unwrap();
+        }
+        let burst = gather(change(1), &inbox);
+        let serials: Vec<u64> = burst.changes.iter().map(|change| change.serial).collect();
+        assert!(serials.iter().copied().eq(1..=256) && burst.next.is_none());
+        assert_eq!(burst.intent.unwrap().generation, 256);
+    }
+
+    #[test]
+    fn a_question_is_answered_after_what_was_said_before_it_and_no_later() {
+        let (sender, inbox) = channel();
+        sender.send(ToKernel::Policy(Box::new(change(2)))).unwrap();
+        sender.send(ToKernel::Query(Box::new(|_| ()))).unwrap();
+        sender.send(ToKernel::Policy(Box::new(change(3)))).unwrap();
+        let burst = gather(change(1), &inbox);
+        assert_eq!(burst.changes.len(), 2);
+        assert!(matches!(burst.next, Some(ToKernel::Query(_))));
     }
 }

@@ -113,9 +113,12 @@ impl Thread {
             match inbox.recv_timeout(deadline.saturating_duration_since(now)) {
                 Ok(ToKernel::Stop) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
                 Ok(ToKernel::Policy(first)) => {
-                    let (changes, next) = gather(*first, inbox);
-                    self.enforce(&changes)?;
-                    match next {
+                    let burst = gather(*first, inbox);
+                    if let Some(intent) = burst.intent {
+                        self.intent(intent)?;
+                    }
+                    self.enforce(&burst.changes)?;
+                    match burst.next {
                         Some(ToKernel::Stop) => return Ok(()),
                         Some(message) => self.message(message)?,
                         None => {}

@@ -44,8 +44,8 @@ where
     found
 }
 
-/// The host endpoints of a ruleset, by id.
-pub(super) fn host_endpoints(ruleset: &Ruleset) -> impl Iterator<Item = (&EndpointKey, &HostPolicy)> {
+/// The host endpoints of a ruleset, by id; it costs nothing for each workload.
+pub(crate) fn host_endpoints(ruleset: &Ruleset) -> impl Iterator<Item = (&EndpointKey, &HostPolicy)> {
     let first = EndpointKey::Host { host: String::new(), endpoint: String::new() };
     ruleset.endpoints.range(first..).filter_map(|(key, endpoint)| match &**endpoint {
         EndpointPolicy::Host(host) => Some((key, host)),

@@ -41,6 +41,7 @@ mod words;
 
 pub use engine::Engine;
 pub use globals::Globals;
+pub(crate) use hosts::host_endpoints;
 pub use hosts::{HostInterfaces, host_interfaces};
 pub use nat::Floating;
 pub use types::*;

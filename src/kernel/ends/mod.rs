@@ -144,7 +144,6 @@ struct Place {
     /// What its endpoints held when it was last looked at, and on which device.
     held: BTreeSet<Cidr>,
     held_on: u32,
-    refused: BTreeMap<Work, String>,
     /// Routes are left alone until then.
     waits: Option<Instant>,
 }
@@ -170,7 +169,11 @@ pub(in crate::kernel) struct Ends {
     /// A request was refused because of something that was not known.
     doubtful: bool,
     conditions: BTreeMap<EndpointKey, EndpointCondition>,
+    /// Those of them that are not right, with the reason.
+    failed: BTreeMap<EndpointKey, String>,
     changed: BTreeMap<EndpointKey, Option<EndpointCondition>>,
+    /// By interface, what was refused when it was last looked at.
+    refused: BTreeMap<Name, BTreeMap<Work, String>>,
     gateway_refused: Option<String>,
     /// The first of the places' waits, or an earlier one.
     first_wait: Option<Instant>,
@@ -195,7 +198,9 @@ impl Ends {
             left: BTreeSet::new(),
             doubtful: false,
             conditions: BTreeMap::new(),
+            failed: BTreeMap::new(),
             changed: BTreeMap::new(),
+            refused: BTreeMap::new(),
             gateway_refused: None,
             first_wait: None,
         }
@@ -242,11 +247,7 @@ impl Ends {
                 self.places.entry(Arc::clone(&wish.interface)).or_default().endpoints.insert(key.clone());
                 self.wishes.insert(key.clone(), wish);
             }
-            None => {
-                if self.conditions.remove(key).is_some() {
-                    self.changed.insert(key.clone(), None);
-                }
-            }
+            None => self.set_condition(key, None),
         }
     }
 
@@ -258,13 +259,12 @@ impl Ends {
     /// What failed is tried again.
     pub(in crate::kernel) fn retry(&mut self) {
         self.gateway_refused = None;
-        let refused = self.places.iter().filter(|(_, p)| !p.refused.is_empty());
-        self.dirty.extend(refused.map(|(name, _)| Arc::clone(name)));
+        self.dirty.extend(self.refused.keys().map(Arc::clone));
     }
 
     /// Whether something was refused, so that trying again may help.
     pub(in crate::kernel) fn has_refused(&self) -> bool {
-        self.gateway_refused.is_some() || self.places.values().any(|p| !p.refused.is_empty())
+        self.gateway_refused.is_some() || !self.refused.is_empty()
     }
 
     /// Everything is looked at again: what is silent may have changed.
@@ -275,14 +275,24 @@ impl Ends {
 
     /// The endpoints that are not right, with the reason. One without interface is not among them: the kernel has all
     /// that it can have, and gets the rest with the interface.
-    pub(in crate::kernel) fn failed(&self) -> BTreeMap<EndpointKey, String> {
-        self.conditions
-            .iter()
-            .filter_map(|(key, condition)| match condition {
-                EndpointCondition::Up | EndpointCondition::Down(_) => None,
-                EndpointCondition::Failed(why) => Some((key.clone(), why.clone())),
-            })
-            .collect()
+    pub(in crate::kernel) fn failed(&self) -> &BTreeMap<EndpointKey, String> {
+        &self.failed
+    }
+
+    /// Notes how an endpoint is; `None`: it is gone.
+    fn set_condition(&mut self, key: &EndpointKey, condition: Option<EndpointCondition>) {
+        if self.conditions.get(key) == condition.as_ref() {
+            return;
+        }
+        match &condition {
+            Some(EndpointCondition::Failed(why)) => drop(self.failed.insert(key.clone(), why.clone())),
+            _ => drop(self.failed.remove(key)),
+        }
+        match condition.clone() {
+            Some(condition) => drop(self.conditions.insert(key.clone(), condition)),
+            None => drop(self.conditions.remove(key)),
+        }
+        self.changed.insert(key.clone(), condition);
     }
 
     /// The interfaces of active endpoints among these that are not known to be up.

@@ -15,7 +15,7 @@ use tortie_config::key::EndpointKey;
 use super::super::api::EndpointCondition;
 use super::super::netlink::Refusal;
 use super::known::{Device, Sysctls};
-use super::{Ends, GATEWAY, Name, Place, Work};
+use super::{Ends, GATEWAY, Name, Work};
 
 /// What one interface lacks.
 #[derive(Debug, Default)]
@@ -166,6 +166,7 @@ impl Ends {
         }
         let names = std::mem::take(&mut self.dirty);
         for name in &names {
+            self.refused.remove(name);
             self.leave(name);
             self.adopt(name);
             let difference = self.difference(name, now);
@@ -181,7 +182,6 @@ impl Ends {
             if difference.waits.is_some() || self.places.contains_key(name) {
                 let place = self.places.entry(Arc::clone(name)).or_default();
                 place.waits = difference.waits;
-                place.refused.clear();
                 if place.endpoints.is_empty() && place.held.is_empty() && place.waits.is_none() {
                     self.places.remove(name);
                 }
@@ -296,7 +296,7 @@ impl Ends {
         };
         match name {
             Some(name) if self.is_workload(&name) => {
-                self.places.entry(name).or_default().refused.insert(work.clone(), text);
+                self.refused.entry(name).or_default().insert(work.clone(), text);
             }
             _ => self.gateway_refused = Some(text),
         }
@@ -309,10 +309,7 @@ impl Ends {
                 self.places.get(name).map(|p| p.endpoints.iter().cloned().collect()).unwrap_or_default();
             for key in keys {
                 let condition = self.condition(&key);
-                if self.conditions.get(&key) != Some(&condition) {
-                    self.changed.insert(key.clone(), Some(condition.clone()));
-                    self.conditions.insert(key, condition);
-                }
+                self.set_condition(&key, Some(condition));
             }
         }
     }
@@ -340,7 +337,7 @@ impl Ends {
         if let Some((prefix, holder)) = taken {
             return Failed(format!("{prefix} is held by {}", describe(holder)));
         }
-        let refused = self.places.get(name).and_then(|Place { refused, .. }| refused.values().next());
+        let refused = self.refused.get(name).and_then(|refused| refused.values().next());
         refused.map_or(Up, |text| Failed(text.clone()))
     }
 }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use tortie_config::Cidr;
 
-use super::super::wire::{NLM_F_CREATE, Writer};
+use super::super::wire::{NLM_F_CREATE, NLM_F_EXCL, Writer};
 use super::encode::{Batch, comment};
 use super::ir::{Set, SetKey, SetType, SetValue, ValueType};
 use super::proto::*;
@@ -163,12 +163,12 @@ pub(super) fn verdict(w: &mut Writer<'_>, code: i32, chain: Option<&str>) {
     });
 }
 
-/// Creates a set, or empties one of that name and type.
+/// Creates a set; refused when there is one of that name.
 pub(super) fn declare(batch: &mut Batch<'_>, edit: usize, name: &str, set: &Set) {
     let id = batch.set_id();
     let (first, second) = fields(set.of.key);
     let concatenated = second.is_some();
-    batch.message(NFT_MSG_NEWSET, NLM_F_CREATE, Some(edit), |w| {
+    batch.message(NFT_MSG_NEWSET, NLM_F_CREATE | NLM_F_EXCL, Some(edit), |w| {
         w.attr_text(NFTA_SET_NAME, name);
         w.attr_be32(NFTA_SET_FLAGS, set_flags(set.of));
         w.attr_be32(NFTA_SET_KEY_TYPE, key_type_id(set.of.key));
@@ -206,7 +206,6 @@ pub(super) fn declare(batch: &mut Batch<'_>, edit: usize, name: &str, set: &Set)
         }
         w.attr(NFTA_SET_USERDATA, &userdata);
     });
-    flush(batch, edit, name);
 }
 
 /// What a map gives: nft's number of the type, its length, its byte order.
@@ -311,7 +310,7 @@ impl Anonymous {
     pub(super) fn create(&self, batch: &mut Batch<'_>, edit: usize) -> u32 {
         let id = batch.set_id();
         let flags = NFT_SET_ANONYMOUS | NFT_SET_CONSTANT | if self.interval { NFT_SET_INTERVAL } else { 0 };
-        batch.message(NFT_MSG_NEWSET, NLM_F_CREATE, Some(edit), |w| {
+        batch.message(NFT_MSG_NEWSET, NLM_F_CREATE | NLM_F_EXCL, Some(edit), |w| {
             w.attr_text(NFTA_SET_NAME, ANONYMOUS);
             w.attr_be32(NFTA_SET_FLAGS, flags);
             w.attr_be32(NFTA_SET_KEY_TYPE, self.field.id);

@@ -9,11 +9,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tortie_config::key::EndpointKey;
-
 use super::dump;
 use super::ir::Edit;
-use super::merge::{Names, merge};
 use super::render::{Options, Renderer};
 use super::socket::{BatchError, Refusal, Socket};
 use super::{sync, text};
@@ -169,29 +166,20 @@ impl Firewall {
     /// Changes of policy, one after the other; one transaction.
     pub(in crate::kernel) fn take(&mut self, changes: &[PolicyChange], picture: &Picture) -> io::Result<()> {
         let first = !std::mem::replace(&mut self.begun, true);
-        let of_hosts = |change: &PolicyChange| {
-            let host = |key: &EndpointKey| matches!(key, EndpointKey::Host { .. });
-            change.globals.is_some() || change.delta.endpoints.keys().any(host)
-        };
-        let hosts = changes.iter().any(of_hosts);
-        let before = (hosts || changes.len() > 1).then(|| Names::of(self.renderer.table()));
-        let mut edits = Vec::new();
+        let hosts = changes.iter().any(PolicyChange::touches_hosts);
         for change in changes {
             if let Some(globals) = &change.globals {
                 self.globals = Some(Arc::clone(globals));
             }
-            edits.extend(self.renderer.take(&change.delta, change.globals.as_deref(), None));
+            self.renderer.absorb(&change.delta, change.globals.as_deref(), None);
         }
         if hosts {
-            edits.extend(self.resolve(picture));
-        }
-        if let Some(before) = before {
-            edits = merge(edits, &before);
+            self.resolve(picture);
         }
         if first {
             self.due = self.socket.is_some().then(Instant::now);
         }
-        self.act(&edits)
+        self.act()
     }
 
     /// Links or addresses are others: host endpoints may govern other interfaces.
@@ -199,25 +187,25 @@ impl Firewall {
         if !self.begun {
             return Ok(());
         }
-        let edits = self.resolve(picture);
-        self.act(&edits)
+        self.resolve(picture);
+        self.act()
     }
 
-    fn resolve(&mut self, picture: &Picture) -> Vec<Edit> {
-        let Some(globals) = &self.globals else { return Vec::new() };
+    fn resolve(&mut self, picture: &Picture) {
+        let Some(globals) = &self.globals else { return };
         let hosts = host_interfaces(self.renderer.ruleset(), globals, picture.interfaces());
-        if hosts == self.hosts {
-            return Vec::new();
+        if hosts != self.hosts {
+            self.hosts = hosts;
+            self.renderer.absorb(&RulesetDelta::default(), None, Some(&self.hosts));
         }
-        self.hosts = hosts;
-        self.renderer.take(&RulesetDelta::default(), None, Some(&self.hosts))
     }
 
-    fn act(&mut self, edits: &[Edit]) -> io::Result<()> {
+    fn act(&mut self) -> io::Result<()> {
+        let edits = self.renderer.edits();
         match (self.mode, self.generation) {
             _ if self.socket.is_none() => Ok(()),
             (Mode::Program, Some(_)) if edits.is_empty() => Ok(()),
-            (Mode::Program, Some(_)) => match self.write(edits)? {
+            (Mode::Program, Some(_)) => match self.write(&edits)? {
                 Ok(()) => Ok(()),
                 // Somebody may have taken away what the edits build on.
                 Err(_) => self.compare(true),

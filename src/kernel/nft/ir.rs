@@ -242,7 +242,7 @@ pub(in crate::kernel) enum Statement {
 pub(in crate::kernel) enum Edit {
     /// The table goes with everything in it, and is made anew, empty.
     NoTable,
-    /// A set is new, or of another type: it replaces any of that name.
+    /// A set is new: there is none of that name, or it is said to go before.
     Set(Name, Set),
     /// Elements of a set of type `of`. A key that is in both changes its value.
     Elements { set: Name, of: SetType, add: BTreeMap<SetKey, SetValue>, remove: BTreeMap<SetKey, SetValue> },

@@ -408,9 +408,12 @@ fn what_others_did_to_the_table_is_seen_and_can_be_undone() {
         assert_eq!(changed.sets["nets"].elements, members(&["10.0.0.0/8", "198.51.100.0/24"]));
         assert_eq!(changed.sets["odd"].of, None);
 
+        socket.batch(&[Edit::NoSet("odd".into()), Edit::NoChain("stranger".into())], "t").unwrap();
+        let without = found(&mut socket);
+        assert!(!without.dormant && without.chains.len() == 1 && without.sets.len() == 1);
+        // Elements that are none of ours go with the table only.
         let [set, chain] = wanted;
-        let repair = [set, chain, Edit::NoSet("odd".into()), Edit::NoChain("stranger".into())];
-        socket.batch(&repair, "t").unwrap();
+        socket.batch(&[Edit::NoTable, set, chain], "t").unwrap();
         let after = found(&mut socket);
         assert!(!after.dormant && !after.chains["forward"].foreign);
         assert_eq!(after.sets, before.sets);

@@ -21,7 +21,6 @@ mod firewall_tests;
 #[cfg(any(test, debug_assertions))]
 pub(in crate::kernel) mod interpret;
 pub(in crate::kernel) mod ir;
-mod merge;
 mod proto;
 #[cfg(debug_assertions)]
 mod rehearse;

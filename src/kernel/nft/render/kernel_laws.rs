@@ -7,7 +7,6 @@ use super::laws::tell;
 use super::worlds::{step, world};
 use super::*;
 use crate::kernel::nft::kernel_tests::{contents, found, in_netns, nft, taken, wanted};
-use crate::kernel::nft::merge::{Names, merge};
 use crate::kernel::nft::socket::Socket;
 use crate::kernel::nft::text;
 
@@ -23,7 +22,7 @@ fn the_kernel_follows_change_by_change() {
             // What a case that failed has left.
             socket.batch(&[Edit::NoTable], "t").unwrap();
             let mut told = Ok(());
-            let (_, renderer) = tell(world, history, |_, edits, renderer| {
+            let (_, renderer) = tell(world, history, 1, |_, edits, renderer| {
                 if told.is_ok() {
                     told = follow(&mut socket, edits, renderer);
                 }
@@ -53,15 +52,11 @@ fn the_kernel_follows_several_changes_at_once() {
             let mut socket = Socket::open().unwrap();
             // What a case that failed has left.
             socket.batch(&[Edit::NoTable], "t").unwrap();
-            let (mut told, mut held, mut count) = (Ok(()), Vec::new(), 0);
-            let mut before = Names::default();
-            tell(world, history, |_, edits, renderer| {
-                held.extend(edits.iter().cloned());
-                count += 1;
-                // The first one alone, then three at a time.
-                if told.is_ok() && count % 3 == 1 {
-                    told = follow(&mut socket, &merge(std::mem::take(&mut held), &before), renderer);
-                    before = Names::of(renderer.table());
+            let mut told = Ok(());
+            // The first one alone, then three at a time.
+            tell(world, history, 3, |_, edits, renderer| {
+                if told.is_ok() {
+                    told = follow(&mut socket, edits, renderer);
                 }
             });
             told?;

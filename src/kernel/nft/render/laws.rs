@@ -22,23 +22,27 @@ fn whole(world: &World) -> Renderer {
     renderer
 }
 
-/// Tells a renderer of a world and of what changes in it; `each` sees every batch of edits.
+/// Tells a renderer of a world and of what changes in it, then so many changes at once; `each` sees every batch of edits.
 pub(super) fn tell(
     mut world: World,
     history: Vec<Vec<Step>>,
+    at_once: usize,
     mut each: impl FnMut(&World, &[Edit], &Renderer),
 ) -> (World, Renderer) {
     let mut renderer = Renderer::new(OPTIONS);
     let mut before = Ruleset::default();
-    for steps in std::iter::once(Vec::new()).chain(history) {
+    for (at, steps) in std::iter::once(Vec::new()).chain(history).enumerate() {
         let first = renderer.globals.is_none();
         steps.iter().for_each(|step| world.apply(step));
         let now = world.ruleset();
         let moved = |what: fn(&Step) -> bool| first || steps.iter().any(what);
         let globals = moved(|step| matches!(step, Step::Globals(_))).then_some(&world.globals);
         let hosts = moved(|step| matches!(step, Step::Hosts(_))).then_some(&world.hosts);
-        let edits = renderer.take(&difference(&before, &now), globals, hosts);
-        each(&world, &edits, &renderer);
+        renderer.absorb(&difference(&before, &now), globals, hosts);
+        if at % at_once == 0 {
+            let edits = renderer.edits();
+            each(&world, &edits, &renderer);
+        }
         before = now;
     }
     (world, renderer)
@@ -202,10 +206,12 @@ proptest! {
 
     #[test]
     fn change_by_change_it_is_as_from_nothing(
-        world in world(), history in proptest::collection::vec(proptest::collection::vec(step(), 1..4), 1..20),
+        world in world(),
+        history in proptest::collection::vec(proptest::collection::vec(step(), 1..4), 1..20),
+        at_once in 1usize..4,
     ) {
         let mut table = Table::default();
-        let (mut world, mut renderer) = tell(world, history, |world, edits, renderer| {
+        let (mut world, mut renderer) = tell(world, history, at_once, |world, edits, renderer| {
             carry_out(&mut table, edits);
             assert_eq!(&table, renderer.table());
             assert_eq!(renderer.ruleset(), &world.ruleset());

@@ -1,7 +1,7 @@
 //! What policy asks for, as one table: wanted chains and sets, and what changed in them.
 //!
 //! What it does: keeps its own [`Ruleset`] and the [`Table`] that enforces it, change by change, and gives the edits of
-//! each change in an order in which nothing is ever named before it is there. What it does not: no I/O, no clock; it
+//! one or several changes in an order in which nothing is ever named before it is there. What it does not: no I/O, no clock; it
 //! does not know what the kernel holds, and it decides no verdict.
 //!
 //! ```text
@@ -103,14 +103,32 @@ impl Renderer {
         }
     }
 
-    /// Takes a change, and says what becomes of the table. `globals` and `hosts` are given when they are others than
-    /// before. The edits are safe in their order within one transaction.
+    /// Takes a change, and says what becomes of the table: [`Renderer::absorb`], then [`Renderer::edits`].
+    #[cfg(test)]
     pub(in crate::kernel) fn take(
         &mut self,
         delta: &RulesetDelta,
         globals: Option<&Globals>,
         hosts: Option<&HostInterfaces>,
     ) -> Vec<Edit> {
+        self.absorb(delta, globals, hosts);
+        self.edits()
+    }
+
+    /// What became of the table since the last call: one transaction, whatever came and went in between. The edits are
+    /// safe in their order within it.
+    pub(in crate::kernel) fn edits(&mut self) -> Vec<Edit> {
+        let Self { wanted, chains, .. } = self;
+        wanted.take_edits(|name| chains.callees(name))
+    }
+
+    /// Takes a change. `globals` and `hosts` are given when they are others than before.
+    pub(in crate::kernel) fn absorb(
+        &mut self,
+        delta: &RulesetDelta,
+        globals: Option<&Globals>,
+        hosts: Option<&HostInterfaces>,
+    ) {
         let mut touched = Touched::default();
         let mut stale: BTreeSet<Name> = BTreeSet::new();
         for (id, change) in &delta.sets {
@@ -132,7 +150,7 @@ impl Renderer {
         if let Some(globals) = globals.filter(|globals| self.globals.as_deref() != Some(*globals)) {
             self.frame(globals, &mut touched, &mut stale);
         }
-        let Some(globals) = self.globals.clone() else { return Vec::new() };
+        let Some(globals) = self.globals.clone() else { return };
         let wide = self.ends.wide();
         touched.workloads.iter().for_each(|interface| self.place_workload(interface, &globals));
         touched.hosts.iter().for_each(|interface| self.place_host(interface, &globals));
@@ -148,8 +166,6 @@ impl Renderer {
                 self.wanted.drop_set(&Map::FromNets { v4 }.name());
             }
         }
-        let Self { wanted, chains, .. } = self;
-        wanted.take_edits(|name| chains.callees(name))
     }
 
     /// The table that is wanted.

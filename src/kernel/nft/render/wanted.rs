@@ -8,7 +8,10 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::super::ir::{Chain, Edit, Name, Set, SetKey, SetType, SetValue, Table, ValueType};
+use super::super::ir::{Chain, Edit, Name, Set, SetKey, SetType, SetValue, Statement, Table, ValueType};
+
+/// Elements that changed, with what they gave before.
+type Touched = BTreeMap<SetKey, Option<SetValue>>;
 
 /// A table that remembers what changed.
 #[derive(Debug, Clone, Default)]
@@ -16,14 +19,12 @@ pub(super) struct Wanted {
     table: Table,
     /// Sets that are new.
     new: BTreeSet<Name>,
-    /// Sets that went.
-    gone: BTreeSet<Name>,
+    /// Sets that went, with what of them was not told.
+    gone: BTreeMap<Name, (Set, Touched)>,
     /// Elements of sets that were there already, with what they gave before.
-    elements: BTreeMap<Name, BTreeMap<SetKey, Option<SetValue>>>,
+    elements: BTreeMap<Name, Touched>,
     /// Chains that were touched, as they were before.
     chains: FxHashMap<Name, Option<Chain>>,
-    /// Chains that went, callers first.
-    removed: Vec<Name>,
 }
 
 impl Wanted {
@@ -45,7 +46,7 @@ impl Wanted {
         self.table.sets.get(set).map(|set| &set.elements)
     }
 
-    /// A set that is not there yet.
+    /// A set that is not there. Its name says its type: one that went since the edits were taken is the same set again.
     pub(super) fn add_set(
         &mut self,
         name: &Name,
@@ -53,19 +54,21 @@ impl Wanted {
         comment: &str,
         elements: BTreeMap<SetKey, SetValue>,
     ) {
-        self.gone.remove(name);
-        self.elements.remove(name);
+        if let Some((set, touched)) = self.gone.remove(name) {
+            self.table.sets.insert(Arc::clone(name), set);
+            self.elements.insert(Arc::clone(name), touched);
+            return self.replace(name, elements);
+        }
         self.new.insert(Arc::clone(name));
         self.table.sets.insert(Arc::clone(name), Set { of, comment: comment.into(), elements });
     }
 
     /// A set goes.
     pub(super) fn drop_set(&mut self, name: &Name) {
-        if self.table.sets.remove(name).is_some() {
-            self.elements.remove(name);
-            if !self.new.remove(name) {
-                self.gone.insert(Arc::clone(name));
-            }
+        let Some(set) = self.table.sets.remove(name) else { return };
+        let touched = self.elements.remove(name).unwrap_or_default();
+        if !self.new.remove(name) {
+            self.gone.insert(Arc::clone(name), (set, touched));
         }
     }
 
@@ -104,15 +107,14 @@ impl Wanted {
         self.chains.entry(Arc::clone(name)).or_insert(before);
     }
 
-    /// A chain goes, after everything that goes to it.
+    /// A chain goes.
     pub(super) fn remove_chain(&mut self, name: &Name) {
         if let Some(before) = self.table.chains.remove(name) {
             self.chains.entry(Arc::clone(name)).or_insert(Some(before));
-            self.removed.push(Arc::clone(name));
         }
     }
 
-    /// What changed since the last call. `callees` says which chains a chain goes to.
+    /// What changed since the last call, however often it did. `callees` says which chains a chain goes to.
     pub(super) fn take_edits<'a>(&mut self, callees: impl Fn(&Name) -> &'a [Name]) -> Vec<Edit> {
         let mut edits = Vec::new();
         let is_verdicts = |set: &Set| set.of.value == ValueType::Verdict;
@@ -153,8 +155,9 @@ impl Wanted {
         };
         let mut names: Vec<&Name> = touched.keys().filter(|name| changed(name)).collect();
         names.sort_unstable();
-        let there = names.iter().copied().filter(|name| self.table.chains.contains_key(*name));
-        for name in callees_first(there, &callees) {
+        let (there, gone): (Vec<&Name>, Vec<&Name>) =
+            names.into_iter().partition(|name| self.table.chains.contains_key(*name));
+        for name in callees_first(there.into_iter(), &callees) {
             if let Some(chain) = self.table.chains.get(&name) {
                 edits.push(Edit::Chain(name, Arc::new(chain.clone())));
             }
@@ -164,21 +167,25 @@ impl Wanted {
                 edits.push(Edit::Elements { set, of, add, remove });
             }
         }
-        // One that went, came back and went again counts by its last time.
-        let mut seen = FxHashSet::default();
-        let mut removed: Vec<Name> = std::mem::take(&mut self.removed)
-            .into_iter()
-            .rev()
-            .filter(|name| seen.insert(Arc::clone(name)))
-            .collect();
-        removed.reverse();
-        let was_there = |name: &Name| touched.get(name).is_some_and(Option::is_some);
-        let gone =
-            removed.into_iter().filter(|name| was_there(name) && !self.table.chains.contains_key(name));
-        edits.extend(gone.map(Edit::NoChain));
-        edits.extend(std::mem::take(&mut self.gone).into_iter().map(Edit::NoSet));
+        // As they were told: what they went to in between nobody knows.
+        let calls: FxHashMap<&Name, Vec<Name>> =
+            gone.iter().map(|name| (*name, told_calls(&touched, name))).collect();
+        let gone = callees_first(gone.into_iter(), &|name| calls.get(name).map_or(&[], Vec::as_slice));
+        edits.extend(gone.into_iter().rev().map(Edit::NoChain));
+        edits.extend(std::mem::take(&mut self.gone).into_keys().map(Edit::NoSet));
         edits
     }
+}
+
+/// The chains that a chain went to when it was told.
+fn told_calls(touched: &FxHashMap<Name, Option<Chain>>, name: &Name) -> Vec<Name> {
+    let rules = touched.get(name).into_iter().flatten().flat_map(|chain| &chain.rules);
+    rules
+        .filter_map(|rule| match &rule.statement {
+            Statement::Jump(to) | Statement::Goto(to) => Some(Arc::clone(to)),
+            _ => None,
+        })
+        .collect()
 }
 
 /// Sorts chains so that each stands behind those of them that it goes to.
