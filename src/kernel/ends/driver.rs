@@ -281,11 +281,12 @@ fn is_explained(work: &Work, ends: &Ends, picture: &Picture) -> bool {
 
 fn set_sysctls(state: &mut State, work: &Work) {
     let Work::Sysctls { name, ipv6 } = work else { return };
-    if state.ends.sysctls_were_right(name) {
-        let wrong = sysctl::wrong(name, *ipv6);
-        state.external.note(wrong, || format!("sysctls of {name} were changed"));
-    }
-    let result = sysctl::apply(name, *ipv6).map_err(|text| Refusal { code: libc::EPERM, text });
+    let were_right = state.ends.sysctls_were_right(name);
+    let wrong = if were_right { sysctl::wrong(name, *ipv6) } else { 0 };
+    state.external.note(wrong, || format!("sysctls of {name} were changed"));
+    let is_right = were_right && wrong == 0;
+    let result = if is_right { Ok(()) } else { sysctl::apply(name, *ipv6) };
+    let result = result.map_err(|text| Refusal { code: libc::EPERM, text });
     state.ends.settle(work, &result);
 }
 

@@ -34,9 +34,11 @@ pub(super) fn wrong(name: &str, ipv6: bool) -> usize {
     wanted(name, ipv6).iter().filter(|(path, value)| read(path).as_deref() != Some(value)).count()
 }
 
-/// Sets what is not as wanted; gives the first refusal in words.
+/// Sets all of them: most interfaces are new, and there reading first is half of the work. Gives the first refusal in
+/// words; what cannot be written but is right is none.
 pub(super) fn apply(name: &str, ipv6: bool) -> Result<(), String> {
-    wanted(name, ipv6).iter().try_for_each(|(path, value)| set(path, value))
+    let put = |(path, value): &(PathBuf, &str)| std::fs::write(path, value).or_else(|_| set(path, value));
+    wanted(name, ipv6).iter().try_for_each(put)
 }
 
 /// Interfaces to come filter by reverse path.
