@@ -146,9 +146,9 @@ impl Fields {
         })
     }
 
-    /// What was not taken.
+    /// What was not taken: most often nothing, and then without the room that everything needed.
     pub(crate) fn rest(self) -> Extra {
-        Extra(self.0)
+        Extra(self.0.into_iter().collect())
     }
 
     /// Refuses what was not taken: for objects where an unread field would change the meaning.
@@ -168,10 +168,12 @@ pub(crate) fn elements<T>(
     let Value::Array(list) = list else {
         return Err(ValueError::json("", &list, "write a JSON list: [...]"));
     };
-    list.into_iter()
-        .enumerate()
-        .map(|(index, value)| element(value).map_err(|error| error.within(format_args!("[{index}]"))))
-        .collect()
+    // As long as it is: what endpoints list is kept tens of thousands of times.
+    let mut all = Vec::with_capacity(list.len());
+    for (index, value) in list.into_iter().enumerate() {
+        all.push(element(value).map_err(|error| error.within(format_args!("[{index}]")))?);
+    }
+    Ok(all)
 }
 
 /// A JSON text that `T` can read.
