@@ -7,6 +7,8 @@ use std::str::FromStr;
 
 use serde::Deserialize;
 
+use crate::plugins::{attach, docker};
+
 /// How far the agent goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -90,6 +92,21 @@ pub struct Settings {
     /// Tell this BMP station what peers send (RFC 7854) [default: bgp/v1/{host/NODE,global}/bmp_stations in the store]
     #[arg(long, value_name = "ADDR:PORT", env = "TORTIE_BMP_STATION", value_delimiter = ',')]
     pub bmp_station: Vec<SocketAddr>,
+    /// Serve the Docker drivers tortie and tortie-ipam
+    #[arg(long, value_name = "BOOL", env = "TORTIE_DOCKER", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub docker: Option<bool>,
+    /// Serve Docker under the names calico and calico-ipam, too
+    #[arg(long, value_name = "BOOL", env = "TORTIE_DOCKER_COMPAT", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub docker_compat: Option<bool>,
+    /// Folder of the Docker drivers' sockets [default: /run/docker/plugins]
+    #[arg(long, value_name = "DIR", env = "TORTIE_DOCKER_DIR")]
+    pub docker_dir: Option<PathBuf>,
+    /// dockerd's own socket, which tells names and labels [default: /run/docker.sock]
+    #[arg(long, value_name = "PATH", env = "TORTIE_DOCKER_API")]
+    pub docker_api: Option<PathBuf>,
+    /// Labels of containers that begin so become labels of endpoints; `none` for no labels [default: org.projectcalico.label.]
+    #[arg(long, value_name = "PREFIX", env = "TORTIE_DOCKER_LABELS")]
+    pub docker_labels: Option<String>,
     /// This host's AS [default: what the store says, else 64512]
     #[arg(long = "as", value_name = "N", env = "TORTIE_AS", value_parser = clap::value_parser!(u32).range(1..))]
     #[serde(rename = "as")]
@@ -160,6 +177,11 @@ impl Settings {
             cache: self.cache.or(weaker.cache),
             ip4: self.ip4.or(weaker.ip4),
             ip6: self.ip6.or(weaker.ip6),
+            docker: self.docker.or(weaker.docker),
+            docker_compat: self.docker_compat.or(weaker.docker_compat),
+            docker_dir: self.docker_dir.or(weaker.docker_dir),
+            docker_api: self.docker_api.or(weaker.docker_api),
+            docker_labels: self.docker_labels.or(weaker.docker_labels),
             asn: self.asn.or(weaker.asn),
         }
     }
@@ -172,6 +194,25 @@ impl Settings {
             Some(HttpChoice::At(addr)) => Some(addr),
             None => Some(SocketAddr::from(([127, 0, 0, 1], 9099))),
         }
+    }
+
+    /// The Docker drivers, where they are wanted: with either flag.
+    #[must_use]
+    pub fn docker(&self, node: &str, socket: &Path) -> Option<docker::Options> {
+        let compat = self.docker_compat.unwrap_or(false);
+        if !self.docker.unwrap_or(compat) {
+            return None;
+        }
+        let path = |given: &Option<PathBuf>, default: &str| given.clone().unwrap_or_else(|| default.into());
+        let Ok(labels) = self.docker_labels.as_deref().unwrap_or(docker::LABEL_PREFIX).parse();
+        Some(docker::Options {
+            node: node.to_owned(),
+            agent: attach::Agent::new(socket.to_owned(), attach::AgentAbsent::default()),
+            dir: path(&self.docker_dir, docker::PLUGINS),
+            compat,
+            api: path(&self.docker_api, docker::API),
+            labels,
+        })
     }
 
     /// What to do to the kernel.

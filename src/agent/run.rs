@@ -16,6 +16,7 @@ use super::options::Settings;
 use super::{host, leave, logging, presence, reports};
 use crate::kernel::{KernelFact, KernelHandle, KernelIntent, ToKernel};
 use crate::model::watch_scope;
+use crate::plugins::docker;
 use crate::serve;
 use crate::serve::api::{Applied, AppliedRequest};
 use crate::speaker::{ChangeIds, SpeakerFact, SpeakerHandle, ToSpeaker};
@@ -53,6 +54,9 @@ pub enum AgentError {
     /// The API cannot be served.
     #[error("{0}")]
     Serve(#[from] serve::ServeError),
+    /// The Docker drivers cannot be served.
+    #[error("{0}")]
+    Docker(#[from] docker::DockerError),
     /// Another live host has our address.
     #[error("{0}")]
     Taken(String),
@@ -139,6 +143,7 @@ pub(super) struct Agent {
     pub(super) stopping: bool,
     pub(super) maintained: Option<Instant>,
     pub(super) stations: super::station::Stations,
+    pub(super) docker: Option<docker::Running>,
 }
 
 pub(super) struct Waiting {
@@ -319,6 +324,9 @@ impl Agent {
         tracing::info!(target: "tortie", "stopping: {what}");
         if let Some(speaker) = self.live.speaker.load_full().filter(|_| leaves) {
             leave::drain(&speaker).await;
+        }
+        if let Some(docker) = self.docker.take() {
+            docker.stop();
         }
         self.presence.stop().await;
         self.reports.stop().await;

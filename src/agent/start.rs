@@ -18,6 +18,7 @@ use super::run::{Agent, AgentError, AgentOptions, Fact};
 use super::{host, logging, presence, register, reports};
 use crate::kernel::{self, KernelHandle, Marks, Mode, ToKernel};
 use crate::model::watch_scope;
+use crate::plugins::docker;
 use crate::serve::{self, Backend};
 use crate::speaker::{self, ChangeIds, SpeakerOptions};
 use crate::store::{self, Feed, FeedOptions, Outcome, Store};
@@ -52,6 +53,13 @@ impl Agent {
             turned: AtomicI64::new(0),
         });
         serve_api(&options, &live, &io).await?;
+        let docker = match options.settings.docker(&options.node, &options.socket) {
+            Some(wanted) => {
+                let _io = io.enter();
+                Some(docker::serve(Arc::clone(&store), wanted)?)
+            }
+            None => None,
+        };
         let changes = ChangeIds::default();
         let writes = options.settings.kernel() == Extent::Program;
         let policy = mode(options.settings.policy());
@@ -97,6 +105,7 @@ impl Agent {
             stopping: false,
             maintained: None,
             stations: super::station::Stations::default(),
+            docker,
         })
     }
 

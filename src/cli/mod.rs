@@ -18,6 +18,7 @@ mod client;
 #[doc(hidden)]
 pub mod demo;
 mod diff;
+mod docker;
 mod drain;
 mod dry_run;
 mod endpoint;
@@ -172,6 +173,8 @@ enum Command {
     Selector(selector::SelectorCommand),
     /// A network of hosts with a real router on this machine, shown working
     Demo(demo::DemoCommand),
+    /// Serve the Docker drivers without the agent's own flag --docker
+    Docker(docker::DockerCommand),
     /// Labs of network namespaces from containerlab files
     #[command(subcommand)]
     Lab(lab::LabCommand),
@@ -303,6 +306,7 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
         Command::Store(command) => runtime()?.block_on(store::run(&context, command)),
         Command::Selector(command) => selector::run(&context, command),
         Command::Demo(command) => demo::run(&context, command),
+        Command::Docker(command) => docker::run(&context, command),
         Command::Lab(command) => lab::run(&context, command),
         Command::Version => output::write_out(&format!("tortie {}\n", env!("CARGO_PKG_VERSION"))),
     }

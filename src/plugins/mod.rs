@@ -13,6 +13,7 @@
 
 pub mod attach;
 pub mod cni;
+pub mod docker;
 
 use std::ffi::OsStr;
 use std::path::Path;

@@ -324,12 +324,10 @@ pub enum DockerItem {
         /// The pool's id in the protocol.
         id: String,
     },
-    /// `driver/<name>/address/<pool id>/<address>`: an address that was given out.
+    /// `address/<space>/<address>`: an address that was given out.
     Address {
-        /// The driver.
-        driver: String,
-        /// The pool's id in the protocol.
-        pool: String,
+        /// The address space.
+        space: String,
         /// The address.
         addr: IpAddr,
     },
@@ -348,7 +346,7 @@ pub enum DockerItem {
 
 impl DockerItem {
     /// Names that no address space can have, because they stand in the same place.
-    pub const RESERVED: [&str; 3] = ["driver", "network", "endpoint"];
+    pub const RESERVED: [&str; 4] = ["driver", "address", "network", "endpoint"];
 }
 
 /// A key under an older path; [`OldKey::newest`] is what it means.

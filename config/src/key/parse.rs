@@ -212,9 +212,8 @@ fn docker(host: &str, rest: &[&str]) -> Result<Option<Key>, Problem> {
         ["driver", driver, "pool", id] => {
             DockerItem::Pool { driver: name("driver", driver)?, id: name("pool", id)? }
         }
-        ["driver", driver, "address", pool, addr] => DockerItem::Address {
-            driver: name("driver", driver)?,
-            pool: name("pool", pool)?,
+        ["address", space, addr] => DockerItem::Address {
+            space: name("address space", space)?,
             addr: addr.parse().map_err(|_| format!("`{addr}` below `address` is no address"))?,
         },
         ["network", id] => DockerItem::Network(name("network", id)?),

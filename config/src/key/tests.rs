@@ -32,7 +32,7 @@ const CANONICAL: &[&str] = &[
     "/calico/ipam/v2/host/h1/ipv6/block/fd80:24e2:f998:72d6::-122",
     "/calico/tortie/v1/host/h1/docker/driver/tortie-ipam/epoch",
     "/calico/tortie/v1/host/h1/docker/driver/tortie-ipam/pool/global%2f10.0.0.0%2f16",
-    "/calico/tortie/v1/host/h1/docker/driver/tortie-ipam/address/global%2f10.0.0.0%2f16/10.0.0.9",
+    "/calico/tortie/v1/host/h1/docker/address/global/10.0.0.9",
     "/calico/tortie/v1/host/h1/docker/network/0ff1ce",
     "/calico/tortie/v1/host/h1/docker/endpoint/c0ffee",
     "/calico/tortie/v1/host/h1/docker/local/pool/v4/172.30.0.0-24",
@@ -125,7 +125,7 @@ fn malformed_known_keys_are_errors_that_name_the_place() {
         ("/calico/v1/host/h1/workload/k8s/a/b/endpoint/eth0", "%2f"),
         ("/calico/v1/host/h1/workload/k8s/a", "workload/<orchestrator>"),
         ("/calico/v1/host/h1/endpoint/", "the endpoint is empty"),
-        ("/calico/tortie/v1/host/h1/docker/driver/d/address/p/x", "`x` below `address` is no address"),
+        ("/calico/tortie/v1/host/h1/docker/address/local/x", "`x` below `address` is no address"),
         ("/calico/tortie/v1/host/h1/docker//pool/v4/172.30.0.0-24", "the address space is empty"),
     ] {
         let error = Key::parse(text).unwrap_err();

@@ -93,9 +93,7 @@ impl fmt::Display for DockerItem {
         match self {
             Self::Epoch { driver } => write!(f, "driver/{}/epoch", escape(driver)),
             Self::Pool { driver, id } => write!(f, "driver/{}/pool/{}", escape(driver), escape(id)),
-            Self::Address { driver, pool, addr } => {
-                write!(f, "driver/{}/address/{}/{addr}", escape(driver), escape(pool))
-            }
+            Self::Address { space, addr } => write!(f, "address/{}/{addr}", escape(space)),
             Self::Network(id) => write!(f, "network/{}", escape(id)),
             Self::Endpoint(id) => write!(f, "endpoint/{}", escape(id)),
             Self::Space { name, rest } => write!(f, "{}/{rest}", escape(name)),

@@ -1,0 +1,61 @@
+//! `tortie docker`: the Docker drivers in a process of their own.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::failure::{Exit, Failure};
+use super::store::store_options;
+use super::{Context, runtime};
+use crate::plugins::attach::{Agent, AgentAbsent};
+use crate::plugins::docker::{self, LabelSource, Options};
+use crate::store;
+
+/// Flags of the drivers; as those of the agent that begin with `--docker`.
+#[derive(Debug, Args)]
+pub(super) struct DockerCommand {
+    /// Serve the names calico and calico-ipam, too
+    #[arg(long, env = "TORTIE_DOCKER_COMPAT")]
+    compat: bool,
+    /// Folder of the sockets
+    #[arg(long, value_name = "DIR", env = "TORTIE_DOCKER_DIR", default_value = docker::PLUGINS)]
+    dir: PathBuf,
+    /// dockerd's own socket, which tells names and labels
+    #[arg(long, value_name = "PATH", env = "TORTIE_DOCKER_API", default_value = docker::API)]
+    api: PathBuf,
+    /// Labels of containers that begin so become labels of endpoints; `none` for no labels
+    #[arg(long, value_name = "PREFIX", env = "TORTIE_DOCKER_LABELS", default_value = docker::LABEL_PREFIX)]
+    labels: LabelSource,
+    /// Without an agent: wait, error (after 10 s) or continue
+    #[arg(long, value_name = "WHAT", default_value = "error")]
+    agent_absent: AgentAbsent,
+}
+
+pub(super) fn run(context: &Context, command: &DockerCommand) -> Result<(), Failure> {
+    let options = Options {
+        node: context.globals.node_name()?,
+        agent: Agent::new(context.globals.socket.clone(), command.agent_absent),
+        dir: command.dir.clone(),
+        compat: command.compat,
+        api: command.api.clone(),
+        labels: command.labels.clone(),
+    };
+    let logs = tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(tracing::Level::INFO);
+    // Only a second subscriber in one process could fail.
+    let _ = logs.try_init();
+    runtime()?.block_on(async {
+        let store = store::open(&store_options(&context.globals, true)).await?;
+        let stopped = |e| Failure::new(Exit::Permission, "system", format!("cannot wait for signals: {e}"));
+        let mut terminate = signal(SignalKind::terminate()).map_err(stopped)?;
+        let mut interrupt = signal(SignalKind::interrupt()).map_err(stopped)?;
+        let running = docker::serve(store, options)
+            .map_err(|error| Failure::new(Exit::Refused, "docker", error.to_string()))?;
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        running.stop();
+        Ok(())
+    })
+}

@@ -1,0 +1,242 @@
+//! `RequestAddress` and `ReleaseAddress`.
+//!
+//! Each address that is given has a record beside IPAM's own: only a record can tell a replay from a second container that
+//! wants the same address, because dockerd sends the same bytes for both.
+
+use std::net::IpAddr;
+
+use serde_json::{Value, json};
+use tortie_config::key::{DockerItem, IpFamily};
+
+use super::error::Refusal;
+use super::poolid::{PoolId, SpaceName, shorten};
+use super::records::{AddressRecord, NetworkRecord, PoolRecord};
+use super::state::Kind;
+use super::{Shared, now, wire};
+use crate::ipam::{Ipam, IpamError, Range, Request, Want};
+
+/// The beginning of handles; the address follows.
+pub(super) const HANDLE: &str = "libnetwork.";
+const TYPE_OPTION: &str = "RequestAddressType";
+const GATEWAY_TYPE: &str = "com.docker.network.gateway";
+
+/// How long dockerd repeats a call that broke, in seconds, and some more.
+const PERSISTENCE: i64 = 20;
+
+fn handle(addr: IpAddr) -> String {
+    format!("{HANDLE}{addr}")
+}
+
+impl Shared {
+    pub(super) async fn request_address(
+        &self,
+        driver: &str,
+        request: &wire::RequestAddress,
+    ) -> Result<Value, Refusal> {
+        let id: PoolId = request.pool_id.parse()?;
+        let gateway = request.options.get(TYPE_OPTION).is_some_and(|kind| kind == GATEWAY_TYPE);
+        let asked = match request.address.as_str() {
+            "" => None,
+            text => Some(text.parse::<IpAddr>().map_err(|_| {
+                Refusal::new(format!("RequestAddress: Address `{}` is no IP address", shorten(text)))
+            })?),
+        };
+        let item = DockerItem::Pool { driver: driver.to_owned(), id: id.to_string() };
+        if self.state.get::<PoolRecord>(&item).await?.is_none() {
+            return Err(Refusal::new(format!(
+                "pool {id} is unknown here: it was never requested, or released"
+            )));
+        }
+        if let Some(addr) = asked {
+            if addr.is_unspecified() && id.is_any() && gateway {
+                // What RequestPool gave as the gateway comes back in a replay.
+                return Ok(json!({ "Address": id.pool.to_string(), "Data": {} }));
+            }
+            if IpFamily::of(addr) != id.family() || !id.pool.contains(addr) {
+                return Err(Refusal::new(format!("{addr} is no address of pool {}", id.pool)));
+            }
+        }
+        let addr = match asked {
+            Some(addr) => self.give_this(driver, &id, addr, gateway).await?,
+            None => self.give_any(driver, &id, gateway).await?,
+        };
+        let alone = !gateway && self.stands_alone(&id).await?;
+        let len = match addr {
+            _ if !alone => id.pool.len(),
+            IpAddr::V4(_) => 32,
+            IpAddr::V6(_) => 128,
+        };
+        Ok(json!({ "Address": format!("{addr}/{len}"), "Data": {} }))
+    }
+
+    pub(super) async fn release_address(
+        &self,
+        driver: &str,
+        request: &wire::ReleaseAddress,
+    ) -> Result<Value, Refusal> {
+        let id: PoolId = request.pool_id.parse()?;
+        let addr: IpAddr = request.address.parse().map_err(|_| {
+            Refusal::new(format!("ReleaseAddress: Address `{}` is no IP address", shorten(&request.address)))
+        })?;
+        if addr.is_unspecified() {
+            return Ok(json!({}));
+        }
+        self.take_back(driver, &id, addr).await?;
+        Ok(json!({}))
+    }
+
+    /// Releases an address and forgets it. One that is not held is no error; one of somebody else stays.
+    pub(super) async fn take_back(&self, driver: &str, id: &PoolId, addr: IpAddr) -> Result<(), Refusal> {
+        let item = DockerItem::Address { space: id.space.as_str().to_owned(), addr };
+        let record = self.state.get::<AddressRecord>(&item).await?;
+        let ipam = self.ipam(&id.space);
+        if record.is_none() && !self.ours(&ipam, addr).await? {
+            return Ok(());
+        }
+        ipam.release(&[addr], Some(&handle(addr))).await?;
+        if let Some((_, revision)) = record {
+            // Given again in the meantime: the record is the new one's.
+            self.state.remove(&item, revision).await?;
+        }
+        let pool = DockerItem::Pool { driver: driver.to_owned(), id: id.to_string() };
+        if self.state.get::<PoolRecord>(&pool).await?.is_some_and(|(pool, _)| pool.refs == 0) {
+            let _turn = self.pools.lock().await;
+            self.clear_pool(driver, id).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether IPAM says that this driver on this host holds the address.
+    async fn ours(&self, ipam: &Ipam, addr: IpAddr) -> Result<bool, Refusal> {
+        let held = ipam.lookup(addr).await?;
+        Ok(held.is_some_and(|held| {
+            held.handle.as_deref() == Some(handle(addr).as_str())
+                && held.attributes.get("node").and_then(Value::as_str) == Some(self.state.host.as_str())
+        }))
+    }
+
+    /// Addresses of networks of our own driver stand alone (/32, /128): there is a router behind the first hop, 169.254.1.1.
+    /// For other drivers, such as bridge, the pool is a subnet on the link.
+    async fn stands_alone(&self, id: &PoolId) -> Result<bool, Refusal> {
+        if id.is_any() {
+            return Ok(true);
+        }
+        if id.space != SpaceName::Global {
+            return Ok(false);
+        }
+        let networks = self.state.list::<NetworkRecord>(Kind::Networks).await?;
+        Ok(networks.iter().any(|(_, network, _)| network.pools.contains(&id.pool)))
+    }
+
+    fn request(&self, want: Want) -> Request {
+        let mut attributes = serde_json::Map::new();
+        attributes.insert("node".into(), self.state.host.clone().into());
+        attributes.insert("timestamp".into(), jiff::Timestamp::now().to_string().into());
+        Request {
+            host: self.state.host.clone(),
+            wants: vec![want],
+            handle: Some(HANDLE.to_owned()),
+            handle_per_address: true,
+            attributes,
+            partial: false,
+        }
+    }
+
+    async fn record(&self, driver: &str, id: &PoolId, addr: IpAddr, gateway: bool) -> Result<(), Refusal> {
+        let epoch = self.epoch(driver).await?.epoch;
+        let record = AddressRecord {
+            driver: driver.to_owned(),
+            pool: id.to_string(),
+            epoch,
+            gateway,
+            process: self.process,
+            since: now(),
+        };
+        let item = DockerItem::Address { space: id.space.as_str().to_owned(), addr };
+        let written = self.state.put(&item, &record).await;
+        if written.is_err() {
+            // Nobody hears of the address: it must not stay.
+            let _ = self.ipam(&id.space).release(&[addr], Some(&handle(addr))).await;
+        }
+        written
+    }
+
+    /// The address that was asked for, if it is free, or is asked for again in a replay.
+    async fn give_this(
+        &self,
+        driver: &str,
+        id: &PoolId,
+        addr: IpAddr,
+        gateway: bool,
+    ) -> Result<IpAddr, Refusal> {
+        // Nobody of this process is between IPAM and the record: an address without a record is what a process that was
+        // killed left, and the one who asks is the one who asked then.
+        let _alone = self.giving.write().await;
+        let item = DockerItem::Address { space: id.space.as_str().to_owned(), addr };
+        let ipam = self.ipam(&id.space);
+        if let Some((record, _)) = self.state.get::<AddressRecord>(&item).await?
+            && self.ours(&ipam, addr).await?
+        {
+            let epoch = self.epoch(driver).await?;
+            if !record.replayed(driver, epoch, now()) && !self.unheard(&record, addr).await {
+                return Err(Refusal::new(format!(
+                    "{addr} is in use: another container or network of this host has it"
+                )));
+            }
+            let again =
+                AddressRecord { epoch: epoch.epoch, pool: id.to_string(), process: self.process, ..record };
+            self.state.put(&item, &again).await?;
+            return Ok(addr);
+        }
+        match ipam.assign(&self.request(Want::Exact(addr))).await {
+            Ok(_) => {}
+            Err(IpamError::Taken { .. }) if self.ours(&ipam, addr).await? => {}
+            Err(error) => return Err(error.into()),
+        }
+        self.record(driver, id, addr, gateway).await?;
+        Ok(addr)
+    }
+
+    /// Whether the answer that gave this address may never have reached dockerd, which then asks again for 15 s: the process
+    /// that gave it is gone since, and no container has it.
+    async fn unheard(&self, record: &AddressRecord, addr: IpAddr) -> bool {
+        if record.process == self.process || now() > record.since.saturating_add(PERSISTENCE) {
+            return false;
+        }
+        let drivers = self.options.drivers();
+        self.dockerd.holdings(&drivers).await.is_some_and(|holdings| !holdings.addresses.contains(&addr))
+    }
+
+    /// Any address of the pool; for a gateway of a subnet the first one, as people expect.
+    async fn give_any(&self, driver: &str, id: &PoolId, gateway: bool) -> Result<IpAddr, Refusal> {
+        let _between = self.giving.read().await;
+        let ipam = self.ipam(&id.space);
+        let (part, first, last) = id.room();
+        let mut given = None;
+        if gateway && id.space != SpaceName::Global {
+            given = ipam
+                .assign(&self.request(Want::Exact(first)))
+                .await
+                .ok()
+                .and_then(|all| all.first().copied());
+        }
+        let given = match given {
+            Some(given) => given,
+            None => {
+                let want = if id.is_any() {
+                    Want::Any { family: id.family(), count: 1, pools: Vec::new() }
+                } else if id.space == SpaceName::Global && id.sub.is_none() && self.stands_alone(id).await? {
+                    Want::Any { family: id.family(), count: 1, pools: vec![id.pool] }
+                } else {
+                    let range =
+                        Range { subnet: part, first: Some(first), last: Some(last), except: Vec::new() };
+                    Want::OneOf(vec![range])
+                };
+                let all = ipam.assign(&self.request(want)).await?;
+                *all.first().ok_or_else(|| Refusal::new("IPAM gave no address"))?
+            }
+        };
+        self.record(driver, id, given.addr, gateway).await?;
+        Ok(given.addr)
+    }
+}

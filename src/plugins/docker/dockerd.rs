@@ -1,0 +1,170 @@
+//! Questions to dockerd's own API: names and labels are in no driver call.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::serve::client::{Client, escape};
+
+/// dockerd may hold its locks while it waits for a driver: nothing waits long for an answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The API of a dockerd.
+#[derive(Debug, Clone)]
+pub(super) struct Dockerd {
+    client: Client,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub(super) struct Network {
+    pub(super) id: String,
+    pub(super) name: String,
+    pub(super) driver: String,
+    #[serde(rename = "IPAM")]
+    pub(super) ipam: NetworkIpam,
+    /// By container id.
+    pub(super) containers: Option<BTreeMap<String, Attachment>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub(super) struct NetworkIpam {
+    pub(super) driver: String,
+    pub(super) config: Option<Vec<Subnet>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub(super) struct Subnet {
+    pub(super) subnet: String,
+    pub(super) auxiliary_addresses: Option<BTreeMap<String, String>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub(super) struct Attachment {
+    #[serde(rename = "EndpointID")]
+    pub(super) endpoint_id: String,
+    #[serde(rename = "IPv4Address")]
+    ipv4_address: String,
+    #[serde(rename = "IPv6Address")]
+    ipv6_address: String,
+}
+
+impl Attachment {
+    pub(super) fn addresses(&self) -> impl Iterator<Item = IpAddr> {
+        [&self.ipv4_address, &self.ipv6_address].into_iter().filter_map(|text| address(text))
+    }
+}
+
+/// An address with or without a length.
+fn address(text: &str) -> Option<IpAddr> {
+    text.split('/').next()?.parse().ok()
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct Container {
+    config: ContainerConfig,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct ContainerConfig {
+    labels: Option<BTreeMap<String, String>>,
+}
+
+impl Dockerd {
+    pub(super) fn new(socket: &Path) -> Self {
+        Self { client: Client::new(socket) }
+    }
+
+    async fn get<T: for<'de> Deserialize<'de>>(&self, path: &str) -> Option<T> {
+        match tokio::time::timeout(PATIENCE, self.client.get(path)).await {
+            Ok(Ok(answer)) => Some(answer),
+            Ok(Err(error)) => {
+                tracing::debug!(target: "tortie::docker", "dockerd: {path}: {error}");
+                None
+            }
+            Err(_) => None,
+        }
+    }
+
+    pub(super) async fn networks(&self) -> Option<Vec<Network>> {
+        self.get("/networks").await
+    }
+
+    pub(super) async fn network(&self, id: &str) -> Option<Network> {
+        self.get(&format!("/networks/{}", escape(id))).await
+    }
+
+    pub(super) async fn labels(&self, container: &str) -> Option<BTreeMap<String, String>> {
+        let container: Container = self.get(&format!("/containers/{}/json", escape(container))).await?;
+        Some(container.config.labels.unwrap_or_default())
+    }
+
+    /// What the networks of these IPAM and network drivers hold, or `None` when dockerd does not tell everything.
+    pub(super) async fn holdings(&self, drivers: &BTreeSet<&str>) -> Option<Holdings> {
+        let mut all = Holdings::default();
+        for network in self.networks().await? {
+            if !drivers.contains(network.ipam.driver.as_str()) && !drivers.contains(network.driver.as_str()) {
+                continue;
+            }
+            // The list leaves the containers out.
+            let network = self.network(&network.id).await?;
+            for attachment in network.containers.iter().flatten().map(|(_, attachment)| attachment) {
+                all.endpoints.insert(attachment.endpoint_id.clone());
+                all.addresses.extend(attachment.addresses());
+            }
+            for subnet in network.ipam.config.iter().flatten() {
+                all.subnets.insert(subnet.subnet.clone());
+                let aux = subnet.auxiliary_addresses.iter().flatten();
+                all.addresses.extend(aux.filter_map(|(_, text)| address(text)));
+            }
+            all.networks.insert(network.id);
+        }
+        Some(all)
+    }
+}
+
+/// What dockerd says that it has from us.
+#[derive(Debug, Default)]
+pub(super) struct Holdings {
+    pub(super) networks: BTreeSet<String>,
+    pub(super) endpoints: BTreeSet<String>,
+    pub(super) subnets: BTreeSet<String>,
+    /// Of running containers, and auxiliary ones.
+    pub(super) addresses: BTreeSet<IpAddr>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Answers of dockerd 20.10, shortened.
+    #[test]
+    fn answers_of_the_api_are_read() {
+        let network: Network = serde_json::from_str(
+            r#"{"Name":"blue","Id":"0ff1ce","Created":"2026-01-01T00:00:00Z","Scope":"local","Driver":"tortie","EnableIPv6":false,
+                "IPAM":{"Driver":"tortie-ipam","Options":{},"Config":[{"Subnet":"10.65.0.0/16","AuxiliaryAddresses":{"r":"10.65.0.9"}}]},
+                "Containers":{"abc":{"Name":"c1","EndpointID":"c0ffee","MacAddress":"02:42:0a:41:00:02",
+                "IPv4Address":"10.65.0.2/32","IPv6Address":""}},"Options":{},"Labels":{}}"#,
+        )
+        .unwrap();
+        let attachment = &network.containers.as_ref().unwrap()["abc"];
+        assert_eq!((attachment.endpoint_id.as_str(), network.name.as_str()), ("c0ffee", "blue"));
+        assert_eq!(attachment.addresses().collect::<Vec<_>>(), ["10.65.0.2".parse::<IpAddr>().unwrap()]);
+        let listed: Network =
+            serde_json::from_str(r#"{"Id":"1","IPAM":{"Driver":"default","Config":null}}"#).unwrap();
+        assert!(listed.ipam.config.is_none() && listed.containers.is_none());
+        let container: Container = serde_json::from_str(
+            r#"{"Id":"abc","Config":{"Labels":{"org.projectcalico.label.role":"web"}}}"#,
+        )
+        .unwrap();
+        assert_eq!(container.config.labels.unwrap()["org.projectcalico.label.role"], "web");
+    }
+}

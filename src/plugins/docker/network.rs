@@ -1,0 +1,390 @@
+//! The network driver: networks, endpoints, and the interfaces that dockerd moves into containers.
+//!
+//! dockerd replays nothing to a network driver, so networks and endpoints are kept in the store. What a call says twice
+//! (dockerd repeats calls that broke) has the answer of the first time.
+
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use serde_json::{Value, json};
+use tortie_config::Cidr;
+use tortie_config::key::{DockerItem, EndpointKey, IpFamily};
+use tortie_config::resource::{InterfaceName, Labels, MacAddr};
+
+use super::error::Refusal;
+use super::poolid::{GLOBAL, shorten};
+use super::pools::Configured;
+use super::records::{AddressRecord, EndpointRecord, NetworkRecord};
+use super::{Shared, now, wire};
+use crate::kernel::plumb::{self, HOST_MAC, HostSpec, PlumbError, VethSpec};
+use crate::plugins::attach::{self, AttachError, EndpointWish, ProfileWish};
+
+/// Orchestrator and workload of every endpoint of Docker's.
+const LIBNETWORK: &str = "libnetwork";
+/// What libnetwork calls a route without a next hop.
+const ON_LINK: u8 = 1;
+
+impl From<AttachError> for Refusal {
+    fn from(error: AttachError) -> Self {
+        Self::new(error.to_string())
+    }
+}
+
+impl From<PlumbError> for Refusal {
+    fn from(error: PlumbError) -> Self {
+        Self::new(error.to_string())
+    }
+}
+
+/// The id of a network or an endpoint, as dockerd makes them.
+fn id<'a>(what: &str, text: &'a str) -> Result<&'a str, Refusal> {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
+    if text.is_empty() || text.len() > 128 || !text.bytes().all(plain) {
+        return Err(Refusal::new(format!("{what} `{}` is no id", shorten(text))));
+    }
+    Ok(text)
+}
+
+/// Runs what blocks for milliseconds off the runtime.
+pub(super) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
+) -> Result<T, Refusal> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|error| Refusal::new(format!("a task of this program ended early: {error}")))?
+}
+
+/// The MAC address of an endpoint that asks for none: the same for the same endpoint.
+fn mac_of(endpoint: &str) -> MacAddr {
+    let [a, b, c, d, e, ..] = plumb::hash(endpoint).to_be_bytes();
+    MacAddr([0x02, a, b, c, d, e])
+}
+
+/// What `-o` of `docker network create` may say.
+fn options(request: &wire::CreateNetwork) -> Result<Option<u32>, Refusal> {
+    if request.options.get("com.docker.network.internal") == Some(&Value::Bool(true)) {
+        return Err(Refusal::new(
+            "--internal is not supported: a policy on the network's endpoints says what may leave",
+        ));
+    }
+    let mut mtu = None;
+    let generic = request.options.get("com.docker.network.generic").and_then(Value::as_object);
+    for (name, value) in generic.into_iter().flatten() {
+        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        match name.as_str() {
+            "com.docker.network.driver.mtu" | "mtu" => {
+                let number = text.parse().ok().filter(|mtu| (68..=65_535).contains(mtu));
+                mtu = Some(number.ok_or_else(|| {
+                    Refusal::new(format!("-o {name}={}: an MTU is 68 to 65535", shorten(&text)))
+                })?);
+            }
+            other => {
+                return Err(Refusal::new(format!(
+                    "-o {} is unknown; there is com.docker.network.driver.mtu",
+                    shorten(other)
+                )));
+            }
+        }
+    }
+    Ok(mtu)
+}
+
+impl Shared {
+    pub(super) fn endpoint_key(&self, endpoint: &str) -> EndpointKey {
+        EndpointKey::Workload {
+            host: self.state.host.clone(),
+            orchestrator: LIBNETWORK.to_owned(),
+            workload: LIBNETWORK.to_owned(),
+            endpoint: endpoint.to_owned(),
+        }
+    }
+
+    pub(super) async fn create_network(&self, request: &wire::CreateNetwork) -> Result<Value, Refusal> {
+        let network = id("NetworkID", &request.network_id)?;
+        attach::ready(&*self.state.store).await?;
+        let mtu = options(request)?;
+        let configured = Configured::read(&*self.state.store).await?;
+        let mut pools = Vec::new();
+        for data in request.ipv4_data.iter().chain(&request.ipv6_data) {
+            let pool = Cidr::from_str(&data.pool)
+                .map_err(|_| Refusal::new(format!("Pool `{}` is no ADDRESS/LENGTH", shorten(&data.pool))))?;
+            let ours = super::poolid::SpaceName::parse(&data.address_space).is_ok()
+                || data.address_space == super::poolid::DEFAULT
+                || data.address_space.starts_with("Calico");
+            if !ours || data.address_space == "LocalDefault" || data.address_space == "GlobalDefault" {
+                return Err(Refusal::new(format!(
+                    "pool {pool} comes from another IPAM driver, whose addresses no host announces: add --ipam-driver {}",
+                    self.options.ipam_drivers().first().copied().unwrap_or("tortie-ipam")
+                )));
+            }
+            if pool.len() > 0 && !configured.contains(&pool) {
+                return Err(Refusal::new(format!(
+                    "{pool} is a pool of this host alone, which no host announces; give a --subnet of the data model: {}",
+                    configured.text(IpFamily::of_cidr(&pool))
+                )));
+            }
+            pools.push(pool);
+        }
+        if pools.is_empty() {
+            return Err(Refusal::new("the network has no pool: add --ipam-driver tortie-ipam"));
+        }
+        if mtu.is_some_and(|mtu| mtu < plumb::MIN_MTU_V6) && pools.iter().any(|pool| !pool.is_v4()) {
+            return Err(Refusal::new("an MTU below 1280 is too small for IPv6 (RFC 8200)"));
+        }
+        let record = NetworkRecord { name: None, pools, mtu, since: now() };
+        self.state.put(&DockerItem::Network(network.to_owned()), &record).await?;
+        Ok(json!({}))
+    }
+
+    pub(super) async fn delete_network(&self, request: &wire::Named) -> Result<Value, Refusal> {
+        let item = DockerItem::Network(id("NetworkID", &request.network_id)?.to_owned());
+        self.state.change(&item, |_: Option<NetworkRecord>| Ok(None)).await?;
+        Ok(json!({}))
+    }
+
+    async fn network(&self, network: &str) -> Result<NetworkRecord, Refusal> {
+        let item = DockerItem::Network(id("NetworkID", network)?.to_owned());
+        let found = self.state.get(&item).await?;
+        found.map(|(record, _)| record).ok_or_else(|| {
+            Refusal::new(format!("network {network} is unknown here: remove it and create it again"))
+        })
+    }
+
+    pub(super) async fn endpoint(&self, endpoint: &str) -> Result<EndpointRecord, Refusal> {
+        let item = DockerItem::Endpoint(id("EndpointID", endpoint)?.to_owned());
+        let found = self.state.get(&item).await?;
+        found.map(|(record, _)| record).ok_or_else(|| {
+            Refusal::new(format!("endpoint {endpoint} is unknown here: start the container again"))
+        })
+    }
+
+    pub(super) async fn create_endpoint(&self, request: &wire::Named) -> Result<Value, Refusal> {
+        let endpoint = id("EndpointID", &request.endpoint_id)?;
+        attach::ready(&*self.state.store).await?;
+        let network = self.network(&request.network_id).await?;
+        let mut addresses = Vec::new();
+        for (what, text) in
+            [("Address", &request.interface.address), ("AddressIPv6", &request.interface.address_ipv6)]
+        {
+            if text.is_empty() {
+                continue;
+            }
+            let addr = text.split('/').next().and_then(|a| a.parse::<IpAddr>().ok());
+            let addr =
+                addr.ok_or_else(|| Refusal::new(format!("{what} `{}` is no ADDRESS/LENGTH", shorten(text))))?;
+            let item = DockerItem::Address { space: GLOBAL.to_owned(), addr };
+            if self.state.get::<AddressRecord>(&item).await?.is_none() {
+                return Err(Refusal::new(format!(
+                    "{addr} was not given by our IPAM driver: use a network with --ipam-driver tortie-ipam"
+                )));
+            }
+            addresses.push(addr);
+        }
+        if addresses.is_empty() {
+            return Err(Refusal::new(format!("endpoint {endpoint} has no address")));
+        }
+        let asked = &request.interface.mac_address;
+        let mac: MacAddr = if asked.is_empty() {
+            mac_of(endpoint)
+        } else {
+            asked
+                .parse()
+                .map_err(|_| Refusal::new(format!("MacAddress `{}` is no MAC address", shorten(asked))))?
+        };
+        if network.name.is_none() {
+            self.learn_name(&request.network_id).await;
+        }
+        let record = EndpointRecord {
+            network: request.network_id.clone(),
+            addresses,
+            mac: mac.to_string(),
+            since: now(),
+            ..EndpointRecord::default()
+        };
+        self.state.put(&DockerItem::Endpoint(endpoint.to_owned()), &record).await?;
+        // An interface of its own must not come back with one.
+        Ok(if asked.is_empty() {
+            json!({ "Interface": { "MacAddress": mac.to_string() } })
+        } else {
+            json!({})
+        })
+    }
+
+    /// Asks dockerd for the name of a network and keeps it.
+    pub(super) async fn learn_name(&self, network: &str) -> Option<String> {
+        let found = self.dockerd.network(network).await.filter(|n| n.id == network && !n.name.is_empty())?;
+        let item = DockerItem::Network(network.to_owned());
+        let named = self.state.change(&item, |old: Option<NetworkRecord>| {
+            Ok(old.map(|old| NetworkRecord { name: Some(found.name.clone()), ..old }))
+        });
+        named.await.ok().flatten().and_then(|record| record.name)
+    }
+
+    pub(super) async fn delete_endpoint(&self, request: &wire::Named) -> Result<Value, Refusal> {
+        self.forget_endpoint(id("EndpointID", &request.endpoint_id)?).await?;
+        Ok(json!({}))
+    }
+
+    /// Endpoint, interface, port mappings and record go; what is not there is no error.
+    pub(super) async fn forget_endpoint(&self, endpoint: &str) -> Result<(), Refusal> {
+        let key = self.endpoint_key(endpoint);
+        let removed = attach::remove_endpoint(&*self.state.store, &key, None).await?;
+        self.unplug(endpoint).await?;
+        if let Ok(Some(removed)) = removed {
+            attach::departed(&self.options.agent, &key, removed.revision).await;
+        }
+        let item = DockerItem::Endpoint(endpoint.to_owned());
+        self.state.change(&item, |_: Option<EndpointRecord>| Ok(None)).await?;
+        Ok(())
+    }
+
+    pub(super) fn table(endpoint: &str) -> String {
+        plumb::ports_table(plumb::PORTS_PREFIX, &format!("docker {endpoint}"))
+    }
+
+    /// Removes interface and port mappings.
+    async fn unplug(&self, endpoint: &str) -> Result<(), Refusal> {
+        let host = host_interface(endpoint)?;
+        let table = Self::table(endpoint);
+        let alias = attach::alias(&self.endpoint_key(endpoint));
+        blocking(move || {
+            let unmapped = plumb::unmap_ports(&table);
+            // Eleven characters of an id may be another one's, too.
+            if plumb::alias_of(&host)?.is_some_and(|found| found == alias) {
+                plumb::remove_link(&host)?;
+            }
+            Ok(unmapped?)
+        })
+        .await
+    }
+
+    pub(super) async fn join(&self, request: &wire::Named) -> Result<Value, Refusal> {
+        let endpoint = id("EndpointID", &request.endpoint_id)?;
+        attach::ready(&*self.state.store).await?;
+        let network = self.network(&request.network_id).await?;
+        let record = self.endpoint(endpoint).await?;
+        if record.network != request.network_id {
+            return Err(Refusal::new(format!("endpoint {endpoint} is of network {}", record.network)));
+        }
+        // One that a call left that broke.
+        self.unplug(endpoint).await?;
+        let plugged = self.plug(endpoint, &network, &record).await;
+        let joined = match plugged {
+            Ok(gateways) => self.announce(endpoint, &network, record, gateways).await,
+            Err(error) => Err(error),
+        };
+        match joined {
+            Ok(answer) => Ok(answer),
+            Err(error) => {
+                let key = self.endpoint_key(endpoint);
+                let _ = attach::remove_endpoint(&*self.state.store, &key, None).await;
+                let _ = self.unplug(endpoint).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Makes the pair of interfaces, both on this host: dockerd moves one.
+    async fn plug(
+        &self,
+        endpoint: &str,
+        network: &NetworkRecord,
+        record: &EndpointRecord,
+    ) -> Result<Vec<IpAddr>, Refusal> {
+        let (host, peer) = (host_interface(endpoint)?, peer_interface(endpoint)?);
+        let mac: MacAddr = record
+            .mac
+            .parse()
+            .map_err(|_| Refusal::new(format!("endpoint {endpoint}: `{}` is no MAC address", record.mac)))?;
+        let alias = attach::alias(&self.endpoint_key(endpoint));
+        let (mtu, addrs) = (network.mtu, record.addresses.clone());
+        blocking(move || {
+            let spec = VethSpec {
+                host: &host,
+                host_mac: Some(HOST_MAC),
+                peer: &peer,
+                peer_mac: Some(mac),
+                namespace: None,
+                mtu,
+                alias: &alias,
+            };
+            plumb::create_veth(&spec)?;
+            let side = plumb::host_side(&HostSpec { name: &host, addrs: &addrs, mtu })?;
+            plumb::host_routes(&host, &addrs)?;
+            let v4 = addrs.iter().any(IpAddr::is_ipv4).then_some(IpAddr::V4(plumb::GATEWAY));
+            Ok(v4.into_iter().chain(side.link_local.map(IpAddr::V6)).collect())
+        })
+        .await
+    }
+
+    /// Writes the endpoint and waits for the agent; gives what dockerd configures.
+    async fn announce(
+        &self,
+        endpoint: &str,
+        network: &NetworkRecord,
+        record: EndpointRecord,
+        gateways: Vec<IpAddr>,
+    ) -> Result<Value, Refusal> {
+        let peer = peer_interface(endpoint)?;
+        let mut answer = json!({ "InterfaceName": { "SrcName": peer.as_str(), "DstPrefix": "eth" } });
+        for gateway in &gateways {
+            match gateway {
+                IpAddr::V4(v4) => {
+                    answer["Gateway"] = json!(v4);
+                    answer["StaticRoutes"] =
+                        json!([{ "Destination": format!("{v4}/32"), "RouteType": ON_LINK, "NextHop": "" }]);
+                }
+                IpAddr::V6(v6) => answer["GatewayIPv6"] = json!(v6),
+            }
+        }
+        // An address of one family only: no second interface for the other.
+        answer["DisableGatewayService"] = json!(!gateways.iter().any(IpAddr::is_ipv4));
+        let item = DockerItem::Endpoint(endpoint.to_owned());
+        let record = EndpointRecord { gateways, ..record };
+        self.state.put(&item, &record).await?;
+        let revision = self.write_endpoint(endpoint, network, &record, &Labels::new()).await?;
+        let note = attach::applied(&self.options.agent, &self.endpoint_key(endpoint), revision).await?;
+        if let Some(note) = note {
+            tracing::info!(target: "tortie::docker", "endpoint {endpoint}: {note}");
+        }
+        Ok(answer)
+    }
+
+    /// Writes the endpoint of the data model. The profile is the network's: its name, or its id until that is known.
+    pub(super) async fn write_endpoint(
+        &self,
+        endpoint: &str,
+        network: &NetworkRecord,
+        record: &EndpointRecord,
+        labels: &Labels,
+    ) -> Result<u64, Refusal> {
+        let profile = ProfileWish::Create(network.name.clone().unwrap_or_else(|| record.network.clone()));
+        let wish = EndpointWish {
+            key: &self.endpoint_key(endpoint),
+            host_ifname: &host_interface(endpoint)?,
+            mac: record.mac.parse().ok(),
+            addrs: &record.addresses,
+            gateways: &record.gateways,
+            profile: &profile,
+            labels,
+            instance: None,
+        };
+        Ok(attach::write_endpoint(&*self.state.store, &wish).await?)
+    }
+
+    /// dockerd has taken the interface out of the container; the endpoint goes with `DeleteEndpoint`.
+    pub(super) async fn leave(&self, request: &wire::Named) -> Result<Value, Refusal> {
+        self.unplug(id("EndpointID", &request.endpoint_id)?).await?;
+        Ok(json!({}))
+    }
+}
+
+/// The host's end: `cali` and 11 characters.
+pub(super) fn host_interface(endpoint: &str) -> Result<InterfaceName, Refusal> {
+    attach::host_interface("cali", endpoint).map_err(Refusal::new)
+}
+
+/// The end that dockerd moves into the container.
+fn peer_interface(endpoint: &str) -> Result<InterfaceName, Refusal> {
+    attach::host_interface("temp", endpoint).map_err(Refusal::new)
+}

@@ -1,0 +1,217 @@
+//! The names of pools in the protocol: `<space>/<pool>[/<sub-pool>]`, from which everything can be told again.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
+
+use tortie_config::Cidr;
+use tortie_config::key::{DockerItem, IpFamily};
+
+use super::error::Refusal;
+
+/// The space that dockerd is told to ask: the data model's pools where the subnet is one of them or none is asked for, else
+/// this host's own.
+pub(super) const DEFAULT: &str = "default";
+/// The pools of the data model.
+pub(super) const GLOBAL: &str = "global";
+/// Pools of this host alone.
+pub(super) const LOCAL: &str = "local";
+
+/// Where a pool is.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum SpaceName {
+    /// In the data model.
+    Global,
+    /// On this host alone, under this name.
+    Local(String),
+}
+
+impl SpaceName {
+    /// Reads the name of a space that is not [`DEFAULT`].
+    pub(super) fn parse(text: &str) -> Result<Self, Refusal> {
+        if text == GLOBAL {
+            return Ok(Self::Global);
+        }
+        let plain = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
+        let wrong = text.is_empty()
+            || text.len() > 63
+            || !text.bytes().all(plain)
+            || !text.starts_with(|c: char| c.is_ascii_alphanumeric())
+            || text == DEFAULT
+            || DockerItem::RESERVED.contains(&text);
+        if wrong {
+            return Err(Refusal::new(format!(
+                "address space `{}`: use {GLOBAL}, {LOCAL}, or a name of letters, digits, `.`, `_` and `-`, but none of {}",
+                shorten(text),
+                DockerItem::RESERVED.join(", ")
+            )));
+        }
+        Ok(Self::Local(text.to_owned()))
+    }
+
+    pub(super) fn as_str(&self) -> &str {
+        match self {
+            Self::Global => GLOBAL,
+            Self::Local(name) => name,
+        }
+    }
+}
+
+/// A pool as dockerd names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct PoolId {
+    pub(super) space: SpaceName,
+    /// `0.0.0.0/0` and `::/0`: whatever pool of the data model has room.
+    pub(super) pool: Cidr,
+    pub(super) sub: Option<Cidr>,
+}
+
+impl PoolId {
+    /// All pools of the data model of a family.
+    pub(super) fn any(family: IpFamily) -> Self {
+        let pool = match family {
+            IpFamily::V4 => Cidr::v4(Ipv4Addr::UNSPECIFIED, 0),
+            IpFamily::V6 => Cidr::v6(Ipv6Addr::UNSPECIFIED, 0),
+        };
+        Self { space: SpaceName::Global, pool, sub: None }
+    }
+
+    /// Whether this stands for all pools of the data model.
+    pub(super) fn is_any(&self) -> bool {
+        self.pool.len() == 0
+    }
+
+    pub(super) fn family(&self) -> IpFamily {
+        IpFamily::of_cidr(&self.pool)
+    }
+
+    /// The part that addresses come from when none is asked for: first and last address that a host may have.
+    pub(super) fn room(&self) -> (Cidr, IpAddr, IpAddr) {
+        let part = self.sub.unwrap_or(self.pool);
+        let (mut first, mut last) = (part.addr(), part.last());
+        if self.pool.is_v4() && self.pool.len() <= 30 {
+            if first == self.pool.addr() {
+                first = part.nth(1).unwrap_or(first);
+            }
+            if last == self.pool.last() {
+                let size = part.ordinal(last).unwrap_or(0);
+                last = part.nth(size.saturating_sub(1)).unwrap_or(last);
+            }
+        } else if !self.pool.is_v4() && self.pool.len() <= 126 && first == self.pool.addr() {
+            // The subnet-router anycast address, RFC 4291 2.6.1.
+            first = part.nth(1).unwrap_or(first);
+        }
+        (part, first, last)
+    }
+}
+
+impl fmt::Display for PoolId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.space.as_str(), self.pool)?;
+        self.sub.map_or(Ok(()), |sub| write!(f, "/{sub}"))
+    }
+}
+
+impl FromStr for PoolId {
+    type Err = Refusal;
+
+    fn from_str(text: &str) -> Result<Self, Refusal> {
+        let unknown = || {
+            Refusal::new(format!(
+                "pool `{}` is unknown: the ids given here are SPACE/ADDRESS/LENGTH",
+                shorten(text)
+            ))
+        };
+        // Networks that Calico's driver made.
+        match text {
+            "CalicoPoolIPv4" => return Ok(Self::any(IpFamily::V4)),
+            "CalicoPoolIPv6" => return Ok(Self::any(IpFamily::V6)),
+            _ => {}
+        }
+        let parts: Vec<&str> = text.split('/').collect();
+        let cidr =
+            |addr: &str, len: &str| Cidr::parse_strict(&format!("{addr}/{len}")).map_err(|_| unknown());
+        let (space, pool, sub) = match parts.as_slice() {
+            [space, addr, len] => (*space, cidr(addr, len)?, None),
+            [space, addr, len, sub, sub_len] => (*space, cidr(addr, len)?, Some(cidr(sub, sub_len)?)),
+            _ => return Err(unknown()),
+        };
+        let id = Self { space: SpaceName::parse(space).map_err(|_| unknown())?, pool, sub };
+        let fits = id.sub.is_none_or(|sub| id.pool.covers(&sub) && !id.is_any());
+        if fits && (!id.is_any() || id.space == SpaceName::Global) { Ok(id) } else { Err(unknown()) }
+    }
+}
+
+/// What a stranger wrote, for a message.
+pub(super) fn shorten(text: &str) -> String {
+    let mut short: String = text.chars().take(100).collect();
+    if short.len() < text.len() {
+        short.push_str("...");
+    }
+    short
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn ids_are_read_as_they_are_written() {
+        for text in [
+            "global/10.65.0.0/16",
+            "local/172.30.1.0/24/172.30.1.128/25",
+            "global/0.0.0.0/0",
+            "global/::/0",
+            "tenant-a/fd00:1::/64",
+        ] {
+            assert_eq!(text.parse::<PoolId>().unwrap().to_string(), text);
+        }
+        assert_eq!("CalicoPoolIPv6".parse::<PoolId>().unwrap(), PoolId::any(IpFamily::V6));
+    }
+
+    #[test]
+    fn what_is_no_id_is_unknown() {
+        let long = "x".repeat(1_000_000);
+        for text in [
+            "",
+            "global",
+            "global/10.65.0.0",
+            "global/10.65.0.1/16",
+            "default/10.65.0.0/16",
+            "driver/10.65.0.0/16",
+            "a b/10.65.0.0/16",
+            "local/0.0.0.0/0",
+            "global/0.0.0.0/0/10.0.0.0/8",
+            "local/10.65.0.0/16/10.66.0.0/24",
+            "local/10.65.0.0/16/fd00::/64",
+            "/10.65.0.0/16",
+            long.as_str(),
+        ] {
+            let error = text.parse::<PoolId>().unwrap_err().to_string();
+            assert!(error.contains("unknown") && error.len() < 300, "{error}");
+        }
+    }
+
+    #[test]
+    fn the_room_of_a_subnet_leaves_out_its_own_addresses() {
+        let room = |text: &str| {
+            let (_, first, last) = text.parse::<PoolId>().unwrap().room();
+            format!("{first} {last}")
+        };
+        assert_eq!(room("local/172.30.1.0/24"), "172.30.1.1 172.30.1.254");
+        assert_eq!(room("local/172.30.1.0/24/172.30.1.128/25"), "172.30.1.128 172.30.1.254");
+        assert_eq!(room("local/172.30.1.0/24/172.30.1.64/26"), "172.30.1.64 172.30.1.127");
+        assert_eq!(room("local/172.30.1.0/31"), "172.30.1.0 172.30.1.1");
+        assert_eq!(room("local/fd00:1::/126"), "fd00:1::1 fd00:1::3");
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_an_id_or_a_refusal(text in "[a-z0-9./:-]{0,40}|\\PC{0,40}") {
+            if let Ok(id) = text.parse::<PoolId>() {
+                prop_assert_eq!(id.to_string().parse::<PoolId>().unwrap(), id);
+            }
+        }
+    }
+}
