@@ -7,6 +7,10 @@
     reason = "a test ends where something is not as it must be"
 )]
 
+#[path = "ipam/check.rs"]
+mod check;
+#[path = "ipam/half_done.rs"]
+mod half_done;
 #[path = "ipam/rig.rs"]
 mod rig;
 #[path = "ipam/scenes.rs"]

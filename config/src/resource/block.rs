@@ -167,7 +167,25 @@ impl Block {
             self.attributes.push(attribute.clone());
         }
         *entry = Some(index);
+        self.count_up(ordinal, true);
         true
+    }
+
+    /// Calico 3 counts a block's changes and remembers the count of each allocation, so that its collector tells a new
+    /// allocation of an address from an old one. Where it began that, it goes on.
+    fn count_up(&mut self, ordinal: u32, allocated: bool) {
+        let Some(number) = self.extra.get("sequenceNumber").and_then(Value::as_u64) else { return };
+        let Some(next) = number.checked_add(1) else { return };
+        self.extra.0.insert("sequenceNumber".to_owned(), next.into());
+        let of_allocations =
+            self.extra.0.entry("sequenceNumberForAllocation").or_insert_with(|| Map::new().into());
+        if let Value::Object(of_allocations) = of_allocations {
+            if allocated {
+                of_allocations.insert(ordinal.to_string(), number.into());
+            } else {
+                of_allocations.shift_remove(&ordinal.to_string());
+            }
+        }
     }
 
     /// Frees an ordinal: it goes to the end of the free list, so that an address rests as long as possible. `None`
@@ -175,6 +193,7 @@ impl Block {
     pub fn release(&mut self, ordinal: u32) -> Option<Attribute> {
         let index = self.allocations.get_mut(ordinal as usize)?.take()?;
         self.unallocated.push(ordinal);
+        self.count_up(ordinal, false);
         if self.allocations.contains(&Some(index)) {
             return self.attributes.get(index).cloned();
         }

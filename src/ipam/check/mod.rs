@@ -4,6 +4,7 @@
 //! with what a host really holds ([`Evidence`], which the caller gathers). What it does not: look at a kernel, keep time,
 //! or write; [`super::Ipam::release_from_check`] mends, by compare-and-set, what is still as it was found.
 
+mod findings;
 mod mend;
 mod picture;
 
@@ -13,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tortie_config::Cidr;
 
+pub use findings::findings;
 pub(super) use mend::mend;
 pub use picture::{Endpoint, Picture, Stored};
 
@@ -26,6 +28,8 @@ pub struct Evidence {
     /// What could not be looked at, such as a namespace without the right to enter it. While there is anything, no address
     /// of the host is called leaked.
     pub blind: Vec<String>,
+    /// Addresses with a later `timestamp` attribute are passed over: whoever got them may not have written the endpoint yet.
+    pub since: Option<jiff::Timestamp>,
 }
 
 /// One address on one interface.
@@ -143,16 +147,4 @@ pub enum Mended {
     ByHand,
     /// It failed.
     Failed(String),
-}
-
-/// What does not agree in a picture, with the evidence of one host; in the order of [`Kind`] and subject.
-#[must_use]
-pub fn findings(picture: &Picture, _evidence: &Evidence) -> Vec<Finding> {
-    let unreadable = picture.unreadable.iter().map(|(key, why)| Finding {
-        kind: Kind::Unreadable,
-        subject: key.clone(),
-        evidence: why.clone(),
-        fix: None,
-    });
-    unreadable.collect()
 }

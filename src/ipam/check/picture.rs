@@ -1,8 +1,9 @@
 //! All of IPAM at one revision, read and typed.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
-use tortie_config::key::{EndpointKey, Key, prefix};
+use tortie_config::key::{EndpointKey, Key, Scope, prefix};
 use tortie_config::resource::{Affinity, Block, Handle, IpamConfig, Pool, ValueError};
 use tortie_config::{Cidr, Resource};
 
@@ -46,6 +47,8 @@ pub struct Picture {
     pub affinities: BTreeMap<(String, Cidr), Stored<Affinity>>,
     /// The workload endpoints of all hosts (of the global space only: local addresses have no endpoints).
     pub endpoints: Vec<Endpoint>,
+    /// The hosts' tunnel addresses.
+    pub tunnels: BTreeMap<String, IpAddr>,
     /// Hosts that anything but IPAM and workloads speaks of.
     pub hosts: BTreeSet<String>,
     /// Keys whose values cannot be read, with the reason.
@@ -134,6 +137,12 @@ impl Picture {
                 Err(error) => self.unreadable.push((entry.key.clone(), error.to_string())),
             },
             Key::Felix { .. } => {}
+            Key::Setting(Scope::Host(host), name) if name == "IpInIpTunnelAddr" => {
+                let addr = std::str::from_utf8(&entry.value).ok().and_then(|text| text.trim().parse().ok());
+                if let Some(addr) = addr {
+                    self.tunnels.insert(host.clone(), addr);
+                }
+            }
             key if entry.key.starts_with(prefix::IPAM) => {
                 let why = format!("a key of IPAM is written {}", key.newest());
                 self.unreadable.push((entry.key.clone(), why));
@@ -144,13 +153,13 @@ impl Picture {
 
     /// The block that an address lies in.
     #[must_use]
-    pub fn block_of(&self, addr: std::net::IpAddr) -> Option<&Stored<Block>> {
+    pub fn block_of(&self, addr: IpAddr) -> Option<&Stored<Block>> {
         Space::blocks_around(&Cidr::host(addr)).iter().find_map(|cidr| self.blocks.get(cidr))
     }
 
     /// The most specific pool that an address lies in.
     #[must_use]
-    pub fn pool_of(&self, addr: std::net::IpAddr) -> Option<&Pool> {
+    pub fn pool_of(&self, addr: IpAddr) -> Option<&Pool> {
         let pools = self.pools.values().map(|stored| &stored.value);
         pools.filter(|pool| pool.cidr.contains(addr)).max_by_key(|pool| pool.cidr.len())
     }

@@ -200,6 +200,39 @@ fn freed_addresses_rest_at_the_end_and_indexes_shift() {
 }
 
 #[test]
+fn sequence_numbers_of_calico_3_go_on() {
+    let value = block_json(
+        &[json!(0)],
+        json!({"attributes": [{"handle_id": "a"}], "sequenceNumber": 7, "sequenceNumberForAllocation": {"0": 3}}),
+    );
+    let mut block = block(&value);
+    let attribute = block.allocation(0).unwrap().clone();
+    assert!(block.allocate(5, &attribute));
+    assert!(block.release(0).is_some());
+    let again: Value = serde_json::from_slice(&block.to_value()).unwrap();
+    assert_eq!(again["sequenceNumber"], 9);
+    assert_eq!(again["sequenceNumberForAllocation"], json!({"5": 7}));
+}
+
+#[test]
+fn the_size_of_a_pool_s_blocks() {
+    assert_eq!((pool("{}").block_len(), pool(r#"{"blockSize": 28}"#).block_len()), (26, 28));
+    assert_eq!(pool(r#"{"block_size": 20}"#).block_len(), 20);
+    assert_eq!(rewritten(POOL, r#"{"block_size": 20}"#)["blockSize"], 20);
+    read("/calico/v1/ipam/v4/pool/10.0.0.0-29", r#"{"blockSize": 30}"#);
+    read("/calico/v1/ipam/v6/pool/fd00::-126", r#"{"blockSize": 128}"#);
+    for (key, value, says) in [
+        (POOL, r#"{"blockSize": 19}"#, "a whole number from 20 to 32"),
+        (POOL, r#"{"blockSize": 33}"#, "a whole number from 20 to 32"),
+        ("/calico/v1/ipam/v6/pool/fd00::-64", r#"{"blockSize": 64}"#, "a whole number from 116 to 128"),
+        ("/calico/v1/ipam/v4/pool/10.0.0.0-29", r#"{"blockSize": 28}"#, "choose /28 or shorter"),
+    ] {
+        let text = refused(key, value);
+        assert!(text.contains(says), "{value}: {text}");
+    }
+}
+
+#[test]
 fn affinities_of_three_generations() {
     let key = "/calico/ipam/v2/host/h1/ipv4/block/192.168.0.0-26";
     let affinity = |value: &str| inside!(Affinity, read(key, value));
@@ -237,6 +270,12 @@ fn ipam_configuration_once_written_means_false_where_it_is_silent() {
     let key = "/calico/ipam/v2/config";
     let absent = IpamConfig::default();
     assert!(!absent.strict_affinity && absent.auto_allocate_blocks);
+    let all = r#"{"strict_affinity":true,"auto_allocate_blocks":true,"maxBlocksPerHost":20,"reservedCIDRs":["10.0.0.0/30"]}"#;
+    let config = inside!(IpamConfig, read(key, all));
+    assert_eq!((config.max_blocks_per_host, config.reserved.len()), (Some(20), 1));
+    assert_eq!(rewritten(key, all), serde_json::from_str::<Value>(all).unwrap());
+    assert_eq!(inside!(IpamConfig, read(key, r#"{"maxBlocksPerHost": 0}"#)).max_blocks_per_host, None);
+    assert!(refused(key, r#"{"reservedCIDRs": ["x"]}"#).contains("`reservedCIDRs[0]`: found `x`"));
     let config = inside!(IpamConfig, read(key, r#"{"strict_affinity": true}"#));
     assert!(config.strict_affinity && !config.auto_allocate_blocks);
     assert_eq!(

@@ -1,0 +1,270 @@
+//! What does not agree, from a picture of the store and the evidence of one host.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use tortie_config::Cidr;
+use tortie_config::resource::{AffinityState, Attribute, Block, BlockAffinity};
+
+use super::{Evidence, Finding, Fix, Kind, Picture, Stored};
+use crate::ipam::space::Space;
+
+/// The handle with which Windows hosts keep addresses that they cannot use.
+const WINDOWS: &str = "windows-reserved-ipam-handle";
+/// How handles of tunnel addresses begin; the host's name follows.
+const TUNNEL: &str = "ipip-tunnel-addr-";
+
+/// What does not agree in a picture, with the evidence of one host; in the order of [`Kind`] and subject.
+#[must_use]
+pub fn findings(picture: &Picture, evidence: &Evidence) -> Vec<Finding> {
+    let mut check = Check { picture, evidence, users: users(picture, evidence), found: Vec::new() };
+    check.addresses();
+    check.users();
+    check.blocks();
+    check.handles();
+    check.affinities();
+    for (key, why) in &picture.unreadable {
+        check.say(Kind::Unreadable, key, why.clone(), None);
+    }
+    check.found.sort_by(|a, b| (a.kind, &a.subject).cmp(&(b.kind, &b.subject)));
+    check.found
+}
+
+/// Who has an address, for people: endpoints and interfaces.
+#[derive(Default)]
+struct Users {
+    endpoints: Vec<String>,
+    places: Vec<String>,
+}
+
+fn users(picture: &Picture, evidence: &Evidence) -> BTreeMap<IpAddr, Users> {
+    let mut users: BTreeMap<IpAddr, Users> = BTreeMap::new();
+    for endpoint in &picture.endpoints {
+        for net in endpoint.nets.iter().filter(|net| net.is_host()) {
+            users.entry(net.addr()).or_default().endpoints.push(endpoint.key.clone());
+        }
+    }
+    for seen in &evidence.seen {
+        users.entry(seen.addr).or_default().places.push(seen.place.clone());
+    }
+    users
+}
+
+struct Check<'a> {
+    picture: &'a Picture,
+    evidence: &'a Evidence,
+    users: BTreeMap<IpAddr, Users>,
+    found: Vec<Finding>,
+}
+
+impl Check<'_> {
+    fn say(&mut self, kind: Kind, subject: &str, evidence: String, fix: Option<Fix>) {
+        self.found.push(Finding { kind, subject: subject.to_owned(), evidence, fix });
+    }
+
+    /// Whether nothing but IPAM speaks of a host any more. A store that knows no host at all says nothing.
+    fn is_gone(&self, host: &str) -> bool {
+        !self.picture.hosts.is_empty()
+            && !self.picture.hosts.contains(host)
+            && self.picture.endpoints.iter().all(|endpoint| endpoint.host != host)
+            && self.evidence.host.as_deref() != Some(host)
+    }
+
+    fn addresses(&mut self) {
+        for (cidr, stored) in &self.picture.blocks {
+            for (ordinal, attribute) in stored.value.allocated() {
+                if let Some(addr) = cidr.nth(ordinal.into())
+                    && !self.users.contains_key(&addr)
+                {
+                    self.unused(addr, stored, attribute);
+                }
+            }
+        }
+    }
+
+    /// An allocated address that no endpoint and no interface has.
+    fn unused(&mut self, addr: IpAddr, block: &Stored<Block>, attribute: &Attribute) {
+        let handle = attribute.handle.as_deref();
+        let tunnel_of = handle.and_then(|handle| handle.strip_prefix(TUNNEL));
+        let is_tunnel = tunnel_of.is_some_and(|host| self.picture.tunnels.get(host) == Some(&addr));
+        if handle == Some(WINDOWS) || is_tunnel || self.is_recent(attribute) {
+            return;
+        }
+        let host = attribute.get("node").or(tunnel_of);
+        let holder = match (handle, &attribute.secondary) {
+            (Some(handle), _) => format!("allocated to `{handle}`"),
+            (None, Some(_)) => "allocated without a handle".to_owned(),
+            (None, None) => "allocated without handle and attributes".to_owned(),
+        };
+        let (kind, why) = match host {
+            Some(host) if self.is_gone(host) => {
+                (Kind::Leaked, format!("{holder} on {host}, which is no host any more"))
+            }
+            Some(host) if self.evidence.host.as_deref() == Some(host) => match self.evidence.blind.as_slice()
+            {
+                [] => {
+                    (Kind::Leaked, format!("{holder} on {host}; no endpoint and no interface there has it"))
+                }
+                [first, ..] => (
+                    Kind::Unproven,
+                    format!("{holder} on {host}; no endpoint has it, but {first} could not be looked at"),
+                ),
+            },
+            Some(host) => {
+                (Kind::Unproven, format!("{holder} on {host}; no endpoint has it: check it on that host"))
+            }
+            None => (Kind::Unproven, format!("{holder}; no endpoint has it, and no host is recorded")),
+        };
+        let fix = Fix::Release {
+            addr,
+            block: block.value.cidr(),
+            handle: attribute.handle.clone(),
+            attributes: attribute.secondary.clone().unwrap_or_default(),
+            revision: block.revision,
+        };
+        self.say(kind, &addr.to_string(), why, (kind == Kind::Leaked).then_some(fix));
+    }
+
+    /// Whether it was given out so lately that its endpoint may still be on the way.
+    fn is_recent(&self, attribute: &Attribute) -> bool {
+        let (Some(since), Some(given)) = (self.evidence.since, attribute.get("timestamp")) else {
+            return false;
+        };
+        // `2026-01-02T03:04:05Z`, or `2026-01-02 03:04:05.678 +0000 UTC` of Calico's writers: both UTC.
+        let seconds =
+            |text: &str| text.chars().take(19).map(|c| if c == ' ' { 'T' } else { c }).collect::<String>();
+        seconds(given) >= seconds(&since.to_string())
+    }
+
+    fn users(&mut self) {
+        for (addr, users) in std::mem::take(&mut self.users) {
+            let subject = addr.to_string();
+            for (what, list) in [("endpoints", &users.endpoints), ("interfaces", &users.places)] {
+                if list.len() > 1 {
+                    let text = format!("{} {what} have it: {}", list.len(), list.join(", "));
+                    self.say(Kind::Duplicate, &subject, text, None);
+                }
+            }
+            let Some(pool) = self.picture.pool_of(addr).filter(|pool| pool.ipam) else { continue };
+            let pool = pool.cidr;
+            let block = self.picture.block_of(addr);
+            let held = block.and_then(|block| {
+                let ordinal = u32::try_from(block.value.cidr().ordinal(addr)?).ok()?;
+                block.value.allocation(ordinal)
+            });
+            let known =
+                Space::blocks_around(&Cidr::host(addr)).into_iter().any(|cidr| self.unreadable(&cidr));
+            if let Some(user) = users.endpoints.first().or(users.places.first())
+                && held.is_none()
+                && !known
+            {
+                let text =
+                    format!("{user} has it, of pool {pool}, and it is not allocated: another one may get it");
+                self.say(Kind::Unaccounted, &subject, text, None);
+            }
+        }
+    }
+
+    /// Whether the block exists and cannot be read: nothing can be said of it.
+    fn unreadable(&self, block: &Cidr) -> bool {
+        let key = Space::Global.block(block);
+        self.picture.unreadable.iter().any(|(unreadable, _)| *unreadable == key)
+    }
+
+    fn blocks(&mut self) {
+        let mut outer: Option<Cidr> = None;
+        for (cidr, stored) in &self.picture.blocks {
+            match outer.filter(|outer| outer.covers(cidr)) {
+                Some(outer) => {
+                    let text = format!("it lies in block {outer}: their addresses may be given out twice");
+                    self.say(Kind::Duplicate, &cidr.to_string(), text, None);
+                }
+                None => outer = Some(*cidr),
+            }
+            let block = &stored.value;
+            match block.affinity() {
+                BlockAffinity::None if block.is_empty() => {
+                    let text = "nobody owns it and nobody uses it".to_owned();
+                    self.say(
+                        Kind::Ownerless,
+                        &cidr.to_string(),
+                        text,
+                        Some(Fix::Disown { block: *cidr, owner: None }),
+                    );
+                }
+                BlockAffinity::Host(owner) if self.is_gone(owner) => {
+                    let text = format!("its owner {owner} is no host any more");
+                    let fix = Fix::Disown { block: *cidr, owner: Some(owner.clone()) };
+                    self.say(Kind::Ownerless, &cidr.to_string(), text, Some(fix));
+                }
+                BlockAffinity::Host(owner)
+                    if !self.picture.affinities.contains_key(&(owner.clone(), *cidr)) =>
+                {
+                    let text = format!(
+                        "block {cidr} names {owner}, which has no affinity to it: nobody announces it"
+                    );
+                    let fix = Fix::Affinity { host: owner.clone(), block: *cidr };
+                    self.say(Kind::Affinity, &format!("{owner} {cidr}"), text, Some(fix));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn handles(&mut self) {
+        let mut held: BTreeMap<&str, BTreeMap<Cidr, u32>> = BTreeMap::new();
+        for (cidr, stored) in &self.picture.blocks {
+            for (_, attribute) in stored.value.allocated() {
+                if let Some(handle) = &attribute.handle {
+                    *held.entry(handle).or_default().entry(*cidr).or_default() += 1;
+                }
+            }
+        }
+        let ids: BTreeSet<&str> =
+            held.keys().copied().chain(self.picture.handles.keys().map(String::as_str)).collect();
+        let none = BTreeMap::new();
+        for id in ids {
+            let has = held.get(id).unwrap_or(&none);
+            let says = self.picture.handles.get(id).map_or(&none, |stored| &stored.value.blocks);
+            if has == says || says.keys().any(|block| self.unreadable(block)) {
+                continue;
+            }
+            let blocks: BTreeSet<Cidr> = has.keys().chain(says.keys()).copied().collect();
+            let wrong = |block: &&Cidr| has.get(block) != says.get(block);
+            let count = |map: &BTreeMap<Cidr, u32>, block| map.get(block).copied().unwrap_or(0);
+            let list: Vec<String> = blocks
+                .iter()
+                .filter(wrong)
+                .map(|block| format!("{} in {block}, which has {}", count(says, block), count(has, block)))
+                .collect();
+            let text = format!("it counts {}", list.join("; "));
+            let fix = Fix::Handle { handle: id.to_owned(), blocks: blocks.into_iter().collect() };
+            self.say(Kind::Handle, id, text, Some(fix));
+        }
+    }
+
+    fn affinities(&mut self) {
+        for ((host, cidr), stored) in &self.picture.affinities {
+            let state = stored.value.state;
+            let text = match self.picture.blocks.get(cidr).map(|block| block.value.affinity()) {
+                None if self.unreadable(cidr) => continue,
+                None => format!("{host} has an affinity to block {cidr}, which does not exist"),
+                Some(BlockAffinity::Host(owner)) if owner == host => match state {
+                    Some(AffinityState::Pending) => format!("the claim of {cidr} by {host} stopped half way"),
+                    Some(AffinityState::PendingDeletion) => {
+                        format!("{host} began to give {cidr} up and did not end it")
+                    }
+                    None | Some(AffinityState::Confirmed) => continue,
+                },
+                Some(BlockAffinity::Host(owner) | BlockAffinity::Other(owner)) => {
+                    format!("{host} has an affinity to block {cidr}, whose owner is {owner}")
+                }
+                Some(BlockAffinity::None) => {
+                    format!("{host} has an affinity to block {cidr}, which nobody owns")
+                }
+            };
+            let fix = Fix::Affinity { host: host.clone(), block: *cidr };
+            self.say(Kind::Affinity, &format!("{host} {cidr}"), text, Some(fix));
+        }
+    }
+}
