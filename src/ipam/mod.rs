@@ -105,7 +105,8 @@ impl Ipam {
         for part in addrs.chunks(release::PART) {
             let done = self
                 .run(true, |state, tried| release::addresses(&self.space, state, part, holder, tried))
-                .await?;
+                .await?
+                .answer;
             all.released.extend(done.released);
             all.absent.extend(done.absent);
             all.kept.extend(done.kept);

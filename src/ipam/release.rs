@@ -10,12 +10,21 @@ use super::assign::ordinal;
 use super::desk::{self, Desk};
 use super::space::Space;
 use super::state::{Next, State, Stop};
-use super::{Held, Released};
+use super::{Held, IpamError, Released};
+use crate::store::{Revision, StoreError};
 
 /// Addresses that one transaction releases at most: each may bring a block and a handle with it.
 pub(super) const PART: usize = 40;
 /// Blocks of a handle that one transaction empties at most.
 const BLOCKS: usize = 60;
+
+/// What an attempt did, if it was committed.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Attempt {
+    pub(super) answer: Released,
+    /// What was taken back, and from which revision of its block.
+    gone: BTreeMap<IpAddr, (Attribute, Revision)>,
+}
 
 /// Releases addresses, those of `holder` only when there is one. `tried`: attempts that may have been committed.
 pub(super) fn addresses(
@@ -23,36 +32,47 @@ pub(super) fn addresses(
     state: &State,
     addrs: &[IpAddr],
     holder: Option<&str>,
-    tried: &[Released],
-) -> Next<Released> {
+    tried: &[Attempt],
+) -> Next<Attempt> {
     desk::run(space, state, |desk| {
-        let mut answer = Released::default();
+        let mut attempt = Attempt::default();
+        let answer = &mut attempt.answer;
         let mut blocks: BTreeMap<Cidr, (Block, Vec<Attribute>)> = BTreeMap::new();
         for (addr, block) in find(desk, addrs)? {
+            let before = tried.iter().rev().find_map(|tried| tried.gone.get(&addr));
             let Some(block) = block else {
-                answer.absent.push(addr);
+                if before.is_some() { &mut answer.released } else { &mut answer.absent }.push(addr);
                 continue;
             };
+            let revision = desk.state.read(&space.block(&block.cidr()))?.map_or(0, |known| known.revision);
             let (block, gone) = blocks.entry(block.cidr()).or_insert((block, Vec::new()));
             let held = ordinal(block, addr).and_then(|ordinal| Some((ordinal, block.allocation(ordinal)?)));
-            match held {
-                None => answer.absent.push(addr),
-                Some((_, attribute)) if holder.is_some() && attribute.handle.as_deref() != holder => {
-                    answer.kept.push((addr, attribute.handle.clone()));
-                }
-                Some((ordinal, _)) => {
-                    gone.extend(block.release(ordinal));
+            let Some((ordinal, attribute)) = held else {
+                if before.is_some() { &mut answer.released } else { &mut answer.absent }.push(addr);
+                continue;
+            };
+            // An attempt whose answer was lost may have released it, and somebody else may have it by now.
+            if let Some((attribute_before, revision_before)) = before {
+                if attribute_before != attribute {
                     answer.released.push(addr);
+                    continue;
+                }
+                if attribute.handle.is_none() && *revision_before != revision {
+                    let text =
+                        format!("whether {addr} was released is not known; see `tortie ipam show {addr}`");
+                    return Err(IpamError::Store(StoreError::Away(text)).into());
                 }
             }
+            if holder.is_some() && attribute.handle.as_deref() != holder {
+                answer.kept.push((addr, attribute.handle.clone()));
+                continue;
+            }
+            attempt.gone.insert(addr, (attribute.clone(), revision));
+            gone.extend(block.release(ordinal));
+            answer.released.push(addr);
         }
         give_back(desk, blocks)?;
-        // Not there any more because an attempt whose answer was lost took them.
-        let (mine, absent) =
-            answer.absent.iter().partition(|addr| tried.iter().any(|tried| tried.released.contains(addr)));
-        answer.absent = absent;
-        answer.released.extend::<Vec<IpAddr>>(mine);
-        Ok(answer)
+        Ok(attempt)
     })
 }
 

@@ -1,0 +1,116 @@
+//! A store that fails before and after each operation: the call is lost, or its answer, or the caller dies there.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rand::Rng;
+use tortie::ipam::{Ipam, Request};
+use tortie::store::{KeyValue, LeaseId, Outcome, Revision, Snapshot, Store, StoreError, Turn, Txn, Watch};
+
+/// What a dead caller is told; nobody tries again after it.
+pub(crate) const KILLED: &str = "killed here";
+
+/// How often each place failed, and how.
+#[derive(Default)]
+pub(crate) struct Hits(Mutex<BTreeMap<String, u32>>);
+
+impl Hits {
+    fn count(&self, place: &str) {
+        *self.0.lock().unwrap().entry(place.to_owned()).or_default() += 1;
+    }
+
+    pub(crate) fn all(&self) -> BTreeMap<String, u32> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+pub(crate) struct Faulty {
+    inner: Arc<dyn Store>,
+    pub(crate) hits: Arc<Hits>,
+    /// One in so many operations fails at each of its ends.
+    pub(crate) rate: u32,
+    pub(crate) armed: AtomicBool,
+    /// The next commit is done, then this is asked for by somebody else, then the answer of the commit is lost.
+    pub(crate) meanwhile: Mutex<Option<(Ipam, Request)>>,
+}
+
+impl Faulty {
+    pub(crate) fn new(inner: Arc<dyn Store>, rate: u32) -> Self {
+        Self {
+            inner,
+            hits: Arc::new(Hits::default()),
+            rate,
+            armed: AtomicBool::new(true),
+            meanwhile: Mutex::default(),
+        }
+    }
+
+    fn fail(&self, place: &str) -> Result<(), StoreError> {
+        if !self.armed.load(Ordering::Relaxed) || rand::rng().random_range(0..self.rate) != 0 {
+            return Ok(());
+        }
+        if rand::rng().random_bool(0.5) {
+            self.hits.count(&format!("{place}: lost"));
+            Err(StoreError::Away("lost here".to_owned()))
+        } else {
+            self.hits.count(&format!("{place}: killed"));
+            Err(StoreError::Unusable(KILLED.to_owned()))
+        }
+    }
+
+    async fn around<T>(
+        &self,
+        name: &str,
+        call: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        self.fail(&format!("before {name}"))?;
+        let answer = call.await?;
+        self.fail(&format!("after {name}"))?;
+        Ok(answer)
+    }
+}
+
+#[async_trait::async_trait]
+impl Store for Faulty {
+    async fn get(&self, key: &str) -> Result<Option<KeyValue>, StoreError> {
+        self.inner.get(key).await
+    }
+    async fn get_many(&self, keys: &[String]) -> Result<Vec<Option<KeyValue>>, StoreError> {
+        self.around("get", self.inner.get_many(keys)).await
+    }
+    async fn turn(&self) -> Option<Turn> {
+        if self.meanwhile.lock().unwrap().is_some() { None } else { self.inner.turn().await }
+    }
+    async fn list(&self, prefixes: &[String]) -> Result<Snapshot, StoreError> {
+        self.around("list", self.inner.list(prefixes)).await
+    }
+    async fn watch(&self, prefixes: &[String], after: Revision) -> Result<Box<dyn Watch>, StoreError> {
+        self.inner.watch(prefixes, after).await
+    }
+    async fn commit(&self, txn: Txn) -> Result<Outcome, StoreError> {
+        let meanwhile = self.meanwhile.lock().unwrap().take();
+        if let Some((ipam, request)) = meanwhile {
+            assert!(matches!(self.inner.commit(txn).await, Ok(Outcome::Committed(_))));
+            ipam.assign(&request).await.unwrap();
+            return Err(StoreError::Away("lost here".to_owned()));
+        }
+        self.around("commit", self.inner.commit(txn)).await
+    }
+    async fn grant(&self, ttl: Duration) -> Result<LeaseId, StoreError> {
+        self.inner.grant(ttl).await
+    }
+    async fn keep_alive(&self, lease: LeaseId) -> Result<bool, StoreError> {
+        self.inner.keep_alive(lease).await
+    }
+    async fn revoke(&self, lease: LeaseId) -> Result<(), StoreError> {
+        self.inner.revoke(lease).await
+    }
+    async fn compact(&self, revision: Revision) -> Result<(), StoreError> {
+        self.inner.compact(revision).await
+    }
+    fn describe(&self) -> String {
+        self.inner.describe()
+    }
+}
