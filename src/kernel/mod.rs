@@ -38,6 +38,7 @@ mod plan_tests;
 pub mod plumb;
 mod resolve;
 mod route;
+mod sightings;
 mod state;
 mod sysctl;
 mod table;
@@ -66,6 +67,7 @@ pub use self::nft::{
     TracedStep, TracedVerdict, trace,
 };
 pub use self::resolve::Covering;
+pub use self::sightings::{Place, Sighting, Sightings, sightings};
 pub use self::view::{Counters, Counts, Drift, KernelView, RouteCondition, RouteState};
 pub use self::watch::WatchBatch;
 
