@@ -12,9 +12,8 @@ use crate::store::StoreError;
 pub enum IpamError {
     /// No enabled pool of the family.
     #[error(
-        "there is no enabled {} pool; make one with `tortie store put /calico/v1/ipam/{}/pool/ADDRESS-LENGTH '{{\"cidr\": \"ADDRESS/LENGTH\"}}'`",
-        family_name(*.0),
-        .0.as_str()
+        "there is no enabled {} pool; make one with `tortie ipam pool create ADDRESS/LENGTH`",
+        family_name(*.0)
     )]
     NoPools(IpFamily),
     /// The address or range lies in no pool that IPAM uses.

@@ -44,6 +44,12 @@ fn users(picture: &Picture, evidence: &Evidence) -> BTreeMap<IpAddr, Users> {
             users.entry(net.addr()).or_default().endpoints.push(endpoint.key.clone());
         }
     }
+    // A tunnel uses its address whoever allocated it: older writers left no handle, and a workload may have the same one.
+    for (host, addr) in &picture.tunnels {
+        if picture.pool_of(*addr).is_some() {
+            users.entry(*addr).or_default().endpoints.push(format!("the tunnel of {host}"));
+        }
+    }
     for seen in &evidence.seen {
         users.entry(seen.addr).or_default().places.push(seen.place.clone());
     }
