@@ -9,6 +9,8 @@
 
 #[path = "common/hosts.rs"]
 mod hosts;
+#[path = "agent_life/ipam.rs"]
+mod ipam;
 #[path = "agent_life/leave.rs"]
 mod leave;
 

@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use tortie_bgp::State;
 use tortie_config::Cidr;
 
+use super::collector::Collected;
 use super::enforce::Enforcement;
 use super::recorder::{Plane, Recorder};
 use crate::kernel::{KernelIntent, Mode, PolicyChange};
@@ -135,6 +136,9 @@ pub(super) struct Core {
     pub(super) listening: BTreeSet<SocketAddr>,
     pub(super) listen_failed: BTreeMap<SocketAddr, String>,
     pub(super) tunnel_trouble: Option<String>,
+    /// What keeps the host from having an address in the tunnel.
+    pub(super) tunnel_addr_trouble: Option<String>,
+    pub(super) collected: Collected,
     pub(super) trouble: Option<String>,
     /// With a SQLite store: the hosts whose agents run.
     pub(super) present: Option<Vec<String>>,
@@ -199,6 +203,8 @@ impl Core {
             listening: BTreeSet::new(),
             listen_failed: BTreeMap::new(),
             tunnel_trouble: None,
+            tunnel_addr_trouble: None,
+            collected: Collected::default(),
             trouble: None,
             present: None,
             restart_done: false,

@@ -79,6 +79,8 @@ impl Core {
             refused: self.refused.clone(),
             failed_routes: self.failed_routes.iter().map(|(p, e)| (*p, e.clone())).collect(),
             tunnel_trouble: self.tunnel_trouble.clone(),
+            tunnel_addr_trouble: self.tunnel_addr_trouble.clone(),
+            collected: self.collected.clone(),
             rules_trouble: self.enforcement.trouble.clone(),
             log_trouble: None,
             trouble: self.trouble.clone(),

@@ -124,6 +124,7 @@ pub(super) fn text(
     if let Some(facts) = facts {
         store(&mut scrape, facts);
         sessions(&mut scrape, facts);
+        collector(&mut scrape, facts);
         policy(&mut scrape, facts);
     }
     if let Some(kernel) = kernel {
@@ -236,6 +237,20 @@ fn sessions(scrape: &mut Scrape, facts: &CoreFacts) {
         "tortie_bgp_peer_connect_failures",
         "Connects that failed, explicit peers",
         failures.collect(),
+    );
+}
+
+fn collector(scrape: &mut Scrape, facts: &CoreFacts) {
+    let kind = vec![("kind", "leaked".to_owned())];
+    scrape.gauge(
+        "tortie_ipam_suspect_addresses",
+        "Addresses of this host that nobody has, as far as the collector looks (IpamLeakGracePeriodSecs)",
+        vec![(kind, count(facts.collected.suspects))],
+    );
+    scrape.counter(
+        "tortie_ipam_collected_addresses",
+        "Addresses that the collector released",
+        one(n(facts.collected.released)),
     );
 }
 

@@ -472,7 +472,8 @@ impl Picture<'_> {
 }
 
 /// `orchestrator/workload/endpoint`, or the id of a host endpoint.
-pub(super) fn endpoint_name(key: &EndpointKey) -> String {
+#[must_use]
+pub fn endpoint_name(key: &EndpointKey) -> String {
     match key {
         EndpointKey::Workload { orchestrator, workload, endpoint, .. } => {
             format!("{orchestrator}/{workload}/{endpoint}")

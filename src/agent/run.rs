@@ -13,7 +13,7 @@ use super::applied::Needed;
 use super::backend::{Ask, Live};
 use super::core::{Core, Effect};
 use super::options::Settings;
-use super::{host, leave, logging, presence, reports};
+use super::{collector, host, leave, logging, presence, reports, tunnel_addr};
 use crate::kernel::{KernelFact, KernelHandle, KernelIntent, ToKernel};
 use crate::model::watch_scope;
 use crate::plugins::docker;
@@ -72,6 +72,10 @@ pub(super) enum Fact {
     Checked(Result<(), String>),
     /// The hosts of a SQLite store whose agents run.
     Present(Vec<String>),
+    /// What became of the host's address in the tunnel.
+    TunnelAddr(tunnel_addr::Told),
+    /// What the collector found and did.
+    Collected(collector::Looked),
 }
 
 /// Runs the agent until SIGTERM or SIGINT.
@@ -136,6 +140,8 @@ pub(super) struct Agent {
     pub(super) waiting: Vec<Waiting>,
     pub(super) presence: presence::Presence,
     pub(super) reports: reports::Reports,
+    pub(super) tunnel_addr: tunnel_addr::TunnelAddr,
+    pub(super) collector: collector::Collector,
     pub(super) registered: bool,
     pub(super) refused: Option<String>,
     pub(super) kernel_intent: Option<Arc<KernelIntent>>,
@@ -218,6 +224,8 @@ impl Agent {
                 Some(Fact::Checked(Ok(()))) => self.start_kernel(),
                 Some(Fact::Checked(Err(text))) => self.refused = Some(text),
                 Some(Fact::Present(hosts)) => self.core.present = Some(hosts),
+                Some(Fact::TunnelAddr(told)) => self.core.tunnel_addr_told(told),
+                Some(Fact::Collected(looked)) => self.core.collected(looked),
                 None => break,
             }
             if taken == 256 {
@@ -330,6 +338,8 @@ impl Agent {
         }
         self.presence.stop().await;
         self.reports.stop().await;
+        self.tunnel_addr.stop().await;
+        self.collector.stop().await;
         self.stations.stop().await;
         // The kernel first: sessions that close take their routes out of the speaker, and those stay in the kernel.
         if let Some(kernel) = self.kernel.take() {

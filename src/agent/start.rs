@@ -12,9 +12,11 @@ use tokio::sync::mpsc;
 use tortie_bgp::Family;
 
 use super::backend::Live;
+use super::collector::Collector;
 use super::core::Core;
 use super::options::{Extent, Settings};
 use super::run::{Agent, AgentError, AgentOptions, Fact};
+use super::tunnel_addr::TunnelAddr;
 use super::{host, logging, presence, register, reports};
 use crate::kernel::{self, KernelHandle, Marks, Mode, ToKernel};
 use crate::model::watch_scope;
@@ -77,6 +79,12 @@ impl Agent {
         let (facts_in, facts) = mpsc::unbounded_channel();
         let presence = presence::Presence::start(&io, Arc::clone(&store), &options.node, writes);
         let reports = reports::Reports::start(&io, Arc::clone(&store), &options.node, writes);
+        let told = facts_in.clone();
+        let tell = move |fact| drop(told.send(Fact::TunnelAddr(fact)));
+        let tunnel_addr = TunnelAddr::start(&io, Arc::clone(&store), &options.node, writes, tell);
+        let told = facts_in.clone();
+        let tell = move |looked| drop(told.send(Fact::Collected(looked)));
+        let collector = Collector::start(&io, Arc::clone(&store), &options.node, writes, tell);
         Ok(Self {
             options,
             core,
@@ -98,6 +106,8 @@ impl Agent {
             waiting: Vec::new(),
             presence,
             reports,
+            tunnel_addr,
+            collector,
             registered: false,
             refused: None,
             kernel_intent: None,

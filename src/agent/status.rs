@@ -8,6 +8,7 @@ use tortie_config::Cidr;
 use tortie_config::key::{Key, ProfilePart};
 
 use super::backend::Live;
+use super::collector::Collected;
 use super::core::now_text;
 use crate::kernel::{Counters, Counts, Drift, KernelView, Mode, RouteCondition, RouteState, RuleCounts};
 use crate::routing::{ChangeId, Hop, OriginKind, RoutingIntent};
@@ -45,6 +46,8 @@ pub(super) struct CoreFacts {
     pub(super) refused: BTreeMap<Cidr, String>,
     pub(super) failed_routes: Vec<(Cidr, String)>,
     pub(super) tunnel_trouble: Option<String>,
+    pub(super) tunnel_addr_trouble: Option<String>,
+    pub(super) collected: Collected,
     pub(super) rules_trouble: Option<String>,
     pub(super) log_trouble: Option<String>,
     pub(super) trouble: Option<String>,
@@ -345,6 +348,12 @@ fn problems(facts: &CoreFacts, kernel: Option<&KernelFacts>) -> Vec<Problem> {
     }
     if let Some(text) = &facts.tunnel_trouble {
         out.push(problem("tunnel", "tunl0", text.clone(), "modprobe ipip"));
+    }
+    if let Some(text) = &facts.tunnel_addr_trouble {
+        out.push(problem("tunnel-address", "tunnel address", text.clone(), "tortie ipam pools"));
+    }
+    if let Some(text) = &facts.collected.error {
+        out.push(problem("collector", "address collector", text.clone(), "tortie ipam check"));
     }
     if let Some(text) = &facts.rules_trouble {
         out.push(problem(

@@ -67,6 +67,8 @@ impl Agent {
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
         let peers = self.core.intent.as_ref().map_or(0, |i| i.peers.len());
         self.reports.tell(self.core.reports());
+        self.tunnel_addr.tell(self.core.tunnel_addr());
+        self.collector.tell(self.core.leak_grace());
         self.presence.tell(presence::Brief {
             ready,
             sessions: peers,

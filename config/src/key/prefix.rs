@@ -6,8 +6,14 @@ use super::escape;
 pub const ALL: &str = super::ROOT;
 /// Settings, hosts, endpoints, policy, pools, `Ready`.
 pub const V1: &str = "/calico/v1/";
+/// Settings, endpoints and marks of all hosts.
+pub const HOSTS: &str = "/calico/v1/host/";
 /// BGP.
 pub const BGP: &str = "/calico/bgp/v1/";
+/// BGP of all hosts.
+pub const BGP_HOSTS: &str = "/calico/bgp/v1/host/";
+/// What agents report in Calico's form.
+pub const FELIX_HOSTS: &str = "/calico/felix/v1/host/";
 /// Blocks, handles, affinities and configuration of IPAM.
 pub const IPAM: &str = "/calico/ipam/v2/";
 /// The one key of IPAM's configuration.
@@ -57,6 +63,18 @@ pub fn felix_host(host: &str) -> String {
 #[must_use]
 pub fn docker(host: &str) -> String {
     format!("/calico/tortie/v1/host/{}/docker/", escape(host))
+}
+
+/// What plugins keep of one host: Docker's networks and own pools.
+#[must_use]
+pub fn tortie_host(host: &str) -> String {
+    format!("/calico/tortie/v1/host/{}/", escape(host))
+}
+
+/// Everything that is only about one host, but for its status key.
+#[must_use]
+pub fn all_of_host(name: &str) -> Vec<String> {
+    vec![host(name), bgp_host(name), affinities_of(name), felix_host(name), tortie_host(name)]
 }
 
 /// What an agent lists and watches apart from its own blocks (which its affinities name): never other hosts' blocks,

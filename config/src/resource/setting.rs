@@ -166,6 +166,8 @@ settings! {
     metadata_addr: MetadataAddr(Option<Ipv4Addr>) = Some(Ipv4Addr::LOCALHOST);
     /// Port of OpenStack's metadata service.
     metadata_port: MetadataPort(u16) = 8775;
+    /// How long an address that nobody has is left alone before the host's agent releases it; 0: it never does.
+    ipam_leak_grace_period: IpamLeakGracePeriodSecs(Duration) = secs(0);
     /// The cluster's random name.
     cluster_guid: ClusterGUID(String) = String::new();
 }

@@ -1,0 +1,77 @@
+//! What this host's kernel says for `ipam check` and the collector.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use crate::ipam::check::{Evidence, Seen};
+use crate::kernel::{self, Place, Sightings};
+
+/// Looks at the interfaces, routes, neighbours and network namespaces of this host. Blocks while the kernel is read. What
+/// cannot be looked at is said in the evidence.
+#[must_use]
+pub fn evidence(host: &str) -> Evidence {
+    let host = Some(host.to_owned());
+    match kernel::sightings() {
+        Ok(seen) => Evidence { host, ..told(seen) },
+        Err(error) => Evidence {
+            host,
+            seen: Vec::new(),
+            blind: vec![format!("the kernel of this host cannot be read: {error}")],
+            since: None,
+        },
+    }
+}
+
+/// An address on an interface is there once for each interface. Behind a tap there is none: then a route or a neighbour
+/// tells that it is in use, all of them together as one place.
+fn told(seen: Sightings) -> Evidence {
+    let mut on_interfaces: Vec<Seen> = Vec::new();
+    let mut behind: BTreeMap<IpAddr, Vec<String>> = BTreeMap::new();
+    for sighting in &seen.found {
+        let (addr, place) = (sighting.addr, sighting.place.to_string());
+        match &sighting.place {
+            Place::Here { .. } | Place::Inside { .. } => on_interfaces.push(Seen { addr, place }),
+            Place::Route { .. } | Place::Neighbour { .. } => behind.entry(addr).or_default().push(place),
+        }
+    }
+    behind.retain(|addr, _| on_interfaces.binary_search_by(|seen| seen.addr.cmp(addr)).is_err());
+    let behind = behind.into_iter().map(|(addr, places)| Seen { addr, place: places.join("; ") });
+    let mut all: Vec<Seen> = on_interfaces.into_iter().chain(behind).collect();
+    all.sort_unstable();
+    // Those who ask look twice, and what a plugin is about to use is in use by then.
+    Evidence { host: None, seen: all, blind: seen.blind, since: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::Sighting;
+
+    #[test]
+    fn each_interface_counts_and_routes_only_where_there_is_none() {
+        let at = |addr: &str, place: Place| Sighting { addr: addr.parse().unwrap(), place };
+        let inside = |space: &str| Place::Inside { interface: "eth0".to_owned(), space: space.to_owned() };
+        let route = || Place::Route { interface: "cali1".to_owned() };
+        let near = || Place::Neighbour { interface: "cali1".to_owned(), mac: [2, 0, 0, 0, 0, 1] };
+        let mut found = vec![
+            at("10.0.0.1", inside("/run/netns/a")),
+            at("10.0.0.1", route()),
+            at("10.0.0.2", route()),
+            at("10.0.0.2", near()),
+            at("10.0.0.3", inside("/run/netns/a")),
+            at("10.0.0.3", inside("/run/netns/b")),
+        ];
+        found.sort_unstable();
+        let told = told(Sightings { found, spaces: 3, blind: Vec::new() });
+        let places: Vec<(String, &str)> = told.seen.iter().map(|s| (s.addr.to_string(), &*s.place)).collect();
+        assert_eq!(
+            places.iter().map(|(addr, place)| (&**addr, *place)).collect::<Vec<_>>(),
+            [
+                ("10.0.0.1", "on eth0 in /run/netns/a"),
+                ("10.0.0.2", "a route leads to cali1; neighbour 02:00:00:00:00:01 on cali1"),
+                ("10.0.0.3", "on eth0 in /run/netns/a"),
+                ("10.0.0.3", "on eth0 in /run/netns/b"),
+            ]
+        );
+    }
+}

@@ -1,0 +1,159 @@
+//! What the agent does with addresses: its own in the tunnel, and those that nobody has any more.
+
+use std::process::Output;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::hosts::{Hosts, PATIENCE, Plan, stdout, within};
+
+fn tortie(hosts: &Hosts, host: usize, words: &[&str]) -> Output {
+    let node = format!("host{host}");
+    let all = [&["--datastore", "sqlite:/store/store.db", "--node", &node], words].concat();
+    hosts.tortie(host, &all)
+}
+
+fn assign(hosts: &Hosts, host: usize, words: &[&str]) -> Vec<String> {
+    let output = tortie(hosts, host, &[&["ipam", "assign"], words].concat());
+    assert!(output.status.success(), "{output:?}");
+    stdout(&output).lines().map(|line| line.split('/').next().unwrap().to_owned()).collect()
+}
+
+fn show(hosts: &Hosts, addr: &str) -> Value {
+    serde_json::from_slice(&tortie(hosts, 1, &["ipam", "show", addr, "-o", "json"]).stdout).unwrap()
+}
+
+fn key(host: usize) -> String {
+    format!("/calico/v1/host/host{host}/config/IpInIpTunnelAddr")
+}
+
+fn stored(hosts: &Hosts, host: usize) -> Option<String> {
+    let output = hosts.store(&["get", &key(host)]);
+    output.status.success().then(|| stdout(&output).trim().to_owned())
+}
+
+/// Waits for a tunnel address in a prefix, given by its first three numbers.
+fn until_in(hosts: &Hosts, host: usize, head: &str) -> String {
+    let mut found = String::new();
+    within(PATIENCE, &format!("host{host} has a tunnel address in {head}"), || {
+        found = stored(hosts, host).filter(|addr| addr.starts_with(head)).ok_or_else(|| hosts.log(host))?;
+        Ok(())
+    });
+    found
+}
+
+fn pool(net: &str, ipip: &str, disabled: bool) -> (String, String) {
+    let key = format!("/calico/v1/ipam/v4/pool/{}", net.replace('/', "-"));
+    let value = serde_json::json!({
+        "cidr": net, "ipip": ipip, "ipip_mode": "always", "masquerade": false, "ipam": true, "disabled": disabled,
+    });
+    (key, value.to_string())
+}
+
+#[test]
+fn the_tunnel_address_comes_and_goes_with_its_pools() {
+    let Some(hosts) = Hosts::up(Plan { hosts: 2, ..Plan::default() }) else { return };
+    for host in [1, 2] {
+        hosts.until(host, "it runs", |status| status["ready"] == true);
+        assert_eq!(stored(&hosts, host), None, "no pool is tunnelled");
+    }
+    let put = |(key, value): (String, String)| hosts.put(&key, &value);
+    put(pool("10.250.0.0/24", "tunl0", false));
+    let own = [1, 2].map(|host| until_in(&hosts, host, "10.250.0."));
+    assert_ne!(own[0], own[1]);
+    let held = show(&hosts, &own[0]);
+    assert_eq!(held["handle"], "ipip-tunnel-addr-host1");
+    assert_eq!(held["attributes"], serde_json::json!({ "node": "host1", "type": "ipipTunnelAddress" }));
+    assert_eq!(held["tunnelOf"], serde_json::json!(["host1"]));
+    let check = stdout(&tortie(&hosts, 1, &["ipam", "check", "--store-only", "-o", "json"]));
+    assert!(check.contains("\"findings\"") && !check.contains("10.250."), "{check}");
+
+    // Another host's address in the key: back to the own one. A key that somebody deleted: written again.
+    hosts.put(&key(2), &own[0]);
+    within(PATIENCE, "host2 has its own again", || {
+        if stored(&hosts, 2).as_ref() == Some(&own[1]) { Ok(()) } else { Err(hosts.log(2)) }
+    });
+    hosts.rm(&key(1));
+    assert_eq!(until_in(&hosts, 1, "10.250.0."), own[0]);
+
+    // A disabled pool keeps what it gave; when it goes, the address moves to one that is enabled.
+    put(pool("10.250.0.0/24", "tunl0", true));
+    put(pool("10.251.0.0/24", "tunl0", false));
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(stored(&hosts, 1).as_ref(), Some(&own[0]));
+    hosts.rm("/calico/v1/ipam/v4/pool/10.250.0.0-24");
+    let moved = [1, 2].map(|host| until_in(&hosts, host, "10.251.0."));
+    within(PATIENCE, "the old ones are free", || {
+        let left: Vec<&String> = own.iter().filter(|addr| show(&hosts, addr)["allocated"] == true).collect();
+        if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
+    });
+
+    // An address of the operator outside of the pools stays, and what the handle had is given back.
+    hosts.put(&key(2), "192.0.2.77");
+    within(PATIENCE, "host2's former address is free", || {
+        if show(&hosts, &moved[1])["allocated"] == false { Ok(()) } else { Err(hosts.log(2)) }
+    });
+    put(pool("10.251.0.0/24", "", false));
+    within(PATIENCE, "no IPIP pool remains", || {
+        let gone = stored(&hosts, 1).is_none() && show(&hosts, &moved[0])["allocated"] == false;
+        if gone { Ok(()) } else { Err(hosts.log(1)) }
+    });
+    assert_eq!(stored(&hosts, 2).as_deref(), Some("192.0.2.77"));
+    let handles = stdout(&hosts.store(&["ls", "/calico/ipam/v2/handle/ipip"]));
+    assert_eq!(handles.trim(), "");
+    let history = hosts.get(1, "/v1/events?max=200").map(|v| v.to_string()).unwrap_or_else(|_| hosts.log(1));
+    assert!(history.contains("moved from"), "{history}");
+}
+
+#[test]
+fn a_full_pool_is_told_and_the_address_comes_when_there_is_room() {
+    let Some(hosts) = Hosts::up(Plan { hosts: 1, ..Plan::default() }) else { return };
+    hosts.until(1, "it runs", |status| status["ready"] == true);
+    // A pool of one block, full before it is tunnelled.
+    let (pool_key, plain) = pool("10.250.0.0/26", "", false);
+    hosts.put(&pool_key, &plain);
+    assign(&hosts, 1, &["--num4", "64", "--pool", "10.250.0.0/26", "--handle", "all"]);
+    hosts.put(&pool_key, &pool("10.250.0.0/26", "tunl0", false).1);
+    let status = hosts.until(1, "the lack is told", |s| s["problems"].to_string().contains("tunnel-address"));
+    assert!(status["problems"].to_string().contains("10.250.0.0/26"), "{status:#}");
+    assert!(tortie(&hosts, 1, &["ipam", "release", "--handle", "all"]).status.success());
+    until_in(&hosts, 1, "10.250.0.");
+    hosts.until(1, "nothing lacks", |s| !s["problems"].to_string().contains("tunnel-address"));
+}
+
+#[test]
+fn the_collector_takes_back_what_nobody_has_for_the_grace_time() {
+    let Some(hosts) = Hosts::up(Plan { hosts: 2, ..Plan::default() }) else { return };
+    hosts.until(1, "it runs", |status| status["ready"] == true);
+    let own = |words: &[&str]| assign(&hosts, 1, words);
+    let leaked = own(&["--num4", "2", "--handle", "lab.gone"]);
+    let used = own(&["--handle", "lab.iface"]);
+    hosts.run("host1", &format!("ip address add {}/32 dev lo", used[0]));
+    let half = own(&["--num4", "2", "--handle", "lab.half"]);
+    hosts.run("host1", &format!("ip address add {}/32 dev lo", half[0]));
+    let foreign = own(&["--handle", "lab.other", "--attr", "node=somebody"]);
+    let free = |addr: &str| show(&hosts, addr)["allocated"] == false;
+    // Off unless it is asked for.
+    std::thread::sleep(Duration::from_secs(3));
+    assert!(leaked.iter().all(|addr| !free(addr)));
+    hosts.put("/calico/v1/config/IpamLeakGracePeriodSecs", "3");
+    let begin = std::time::Instant::now();
+    within(PATIENCE, "the leaked addresses are free", || {
+        if leaked.iter().all(|addr| free(addr)) { Ok(()) } else { Err(hosts.log(1)) }
+    });
+    assert!(begin.elapsed() > Duration::from_secs(3), "not before the grace time");
+    std::thread::sleep(Duration::from_secs(5));
+    for addr in [&used[0], &half[0], &half[1], &foreign[0]] {
+        assert!(!free(addr), "{addr}: {}", hosts.log(1));
+    }
+    let (_, metrics) = hosts.ask(1, "GET", "/metrics", "").unwrap();
+    assert!(metrics.contains("tortie_ipam_collected_addresses_total 2"), "{metrics}");
+    assert!(metrics.contains("tortie_ipam_suspect_addresses{kind=\"leaked\"} 1"), "{metrics}");
+    let log = hosts.log(1);
+    assert!(log.contains(&format!("{}: released", leaked[0])) && log.contains("lab.gone"), "{log}");
+    // The other half is left, too: now both go.
+    hosts.run("host1", &format!("ip address del {}/32 dev lo", half[0]));
+    within(PATIENCE, "the whole handle is free", || {
+        if half.iter().all(|addr| free(addr)) { Ok(()) } else { Err(hosts.log(1)) }
+    });
+}
