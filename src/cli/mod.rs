@@ -23,9 +23,12 @@ mod drain;
 mod dry_run;
 mod endpoint;
 mod failure;
+mod ipam;
 mod lab;
 mod live;
 mod mrt;
+mod node;
+mod node_delete;
 mod offline;
 pub mod output;
 mod policy;
@@ -165,6 +168,12 @@ enum Command {
     Why(why::Why),
     /// How the kernel differs from what is wanted; exit 1 when it does
     Diff(diff::DiffCommand),
+    /// Pools, blocks and addresses, straight on the store
+    #[command(subcommand)]
+    Ipam(ipam::IpamCommand),
+    /// The hosts of the store
+    #[command(subcommand)]
+    Node(node::NodeCommand),
     /// Keys and values of the data model, straight on the store
     #[command(subcommand)]
     Store(store::StoreCommand),
@@ -303,6 +312,10 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
         Command::Policy(command) => repeat(&context, || policy::run(&context, command)),
         Command::Why(command) => repeat(&context, || why::run(&context, command)),
         Command::Diff(command) => repeat(&context, || diff::run(&context, command)),
+        Command::Ipam(command) if command.writes() => runtime()?.block_on(ipam::run(&context, command)),
+        Command::Ipam(command) => repeat(&context, || ipam::run(&context, command)),
+        Command::Node(command) if command.writes() => runtime()?.block_on(node::run(&context, command)),
+        Command::Node(command) => repeat(&context, || node::run(&context, command)),
         Command::Store(command) => runtime()?.block_on(store::run(&context, command)),
         Command::Selector(command) => selector::run(&context, command),
         Command::Demo(command) => demo::run(&context, command),

@@ -202,7 +202,7 @@ pub(super) async fn run(context: &Context, command: &StoreCommand) -> Result<(),
     }
 }
 
-fn say(format: Format, text: &str) -> Result<(), Failure> {
+pub(super) fn say(format: Format, text: &str) -> Result<(), Failure> {
     let done = Done { text: text.to_owned() };
     output::print(format, &done, |out, _| {
         let _ = writeln!(out, "{text}");
@@ -229,7 +229,7 @@ fn check(key: &str, value: &[u8]) -> Result<(), Failure> {
         .map_err(|error| Failure::usage(format!("{error}. Nothing was written (--raw writes it as it is)")))
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, Failure> {
+pub(super) fn read(path: &Path) -> Result<Vec<u8>, Failure> {
     if path == Path::new("-") {
         let mut bytes = Vec::new();
         std::io::stdin()

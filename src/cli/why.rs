@@ -18,6 +18,11 @@ pub(super) enum Why {
         #[command(flatten)]
         packet: trace::PacketArgs,
     },
+    /// Who holds an address, with endpoint, block, owner and routes: as `ipam show`
+    Ip {
+        /// The address
+        address: std::net::IpAddr,
+    },
     /// Who is denied what now, and by which rule: at most ten packets a second and rule are counted
     Drop {
         /// How far back: 30s, 10m, 2h or seconds
@@ -47,6 +52,7 @@ pub(super) async fn run(context: &Context, command: &Why) -> Result<(), Failure>
             let found: Trace = client.get(&trace::path("/v1/why/packet", &packet.query())).await?;
             trace::print(context.globals.output, &found)
         }
+        Why::Ip { address } => super::ipam::why_ip(context, *address).await,
         Why::Drop { since } => {
             let list: List<DropRow> = client.get(&format!("/v1/why/drop?since={since}")).await?;
             output::print(context.globals.output, &list, |out, _| out.push_str(&drops(&list.items)))

@@ -1,0 +1,233 @@
+//! `tortie ipam check`, and the release of what it found.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::path::Path;
+use std::time::Duration;
+
+use clap::Args;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::{Context, failed, open};
+use crate::agent;
+use crate::cli::failure::{Exit, Failure};
+use crate::cli::output::{self, table};
+use crate::ipam::Space;
+use crate::ipam::check::{Evidence, Finding, Fix, Kind, Mended, Picture, findings};
+use crate::serve::api::API_VERSION;
+use crate::store::Store;
+
+/// How long a plugin may take between store and kernel.
+const SECOND_LOOK: Duration = Duration::from_secs(1);
+
+/// How to look.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct CheckArgs {
+    /// Compare the store with itself only, not with the kernel of this host
+    #[arg(long)]
+    store_only: bool,
+}
+
+/// What a check brought; `release --from-check` reads it back.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Report {
+    api_version: String,
+    kind: String,
+    /// The host whose kernel was looked at; none: no kernel was.
+    node: Option<String>,
+    revision: u64,
+    time: String,
+    blocks: usize,
+    addresses: usize,
+    handles: usize,
+    endpoints: usize,
+    /// What could not be looked at.
+    blind: Vec<String>,
+    findings: Vec<Finding>,
+}
+
+/// Looks, and once more when something was found: a container that came or went meanwhile is no finding.
+async fn look(context: &Context, store: &dyn Store, kernel: bool) -> Result<Report, Failure> {
+    let first = look_once(context, store, kernel).await?;
+    if first.findings.is_empty() || !kernel {
+        return Ok(first);
+    }
+    tokio::time::sleep(SECOND_LOOK).await;
+    let mut second = look_once(context, store, kernel).await?;
+    let first: BTreeSet<(Kind, String)> = first.findings.into_iter().map(|f| (f.kind, f.subject)).collect();
+    second.findings.retain(|f| first.contains(&(f.kind, f.subject.clone())));
+    Ok(second)
+}
+
+async fn look_once(context: &Context, store: &dyn Store, kernel: bool) -> Result<Report, Failure> {
+    let evidence = if kernel {
+        let node = context.globals.node_name()?;
+        agent::evidence(&node)
+    } else {
+        Evidence::default()
+    };
+    let picture = Picture::load(store, &Space::Global).await?;
+    let used = |block: &tortie_config::resource::Block| block.size() - block.free().len();
+    Ok(Report {
+        api_version: API_VERSION.to_owned(),
+        kind: "IpamCheck".to_owned(),
+        revision: picture.revision,
+        time: format!("{:.3}", jiff::Timestamp::now()),
+        blocks: picture.blocks.len(),
+        addresses: picture.blocks.values().map(|block| used(&block.value)).sum(),
+        handles: picture.handles.len(),
+        endpoints: picture.endpoints.len(),
+        findings: findings(&picture, &evidence),
+        node: evidence.host,
+        blind: evidence.blind,
+    })
+}
+
+pub(super) async fn run(context: &Context, args: &CheckArgs) -> Result<(), Failure> {
+    let (store, _) = open(context).await?;
+    let report = look(context, &*store, !args.store_only).await?;
+    output::print(context.globals.output, &report, |out, wide| tell(out, &report, wide))?;
+    // What was found is the answer; the exit code alone says no.
+    if !report.findings.is_empty() {
+        return Err(Failure::new(Exit::No, "findings", ""));
+    }
+    if !report.blind.is_empty() {
+        return Err(Failure::new(
+            Exit::Partial,
+            "blind",
+            "nothing was found, but not everything could be looked at; --store-only does not look at the kernel",
+        ));
+    }
+    Ok(())
+}
+
+fn tell(out: &mut String, report: &Report, wide: bool) {
+    let kernel = report.node.as_ref().map_or_else(String::new, |node| format!(", and the kernel of {node}"));
+    let _ = writeln!(
+        out,
+        "checked {} blocks, {} addresses, {} handles, {} endpoints at store revision {}{kernel}",
+        report.blocks, report.addresses, report.handles, report.endpoints, report.revision
+    );
+    for text in &report.blind {
+        let _ = writeln!(out, "not looked at: {text}");
+    }
+    if report.findings.is_empty() {
+        let _ = writeln!(out, "nothing is wrong");
+        return;
+    }
+    let rows = report.findings.iter().map(|f| {
+        let mut row = vec![
+            f.kind.as_str().to_owned(),
+            f.subject.clone(),
+            f.evidence.clone(),
+            f.fix.as_ref().map_or("by hand", fix).to_owned(),
+        ];
+        row.extend(wide.then(|| f.fix.as_ref().and_then(handle).unwrap_or("-").to_owned()));
+        row
+    });
+    let mut head = vec!["KIND", "SUBJECT", "EVIDENCE", "FIX"];
+    head.extend(wide.then_some("HANDLE"));
+    let _ = write!(out, "\n{}", table(&head, rows.collect()));
+    let mut kinds: BTreeMap<&str, usize> = BTreeMap::new();
+    for finding in &report.findings {
+        *kinds.entry(finding.kind.as_str()).or_default() += 1;
+    }
+    let kinds: Vec<String> = kinds.iter().map(|(kind, n)| format!("{n} {kind}")).collect();
+    let fixable = report.findings.iter().any(|finding| finding.fix.is_some());
+    let next = if fixable {
+        "tortie ipam release --from-check mends what can be, if it is still so"
+    } else {
+        "none of it can be mended without a person's decision"
+    };
+    let _ = writeln!(out, "{}. {next}", kinds.join(", "));
+}
+
+/// What mending does, in a word or three.
+fn fix(fix: &Fix) -> &'static str {
+    match fix {
+        Fix::Release { .. } => "release",
+        Fix::Handle { .. } => "correct the handle",
+        Fix::Affinity { .. } => "correct the affinity",
+        Fix::Disown { .. } => "give the block up",
+    }
+}
+
+fn handle(fix: &Fix) -> Option<&str> {
+    match fix {
+        Fix::Release { handle, .. } => handle.as_deref(),
+        Fix::Handle { handle, .. } => Some(handle),
+        _ => None,
+    }
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Outcome {
+    #[serde(flatten)]
+    finding: Finding,
+    /// `done`, `changed`, `by-hand` or `failed`.
+    result: &'static str,
+    error: Option<String>,
+}
+
+/// `release --from-check [FILE|-]`.
+pub(super) async fn mend(context: &Context, file: Option<&Path>) -> Result<(), Failure> {
+    let (store, ipam) = open(context).await?;
+    let found = match file {
+        Some(file) => read(file)?,
+        None => look(context, &*store, true).await?.findings,
+    };
+    let mended = ipam.release_from_check(&found).await.map_err(failed)?;
+    let outcomes: Vec<Outcome> = found
+        .into_iter()
+        .zip(mended)
+        .map(|(finding, mended)| {
+            let (result, error) = match mended {
+                Mended::Done => ("done", None),
+                Mended::Changed => ("changed", None),
+                Mended::ByHand => ("by-hand", None),
+                Mended::Failed(why) => ("failed", Some(why)),
+            };
+            Outcome { finding, result, error }
+        })
+        .collect();
+    output::print(context.globals.output, &outcomes, |out, _| {
+        if outcomes.is_empty() {
+            out.push_str("nothing was found, nothing was done\n");
+            return;
+        }
+        let rows = outcomes.iter().map(|o| {
+            let result = match (o.result, &o.error) {
+                ("changed", _) => "changed since: left alone".to_owned(),
+                ("by-hand", _) => "by hand".to_owned(),
+                ("failed", Some(why)) => format!("failed: {why}"),
+                (word, _) => word.to_owned(),
+            };
+            let action = o.finding.fix.as_ref().map_or("-", fix).to_owned();
+            vec![o.finding.kind.as_str().to_owned(), o.finding.subject.clone(), action, result]
+        });
+        out.push_str(&table(&["KIND", "SUBJECT", "ACTION", "RESULT"], rows.collect()));
+    })?;
+    let count = |result: &str| outcomes.iter().filter(|o| o.result == result).count();
+    match (count("failed"), count("changed") + count("by-hand")) {
+        (0, 0) => Ok(()),
+        (0, left) => {
+            Err(Failure::new(Exit::No, "left", format!("{left} left as they are: tortie ipam check")))
+        }
+        (failed, _) => Err(Failure::new(Exit::Partial, "failed", format!("{failed} could not be mended"))),
+    }
+}
+
+/// The findings of a report.
+fn read(file: &Path) -> Result<Vec<Finding>, Failure> {
+    let bytes = crate::cli::store::read(file)?;
+    let name = if file == Path::new("-") { "standard input".to_owned() } else { file.display().to_string() };
+    let wrong =
+        |why: String| Failure::usage(format!("{name}: {why}; give what `tortie ipam check -o json` printed"));
+    let mut report: Value = serde_json::from_slice(&bytes).map_err(|error| wrong(error.to_string()))?;
+    let found =
+        report.get_mut("findings").map(Value::take).ok_or_else(|| wrong("no findings in it".to_owned()))?;
+    serde_json::from_value(found).map_err(|error| wrong(format!("findings: {error}")))
+}

@@ -1,0 +1,271 @@
+//! One address with everything that is known of it, and one block with its addresses.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::net::IpAddr;
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+use tortie_config::Cidr;
+use tortie_config::key::{IpFamily, Key, Scope, prefix};
+
+use super::pools::state;
+use super::{Context, open};
+use crate::cli::client::Client;
+use crate::cli::failure::{Exit, Failure};
+use crate::cli::output::{self, table};
+use crate::ipam::Space;
+use crate::ipam::check::Picture;
+use crate::kernel;
+use crate::serve::api::RouteGet;
+use crate::store::Snapshot;
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct AddressView {
+    address: IpAddr,
+    allocated: bool,
+    pool: Option<Cidr>,
+    block: Option<Cidr>,
+    /// Of the block's value.
+    revision: Option<u64>,
+    owner: Option<String>,
+    /// Of the owner's claim: `confirmed`, ...
+    state: Option<&'static str>,
+    handle: Option<String>,
+    attributes: Map<String, Value>,
+    endpoints: Vec<Holder>,
+    /// The hosts whose tunnel has it.
+    tunnel_of: Vec<String>,
+    /// Where this host's kernel shows it.
+    here: Vec<String>,
+    /// What could not be looked at.
+    blind: Vec<String>,
+    /// What the agent of this host does with packets for it; none: no agent was asked.
+    route: Option<RouteGet>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Holder {
+    name: String,
+    host: String,
+    key: String,
+}
+
+/// The hosts whose tunnel address lies in a prefix, by address.
+fn tunnels(snapshot: &Snapshot, within: Cidr) -> BTreeMap<IpAddr, Vec<String>> {
+    let mut found: BTreeMap<IpAddr, Vec<String>> = BTreeMap::new();
+    for kv in snapshot.entries.iter().filter(|kv| kv.key.ends_with("/config/IpInIpTunnelAddr")) {
+        let addr = std::str::from_utf8(&kv.value).ok().and_then(|text| text.trim().parse().ok());
+        if let (Ok(Key::Setting(Scope::Host(host), _)), Some(addr)) = (Key::parse(&kv.key), addr)
+            && within.contains(addr)
+        {
+            found.entry(addr).or_default().push(host);
+        }
+    }
+    found
+}
+
+/// The endpoints that have an address of a prefix, by address.
+fn holders(picture: &Picture, within: Cidr) -> BTreeMap<IpAddr, Vec<Holder>> {
+    let mut found: BTreeMap<IpAddr, Vec<Holder>> = BTreeMap::new();
+    for endpoint in &picture.endpoints {
+        for net in endpoint.nets.iter().filter(|net| net.is_host() && within.covers(net)) {
+            let name = match Key::parse(&endpoint.key) {
+                Ok(Key::Endpoint(key)) => crate::agent::endpoint_name(&key),
+                _ => endpoint.key.clone(),
+            };
+            let holder = Holder { name, host: endpoint.host.clone(), key: endpoint.key.clone() };
+            found.entry(net.addr()).or_default().push(holder);
+        }
+    }
+    found
+}
+
+fn ordinal(block: Cidr, addr: IpAddr) -> Option<u32> {
+    u32::try_from(block.ordinal(addr)?).ok()
+}
+
+pub(in crate::cli) async fn address(context: &Context, addr: IpAddr) -> Result<(), Failure> {
+    let (store, _) = open(context).await?;
+    let snapshot = store.list(&Picture::prefixes(&Space::Global)).await?;
+    let picture = Picture::of(&Space::Global, &snapshot);
+    let block = picture.block_of(addr);
+    let held = block.and_then(|b| b.value.allocation(ordinal(b.value.cidr(), addr)?));
+    let mut view = AddressView {
+        address: addr,
+        allocated: held.is_some(),
+        pool: picture.pool_of(addr).map(|pool| pool.cidr),
+        block: block.map(|b| b.value.cidr()),
+        revision: block.map(|b| b.revision),
+        owner: block.and_then(|b| b.value.host()).map(str::to_owned),
+        state: block.map(|b| state(&picture, &b.value)),
+        handle: held.and_then(|held| held.handle.clone()),
+        attributes: held.and_then(|held| held.secondary.clone()).unwrap_or_default(),
+        endpoints: holders(&picture, Cidr::host(addr)).remove(&addr).unwrap_or_default(),
+        tunnel_of: tunnels(&snapshot, Cidr::host(addr)).remove(&addr).unwrap_or_default(),
+        here: Vec::new(),
+        blind: Vec::new(),
+        route: None,
+    };
+    match kernel::sightings() {
+        Ok(seen) => {
+            view.here = seen.of(addr).map(ToString::to_string).collect();
+            view.blind = seen.blind;
+        }
+        Err(error) => view.blind.push(format!("the kernel of this host cannot be read: {error}")),
+    }
+    let client = Client::new(&context.globals.socket);
+    match client.get::<RouteGet>(&format!("/v1/routes/get/{addr}")).await {
+        Ok(route) => view.route = Some(route),
+        Err(failure) => view.blind.push(format!("routes: {failure}")),
+    }
+    output::print(context.globals.output, &view, |out, _| explain(out, &view))?;
+    // Printed whole; the exit code alone says no.
+    if view.allocated { Ok(()) } else { Err(Failure::new(Exit::No, "not-allocated", "")) }
+}
+
+fn explain(out: &mut String, view: &AddressView) {
+    let word = match (view.allocated, view.pool, view.block) {
+        (true, ..) => "allocated",
+        (false, Some(_), Some(_)) => "free",
+        (false, Some(_), None) => "free: nobody has claimed its block yet",
+        (false, None, _) => "in no pool",
+    };
+    let _ = writeln!(out, "{}   {word}", view.address);
+    let mut line = |name: &str, text: String| {
+        let _ = writeln!(out, "  {name:<10} {text}");
+    };
+    if let Some(pool) = view.pool {
+        line("pool", pool.to_string());
+    }
+    if let Some(block) = view.block {
+        let owner = match (&view.owner, view.state) {
+            (Some(owner), Some("confirmed")) => format!("of {owner}"),
+            (Some(owner), Some(state)) => format!("of {owner} ({state})"),
+            _ => "of nobody".to_owned(),
+        };
+        line("block", format!("{block} {owner}   rev {}", view.revision.unwrap_or_default()));
+    }
+    if view.allocated {
+        line("handle", view.handle.clone().unwrap_or_else(|| "none: release it with --ip".to_owned()));
+    }
+    for (name, value) in &view.attributes {
+        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        line(name, text);
+    }
+    for holder in &view.endpoints {
+        line("endpoint", format!("{} on {}", holder.name, holder.host));
+    }
+    for host in &view.tunnel_of {
+        line("tunnel", format!("of {host}"));
+    }
+    if view.allocated && view.endpoints.is_empty() && view.tunnel_of.is_empty() {
+        line("endpoint", "none: see tortie ipam check".to_owned());
+    }
+    for place in &view.here {
+        line("here", place.clone());
+    }
+    if let Some(route) = &view.route {
+        if let Some(row) = &route.kernel {
+            let via = if row.via.is_empty() { String::new() } else { format!(" {}", row.via.join(" + ")) };
+            line("route", format!("{} {}{via} ({}): {}", row.prefix, row.kind, row.state, row.reason));
+        }
+        line("kernel", route.kernel_says.clone());
+    }
+    for text in &view.blind {
+        line("not seen", text.clone());
+    }
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct BlockView {
+    block: Cidr,
+    pool: Option<Cidr>,
+    owner: Option<String>,
+    state: &'static str,
+    strict: bool,
+    revision: u64,
+    free: usize,
+    allocations: Vec<Allocation>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Allocation {
+    address: IpAddr,
+    handle: Option<String>,
+    attributes: Map<String, Value>,
+    endpoints: Vec<Holder>,
+    tunnel_of: Vec<String>,
+}
+
+pub(super) async fn block(context: &Context, cidr: Cidr) -> Result<(), Failure> {
+    let (store, _) = open(context).await?;
+    let mut prefixes = Picture::prefixes(&Space::Global);
+    prefixes.retain(|prefix| !prefix.starts_with(prefix::BGP));
+    let snapshot = store.list(&prefixes).await?;
+    let picture = Picture::of(&Space::Global, &snapshot);
+    let Some(found) = picture.blocks.get(&cidr) else {
+        let key = Space::Global.blocks(IpFamily::of_cidr(&cidr));
+        return Err(Failure::new(
+            Exit::No,
+            "not-found",
+            format!("there is no block {cidr} below {key}: `tortie ipam blocks` lists them"),
+        ));
+    };
+    let block = &found.value;
+    let (mut endpoints, mut tunnels) = (holders(&picture, cidr), tunnels(&snapshot, cidr));
+    let allocation = |(ordinal, attribute): (u32, &tortie_config::resource::Attribute)| {
+        let address = cidr.nth(ordinal.into())?;
+        Some(Allocation {
+            address,
+            handle: attribute.handle.clone(),
+            attributes: attribute.secondary.clone().unwrap_or_default(),
+            endpoints: endpoints.remove(&address).unwrap_or_default(),
+            tunnel_of: tunnels.remove(&address).unwrap_or_default(),
+        })
+    };
+    let view = BlockView {
+        block: cidr,
+        pool: picture.pool_of(cidr.addr()).map(|pool| pool.cidr),
+        owner: block.host().map(str::to_owned),
+        state: state(&picture, block),
+        strict: block.strict(),
+        revision: found.revision,
+        free: block.free().len(),
+        allocations: block.allocated().filter_map(allocation).collect(),
+    };
+    output::print(context.globals.output, &view, |out, wide| {
+        let owner = view.owner.as_ref().map_or_else(|| "nobody".to_owned(), Clone::clone);
+        let strict = if view.strict { ", strict" } else { "" };
+        let _ = writeln!(
+            out,
+            "{}   of {owner} ({}{strict})   {} used, {} free   rev {}\n",
+            view.block,
+            view.state,
+            view.allocations.len(),
+            view.free,
+            view.revision
+        );
+        let mut head = vec!["ADDRESS", "HANDLE", "NODE", "HELD BY"];
+        head.extend(wide.then_some("ATTRIBUTES"));
+        let rows = view.allocations.iter().map(|a| {
+            let text = |name: &str| a.attributes.get(name).and_then(Value::as_str).unwrap_or("-").to_owned();
+            let names = a.endpoints.iter().map(|holder| holder.name.clone());
+            let held: Vec<String> =
+                names.chain(a.tunnel_of.iter().map(|host| format!("tunnel of {host}"))).collect();
+            let mut row = vec![
+                a.address.to_string(),
+                a.handle.clone().unwrap_or_else(|| "-".to_owned()),
+                text("node"),
+                if held.is_empty() { "-".to_owned() } else { held.join(", ") },
+            ];
+            row.extend(wide.then(|| Value::Object(a.attributes.clone()).to_string()));
+            row
+        });
+        out.push_str(&table(&head, rows.collect()));
+    })
+}

@@ -1,0 +1,276 @@
+//! `tortie node list|show|delete`: the hosts of the store, straight on it, without an agent.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use clap::Subcommand;
+use serde::Serialize;
+use serde_json::Value;
+use tortie_config::Cidr;
+use tortie_config::key::{BgpItem, FelixItem, IpFamily, Key, prefix};
+
+use super::Context;
+use super::failure::{Exit, Failure};
+use super::output::{self, table};
+use crate::serve::api::{API_VERSION, List};
+use crate::store::{KeyValue, Snapshot};
+
+/// The node family of commands.
+#[derive(Debug, Subcommand)]
+pub(super) enum NodeCommand {
+    /// Every host that the store names
+    List,
+    /// One host with its agent, blocks and endpoints
+    Show {
+        /// The host's name in the data model
+        name: String,
+    },
+    /// Remove a host whole: endpoints, addresses, blocks, BGP, settings, status
+    Delete {
+        /// The host's name in the data model
+        name: String,
+        /// Also while its agent runs, which makes the host known again when it starts
+        #[arg(long)]
+        force: bool,
+    },
+}
+
+impl NodeCommand {
+    /// Whether it changes the store: such a command is not done again with `--watch`.
+    pub(super) fn writes(&self) -> bool {
+        matches!(self, Self::Delete { .. })
+    }
+}
+
+/// A host as the store has it.
+#[derive(Debug, Clone, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Node {
+    name: String,
+    /// `running`, `ready` when it also serves, or `none`.
+    agent: String,
+    version: Option<String>,
+    sessions_up: Option<u64>,
+    sessions: Option<u64>,
+    /// When its agent wrote its status last.
+    time: Option<String>,
+    ip4: Option<String>,
+    ip6: Option<String>,
+    network4: Option<String>,
+    network6: Option<String>,
+    #[serde(rename = "as")]
+    asn: Option<String>,
+    cluster_id: Option<String>,
+    tunnel_addr: Option<String>,
+    endpoints: Vec<String>,
+    blocks: Vec<Block>,
+    /// Peers that only this host has.
+    peers: usize,
+    /// Keys that are only about this host.
+    keys: usize,
+}
+
+#[derive(Debug, Clone, Serialize)]
+struct Block {
+    block: Cidr,
+    state: String,
+}
+
+pub(super) async fn run(context: &Context, command: &NodeCommand) -> Result<(), Failure> {
+    let format = context.globals.output;
+    match command {
+        NodeCommand::List => {
+            let snapshot = read(context, None).await?;
+            let list = List {
+                api_version: API_VERSION.to_owned(),
+                kind: "NodeList".to_owned(),
+                node: context.globals.node_name()?,
+                revision: snapshot.revision,
+                time: format!("{:.3}", jiff::Timestamp::now()),
+                more: false,
+                next: None,
+                items: nodes(&snapshot).into_values().collect(),
+            };
+            output::print(format, &list, |out, wide| out.push_str(&rows(&list.items, wide)))
+        }
+        NodeCommand::Show { name } => {
+            let snapshot = read(context, Some(name)).await?;
+            let node = nodes(&snapshot).remove(name).ok_or_else(|| unknown(name))?;
+            output::print(format, &node, |out, _| show(out, &node))
+        }
+        NodeCommand::Delete { name, force } => super::node_delete::run(context, name, *force).await,
+    }
+}
+
+/// Everything that names hosts, or one host.
+async fn read(context: &Context, name: Option<&str>) -> Result<Snapshot, Failure> {
+    let mut prefixes = match name {
+        None => [prefix::HOSTS, prefix::BGP_HOSTS, prefix::AFFINITIES, prefix::FELIX_HOSTS, prefix::STATUS]
+            .map(str::to_owned)
+            .to_vec(),
+        Some(name) => {
+            let mut all = prefix::all_of_host(name);
+            all.push(Key::TortieStatus { host: name.to_owned() }.to_string());
+            all
+        }
+    };
+    prefixes.push(Key::bgp_global(BgpItem::AsNum).to_string());
+    Ok(super::store::open(&context.globals, false).await?.list(&prefixes).await?)
+}
+
+pub(super) fn unknown(name: &str) -> Failure {
+    Failure::new(
+        Exit::No,
+        "not-found",
+        format!("no key names a host {name}: `tortie node list` shows those that are known"),
+    )
+}
+
+/// The hosts that keys name, with what the keys say.
+fn nodes(snapshot: &Snapshot) -> BTreeMap<String, Node> {
+    let mut nodes: BTreeMap<String, Node> = BTreeMap::new();
+    let mut global_as = "64512".to_owned();
+    for kv in &snapshot.entries {
+        let Ok(key) = Key::parse(&kv.key) else { continue };
+        if key == Key::bgp_global(BgpItem::AsNum) {
+            global_as = text(kv).unwrap_or(global_as);
+        }
+        let Some(host) = key.host() else { continue };
+        let node = match nodes.get_mut(host) {
+            Some(node) => node,
+            None => nodes.entry(host.to_owned()).or_insert_with(|| Node {
+                name: host.to_owned(),
+                agent: "none".to_owned(),
+                ..Node::default()
+            }),
+        };
+        node.keys += 1;
+        note(node, &key, kv);
+    }
+    for node in nodes.values_mut() {
+        node.asn.get_or_insert_with(|| global_as.clone());
+    }
+    nodes
+}
+
+fn note(node: &mut Node, key: &Key, kv: &KeyValue) {
+    match key.newest() {
+        Key::TortieStatus { .. } => {
+            let status: Value = serde_json::from_slice(&kv.value).unwrap_or_default();
+            let ready = status.get("ready").and_then(Value::as_bool).unwrap_or(false);
+            node.agent = if ready { "ready" } else { "running" }.to_owned();
+            let word = |name: &str| status.get(name).and_then(Value::as_str).map(str::to_owned);
+            let count = |name: &str| status.get("sessions")?.get(name)?.as_u64();
+            (node.version, node.time) = (word("version"), word("time"));
+            (node.sessions_up, node.sessions) = (count("up"), count("of"));
+        }
+        Key::Felix { item: FelixItem::Status, .. } if node.agent == "none" => {
+            node.agent = "felix".to_owned();
+        }
+        Key::Setting(_, name) if name == "IpInIpTunnelAddr" => node.tunnel_addr = text(kv),
+        Key::Endpoint(endpoint) => node.endpoints.push(crate::agent::endpoint_name(endpoint)),
+        Key::Affinity { block, .. } => {
+            let state = match tortie_config::resource::Affinity::parse(&kv.value) {
+                Ok(affinity) => affinity.state.map_or("confirmed", |state| state.as_str()),
+                Err(_) => "unreadable",
+            };
+            node.blocks.push(Block { block: *block, state: state.to_owned() });
+        }
+        Key::Bgp(_, item) => match item {
+            BgpItem::Address(IpFamily::V4) => node.ip4 = text(kv),
+            BgpItem::Address(IpFamily::V6) => node.ip6 = text(kv),
+            BgpItem::Network(IpFamily::V4) => node.network4 = text(kv),
+            BgpItem::Network(IpFamily::V6) => node.network6 = text(kv),
+            BgpItem::AsNum => node.asn = text(kv),
+            BgpItem::RrClusterId => node.cluster_id = text(kv),
+            BgpItem::Peer { .. } | BgpItem::InterfacePeer(_) | BgpItem::PeerRange(_) => node.peers += 1,
+            _ => {}
+        },
+        _ => {}
+    }
+}
+
+/// The value as text, when there is one.
+fn text(kv: &KeyValue) -> Option<String> {
+    let text = std::str::from_utf8(&kv.value).ok()?.trim();
+    (!text.is_empty()).then(|| text.to_owned())
+}
+
+fn dash(text: Option<&str>) -> String {
+    text.unwrap_or("-").to_owned()
+}
+
+fn rows(items: &[Node], wide: bool) -> String {
+    let mut head = vec!["NAME", "AGENT", "SESSIONS", "IPV4", "IPV6", "AS", "ENDPOINTS", "BLOCKS"];
+    head.extend(
+        wide.then_some(["TUNNEL", "CLUSTER ID", "VERSION", "STATUS OF", "KEYS"]).into_iter().flatten(),
+    );
+    let rows = items.iter().map(|node| {
+        let mut row = vec![
+            node.name.clone(),
+            node.agent.clone(),
+            sessions(node),
+            dash(node.ip4.as_deref()),
+            dash(node.ip6.as_deref()),
+            dash(node.asn.as_deref()),
+            node.endpoints.len().to_string(),
+            node.blocks.len().to_string(),
+        ];
+        if wide {
+            row.extend([
+                dash(node.tunnel_addr.as_deref()),
+                dash(node.cluster_id.as_deref()),
+                dash(node.version.as_deref()),
+                dash(node.time.as_deref()),
+                node.keys.to_string(),
+            ]);
+        }
+        row
+    });
+    table(&head, rows.collect())
+}
+
+fn sessions(node: &Node) -> String {
+    match (node.sessions_up, node.sessions) {
+        (Some(up), Some(of)) => format!("{up}/{of}"),
+        _ => "-".to_owned(),
+    }
+}
+
+fn show(out: &mut String, node: &Node) {
+    let agent = match (&*node.agent, &node.version, &node.time) {
+        ("none", ..) => "no agent runs".to_owned(),
+        ("felix", ..) => "Felix reports".to_owned(),
+        (word, version, time) => {
+            format!("agent {word}, {}, status of {}", dash(version.as_deref()), dash(time.as_deref()))
+        }
+    };
+    let _ = writeln!(out, "{}   {agent}", node.name);
+    let addr = |addr: &Option<String>, net: &Option<String>| {
+        let net = net.as_ref().map_or_else(String::new, |net| format!(" in {net}"));
+        addr.as_ref().map(|addr| format!("{addr}{net}"))
+    };
+    let lines = [
+        ("ipv4", addr(&node.ip4, &node.network4)),
+        ("ipv6", addr(&node.ip6, &node.network6)),
+        ("as", node.asn.clone()),
+        ("cluster id", node.cluster_id.clone()),
+        ("sessions", node.sessions.map(|_| format!("{} up", sessions(node)))),
+        ("own peers", (node.peers > 0).then(|| node.peers.to_string())),
+        ("tunnel", node.tunnel_addr.clone()),
+    ];
+    for (name, text) in lines {
+        if let Some(text) = text {
+            let _ = writeln!(out, "  {name:<10} {text}");
+        }
+    }
+    let _ = writeln!(out, "\n  blocks {}", node.blocks.len());
+    for Block { block, state } in &node.blocks {
+        let state = if state == "confirmed" { String::new() } else { format!("   {state}") };
+        let _ = writeln!(out, "    {block}{state}");
+    }
+    let _ = writeln!(out, "\n  endpoints {}", node.endpoints.len());
+    for endpoint in &node.endpoints {
+        let _ = writeln!(out, "    {endpoint}");
+    }
+}

@@ -1,0 +1,162 @@
+//! `tortie node delete`: everything of one host leaves the store, and says so.
+//!
+//! Addresses and blocks go first, while the endpoints that tell of them still stand; the keys of the host go after that,
+//! in one transaction that fails when an agent has come to life meanwhile. What an interruption leaves, the same command
+//! takes away.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::net::IpAddr;
+
+use serde::Serialize;
+use tortie_config::Cidr;
+use tortie_config::key::{BgpItem, FelixItem, Key, prefix};
+
+use super::Context;
+use super::failure::{Exit, Failure};
+use super::ipam::failed;
+use super::output;
+use crate::ipam::Ipam;
+use crate::store::{Compare, Op, Outcome, Snapshot, Txn};
+
+/// What was taken away.
+#[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Removed {
+    node: String,
+    /// Released, in the host's own blocks and in others'.
+    addresses: Vec<IpAddr>,
+    /// Blocks of the host that are gone.
+    blocks: Vec<Cidr>,
+    /// Blocks of the host that others hold addresses in: nobody owns them now.
+    kept_blocks: Vec<Cidr>,
+    endpoints: Vec<String>,
+    /// Keys of the host that were deleted, endpoints among them.
+    keys: usize,
+    /// Keys of others that name one of the host's addresses as a peer; they stay.
+    still_named: Vec<String>,
+}
+
+/// The keys by which an agent says that it runs.
+fn signs_of_life(name: &str) -> [(&'static str, String); 2] {
+    let felix = Key::Felix { host: name.to_owned(), item: FelixItem::Status };
+    let own = Key::TortieStatus { host: name.to_owned() };
+    [("an agent", own.to_string()), ("Felix", felix.to_string())]
+}
+
+pub(super) async fn run(context: &Context, name: &str, force: bool) -> Result<(), Failure> {
+    let store = super::store::open(&context.globals, false).await?;
+    let mut prefixes = prefix::all_of_host(name);
+    let signs = signs_of_life(name);
+    prefixes.extend(signs.iter().map(|(_, key)| key.clone()));
+    prefixes.push(prefix::BGP.to_owned());
+    let snapshot = store.list(&prefixes).await?;
+    let of_host = |key: &str| {
+        prefix::all_of_host(name).iter().any(|prefix| key.starts_with(prefix.as_str()))
+            || signs.iter().any(|(_, sign)| sign == key)
+    };
+    let keys: Vec<&str> = snapshot.entries.iter().map(|kv| &*kv.key).filter(|key| of_host(key)).collect();
+    let alive = signs.iter().find(|(_, sign)| keys.contains(&&**sign));
+    if let (Some((who, sign)), false) = (alive, force) {
+        return Err(lives(name, who, sign));
+    }
+    let ipam = Ipam::new(store.clone());
+    let mut gone = ipam.remove_host(name).await.map_err(failed)?;
+    let mut removed = Removed {
+        node: name.to_owned(),
+        endpoints: endpoints(&keys),
+        keys: keys.len(),
+        still_named: peers_elsewhere(&snapshot, name),
+        ..Removed::default()
+    };
+    let found = |gone: &crate::ipam::RemovedHost| {
+        !(gone.released.is_empty() && gone.blocks.deleted.is_empty() && gone.blocks.kept.is_empty())
+    };
+    if keys.is_empty() && !found(&gone) {
+        return Err(super::node::unknown(name));
+    }
+    let mut ops: Vec<Op> =
+        prefix::all_of_host(name).into_iter().map(|prefix| Op::DeletePrefix { prefix }).collect();
+    // The report of Felix lies below one of the prefixes.
+    ops.push(Op::Delete { key: Key::TortieStatus { host: name.to_owned() }.to_string() });
+    let compare = if force {
+        Vec::new()
+    } else {
+        signs.iter().map(|(_, sign)| Compare::Absent(sign.clone())).collect()
+    };
+    if store.commit(Txn { compare, ops }).await? == Outcome::Conflict {
+        let (who, sign) = &signs[0];
+        return Err(lives(name, who, sign));
+    }
+    // A plugin that was under way may have taken one more.
+    let late = ipam.remove_host(name).await.map_err(failed)?;
+    gone.released.extend(late.released);
+    gone.blocks.deleted.extend(late.blocks.deleted);
+    gone.blocks.kept.extend(late.blocks.kept);
+    removed.addresses = sorted(gone.released);
+    removed.blocks = sorted(gone.blocks.deleted);
+    removed.kept_blocks = sorted(gone.blocks.kept);
+    output::print(context.globals.output, &removed, |out, _| tell(out, &removed))
+}
+
+fn lives(name: &str, who: &str, sign: &str) -> Failure {
+    Failure::new(
+        Exit::Refused,
+        "agent-lives",
+        format!(
+            "{who} runs on {name}, or did so in the last 90 seconds ({sign}): stop it first (systemctl stop tortie), or give \
+             --force"
+        ),
+    )
+}
+
+fn sorted<T: Ord>(list: Vec<T>) -> Vec<T> {
+    list.into_iter().collect::<BTreeSet<T>>().into_iter().collect()
+}
+
+fn endpoints(keys: &[&str]) -> Vec<String> {
+    let endpoint = |key: &&str| match Key::parse(key).ok()? {
+        Key::Endpoint(endpoint) => Some(crate::agent::endpoint_name(&endpoint)),
+        _ => None,
+    };
+    keys.iter().filter_map(endpoint).collect()
+}
+
+/// Peers of all hosts and of others at an address of this one.
+fn peers_elsewhere(snapshot: &Snapshot, name: &str) -> Vec<String> {
+    let mut addrs: Vec<IpAddr> = Vec::new();
+    let mut peers: Vec<(IpAddr, String)> = Vec::new();
+    for kv in &snapshot.entries {
+        let Ok(key) = Key::parse(&kv.key) else { continue };
+        let own = key.host() == Some(name);
+        match key.newest() {
+            Key::Bgp(_, BgpItem::Address(_)) if own => {
+                addrs.extend(
+                    std::str::from_utf8(&kv.value).ok().and_then(|text| text.trim().parse::<IpAddr>().ok()),
+                );
+            }
+            Key::Bgp(_, BgpItem::Peer { addr, .. }) if !own => peers.push((*addr, kv.key.clone())),
+            _ => {}
+        }
+    }
+    peers.into_iter().filter(|(addr, _)| addrs.contains(addr)).map(|(_, key)| key).collect()
+}
+
+fn tell(out: &mut String, removed: &Removed) {
+    let _ = writeln!(out, "{} is removed: {} keys deleted", removed.node, removed.keys);
+    let list = |out: &mut String, what: &str, items: Vec<String>| {
+        if items.is_empty() {
+            return;
+        }
+        let _ = writeln!(out, "  {what:<10} {}", items.len());
+        for item in items {
+            let _ = writeln!(out, "    {item}");
+        }
+    };
+    let texts = |items: &[Cidr]| items.iter().map(ToString::to_string).collect();
+    list(out, "addresses", removed.addresses.iter().map(ToString::to_string).collect());
+    list(out, "blocks", texts(&removed.blocks));
+    list(out, "blocks in use by others, now without an owner", texts(&removed.kept_blocks));
+    list(out, "endpoints", removed.endpoints.clone());
+    list(out, "peers elsewhere still name it (tortie store rm)", removed.still_named.clone());
+}
