@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use tortie_config::Cidr;
 
 use super::wire::{
-    self, AF_INET, AF_INET6, Attrs, Message, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE,
+    self, AF_INET, AF_INET6, Attrs, Message, NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE,
     RTM_DELROUTE, RTM_GETROUTE, RTM_NEWROUTE, Writer, u8_at, u32_at,
 };
 
@@ -31,6 +31,7 @@ const RT_SCOPE_UNIVERSE: u8 = 0;
 const RT_SCOPE_LINK: u8 = 253;
 const RT_SCOPE_NOWHERE: u8 = 255;
 const RTM_F_CLONED: u32 = 0x200;
+const RTM_F_FIB_MATCH: u32 = 0x2000;
 /// `RTNH_F_ONLINK`.
 pub(super) const ONLINK: u8 = 4;
 
@@ -153,6 +154,15 @@ pub(super) fn encode_add_onlink(
     header(&mut w, prefix, protocol, scope, RTN_UNICAST, 0);
     destination(&mut w, prefix);
     w.attr_u32(RTA_PRIORITY, metric).attr_u32(RTA_OIF, ifindex);
+    w.end();
+}
+
+/// Writes RTM_GETROUTE for the route that packets to this address take, as it stands in the table.
+pub(super) fn encode_ask(buf: &mut Vec<u8>, seq: u32, addr: IpAddr) {
+    let family = if addr.is_ipv4() { AF_INET } else { AF_INET6 };
+    let len = if addr.is_ipv4() { 32 } else { 128 };
+    let mut w = Writer::begin(buf, RTM_GETROUTE, NLM_F_ACK, seq);
+    w.raw(&[family, len, 0, 0, 0, 0, 0, 0]).raw(&RTM_F_FIB_MATCH.to_ne_bytes()).attr_addr(RTA_DST, addr);
     w.end();
 }
 

@@ -13,6 +13,7 @@ use super::super::plan::Surroundings;
 use super::super::resolve::Picture;
 use super::super::route::{self, Leg, RTN_UNICAST, Route};
 use super::super::state::State;
+use super::super::watch::Event;
 use super::conntrack::Conntrack;
 use super::{Ends, GATEWAY, Name, Work, neighbour, sysctl};
 
@@ -207,7 +208,8 @@ fn send(state: &mut State, writer: &mut Socket, works: &[Work]) -> io::Result<()
         return Ok(());
     }
     let (begin, protocol) = (Instant::now(), state.ends.protocol);
-    let State { ends, picture, counters, .. } = state;
+    let State { ends, picture, counters, external, .. } = state;
+    let mut unexplained = Vec::new();
     writer.batch(
         works,
         |work, buf, flags, seq| encode(work, protocol, buf, flags, seq),
@@ -219,12 +221,29 @@ fn send(state: &mut State, writer: &mut Socket, works: &[Work]) -> io::Result<()
                 }
                 Err(refusal) => {
                     counters.ops_failed += 1;
-                    ends.doubtful |= refusal.code == libc::EEXIST && !is_explained(work, ends, picture);
+                    if let Work::PutRoute { prefix, .. } = work
+                        && refusal.code == libc::EEXIST
+                        && !is_explained(work, ends, picture)
+                    {
+                        unexplained.push(*prefix);
+                    }
                 }
             }
             ends.settle(work, &result);
         },
     )?;
+    // A plugin writes the route of its endpoint first: the word of it may be slower than the endpoint's.
+    for prefix in unexplained {
+        let mut found = None;
+        let _ = writer.dump(
+            |buf, seq| route::encode_ask(buf, seq, prefix.addr()),
+            |message| found = route::decode(message),
+        )?;
+        match found.filter(|route| route.prefix == prefix) {
+            Some(route) => ends.event(&Event::Route { route, replaces: false, by: 0 }, begin, external),
+            None => ends.doubtful = true,
+        }
+    }
     counters.op_seconds += begin.elapsed().as_secs_f64();
     Ok(())
 }
