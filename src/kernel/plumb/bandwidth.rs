@@ -69,9 +69,15 @@ pub fn unlimit(host: &InterfaceName) -> Result<(), PlumbError> {
             let doing = format!("the limit of {host} cannot be removed");
             let kinds = qdiscs(&mut net, device.index)?;
             if kinds.iter().any(|(kind, _)| kind == "tbf") {
-                net.must(&doing, |(), buf, flags, seq| {
+                let answer = net.ask(&doing, |(), buf, flags, seq| {
                     tc::encode_remove(buf, flags, seq, device.index, true);
                 })?;
+                // It has another handle: that of the reference bandwidth plugin, which leaves it behind.
+                if let Err(refusal) = answer
+                    && refusal.code != libc::EINVAL
+                {
+                    return Err(PlumbError::refused(doing, &refusal));
+                }
             }
             drop_redirect(&mut net, &device)
         }

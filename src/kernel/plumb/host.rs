@@ -6,7 +6,7 @@ use std::path::Path;
 use tortie_config::Cidr;
 use tortie_config::resource::InterfaceName;
 
-use super::link::{Change, Device, Net, link_local};
+use super::link::{Change, Device, Net, link_local, metric};
 use super::{HostSide, HostSpec, MIN_MTU_V6, PlumbError, VethSpec};
 use crate::kernel::{ends, sysctl};
 
@@ -90,11 +90,17 @@ pub fn host_routes(name: &InterfaceName, addrs: &[IpAddr]) -> Result<(), PlumbEr
     let mut net = Net::open()?;
     let device = existing(&mut net, name.as_str())?;
     for addr in addrs {
-        if net.add_onlink(&Cidr::host(*addr), device.index)? {
+        let prefix = Cidr::host(*addr);
+        if net.add_onlink(&prefix, device.index)? {
             continue;
         }
         let by = net.way_to(*addr)?;
-        if by != Some(device.index) {
+        if by == Some(device.index) {
+            // One that another plugin wrote may have another scope (the reference ptp's has), which the agent takes for
+            // somebody else's.
+            net.remove_route(&prefix, metric(&prefix), device.index)?;
+            net.add_onlink(&prefix, device.index)?;
+        } else {
             let other = net.devices()?.into_iter().find(|other| Some(other.index) == by);
             let by = other.map_or_else(|| "no interface (a blackhole)".to_owned(), |other| other.name);
             return Err(PlumbError::Taken { addr: *addr, by });
