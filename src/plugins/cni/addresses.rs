@@ -74,7 +74,7 @@ impl Holder<'_> {
     pub(super) async fn assign(&self, env: &EnvArgs) -> Result<Vec<(Wish, Assignment)>, CniError> {
         let wishes = wishes(self.config, env)?;
         let handle = &self.identity.handle;
-        let stale = self.ipam.release_handle(handle).await?;
+        let stale = self.take_back().await?;
         if !stale.is_empty() {
             tracing::info!(target: "tortie", ?stale, handle, "released what an earlier ADD left");
         }
@@ -84,16 +84,36 @@ impl Holder<'_> {
             Err(error) => {
                 // An answer that was lost may have been a yes.
                 if matches!(error, IpamError::Store(_)) {
-                    let _ = self.ipam.release_handle(handle).await;
+                    let _ = self.take_back().await;
                 }
                 Err(error.into())
             }
         }
     }
 
+    /// Releases what the handle holds on this host. Container ids may be names that people choose (`ctr run`), and another
+    /// host's container of that name keeps what it has. Addresses of older writers do not say whose they are.
+    async fn take_back(&self) -> Result<Vec<IpAddr>, IpamError> {
+        let handle = &self.identity.handle;
+        let held = self.ipam.held_by(handle).await?;
+        let mut own = Vec::new();
+        for addr in &held {
+            let found = self.ipam.lookup(*addr).await?;
+            let node = found.as_ref().and_then(|held| held.attributes.get("node")?.as_str());
+            if node.is_none_or(|node| node == self.node) {
+                own.push(*addr);
+            }
+        }
+        if own.len() == held.len() {
+            // The handle itself goes, too, also one that a crash left without addresses.
+            return self.ipam.release_handle(handle).await;
+        }
+        Ok(self.ipam.release(&own, Some(handle)).await?.released)
+    }
+
     /// Takes back what the attachment holds; `addrs`: what its endpoint had, which older writers gave under other handles.
     pub(super) async fn release(&self, addrs: &[IpAddr]) -> Result<(), CniError> {
-        let released = self.ipam.release_handle(&self.identity.handle).await?;
+        let released = self.take_back().await?;
         let left: Vec<IpAddr> = addrs.iter().filter(|addr| !released.contains(addr)).copied().collect();
         if !left.is_empty() {
             for old in &self.identity.old_handles {
@@ -123,7 +143,7 @@ impl Holder<'_> {
         match self.frame(given, calico).await {
             Ok(ips) => Ok(ips),
             Err(error) => {
-                let _ = self.ipam.release_handle(&self.identity.handle).await;
+                let _ = self.take_back().await;
                 Err(error)
             }
         }
