@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::hosts::TORTIE;
-use crate::site::{HOSTS, Site};
+use crate::site::{HOSTS, STORE, Site};
 
 /// Where the plugins are; containerd looks nowhere else.
 pub(crate) const PLUGINS: &str = "/opt/cni/bin";
@@ -37,5 +37,21 @@ pub(crate) fn reference(site: &Site) {
         );
         let other = 3 - host;
         site.sh(host, &format!("ip route add 10.9.{other}.0/24 via 172.30.0.{other}"));
+    }
+}
+
+/// Our plugin as configurations have it, with more fields.
+pub(crate) fn ours(host: usize, more: Value) -> Value {
+    let mut plugin = json!({"type": "tortie-cni", "datastore": STORE, "node": format!("host{host}")});
+    plugin.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    plugin
+}
+
+/// Our plugin alone on every host, with ports and rates when a runtime has them.
+pub(crate) fn only_ours(site: &Site) {
+    let capabilities = json!({"capabilities": {"portMappings": true, "bandwidth": true}});
+    for host in HOSTS {
+        install(site, host);
+        configure(site, host, &json!([ours(host, capabilities.clone())]));
     }
 }

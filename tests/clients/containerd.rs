@@ -108,7 +108,7 @@ impl Engine for Ctr {
 
 /// Pod sandboxes, as a kubelet asks for them.
 pub(crate) struct Cri {
-    _containerd: Containerd,
+    containerd: Containerd,
     /// What each pod's configuration has beside its name.
     more: Value,
     ids: Vec<(usize, String, String)>,
@@ -123,7 +123,7 @@ impl Cri {
 impl Engine for Cri {
     fn start(&mut self, site: &Site, host: usize, name: &str) -> Workload {
         let id = Self::cri(site, host, &["run", "prod", name, &self.more.to_string()]).unwrap_or_else(|e| {
-            panic!("{e}\n{}\n{}", self._containerd.daemons[host - 1].log(), site.evidence())
+            panic!("{e}\n{}\n{}", self.containerd.daemons[host - 1].log(), site.evidence())
         });
         let status = Self::cri(site, host, &["status", &id]).unwrap();
         let words: Vec<&str> = status.split_whitespace().collect();
@@ -141,22 +141,62 @@ impl Engine for Cri {
     }
 }
 
-#[test]
-fn containerd_with_the_reference_plugins() {
-    let Some(site) =
-        Site::up(&["containerd", "containerd-shim-runc-v2", "ctr", "runc", "cri", "cni/bridge"], "")
-    else {
-        return;
-    };
+/// Both of containerd's doors with the reference plugins, then with ours, `rounds` times each.
+fn containerd(rounds: usize) -> Option<(Site, Cri)> {
+    let programs = ["containerd", "containerd-shim-runc-v2", "ctr", "runc", "cri", "cni/bridge"];
+    let mut site = Site::up(&programs, "")?;
     cni::reference(&site);
     let mut ctr = Ctr { _containerd: Containerd::up(&site), running: Vec::new() };
     life::reference(&site, &mut ctr);
-    let mut cri = Cri { _containerd: ctr._containerd, more: json!({}), ids: Vec::new() };
+    cni::only_ours(&site);
+    life::life(&mut site, &mut ctr, rounds);
+    let mut cri = Cri { containerd: ctr._containerd, more: json!({}), ids: Vec::new() };
     for host in HOSTS {
         within(PATIENCE, "the network is ready", || match Containerd::ready(&site, host) {
             said if said.starts_with("True") => Ok(()),
             said => Err(said),
         });
     }
-    life::reference(&site, &mut cri);
+    life::life(&mut site, &mut cri, rounds);
+    Some((site, cri))
+}
+
+#[test]
+fn containerd_life() {
+    let Some((site, mut cri)) = containerd(5) else { return };
+    let before = HOSTS.map(|host| site.remains(host));
+    // A pod with ports and rates: its endpoint has the pod's name.
+    cri.more = json!({
+        "ports": [{"host": 8080, "container": 80}],
+        "dns": {"servers": ["10.96.0.10"], "searches": ["prod.svc.cluster.local"]},
+        "annotations": {"kubernetes.io/ingress-bandwidth": "10M", "kubernetes.io/egress-bandwidth": "20M"},
+    });
+    let pod = cri.start(&site, 1, "db");
+    assert_eq!(site.keys_with("/endpoint/"), ["/calico/v1/host/host1/workload/k8s/prod.db/endpoint/eth0"]);
+    site.open();
+    let page = site.answers(&pod);
+    site.asks(2, "172.30.0.1", 8080);
+    drop(page);
+    site.close();
+    cri.remove(&site, 1, "db");
+    site.nothing_held();
+    // A later plugin fails: containerd takes back what ours did.
+    let missing =
+        json!([cni::ours(1, json!({})), {"type": "tuning", "sysctl": {"net.ipv4.no_such_thing": "1"}}]);
+    cni::configure(&site, 1, &missing);
+    within(PATIENCE, "containerd reads the configuration", || {
+        match Cri::cri(&site, 1, &["run", "prod", "bad", "{}"]) {
+            Err(e) if e.contains("no_such_thing") => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    });
+    site.nothing_held();
+    cni::only_ours(&site);
+    site.as_before(&before, "after pods of all kinds");
+}
+
+#[test]
+#[ignore = "long: 100 starts and stops"]
+fn long_containerd() {
+    containerd(100);
 }

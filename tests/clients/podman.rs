@@ -1,8 +1,9 @@
 //! podman 4.3 on both hosts with CNI as its network back end.
 
 use crate::cni;
+use crate::hosts::within;
 use crate::life::{self, Engine};
-use crate::site::{HOSTS, Site, Workload};
+use crate::site::{HOSTS, PATIENCE, Site, Workload};
 
 const IMAGE: &str = "localhost/bb:1";
 
@@ -34,10 +35,13 @@ impl Podman {
     }
 
     pub(crate) fn podman(site: &Site, host: usize, words: &str) -> String {
+        Self::try_podman(site, host, words).unwrap_or_else(|e| panic!("{e}\n{}", site.evidence()))
+    }
+
+    fn try_podman(site: &Site, host: usize, words: &str) -> Result<String, String> {
         let words: Vec<&str> = words.split_whitespace().collect();
         let base = ["podman", "--storage-driver", "vfs", "--runtime", "runc"];
         site.try_run(host, &[&base, &words[..]].concat())
-            .unwrap_or_else(|e| panic!("{e}\n{}", site.evidence()))
     }
 
     pub(crate) fn workload(site: &Site, host: usize, name: &str) -> Workload {
@@ -59,10 +63,68 @@ impl Engine for Podman {
     }
 }
 
-#[test]
-fn podman_with_the_reference_plugins() {
-    let Some(site) = Site::up(&["podman", "conmon", "runc", "cni/bridge"], "") else { return };
+/// The whole life of containers in our network, `rounds` times.
+fn podman(rounds: usize) -> Option<(Site, Podman)> {
+    let mut site = Site::up(&["podman", "conmon", "runc", "cni/bridge"], "")?;
     cni::reference(&site);
     let mut podman = Podman::up(&site);
     life::reference(&site, &mut podman);
+    cni::only_ours(&site);
+    life::life(&mut site, &mut podman, rounds);
+    Some((site, podman))
+}
+
+#[test]
+fn podman_life() {
+    let Some((site, mut podman)) = podman(5) else { return };
+    let before = HOSTS.map(|host| site.remains(host));
+    // An address of one's choice, ports of the host, and a container that is stopped and started.
+    let run = |host: usize, words: &str| {
+        Podman::podman(&site, host, &format!("run -d --net {} {words} {IMAGE}", cni::NETWORK));
+    };
+    run(1, "--name chosen --ip 10.244.200.7");
+    let chosen = Podman::workload(&site, 1, "chosen");
+    assert_eq!(chosen.addr, "10.244.200.7");
+    let peer = podman.start(&site, 2, "peer");
+    site.reach(&chosen, &peer);
+    site.open();
+    // Not together: with an address of one's choice podman 4.3 tells its first plugin of no ports.
+    run(1, "--name ports -p 8080:80");
+    let page = site.answers(&Podman::workload(&site, 1, "ports"));
+    site.asks(2, "172.30.0.1", 8080);
+    drop(page);
+    podman.remove(&site, 1, "ports");
+    let endpoint = |part: &str| site.keys_with("/endpoint/").into_iter().filter(|k| k.contains(part)).count();
+    assert_eq!((endpoint("host1/"), endpoint("host2/")), (1, 1));
+    Podman::podman(&site, 1, "stop -t 0 chosen");
+    within(PATIENCE, "a stopped container holds nothing", || match (endpoint("host1/"), site.given()) {
+        (0, 1) => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+    Podman::podman(&site, 1, "start chosen");
+    let chosen = Podman::workload(&site, 1, "chosen");
+    assert_eq!(chosen.addr, "10.244.200.7");
+    site.reach(&chosen, &peer);
+    // Its rules of the firewall again, as after a restart of it: DEL and ADD while the container runs.
+    Podman::podman(&site, 1, "network reload chosen");
+    site.reach(&Podman::workload(&site, 1, "chosen"), &peer);
+    // The same address twice.
+    let words = format!("run -d --net {} --name again --ip 10.244.200.7 {IMAGE}", cni::NETWORK);
+    let refused = Podman::try_podman(&site, 2, &words).unwrap_err();
+    assert!(refused.contains("10.244.200.7"), "{refused}");
+    Podman::podman(&site, 2, "rm -f -t 0 again");
+    // One that ends by itself.
+    run(2, "--name short --entrypoint /bin/true");
+    podman.remove(&site, 1, "chosen");
+    podman.remove(&site, 2, "peer");
+    site.nothing_held();
+    podman.remove(&site, 2, "short");
+    site.close();
+    site.as_before(&before, "after containers of all kinds");
+}
+
+#[test]
+#[ignore = "long: 100 starts and stops"]
+fn long_podman() {
+    podman(100);
 }

@@ -16,9 +16,15 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) const HOSTS: [usize; 2] = [1, 2];
 /// Where every address of a container comes from.
 pub(crate) const POOL: &str = "10.244.0.0/16";
+/// The store, as hosts see it.
+pub(crate) const STORE: &str = "sqlite:/store/store.db";
+/// A policy that is there while a test lets everybody in.
+const OPEN: &str = "/calico/v1/policy/tier/default/policy/tests-open";
 /// A policy that is there while a test forbids something.
 const DENY: &str = "/calico/v1/policy/tier/default/policy/tests-deny";
 
+/// What handles of gateways begin with.
+const GATEWAYS: &str = "tortie-gateway.";
 /// Folders where engines and plugins keep things, private to a host.
 const PRIVATE: &[&str] = &[
     "/etc/cni",
@@ -233,6 +239,7 @@ impl Site {
 
     /// Each of the two answers the other: soon, or at once where it did before.
     pub(crate) fn reach(&self, a: &Workload, b: &Workload) {
+        assert_ne!(a.addr, b.addr, "each container has an address of its own");
         for (from, to) in [(a, b), (b, a)] {
             within(PATIENCE, &format!("host{} reaches {}", from.host, to.addr), || {
                 self.pings(from, &to.addr).map_err(|e| e + &self.evidence())
@@ -259,12 +266,48 @@ impl Site {
         self.reach(from, to);
     }
 
+    /// Lets everybody reach every container: by itself a network's profile lets in only who is in that network.
+    pub(crate) fn open(&self) {
+        let allow = json!([{"action": "allow"}]);
+        let policy =
+            json!({"order": 20, "selector": "all()", "inbound_rules": allow, "outbound_rules": allow});
+        self.hosts.put(OPEN, &policy.to_string());
+    }
+
+    /// Takes that back.
+    pub(crate) fn close(&self) {
+        self.hosts.rm(OPEN);
+    }
+
+    /// Somebody answers at port 80 of a container, until this is dropped.
+    pub(crate) fn answers(&self, workload: &Workload) -> Daemon {
+        let (there, here) = self.shared();
+        std::fs::create_dir_all(here.join("page")).unwrap();
+        std::fs::write(here.join("page/index.html"), "here").unwrap();
+        let pid = workload.pid.to_string();
+        let page = format!("{there}/page");
+        let server = ["nsenter", "-n", "-t", &pid, "busybox", "httpd", "-f", "-p", "80", "-h", &page];
+        self.daemon(workload.host, &server)
+    }
+
+    /// Waits until a host is answered at a port of an address.
+    pub(crate) fn asks(&self, host: usize, addr: &str, port: u16) {
+        let ask = format!("exec 3<>/dev/tcp/{addr}/{port}; printf 'GET / HTTP/1.0\\r\\n\\r\\n' >&3; cat <&3");
+        within(PATIENCE, &format!("host{host} asks {addr} at port {port}"), || {
+            let said = self.try_run(host, &["timeout", "3", "bash", "-c", &ask])?;
+            if said.ends_with("here") { Ok(()) } else { Err(said) }
+        });
+    }
+
     /// All keys of the store but those that agents write of themselves.
     pub(crate) fn keys(&self) -> BTreeMap<String, Value> {
         let output = self.hosts.store(&["export"]);
         let all: BTreeMap<String, String> = serde_json::from_str(&stdout(&output)).unwrap();
         let read = |(k, v): (String, String)| (k, serde_json::from_str(&v).unwrap_or(Value::String(v)));
-        all.into_iter().map(read).filter(|(k, _)| !k.contains("/tortie/v1/status/")).collect()
+        all.into_iter()
+            .map(read)
+            .filter(|(k, _)| !k.contains("/tortie/v1/status/") && !k.starts_with("/calico/felix/"))
+            .collect()
     }
 
     /// Keys with this in their name.
@@ -272,20 +315,25 @@ impl Site {
         self.keys().into_keys().filter(|k| k.contains(part)).collect()
     }
 
-    /// Addresses that blocks give out.
+    /// Addresses that blocks give out, but for those that networks on a host have for themselves, which stay.
     pub(crate) fn given(&self) -> usize {
         let keys = self.keys();
-        let blocks = keys.iter().filter(|(k, _)| k.contains("/ipam/v2/assignment/"));
-        let each =
-            blocks.map(|(_, b)| b["allocations"].as_array().unwrap().iter().filter(|a| !a.is_null()).count());
-        each.sum()
+        let mut given = 0;
+        for (_, block) in keys.iter().filter(|(k, _)| k.contains("/ipam/v2/assignment/")) {
+            for index in block["allocations"].as_array().unwrap().iter().filter_map(Value::as_u64) {
+                let handle = &block["attributes"][usize::try_from(index).unwrap()]["handle_id"];
+                given += usize::from(!handle.as_str().unwrap().starts_with(GATEWAYS));
+            }
+        }
+        given
     }
 
     /// Waits until no endpoint, no handle and no address is held, and asks `tortie ipam check` on each host.
     pub(crate) fn nothing_held(&self) {
         within(PATIENCE, "endpoints and addresses are gone", || {
             let endpoints = self.keys_with("/endpoint/");
-            let handles = self.keys_with("/ipam/v2/handle/");
+            let mut handles = self.keys_with("/ipam/v2/handle/");
+            handles.retain(|handle| !handle.contains(GATEWAYS));
             let given = self.given();
             if endpoints.is_empty() && handles.is_empty() && given == 0 {
                 return Ok(());
@@ -293,23 +341,24 @@ impl Site {
             Err(format!("{endpoints:?} {handles:?}, {given} addresses"))
         });
         for host in HOSTS {
-            self.hosts_tortie(host, &["ipam", "check"]);
+            if !stderr(&self.hosts.tortie(host, &["ipam", "--help"])).contains("unrecognized") {
+                self.hosts_tortie(host, &["ipam", "check"]);
+            }
         }
     }
 
     /// Runs `tortie` on a host, on its store; it has to succeed.
     pub(crate) fn hosts_tortie(&self, host: usize, words: &[&str]) -> String {
         let node = Hosts::node(host);
-        self.run(host, &[&[TORTIE, "--datastore", "sqlite:/store/store.db", "--node", &node], words].concat())
+        self.run(host, &[&[TORTIE, "--datastore", STORE, "--node", &node], words].concat())
     }
 
-    /// What containers and plugins could leave on a host: links, addresses, routes, rules, tables, namespaces, mounts and
-    /// files, one a line.
+    /// What containers and plugins could leave on a host: links, addresses, routes (but for the blackholes of blocks, which
+    /// stay), rules, tables, namespaces, mounts and files, one a line.
     pub(crate) fn remains(&self, host: usize) -> BTreeSet<String> {
         let line = "ip -br link | awk '{print \"link\", $1}'; \
              ip -4 -o address | awk '{print \"address\", $2, $4}'; \
-             ip route show table all | sed 's/ linkdown//; s/^/route /' | grep -v 'table local'; \
-             ip -6 route | grep -v 'dev lo\\|fe80::/64\\|ff00::' | sed 's/ pref .*//; s/^/route /' || true; \
+             ip route show table all | sed 's/ linkdown//; s/^/route /' | grep -v 'table local\\|fe80::\\|ff00::\\|blackhole'; \
              ip rule | sed 's/^/rule /'; ip neigh show proxy | sed 's/^/proxy /'; \
              nft list ruleset | grep -E '^table|chain' | sed 's/^/nft /'; \
              find /run/netns /var/run/docker/netns 2>/dev/null | sed 's/^/netns /' || true; \
