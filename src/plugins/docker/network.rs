@@ -250,7 +250,8 @@ impl Shared {
         blocking(move || {
             let unmapped = plumb::unmap_ports(&table);
             // Eleven characters of an id may be another one's, too.
-            if plumb::alias_of(&host)?.is_some_and(|found| found == alias) {
+            // One without a mark is a pair whose making broke.
+            if plumb::alias_of(&host)?.is_some_and(|found| found == alias || found.is_empty()) {
                 plumb::remove_link(&host)?;
             }
             Ok(unmapped?)

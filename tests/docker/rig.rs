@@ -1,0 +1,216 @@
+//! `tortie docker` as a process of its own, spoken to byte for byte as dockerd 20.10 does.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+pub(crate) const IPAM: &str = "tortie-ipam";
+pub(crate) const NETWORK: &str = "tortie";
+
+pub(crate) struct Rig {
+    dir: tempfile::TempDir,
+    url: String,
+    child: Child,
+}
+
+fn tortie(url: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tortie"));
+    command.args(["--datastore", url, "--node", "h1"]).stdin(Stdio::null());
+    command
+}
+
+impl Rig {
+    /// On a store of its own, with a pool of each family and a disabled one.
+    pub(crate) fn sqlite() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}", dir.path().join("store.db").display());
+        Self::on(dir, url)
+    }
+
+    pub(crate) fn on(dir: tempfile::TempDir, url: String) -> Self {
+        let pools = json!({
+            "/calico/v1/Ready": "true",
+            "/calico/v1/ipam/v4/pool/10.65.0.0-16": r#"{"cidr":"10.65.0.0/16"}"#,
+            "/calico/v1/ipam/v6/pool/fd00:65::-64": r#"{"cidr":"fd00:65::/64"}"#,
+            "/calico/v1/ipam/v4/pool/10.66.0.0-16": r#"{"cidr":"10.66.0.0/16","disabled":true}"#,
+        });
+        let file = dir.path().join("pools.json");
+        std::fs::write(&file, pools.to_string()).unwrap();
+        let done = tortie(&url).args(["store", "import"]).arg(&file).output().unwrap();
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        let child = Self::spawn(dir.path(), &url);
+        let rig = Self { dir, url, child };
+        rig.wait();
+        rig
+    }
+
+    fn spawn(dir: &Path, url: &str) -> Child {
+        tortie(url)
+            .args(["docker", "--compat", "--agent-absent", "continue", "--dir"])
+            .arg(dir)
+            .arg("--api")
+            .arg(dir.join("no-dockerd.sock"))
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap()
+    }
+
+    fn socket(&self, driver: &str) -> PathBuf {
+        self.dir.path().join(format!("{driver}.sock"))
+    }
+
+    fn wait(&self) {
+        let begin = Instant::now();
+        while UnixStream::connect(self.socket("calico-ipam")).is_err() {
+            assert!(begin.elapsed() < Duration::from_secs(20), "the sockets do not come");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// kill -9, and a new process.
+    pub(crate) fn crash(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        self.child = Self::spawn(self.dir.path(), &self.url);
+        self.wait();
+    }
+
+    /// What a dockerd that starts sends first.
+    pub(crate) fn activate(&self) -> Value {
+        self.call(IPAM, "Plugin.Activate", "")
+    }
+
+    /// The status and the body of the answer to these octets.
+    pub(crate) fn raw(&self, driver: &str, method: &str, body: &[u8]) -> (u16, String) {
+        let mut stream = UnixStream::connect(self.socket(driver)).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        // dockerd's own: the Host is empty, and there is no Content-Type.
+        let head = format!(
+            "POST /{method} HTTP/1.1\r\nHost: \r\nUser-Agent: Go-http-client/1.1\r\nContent-Length: {}\r\n\
+             Accept: application/vnd.docker.plugins.v1.2+json\r\n\r\n",
+            body.len()
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        stream.write_all(body).unwrap();
+        let mut text = Vec::new();
+        let mut part = [0; 4_096];
+        loop {
+            let whole = String::from_utf8_lossy(&text).into_owned();
+            if let Some((head, rest)) = whole.split_once("\r\n\r\n") {
+                let length = head
+                    .lines()
+                    .find_map(|line| line.to_ascii_lowercase().strip_prefix("content-length: ")?.parse().ok())
+                    .unwrap_or(0);
+                if rest.len() >= length {
+                    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+                    return (status, rest.to_owned());
+                }
+            }
+            let n = stream.read(&mut part).unwrap();
+            assert!(n > 0, "closed after {whole:?}");
+            text.extend_from_slice(&part[..n]);
+        }
+    }
+
+    /// An answer that is yes.
+    pub(crate) fn call(&self, driver: &str, method: &str, body: &str) -> Value {
+        let (status, text) = self.raw(driver, method, body.as_bytes());
+        assert_eq!(status, 200, "{method} {body}: {text}");
+        serde_json::from_str(&text).unwrap()
+    }
+
+    /// The text of an answer that is no, in both of dockerd's forms.
+    pub(crate) fn refused(&self, driver: &str, method: &str, body: &str) -> String {
+        refusal(&self.raw(driver, method, body.as_bytes()))
+    }
+
+    pub(crate) fn try_pool(&self, space: &str, pool: &str, sub: &str, v6: bool) -> (u16, String) {
+        let body = json!({ "AddressSpace": space, "Pool": pool, "SubPool": sub, "Options": {}, "V6": v6 });
+        self.raw(IPAM, "IpamDriver.RequestPool", body.to_string().as_bytes())
+    }
+
+    /// The id of a pool.
+    pub(crate) fn pool(&self, space: &str, pool: &str) -> String {
+        let (status, text) = self.try_pool(space, pool, "", false);
+        assert_eq!(status, 200, "{text}");
+        let answer: Value = serde_json::from_str(&text).unwrap();
+        answer["PoolID"].as_str().unwrap().to_owned()
+    }
+
+    pub(crate) fn release_pool(&self, id: &str) {
+        let answer = self.call(IPAM, "IpamDriver.ReleasePool", &json!({ "PoolID": id }).to_string());
+        assert_eq!(answer, json!({}));
+    }
+
+    pub(crate) fn try_address(&self, pool: &str, addr: &str, gateway: bool) -> Result<String, String> {
+        let options =
+            if gateway { json!({ "RequestAddressType": "com.docker.network.gateway" }) } else { Value::Null };
+        let body = json!({ "PoolID": pool, "Address": addr, "Options": options });
+        let answer = self.raw(IPAM, "IpamDriver.RequestAddress", body.to_string().as_bytes());
+        if answer.0 != 200 {
+            return Err(refusal(&answer));
+        }
+        let answer: Value = serde_json::from_str(&answer.1).unwrap();
+        Ok(answer["Address"].as_str().unwrap().to_owned())
+    }
+
+    /// An address with its length.
+    pub(crate) fn address(&self, pool: &str, addr: &str) -> String {
+        self.try_address(pool, addr, false).unwrap()
+    }
+
+    pub(crate) fn gateway(&self, pool: &str, addr: &str) -> String {
+        self.try_address(pool, addr, true).unwrap()
+    }
+
+    pub(crate) fn release(&self, pool: &str, addr: &str) {
+        let addr = addr.split('/').next().unwrap();
+        let body = json!({ "PoolID": pool, "Address": addr }).to_string();
+        assert_eq!(self.call(IPAM, "IpamDriver.ReleaseAddress", &body), json!({}));
+    }
+
+    /// Keys of the store below a prefix.
+    pub(crate) fn keys(&self, prefix: &str) -> Vec<String> {
+        let done = tortie(&self.url).args(["store", "ls", prefix]).output().unwrap();
+        String::from_utf8(done.stdout).unwrap().lines().map(str::to_owned).collect()
+    }
+
+    /// Addresses that IPAM holds: its handles, of all spaces.
+    pub(crate) fn held(&self) -> Vec<String> {
+        let mut all = self.keys("/calico/ipam/v2/handle/");
+        all.extend(
+            self.keys("/calico/tortie/v1/host/h1/docker/").into_iter().filter(|k| k.contains("/handle/")),
+        );
+        let mut all: Vec<String> =
+            all.iter().map(|key| key.rsplit_once("libnetwork.").unwrap().1.to_owned()).collect();
+        all.sort();
+        all
+    }
+
+    /// What the drivers remember, but for how often a dockerd came.
+    pub(crate) fn remembered(&self) -> Vec<String> {
+        let all = self.keys("/calico/tortie/v1/host/h1/docker/").into_iter();
+        all.filter(|key| !key.ends_with("/epoch")).collect()
+    }
+}
+
+/// The text of a refusal; dockerd reads `Error` of IPAM drivers with status 200, `Err` of all others.
+pub(crate) fn refusal((status, text): &(u16, String)) -> String {
+    assert_eq!(*status, 500, "{text}");
+    let answer: Value = serde_json::from_str(text).unwrap();
+    assert_eq!(answer["Err"], answer["Error"], "{text}");
+    let says = answer["Err"].as_str().unwrap();
+    assert!(!says.is_empty() && says.len() < 1_000, "{says}");
+    says.to_owned()
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
