@@ -15,6 +15,7 @@
 mod agent;
 mod bgp;
 mod client;
+mod cni;
 #[doc(hidden)]
 pub mod demo;
 mod diff;
@@ -180,6 +181,9 @@ enum Command {
     /// The label selector language
     #[command(subcommand)]
     Selector(selector::SelectorCommand),
+    /// The CNI plugins: install them, and see whether they could work
+    #[command(subcommand)]
+    Cni(cni::CniCommand),
     /// A network of hosts with a real router on this machine, shown working
     Demo(demo::DemoCommand),
     /// Serve the Docker drivers without the agent's own flag --docker
@@ -318,6 +322,7 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
         Command::Node(command) => repeat(&context, || node::run(&context, command)),
         Command::Store(command) => runtime()?.block_on(store::run(&context, command)),
         Command::Selector(command) => selector::run(&context, command),
+        Command::Cni(command) => cni::run(&context, command),
         Command::Demo(command) => demo::run(&context, command),
         Command::Docker(command) => docker::run(&context, command),
         Command::Lab(command) => lab::run(&context, command),

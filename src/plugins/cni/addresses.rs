@@ -12,7 +12,7 @@ use super::error::{CniError, code};
 use super::names::Identity;
 use super::result::Ip;
 use super::wishes::{Wish, wishes};
-use crate::ipam::{Assignment, Ipam, IpamError, Request, Want};
+use crate::ipam::{Assignment, Ipam, IpamError, Range, Request, Want};
 use crate::store::StoreError;
 
 /// How often an address that a network has for itself is passed over.
@@ -153,7 +153,7 @@ impl Holder<'_> {
         let mut ips = Vec::new();
         for (wish, mut given) in given {
             let mut unusable = Vec::new();
-            let mut frame = self.frame_of(&wish, &given, calico);
+            let mut frame = self.frame_of(&wish, &given, calico).await?;
             while frame.own().contains(&given.addr) {
                 if matches!(wish.want, Want::Exact(_)) || unusable.len() >= TRIES {
                     let msg =
@@ -166,7 +166,7 @@ impl Holder<'_> {
                 given = again.into_iter().next().ok_or_else(|| {
                     CniError::new(code::STORE, "IPAM gave fewer addresses than were asked for")
                 })?;
-                frame = self.frame_of(&wish, &given, calico);
+                frame = self.frame_of(&wish, &given, calico).await?;
             }
             if !unusable.is_empty() {
                 self.ipam.release(&unusable, Some(&self.identity.handle)).await?;
@@ -179,26 +179,70 @@ impl Holder<'_> {
     }
 
     /// The network that an address is in, for those who need one.
-    fn frame_of(&self, wish: &Wish, given: &Assignment, calico: bool) -> Framed {
+    async fn frame_of(&self, wish: &Wish, given: &Assignment, calico: bool) -> Result<Framed, CniError> {
         let settings = &self.config.ipam.frame;
         let v4 = given.addr.is_ipv4();
         let said = settings.gateways.iter().find(|gateway| gateway.is_ipv4() == v4).copied();
         if let Some(range) = wish.ranges.iter().find(|range| range.range.subnet.contains(given.addr)) {
-            return Framed::new(range.range.subnet, range.gateway.or(said));
+            return Ok(Framed::new(range.range.subnet, range.gateway.or(said)));
         }
         let len = if v4 { settings.len4 } else { settings.len6 };
         let len = len.and_then(|len| Cidr::new(given.addr, len).ok());
         let subnet = self.config.ipam.subnet.filter(|subnet| subnet.contains(given.addr));
         match len.or(subnet) {
-            Some(net) => Framed::new(net, said),
-            None if calico => Framed { net: Cidr::host(given.addr), gateway: said },
-            None => Framed::new(given.block, said),
+            Some(net) => Ok(Framed::new(net, said)),
+            None if calico => Ok(Framed { net: Cidr::host(given.addr), gateway: said }),
+            None if said.is_some() => Ok(Framed::new(given.block, said)),
+            None => self.frame_of_block(given).await,
         }
+    }
+
+    /// A block with its gateway: the one that this network has there already, else the first address, else any: a container
+    /// without a bridge may have the first one.
+    async fn frame_of_block(&self, given: &Assignment) -> Result<Framed, CniError> {
+        let block = given.block;
+        let frame = Framed::new(block, None);
+        let Some(first) = frame.gateway else { return Ok(frame) };
+        let handle = self.gateway_handle();
+        let ends = [block.addr(), block.last()];
+        let held = self.ipam.held_by(&handle).await?;
+        if let Some(gateway) = held.into_iter().find(|ip| block.contains(*ip) && !ends.contains(ip)) {
+            return Ok(Framed { gateway: Some(gateway), ..frame });
+        }
+        if given.addr == first {
+            // The caller gets another one, and this one becomes the gateway.
+            return Ok(frame);
+        }
+        let any = Range { subnet: block, first: None, last: None, except: ends.to_vec() };
+        for want in [Want::Exact(first), Want::OneOf(vec![any])] {
+            match self.ipam.assign(&self.gateway_request(want)).await {
+                Ok(given) => {
+                    let gateway = given.first().map_or(first, |given| given.addr);
+                    return Ok(Framed { gateway: Some(gateway), ..frame });
+                }
+                // Passed over a moment ago, and released before it becomes the gateway.
+                Err(IpamError::Taken { holder: Some(holder), .. }) if holder == self.identity.handle => break,
+                Err(IpamError::Taken { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(frame)
+    }
+
+    /// What the networks of bridges have for themselves on this host.
+    fn gateway_handle(&self) -> String {
+        format!("tortie-gateway.{}.{}", self.config.name, self.node)
+    }
+
+    fn gateway_request(&self, want: Want) -> Request {
+        let mut request = self.request(vec![want], &self.gateway_handle());
+        request.attributes.insert("type".into(), json!("gateway"));
+        request
     }
 
     /// Keeps the addresses that the network has for itself from being given to anybody else on this host.
     async fn reserve(&self, frame: &Framed) -> Result<(), CniError> {
-        let handle = format!("tortie-gateway.{}.{}", self.config.name, self.node);
+        let handle = self.gateway_handle();
         for addr in frame.own() {
             match self.ipam.lookup(addr).await? {
                 Some(held) if held.handle.as_deref() == Some(&handle) => continue,
@@ -217,9 +261,7 @@ impl Holder<'_> {
                 Some(_) => continue,
                 None => {}
             }
-            let mut request = self.request(vec![Want::Exact(addr)], &handle);
-            request.attributes.insert("type".into(), json!("gateway"));
-            match self.ipam.assign(&request).await {
+            match self.ipam.assign(&self.gateway_request(Want::Exact(addr))).await {
                 // A gateway outside of the pools is nobody's; a second call of this host was faster.
                 Ok(_)
                 | Err(IpamError::OutsidePools { .. } | IpamError::Taken { .. } | IpamError::Disabled(_)) => {}

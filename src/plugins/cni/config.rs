@@ -125,6 +125,8 @@ pub enum Strictness {
     /// A note for the log, unless it says which network and store it is. For `DEL`: an `ADD` that failed because of a field is
     /// followed by a `DEL` with the same field, which has to succeed.
     Lenient,
+    /// Fields and areas that we do not know are the main plugin's, which calls us for addresses with its own configuration.
+    Ipam,
 }
 
 impl Strictness {
@@ -169,20 +171,41 @@ impl Config {
         let mut notes = Vec::new();
         let mut found = Vec::new();
         let name = name(&object)?;
-        let datastore = datastore::parse(&object)?;
+        let ipam_object = object.object("ipam")?;
+        // Below another main plugin our fields may stand beside its own, or where they do not disturb it.
+        let ours =
+            |ipam: &&Object<'_>| matches!(ipam.text("type"), Ok(None | Some("tortie-ipam" | "calico-ipam")));
+        let inner = ipam_object.as_ref().filter(ours);
+        let datastore = match inner.map(datastore::parse).transpose()?.flatten() {
+            Some(datastore) => Some(datastore),
+            None => datastore::parse(&object)?,
+        };
         let kind = object.text("type")?.unwrap_or_default().to_owned();
         let fields = fields(&object, &kind, more, &mut notes);
-        let (more, ()) = (more_of(&object, more), strictness.soft(&mut notes, fields)?);
-        let runtime = object.get("runtimeConfig").map(|value| RuntimeConfig::parse(value, &mut found));
+        if strictness != Strictness::Ipam {
+            strictness.soft(&mut notes, fields)?;
+        }
+        let more = more_of(&object, more);
+        let all = strictness != Strictness::Ipam;
+        let runtime = object.get("runtimeConfig").map(|value| RuntimeConfig::parse(value, all, &mut found));
         let runtime = strictness.soft(&mut notes, runtime.transpose())?.unwrap_or_default();
         let args = object.get("args").map(|value| Args::parse(value, &mut found)).unwrap_or_default();
-        let ipam = object.object("ipam")?.map(|ipam| IpamSettings::parse(&ipam, &mut found));
+        let ipam = ipam_object.as_ref().map(|ipam| IpamSettings::parse(ipam, &mut found));
         let ipam = strictness.soft(&mut notes, ipam.transpose())?.unwrap_or_default();
-        let policy = object.object("policy")?;
-        let policy_type = policy.as_ref().map(|policy| policy.text("type")).transpose()?.flatten();
+        let policy = object.object("policy").and_then(|policy| {
+            policy.map_or(Ok(None), |policy| policy.text("type").map(|text| text.map(str::to_owned)))
+        });
+        let policy_type = strictness.soft(&mut notes, policy)?;
         let dns = object.object("dns").and_then(|dns| dns.map(|dns| Dns::parse(&dns)).transpose());
-        let mtu = strictness.soft(&mut notes, object.number("mtu", 65_535))?;
-        let node = [object.text("node")?, object.text("nodename")?, object.text("hostname")?];
+        let mtu = if all { strictness.soft(&mut notes, object.number("mtu", 65_535))? } else { None };
+        let mut node = Vec::new();
+        for object in inner.into_iter().chain([&object]) {
+            node.extend([object.text("node")?, object.text("nodename")?, object.text("hostname")?]);
+        }
+        let log = match inner.map(LogSettings::parse).transpose()?.flatten() {
+            Some(log) => log,
+            None => LogSettings::parse(&object)?.unwrap_or_default(),
+        };
         let prev = object.get("prevResult").map(|value| CniResult::parse("prevResult", value, version));
         notes.append(&mut found);
         Ok(Self {
@@ -197,14 +220,14 @@ impl Config {
                 .unwrap_or_default(),
             mtu: mtu.and_then(|mtu| u32::try_from(mtu).ok()).filter(|mtu| *mtu > 0),
             interface_prefix: object.text("interface_prefix")?.unwrap_or("cali").to_owned(),
-            namespace_profiles: policy_type == Some("k8s"),
+            namespace_profiles: policy_type.as_deref() == Some("k8s"),
             ipam,
             dns: strictness.soft(&mut notes, dns)?.unwrap_or_default(),
             runtime,
             args,
             prev_result: strictness.soft(&mut notes, prev.transpose())?,
             valid_attachments: attachments(&object)?,
-            log: LogSettings::parse(&object)?,
+            log,
             notes,
             more,
         })
@@ -287,3 +310,7 @@ pub(super) fn pools(ipam: &Object<'_>, name: &str, v4: bool) -> Result<Vec<Cidr>
     };
     ipam.list(name)?.into_iter().map(read).collect()
 }
+
+#[cfg(test)]
+#[path = "config_tests.rs"]
+mod tests;

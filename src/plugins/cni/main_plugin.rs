@@ -4,7 +4,7 @@
 //! from our IPAM in this process, from another IPAM plugin, or from the earlier plugin.
 
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use tortie_config::Cidr;
@@ -91,6 +91,7 @@ async fn add(call: &Call) -> Answer {
         let msg = format!("CNI_NETNS is \"{}\", which does not exist", netns.display());
         return Err(CniError::new(code::ENVIRONMENT, msg));
     }
+    free_name(&link, &netns, &ifname(call)?)?;
     let given = given(call);
     if given.is_empty() {
         let (store, result) = match call.delegate()? {
@@ -175,6 +176,23 @@ fn link(call: &Call) -> Result<Link, CniError> {
                 format!("`prevResult` has several interfaces of this host, {}: which one?", names.join(", "));
             Err(CniError::new(code::CONFIG, msg))
         }
+    }
+}
+
+/// A second `ADD` of an interface is an error, before the addresses of the first one are looked at.
+fn free_name(link: &Link, netns: &Path, ifname: &InterfaceName) -> Result<(), CniError> {
+    if *link != Link::Veth {
+        return Ok(());
+    }
+    let of = |error: plumb::PlumbError| CniError::from(attach::AttachError::Plumb(error));
+    let namespace = plumb::Namespace::open(netns).map_err(of)?;
+    match plumb::look_inside(&namespace, ifname).map_err(of)? {
+        Some(_) => {
+            let msg =
+                format!("interface {ifname} exists already in the container: DEL comes before another ADD");
+            Err(CniError::new(code::KERNEL, msg))
+        }
+        None => Ok(()),
     }
 }
 
@@ -277,7 +295,8 @@ async fn del(call: &Call) -> Answer {
             same.container_id == call.env.container_id && same.ifname == call.env.ifname
         });
     }
-    let removed = remove(call, &*store, &identity, found.as_ref(), call.env.netns.clone()).await;
+    let instance = call.env.container_id.clone();
+    let removed = remove(call, &*store, &identity, found.as_ref(), instance).await;
     let released = match call.config.ipam.foreign {
         Some(_) => Ok(()),
         None => {
@@ -290,37 +309,27 @@ async fn del(call: &Call) -> Answer {
     removed.and(released).and(foreign).map(|()| SILENT)
 }
 
-/// Removes an endpoint with its interface. Addresses are released after it: nobody gets one that still leads here.
+/// Removes an endpoint with its interface, if it is this container's. Addresses are released after it: nobody gets one that
+/// still leads here.
 async fn remove(
     call: &Call,
     store: &dyn Store,
     identity: &Identity,
     found: Option<&Found>,
-    netns: Option<PathBuf>,
+    container_id: String,
 ) -> Result<(), CniError> {
-    let key = found.map_or(&identity.key, |found| &found.key).clone();
     let host_ifname = found.map_or(&identity.host_ifname, |found| &found.endpoint.name).clone();
-    let attachment = found.map(|found| &found.attachment);
-    let container_id = &call.env.container_id;
+    let ifname = found.map_or(&call.env.ifname, |found| &found.attachment.ifname);
     let leaving = Leaving {
-        key,
-        instance: Some(attachment.map_or(container_id, |a| &a.container_id).clone())
-            .filter(|id| !id.is_empty()),
+        key: found.map_or(&identity.key, |found| &found.key).clone(),
         own_link: own_link(&host_ifname),
         host_ifname,
-        netns,
-        ifname: match attachment {
-            Some(attachment) => attachment.ifname.parse().map_err(|_| {
-                CniError::new(code::STORE, format!("endpoint {} is no interface name", attachment.ifname))
-            })?,
-            None => ifname(call)?,
-        },
-        ports_table: match attachment {
-            Some(attachment) if container_id.is_empty() => {
-                ports_table(&attachment.container_id, &attachment.ifname)
-            }
-            _ => ports_table(container_id, &call.env.ifname),
-        },
+        netns: call.env.netns.clone(),
+        ifname: ifname
+            .parse()
+            .map_err(|_| CniError::new(code::STORE, format!("endpoint {ifname} is no interface name")))?,
+        ports_table: ports_table(&container_id, ifname),
+        instance: Some(container_id),
     };
     Ok(attach::detach(store, &call.agent(), &leaving).await?)
 }
@@ -402,7 +411,8 @@ async fn gc(call: &Call) -> Answer {
             continue;
         };
         tracing::info!(target: "tortie", endpoint = ?found.key, "not listed: removed");
-        let mut done = remove(call, &*store, &identity, Some(&found), None).await;
+        let instance = found.attachment.container_id.clone();
+        let mut done = remove(call, &*store, &identity, Some(&found), instance).await;
         if call.config.ipam.foreign.is_none() {
             let holder = Holder { ipam: &ipam, config: &call.config, node: &call.node, identity: &identity };
             done = done.and(holder.release(&found.addrs()).await);

@@ -13,10 +13,13 @@ mod addresses;
 mod args;
 mod call;
 mod config;
+#[cfg(test)]
+mod conventions;
 mod datastore;
 mod delegate;
 mod env;
 mod error;
+mod install;
 mod ipam_plugin;
 mod json;
 mod log;
@@ -40,6 +43,7 @@ pub use config::{Attachment, Config, Strictness};
 pub use datastore::{Datastore, options as store_options};
 pub use env::{Command, Env, is_identifier};
 pub use error::{CniError, code};
+pub use install::{Done, InstallError, Installation, Network};
 pub use names::{Identity, NETWORK_LABEL, handle};
 pub use result::{CniResult, Dns, Interface, Ip, Route};
 pub use runtime::{IpRange, RuntimeConfig};
@@ -117,7 +121,11 @@ fn answer(plugin: Plugin, env: Env) -> Result<Option<Value>, Failure> {
     let gc = env.command == Command::Gc;
     let input = input(if gc { GC_INPUT_MAX } else { INPUT_MAX }).map_err(unknown)?;
     let del = env.command == Command::Del;
-    let strictness = if del { Strictness::Lenient } else { Strictness::Refuse };
+    let strictness = match plugin {
+        _ if del => Strictness::Lenient,
+        Plugin::Main => Strictness::Refuse,
+        Plugin::Ipam { .. } => Strictness::Ipam,
+    };
     let mut config = Config::parse(&input, strictness, &[])?;
     let version = config.version;
     let with_version = |error| (version, error);

@@ -45,34 +45,19 @@ pub struct IpRange {
 const AREAS: [&str; 6] = ["portMappings", "ipRanges", "bandwidth", "dns", "ips", "mac"];
 
 impl RuntimeConfig {
-    /// Reads `runtimeConfig`. `notes` gets what was passed over.
+    /// Reads `runtimeConfig`; without `all` only what concerns addresses, the rest is a main plugin's. `notes` gets what was
+    /// passed over.
     ///
     /// # Errors
     /// Code 7 for what is malformed, code 2 for an area that we do not know.
-    pub fn parse(value: &Value, notes: &mut Vec<String>) -> Result<Self, CniError> {
+    pub fn parse(value: &Value, all: bool, notes: &mut Vec<String>) -> Result<Self, CniError> {
         let object = Object::of("runtimeConfig", value)?.any_case();
-        for (area, value) in object.others(&AREAS).filter(|(_, value)| !value.is_null()) {
-            // What one runtime has for itself (io.kubernetes.cri.pod-annotations) is information.
-            if area.contains('.') {
-                notes.push(format!("runtimeConfig.{area} is not used"));
-                continue;
-            }
-            let msg = format!(
-                "`runtimeConfig.{area}` is {}, and we cannot act on it: take `{area}` out of the configuration's capabilities",
-                shown(value)
-            );
-            return Err(CniError::new(code::FIELD, msg));
+        if all {
+            known_areas(&object, notes)?;
         }
         let mut this = Self::default();
-        for (at, value) in object.list("portMappings")? {
-            this.ports.extend(port(&at, value, notes)?);
-        }
         for (at, value) in object.list("ipRanges")? {
             this.ranges.push(range_set(&at, value)?);
-        }
-        if let Some(object) = object.object("bandwidth")? {
-            this.bandwidth =
-                Bandwidth { ingress: rate(&object, "ingress")?, egress: rate(&object, "egress")? };
         }
         if let Some(object) = object.object("dns")? {
             let (nameservers, search) = (object.texts("servers")?, object.texts("searches")?);
@@ -82,12 +67,39 @@ impl RuntimeConfig {
         for (at, value) in object.list("ips")? {
             this.ips.push(asked(&at, value)?);
         }
+        if !all {
+            return Ok(this);
+        }
+        for (at, value) in object.list("portMappings")? {
+            this.ports.extend(port(&at, value, notes)?);
+        }
+        if let Some(object) = object.object("bandwidth")? {
+            this.bandwidth =
+                Bandwidth { ingress: rate(&object, "ingress")?, egress: rate(&object, "egress")? };
+        }
         this.mac = object.parsed("mac", "write a MAC address, such as c2:11:22:33:44:55")?;
         if let Some(mac) = this.mac {
             unicast(&object.at("mac"), mac)?;
         }
         Ok(this)
     }
+}
+
+/// What we cannot act on is an error.
+fn known_areas(object: &Object<'_>, notes: &mut Vec<String>) -> Result<(), CniError> {
+    for (area, value) in object.others(&AREAS).filter(|(_, value)| !value.is_null()) {
+        // What one runtime has for itself (io.kubernetes.cri.pod-annotations) is information.
+        if area.contains('.') {
+            notes.push(format!("runtimeConfig.{area} is not used"));
+            continue;
+        }
+        let msg = format!(
+            "`runtimeConfig.{area}` is {}, and we cannot act on it: take `{area}` out of the configuration's capabilities",
+            shown(value)
+        );
+        return Err(CniError::new(code::FIELD, msg));
+    }
+    Ok(())
 }
 
 /// A MAC address that an interface can have.

@@ -60,7 +60,7 @@ impl Default for IpamSettings {
     }
 }
 
-const FIELDS: [&str; 11] = [
+const FIELDS: [&str; 24] = [
     "type",
     "subnet",
     "ranges",
@@ -72,6 +72,20 @@ const FIELDS: [&str; 11] = [
     "prefix_length6",
     "gateway",
     "routes",
+    // Of the whole configuration, when another main plugin calls us.
+    "datastore",
+    "datastore_type",
+    "etcd_authority",
+    "etcd_endpoints",
+    "etcd_scheme",
+    "etcd_key_file",
+    "etcd_cert_file",
+    "etcd_ca_cert_file",
+    "etcd_user",
+    "etcd_password_file",
+    "node",
+    "log",
+    "log_level",
 ];
 
 impl IpamSettings {
@@ -175,10 +189,20 @@ pub enum LogTarget {
     Nowhere,
 }
 
+impl Default for LogSettings {
+    fn default() -> Self {
+        Self { target: LogTarget::Syslog, level: tracing::Level::INFO }
+    }
+}
+
 impl LogSettings {
-    /// `log` (`syslog`, `stderr`, `none` or a path), else Calico's `log_file_path`; `log_level`.
-    pub(super) fn parse(object: &Object<'_>) -> Result<Self, CniError> {
-        let target = match object.text("log")?.or(object.text("log_file_path")?) {
+    /// `log` (`syslog`, `stderr`, `none` or a path), else Calico's `log_file_path`; `log_level`. `None`: nothing is said.
+    pub(super) fn parse(object: &Object<'_>) -> Result<Option<Self>, CniError> {
+        let said = object.text("log")?.or(object.text("log_file_path")?);
+        if said.is_none() && object.text("log_level")?.is_none() {
+            return Ok(None);
+        }
+        let target = match said {
             None | Some("syslog") => LogTarget::Syslog,
             Some("stderr") => LogTarget::Stderr,
             Some("none") => LogTarget::Nowhere,
@@ -198,6 +222,6 @@ impl LogSettings {
                 return Err(CniError::value("log_level", &other.into(), expected));
             }
         };
-        Ok(Self { target, level })
+        Ok(Some(Self { target, level }))
     }
 }

@@ -1,0 +1,240 @@
+//! `tortie cni`: the CNI plugins in a runtime's folders, and whether they could work.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use clap::{Args, Subcommand};
+use serde_json::{Map, Value, json};
+
+use super::failure::{Exit, Failure};
+use super::{Context, output};
+use crate::plugins::cni::{self, Done, InstallError, Installation, Network, Version};
+
+/// What to do with the CNI plugins.
+#[derive(Debug, Subcommand)]
+pub(super) enum CniCommand {
+    /// Put the plugins and a configuration list where runtimes look; again without harm
+    Install(InstallArgs),
+    /// Print the configuration list that `install` writes
+    Conflist(NetworkArgs),
+    /// Whether a container could be added now; exit 1 when not
+    Status(NetworkArgs),
+    /// Answer one call as the plugin tortie-cni: CNI_COMMAND and the configuration on stdin
+    Plugin,
+}
+
+/// Where, and how.
+#[derive(Debug, Args)]
+pub(super) struct InstallArgs {
+    /// Folder of plugins
+    #[arg(long, value_name = "DIR", default_value = "/opt/cni/bin")]
+    bin_dir: PathBuf,
+    /// Folder of configuration lists
+    #[arg(long, value_name = "DIR", default_value = "/etc/cni/net.d")]
+    conf_dir: PathBuf,
+    /// Name of the list; runtimes take the first one in order of names
+    #[arg(long, value_name = "NAME", default_value = "10-tortie.conflist")]
+    file: String,
+    /// Install the plugins only
+    #[arg(long)]
+    no_conf: bool,
+    /// Link to this executable instead of copying it
+    #[arg(long)]
+    link: bool,
+    /// Under the names calico and calico-ipam, too
+    #[arg(long)]
+    calico_names: bool,
+    /// Replace a list that somebody else wrote
+    #[arg(long)]
+    force: bool,
+    /// Remove what was installed
+    #[arg(long)]
+    uninstall: bool,
+    #[command(flatten)]
+    network: NetworkArgs,
+}
+
+/// What the list says.
+#[derive(Debug, Clone, Args)]
+pub(super) struct NetworkArgs {
+    /// Name of the network: the profile of its endpoints, and part of the handles of their addresses
+    #[arg(long, value_name = "NAME", default_value = "tortie")]
+    name: String,
+    /// Version of the list
+    #[arg(long, value_name = "VERSION", default_value = "1.0.0", value_parser = version)]
+    cni_version: Version,
+    /// Addresses of these families
+    #[arg(long, value_enum, value_name = "WHICH", default_value = "ipv4")]
+    addresses: Families,
+    /// MTU of the containers' interfaces, in octets [default: the kernel's]
+    #[arg(long, value_name = "OCTETS")]
+    mtu: Option<u32>,
+    /// What to do while no agent answers: wait, error (after 10 s) or continue [default: error]
+    #[arg(long, value_name = "WORD", value_parser = ["wait", "error", "continue"])]
+    agent_absent: Option<String>,
+    /// Where the plugins log: syslog, stderr, none or a file [default: syslog]
+    #[arg(long, value_name = "WHERE")]
+    log: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Families {
+    /// IPv4
+    Ipv4,
+    /// IPv6
+    Ipv6,
+    /// One of each
+    Both,
+}
+
+fn version(text: &str) -> Result<Version, String> {
+    let known = || Version::ALL.map(Version::as_str).join(", ");
+    Version::ALL.into_iter().find(|v| v.as_str() == text).ok_or_else(|| format!("write one of {}", known()))
+}
+
+pub(super) fn run(context: &Context, command: &CniCommand) -> Result<(), Failure> {
+    match command {
+        CniCommand::Install(args) => install(context, args),
+        CniCommand::Conflist(args) => {
+            output::write_out(&format!("{:#}\n", network(context, args)?.conflist()))
+        }
+        CniCommand::Status(args) => status(context, args),
+        CniCommand::Plugin => {
+            // The answer, good or bad, is on stdout already.
+            let exit = cni::run(cni::Plugin::Main);
+            if exit == std::process::ExitCode::SUCCESS {
+                Ok(())
+            } else {
+                Err(Failure::new(Exit::No, "cni", ""))
+            }
+        }
+    }
+}
+
+fn network(context: &Context, args: &NetworkArgs) -> Result<Network, Failure> {
+    if !cni::is_identifier(&args.name) {
+        return Err(Failure::usage(
+            "--name: write letters, digits, `_`, `.` and `-`, a letter or digit first",
+        ));
+    }
+    let globals = &context.globals;
+    let mut more = Map::new();
+    let paths = [
+        ("etcd_ca_cert_file", &globals.etcd_ca),
+        ("etcd_cert_file", &globals.etcd_cert),
+        ("etcd_key_file", &globals.etcd_key),
+        ("etcd_password_file", &globals.etcd_password_file),
+    ];
+    for (name, path) in paths {
+        if let Some(path) = path {
+            more.insert(name.into(), path.display().to_string().into());
+        }
+    }
+    let texts = [
+        ("etcd_user", &globals.etcd_user),
+        ("node", &globals.node),
+        ("agentAbsent", &args.agent_absent),
+        ("log", &args.log),
+    ];
+    for (name, text) in texts {
+        if let Some(text) = text {
+            more.insert(name.into(), text.clone().into());
+        }
+    }
+    more.insert("socket".into(), globals.socket.display().to_string().into());
+    if let Some(mtu) = args.mtu {
+        more.insert("mtu".into(), mtu.into());
+    }
+    let network = Network {
+        name: args.name.clone(),
+        version: args.cni_version,
+        datastore: globals.datastore.clone(),
+        more,
+        ipv4: args.addresses != Families::Ipv6,
+        ipv6: args.addresses != Families::Ipv4,
+    };
+    // What is written is what the plugin reads: a mistake shows now, not when a container starts.
+    let bytes = plugin_config(&network, Version::NEWEST).to_string();
+    cni::Config::parse(bytes.as_bytes(), cni::Strictness::Refuse, &[])
+        .map_err(|(_, error)| Failure::usage(error.to_string()))?;
+    Ok(network)
+}
+
+/// The configuration that a runtime would give to the plugin.
+fn plugin_config(network: &Network, version: Version) -> Value {
+    let list = network.conflist();
+    let mut plugin = list.pointer("/plugins/0").cloned().unwrap_or_default();
+    if let Some(plugin) = plugin.as_object_mut() {
+        plugin.insert("name".into(), network.name.clone().into());
+        plugin.insert("cniVersion".into(), version.as_str().into());
+    }
+    plugin
+}
+
+fn install(context: &Context, args: &InstallArgs) -> Result<(), Failure> {
+    if args.file.contains('/') || !(args.file.ends_with(".conflist")) {
+        return Err(Failure::usage("--file: write a name that ends in .conflist; --conf-dir is the folder"));
+    }
+    let program = std::env::current_exe()
+        .map_err(|error| Failure::new(Exit::Partial, "program", format!("this executable: {error}")))?;
+    let installation = Installation {
+        program,
+        bin_dir: args.bin_dir.clone(),
+        conf_dir: args.conf_dir.clone(),
+        conf_file: (!args.no_conf).then(|| args.file.clone()),
+        link: args.link,
+        calico_names: args.calico_names,
+        force: args.force,
+    };
+    let done = if args.uninstall {
+        installation.uninstall()
+    } else {
+        installation.install(&network(context, &args.network)?)
+    };
+    let done = done.map_err(|error| {
+        let exit = match &error {
+            InstallError::Foreign(_) => Exit::Refused,
+            InstallError::Io { error, .. } if error.kind() == std::io::ErrorKind::PermissionDenied => {
+                Exit::Permission
+            }
+            InstallError::Io { .. } => Exit::Partial,
+        };
+        Failure::new(exit, "install", error.to_string())
+    })?;
+    let items: Vec<Value> = done
+        .iter()
+        .map(|(path, done)| json!({"path": path.display().to_string(), "result": done.as_str()}))
+        .collect();
+    output::print(context.globals.output, &items, |out, _| {
+        for (path, done) in done.iter().filter(|(_, done)| !args.uninstall || *done != Done::Absent) {
+            let _ = writeln!(out, "{:<9} {}", done.as_str(), path.display());
+        }
+    })
+}
+
+/// Asks the plugin itself, as a runtime of version 1.1.0 does.
+fn status(context: &Context, args: &NetworkArgs) -> Result<(), Failure> {
+    use std::io::Write as _;
+    let failed =
+        |error: std::io::Error| Failure::new(Exit::Partial, "plugin", format!("the plugin: {error}"));
+    let input = plugin_config(&network(context, args)?, Version::NEWEST).to_string();
+    let mut child = Command::new("/proc/self/exe")
+        .args(["cni", "plugin"])
+        .env("CNI_COMMAND", "STATUS")
+        .env("CNI_PATH", "/opt/cni/bin")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(failed)?;
+    if let Some(mut stdin) = child.stdin.take() {
+        let _ = stdin.write_all(input.as_bytes());
+    }
+    let answer = child.wait_with_output().map_err(failed)?;
+    if answer.status.success() {
+        return output::write_out("containers can be added\n");
+    }
+    let error: Value = serde_json::from_slice(&answer.stdout).unwrap_or_default();
+    let msg = error.get("msg").and_then(Value::as_str).unwrap_or("the plugin says nothing");
+    Err(Failure::new(Exit::No, "not-available", msg))
+}
