@@ -11,6 +11,7 @@ mod policy_rig;
 
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
 use kernel_rig::{Rig, eventually};
@@ -18,6 +19,7 @@ use netns::in_netns;
 use policy_rig::Policy;
 use serde_json::Value;
 use tortie::kernel::{KernelFact, Mode, Options};
+use tortie::policy::{Chain, Direction, End, Rule, RulesetDelta, SetId, Source};
 
 /// A program as tests/tools/peers.sh unpacks it.
 fn tool(name: &str) -> Option<PathBuf> {
@@ -292,6 +294,113 @@ fn observing_writes_nothing_and_says_what_differs() {
         eventually("the difference is seen", Duration::from_secs(5), || {
             rig.ask(|view| view.rules_drift().0) > 0
         });
+        rig.stop();
+    });
+}
+
+/// A rule with more matches than the kernel takes, which no store can ask for (`NFT_RULE_MAXEXPRS`).
+fn too_long() -> Rule {
+    let id = |n: u32| SetId::of(&format!("has(l{n})").parse().unwrap());
+    Rule { src: End { sets: (0..70).map(id).collect(), ..End::default() }, ..Rule::default() }
+}
+
+/// Makes the inbound rules of policies or profiles such that the kernel refuses them.
+fn worsen(delta: &mut RulesetDelta, which: impl Fn(&Source) -> bool) {
+    for (id, chain) in &mut delta.chains {
+        if id.direction == Direction::Inbound && which(&id.source) && chain.is_some() {
+            *chain = Some(Arc::new(Chain { rules: vec![too_long()], closed: None }));
+        }
+    }
+}
+
+#[test]
+fn a_policy_that_the_kernel_refuses_denies_and_the_rest_is_in_force() {
+    let Some(nft) = tool("nft") else { return };
+    in_netns(move || {
+        let rig = Rig::start(&options());
+        let mut policy = Policy::new();
+        policy.change(&rig, &store());
+        let other = |order: u32| {
+            put(
+                "policy/tier/default/policy/db",
+                &format!(
+                    r#"{{"selector":"role == 'db'","order":{order},"inbound_rules":[{{"action":"allow","protocol":"tcp","dst_ports":[{order}]}}]}}"#
+                ),
+            )
+        };
+        let web = |port: u32| {
+            put(
+                "policy/tier/default/policy/web",
+                &format!(
+                    r#"{{"selector":"role == 'web'","order":1,"inbound_rules":[{{"action":"allow","protocol":"tcp","dst_ports":[{port}]}}]}}"#
+                ),
+            )
+        };
+        let db = put(
+            "host/h1/workload/cni/w2/endpoint/eth0",
+            r#"{"state":"active","name":"cali2","ipv4_nets":["10.65.0.2/32"],"profile_ids":["p1"],"labels":{"role":"db"}}"#,
+        );
+        let is_web = |source: &Source| matches!(source, Source::Policy { name, .. } if &**name == "web");
+        let failed = policy.try_change(&rig, &[web(81), db, other(5432)], |delta| worsen(delta, is_web));
+        let keys: Vec<&str> = failed.keys().map(String::as_str).collect();
+        let expected =
+            ["/calico/v1/host/h1/endpoint/eth0", "/calico/v1/host/h1/workload/cni/w1/endpoint/eth0"];
+        assert_eq!(keys, expected, "{failed:?}");
+        let why = "the kernel refuses the rules of policy web, which denies meanwhile: ";
+        assert!(failed.values().all(|text| text.starts_with(why)), "{failed:?}");
+        let text = run(&nft, "list table inet tortie");
+        assert_eq!(text.matches("the kernel refuses these rules: denied").count(), 1, "{text}");
+        assert!(text.contains("tcp dport 5432") && !text.contains("dport 22"), "{text}");
+        assert_eq!(rig.ask(|view| view.rules_trouble().map(str::to_owned)), None);
+        // Another change goes on top of it, and is not delayed.
+        let more = put("policy/profile/p1/tags", r#"["t1","t2"]"#);
+        assert_eq!(policy.try_change(&rig, &[more, other(5433)], |_| ()).len(), 2);
+        assert!(run(&nft, "list table inet tortie").contains("tcp dport 5433"));
+        // It is tried again by itself, and that is nobody else's doing.
+        let refused = rig.ask(|view| view.rule_counts().unwrap().refused);
+        eventually("another attempt", Duration::from_secs(10), || {
+            rig.ask(|view| view.rule_counts().unwrap().refused) > refused
+        });
+        assert_eq!(rig.ask(|view| view.rule_counts().unwrap().external_changes), 0);
+        // A better one is in force at once.
+        policy.change(&rig, &[web(82)]);
+        let text = run(&nft, "list table inet tortie");
+        assert!(text.contains("tcp dport 82") && !text.contains("the kernel refuses"), "{text}");
+        rig.stop();
+    });
+}
+
+#[test]
+fn nothing_leads_to_endpoints_while_there_are_no_rules_at_all() {
+    in_netns(|| {
+        for line in ["link add cali1 type veth peer name far1", "link set far1 up", "link set cali1 up"] {
+            netns::ip(line);
+        }
+        let routes = || {
+            let out = Command::new("ip").args(["-4", "route", "show", "dev", "cali1"]).output().unwrap();
+            String::from_utf8_lossy(&out.stdout).into_owned()
+        };
+        let rig = Rig::start(&Options { policy: Mode::Program, ..Options::new(Mode::Program) });
+        let mut policy = Policy::new();
+        // More than can be laid to single profiles.
+        let names: Vec<String> = (0..20).map(|n| format!("bad{n}")).collect();
+        let open = r#"{"inbound_rules":[{"action":"allow"}],"outbound_rules":[{"action":"allow"}]}"#;
+        let mut keys: Vec<_> =
+            names.iter().map(|name| put(&format!("policy/profile/{name}/rules"), open)).collect();
+        let profiles = serde_json::to_string(&names).unwrap();
+        let value = format!(
+            r#"{{"state":"active","name":"cali1","ipv4_nets":["10.65.0.1/32"],"profile_ids":{profiles}}}"#
+        );
+        keys.push(put("host/h1/workload/cni/w1/endpoint/eth0", &value));
+        let failed = policy.try_change(&rig, &keys, |delta| worsen(delta, |_| true));
+        assert_eq!(failed.len(), 1, "{failed:?}");
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(!routes().contains("10.65.0.1"), "{}", routes());
+        let other = r#"{"inbound_rules":[{"action":"allow","protocol":"tcp"}],"outbound_rules":[{"action":"allow"}]}"#;
+        let keys: Vec<_> =
+            names.iter().map(|name| put(&format!("policy/profile/{name}/rules"), other)).collect();
+        policy.try_change(&rig, &keys, |_| ());
+        eventually("the route", Duration::from_secs(10), || routes().contains("10.65.0.1"));
         rig.stop();
     });
 }

@@ -14,7 +14,7 @@ use super::dump;
 use super::nft::Told;
 use super::resolve::Picture;
 use super::thread::{Thread, micros_since};
-use crate::policy::host_endpoints;
+use crate::policy::{EndpointPolicy, host_endpoints};
 use crate::routing::ChangeId;
 
 /// The watch thread hands over a notification sooner than this, unless it gets no processor.
@@ -68,8 +68,17 @@ impl Thread {
             self.forward_v6();
         }
         self.await_interfaces(changes)?;
-        self.ends.write(&mut self.state, &mut self.writer, &mut self.sink)?;
+        self.write_endpoints()?;
         Ok(())
+    }
+
+    /// What endpoints need besides rules, unless there are none at all: then nothing leads to endpoints that policy does not
+    /// guard. True when their conditions changed.
+    pub(super) fn write_endpoints(&mut self) -> io::Result<bool> {
+        if self.firewall.is_bare() {
+            return Ok(false);
+        }
+        self.ends.write(&mut self.state, &mut self.writer, &mut self.sink)
     }
 
     /// An interface that was made before its endpoint was written to the store is known when the change is answered:
@@ -98,7 +107,11 @@ impl Thread {
 
     /// The generation of the kernel's rules, comparisons, attempts that are due.
     pub(super) fn look_at_rules(&mut self, now: Instant) -> io::Result<()> {
+        let bare = self.firewall.is_bare();
         self.firewall.look(now)?;
+        if bare && !self.firewall.is_bare() {
+            self.write_endpoints()?;
+        }
         self.tell_rules();
         self.tell_enforced(0);
         Ok(())
@@ -151,6 +164,18 @@ impl Thread {
         if let Some(trouble) = self.firewall.trouble().filter(|_| self.firewall.is_refused()) {
             let keys = self.firewall.ruleset().endpoints.keys();
             failed.extend(keys.map(|key| (key.clone(), trouble.to_owned())));
+            return failed;
+        }
+        let closed = self.firewall.closed();
+        if !closed.is_empty() {
+            let of = |(key, endpoint): (&EndpointKey, &Arc<EndpointPolicy>)| {
+                let (id, why) = endpoint.chains().find_map(|id| closed.get_key_value(id))?;
+                Some((
+                    key.clone(),
+                    format!("the kernel refuses the rules of {}, which denies meanwhile: {why}", id.source),
+                ))
+            };
+            failed.extend(self.firewall.ruleset().endpoints.iter().filter_map(of));
         }
         failed
     }

@@ -108,7 +108,9 @@ impl Thread {
         self.start()?;
         loop {
             let now = Instant::now();
-            let due = [self.tunnel_due, self.retry_due, self.firewall.due(), self.ends.due(&self.state.ends)];
+            // What endpoints need waits while there are no rules at all.
+            let ends = if self.firewall.is_bare() { None } else { self.ends.due(&self.state.ends) };
+            let due = [self.tunnel_due, self.retry_due, self.firewall.due(), ends];
             let deadline = due.into_iter().flatten().fold(self.compare_due, Instant::min);
             match inbox.recv_timeout(deadline.saturating_duration_since(now)) {
                 Ok(ToKernel::Stop) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
@@ -352,7 +354,7 @@ impl Thread {
             (self.sink)(KernelFact::NextHop(addr, answer));
         }
         self.flush()?;
-        let moved = self.ends.write(&mut self.state, &mut self.writer, &mut self.sink)?;
+        let moved = self.write_endpoints()?;
         if self.state.ends.is_doubtful() {
             self.compare_soon(Duration::ZERO);
         }

@@ -13,9 +13,10 @@ use std::sync::Arc;
 
 use tortie::kernel::{KernelFact, PolicyChange, ToKernel};
 use tortie::model::Model;
-use tortie::policy::{Engine, Globals, Ruleset};
+use tortie::policy::{Engine, Globals, Ruleset, RulesetDelta};
 use tortie::routing::ChangeId;
 use tortie::store::{Change, Delta, KeyValue};
+use tortie_config::Key;
 
 use crate::kernel_rig::Rig;
 
@@ -38,6 +39,39 @@ impl Policy {
     }
 
     pub(crate) fn change(&mut self, rig: &Rig, keys: &[(String, Option<String>)]) {
+        self.change_with(rig, keys, |_| ());
+        let serial = self.serial;
+        let failed = rig.wait("Enforced", |fact| match fact {
+            KernelFact::Enforced { serial: of, failed, .. } if *of == serial => Some(failed.clone()),
+            KernelFact::Rules(Some(trouble)) => panic!("{trouble}\n{}", self.told()),
+            _ => None,
+        });
+        assert!(failed.is_empty(), "{failed:?}\n{}", self.told());
+    }
+
+    /// The same, when it is not said that the kernel takes it: gives the endpoints that fail. What is told to the kernel
+    /// thread may be made worse before.
+    pub(crate) fn try_change(
+        &mut self,
+        rig: &Rig,
+        keys: &[(String, Option<String>)],
+        worse: impl FnOnce(&mut RulesetDelta),
+    ) -> BTreeMap<String, String> {
+        self.change_with(rig, keys, worse);
+        let serial = self.serial;
+        let failed = rig.wait("Enforced", |fact| match fact {
+            KernelFact::Enforced { serial: of, failed, .. } if *of == serial => Some(failed.clone()),
+            _ => None,
+        });
+        failed.into_iter().map(|(key, why)| (Key::Endpoint(key).to_string(), why)).collect()
+    }
+
+    fn change_with(
+        &mut self,
+        rig: &Rig,
+        keys: &[(String, Option<String>)],
+        worse: impl FnOnce(&mut RulesetDelta),
+    ) {
         self.serial += 1;
         let revision = self.serial;
         let change = |(key, value): &(String, Option<String>)| match value {
@@ -54,13 +88,14 @@ impl Policy {
         };
         let changes = keys.iter().map(change).collect();
         let dirty = self.model.apply(&Delta { revision, changes });
-        let delta = if self.serial == 1 {
+        let mut delta = if self.serial == 1 {
             let (engine, delta) = Engine::new(&self.model);
             self.engine = engine;
             delta
         } else {
             self.engine.update(&self.model, &dirty.touched)
         };
+        worse(&mut delta);
         delta.apply(&mut self.ruleset);
         let globals = Globals::of(&self.model);
         let globals = (self.serial == 1 || globals != self.globals).then(|| Arc::new(globals));
@@ -69,12 +104,6 @@ impl Policy {
         }
         let (serial, change) = (self.serial, ChangeId(self.serial));
         rig.send(ToKernel::Policy(Box::new(PolicyChange { serial, change, delta, globals })));
-        let failed = rig.wait("Enforced", |fact| match fact {
-            KernelFact::Enforced { serial: of, failed, .. } if *of == serial => Some(failed.clone()),
-            KernelFact::Rules(Some(trouble)) => panic!("{trouble}\n{}", self.told()),
-            _ => None,
-        });
-        assert!(failed.is_empty(), "{failed:?}\n{}", self.told());
     }
 
     /// The same store, by a process that has just begun.

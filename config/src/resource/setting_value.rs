@@ -279,14 +279,15 @@ const fn udp(port: u16) -> Failsafe {
     Failsafe { udp: true, port }
 }
 
-/// Felix 2: SSH and DHCP.
+/// Felix 2: SSH and DHCP; and as later Felix has it, BGP. It is this process that speaks it, with BFD (RFC 5881, RFC 5883)
+/// beside it: a policy on host endpoints must not take away the routes to where it could be corrected.
 pub(super) fn default_inbound() -> Vec<Failsafe> {
-    vec![tcp(22), udp(68)]
+    vec![tcp(22), tcp(179), udp(68), udp(3784), udp(4784)]
 }
 
-/// Felix 2: etcd on its ports of all ages, DNS and DHCP.
+/// Felix 2: etcd on its ports of all ages, DNS and DHCP; and BGP with BFD.
 pub(super) fn default_outbound() -> Vec<Failsafe> {
-    vec![tcp(2379), tcp(2380), tcp(4001), tcp(7001), udp(53), udp(67)]
+    vec![tcp(179), tcp(2379), tcp(2380), tcp(4001), tcp(7001), udp(53), udp(67), udp(3784), udp(4784)]
 }
 
 impl SettingValue for Vec<Failsafe> {

@@ -5,18 +5,20 @@
 //! lost, the table is read and compared, and what differs is written. Start, steady state and repair end in the same
 //! batch. Nothing is touched before the first change of policy, which is the whole of it.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::closed::{self, Closed};
 use super::dump;
-use super::ir::Edit;
+use super::ir::{Edit, Name};
 use super::render::{Options, Renderer};
 use super::socket::{BatchError, Refusal, Socket};
 use super::{sync, text};
 use crate::kernel::api::{Mode, PolicyChange};
 use crate::kernel::resolve::Picture;
-use crate::policy::{Globals, HostInterfaces, Ruleset, RulesetDelta, host_interfaces};
+use crate::policy::{ChainId, Globals, HostInterfaces, Ruleset, RulesetDelta, host_interfaces};
 
 /// The table that is ours.
 pub(super) const TABLE: &str = "tortie";
@@ -77,6 +79,10 @@ pub(in crate::kernel) struct Firewall {
     /// Comparing takes at most a fifth of the time.
     earliest: Instant,
     trouble: Option<String>,
+    /// The kernel has no table of ours and refuses one: nothing is enforced.
+    bare: bool,
+    /// Chains that the kernel refuses, and that deny instead.
+    closed: Closed,
     /// Changes wait for the next look: what is known of the trouble is older than they are.
     waiting: bool,
     counts: RuleCounts,
@@ -99,6 +105,8 @@ impl Firewall {
             pause: RETRY_FIRST,
             earliest: now,
             trouble: None,
+            bare: false,
+            closed: Closed::new(),
             waiting: false,
             counts: RuleCounts::default(),
             drift: (0, Vec::new()),
@@ -146,6 +154,17 @@ impl Firewall {
     /// Rules are wanted and the kernel refuses them, or has none.
     pub(in crate::kernel) fn is_refused(&self) -> bool {
         self.mode == Mode::Program && self.socket.is_some() && self.trouble.is_some() && !self.waiting
+    }
+
+    /// Rules are wanted, and there are none at all: whoever is reached meets no policy.
+    pub(in crate::kernel) fn is_bare(&self) -> bool {
+        self.mode == Mode::Program && self.socket.is_some() && self.bare
+    }
+
+    /// Policies and profiles that deny everything because the kernel refuses their rules, with what it says.
+    pub(in crate::kernel) fn closed(&self) -> BTreeMap<ChainId, String> {
+        let id = |(name, why): (&Name, &str)| Some((self.renderer.rules_in(name)?.clone(), why.to_owned()));
+        self.closed.iter().filter_map(id).collect()
     }
 
     /// What may be done to the kernel's rules.
@@ -202,8 +221,10 @@ impl Firewall {
 
     fn act(&mut self) -> io::Result<()> {
         let edits = self.renderer.edits();
+        self.closed.forget(&edits);
         match (self.mode, self.generation) {
             _ if self.socket.is_none() => Ok(()),
+            _ if self.clashes() => Ok(()),
             (Mode::Program, Some(_)) if edits.is_empty() => Ok(()),
             (Mode::Program, Some(_)) => match self.write(&edits)? {
                 Ok(()) => Ok(()),
@@ -212,6 +233,16 @@ impl Firewall {
             },
             _ => self.compare_now_or_soon(),
         }
+    }
+
+    /// Nothing is written while two different things would have one name: one of them would be the other's rules.
+    fn clashes(&mut self) -> bool {
+        let Some(what) = self.renderer.clash() else { return false };
+        self.generation = None;
+        self.worry(Some(format!(
+            "nothing is written any more: two different {what}; rename a policy, profile or tier, and restart the agent"
+        )));
+        true
     }
 
     /// While every change needs a comparison (the kernel refuses rules, or nothing is written) many share one.
@@ -231,9 +262,10 @@ impl Firewall {
         }
         let Some(socket) = &mut self.socket else { return Ok(()) };
         self.due = Some(now + LOOK_EVERY);
+        let again = self.closed.is_due(now);
         if let Some(known) = self.generation {
             let is = socket.generation()?;
-            if is == known {
+            if is == known && !again {
                 return Ok(());
             }
         }
@@ -241,11 +273,14 @@ impl Firewall {
             self.due = Some(self.earliest);
             return Ok(());
         }
-        self.compare(self.generation.is_some())
+        self.compare(self.generation.is_some() && !again)
     }
 
     /// Reads the table and writes what differs. `external`: what differs is somebody else's doing.
     fn compare(&mut self, external: bool) -> io::Result<()> {
+        if self.clashes() {
+            return Ok(());
+        }
         let Some(socket) = &mut self.socket else { return Ok(()) };
         let begin = Instant::now();
         self.counts.compares += 1;
@@ -263,7 +298,12 @@ impl Firewall {
             }
             found => found?,
         };
+        self.bare = found.is_none();
+        if self.closed.is_due(begin) {
+            self.closed.open();
+        }
         let edits = sync::diff(self.renderer.table(), found.as_ref());
+        let mut edits = self.closed.instead(edits, found.as_ref());
         self.earliest = Instant::now() + begin.elapsed() * 4;
         let words = edits.iter().take(WORDS).map(|edit| sync::words(edit, found.as_ref())).collect();
         self.drift = (sync::size(&edits), words);
@@ -276,36 +316,79 @@ impl Firewall {
             self.generation = Some(before);
             return Ok(());
         }
-        self.generation = Some(before);
-        match self.write(&edits)? {
-            Ok(()) => {
-                let first = std::mem::take(&mut self.drift).1.into_iter().next();
-                if external && let Some(first) = first {
-                    let objects = sync::size(&edits);
-                    self.counts.external_changes += objects as u64;
-                    let (all, _) = self.told.repaired.get_or_insert((0, first));
-                    *all += objects;
-                }
+        let mut foreign = external;
+        let refusal = loop {
+            self.generation = Some(before);
+            if edits.is_empty() {
+                self.drift = (0, Vec::new());
                 self.worry(None);
-                self.pause = RETRY_FIRST;
+                return Ok(());
             }
-            Err(refusal)
-                if matches!(refusal.code, libc::EOPNOTSUPP | libc::EAFNOSUPPORT | libc::EPROTONOSUPPORT)
-                    && found.is_none() =>
-            {
-                self.give_up(&refusal.text);
-            }
-            Err(refusal) => {
-                let object = refusal.edit.and_then(|at| edits.get(at)).map(|edit| sync::words(edit, None));
-                let object = object.map(|words| format!(" ({words})")).unwrap_or_default();
-                self.worry(Some(format!("the kernel refuses the packet rules: {}{object}", refusal.text)));
-                // What is refused may take longer than what was read.
-                self.earliest = Instant::now() + begin.elapsed() * 4;
-                self.due = Some(Instant::now() + self.pause);
-                self.pause = (self.pause * 2).min(RETRY_LAST);
-            }
+            let refusal = match self.write(&edits)? {
+                Ok(()) => {
+                    self.written(&edits, foreign);
+                    return Ok(());
+                }
+                Err(refusal) => refusal,
+            };
+            // A policy or a profile that the kernel does not take denies, so that all others are in force.
+            let Some(name) = self.closable(&refusal, &edits, before)? else { break refusal };
+            self.closed.close(name, refusal.text);
+            edits = self.closed.instead(edits, found.as_ref());
+            foreign = false;
+        };
+        let table = refusal.edit.is_none();
+        if table
+            && found.is_none()
+            && matches!(refusal.code, libc::EOPNOTSUPP | libc::EAFNOSUPPORT | libc::EPROTONOSUPPORT)
+        {
+            self.give_up(&refusal.text);
+            return Ok(());
         }
+        let edit = refusal.edit.and_then(|at| edits.get(at));
+        let object = edit.map(|edit| format!(" ({})", sync::words(edit, None))).unwrap_or_default();
+        let needs = edit.and_then(|edit| closed::needs(edit, refusal.code)).unwrap_or_default();
+        self.worry(Some(format!("the kernel refuses the packet rules: {}{object}{needs}", refusal.text)));
+        // What is refused may take longer than what was read.
+        self.earliest = Instant::now() + begin.elapsed() * 4;
+        self.due = Some(Instant::now() + self.pause);
+        self.pause = (self.pause * 2).min(RETRY_LAST);
         Ok(())
+    }
+
+    /// A comparison was carried out.
+    fn written(&mut self, edits: &[Edit], external: bool) {
+        self.bare = false;
+        let first = std::mem::take(&mut self.drift).1.into_iter().next();
+        if external && let Some(first) = first {
+            let objects = sync::size(edits);
+            self.counts.external_changes += objects as u64;
+            let (all, _) = self.told.repaired.get_or_insert((0, first));
+            *all += objects;
+        }
+        self.worry(None);
+        self.pause = RETRY_FIRST;
+    }
+
+    /// The chain of a policy or a profile whose rules the kernel does not take, as they are: not because it is short of
+    /// something, or because somebody else wrote meanwhile.
+    fn closable(&mut self, refusal: &Refusal, edits: &[Edit], before: u32) -> io::Result<Option<Name>> {
+        let Some(Edit::Chain(name, _)) = refusal.edit.and_then(|at| edits.get(at)) else { return Ok(None) };
+        let passing = matches!(
+            refusal.code,
+            libc::ENOMEM
+                | libc::ENOBUFS
+                | libc::EPERM
+                | libc::EACCES
+                | libc::EAGAIN
+                | libc::EINTR
+                | libc::EBUSY
+        );
+        if passing || !self.closed.has_room(name) || self.renderer.rules_in(name).is_none() {
+            return Ok(None);
+        }
+        let Some(socket) = &mut self.socket else { return Ok(None) };
+        Ok((socket.generation()? == before).then(|| Name::clone(name)))
     }
 
     /// Sends edits as one transaction; new sets that are large go before it, which nobody can see.

@@ -10,6 +10,7 @@
 //!                                       text.rs (nft syntax)      dump.rs: what is there, at start and after foreign changes
 //! ```
 
+mod closed;
 mod drops;
 pub(in crate::kernel) mod dump;
 pub(in crate::kernel) mod encode;

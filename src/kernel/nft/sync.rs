@@ -106,7 +106,8 @@ fn called(statement: &Statement) -> Option<&Name> {
     }
 }
 
-fn is_right(wanted: &Chain, is: &FoundChain) -> bool {
+/// Whether a chain that was found has these rules.
+pub(super) fn is_right(wanted: &Chain, is: &FoundChain) -> bool {
     wanted.rules.len() == is.rules.len()
         && wanted.rules.iter().zip(&is.rules).all(|(rule, is)| is.hash == Some(rule_hash(rule)))
 }

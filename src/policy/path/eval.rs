@@ -191,6 +191,9 @@ impl<'a> Walk<'a> {
         if chains.is_empty() {
             return Passed::Continue(());
         }
+        if self.is_discovery() {
+            return self.pass(Stage::Untracked, Some(key), Reason::Neighbour);
+        }
         // Replies too: with one half of a connection untracked the other would be invalid.
         if self.is_failsafe(direction, false) || self.is_failsafe(direction, true) {
             return self.pass(Stage::Untracked, Some(key), Reason::Failsafe);
@@ -211,6 +214,9 @@ impl<'a> Walk<'a> {
         let Some((key, host)) = self.host(by).filter(|(_, host)| !host.pre_dnat.is_empty()) else {
             return Passed::Continue(());
         };
+        if self.is_discovery() {
+            return self.pass(Stage::PreDnat, Some(key), Reason::Neighbour);
+        }
         if self.is_failsafe(Direction::Inbound, false) {
             return self.pass(Stage::PreDnat, Some(key), Reason::Failsafe);
         }
@@ -289,6 +295,8 @@ impl<'a> Walk<'a> {
             self.pass(Stage::FromWorkload, None, Reason::Neighbour)?;
         } else if workload {
             self.sender(by)?;
+        } else if let Some((key, _)) = self.discovers(by) {
+            self.pass(Stage::HostInbound, Some(key), Reason::Neighbour)?;
         } else {
             self.host_policy(by, Direction::Inbound)?;
         }
@@ -332,7 +340,10 @@ impl<'a> Walk<'a> {
             hosts.iter().any(|host| IpAddr::V4(*host) == dst)
         };
         if self.is_workload(out) {
-            self.pass(Stage::HostOutbound, None, Reason::OwnWorkload)
+            match self.workloads.get(out).copied() {
+                Some((key, of)) if !of.active => self.drop(Stage::HostOutbound, Some(key), Reason::Inactive),
+                _ => self.pass(Stage::HostOutbound, None, Reason::OwnWorkload),
+            }
         } else if protocol == IPIP
             && self.node.globals.ipip_hosts.as_ref().is_some_and(known)
             && self.node.routes.local.contains(&src)
@@ -340,6 +351,8 @@ impl<'a> Walk<'a> {
             self.pass(Stage::Tunnel, None, Reason::KnownTunnel)
         } else if self.early {
             self.pass(Stage::HostOutbound, None, Reason::AcceptedEarlier)
+        } else if let Some((key, _)) = self.discovers(out) {
+            self.pass(Stage::HostOutbound, Some(key), Reason::Neighbour)
         } else {
             self.host_policy(out, Direction::Outbound)
         }
@@ -439,6 +452,19 @@ impl<'a> Walk<'a> {
         let Packet { src, protocol, icmp, .. } = self.packet;
         let of_type = icmp.is_some_and(|(kind, _)| matches!(kind, 130..=133 | 135 | 136));
         self.node.globals.ipv6 && src.is_ipv6() && protocol == ICMPV6 && of_type
+    }
+
+    /// What an IPv6 host must be able to send and get to be found at all (RFC 4890 4.4.1): multicast listener, router and
+    /// neighbour discovery.
+    fn is_discovery(&self) -> bool {
+        let Packet { src, protocol, icmp, .. } = self.packet;
+        let of_type = icmp.is_some_and(|(kind, _)| matches!(kind, 130..=136 | 143));
+        self.node.globals.ipv6 && src.is_ipv6() && protocol == ICMPV6 && of_type
+    }
+
+    /// The host endpoint of an interface, when its policy is not asked about the packet.
+    fn discovers(&self, at: &str) -> Option<(&'a EndpointKey, &'a HostPolicy)> {
+        self.host(at).filter(|_| self.is_discovery())
     }
 
     fn pass(&mut self, stage: Stage, endpoint: Option<&EndpointKey>, reason: Reason) -> Passed {

@@ -221,7 +221,7 @@ proptest! {
         let dead: Store = (0..WORKLOADS.len()).map(|at| workload(at, WORKLOADS[at], "inactive", r#""open""#)).collect();
         let host = host(&[&e, &p, &dead]);
         let path = host.node().path(&flow);
-        if is_workload(Some(&flow.from)) || (is_workload(went(&path)) && flow.from != Place::Host) {
+        if is_workload(Some(&flow.from)) || is_workload(went(&path)) {
             prop_assert_eq!(path.verdict, Verdict::Deny);
         }
     }

@@ -197,6 +197,64 @@ fn discovery_is_never_tracked_and_so_never_translated() {
 }
 
 #[test]
+fn discovery_passes_at_host_endpoints_whatever_policy_says() {
+    let deny = r#"[{"action":"deny"}]"#;
+    let untracked = format!(
+        r#"{{"selector":"has(host)","untracked":true,"inbound_rules":{deny},"outbound_rules":{deny}}}"#
+    );
+    let pre_dnat = format!(r#"{{"selector":"has(host)","pre_dnat":true,"inbound_rules":{deny}}}"#);
+    let none = ("/calico/v1/config/FailsafeInboundHostPorts", "none");
+    for more in [Vec::new(), vec![policy("raw", &untracked)], vec![policy("pre", &pre_dnat)]] {
+        let host = with(&[ETH0, W1, OPEN, none], &more);
+        for kind in [130, 131, 133, 134, 135, 136, 143] {
+            let (own, peer) = ("2001:db8::1", "2001:db8::9");
+            assert_eq!(
+                host.new_says("eth0", icmp(peer, own, kind)),
+                "allow HostInbound e0: Neighbour",
+                "{kind}"
+            );
+            assert_eq!(
+                host.new_says("", icmp(own, peer, kind)),
+                "allow HostOutbound e0: Neighbour",
+                "{kind}"
+            );
+        }
+        for kind in [128, 137, 144] {
+            assert!(
+                host.new_says("eth0", icmp("2001:db8::9", "2001:db8::1", kind)).starts_with("deny"),
+                "{kind}"
+            );
+        }
+        // Nobody forwards it: it is judged like the rest.
+        let forwarded = host.new_says("eth0", icmp("2001:db8::9", "2001:db8::8", 135));
+        assert!(forwarded.starts_with("deny HostInbound e0"), "{forwarded}");
+    }
+}
+
+#[test]
+fn policy_of_a_host_endpoint_does_not_cut_bgp() {
+    let host = Host::new(&[ETH0]);
+    assert_eq!(host.new_says("eth0", tcp("192.0.2.9", "192.0.2.1", 179)), "allow HostInbound e0: Failsafe");
+    assert_eq!(host.new_says("", tcp("192.0.2.1", "192.0.2.9", 179)), "allow HostOutbound e0: Failsafe");
+    let bfd = |src, dst| Packet { protocol: 17, ..tcp(src, dst, 3784) };
+    assert_eq!(host.new_says("eth0", bfd("192.0.2.9", "192.0.2.1")), "allow HostInbound e0: Failsafe");
+    assert_eq!(host.new_says("", bfd("192.0.2.1", "192.0.2.9")), "allow HostOutbound e0: Failsafe");
+    let listed = ("/calico/v1/config/FailsafeInboundHostPorts", "tcp:22,udp:68");
+    let host = Host::new(&[ETH0, listed]);
+    assert!(host.new_says("eth0", tcp("192.0.2.9", "192.0.2.1", 179)).starts_with("deny"), "as listed");
+}
+
+#[test]
+fn the_host_sends_nothing_to_an_inactive_endpoint() {
+    let inactive = W1.1.replace(r#""active""#, r#""inactive""#);
+    let host = Host::new(&[(W1.0, &inactive), OPEN]);
+    for state in [State::New, State::Established { reply: true }] {
+        let path = host.path("", tcp("192.0.2.1", "10.0.0.1", 80), state);
+        assert_eq!(says(&path), "deny HostOutbound w1: Inactive");
+    }
+}
+
+#[test]
 fn workload_interfaces_are_blocked_by_default_and_known_by_their_prefix() {
     let tap = ("/calico/v1/config/InterfacePrefix", "cali,tap");
     let host = Host::new(&[W1, OPEN, tap]);

@@ -36,8 +36,8 @@ fn defaults_are_those_of_felix_2() {
             .collect::<Vec<_>>()
             .join(" ")
     };
-    assert_eq!(text(&defaults.failsafe_inbound), "t22 u68");
-    assert_eq!(text(&defaults.failsafe_outbound), "t2379 t2380 t4001 t7001 u53 u67");
+    assert_eq!(text(&defaults.failsafe_inbound), "t22 t179 u68 u3784 u4784");
+    assert_eq!(text(&defaults.failsafe_outbound), "t179 t2379 t2380 t4001 t7001 u53 u67 u3784 u4784");
 }
 
 #[test]

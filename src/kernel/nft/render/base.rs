@@ -80,6 +80,7 @@ pub(super) fn base(base: Base, late: bool, frame: &Frame<'_>) -> Draft {
             }
             goto_of_workloads(&mut draft, true, Fixed::WorkloadToHost, frame);
             skip_ipv6(&mut draft, frame);
+            discovery(&mut draft, frame);
             draft.look_up(Field::InInterface, Map::HostIn);
         }
         Base::InputToHost => {
@@ -101,6 +102,7 @@ pub(super) fn base(base: Base, late: bool, frame: &Frame<'_>) -> Draft {
             draft.look_up(Field::OutInterface, Map::HostOut);
         }
         Base::Output => {
+            draft.look_up(Field::OutInterface, Map::Inactive);
             accept_workloads(&mut draft, false, frame);
             if frame.globals.ipip_hosts.is_some() {
                 let known = vec![
@@ -113,6 +115,7 @@ pub(super) fn base(base: Base, late: bool, frame: &Frame<'_>) -> Draft {
             }
             draft.rule(vec![Match::Marked(frame.early())], Statement::Accept);
             skip_ipv6(&mut draft, frame);
+            discovery(&mut draft, frame);
             draft.look_up(Field::OutInterface, Map::HostOut);
         }
     }
@@ -208,17 +211,24 @@ fn postrouting(draft: &mut Draft, frame: &Frame<'_>) {
     }
 }
 
-/// Multicast listener and neighbour discovery, without redirects and router advertisements.
+/// Multicast listener and neighbour discovery of workloads, without redirects and router advertisements.
 fn neighbours(draft: &mut Draft, frame: &Frame<'_>) {
-    if frame.globals.ipv6 {
-        for (first, last) in [(130, 133), (135, 136)] {
-            let types = vec![
-                family(false),
-                Match::Protocol { not: false, number: ICMPV6 },
-                Match::IcmpTypes { first, last },
-            ];
-            draft.rule(types, Statement::Accept);
-        }
+    accept_types(draft, &[(130, 133), (135, 136)], frame);
+}
+
+/// Multicast listener, router and neighbour discovery of the host itself, without which nobody finds it (RFC 4890 4.4.1).
+pub(super) fn discovery(draft: &mut Draft, frame: &Frame<'_>) {
+    accept_types(draft, &[(130, 136), (143, 143)], frame);
+}
+
+fn accept_types(draft: &mut Draft, types: &[(u8, u8)], frame: &Frame<'_>) {
+    for (first, last) in types.iter().copied().filter(|_| frame.globals.ipv6) {
+        let types = vec![
+            family(false),
+            Match::Protocol { not: false, number: ICMPV6 },
+            Match::IcmpTypes { first, last },
+        ];
+        draft.rule(types, Statement::Accept);
     }
 }
 

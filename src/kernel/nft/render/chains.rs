@@ -10,7 +10,7 @@ use super::node::{Denied, Draft, Frame, Node};
 use super::sets::Sets;
 use super::wanted::Wanted;
 use super::{Renderer, base, names, rules, stages};
-use crate::policy::{Globals, SetId};
+use crate::policy::{Direction, Globals, SetId, Stages};
 
 /// A chain of the table.
 #[derive(Debug, Clone)]
@@ -35,6 +35,8 @@ pub(super) struct Chains {
     idle_sets: Vec<(SetId, bool)>,
     /// What chains that drop say.
     told: FxHashMap<Box<str>, Name>,
+    /// Two nodes that have one name.
+    clash: Option<Box<str>>,
 }
 
 impl Chains {
@@ -44,6 +46,19 @@ impl Chains {
 
     pub(super) fn callers(&self, name: &Name) -> Vec<Name> {
         self.placed.get(name).into_iter().flat_map(|placed| placed.callers.iter().cloned()).collect()
+    }
+
+    pub(super) fn clash(&self) -> Option<&str> {
+        self.clash.as_deref()
+    }
+
+    /// Whether a chain is there; one of that name with another meaning is noted.
+    fn has(&mut self, name: &Name, means: impl FnOnce(&Node) -> bool) -> bool {
+        let Some(placed) = self.placed.get(name) else { return false };
+        if !means(&placed.node) && self.clash.is_none() {
+            self.clash = Some(format!("chains are both called {name}").into());
+        }
+        true
     }
 
     pub(super) fn names(&self) -> Vec<Name> {
@@ -97,15 +112,23 @@ impl Renderer {
     /// One more element names a chain, which is there from now on.
     pub(super) fn hold(&mut self, node: Node, globals: &Globals) -> Name {
         let name = names::chain(&node);
-        self.hold_as(&name, || node, globals);
+        self.place(&name, node, globals);
+        self.hold_once(&name);
         name
     }
 
     /// The same, for nodes that are dear to make: most endpoints share their chains.
-    pub(super) fn hold_as(&mut self, name: &Name, node: impl FnOnce() -> Node, globals: &Globals) {
-        if !self.chains.placed.contains_key(name) {
-            self.place(name, node(), globals);
+    pub(super) fn hold_stages(&mut self, of: &Stages, at: Direction, host: bool, globals: &Globals) -> Name {
+        let name = names::stages(of, at, host);
+        let means = |node: &Node| matches!(node, Node::Stages { of: is, direction, host: h } if is == of && *direction == at && *h == host);
+        if !self.chains.has(&name, means) {
+            self.place(&name, Node::Stages { of: of.clone(), direction: at, host }, globals);
         }
+        self.hold_once(&name);
+        name
+    }
+
+    fn hold_once(&mut self, name: &Name) {
         if let Some(placed) = self.chains.placed.get_mut(name) {
             placed.held += 1;
         }
@@ -119,8 +142,8 @@ impl Renderer {
         }
     }
 
-    fn place(&mut self, name: &Name, node: Node, globals: &Globals) {
-        if self.chains.placed.contains_key(name) {
+    pub(super) fn place(&mut self, name: &Name, node: Node, globals: &Globals) {
+        if self.chains.has(name, |is| *is == node) {
             return;
         }
         if let Node::Denied(denied) = &node {

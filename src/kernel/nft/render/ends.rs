@@ -10,12 +10,12 @@ use tortie_config::Cidr;
 use tortie_config::key::EndpointKey;
 
 use super::super::ir::{Name, SetKey, SetValue};
+use super::Renderer;
 use super::maps::Map;
 use super::node::{Denied, Fixed, Node, Usage};
 use super::ranges::uncovered;
-use super::{Renderer, names};
 use crate::policy::{
-    ChainId, Direction, EndpointPolicy, Globals, HostInterfaces, HostPolicy, Stages, WorkloadPolicy,
+    ChainId, Direction, EndpointPolicy, Globals, HostInterfaces, HostPolicy, WorkloadPolicy,
 };
 
 /// Who claims interfaces, and who has them.
@@ -98,7 +98,7 @@ impl Renderer {
         let Some(policy) = self.ends.placed.remove(interface) else { return };
         let EndpointPolicy::Workload(workload) = &*policy else { return };
         self.sources(interface, workload, false);
-        for map in [Map::RawInterfaces, Map::FromWorkload, Map::ToWorkload] {
+        for map in [Map::RawInterfaces, Map::FromWorkload, Map::ToWorkload, Map::Inactive] {
             self.point(map, interface, None);
         }
     }
@@ -119,6 +119,8 @@ impl Renderer {
             if workload.active { Node::Fixed(Fixed::AntiSpoof) } else { Node::Denied(Denied::Inactive) };
         let source = self.hold(source, globals);
         self.point(Map::RawInterfaces, interface, Some(source));
+        let inactive = (!workload.active).then(|| self.hold(Node::Denied(Denied::Inactive), globals));
+        self.point(Map::Inactive, interface, inactive);
         for (map, stages, direction) in [
             (Map::FromWorkload, &workload.outbound, Direction::Outbound),
             (Map::ToWorkload, &workload.inbound, Direction::Inbound),
@@ -130,12 +132,6 @@ impl Renderer {
             };
             self.point(map, interface, Some(to));
         }
-    }
-
-    fn hold_stages(&mut self, of: &Stages, direction: Direction, host: bool, globals: &Globals) -> Name {
-        let name = names::stages(of, direction, host);
-        self.hold_as(&name, || Node::Stages { of: of.clone(), direction, host }, globals);
-        name
     }
 
     /// Brings an interface up to date that a host endpoint governs or governed.

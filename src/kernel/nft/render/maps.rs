@@ -15,6 +15,8 @@ pub(super) enum Map {
     /// Workload interface: what its packets pass.
     FromWorkload,
     ToWorkload,
+    /// Workload interface whose endpoint is not active.
+    Inactive,
     /// Interface: policy of its host endpoint.
     HostIn,
     HostOut,
@@ -47,13 +49,14 @@ pub(super) enum Map {
 }
 
 impl Map {
-    pub(super) const VERDICTS: [Self; 8] = [
+    pub(super) const VERDICTS: [Self; 9] = [
         Self::RawInterfaces,
         Self::RawHostIn,
         Self::RawHostOut,
         Self::PreDnatHost,
         Self::FromWorkload,
         Self::ToWorkload,
+        Self::Inactive,
         Self::HostIn,
         Self::HostOut,
     ];
@@ -70,6 +73,7 @@ impl Map {
             Self::PreDnatHost => "pre-dnat-host",
             Self::FromWorkload => "from-workload",
             Self::ToWorkload => "to-workload",
+            Self::Inactive => "inactive-interfaces",
             Self::HostIn => "host-in",
             Self::HostOut => "host-out",
             Self::From { v4: true } => "from-v4",
@@ -108,6 +112,7 @@ impl Map {
             Self::PreDnatHost => "interfaces with policy before DNAT",
             Self::FromWorkload => "workload interfaces: what their packets pass",
             Self::ToWorkload => "workload interfaces: what packets to them pass",
+            Self::Inactive => "workload interfaces that get nothing, of the host neither",
             Self::HostIn | Self::HostOut => "interfaces of host endpoints",
             Self::From { .. } | Self::FromNets { .. } => "sources of workload interfaces",
             Self::Dnat { .. } => "floating addresses, to inside",

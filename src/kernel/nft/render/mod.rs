@@ -184,6 +184,19 @@ impl Renderer {
         self.chains.explain(prefix)
     }
 
+    /// The policy or profile whose rules a chain has.
+    pub(in crate::kernel) fn rules_in(&self, chain: &str) -> Option<&ChainId> {
+        match self.chains.node(chain) {
+            Some((Node::Rules { id, .. }, _)) => Some(id),
+            _ => None,
+        }
+    }
+
+    /// Two different things have the same name, since names end in hashes: which.
+    pub(in crate::kernel) fn clash(&self) -> Option<&str> {
+        self.chains.clash().or_else(|| self.sets.clash())
+    }
+
     /// The chain of a policy's or a profile's rules, when packets can come to it.
     #[cfg(any(test, debug_assertions))]
     pub(in crate::kernel) fn place_of(&self, id: &ChainId) -> Option<Name> {

@@ -89,7 +89,7 @@ pub(super) enum Base {
 }
 
 /// A chain, by what it means.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Node {
     /// The rules of a policy or a profile.
     Rules { id: ChainId, usage: Usage },

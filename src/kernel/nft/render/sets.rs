@@ -27,6 +27,10 @@ pub(super) struct Sets {
     /// How many members are wider than one address: IPv4, IPv6.
     wide: FxHashMap<SetId, [usize; 2]>,
     slots: FxHashMap<(SetId, bool), Slot>,
+    /// Whose each name is.
+    owners: FxHashMap<Name, SetId>,
+    /// Two selectors whose sets have one name.
+    clash: Option<Box<str>>,
 }
 
 const FAMILIES: [bool; 2] = [true, false];
@@ -35,6 +39,10 @@ impl Sets {
     /// The name of a set of one family. It changes with the kind of the set.
     pub(super) fn name(&self, id: &SetId, v4: bool) -> Name {
         names::set(id, v4, self.is_interval(id, v4))
+    }
+
+    pub(super) fn clash(&self) -> Option<&str> {
+        self.clash.as_deref()
     }
 
     fn is_interval(&self, id: &SetId, v4: bool) -> bool {
@@ -75,6 +83,7 @@ impl Sets {
             && let Some(slot) = self.slots.remove(&key)
         {
             wanted.drop_set(&slot.name);
+            self.owners.remove(&slot.name);
         }
     }
 
@@ -147,10 +156,22 @@ impl Sets {
         if self.is_interval(id, v4) { members(id, v4, ruleset).collect() } else { BTreeSet::new() }
     }
 
+    /// A name is a selector's; that another has it already is noted.
+    fn own(&mut self, name: &Name, id: &SetId, v4: bool) {
+        if let Some(other) = self.owners.insert(Arc::clone(name), id.clone())
+            && other != *id
+            && self.slots.get(&(other, v4)).is_some_and(|slot| slot.name == *name)
+            && self.clash.is_none()
+        {
+            self.clash = Some(format!("sets of addresses are both called {name}").into());
+        }
+    }
+
     /// Puts a set into the table as a whole.
-    fn fill(&self, id: &SetId, v4: bool, ruleset: &Ruleset, wanted: &mut Wanted) -> Name {
+    fn fill(&mut self, id: &SetId, v4: bool, ruleset: &Ruleset, wanted: &mut Wanted) -> Name {
         let interval = self.is_interval(id, v4);
         let name = names::set(id, v4, interval);
+        self.own(&name, id, v4);
         let element = |net| (SetKey::Addr(net), SetValue::Member);
         let elements: BTreeMap<SetKey, SetValue> = if interval {
             super::ranges::uncovered(members(id, v4, ruleset)).into_iter().map(element).collect()
@@ -216,5 +237,23 @@ fn network(key: &SetKey) -> Option<Cidr> {
     match key {
         SetKey::Addr(net) => Some(*net),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_selectors_with_one_name_are_noted() {
+        let id = |text: &str| SetId::of(&text.parse().unwrap());
+        let (mut sets, mut wanted, ruleset) = (Sets::default(), Wanted::default(), Ruleset::default());
+        let name = sets.name(&id("has(a)"), true);
+        sets.acquire(&id("has(a)"), true, &"c".into(), &ruleset, &mut wanted);
+        sets.own(&name, &id("has(a)"), true);
+        assert_eq!(sets.clash(), None);
+        // As if its hash were the same.
+        sets.own(&name, &id("has(b)"), true);
+        assert_eq!(sets.clash(), Some(&*format!("sets of addresses are both called {name}")));
     }
 }

@@ -2,7 +2,7 @@
 
 use super::super::ir::{Log, Match, Rule, Side, Statement};
 use super::node::{Denied, Draft, Fixed, Frame, Node, Ports, Usage};
-use super::{names, ranges};
+use super::{base, names, ranges};
 use crate::policy::{ChainId, Direction, Stages, Tier};
 use tortie_config::resource::{Failsafe, PortRange};
 
@@ -64,6 +64,7 @@ pub(super) fn early(chains: &[ChainId], usage: Usage, direction: Direction, fram
         (_, Direction::Inbound) => Ports::Inbound,
         (_, Direction::Outbound) => Ports::Outbound,
     };
+    base::discovery(&mut draft, frame);
     failsafe_jump(&mut draft, ports, frame);
     for chain in chains {
         draft.jump(Vec::new(), rules(chain, usage));

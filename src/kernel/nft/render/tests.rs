@@ -407,7 +407,7 @@ fn the_way_of_workloads() {
     );
     assert_eq!(
         lines(&renderer, "failsafe-in"),
-        ["meta l4proto 6 th dport 22 accept", "meta l4proto 17 th dport 68 accept"]
+        ["meta l4proto 6 th dport { 22, 179 } accept", "meta l4proto 17 th dport { 68, 3784, 4784 } accept"]
     );
     let hostile = SetKey::Interface("eth0".into());
     assert!(
@@ -492,7 +492,28 @@ fn ipip_comes_from_known_hosts_only() {
         ]
     );
     assert_eq!(
-        lines(&renderer, "output")[1],
+        lines(&renderer, "output")[2],
         "meta nfproto ipv4 meta l4proto 4 ip daddr @ipip-hosts fib saddr type local accept"
     );
+}
+
+#[test]
+fn two_things_with_one_name_are_noted() {
+    let mut renderer = renderer(&[W1]);
+    let globals = renderer.globals.clone().unwrap();
+    let node = |name: &str| Node::Rules { id: policy("default", name), usage: Usage::Filter };
+    let name = names::chain(&node("a"));
+    renderer.place(&name, node("a"), &globals);
+    renderer.place(&name, node("a"), &globals);
+    assert_eq!(renderer.clash(), None);
+    // As if its hash were the same.
+    renderer.place(&name, node("b"), &globals);
+    assert_eq!(renderer.clash(), Some(&*format!("chains are both called {name}")));
+    let mut other = super::tests::renderer(&[W1]);
+    let stages = |name: &str| crate::policy::Stages { tiers: Vec::new(), profiles: vec![profile(name)] };
+    let name = names::stages(&stages("x"), Direction::Inbound, false);
+    let of = Node::Stages { of: stages("y"), direction: Direction::Inbound, host: false };
+    other.place(&name, of, &globals);
+    other.hold_stages(&stages("x"), Direction::Inbound, false, &globals);
+    assert!(other.clash().is_some());
 }
