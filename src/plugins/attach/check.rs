@@ -168,9 +168,7 @@ fn links(wanted: &Wanted) -> Result<Vec<Difference>, PlumbError> {
             all.compare(&on_host(what), wanted, None);
         }
     }
-    if !wanted.ports.is_empty()
-        && !plumb::mapped_tables(&wanted.ports_table)?.iter().any(|table| *table == wanted.ports_table)
-    {
+    if !wanted.ports.is_empty() && !plumb::mapped_tables(&wanted.ports_table)?.contains(&wanted.ports_table) {
         all.compare(&format!("table inet {}", wanted.ports_table), "the port mappings", None);
     }
     Ok(all.0)
