@@ -15,14 +15,14 @@ use super::enforce::Policy as Enforced;
 use super::packet::{self, Asked};
 use super::picture::{Offline, Picture};
 use super::status::mode_name;
-use crate::kernel::{self, DropKind, Dropped, Mode};
+use crate::kernel::{self, DropKind, Dropped, Mode, RuleHits};
 use crate::model::Model;
 use crate::policy::path::{self, Half};
 use crate::policy::{EndpointPolicy, Globals, Source};
 use crate::serve::api::{ApiError, List};
 use crate::serve::policy::{
-    Diff, DiffSection, DropRow, DryRun, DryRunRequest, Endpoint, EndpointDetail, Policy, PolicyDetail,
-    PolicyStatus, Trace, TraceQuery,
+    Counted, Diff, DiffSection, DropRow, DryRun, DryRunRequest, Endpoint, EndpointDetail, Policy,
+    PolicyCounted, PolicyDetail, PolicyStatus, Trace, TraceQuery,
 };
 
 /// Something to be asked on the core's thread.
@@ -268,6 +268,20 @@ impl Live {
     }
 
     pub(super) async fn show_policy(&self, name: String) -> Result<PolicyDetail, ApiError> {
-        self.picture(move |picture| picture.policy(&name)).await
+        let mut detail = self.picture(move |picture| picture.policy(&name)).await?;
+        let name = detail.policy.name.as_str().into();
+        let source = match &detail.policy.tier {
+            Some(tier) => Source::Policy { tier: tier.as_str().into(), name },
+            None => Source::Profile(name),
+        };
+        let hits = self.kernel(move |view| view.rule_hits(&source).ok()).await.ok().flatten();
+        detail.counted = hits.filter(|both| both.iter().any(|hits| !hits.is_empty())).map(|both| {
+            let words = |hits: Vec<RuleHits>| {
+                hits.into_iter().map(|hits| Counted { packets: hits.packets, bytes: hits.bytes }).collect()
+            };
+            let [inbound, outbound] = both.map(words);
+            PolicyCounted { inbound, outbound }
+        });
+        Ok(detail)
     }
 }

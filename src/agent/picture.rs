@@ -262,7 +262,7 @@ impl Picture<'_> {
             }
         };
         let (inbound_rules, outbound_rules) = rules;
-        Ok(PolicyDetail { policy, inbound_rules, outbound_rules, acts_on, labels, tags })
+        Ok(PolicyDetail { policy, inbound_rules, outbound_rules, acts_on, labels, tags, counted: None })
     }
 
     /// A policy or a profile by its full key, `TIER/NAME`, its name, or `profile NAME`.

@@ -133,13 +133,22 @@ fn show(out: &mut String, detail: &PolicyDetail) {
     if !p.problem.is_empty() {
         let _ = writeln!(out, "  problem    {}", p.problem);
     }
-    for (direction, rules) in [("inbound", &detail.inbound_rules), ("outbound", &detail.outbound_rules)] {
+    let counted = detail.counted.clone().unwrap_or_default();
+    for (direction, rules, counted) in [
+        ("inbound", &detail.inbound_rules, counted.inbound),
+        ("outbound", &detail.outbound_rules, counted.outbound),
+    ] {
         let _ = writeln!(out, "\n  {direction}");
         if rules.is_empty() {
             let _ = writeln!(out, "    no rules");
         }
         for (at, rule) in rules.iter().enumerate() {
-            let _ = writeln!(out, "    {at:>2}  {rule}");
+            let _ = match counted.get(at) {
+                Some(of) => {
+                    writeln!(out, "    {at:>2}  {rule}   ({} packets, {} bytes)", of.packets, of.bytes)
+                }
+                None => writeln!(out, "    {at:>2}  {rule}"),
+            };
         }
     }
 }

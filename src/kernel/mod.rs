@@ -63,8 +63,8 @@ pub use self::ends::EndpointView;
 #[doc(hidden)]
 pub use self::nft::Rehearsal;
 pub use self::nft::{
-    DropKind, Dropped, Drops, Meaning, RuleCounts, RulePlace, RuleView, Traced, TracedFlow, TracedPacket,
-    TracedStep, TracedVerdict, trace,
+    DropKind, Dropped, Drops, Meaning, RuleCounts, RuleHits, RulePlace, RuleView, Traced, TracedFlow,
+    TracedPacket, TracedStep, TracedVerdict, trace,
 };
 pub use self::resolve::Covering;
 pub use self::sightings::{Place, Sighting, Sightings, sightings};

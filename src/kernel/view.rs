@@ -1,6 +1,7 @@
 //! What a question may read of the kernel thread: counts, states of prefixes, drift, counters.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -9,11 +10,11 @@ use tortie_config::key::EndpointKey;
 
 use super::api::Mode;
 use super::ends::EndpointView;
-use super::nft::{Firewall, RuleCounts, RulePlace, RuleView};
+use super::nft::{Firewall, RuleCounts, RuleHits, RulePlace, RuleView};
 use super::resolve::Covering;
 use super::state::State;
 use super::table::{Entry, Known, Want};
-use crate::policy::{HostInterfaces, Ruleset};
+use crate::policy::{HostInterfaces, Ruleset, Source};
 use crate::routing::{ChangeId, Hop, Resolved};
 
 /// What the kernel thread counted since it started.
@@ -320,6 +321,15 @@ impl KernelView<'_> {
     #[must_use]
     pub fn rules_text(&self) -> String {
         self.rules.map(Firewall::text).unwrap_or_default()
+    }
+
+    /// What the kernel's rules of a policy or a profile counted since they were written, by their number, inbound and
+    /// outbound; empty for those that act on nothing here.
+    ///
+    /// # Errors
+    /// When the kernel shows no rules.
+    pub fn rule_hits(&self, source: &Source) -> io::Result<[Vec<RuleHits>; 2]> {
+        self.rules.map_or_else(|| Ok(Default::default()), |rules| rules.hits(source))
     }
 
     /// What the wanted rules would do with packets, by the interpreter of tests; empty when there are no rules.

@@ -134,6 +134,29 @@ pub struct PolicyDetail {
     pub labels: BTreeMap<String, String>,
     /// Tags of a profile.
     pub tags: Vec<String>,
+    /// What its rules counted on this host; none: they are not in the kernel, or nobody asked it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counted: Option<PolicyCounted>,
+}
+
+/// What the rules of a policy or a profile counted since they were written to the kernel, by their number.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PolicyCounted {
+    /// Those for traffic to endpoints; empty when no packet can meet them here.
+    pub inbound: Vec<Counted>,
+    /// Those for traffic from endpoints.
+    pub outbound: Vec<Counted>,
+}
+
+/// What one rule counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Counted {
+    /// Packets that it matched: of a connection the first, as the rest is let through before policy.
+    pub packets: u64,
+    /// Their octets.
+    pub bytes: u64,
 }
 
 /// What `status` says of rules and endpoints.

@@ -33,7 +33,7 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use tortie::kernel::{Mode, Options};
 use tortie::policy::path::{Flow, Node, Path, Place, Reason, Routes, Stage, State};
-use tortie::policy::{Packet, Verdict, host_interfaces};
+use tortie::policy::{ChainId, Direction, Packet, Verdict, host_interfaces};
 use tortie_config::Cidr;
 
 /// New connections between two changes of policy.
@@ -122,6 +122,9 @@ fn the_evaluator_the_rules_and_the_kernel_agree() {
 fn long_the_evaluator_the_rules_and_the_kernel_agree() {
     netns::in_netns(|| agree(setting("TORTIE_SEED", rand::random()), setting("TORTIE_ROUNDS", 2_000)));
 }
+
+/// How often rules of policies and profiles matched.
+type Hits = BTreeMap<(ChainId, usize), u64>;
 
 /// A packet that is sent.
 struct Sent {
@@ -222,11 +225,15 @@ impl Round<'_> {
     }
 
     /// The interpreter says of each packet what the evaluator says.
-    fn check_rules(&self, all: &[Sent]) {
+    fn check_rules(&self, all: &[Sent]) -> Hits {
         let flows: Vec<Flow> = all.iter().map(|sent| sent.flow.clone()).collect();
         let routes = self.routes.clone();
         let rehearsed = self.rig.ask(move |view| view.rehearse(&flows, &routes));
         assert_eq!(rehearsed.len(), all.len());
+        let mut hits = Hits::new();
+        for rule in rehearsed.iter().flat_map(|is| &is.matched) {
+            *hits.entry(rule.clone()).or_default() += 1;
+        }
         for (sent, is) in all.iter().zip(&rehearsed) {
             let path = &sent.path;
             let matched = path.steps.iter().flat_map(|step| match &step.reason {
@@ -239,6 +246,39 @@ impl Round<'_> {
                 && is.untracked == path.untracked
                 && is.matched == matched.collect::<Vec<_>>();
             assert!(same, "the interpreter says {is:#?} of {}", self.told(sent));
+        }
+        hits
+    }
+
+    /// How often the kernel's rules matched so far.
+    fn counted(&self) -> Hits {
+        let sources: BTreeSet<_> = self.policy.ruleset.chains.keys().map(|id| id.source.clone()).collect();
+        let count = move |view: &tortie::kernel::KernelView<'_>| {
+            let mut hits = Hits::new();
+            for source in sources {
+                let both = view.rule_hits(&source).unwrap();
+                for (direction, of) in [Direction::Inbound, Direction::Outbound].into_iter().zip(both) {
+                    let id = ChainId { source: source.clone(), direction };
+                    hits.extend(of.iter().enumerate().map(|(at, hit)| ((id.clone(), at), hit.packets)));
+                }
+            }
+            hits
+        };
+        self.rig.ask(count)
+    }
+
+    /// The kernel's counters moved as the interpreter's did, or more: it sends packets of its own now and then.
+    fn check_counters(&self, before: &Hits, expected: &Hits) {
+        let now = self.counted();
+        for (rule, count) in expected {
+            let is =
+                now.get(rule).copied().unwrap_or_default() - before.get(rule).copied().unwrap_or_default();
+            assert!(
+                is >= *count,
+                "{}: {rule:?} counted {is}, not {count}\n{}",
+                self.what,
+                self.policy.told()
+            );
         }
     }
 
@@ -292,9 +332,11 @@ fn agree(seed: u64, rounds: u64) {
         Net::forget_connections();
         let what = format!("round {round}, seed {seed}");
         let round = Round { policy: &policy, rig: &rig, net: &net, routes: &routes, what };
+        let before = round.counted();
         let all = round.send(&mut rng, &mut number);
-        round.check_rules(&all);
+        let hits = round.check_rules(&all);
         passed += round.check_kernel(&all);
+        round.check_counters(&before, &hits);
         for sent in &all {
             let mut count = |kind, of: bool| *kinds.entry(kind).or_default() += usize::from(of);
             let passes = sent.path.verdict == Verdict::Allow;

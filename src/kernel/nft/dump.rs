@@ -102,6 +102,20 @@ pub(in crate::kernel) fn rules(
     Ok(found)
 }
 
+/// The rules of one chain; none when there is no such chain.
+///
+/// # Errors
+/// When the socket fails, or the kernel shows none.
+pub(in crate::kernel) fn rules_of(socket: &mut Socket, name: &str, of: &str) -> io::Result<Vec<FoundRule>> {
+    let mut found = Vec::new();
+    let mut dumps = Dumps { socket, table: name, torn: false };
+    dumps.dump(NFT_MSG_GETRULE, Some((NFTA_RULE_CHAIN, of)), |m| {
+        // Before Linux 4.17 all chains come.
+        found.extend(rule(m).filter(|(chain, _)| chain == of).map(|(_, rule)| rule));
+    })?;
+    Ok(found)
+}
+
 /// The names of all tables of family `inet`.
 ///
 /// # Errors
@@ -165,12 +179,17 @@ struct Dumps<'a> {
 }
 
 impl Dumps<'_> {
-    /// What the table has of one kind, or of one set.
-    fn dump(&mut self, kind: u16, set: Option<&str>, mut each: impl FnMut(&Message<'_>)) -> io::Result<()> {
+    /// What the table has of one kind, or what is within one set or chain, by the attribute that names it.
+    fn dump(
+        &mut self,
+        kind: u16,
+        within: Option<(u16, &str)>,
+        mut each: impl FnMut(&Message<'_>),
+    ) -> io::Result<()> {
         let fill = |w: &mut Writer<'_>| {
             w.attr_text(NFTA_TABLE, self.table);
-            if let Some(set) = set {
-                w.attr_text(NFTA_SET_ELEM_LIST_SET, set);
+            if let Some((attr, name)) = within {
+                w.attr_text(attr, name);
             }
         };
         let answer = ask(self.socket, kind, NLM_F_DUMP, fill, |m, of| {
@@ -196,7 +215,7 @@ impl Dumps<'_> {
         let mut last = None;
         for _ in 0..TRIES {
             let mut elements = Elements::new(of);
-            self.dump(NFT_MSG_GETSETELEM, Some(set), |m| elements.message(m))?;
+            self.dump(NFT_MSG_GETSETELEM, Some((NFTA_SET_ELEM_LIST_SET, set)), |m| elements.message(m))?;
             let (ordered, parts) = (of.interval, elements.parts);
             let read = elements.end();
             if ordered || parts < 2 || last.as_ref() == Some(&read) {

@@ -18,7 +18,9 @@ use super::socket::{BatchError, Refusal, Socket};
 use super::{sync, text};
 use crate::kernel::api::{Mode, PolicyChange};
 use crate::kernel::resolve::Picture;
-use crate::policy::{ChainId, Globals, HostInterfaces, Ruleset, RulesetDelta, host_interfaces};
+use crate::policy::{
+    ChainId, Direction, Globals, HostInterfaces, Ruleset, RulesetDelta, Source, host_interfaces,
+};
 
 /// The table that is ours.
 pub(super) const TABLE: &str = "tortie";
@@ -51,6 +53,15 @@ pub struct RuleCounts {
     pub compares: u64,
     /// Own objects that somebody else changed or removed.
     pub external_changes: u64,
+}
+
+/// What a rule counted since it was written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RuleHits {
+    /// Packets that it matched.
+    pub packets: u64,
+    /// Their octets.
+    pub bytes: u64,
 }
 
 /// What the thread has to tell.
@@ -465,6 +476,39 @@ impl Firewall {
     /// What differed at the last comparison and is not repaired: how many objects, and the first ones in words.
     pub(in crate::kernel) fn drift(&self) -> (usize, &[String]) {
         (self.drift.0, &self.drift.1)
+    }
+
+    /// What the rules of a policy or a profile counted, by their number, inbound and outbound; empty where none is in the
+    /// kernel as wanted.
+    ///
+    /// # Errors
+    /// When the kernel shows no rules.
+    pub(in crate::kernel) fn hits(&self, source: &Source) -> io::Result<[Vec<RuleHits>; 2]> {
+        let mut both = [Vec::new(), Vec::new()];
+        if self.socket.is_none() || self.generation.is_none() {
+            return Ok(both);
+        }
+        let mut socket = Socket::open()?;
+        for (direction, hits) in [Direction::Inbound, Direction::Outbound].into_iter().zip(&mut both) {
+            let id = ChainId { source: source.clone(), direction };
+            let (Some(chain), Some(of)) = (self.renderer.place_of(&id), self.ruleset().chains.get(&id))
+            else {
+                continue;
+            };
+            let (found, origins) = (dump::rules_of(&mut socket, TABLE, &chain)?, self.renderer.rules_of(&id));
+            if found.len() != origins.len() {
+                continue;
+            }
+            hits.resize(of.rules.len(), RuleHits::default());
+            for (origin, rule) in origins.iter().zip(&found) {
+                // One rule may stand there once for each family.
+                if let Some(hit) = hits.get_mut(*origin) {
+                    hit.packets += rule.packets;
+                    hit.bytes += rule.bytes;
+                }
+            }
+        }
+        Ok(both)
     }
 
     /// The wanted rules as nft writes them.

@@ -38,8 +38,8 @@ mod samples;
 
 pub(in crate::kernel) use self::drops::Listener;
 pub use self::drops::{DropKind, Dropped, Drops};
-pub use self::firewall::RuleCounts;
 pub(in crate::kernel) use self::firewall::{Firewall, Told};
+pub use self::firewall::{RuleCounts, RuleHits};
 #[cfg(debug_assertions)]
 pub use self::rehearse::Rehearsal;
 pub(in crate::kernel) use self::render::Options;

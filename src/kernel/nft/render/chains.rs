@@ -79,7 +79,6 @@ impl Chains {
     }
 
     /// The chain of a policy or profile, with the rules that its rules were made of.
-    #[cfg(any(test, debug_assertions))]
     pub(super) fn of(&self, id: &crate::policy::ChainId) -> Option<(Name, &[usize])> {
         super::node::Usage::ALL.into_iter().find_map(|usage| {
             let name = names::rules(id, usage);

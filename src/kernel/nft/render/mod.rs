@@ -198,13 +198,11 @@ impl Renderer {
     }
 
     /// The chain of a policy's or a profile's rules, when packets can come to it.
-    #[cfg(any(test, debug_assertions))]
     pub(in crate::kernel) fn place_of(&self, id: &ChainId) -> Option<Name> {
         self.chains.of(id).map(|(name, _)| name)
     }
 
     /// For each rule of [`place_of`](Self::place_of) the rule of the policy or profile that it was made of, counted from 0.
-    #[cfg(any(test, debug_assertions))]
     pub(in crate::kernel) fn rules_of(&self, id: &ChainId) -> &[usize] {
         self.chains.of(id).map_or(&[], |(_, rules)| rules)
     }
