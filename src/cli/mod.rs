@@ -25,6 +25,7 @@ mod dry_run;
 mod endpoint;
 mod failure;
 mod ipam;
+mod kurma;
 mod lab;
 mod live;
 mod mrt;
@@ -191,6 +192,9 @@ enum Command {
     /// Labs of network namespaces from containerlab files
     #[command(subcommand)]
     Lab(lab::LabCommand),
+    /// Kurma's network plugin, as /opt/network/setup, add and del of its container; the configuration comes on stdin
+    #[command(subcommand)]
+    Kurma(kurma::KurmaCommand),
     /// The version of this program
     Version,
 }
@@ -326,6 +330,7 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
         Command::Demo(command) => demo::run(&context, command),
         Command::Docker(command) => docker::run(&context, command),
         Command::Lab(command) => lab::run(&context, command),
+        Command::Kurma(command) => kurma::run(command),
         Command::Version => output::write_out(&format!("tortie {}\n", env!("CARGO_PKG_VERSION"))),
     }
 }

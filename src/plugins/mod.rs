@@ -8,12 +8,14 @@
 //! ```text
 //!  argv[0] -> door() -> tortie-cni, calico         cni::main_plugin  --+--> ipam (store)
 //!                    -> tortie-ipam, calico-ipam   cni::ipam_plugin  --+--> attach (links, endpoint, Applied)
+//!                    -> .../setup, add, del       kurma::run         --+
 //!                    -> anything else              the command line
 //! ```
 
 pub mod attach;
 pub mod cni;
 pub mod docker;
+pub mod kurma;
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -29,15 +31,22 @@ pub enum Door {
         /// Called `calico-ipam`.
         calico: bool,
     },
+    /// The network plugin of Kurma.
+    Kurma(kurma::Verb),
 }
 
 /// The door that this `argv[0]` selects; `None`: the command line.
 #[must_use]
 pub fn door(argv0: &OsStr) -> Option<Door> {
-    match Path::new(argv0).file_name()?.to_str()? {
+    let path = Path::new(argv0);
+    match path.file_name()?.to_str()? {
         "tortie-cni" | "calico" => Some(Door::Cni),
         "tortie-ipam" => Some(Door::Ipam { calico: false }),
         "calico-ipam" => Some(Door::Ipam { calico: true }),
+        // Words that other programs are called, too: only with a path, as Kurma calls them.
+        name if path.parent().is_some_and(|dir| dir != Path::new("")) => {
+            kurma::Verb::of(name).map(Door::Kurma)
+        }
         _ => None,
     }
 }
@@ -49,6 +58,11 @@ pub fn dispatch() -> Option<ExitCode> {
     Some(match door(&argv0)? {
         Door::Cni => cni::run(cni::Plugin::Main),
         Door::Ipam { calico } => cni::run(cni::Plugin::Ipam { calico }),
+        Door::Kurma(verb) => {
+            let args: Vec<String> =
+                std::env::args_os().skip(1).map(|a| a.to_string_lossy().into_owned()).collect();
+            kurma::run(verb, &args)
+        }
     })
 }
 
@@ -66,6 +80,12 @@ mod tests {
             ("/opt/cni/bin/calico-ipam", Some(Door::Ipam { calico: true })),
             ("/usr/bin/tortie", None),
             ("tortie-cni/", Some(Door::Cni)),
+            ("/opt/network/setup", Some(Door::Kurma(kurma::Verb::Setup))),
+            ("/opt/network/setup-wait", Some(Door::Kurma(kurma::Verb::SetupWait))),
+            ("/opt/network/add", Some(Door::Kurma(kurma::Verb::Add))),
+            ("./del", Some(Door::Kurma(kurma::Verb::Del))),
+            ("add", None),
+            ("/opt/network/sub", None),
             ("", None),
         ] {
             assert_eq!(door(OsStr::new(argv0)), expected, "{argv0}");

@@ -1,8 +1,12 @@
 //! The plumbing of containers against the real kernel, each test in a network namespace of its own as the host, and more
 //! of them as containers.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test says with a panic what is wrong")]
+
 #[path = "../common/netns.rs"]
 mod netns;
+#[path = "../common/played_agent.rs"]
+mod played_agent;
 mod rig;
 mod store;
 
@@ -100,8 +104,8 @@ fn a_container_reaches_the_host_and_its_neighbour_at_once_with_both_families() {
         let outside = outside.unwrap();
         assert_eq!((outside.astray.len(), outside.wrong_sysctls, outside.kind.as_str()), (0, 0, "veth"));
         assert_eq!(plumb::leftovers("tortie test").unwrap().len(), 2);
-        assert_eq!(plumb::remove_link(&name("calia")).unwrap(), true);
-        assert_eq!(plumb::remove_link(&name("calia")).unwrap(), false);
+        assert!(plumb::remove_link(&name("calia")).unwrap());
+        assert!(!plumb::remove_link(&name("calia")).unwrap());
         assert!(plumb::look_inside(&a.open(), &name("eth0")).unwrap().is_none());
     });
 }
@@ -323,7 +327,7 @@ fn ports_of_the_host_lead_to_the_container_from_everywhere() {
         far.answers(8080);
         far.ip("route add 10.65.0.0/16 via 192.0.2.1");
         assert_eq!(a.asks(Kind::Tcp, "192.0.2.9:8080"), who("10.65.0.2"));
-        assert_eq!(plumb::mapped_tables("tortie-ports").unwrap(), [table.clone()]);
+        assert_eq!(plumb::mapped_tables("tortie-ports").unwrap(), [table.as_str()]);
         // The same again replaces; others' tables stay.
         plumb::map_ports(&table, &list, &mappings[..1]).unwrap();
         assert!(far.asks(Kind::Tcp, "192.0.2.1:8082").is_err());

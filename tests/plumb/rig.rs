@@ -129,9 +129,7 @@ pub(crate) fn octets_a_second(from: &Namespace, to: &Namespace, addr: IpAddr, po
             }
         }
         let (at, had) = first.expect("something comes through for half a second");
-        #[expect(clippy::cast_precision_loss, reason = "a rate")]
-        let rate = (all - had) as f64 / at.elapsed().as_secs_f64();
-        rate
+        (all - had) as f64 / at.elapsed().as_secs_f64()
     });
     let mut stream = from.run(|| TcpStream::connect(SocketAddr::new(addr, port)).unwrap()).unwrap();
     let data = vec![0x5a; 1 << 16];

@@ -1,9 +1,7 @@
 //! Interfaces and endpoints together: what a plugin does, without an agent or with one that a test plays.
 
-use std::io::{Read, Write};
-use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -17,6 +15,7 @@ use tortie::store::{Op, Store, Txn};
 use tortie_config::key::{EndpointKey, Key};
 
 use super::netns::{in_netns, ip, try_ip};
+use super::played_agent::play_agent;
 use super::rig::Pod;
 use super::{addrs, forward, name};
 
@@ -72,34 +71,6 @@ impl Host {
         let all = self.runtime.block_on(self.store.list(&["/calico/".to_owned()])).unwrap();
         all.entries.into_iter().map(|kv| kv.key).collect()
     }
-}
-
-/// Answers every call with this, and keeps what was asked.
-fn play_agent(socket: &Path, answer: Value) -> Arc<Mutex<Vec<Value>>> {
-    let listener = UnixListener::bind(socket).unwrap();
-    let asked = Arc::new(Mutex::new(Vec::new()));
-    let heard = Arc::clone(&asked);
-    std::thread::spawn(move || {
-        for stream in listener.incoming() {
-            let mut stream = stream.unwrap();
-            let mut text = Vec::new();
-            let mut octets = [0; 4096];
-            let body = loop {
-                let n = stream.read(&mut octets).unwrap();
-                text.extend_from_slice(&octets[..n]);
-                let head = text.windows(4).position(|w| w == b"\r\n\r\n");
-                let body = head.and_then(|at| serde_json::from_slice::<Value>(&text[at + 4..]).ok());
-                if let Some(body) = body {
-                    break body;
-                }
-            };
-            heard.lock().unwrap().push(body);
-            let answer = answer.to_string();
-            let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length";
-            let _ = write!(stream, "{head}: {}\r\n\r\n{answer}", answer.len());
-        }
-    });
-    asked
 }
 
 fn wanted(pod: &Pod, id: &str, list: &[&str]) -> Wanted {

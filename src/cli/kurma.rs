@@ -1,0 +1,47 @@
+//! `tortie kurma`: the network plugin by hand.
+
+use clap::{Args, Subcommand};
+
+use super::failure::{Exit, Failure};
+use super::output::write_out;
+use crate::plugins::kurma::{self, Verb};
+
+/// What Kurma's daemon asks a network plugin for.
+#[derive(Debug, Subcommand)]
+pub(super) enum KurmaCommand {
+    /// Prove that store and settings are right, and repair what is left over
+    Setup,
+    /// The same, and stay until told to end (Kurma's second generation)
+    SetupWait,
+    /// Connect a container; prints its addresses as a CNI result
+    Add(Container),
+    /// Disconnect a container
+    Del(Container),
+}
+
+/// The container.
+#[derive(Debug, Args)]
+pub(super) struct Container {
+    /// Path of its network namespace
+    netns: String,
+    /// Its UUID
+    uuid: String,
+    /// The interface in it
+    #[arg(default_value = "eth0")]
+    interface: String,
+}
+
+pub(super) fn run(command: &KurmaCommand) -> Result<(), Failure> {
+    let words = |c: &Container| vec![c.netns.clone(), c.uuid.clone(), c.interface.clone()];
+    let (verb, args) = match command {
+        KurmaCommand::Setup => (Verb::Setup, Vec::new()),
+        KurmaCommand::SetupWait => (Verb::SetupWait, Vec::new()),
+        KurmaCommand::Add(container) => (Verb::Add, words(container)),
+        KurmaCommand::Del(container) => (Verb::Del, words(container)),
+    };
+    match kurma::on_stdin(verb, &args) {
+        Ok(Some(answer)) => write_out(&format!("{answer}\n")),
+        Ok(None) => Ok(()),
+        Err(error) => Err(Failure::new(Exit::No, "kurma", error.to_string())),
+    }
+}

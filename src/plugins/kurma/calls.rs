@@ -1,0 +1,263 @@
+//! `add` and `del`.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tortie_config::Cidr;
+use tortie_config::key::{EndpointKey, Key, prefix};
+use tortie_config::resource::{InterfaceName, WorkloadEndpoint};
+
+use super::config::Settings;
+use super::host::{Reach, reach};
+use super::{CLEANUP, Container, KurmaError};
+use crate::ipam::{Ipam, Request};
+use crate::kernel::plumb::{self, Namespace, PlumbError};
+use crate::plugins::attach::{
+    Attached, Leaving, Link, ProfileWish, Wanted, attach, detach, host_interface, ready,
+};
+use crate::plugins::cni::{Address, CniResult, EnvArgs, Ip, NETWORK_LABEL, Route, Version, wishes};
+use crate::store::{Store, StoreError};
+
+/// The orchestrator's name in keys, and in the attributes of addresses.
+pub(super) const ORCHESTRATOR: &str = "kurma";
+
+/// The handle of the addresses of one container in one network.
+pub(super) fn handle(settings: &Settings, uuid: &str) -> String {
+    format!("kurma.{uuid}.{}", settings.config.name)
+}
+
+/// The endpoint of one interface of one container.
+pub(super) fn key(settings: &Settings, uuid: &str, ifname: &str) -> EndpointKey {
+    EndpointKey::Workload {
+        host: settings.node.clone(),
+        orchestrator: ORCHESTRATOR.to_owned(),
+        workload: uuid.to_owned(),
+        endpoint: ifname.to_owned(),
+    }
+}
+
+/// The table of port mappings of one interface.
+pub(super) fn table(settings: &Settings, uuid: &str, ifname: &str) -> String {
+    plumb::ports_table(&settings.ports_prefix, &format!("{} {uuid} {ifname}", settings.config.name))
+}
+
+fn interface(settings: &Settings, uuid: &str, ifname: &str) -> Result<InterfaceName, KurmaError> {
+    // Two interfaces of one container are two on the host.
+    let id = if ifname == "eth0" { uuid.to_owned() } else { format!("{uuid}.{ifname}") };
+    host_interface(&settings.config.interface_prefix, &id).map_err(KurmaError)
+}
+
+/// A container comes: its addresses, its interface, its endpoint, and the agent's word; or nothing at all.
+pub(super) async fn add(
+    settings: &Settings,
+    container: Container,
+    deadline: Instant,
+) -> Result<Value, KurmaError> {
+    let limit = deadline.saturating_duration_since(Instant::now());
+    let mut reach = super::within(limit, reach(settings, Some(&container.netns))).await?;
+    reach.agent.deadline = Some(deadline);
+    let netns = reach.netns.clone().unwrap_or_else(|| container.netns.clone());
+    let wanted = wanted(settings, &container, netns)?;
+    // Before anything is given: a call that is repeated must not take from the first one what it has.
+    refuse_repetition(&wanted, &container)?;
+    let left = deadline.saturating_duration_since(Instant::now());
+    let done = match tokio::time::timeout(left, give(settings, &reach, &container, wanted.clone())).await {
+        Ok(done) => done,
+        Err(_) => {
+            let limit = super::LIMIT.as_secs();
+            Err(KurmaError(format!("not done within {limit} s: is the store reachable? See `tortie status`")))
+        }
+    };
+    match done {
+        Ok((wanted, attached)) => Ok(result(settings, &wanted, &attached)),
+        Err(error) => {
+            // `attach` takes back what it made unless its time was over; addresses are ours to take back.
+            let back = async {
+                let _ = remove(&reach, &wanted).await;
+                let ipam = Ipam::new(reach.store.clone());
+                let _ = ipam.release_handle(&handle(settings, &container.uuid)).await;
+            };
+            let _ = tokio::time::timeout(CLEANUP, back).await;
+            Err(error)
+        }
+    }
+}
+
+fn refuse_repetition(wanted: &Wanted, container: &Container) -> Result<(), KurmaError> {
+    let shown = |error: PlumbError| match error {
+        PlumbError::NoNamespace(_) => {
+            KurmaError(PlumbError::NoNamespace(container.netns.clone()).to_string())
+        }
+        other => other.into(),
+    };
+    let namespace = Namespace::open(&wanted.netns).map_err(shown)?;
+    match plumb::look_inside(&namespace, &wanted.ifname)? {
+        Some(_) => {
+            let name = wanted.ifname.to_string();
+            Err(PlumbError::Exists { name, place: "in the container" }.into())
+        }
+        None => Ok(()),
+    }
+}
+
+async fn give(
+    settings: &Settings,
+    reach: &Reach,
+    container: &Container,
+    mut wanted: Wanted,
+) -> Result<(Wanted, Attached), KurmaError> {
+    ready(&*reach.store).await?;
+    let ipam = Ipam::new(reach.store.clone());
+    let handle = handle(settings, &container.uuid);
+    // What a call that was killed may have left.
+    ipam.release_handle(&handle).await?;
+    let now = jiff::Timestamp::now().to_string();
+    let attributes = json!({
+        "node": settings.node, "timestamp": now, "network": settings.config.name, "orchestrator": ORCHESTRATOR
+    });
+    let request = Request {
+        host: settings.node.clone(),
+        wants: wishes(&settings.config, &EnvArgs::default())?.into_iter().map(|wish| wish.want).collect(),
+        handle: Some(handle),
+        attributes: attributes.as_object().cloned().unwrap_or_default(),
+        ..Request::default()
+    };
+    wanted.addrs = ipam.assign(&request).await?.into_iter().map(|given| given.addr).collect();
+    let attached = attach(&*reach.store, &reach.agent, &wanted).await?;
+    Ok((wanted, attached))
+}
+
+fn wanted(
+    settings: &Settings,
+    container: &Container,
+    netns: std::path::PathBuf,
+) -> Result<Wanted, KurmaError> {
+    let Container { uuid, ifname, .. } = container;
+    let config = &settings.config;
+    let mut labels = config.args.labels.clone();
+    labels.insert(NETWORK_LABEL.to_owned(), config.name.clone());
+    let routes = config.ipam.frame.routes.iter();
+    let routes: Vec<Cidr> = routes.filter_map(|r| Cidr::new(r.dst.ip, r.dst.len).ok()).collect();
+    Ok(Wanted {
+        key: key(settings, uuid, ifname),
+        netns,
+        ifname: ifname.parse().map_err(|error| KurmaError(format!("the third argument: {error}")))?,
+        host_ifname: interface(settings, uuid, ifname)?,
+        link: Link::Veth,
+        mac: config.runtime.mac,
+        mtu: config.mtu,
+        addrs: Vec::new(),
+        routes: Some(routes).filter(|routes| !routes.is_empty()),
+        profile: ProfileWish::Create(config.name.clone()),
+        labels,
+        instance: Some(uuid.clone()),
+        ports: config.runtime.ports.clone(),
+        ports_table: table(settings, uuid, ifname),
+        bandwidth: config.runtime.bandwidth,
+    })
+}
+
+/// One address of each family is all that Kurma reads.
+fn result(settings: &Settings, wanted: &Wanted, attached: &Attached) -> Value {
+    let mut result = CniResult::default();
+    let gateway = |v4: bool| attached.gateways.iter().find(|gateway| gateway.is_ipv4() == v4).copied();
+    for addr in &wanted.addrs {
+        let gateway = gateway(addr.is_ipv4());
+        result.ips.push(Ip { address: Address::host(*addr), gateway, interface: None });
+    }
+    let everywhere: Vec<String> = ["0.0.0.0/0", "::/0"].map(str::to_owned).to_vec();
+    let routes = wanted.routes.as_ref().map(|routes| routes.iter().map(ToString::to_string).collect());
+    for dst in routes.unwrap_or(everywhere).iter().filter_map(|dst| dst.parse::<Address>().ok()) {
+        if let Some(gw) = gateway(dst.ip.is_ipv4()) {
+            result.routes.push(Route { dst, gw: Some(gw), extra: serde_json::Map::new() });
+        }
+    }
+    if let Some(dns) = settings.config.wanted_dns() {
+        result.dns = dns.clone();
+    }
+    result.to_json(Version::V0_2_0)
+}
+
+async fn remove(reach: &Reach, wanted: &Wanted) -> Result<(), KurmaError> {
+    let leaving = Leaving {
+        key: wanted.key.clone(),
+        instance: wanted.instance.clone(),
+        host_ifname: wanted.host_ifname.clone(),
+        own_link: true,
+        netns: None,
+        ifname: wanted.ifname.clone(),
+        ports_table: wanted.ports_table.clone(),
+    };
+    Ok(detach(&*reach.store, &reach.agent, &leaving).await?)
+}
+
+/// A container goes: everything that it has in this network, whatever interface is named and wherever the path of its
+/// namespace leads by now (the process number may be another's: it is never opened).
+pub(super) async fn del(settings: &Settings, container: &Container) -> Result<(), KurmaError> {
+    let reach = reach(settings, None).await?;
+    clear(settings, &reach, &container.uuid, Some(&container.ifname)).await
+}
+
+/// Takes away what a container has in this network.
+pub(super) async fn clear(
+    settings: &Settings,
+    reach: &Reach,
+    uuid: &str,
+    named: Option<&str>,
+) -> Result<(), KurmaError> {
+    let mut first = Ok(());
+    let (mut ours, others) = interfaces(settings, &*reach.store, uuid).await?;
+    // One whose endpoint was never written.
+    if let Some(named) = named
+        && !others.iter().any(|other| other == named)
+        && !ours.iter().any(|name| name == named)
+    {
+        ours.push(named.to_owned());
+    }
+    for name in ours {
+        let Ok(ifname) = name.parse() else { continue };
+        let leaving = Leaving {
+            key: key(settings, uuid, &name),
+            instance: Some(uuid.to_owned()),
+            host_ifname: interface(settings, uuid, &name)?,
+            own_link: true,
+            netns: None,
+            ifname,
+            ports_table: table(settings, uuid, &name),
+        };
+        let gone = detach(&*reach.store, &reach.agent, &leaving).await;
+        first = first.and(gone.map_err(KurmaError::from));
+    }
+    let released = Ipam::new(reach.store.clone()).release_handle(&handle(settings, uuid)).await;
+    first.and(released.map(drop).map_err(KurmaError::from))
+}
+
+/// The interfaces of a container by name: those of this network, and those of others.
+async fn interfaces(
+    settings: &Settings,
+    store: &dyn Store,
+    uuid: &str,
+) -> Result<(Vec<String>, Vec<String>), StoreError> {
+    let all = store.list(&[prefix::workloads_of(&settings.node)]).await?;
+    let (mut ours, mut others) = (Vec::new(), Vec::new());
+    for entry in &all.entries {
+        let Ok(Key::Endpoint(EndpointKey::Workload { orchestrator, workload, endpoint, .. })) =
+            entry.key.parse::<Key>()
+        else {
+            continue;
+        };
+        if orchestrator != ORCHESTRATOR || workload != uuid {
+            continue;
+        }
+        let network = WorkloadEndpoint::parse(&entry.value).ok();
+        let network = network.and_then(|endpoint| endpoint.labels.get(NETWORK_LABEL).cloned());
+        match network {
+            Some(network) if network != settings.config.name => others.push(endpoint),
+            _ => ours.push(endpoint),
+        }
+    }
+    Ok((ours, others))
+}
+
+/// How long something that seems left over is looked at: an `add` may be at work on it.
+pub(super) const DOUBT: Duration = Duration::from_secs(2);

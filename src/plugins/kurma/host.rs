@@ -1,0 +1,90 @@
+//! Where store and agent are, for a process in a container that sees no files of the host.
+//!
+//! The store is the etcd of the configuration; else the file that the configuration (or the default) names, in this
+//! container or on the host, whose files are below `/proc/1/root` when the process ids are shared; else `store.db` in the
+//! volume of the configuration. SQLite resolves symbolic links by their text, and `/proc/1/root` says `/`: to open the
+//! host's file the process makes the host's root its own.
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::KurmaError;
+use super::config::Settings;
+use crate::plugins::attach::Agent;
+use crate::plugins::cni::store_options;
+use crate::store::{self, Store, StoreUrl};
+
+/// The host's files as a process that shares its process ids sees them.
+const HOST_ROOT: &str = "/proc/1/root";
+const SOCKET: &str = "/run/tortie/tortie.sock";
+/// The name of the store's file in a volume.
+const FILE: &str = "store.db";
+
+/// What a call works with.
+pub(super) struct Reach {
+    pub(super) store: Arc<dyn Store>,
+    pub(super) agent: Agent,
+    /// The namespace as it can be opened from now on, and what keeps it so.
+    pub(super) netns: Option<PathBuf>,
+    _open: Option<File>,
+}
+
+/// Finds store and agent. `netns` is opened first: its path may mean nothing under another root.
+pub(super) async fn reach(settings: &Settings, netns: Option<&Path>) -> Result<Reach, KurmaError> {
+    // A namespace that is gone is said by whoever needs it.
+    let open = netns.and_then(|path| File::open(path).ok());
+    let config = &settings.config;
+    let mut options = store_options(config.datastore.as_ref(), |name| std::env::var_os(name));
+    let mut entered = false;
+    if let StoreUrl::Sqlite(path) = options.url.parse()? {
+        let on_host = below_host(&path).filter(|_| other_root());
+        let in_volume = settings.volume.as_ref().map(|volume| volume.join(FILE));
+        if !path.exists() {
+            if on_host.as_ref().is_some_and(|path| path.exists()) {
+                rustix::process::chroot(HOST_ROOT)
+                    .and_then(|()| rustix::process::chdir("/"))
+                    .map_err(|error| KurmaError(format!("the host's files cannot be reached: {error}")))?;
+                entered = true;
+            } else if let Some(path) = in_volume.as_ref().filter(|path| path.exists()) {
+                options.url = format!("sqlite:{}", path.display());
+            } else {
+                let places = [Some(path), on_host, in_volume].into_iter().flatten();
+                let places: Vec<String> = places.map(|path| path.display().to_string()).collect();
+                return Err(KurmaError(format!(
+                    "there is no store at {}: write \"datastore\": \"etcd://HOST:PORT\" into the configuration, share the \
+                     host's process ids with this container, or name a volume in `store_volume`; does the agent run?",
+                    places.join(", ")
+                )));
+            }
+        }
+    }
+    let store = store::open(&options)
+        .await
+        .map_err(|error| KurmaError(format!("the data model at {} cannot be used: {error}", options.url)))?;
+    let socket = config.socket.clone().or_else(|| std::env::var_os("TORTIE_SOCKET").map(PathBuf::from));
+    let mut socket = socket.unwrap_or_else(|| SOCKET.into());
+    if !entered && !socket.exists() && other_root() {
+        socket = below_host(&socket).unwrap_or(socket);
+    }
+    let netns = match (&open, netns) {
+        (Some(file), Some(_)) if entered => Some(format!("/proc/self/fd/{}", file.as_raw_fd()).into()),
+        (_, path) => path.map(Path::to_owned),
+    };
+    Ok(Reach { store, agent: Agent::new(socket, config.agent_absent), netns, _open: open })
+}
+
+fn below_host(path: &Path) -> Option<PathBuf> {
+    path.strip_prefix("/").ok().map(|path| Path::new(HOST_ROOT).join(path))
+}
+
+/// Whether process 1 has another root than this one.
+fn other_root() -> bool {
+    let id = |path: &str| std::fs::metadata(path).map(|meta| (meta.dev(), meta.ino()));
+    match (id("/"), id(HOST_ROOT)) {
+        (Ok(own), Ok(host)) => own != host,
+        _ => false,
+    }
+}

@@ -1,0 +1,274 @@
+//! The network plugin of Kurma: `/opt/network/setup`, `add` and `del` of its container, all this one executable.
+//!
+//! What it does: the contract of Kurma's network document, for both generations of its daemon. What it does not: choose
+//! addresses (ipam), make interfaces (attach), keep a process of its own (there is nothing to do between calls).
+//!
+//! ```text
+//!  argv, stdin --config.rs--> Settings --host.rs--> store, socket (in the configuration, on the host, in a volume)
+//!     setup --> setup.rs: a read, a write, repairs          add, del --> calls.rs --> ipam, attach
+//!  stdout: one object of a successful add, nothing else; stderr: one line of a failure, nothing on success
+//! ```
+//!
+//! The daemon reads stdout and stderr as one pipe and parses the whole of it after a successful `add`, so that not even a
+//! warning may be printed. It kills after 60 seconds; we give up before that, in order, and leave nothing behind.
+
+mod calls;
+mod config;
+mod host;
+mod setup;
+
+use std::io::{IsTerminal as _, Read as _, Write as _};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use crate::plugins::cni::CniError;
+
+/// What the daemon waits at most is 60 s; a call of ours is given up after this, and then taken back.
+const LIMIT: Duration = Duration::from_secs(45);
+/// What taking back may take.
+const CLEANUP: Duration = Duration::from_secs(10);
+/// Longest configuration, in octets.
+const INPUT_MAX: u64 = 1 << 20;
+
+/// What is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verb {
+    /// Proves that the plugin can work, and repairs what is left over.
+    Setup,
+    /// The same, and stays until it is told to end: Kurma's second generation takes the end of it for a failure.
+    SetupWait,
+    /// A container comes.
+    Add,
+    /// A container goes.
+    Del,
+}
+
+impl Verb {
+    /// The verb that an executable of this name is for.
+    #[must_use]
+    pub fn of(name: &str) -> Option<Self> {
+        match name {
+            "setup" => Some(Self::Setup),
+            "setup-wait" => Some(Self::SetupWait),
+            "add" => Some(Self::Add),
+            "del" => Some(Self::Del),
+            _ => None,
+        }
+    }
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Setup => "setup",
+            Self::SetupWait => "setup-wait",
+            Self::Add => "add",
+            Self::Del => "del",
+        }
+    }
+}
+
+/// Why a call fails: one line for people.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct KurmaError(String);
+
+impl From<CniError> for KurmaError {
+    fn from(error: CniError) -> Self {
+        Self(error.msg)
+    }
+}
+
+macro_rules! from {
+    ($($error:ty),*) => {
+        $(impl From<$error> for KurmaError {
+            fn from(error: $error) -> Self {
+                Self(error.to_string())
+            }
+        })*
+    };
+}
+
+from!(
+    crate::plugins::attach::AttachError,
+    crate::kernel::plumb::PlumbError,
+    crate::ipam::IpamError,
+    crate::store::StoreError
+);
+
+/// The container that `add` and `del` are about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Container {
+    pub(crate) netns: PathBuf,
+    pub(crate) uuid: String,
+    pub(crate) ifname: String,
+}
+
+/// Runs the verb as the daemon calls it: configuration on stdin, the answer on stdout.
+#[must_use]
+pub fn run(verb: Verb, args: &[String]) -> ExitCode {
+    let written = match on_stdin(verb, args) {
+        Ok(Some(answer)) => {
+            let mut stdout = std::io::stdout().lock();
+            writeln!(stdout, "{answer}").and_then(|()| stdout.flush()).map_err(|e| e.to_string())
+        }
+        Ok(None) => Ok(()),
+        Err(error) => Err(error.to_string()),
+    };
+    match written {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("tortie {}: {}", verb.as_str(), why.replace('\n', " "));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// One call with the configuration on stdin: what `add` answers.
+///
+/// # Errors
+/// Why not. Whatever was begun is taken back.
+pub fn on_stdin(verb: Verb, args: &[String]) -> Result<Option<String>, KurmaError> {
+    call(verb, args, &input()?)
+}
+
+/// One call: what `add` answers.
+///
+/// # Errors
+/// Why not. Whatever was begun is taken back.
+pub fn call(verb: Verb, args: &[String], input: &[u8]) -> Result<Option<String>, KurmaError> {
+    let container = match verb {
+        Verb::Setup | Verb::SetupWait => None,
+        Verb::Add | Verb::Del => Some(container(args)?),
+    };
+    let Some(settings) = config::read(input, verb)? else { return Ok(None) };
+    let began = Instant::now();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| KurmaError(format!("no event loop: {error}")))?;
+    let answer = runtime.block_on(async {
+        match (verb, container) {
+            (Verb::Add, Some(container)) => {
+                calls::add(&settings, container, began + LIMIT).await.map(|answer| Some(answer.to_string()))
+            }
+            (Verb::Del, Some(container)) => {
+                within(LIMIT, calls::del(&settings, &container)).await.map(|()| None)
+            }
+            _ => within(LIMIT, setup::setup(&settings)).await.map(|()| None),
+        }
+    });
+    if verb == Verb::SetupWait && answer.is_ok() {
+        runtime.block_on(told_to_end());
+    }
+    // A store that does not answer is not waited for.
+    runtime.shutdown_background();
+    answer
+}
+
+async fn within<T>(
+    limit: Duration,
+    work: impl Future<Output = Result<T, KurmaError>>,
+) -> Result<T, KurmaError> {
+    let late = |_| KurmaError(format!("not done within {} s: is the store reachable?", limit.as_secs()));
+    tokio::time::timeout(limit, work).await.map_err(late)?
+}
+
+async fn told_to_end() {
+    use tokio::signal::unix::{SignalKind, signal};
+    match (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
+        (Ok(mut terminate), Ok(mut interrupt)) => {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+        }
+        _ => std::future::pending().await,
+    }
+}
+
+fn container(args: &[String]) -> Result<Container, KurmaError> {
+    let (netns, uuid, ifname) = match args {
+        [netns, uuid] => (netns, uuid, ""),
+        [netns, uuid, ifname] => (netns, uuid, ifname.as_str()),
+        _ => {
+            let text = "wanted are the path of the network namespace, the container's UUID and its interface";
+            return Err(KurmaError(format!("{text}; {} arguments were given", args.len())));
+        }
+    };
+    if !crate::plugins::cni::is_identifier(uuid) || uuid.len() > 128 {
+        return Err(KurmaError(format!("`{uuid}` is no container's UUID")));
+    }
+    // The daemon passes an empty text when the configuration names no interface.
+    let ifname = if ifname.is_empty() { "eth0" } else { ifname };
+    Ok(Container { netns: netns.into(), uuid: uuid.clone(), ifname: ifname.to_owned() })
+}
+
+fn input() -> Result<Vec<u8>, KurmaError> {
+    let stdin = std::io::stdin();
+    let mut bytes = Vec::new();
+    if !stdin.is_terminal() {
+        stdin
+            .lock()
+            .take(INPUT_MAX + 1)
+            .read_to_end(&mut bytes)
+            .map_err(|error| KurmaError(format!("the configuration on stdin cannot be read: {error}")))?;
+    }
+    if u64::try_from(bytes.len()).is_ok_and(|len| len > INPUT_MAX) {
+        return Err(KurmaError(format!("the configuration on stdin has more than {INPUT_MAX} octets")));
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(list: &[&str]) -> Vec<String> {
+        list.iter().map(|text| (*text).to_owned()).collect()
+    }
+
+    #[test]
+    fn an_empty_interface_is_eth0_and_what_is_no_uuid_is_refused() {
+        let of = |list: &[&str]| container(&args(list));
+        let uuid = "146d7cef-fbf6-41da-a2f8-eba218597f9c";
+        assert_eq!(of(&["/proc/1/ns/net", uuid, ""]).unwrap().ifname, "eth0");
+        assert_eq!(of(&["/proc/1/ns/net", uuid]).unwrap().ifname, "eth0");
+        assert_eq!(of(&["/proc/1/ns/net", uuid, "net7"]).unwrap().ifname, "net7");
+        for bad in [&[][..], &["/x"], &["/x", "", "eth0"], &["/x", "../y", "eth0"], &["/x", uuid, "e", "f"]] {
+            assert!(of(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn the_bridge_of_the_document_is_another_plugins() {
+        let bridge =
+            br#"{"name": "mynet", "aci": "apcera.com/kurma/cni-netplugin", "containerInterface": "eth0",
+            "type": "bridge", "bridge": "mynet0", "isGateway": true, "ipMasq": true,
+            "ipam": {"type": "host-local", "subnet": "10.10.0.0/16", "routes": [{"dst": "0.0.0.0/0"}]}}"#;
+        let error = call(Verb::Setup, &[], bridge).unwrap_err().to_string();
+        assert!(error.contains("mynet") && error.contains("`bridge`") && error.contains("tortie"), "{error}");
+        let three = args(&["/proc/4194305/ns/net", "146d7cef-fbf6-41da-a2f8-eba218597f9c", "eth0"]);
+        assert!(call(Verb::Add, &three, bridge).is_err());
+        // The daemon calls it for every network whose setup failed, too: nothing of it is ours.
+        assert_eq!(call(Verb::Del, &three, bridge), Ok(None));
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_configuration_is_named() {
+        for (bad, word) in [
+            (&b""[..], "no configuration"),
+            (b"{\"name\": ", "no JSON"),
+            (b"[]", "object"),
+            (br#"{"name": "a/b"}"#, "name"),
+            (br#"{"name": "n", "mtu": "big"}"#, "mtu"),
+            (br#"{"name": "n", "mtuu": 1500}"#, "mtuu"),
+            (br#"{"name": "n", "interface_prefix": "toolong"}"#, "interface_prefix"),
+            (br#"{"name": "n", "log": "stderr"}"#, "log"),
+            (br#"{"name": "n", "ports_table": "a b"}"#, "ports_table"),
+            (br#"{"name": "n", "ipam": {"type": "host-local"}}"#, "host-local"),
+        ] {
+            let error = call(Verb::Setup, &[], bad).unwrap_err().to_string();
+            assert!(error.contains(word), "{error}");
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! `setup`: whether the plugin can work, and what earlier calls left behind.
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
+
+use tortie_config::key::{EndpointKey, Key, Scope, prefix};
+use tortie_config::resource::{Resource, WorkloadEndpoint};
+
+use super::KurmaError;
+use super::calls::{self, DOUBT, ORCHESTRATOR, handle, table};
+use super::config::Settings;
+use super::host::{Reach, reach};
+use crate::ipam::{Ipam, Space};
+use crate::kernel::plumb;
+use crate::plugins::attach::ready;
+use crate::plugins::cni::NETWORK_LABEL;
+use crate::store::{Op, Outcome, Store, Txn};
+
+/// Proves the store with a read and a write, the settings and the kernel by looking, then repairs.
+pub(super) async fn setup(settings: &Settings) -> Result<(), KurmaError> {
+    host_network()?;
+    let reach = reach(settings, None).await?;
+    ready(&*reach.store).await?;
+    write(settings, &*reach.store).await?;
+    prefixes(settings, &*reach.store).await?;
+    plumb::leftovers("tortie ")?;
+    repair(settings, &reach).await
+}
+
+/// In another network than the host's every interface seems to be gone, and everything would be repaired away.
+fn host_network() -> Result<(), KurmaError> {
+    let id = |path: &str| std::fs::metadata(path).map(|meta| (meta.dev(), meta.ino()));
+    match (id("/proc/1/ns/net"), id("/proc/self/ns/net")) {
+        (Ok(host), Ok(own)) if host != own => Err(KurmaError(
+            "this container has a network of its own: run it in the host's network namespace".to_owned(),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// A key of this call comes and goes.
+async fn write(settings: &Settings, store: &dyn Store) -> Result<(), KurmaError> {
+    let pid = std::process::id();
+    let node = tortie_config::key::escape(&settings.node);
+    let key = format!("/calico/tortie/v1/host/{node}/kurma/{}/{pid}", settings.config.name);
+    let ops = [Op::Put { key: key.clone(), value: b"{}".to_vec(), lease: None }, Op::Delete { key }];
+    for op in ops {
+        let done = store.commit(Txn { compare: Vec::new(), ops: vec![op] }).await;
+        let done = done.map_err(|error| KurmaError(format!("the store cannot be written: {error}")))?;
+        if done == Outcome::Conflict {
+            return Err(KurmaError("the store refuses a write without a condition".to_owned()));
+        }
+    }
+    Ok(())
+}
+
+/// Interfaces whose prefix the agent does not know get no routes and no rules.
+async fn prefixes(settings: &Settings, store: &dyn Store) -> Result<(), KurmaError> {
+    let prefix = &settings.config.interface_prefix;
+    let name = "InterfacePrefix";
+    let mut list = "cali".to_owned();
+    for scope in [Scope::Host(settings.node.clone()), Scope::Global] {
+        if let Some(found) = store.get(&Key::Setting(scope, name.to_owned()).to_string()).await? {
+            list = String::from_utf8_lossy(&found.value).trim().to_owned();
+            break;
+        }
+    }
+    if list.split(',').map(str::trim).any(|known| !known.is_empty() && prefix.starts_with(known)) {
+        return Ok(());
+    }
+    Err(KurmaError(format!(
+        "`interface_prefix` is {prefix}, and the agent looks after interfaces that begin with {list}: write \
+         `tortie store put {} {list},{prefix}`",
+        Key::Setting(Scope::Global, name.to_owned())
+    )))
+}
+
+/// What calls that were killed, and containers that ended while nobody watched, left of this network on this host.
+async fn repair(settings: &Settings, reach: &Reach) -> Result<(), KurmaError> {
+    // An endpoint is written after its interface: without one its container is gone.
+    for (uuid, endpoint) in endpoints(settings, &*reach.store).await? {
+        if plumb::alias_of(&endpoint.name)?.is_none() {
+            calls::clear(settings, reach, &uuid, None).await?;
+        }
+    }
+    let before = stray(settings, &*reach.store).await?;
+    if before.is_empty() {
+        return Ok(());
+    }
+    tokio::time::sleep(DOUBT).await;
+    let after = stray(settings, &*reach.store).await?;
+    for left in before.intersection(&after) {
+        match left {
+            Stray::Interface(name) => {
+                if let Ok(name) = name.parse() {
+                    plumb::unlimit(&name)?;
+                    plumb::remove_link(&name)?;
+                }
+            }
+            Stray::Ports(table) => plumb::unmap_ports(table)?,
+            Stray::Addresses(handle) => {
+                Ipam::new(reach.store.clone()).release_handle(handle).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Stray {
+    Interface(String),
+    Ports(String),
+    Addresses(String),
+}
+
+/// Everything of ours that no endpoint has.
+async fn stray(settings: &Settings, store: &dyn Store) -> Result<BTreeSet<Stray>, KurmaError> {
+    let prefix = format!("tortie {ORCHESTRATOR}/");
+    let interfaces = plumb::leftovers(&prefix)?;
+    let tables = plumb::mapped_tables(&settings.ports_prefix)?;
+    let handles = handles(settings, store).await?;
+    // Read last: what has come since is there.
+    let all = all_endpoints(settings, store).await?;
+    let mut stray = BTreeSet::new();
+    for (name, _) in interfaces {
+        let ours = name.starts_with(&settings.config.interface_prefix);
+        if ours && !all.iter().any(|(_, _, endpoint)| endpoint.name.as_str() == name) {
+            stray.insert(Stray::Interface(name));
+        }
+    }
+    let known: BTreeSet<String> = all.iter().map(|(uuid, ifname, _)| table(settings, uuid, ifname)).collect();
+    stray.extend(tables.into_iter().filter(|table| !known.contains(table)).map(Stray::Ports));
+    let known: BTreeSet<String> = all.iter().map(|(uuid, ..)| handle(settings, uuid)).collect();
+    stray.extend(handles.into_iter().filter(|handle| !known.contains(handle)).map(Stray::Addresses));
+    Ok(stray)
+}
+
+type Endpoint = (String, String, WorkloadEndpoint);
+
+/// Kurma's endpoints on this host: container, interface, value.
+async fn all_endpoints(settings: &Settings, store: &dyn Store) -> Result<Vec<Endpoint>, KurmaError> {
+    let all = store.list(&[prefix::workloads_of(&settings.node)]).await?;
+    let read = |entry: &crate::store::KeyValue| match entry.key.parse::<Key>() {
+        Ok(Key::Endpoint(EndpointKey::Workload { orchestrator, workload, endpoint, .. }))
+            if orchestrator == ORCHESTRATOR =>
+        {
+            Some((workload, endpoint, WorkloadEndpoint::parse(&entry.value).ok()?))
+        }
+        _ => None,
+    };
+    Ok(all.entries.iter().filter_map(read).collect())
+}
+
+/// Those of this network.
+async fn endpoints(
+    settings: &Settings,
+    store: &dyn Store,
+) -> Result<Vec<(String, WorkloadEndpoint)>, KurmaError> {
+    let mut all = all_endpoints(settings, store).await?;
+    all.retain(|(.., endpoint)| endpoint.labels.get(NETWORK_LABEL) == Some(&settings.config.name));
+    Ok(all.into_iter().map(|(uuid, _, endpoint)| (uuid, endpoint)).collect())
+}
+
+/// The handles of this network's addresses in this host's own blocks.
+async fn handles(settings: &Settings, store: &dyn Store) -> Result<BTreeSet<String>, KurmaError> {
+    let space = Space::Global;
+    let mut found = BTreeSet::new();
+    for entry in store.list(&[space.affinities(&settings.node)]).await?.entries {
+        let Ok(Key::Affinity { block, .. }) = entry.key.parse::<Key>() else { continue };
+        let Some(value) = store.get(&space.block(&block)).await? else { continue };
+        let Ok(Resource::Block(block)) = Resource::parse(&Key::Block(block), &value.value) else { continue };
+        for (_, attribute) in block.allocated() {
+            let ours = attribute.get("orchestrator") == Some(ORCHESTRATOR)
+                && attribute.get("network") == Some(settings.config.name.as_str())
+                && attribute.get("node") == Some(settings.node.as_str());
+            found.extend(attribute.handle.clone().filter(|_| ours));
+        }
+    }
+    Ok(found)
+}

@@ -1,0 +1,44 @@
+//! An agent's socket with one answer for everything, for tests of those who ask it.
+
+#![allow(clippy::unwrap_used, dead_code, reason = "test helper")]
+
+use std::io::{Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use serde_json::Value;
+
+/// Answers every call with this, and keeps what was asked.
+pub(crate) fn play_agent(socket: &Path, answer: Value) -> Arc<Mutex<Vec<Value>>> {
+    let listener = UnixListener::bind(socket).unwrap();
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let heard = Arc::clone(&asked);
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (heard, answer) = (Arc::clone(&heard), answer.clone());
+            std::thread::spawn(move || one(stream.unwrap(), &heard, &answer));
+        }
+    });
+    asked
+}
+
+fn one(mut stream: UnixStream, heard: &Mutex<Vec<Value>>, answer: &Value) {
+    let mut text = Vec::new();
+    let mut octets = [0; 4096];
+    let body = loop {
+        match stream.read(&mut octets) {
+            Ok(n) if n > 0 => text.extend(octets.iter().take(n)),
+            _ => return,
+        }
+        let head = text.windows(4).position(|w| w == b"\r\n\r\n");
+        let body = head.and_then(|at| serde_json::from_slice::<Value>(text.get(at + 4..)?).ok());
+        if let Some(body) = body {
+            break body;
+        }
+    };
+    heard.lock().unwrap().push(body);
+    let answer = answer.to_string();
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length";
+    let _ = write!(stream, "{head}: {}\r\n\r\n{answer}", answer.len());
+}
