@@ -117,7 +117,7 @@ fn addresses_of_another_ipam_plugin_and_plugins_behind_ours() {
         assert!(
             addr.starts_with("10.65.4.") && result["ips"][0]["address"].as_str().unwrap().ends_with("/32")
         );
-        assert_eq!(reserved(host), [addr.clone()]);
+        assert_eq!(reserved(host), std::slice::from_ref(&addr));
         assert!(reaches(&addr));
         // Behind ours: another MAC address. Ours still finds everything right.
         let tuning = json!({"cniVersion": "1.0.0", "name": "net", "type": "tuning", "mac": "c2:99:22:33:44:55", "prevResult": result});
