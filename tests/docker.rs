@@ -1,7 +1,12 @@
 //! The Docker drivers over their sockets, on SQLite and etcd. The names of tests that prove sentences of libnetwork's document
 //! stand in `tests/docker/table.txt`. What a real dockerd makes of the answers is tried in `tests/clients`.
 
-#![allow(clippy::unwrap_used, missing_docs, reason = "a test says with a panic what is wrong")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    missing_docs,
+    reason = "a test says with a panic what is wrong"
+)]
 
 #[cfg(feature = "etcd")]
 #[path = "store/etcd.rs"]
@@ -438,6 +443,19 @@ fn a_network_of_our_driver_has_pools_of_the_data_model_and_addresses_that_stand_
     }
     rig.call(NETWORK, "NetworkDriver.DeleteNetwork", r#"{"NetworkID":"n1"}"#);
     assert!(!rig.remembered().iter().any(|key| key.contains("/endpoint/") || key.contains("/network/")));
+}
+
+#[test]
+fn what_docker_keeps_free_is_no_leak() {
+    let rig = Rig::sqlite();
+    let id = rig.pool("default", POOL);
+    let gateway = rig.gateway(&id, "");
+    let aux = rig.address(&id, "10.65.9.9");
+    assert!(rig.findings().is_empty(), "{:?}", rig.findings());
+    for addr in [&gateway, &aux] {
+        rig.release(&id, addr);
+    }
+    assert!(rig.findings().is_empty(), "{:?}", rig.findings());
 }
 
 #[test]

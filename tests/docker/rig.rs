@@ -191,6 +191,19 @@ impl Rig {
         all
     }
 
+    /// What `ipam check` says on a host where no interface has any address.
+    pub(crate) fn findings(&self) -> Vec<String> {
+        use tortie::ipam::{Space, check};
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let options = tortie::store::StoreOptions { url: self.url.clone(), ..Default::default() };
+        let picture = runtime.block_on(async {
+            let store = tortie::store::open(&options).await.unwrap();
+            check::Picture::load(&*store, &Space::Global).await.unwrap()
+        });
+        let evidence = check::Evidence { host: Some("h1".into()), ..Default::default() };
+        check::findings(&picture, &evidence).into_iter().map(|found| format!("{found:?}")).collect()
+    }
+
     /// What the drivers remember, but for how often a dockerd came.
     pub(crate) fn remembered(&self) -> Vec<String> {
         let all = self.keys("/calico/tortie/v1/host/h1/docker/").into_iter();

@@ -28,6 +28,8 @@ pub const HANDLES: &str = "/calico/ipam/v2/handle/";
 pub const AFFINITIES: &str = "/calico/ipam/v2/host/";
 /// The hosts' status values.
 pub const STATUS: &str = "/calico/tortie/v1/status/";
+/// What belongs to one host alone, of all hosts.
+pub const TORTIE_HOSTS: &str = "/calico/tortie/v1/host/";
 
 /// The affinities of one host.
 #[must_use]

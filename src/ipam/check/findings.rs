@@ -93,7 +93,8 @@ impl Check<'_> {
         let handle = attribute.handle.as_deref();
         let tunnel_of = handle.and_then(|handle| handle.strip_prefix(TUNNEL));
         let is_tunnel = tunnel_of.is_some_and(|host| self.picture.tunnels.get(host) == Some(&addr));
-        if handle == Some(WINDOWS) || is_tunnel || self.is_recent(attribute) {
+        let is_dockers = self.picture.docker.get(&addr).is_some_and(|host| !self.is_gone(host));
+        if handle == Some(WINDOWS) || is_tunnel || is_dockers || self.is_recent(attribute) {
             return;
         }
         let host = attribute.get("node").or(tunnel_of);

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use tortie_config::key::{EndpointKey, Key, Scope, prefix};
+use tortie_config::key::{DockerItem, EndpointKey, Key, Scope, prefix};
 use tortie_config::resource::{Affinity, Block, Handle, IpamConfig, Pool, ValueError};
 use tortie_config::{Cidr, Resource};
 
@@ -49,6 +49,8 @@ pub struct Picture {
     pub endpoints: Vec<Endpoint>,
     /// The hosts' tunnel addresses.
     pub tunnels: BTreeMap<String, IpAddr>,
+    /// What the Docker drivers of a host gave out: gateways and auxiliary addresses of networks are on no interface.
+    pub docker: BTreeMap<IpAddr, String>,
     /// Hosts that anything but IPAM and workloads speaks of.
     pub hosts: BTreeSet<String>,
     /// Keys whose values cannot be read, with the reason.
@@ -62,7 +64,12 @@ impl Picture {
         let mut prefixes = space.everything();
         if *space == Space::Global {
             let hosts = format!("{}host/", prefix::V1);
-            prefixes.extend([hosts, prefix::BGP.to_owned(), prefix::STATUS.to_owned()]);
+            prefixes.extend([
+                hosts,
+                prefix::BGP.to_owned(),
+                prefix::STATUS.to_owned(),
+                prefix::TORTIE_HOSTS.to_owned(),
+            ]);
         }
         prefixes
     }
@@ -136,7 +143,10 @@ impl Picture {
                 Ok(_) => {}
                 Err(error) => self.unreadable.push((entry.key.clone(), error.to_string())),
             },
-            Key::Felix { .. } => {}
+            Key::Docker { host, item: DockerItem::Address { space, addr } } if space == "global" => {
+                self.docker.insert(*addr, host.clone());
+            }
+            Key::Felix { .. } | Key::Docker { .. } => {}
             Key::Setting(Scope::Host(host), name) if name == "IpInIpTunnelAddr" => {
                 let addr = std::str::from_utf8(&entry.value).ok().and_then(|text| text.trim().parse().ok());
                 if let Some(addr) = addr {
