@@ -10,7 +10,7 @@
 
 #[cfg(feature = "etcd")]
 #[path = "store/etcd.rs"]
-#[allow(dead_code, reason = "shared with the tests of the store")]
+#[allow(dead_code, clippy::expect_used, reason = "shared with the tests of the store")]
 mod cluster;
 #[path = "docker/rig.rs"]
 mod rig;
