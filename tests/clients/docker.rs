@@ -4,18 +4,16 @@ use serde_json::Value;
 
 use crate::hosts::within;
 use crate::life::{self, Engine};
-use crate::site::{Daemon, HOSTS, PATIENCE, Site, Workload};
+use crate::site::{Daemon, HOSTS, PATIENCE, POOL, Site, Workload};
 
 /// The name of the image.
 const IMAGE: &str = "bb:1";
 
 /// dockerd on every host.
 pub(crate) struct Docker {
-    daemons: Vec<Daemon>,
+    _daemons: Vec<Daemon>,
     /// The network that containers are started in.
     network: String,
-    /// Words of each dockerd.
-    flags: &'static [&'static str],
 }
 
 impl Docker {
@@ -23,7 +21,7 @@ impl Docker {
     pub(crate) fn up(site: &Site, flags: &'static [&'static str]) -> Self {
         let image = site.image();
         let daemons = HOSTS.map(|host| Self::daemon(site, host, flags)).into();
-        let this = Self { daemons, network: "bridge".to_owned(), flags };
+        let this = Self { _daemons: daemons, network: "bridge".to_owned() };
         for host in HOSTS {
             Self::answers(site, host);
             site.run(host, &["docker", "import", "-c", r#"CMD ["/bin/sleep","100000"]"#, &image, IMAGE]);
@@ -46,12 +44,6 @@ impl Docker {
 
     fn answers(site: &Site, host: usize) {
         within(PATIENCE, "dockerd answers", || site.try_run(host, &["docker", "version"]).map(|_| ()));
-    }
-
-    /// Starts a host's dockerd again.
-    pub(crate) fn start_daemon(&mut self, site: &Site, host: usize) {
-        self.daemons[host - 1] = Self::daemon(site, host, self.flags);
-        Self::answers(site, host);
     }
 
     pub(crate) fn docker(&self, site: &Site, host: usize, words: &str) -> String {
@@ -85,11 +77,11 @@ impl Engine for Docker {
     }
 }
 
-/// dockerd's own bridge, with a route on each host to the other's: the rig is right.
-#[test]
-fn dockers_own_bridge() {
-    let Some(site) = Site::up(&["dockerd", "docker", "containerd", "runc"], "") else { return };
-    let mut docker = Docker::up(&site, &["--bridge=none", "--iptables=false"]);
+/// dockerd on both hosts: its own bridge with routes first, which shows that the rig is right, then our two drivers,
+/// `rounds` times.
+fn docker(flags: &'static [&'static str], rounds: usize) -> Option<(Site, Docker)> {
+    let mut site = Site::up(&["dockerd", "docker", "containerd", "runc"], "--docker")?;
+    let mut docker = Docker::up(&site, flags);
     for host in HOSTS {
         let other = 3 - host;
         docker.docker(&site, host, &format!("network create --subnet 10.9.{host}.0/24 ref"));
@@ -97,4 +89,74 @@ fn dockers_own_bridge() {
     }
     docker.network = "ref".to_owned();
     life::reference(&site, &mut docker);
+    for host in HOSTS {
+        // With a subnet of one's own docker lets its users choose addresses.
+        docker.docker(
+            &site,
+            host,
+            &format!("network create -d tortie --ipam-driver tortie-ipam --subnet {POOL} lab"),
+        );
+    }
+    docker.network = "lab".to_owned();
+    site.networks_hold_this();
+    life::life(&mut site, &mut docker, rounds);
+    Some((site, docker))
+}
+
+/// What the store keeps of networks.
+fn kept(site: &Site) -> Vec<String> {
+    let of_drivers = |key: &String| key.contains("/docker/driver/");
+    site.keys_with("/docker/").into_iter().filter(|key| !of_drivers(key)).collect()
+}
+
+const FLAGS: &[&str] = &["--bridge=none", "--iptables=false"];
+
+#[test]
+fn docker_life() {
+    let Some((site, mut docker)) = docker(FLAGS, 5) else { return };
+    let before = HOSTS.map(|host| site.remains(host));
+    let peer = docker.start(&site, 2, "peer");
+    // An address of one's choice, which nobody else gets, here or elsewhere.
+    docker.docker(&site, 1, &format!("run -d --name chosen --network lab --ip 10.244.200.7 {IMAGE}"));
+    let chosen = docker.workload(&site, 1, "chosen");
+    assert_eq!(chosen.addr, "10.244.200.7");
+    site.reach(&chosen, &peer);
+    for host in HOSTS {
+        let words = format!("run -d --name again --network lab --ip 10.244.200.7 {IMAGE}");
+        let refused = docker.try_docker(&site, host, &words).unwrap_err();
+        assert!(refused.contains("10.244.200.7"), "{refused}");
+        docker.docker(&site, host, "rm -f again");
+    }
+    site.reach(&chosen, &peer);
+    docker.remove(&site, 1, "chosen");
+    docker.remove(&site, 2, "peer");
+    site.nothing_held();
+    site.as_before(&before, "after addresses of choice");
+}
+
+/// Docker's bridge with addresses of ours: of this host alone, so that nothing of it reaches the model.
+#[test]
+fn dockers_bridge_with_our_addresses() {
+    let Some(site) = Site::up(&["dockerd", "docker", "containerd", "runc"], "--docker") else { return };
+    let mut docker = Docker::up(&site, FLAGS);
+    let keys = site.keys();
+    docker.docker(&site, 1, "network create --ipam-driver tortie-ipam --subnet 192.168.7.0/24 own");
+    docker.network = "own".to_owned();
+    let pair = ["one", "two"].map(|name| docker.start(&site, 1, name));
+    assert!(pair.iter().all(|w| w.addr.starts_with("192.168.7.")), "{pair:?}");
+    site.reach(&pair[0], &pair[1]);
+    let outside: Vec<String> =
+        site.keys().into_keys().filter(|k| !k.contains("/docker/") && !keys.contains_key(k)).collect();
+    assert_eq!(outside, Vec::<String>::new());
+    for name in ["one", "two"] {
+        docker.remove(&site, 1, name);
+    }
+    docker.docker(&site, 1, "network rm own");
+    assert_eq!(kept(&site), Vec::<String>::new());
+}
+
+#[test]
+#[ignore = "long: 100 starts and stops"]
+fn long_docker() {
+    docker(FLAGS, 100);
 }

@@ -19,7 +19,6 @@ mod hosts;
 
 mod cni;
 mod containerd;
-#[allow(dead_code, reason = "the tests of our drivers come with these")]
 mod docker;
 mod libcni;
 mod life;
