@@ -103,7 +103,7 @@ async fn pools_are_chosen_in_the_order_of_keys_or_by_name() {
     assert_eq!(rig.refused(&mixed).await.code(), "bad-request");
     let none = Rig::new(&[]).await;
     let text = none.refused(&any("h1", 1)).await.to_string();
-    assert!(text.contains("no enabled IPv4 pool") && text.contains("tortie store put"), "{text}");
+    assert!(text.contains("no enabled IPv4 pool") && text.contains("tortie ipam pool create"), "{text}");
 }
 
 #[tokio::test]
