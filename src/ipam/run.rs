@@ -12,7 +12,7 @@ use crate::store::{Outcome, StoreError, Txn};
 /// Attempts that may be lost to others. Whoever tried so often has also waited at least [`PATIENCE`].
 const ATTEMPTS: u32 = 100;
 /// How long it is tried in any case.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(30);
 /// Attempts with an unknown end: the store went away between question and answer.
 const LOST: usize = 3;
 /// Conflicts after which all is read anew: pools and configuration may have changed, too.

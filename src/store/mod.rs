@@ -13,6 +13,7 @@ pub mod etcd;
 pub mod feed;
 mod options;
 pub mod sqlite;
+mod turn;
 mod txn;
 
 use std::time::Duration;

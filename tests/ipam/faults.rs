@@ -81,7 +81,8 @@ impl Store for Faulty {
         self.around("get", self.inner.get_many(keys)).await
     }
     async fn turn(&self) -> Option<Turn> {
-        if self.meanwhile.lock().unwrap().is_some() { None } else { self.inner.turn().await }
+        // Nobody waits for anybody: the comparisons alone have to hold.
+        None
     }
     async fn list(&self, prefixes: &[String]) -> Result<Snapshot, StoreError> {
         self.around("list", self.inner.list(prefixes)).await

@@ -24,8 +24,8 @@ use etcd_client::{
 };
 
 use super::{
-    Compare, KeyValue, LeaseId, Op, Outcome, Revision, Snapshot, Store, StoreError, StoreOptions, Txn, Watch,
-    WatchEvent, disjoint_prefixes, prefix_end,
+    Compare, KeyValue, LeaseId, Op, Outcome, Revision, Snapshot, Store, StoreError, StoreOptions, Turn, Txn,
+    Watch, WatchEvent, disjoint_prefixes, prefix_end, turn,
 };
 use connect::{Attempts, Pool};
 use failure::ended_lease;
@@ -34,6 +34,8 @@ use failure::ended_lease;
 const PAGE: i64 = 1000;
 /// Largest answer that is taken; the client's own limit of 4 MiB is less than one page of large values.
 const MAX_ANSWER: usize = 512 << 20;
+/// Processes of one machine get in line here; where it cannot be written each goes by itself.
+const TURN: &str = "/run/tortie/store.turn";
 /// A list begins anew this often when its revision is compacted away under it.
 const LIST_ATTEMPTS: u32 = 3;
 
@@ -108,6 +110,10 @@ impl Store for EtcdStore {
     async fn get(&self, key: &str) -> Result<Option<KeyValue>, StoreError> {
         let answer = self.range(key, GetOptions::new()).await?;
         Ok(answer.kvs().first().map(key_value))
+    }
+
+    async fn turn(&self) -> Option<Turn> {
+        turn::take(TURN.into()).await
     }
 
     async fn list(&self, prefixes: &[String]) -> Result<Snapshot, StoreError> {

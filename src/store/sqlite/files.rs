@@ -14,7 +14,7 @@ pub(super) struct Files {
     pub(super) database: PathBuf,
     pub(super) lock: PathBuf,
     pub(super) wake: PathBuf,
-    turn: PathBuf,
+    pub(super) turn: PathBuf,
 }
 
 /// Which file a path named when it was opened; another value means that it was replaced.
@@ -101,14 +101,6 @@ impl Files {
         open_private(&self.lock)
     }
 
-    pub(super) fn turn(&self) -> &Path {
-        &self.turn
-    }
-
-    pub(super) fn open_turn(&self) -> Result<File, StoreError> {
-        open_private(&self.turn)
-    }
-
     pub(super) fn open_wake(&self) -> Result<File, StoreError> {
         open_private(&self.wake)
     }
@@ -133,13 +125,6 @@ impl<'a> Lock<'a> {
                 Err(e) => return Err(failed(path, &e.into())),
             }
         }
-    }
-}
-
-impl Lock<'_> {
-    /// Keeps the lock until the file is closed.
-    pub(super) fn keep(self) {
-        std::mem::forget(self);
     }
 }
 

@@ -17,7 +17,6 @@
 mod files;
 mod read;
 mod schema;
-mod turn;
 mod wake;
 mod watch;
 mod worker;
@@ -29,7 +28,7 @@ use std::time::Duration;
 
 use tokio::sync::OnceCell;
 
-use super::{KeyValue, LeaseId, Outcome, Revision, Snapshot, Store, StoreError, Turn, Txn, Watch};
+use super::{KeyValue, LeaseId, Outcome, Revision, Snapshot, Store, StoreError, Turn, Txn, Watch, turn};
 use files::Files;
 use read::Reader;
 use worker::Worker;
@@ -82,7 +81,7 @@ impl Store for SqliteStore {
     }
 
     async fn turn(&self) -> Option<Turn> {
-        turn::take(&self.files).await.map(Turn::new)
+        turn::take(self.files.turn.clone()).await
     }
 
     async fn list(&self, prefixes: &[String]) -> Result<Snapshot, StoreError> {
