@@ -181,9 +181,9 @@ impl Config {
             None => datastore::parse(&object)?,
         };
         let kind = object.text("type")?.unwrap_or_default().to_owned();
-        let fields = fields(&object, &kind, more, &mut notes);
         if strictness != Strictness::Ipam {
-            strictness.soft(&mut notes, fields)?;
+            let known = fields(&object, &kind, more, &mut notes);
+            strictness.soft(&mut notes, known)?;
         }
         let more = more_of(&object, more);
         let all = strictness != Strictness::Ipam;
@@ -246,9 +246,8 @@ fn fields(object: &Object<'_>, kind: &str, more: &[&str], notes: &mut Vec<String
         if more.contains(&key.as_str()) {
             continue;
         }
-        // Calico's later plugins have more fields, runtimes have some of their own (with a dot), and a plugin that asks
-        // `tortie-ipam` for addresses hands on what it was told itself.
-        if !kind.starts_with("tortie") || key.contains(['.', '/']) {
+        // Calico's later plugins have more fields, runtimes have some of their own (with a dot).
+        if kind.starts_with("calico") || key.contains(['.', '/']) {
             notes.push(format!("field `{key}` is not used"));
             continue;
         }
