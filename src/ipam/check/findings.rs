@@ -94,7 +94,10 @@ impl Check<'_> {
         let tunnel_of = handle.and_then(|handle| handle.strip_prefix(TUNNEL));
         let is_tunnel = tunnel_of.is_some_and(|host| self.picture.tunnels.get(host) == Some(&addr));
         let is_dockers = self.picture.docker.get(&addr).is_some_and(|host| !self.is_gone(host));
-        if handle == Some(WINDOWS) || is_tunnel || is_dockers || self.is_recent(attribute) {
+        // What `tortie-ipam` keeps for a network on a host: on a bridge or on nothing, with or without containers.
+        let is_gateway = attribute.get("type") == Some("gateway")
+            && attribute.get("node").is_some_and(|host| !self.is_gone(host));
+        if handle == Some(WINDOWS) || is_tunnel || is_dockers || is_gateway || self.is_recent(attribute) {
             return;
         }
         let host = attribute.get("node").or(tunnel_of);
