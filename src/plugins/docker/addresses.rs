@@ -10,7 +10,7 @@ use tortie_config::key::{DockerItem, IpFamily};
 
 use super::error::Refusal;
 use super::poolid::{PoolId, SpaceName, shorten};
-use super::records::{AddressRecord, NetworkRecord, PoolRecord};
+use super::records::{AddressRecord, EndpointRecord, NetworkRecord, PoolRecord};
 use super::state::Kind;
 use super::{Shared, now, wire};
 use crate::ipam::{Ipam, IpamError, Range, Request, Want};
@@ -80,6 +80,16 @@ impl Shared {
         })?;
         if addr.is_unspecified() {
             return Ok(json!({}));
+        }
+        // A dockerd that crashed gives back what its containers had without a word of their endpoints.
+        if id.space == SpaceName::Global {
+            for (item, record, _) in self.state.list::<EndpointRecord>(Kind::Endpoints).await? {
+                if let DockerItem::Endpoint(endpoint) = &item
+                    && record.addresses.contains(&addr)
+                {
+                    self.forget_endpoint(endpoint).await?;
+                }
+            }
         }
         self.take_back(driver, &id, addr).await?;
         Ok(json!({}))
