@@ -11,9 +11,11 @@ const IMAGE: &str = "bb:1";
 
 /// dockerd on every host.
 pub(crate) struct Docker {
-    _daemons: Vec<Daemon>,
+    daemons: Vec<Daemon>,
     /// The network that containers are started in.
     network: String,
+    /// Words of each dockerd.
+    flags: &'static [&'static str],
 }
 
 impl Docker {
@@ -21,7 +23,7 @@ impl Docker {
     pub(crate) fn up(site: &Site, flags: &'static [&'static str]) -> Self {
         let image = site.image();
         let daemons = HOSTS.map(|host| Self::daemon(site, host, flags)).into();
-        let this = Self { _daemons: daemons, network: "bridge".to_owned() };
+        let this = Self { daemons, network: "bridge".to_owned(), flags };
         for host in HOSTS {
             Self::answers(site, host);
             site.run(host, &["docker", "import", "-c", r#"CMD ["/bin/sleep","100000"]"#, &image, IMAGE]);
@@ -46,6 +48,19 @@ impl Docker {
         within(PATIENCE, "dockerd answers", || site.try_run(host, &["docker", "version"]).map(|_| ()));
     }
 
+    /// Starts a host's dockerd again.
+    pub(crate) fn start_daemon(&mut self, site: &Site, host: usize) {
+        self.daemons[host - 1] = Self::daemon(site, host, self.flags);
+        Self::answers(site, host);
+    }
+
+    /// dockerd of the first host crashes, and its containerd with it. No init takes the exit status of the latter here, and
+    /// the next dockerd would wait for what still has its number.
+    fn crash(&mut self, site: &Site) {
+        self.daemons[0].kill();
+        site.sh(1, "rm -f /run/docker/containerd/containerd.pid");
+    }
+
     pub(crate) fn docker(&self, site: &Site, host: usize, words: &str) -> String {
         self.try_docker(site, host, words).unwrap_or_else(|e| panic!("{e}\n{}", site.evidence()))
     }
@@ -53,6 +68,21 @@ impl Docker {
     pub(crate) fn try_docker(&self, site: &Site, host: usize, words: &str) -> Result<String, String> {
         let words: Vec<&str> = words.split_whitespace().collect();
         site.try_run(host, &[&["docker"], &words[..]].concat())
+    }
+
+    /// Waits until the container that always restarts is reached again, and holds what it held and no more.
+    fn comes_back(&self, site: &Site, peer: &Workload) {
+        within(PATIENCE, "the container runs", || {
+            let said = self.try_docker(site, 1, "inspect -f {{.State.Running}} chosen")?;
+            if said == "true" { Ok(()) } else { Err(said) }
+        });
+        let chosen = self.workload(site, 1, "chosen");
+        assert_eq!(chosen.addr, "10.244.200.7");
+        site.reach(&chosen, peer);
+        within(PATIENCE, "what the container before it had is gone", || match held(site) {
+            (2, 2) => Ok(()),
+            other => Err(format!("{other:?} {:?}", site.keys_with("/calico/"))),
+        });
     }
 
     /// A container that runs.
@@ -68,7 +98,11 @@ impl Docker {
 impl Engine for Docker {
     fn start(&mut self, site: &Site, host: usize, name: &str) -> Workload {
         let network = &self.network;
-        self.docker(site, host, &format!("run -d --name {name} --network {network} {IMAGE}"));
+        self.docker(
+            site,
+            host,
+            &format!("run -d --name {name} --stop-timeout 1 --network {network} {IMAGE}"),
+        );
         self.workload(site, host, name)
     }
 
@@ -103,6 +137,11 @@ fn docker(flags: &'static [&'static str], rounds: usize) -> Option<(Site, Docker
     Some((site, docker))
 }
 
+/// Endpoints and addresses of containers.
+fn held(site: &Site) -> (usize, usize) {
+    (site.keys_with("/workload/").len(), site.given())
+}
+
 /// What the store keeps of networks.
 fn kept(site: &Site) -> Vec<String> {
     let of_drivers = |key: &String| key.contains("/docker/driver/");
@@ -113,11 +152,17 @@ const FLAGS: &[&str] = &["--bridge=none", "--iptables=false"];
 
 #[test]
 fn docker_life() {
-    let Some((site, mut docker)) = docker(FLAGS, 5) else { return };
+    let Some((mut site, mut docker)) = docker(FLAGS, 5) else { return };
     let before = HOSTS.map(|host| site.remains(host));
     let peer = docker.start(&site, 2, "peer");
     // An address of one's choice, which nobody else gets, here or elsewhere.
-    docker.docker(&site, 1, &format!("run -d --name chosen --network lab --ip 10.244.200.7 {IMAGE}"));
+    docker.docker(
+        &site,
+        1,
+        &format!(
+            "run -d --name chosen --network lab --stop-timeout 1 --restart always --ip 10.244.200.7 {IMAGE}"
+        ),
+    );
     let chosen = docker.workload(&site, 1, "chosen");
     assert_eq!(chosen.addr, "10.244.200.7");
     site.reach(&chosen, &peer);
@@ -128,10 +173,76 @@ fn docker_life() {
         docker.docker(&site, host, "rm -f again");
     }
     site.reach(&chosen, &peer);
+    // Stopped: nothing is held. Started: as before.
+    docker.docker(&site, 1, "stop -t 0 chosen");
+    within(PATIENCE, "a stopped container holds nothing", || match held(&site) {
+        (1, 1) => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+    docker.docker(&site, 1, "start chosen");
+    site.reach(&docker.workload(&site, 1, "chosen"), &peer);
+    // dockerd ends well and comes again: the container that always restarts is there.
+    assert!(docker.daemons[0].stop().success());
+    docker.start_daemon(&site, 1);
+    docker.comes_back(&site, &peer);
+    // dockerd crashes.
+    docker.crash(&site);
+    docker.start_daemon(&site, 1);
+    docker.comes_back(&site, &peer);
+    // The agent, which is the driver, crashes while dockerd runs.
+    site.hosts.kill("host1");
+    site.hosts.start("host1");
+    site.reach(&docker.workload(&site, 1, "chosen"), &peer);
+    let more = docker.start(&site, 1, "more");
+    site.reach(&more, &peer);
+    docker.remove(&site, 1, "more");
+    // Both crash.
+    site.hosts.kill("host1");
+    docker.crash(&site);
+    site.hosts.start("host1");
+    docker.start_daemon(&site, 1);
+    docker.comes_back(&site, &peer);
     docker.remove(&site, 1, "chosen");
     docker.remove(&site, 2, "peer");
     site.nothing_held();
-    site.as_before(&before, "after addresses of choice");
+    site.as_before(&before, "after all restarts");
+    // The networks go, too, and with them what the store had of them.
+    for host in HOSTS {
+        docker.docker(&site, host, "network rm lab");
+    }
+    assert_eq!(kept(&site), Vec::<String>::new());
+}
+
+/// dockerd that leaves its containers alone when it ends: no packet is lost, and they keep their addresses.
+#[test]
+fn docker_live_restore() {
+    let flags = &["--bridge=none", "--iptables=false", "--live-restore"];
+    let Some((site, mut docker)) = docker(flags, 1) else { return };
+    let pair = HOSTS.map(|host| docker.start(&site, host, "stays"));
+    site.reach(&pair[0], &pair[1]);
+    for crash in [false, true] {
+        if crash {
+            docker.crash(&site);
+        } else {
+            assert!(docker.daemons[0].stop().success());
+        }
+        site.pings(&pair[0], &pair[1].addr).unwrap();
+        docker.start_daemon(&site, 1);
+        site.pings(&pair[0], &pair[1].addr).unwrap();
+        assert_eq!(docker.workload(&site, 1, "stays").addr, pair[0].addr);
+        // Its address is not given to another.
+        let words = format!("run -d --name again --network lab --ip {} {IMAGE}", pair[0].addr);
+        docker.try_docker(&site, 1, &words).unwrap_err();
+        docker.docker(&site, 1, "rm -f again");
+        let other = docker.start(&site, 1, "other");
+        assert_ne!(other.addr, pair[0].addr);
+        site.reach(&other, &pair[1]);
+        docker.remove(&site, 1, "other");
+    }
+    for host in HOSTS {
+        docker.remove(&site, host, "stays");
+    }
+    site.nothing_held();
 }
 
 /// Docker's bridge with addresses of ours: of this host alone, so that nothing of it reaches the model.
