@@ -68,8 +68,8 @@ pub struct Attachment {
     pub ifname: String,
 }
 
-/// Ours, Calico's, the specification's.
-const FIELDS: [&str; 44] = [
+/// Ours, Calico's, the specification's; those of the store are with it.
+const FIELDS: [&str; 34] = [
     "cniVersion",
     "cniVersions",
     "name",
@@ -86,16 +86,6 @@ const FIELDS: [&str; 44] = [
     "loadOnlyInlinedPlugins",
     "cni.dev/valid-attachments",
     "cni.dev/attachments",
-    "datastore",
-    "datastore_type",
-    "etcd_authority",
-    "etcd_endpoints",
-    "etcd_scheme",
-    "etcd_key_file",
-    "etcd_cert_file",
-    "etcd_ca_cert_file",
-    "etcd_user",
-    "etcd_password_file",
     "node",
     "nodename",
     "hostname",
@@ -240,9 +230,14 @@ impl Config {
     }
 }
 
+/// The fields of a configuration that are not ours.
+fn others<'a>(object: &Object<'a>) -> impl Iterator<Item = (&'a String, &'a Value)> {
+    object.others(&FIELDS).filter(|(key, _)| !datastore::is_field(key))
+}
+
 /// Fields that cannot be acted on.
 fn fields(object: &Object<'_>, kind: &str, more: &[&str], notes: &mut Vec<String>) -> Result<(), CniError> {
-    for (key, value) in object.others(&FIELDS) {
+    for (key, value) in others(object) {
         if more.contains(&key.as_str()) {
             continue;
         }
@@ -263,7 +258,7 @@ fn fields(object: &Object<'_>, kind: &str, more: &[&str], notes: &mut Vec<String
 }
 
 fn more_of(object: &Object<'_>, more: &[&str]) -> Map<String, Value> {
-    let known = object.others(&FIELDS).filter(|(key, _)| more.contains(&key.as_str()));
+    let known = others(object).filter(|(key, _)| more.contains(&key.as_str()));
     known.map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 

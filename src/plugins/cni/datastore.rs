@@ -24,6 +24,25 @@ pub struct Datastore {
     pub password_file: Option<PathBuf>,
 }
 
+/// The fields that [`parse`] reads.
+const FIELDS: [&str; 10] = [
+    "datastore",
+    "datastore_type",
+    "etcd_authority",
+    "etcd_endpoints",
+    "etcd_scheme",
+    "etcd_key_file",
+    "etcd_cert_file",
+    "etcd_ca_cert_file",
+    "etcd_user",
+    "etcd_password_file",
+];
+
+/// Whether a field says where the store is: of the configuration itself, or of its `ipam`.
+pub(super) fn is_field(name: &str) -> bool {
+    FIELDS.contains(&name)
+}
+
 /// Reads the fields of a configuration.
 pub(super) fn parse(object: &Object<'_>) -> Result<Option<Datastore>, CniError> {
     match object.text("datastore_type")? {

@@ -6,6 +6,7 @@ use serde_json::Value;
 use tortie_config::Cidr;
 
 use super::config::pools;
+use super::datastore;
 use super::error::CniError;
 use super::json::Object;
 use super::result::Route;
@@ -60,7 +61,7 @@ impl Default for IpamSettings {
     }
 }
 
-const FIELDS: [&str; 24] = [
+const FIELDS: [&str; 14] = [
     "type",
     "subnet",
     "ranges",
@@ -73,16 +74,6 @@ const FIELDS: [&str; 24] = [
     "gateway",
     "routes",
     // Of the whole configuration, when another main plugin calls us.
-    "datastore",
-    "datastore_type",
-    "etcd_authority",
-    "etcd_endpoints",
-    "etcd_scheme",
-    "etcd_key_file",
-    "etcd_cert_file",
-    "etcd_ca_cert_file",
-    "etcd_user",
-    "etcd_password_file",
     "node",
     "log",
     "log_level",
@@ -102,7 +93,7 @@ impl IpamSettings {
             }
             return Ok(Self { foreign: Some(kind.to_owned()), ..Self::default() });
         }
-        for (key, value) in object.others(&FIELDS) {
+        for (key, value) in object.others(&FIELDS).filter(|(key, _)| !datastore::is_field(key)) {
             if kind == "calico-ipam" {
                 notes.push(format!("field `ipam.{key}` is not used"));
                 continue;
