@@ -191,11 +191,8 @@ async fn look(
     let evidence = tokio::task::spawn_blocking(move || evidence(&host)).await.unwrap_or_else(|error| {
         crate::ipam::check::Evidence { blind: vec![error.to_string()], ..Default::default() }
     });
-    let own = prefix::affinities_of(node);
-    let affinities = store.list(std::slice::from_ref(&own)).await?;
-    // What the Docker drivers remember speaks for addresses that are on no interface.
-    let mut keys = vec![prefix::POOLS.to_owned(), prefix::IPAM_CONFIG.to_owned(), own];
-    keys.extend([prefix::host(node), prefix::tortie_host(node)]);
+    let affinities = store.list(&[prefix::affinities_of(node)]).await?;
+    let keys = Picture::prefixes_of(node);
     let block = |kv: &crate::store::KeyValue| match Key::parse(&kv.key) {
         Ok(Key::Affinity { block, .. }) => Some(block),
         _ => None,

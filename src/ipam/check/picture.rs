@@ -74,6 +74,20 @@ impl Picture {
         prefixes
     }
 
+    /// What has to be listed, besides its blocks, for a picture of one host in the global space: of what
+    /// [`Picture::prefixes`] names, what may speak for an address that this host has given out. Docker's drivers remember
+    /// addresses that are on no interface.
+    #[must_use]
+    pub fn prefixes_of(host: &str) -> Vec<String> {
+        vec![
+            prefix::POOLS.to_owned(),
+            prefix::IPAM_CONFIG.to_owned(),
+            prefix::affinities_of(host),
+            prefix::host(host),
+            prefix::tortie_host(host),
+        ]
+    }
+
     /// Reads the store.
     ///
     /// # Errors
