@@ -112,6 +112,9 @@ impl Recorder {
             subject: entry.subject,
             text: entry.text,
             revision: entry.revision,
+            kinds: Vec::new(),
+            peer: None,
+            prefix: None,
         }
     }
 

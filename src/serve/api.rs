@@ -490,7 +490,7 @@ pub struct Event {
     pub time: String,
     /// The change it belongs to: `c-7f31`.
     pub change: String,
-    /// `store`, `routing`, `rib`, `kernel` or `agent`.
+    /// `store`, `routing`, `policy`, `rib`, `kernel` or `agent`.
     pub plane: String,
     /// `+`, `-`, `~` or `!`.
     pub mark: String,
@@ -500,6 +500,15 @@ pub struct Event {
     pub text: String,
     /// Store revision, 0 when none.
     pub revision: u64,
+    /// What it is about, for filters: `bgp`, `route`, `ipam`, `policy`, `store`, `kernel`, `agent`; an entry may be several.
+    #[serde(default)]
+    pub kinds: Vec<String>,
+    /// The session that it is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer: Option<String>,
+    /// The prefix that it is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefix: Option<String>,
 }
 
 /// `POST /v1/applied`.

@@ -12,6 +12,7 @@ pub mod api;
 pub mod client;
 mod http;
 pub mod policy;
+pub mod why;
 
 pub use http::{ServeError, Serving, serve_tcp, serve_unix};
 
