@@ -13,6 +13,7 @@ use super::answers::{self, Cursor};
 use super::asked::CoreQuestion;
 use super::metrics::{self, Bgp};
 use super::mrt;
+use super::problems::finding;
 use super::status::{self, CoreFacts};
 use crate::kernel::{Drops, KernelView, ToKernel};
 use crate::routing::{LearnedPath, PeerIntent, RoutingIntent};
@@ -24,7 +25,7 @@ use crate::serve::policy::{
     Diff, DropRow, DryRun, DryRunRequest, Endpoint, EndpointDetail, LiveTrace, LiveTraceRequest, Policy,
     PolicyDetail, Trace, TraceQuery,
 };
-use crate::serve::{Backend, OctetStream, RouteQuery};
+use crate::serve::{Backend, OctetStream, RouteQuery, codes};
 use crate::speaker::{SpeakerHandle, SpeakerView, ToSpeaker};
 
 /// Longest wait for a thread's answer.
@@ -170,14 +171,12 @@ impl Live {
             (of(Drain::Announce), of(Drain::Withdraw))
         };
         let (announced, withdrawn) = self.speaker(counts).await.ok()?;
-        (announced + withdrawn > 0).then(|| Problem {
-            code: "drained".to_owned(),
-            subject: "bgp".to_owned(),
-            text: format!(
+        (announced + withdrawn > 0).then(|| {
+            let text = format!(
                 "routes are announced with GRACEFUL_SHUTDOWN to {announced} sessions and withdrawn from {withdrawn}; \
                  a restart of the agent ends this"
-            ),
-            next: "tortie bgp drain --undo".to_owned(),
+            );
+            finding(&codes::DRAINED, "", "bgp", text)
         })
     }
 

@@ -10,9 +10,11 @@ use tortie_config::key::IpFamily;
 
 use super::core::Core;
 use super::picture::endpoint_name;
+use super::problems::finding;
 use super::status::{CoreFacts, PeerFacts};
 use crate::routing::{self, AddressOption, LearnedPath, Note, PeerKind, RoutingIntent};
 use crate::serve::api::{InvalidObject, Problem};
+use crate::serve::codes::{self, Kind};
 
 /// How long other agents of a SQLite store may take to start.
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -113,15 +115,12 @@ impl Core {
         if !absent.is_empty() && now.saturating_duration_since(self.started) > PATIENCE {
             let (shown, more) = absent.split_at(absent.len().min(5));
             let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
-            notes.push(Problem {
-                code: "sqlite-serves-one-machine".to_owned(),
-                subject: "store".to_owned(),
-                text: format!(
-                    "no agent of this machine runs as {}{more}, and a SQLite store serves one machine only",
-                    shown.join(", ")
-                ),
-                next: "etcd for several machines: --datastore etcd://HOST:PORT".to_owned(),
-            });
+            let text = format!(
+                "no agent of this machine runs as {}{more}, and a SQLite store serves one machine only: etcd for several \
+                 (--datastore etcd://HOST:PORT)",
+                shown.join(", ")
+            );
+            notes.push(finding(&codes::SQLITE_SERVES_ONE_MACHINE, "", "store", text));
         }
         notes
     }
@@ -164,11 +163,12 @@ impl Core {
     }
 }
 
+/// The next step comes from the list of codes, which a test holds to the notes that there are.
 fn note(note: &Note) -> Problem {
     Problem {
         code: note.code.to_owned(),
         subject: note.subject.clone(),
         text: note.text.clone(),
-        next: String::new(),
+        next: codes::find(Kind::Note, note.code).map_or_else(String::new, |code| code.next(&note.subject)),
     }
 }

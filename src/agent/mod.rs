@@ -42,6 +42,7 @@ mod options;
 mod packet;
 mod picture;
 mod presence;
+mod problems;
 mod recorder;
 mod register;
 mod reports;

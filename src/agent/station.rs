@@ -23,8 +23,10 @@ use tortie_bgp::bmp::{Message, Tlvs, info, termination};
 use tortie_config::resource::BmpPolicy;
 
 use super::backend::{Live, ask_speaker};
+use super::problems::finding;
 use super::teller::Teller;
 use crate::serve::api::Problem;
+use crate::serve::codes;
 use crate::speaker::{SpeakerView, ToSpeaker, tap_queue};
 
 /// Octets that wait for a station; more, and it is disconnected.
@@ -84,12 +86,8 @@ impl Stations {
     pub(super) fn notes(&self) -> impl Iterator<Item = Problem> {
         self.tasks.iter().filter_map(|((addr, _), task)| {
             let why = task.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
-            Some(Problem {
-                code: "bmp-station-away".to_owned(),
-                subject: addr.to_string(),
-                text: format!("the BMP station hears nothing: {why}; tried again"),
-                next: "look at the station, or take it out of bmp_stations".to_owned(),
-            })
+            let text = format!("the BMP station hears nothing: {why}; tried again");
+            Some(finding(&codes::BMP_STATION_AWAY, "", addr.to_string(), text))
         })
     }
 

@@ -5,11 +5,11 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use tortie_config::Cidr;
-use tortie_config::key::{Key, ProfilePart};
 
 use super::backend::Live;
 use super::collector::Collected;
 use super::core::now_text;
+use super::problems;
 use crate::kernel::{Counters, Counts, Drift, KernelView, Mode, RouteCondition, RouteState, RuleCounts};
 use crate::routing::{ChangeId, Hop, OriginKind, RoutingIntent};
 use crate::serve::api::{
@@ -17,7 +17,7 @@ use crate::serve::api::{
     Problem, RouteStatus, Status, StoreStatus, UpOf,
 };
 use crate::serve::policy::{PolicyStatus, TableStatus};
-use crate::serve::{Backend, RouteQuery};
+use crate::serve::{Backend, RouteQuery, codes};
 
 /// What the core knows; a copy for the asker.
 #[derive(Debug, Clone, Default)]
@@ -109,15 +109,6 @@ pub(super) fn kernel_facts(view: &KernelView<'_>) -> KernelFacts {
     }
 }
 
-fn problem(
-    code: &str,
-    subject: impl Into<String>,
-    text: impl Into<String>,
-    next: impl Into<String>,
-) -> Problem {
-    Problem { code: code.to_owned(), subject: subject.into(), text: text.into(), next: next.into() }
-}
-
 /// Puts the verdict together.
 pub(super) fn build(
     live: &Live,
@@ -128,8 +119,10 @@ pub(super) fn build(
 ) -> Status {
     let ready = live.ready();
     let facts = facts.unwrap_or_default();
-    let problems = problems(&facts, kernel.as_ref());
-    let (verdict, summary) = verdict(&facts, intent, ready, &problems);
+    let problems = problems::problems(&facts, kernel.as_ref());
+    let (verdict, summary) = problems::verdict(&facts, intent, ready, &problems);
+    let mut notes: Vec<Problem> = facts.notes.iter().cloned().chain(hints).collect();
+    notes.sort_by_key(|note| codes::weight(&note.code));
     let of = |is: fn(&str) -> bool| {
         let mut sum = UpOf::default();
         for peer in facts.peers.values().filter(|p| is(p.kind)) {
@@ -179,7 +172,7 @@ pub(super) fn build(
         },
         dataplane: DataplaneStatus { protocol: live.protocol, ..dataplane(kernel.as_ref(), intent) },
         problems,
-        notes: facts.notes.into_iter().chain(hints).collect(),
+        notes,
     }
 }
 
@@ -251,182 +244,6 @@ fn blocks(intent: &RoutingIntent, facts: &CoreFacts) -> Vec<BlockStatus> {
             key: route.key.clone(),
         })
         .collect()
-}
-
-fn problems(facts: &CoreFacts, kernel: Option<&KernelFacts>) -> Vec<Problem> {
-    let mut out = Vec::new();
-    if let Some(frozen) = &facts.frozen {
-        out.push(problem(
-            "frozen",
-            "store",
-            frozen.clone(),
-            "tortie store accept, if the store is right as it is",
-        ));
-    }
-    if let Some(away) = &facts.away {
-        let text = format!("{away}; the last good state stays in force");
-        out.push(problem("store-away", "store", text, "nothing here; it is tried again by itself"));
-    }
-    if facts.from_cache && facts.away.is_none() && facts.frozen.is_none() {
-        let text = "running from the cache on disk: the store has not answered yet";
-        out.push(problem("from-cache", "store", text, "nothing here; it is tried again by itself"));
-    }
-    for object in facts.invalid.iter().take(50) {
-        out.push(problem(
-            "invalid-value",
-            object.key.clone(),
-            format!("{}; {}", object.error, instead(&object.key)),
-            format!("tortie store get {}", object.key),
-        ));
-    }
-    for (addr, error) in &facts.listen_failed {
-        out.push(problem(
-            "listen",
-            addr.clone(),
-            format!("cannot listen: {error}"),
-            "ss -ltnp shows who listens there",
-        ));
-    }
-    for (name, text) in &facts.peer_trouble {
-        out.push(problem(
-            "peer-configuration",
-            name.clone(),
-            text.clone(),
-            if name.contains("_range_") {
-                "tortie bgp ranges".to_owned()
-            } else {
-                format!("tortie bgp peer {name}")
-            },
-        ));
-    }
-    // A dynamic peer that is not up comes, or is kept for its return: nobody asked for it.
-    let full = facts.ranges.iter().filter(|r| r.refused > 0 && r.sessions >= r.max_sessions);
-    out.extend(full.map(|r| {
-        let text = format!("full with {} sessions; {} connections were turned away", r.sessions, r.refused);
-        problem("range-full", format!("range {}", r.prefix), text, "raise max_sessions in its value")
-    }));
-    let missing = |p: &PeerFacts| !p.up && !p.shut && p.kind != "dynamic";
-    let down: Vec<_> = facts.peers.iter().filter(|(_, p)| missing(p)).collect();
-    for (session, peer) in down.iter().take(20) {
-        let why = peer.error.clone().map_or_else(String::new, |e| format!(", {e}"));
-        let text = format!("{} for {}s{why}", peer.state, peer.seconds);
-        let subject = format!("peer {} ({}, {})", peer.name, peer.address, peer.kind);
-        out.push(problem("peer-down", subject, text, format!("tortie bgp peer {session}")));
-    }
-    if down.len() > 20 {
-        out.push(problem(
-            "peer-down",
-            "peers",
-            format!("{} more are down", down.len() - 20),
-            "tortie bgp peers",
-        ));
-    }
-    for (block, why) in &facts.refused {
-        out.push(problem(
-            "blackhole",
-            block.to_string(),
-            format!("not announced: {why}"),
-            "tortie route list",
-        ));
-    }
-    for (prefix, why) in facts.failed_routes.iter().take(10) {
-        out.push(problem(
-            "route-failed",
-            prefix.to_string(),
-            why.clone(),
-            format!("tortie route list {prefix}"),
-        ));
-    }
-    let failed = &facts.failed_endpoints;
-    for (name, why) in failed.iter().take(20) {
-        let next = format!("tortie endpoint show {name}");
-        out.push(problem("endpoint-failed", format!("endpoint {name}"), why.clone(), next));
-    }
-    if failed.len() > 20 {
-        let text = format!("{} more are not as they should be", failed.len() - 20);
-        out.push(problem("endpoint-failed", "endpoints", text, "tortie endpoint list"));
-    }
-    if let Some(text) = &facts.tunnel_trouble {
-        out.push(problem("tunnel", "tunl0", text.clone(), "modprobe ipip"));
-    }
-    if let Some(text) = &facts.tunnel_addr_trouble {
-        out.push(problem("tunnel-address", "tunnel address", text.clone(), "tortie ipam pools"));
-    }
-    if let Some(text) = &facts.collected.error {
-        out.push(problem("collector", "address collector", text.clone(), "tortie ipam check"));
-    }
-    if let Some(text) = &facts.rules_trouble {
-        out.push(problem(
-            "rules",
-            "packet rules",
-            text.clone(),
-            "see the agent's log; --policy off if that is meant",
-        ));
-    }
-    if let Some(text) = &facts.log_trouble {
-        out.push(problem("log-file", "log file", text.clone(), "correct LogFilePath; the screen goes on"));
-    }
-    if let Some(text) = &facts.trouble {
-        out.push(problem("trouble", "agent", text.clone(), "see the agent's log"));
-    }
-    if let Some(kernel) = kernel
-        && kernel.drift.count > 0
-        && facts.settled
-    {
-        let text = format!("{} differ: {}", kernel.drift.count, kernel.drift.first.join("; "));
-        out.push(problem("drift", "kernel routes", text, "tortie route list"));
-    }
-    if let Some(kernel) = kernel
-        && kernel.rules_drift > 0
-        && facts.policy.in_sync
-    {
-        let text = format!("{} objects differ from what is wanted", kernel.rules_drift);
-        out.push(problem("drift", "packet rules", text, "tortie diff rules"));
-    }
-    out
-}
-
-/// What is in force in the place of a value that cannot be read.
-fn instead(key: &str) -> &'static str {
-    match key.parse::<Key>() {
-        Ok(Key::Profile { part: ProfilePart::Rules, .. }) => {
-            "everything is denied where no policy decides before it"
-        }
-        Ok(Key::Policy { .. }) => "its last good form stays in force; one that never had any acts on nothing",
-        _ => "the last good value stays in force",
-    }
-}
-
-fn verdict(
-    facts: &CoreFacts,
-    intent: Option<&RoutingIntent>,
-    ready: bool,
-    problems: &[Problem],
-) -> (&'static str, String) {
-    if facts.frozen.is_some() {
-        return ("frozen", "the store changed in a way that is not followed; forwarding goes on".to_owned());
-    }
-    if intent.is_none() {
-        return ("starting", "waiting for the store".to_owned());
-    }
-    if !facts.running {
-        return ("starting", "waiting for the kernel's first answer".to_owned());
-    }
-    // Dynamic peers are there or not; none of them is missing, and none that was shut down.
-    let counted = || facts.peers.values().filter(|p| p.up || (p.kind != "dynamic" && !p.shut));
-    let (up, all) = (counted().filter(|p| p.up).count(), counted().count());
-    if !ready && (facts.away.is_some() || facts.from_cache) {
-        let text =
-            format!("the store is away, the last good state stays in force; {up} of {all} BGP sessions up");
-        return ("not-ready", text);
-    }
-    if !ready {
-        return ("not-ready", format!("{up} of {all} BGP sessions are up"));
-    }
-    if problems.is_empty() {
-        return ("ready", format!("{up} of {all} BGP sessions up, nothing to do"));
-    }
-    ("degraded", format!("{up} of {all} BGP sessions up, {} problems", problems.len()))
 }
 
 /// Which kernel rows are asked for.

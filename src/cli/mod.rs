@@ -29,6 +29,8 @@ mod kurma;
 mod lab;
 mod live;
 mod mrt;
+#[cfg(test)]
+mod next_tests;
 mod node;
 mod node_delete;
 mod offline;

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use serde::Serialize;
 
 use super::failure::{Exit, Failure};
+pub use crate::serve::span;
 
 /// The form of the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -87,29 +88,9 @@ pub fn table(head: &[&str], rows: Vec<Vec<String>>) -> String {
     out
 }
 
-/// A time span for people: `6m12s`, `4h11m`, `12d04h`.
-#[must_use]
-pub fn span(seconds: u64) -> String {
-    let (d, h, m, s) = (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60, seconds % 60);
-    match (d, h, m) {
-        (0, 0, 0) => format!("{s}s"),
-        (0, 0, _) => format!("{m}m{s:02}s"),
-        (0, _, _) => format!("{h}h{m:02}m"),
-        _ => format!("{d}d{h:02}h"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn spans_have_two_units() {
-        assert_eq!(span(0), "0s");
-        assert_eq!(span(372), "6m12s");
-        assert_eq!(span(4 * 3_600 + 11 * 60), "4h11m");
-        assert_eq!(span(12 * 86_400 + 4 * 3_600), "12d04h");
-    }
 
     #[test]
     fn tables_have_no_lines_and_no_trailing_blanks() {

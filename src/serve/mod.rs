@@ -10,6 +10,7 @@
 
 pub mod api;
 pub mod client;
+pub mod codes;
 mod http;
 pub mod policy;
 pub mod why;
@@ -104,4 +105,29 @@ pub struct RouteQuery {
     pub after: Option<String>,
     /// At most this many (default 1,000, at most 10,000).
     pub max: Option<usize>,
+}
+
+/// Seconds as people write them: `42s`, `6m12s`, `4h11m`, `12d04h`.
+#[must_use]
+pub fn span(seconds: u64) -> String {
+    let (d, h, m, s) = (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60, seconds % 60);
+    match (d, h, m) {
+        (0, 0, 0) => format!("{s}s"),
+        (0, 0, _) => format!("{m}m{s:02}s"),
+        (0, _, _) => format!("{h}h{m:02}m"),
+        _ => format!("{d}d{h:02}h"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_have_two_units() {
+        assert_eq!(span(0), "0s");
+        assert_eq!(span(372), "6m12s");
+        assert_eq!(span(4 * 3_600 + 11 * 60), "4h11m");
+        assert_eq!(span(12 * 86_400 + 4 * 3_600), "12d04h");
+    }
 }

@@ -1,0 +1,210 @@
+//! What is wrong, the gravest first, each with the command that gives its cause; and the verdict that follows.
+
+use tortie_config::key::{Key, ProfilePart};
+
+use super::status::{CoreFacts, KernelFacts, PeerFacts};
+use crate::routing::RoutingIntent;
+use crate::serve::api::Problem;
+use crate::serve::codes::{self, Code};
+use crate::serve::span;
+
+/// More lines of one code than this are told as one.
+const LISTED: usize = 20;
+
+/// A finding: `name` stands in the next step, `subject` is shown.
+pub(super) fn finding(
+    code: &Code,
+    name: &str,
+    subject: impl Into<String>,
+    text: impl Into<String>,
+) -> Problem {
+    Problem { code: code.name.to_owned(), subject: subject.into(), text: text.into(), next: code.next(name) }
+}
+
+/// A finding whose subject is its name.
+fn named(code: &Code, name: impl Into<String>, text: impl Into<String>) -> Problem {
+    let name = name.into();
+    finding(code, &name.clone(), name, text)
+}
+
+/// What is wrong.
+pub(super) fn problems(facts: &CoreFacts, kernel: Option<&KernelFacts>) -> Vec<Problem> {
+    let mut out = Vec::new();
+    store(facts, &mut out);
+    sessions(facts, &mut out);
+    dataplane(facts, kernel, &mut out);
+    agent(facts, &mut out);
+    out.sort_by_key(|problem| codes::weight(&problem.code));
+    out
+}
+
+fn store(facts: &CoreFacts, out: &mut Vec<Problem>) {
+    if let Some(frozen) = &facts.frozen {
+        out.push(named(&codes::FROZEN, "store", frozen.clone()));
+    }
+    if let Some(away) = &facts.away {
+        let text = format!("{away}; the last good state stays in force, and it is tried again by itself");
+        out.push(named(&codes::STORE_AWAY, "store", text));
+    }
+    if facts.from_cache && facts.away.is_none() && facts.frozen.is_none() {
+        let text =
+            "running from the cache on disk: the store has not answered yet and is tried again by itself";
+        out.push(named(&codes::FROM_CACHE, "store", text));
+    }
+    for object in facts.invalid.iter().take(50) {
+        let text = format!("{}; {}", object.error, instead(&object.key));
+        out.push(named(&codes::INVALID_VALUE, object.key.clone(), text));
+    }
+}
+
+fn sessions(facts: &CoreFacts, out: &mut Vec<Problem>) {
+    for (addr, error) in &facts.listen_failed {
+        out.push(named(&codes::LISTEN, addr.clone(), format!("cannot listen: {error}")));
+    }
+    for (name, text) in &facts.peer_trouble {
+        let mut problem = named(&codes::PEER_CONFIGURATION, name.clone(), text.clone());
+        if name.contains("_range_") {
+            "tortie bgp ranges".clone_into(&mut problem.next);
+        }
+        out.push(problem);
+    }
+    // A dynamic peer that is not up comes, or is kept for its return: nobody asked for it.
+    let full = facts.ranges.iter().filter(|r| r.refused > 0 && r.sessions >= r.max_sessions);
+    out.extend(full.map(|r| {
+        let text = format!(
+            "full with {} sessions; {} connections were turned away: raise max_sessions in its value",
+            r.sessions, r.refused
+        );
+        finding(&codes::RANGE_FULL, &r.name, format!("range {}", r.prefix), text)
+    }));
+    let down: Vec<_> = facts.peers.iter().filter(|(_, p)| p.is_missing()).collect();
+    for (session, peer) in down.iter().take(LISTED) {
+        let why = peer.error.clone().map_or_else(String::new, |e| format!(", {e}"));
+        let text = format!("{} for {}{why}", peer.state, span(peer.seconds));
+        let subject = format!("peer {} ({}, {})", peer.name, peer.address, peer.kind);
+        out.push(finding(&codes::PEER_DOWN, session, subject, text));
+    }
+    if down.len() > LISTED {
+        let text = format!("{} more are down", down.len() - LISTED);
+        out.push(Problem {
+            next: "tortie bgp peers".to_owned(),
+            ..finding(&codes::PEER_DOWN, "", "peers", text)
+        });
+    }
+}
+
+fn dataplane(facts: &CoreFacts, kernel: Option<&KernelFacts>, out: &mut Vec<Problem>) {
+    for (block, why) in &facts.refused {
+        out.push(named(&codes::BLACKHOLE, block.to_string(), format!("not announced: {why}")));
+    }
+    for (prefix, why) in facts.failed_routes.iter().take(10) {
+        out.push(named(&codes::ROUTE_FAILED, prefix.to_string(), why.clone()));
+    }
+    let failed = &facts.failed_endpoints;
+    for (name, why) in failed.iter().take(LISTED) {
+        out.push(finding(&codes::ENDPOINT_FAILED, name, format!("endpoint {name}"), why.clone()));
+    }
+    if failed.len() > LISTED {
+        let text = format!("{} more are not as they should be", failed.len() - LISTED);
+        out.push(Problem {
+            next: "tortie endpoint list".to_owned(),
+            ..finding(&codes::ENDPOINT_FAILED, "", "endpoints", text)
+        });
+    }
+    if let Some(text) = &facts.tunnel_trouble {
+        out.push(named(&codes::TUNNEL, "tunl0", text.clone()));
+    }
+    if let Some(text) = &facts.tunnel_addr_trouble {
+        out.push(named(&codes::TUNNEL_ADDRESS, "tunnel address", text.clone()));
+    }
+    if let Some(text) = &facts.rules_trouble {
+        let text = format!("{text}; --policy off if that is meant");
+        out.push(named(&codes::RULES, "packet rules", text));
+    }
+    let Some(kernel) = kernel else { return };
+    if kernel.drift.count > 0 && facts.settled {
+        let text = format!("{} differ: {}", kernel.drift.count, kernel.drift.first.join("; "));
+        out.push(finding(&codes::DRIFT, "routes", "kernel routes", text));
+    }
+    if kernel.rules_drift > 0 && facts.policy.in_sync {
+        let text = format!("{} objects differ from what is wanted", kernel.rules_drift);
+        out.push(finding(&codes::DRIFT, "rules", "packet rules", text));
+    }
+}
+
+fn agent(facts: &CoreFacts, out: &mut Vec<Problem>) {
+    if let Some(text) = &facts.collected.error {
+        out.push(named(&codes::COLLECTOR, "address collector", text.clone()));
+    }
+    if let Some(text) = &facts.log_trouble {
+        let text = format!("{text}: correct LogFilePath; the screen goes on");
+        out.push(named(&codes::LOG_FILE, "log file", text));
+    }
+    if let Some(text) = &facts.trouble {
+        out.push(named(&codes::TROUBLE, "agent", text.clone()));
+    }
+}
+
+/// What is in force in the place of a value that cannot be read.
+fn instead(key: &str) -> &'static str {
+    match key.parse::<Key>() {
+        Ok(Key::Profile { part: ProfilePart::Rules, .. }) => {
+            "everything is denied where no policy decides before it"
+        }
+        Ok(Key::Policy { .. }) => "its last good form stays in force; one that never had any acts on nothing",
+        _ => "the last good value stays in force",
+    }
+}
+
+impl PeerFacts {
+    /// It is to be up and is not. Dynamic peers are there or not; none of them is missing, and none that was shut down.
+    fn is_missing(&self) -> bool {
+        !self.up && !self.shut && self.kind != "dynamic"
+    }
+}
+
+/// The verdict in a word and in a sentence.
+pub(super) fn verdict(
+    facts: &CoreFacts,
+    intent: Option<&RoutingIntent>,
+    ready: bool,
+    problems: &[Problem],
+) -> (&'static str, String) {
+    if facts.frozen.is_some() {
+        return ("frozen", "the store changed in a way that is not followed; forwarding goes on".to_owned());
+    }
+    if intent.is_none() {
+        return ("starting", "waiting for the store".to_owned());
+    }
+    if !facts.running {
+        return ("starting", "waiting for the kernel's first answer".to_owned());
+    }
+    let down = facts.peers.values().filter(|p| p.is_missing()).count();
+    let all = facts.peers.values().filter(|p| p.up).count() + down;
+    let up = all - down;
+    if !ready && (facts.away.is_some() || facts.from_cache) {
+        let text =
+            format!("the store is away, the last good state stays in force; {up} of {all} BGP sessions up");
+        return ("not-ready", text);
+    }
+    if !ready {
+        return ("not-ready", format!("{up} of {all} BGP sessions are up"));
+    }
+    let others = problems.iter().filter(|p| p.code != codes::PEER_DOWN.name);
+    let sessions = match (down, all) {
+        (0, 0) => "no BGP sessions wanted".to_owned(),
+        (0, _) => format!("{up} of {all} BGP sessions up"),
+        _ => format!("{down} of {all} BGP sessions down"),
+    };
+    match (problems.is_empty(), others.count(), down) {
+        (true, ..) => ("ready", format!("{sessions}, nothing to do")),
+        (_, 0, _) => ("degraded", sessions),
+        (_, 1, 0) => {
+            let what = problems.first().map_or("", |p| p.subject.as_str());
+            ("degraded", format!("{sessions}, 1 problem: {what}"))
+        }
+        (_, 1, _) => ("degraded", format!("{sessions}, 1 other problem")),
+        (_, n, 0) => ("degraded", format!("{sessions}, {n} problems")),
+        (_, n, _) => ("degraded", format!("{sessions}, {n} other problems")),
+    }
+}

@@ -1,0 +1,36 @@
+//! Every next step that `status` names is a command that there is.
+
+use clap::Parser;
+
+use super::Cli;
+use crate::serve::codes::{ALL, Kind};
+
+/// What a subject of this code looks like.
+fn subject(name: &str) -> &'static str {
+    match name {
+        "peer-down" | "peer-configuration" | "prefix-limit" | "slow-peer" => "Mesh_192_0_2_15",
+        "drift" => "routes",
+        "duplicate-address" | "own-endpoint" | "unresolved" => "10.0.0.1",
+        _ => "10.0.0.0/26",
+    }
+}
+
+#[test]
+fn every_next_step_is_a_command_that_there_is() {
+    for (kind, list) in ALL {
+        for code in list {
+            let next = code.next(subject(code.name));
+            let command = next.split(", ").next().unwrap();
+            let mut words = command.split_whitespace();
+            match words.next() {
+                Some("tortie") => {
+                    let parsed = Cli::try_parse_from(std::iter::once("tortie").chain(words));
+                    assert!(parsed.is_ok(), "{kind:?} {code}: `{command}`: {}", parsed.unwrap_err());
+                }
+                // Of every host with systemd and iproute2.
+                Some("ss" | "sysctl" | "journalctl" | "timedatectl") => assert_eq!(kind, Kind::Problem),
+                other => panic!("{kind:?} {code}: {other:?} is no command"),
+            }
+        }
+    }
+}

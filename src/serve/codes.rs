@@ -1,0 +1,398 @@
+//! Every code that `status` can say, and every reason for which a route is withheld or refused: one list, so that a code
+//! means the same in `status`, in `why`, in metrics and in docs/problems.md.
+//!
+//! The order is by weight: `status` shows the gravest first. `{}` in a next step stands for the subject: a session, a
+//! prefix, a key, an endpoint.
+
+use std::fmt;
+
+/// Where a code is said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// In `problems` of `status`: something is wrong.
+    Problem,
+    /// In `notes` of `status` or of a peer: right but surprising.
+    Note,
+    /// A gate of export policy: why a route is announced to a peer or not.
+    Export,
+    /// Why a route that a peer sent is not used.
+    Import,
+    /// Why a usable route is not in the kernel.
+    Kernel,
+}
+
+impl Kind {
+    /// `problem`, `note`, `export`, `import` or `kernel`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Problem => "problem",
+            Self::Note => "note",
+            Self::Export => "export",
+            Self::Import => "import",
+            Self::Kernel => "kernel",
+        }
+    }
+}
+
+/// A code.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Code {
+    /// Stable, for machines.
+    pub name: &'static str,
+    /// What it means, in a sentence.
+    pub about: &'static str,
+    /// The command that explains it, or the step that is left; `{}` is the subject.
+    pub next: &'static str,
+}
+
+impl Code {
+    /// The next step for this subject.
+    #[must_use]
+    pub fn next(&self, subject: &str) -> String {
+        self.next.replace("{}", subject)
+    }
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+macro_rules! codes {
+    ($(#[$list_about:meta])* $list:ident: $($const:ident $name:literal $about:literal, $next:literal;)*) => {
+        $(
+            #[doc = $about]
+            pub const $const: Code = Code { name: $name, about: $about, next: $next };
+        )*
+        $(#[$list_about])*
+        pub const $list: &[Code] = &[$($const),*];
+    };
+}
+
+codes! {
+    /// What can be wrong, the gravest first.
+    PROBLEMS:
+    FROZEN "frozen"
+        "The store changed in a way that is not followed (a loss, another cluster, `Ready` not true); forwarding goes on as it was.",
+        "tortie store accept, if the store is right as it is";
+    STORE_AWAY "store-away"
+        "The store does not answer; the last good state stays in force.",
+        "tortie store get /calico/v1/Ready";
+    FROM_CACHE "from-cache"
+        "The agent runs from its cache on disk, because the store has not answered since it started.",
+        "tortie store get /calico/v1/Ready";
+    STALE_REVISION "stale-revision"
+        "The store answers, but its watch has brought no proof of freshness for too long: what is in force may be old.",
+        "tortie store watch /calico/v1/";
+    MISSING_CAPABILITY "missing-capability"
+        "The agent lacks a Linux capability that it needs, so a part of its work cannot be done.",
+        "tortie status -o wide";
+    LISTEN "listen"
+        "BGP cannot be listened for on an address: the port is taken, or the address is not here.",
+        "ss -ltnp";
+    FORWARDING_OFF "forwarding-off"
+        "The kernel does not forward packets of a family that is routed here.",
+        "sysctl -w {}=1";
+    RULES "rules"
+        "Packet rules cannot be enforced.",
+        "tortie diff rules";
+    TROUBLE "trouble"
+        "A part of the agent reports trouble that has no code of its own.",
+        "journalctl -u tortie";
+    PEER_CONFIGURATION "peer-configuration"
+        "A peer or a range of peers is written in a way that cannot be in force.",
+        "tortie bgp peer {}";
+    PEER_DOWN "peer-down"
+        "A wanted BGP session is not established.",
+        "tortie bgp peer {}";
+    PREFIX_LIMIT "prefix-limit"
+        "A peer announces more prefixes than its `max_prefixes` allows, or nearly so.",
+        "tortie bgp peer {}";
+    SLOW_PEER "slow-peer"
+        "A peer does not take what it is sent: its queue has waited for more than half a minute.",
+        "tortie bgp peer {}";
+    RANGE_FULL "range-full"
+        "A range of peers has as many sessions as it may have, and connections were turned away.",
+        "tortie bgp ranges";
+    DUPLICATE_ADDRESS "duplicate-address"
+        "Two endpoints, or two hosts, claim one address.",
+        "tortie why ip {}";
+    BLACKHOLE "blackhole"
+        "The kernel refuses the blackhole route of an own block, so the block is not announced.",
+        "tortie route list {}";
+    ROUTE_FAILED "route-failed"
+        "The kernel refuses a route.",
+        "tortie route list {}";
+    ROUTE_WITHHELD "route-withheld"
+        "A learned route is not in the kernel, because its next hop is not reachable or its tunnel or network is missing.",
+        "tortie route list {}";
+    DRIFT "drift"
+        "The kernel differs from what is wanted: somebody else changed routes, rules or sets.",
+        "tortie diff {}";
+    ENDPOINT_FAILED "endpoint-failed"
+        "An endpoint of this host is not as it should be.",
+        "tortie endpoint show {}";
+    TUNNEL "tunnel"
+        "The IPIP tunnel that a pool wants cannot be made.",
+        "tortie route list";
+    TUNNEL_ADDRESS "tunnel-address"
+        "This host gets no address in the tunnel.",
+        "tortie ipam pools";
+    INVALID_VALUE "invalid-value"
+        "A value in the store cannot be read; that object keeps its last good value, or denies.",
+        "tortie store validate";
+    CONNTRACK_FULL "conntrack-full"
+        "The table of connections is nearly full, or full: new connections are dropped.",
+        "sysctl net.netfilter.nf_conntrack_max";
+    RP_FILTER "rp-filter"
+        "An interface drops packets that come in by another way than replies go out (strict `rp_filter`).",
+        "sysctl -w {}=2";
+    TUNNEL_MTU "tunnel-mtu"
+        "Packets of the tunnel's size do not fit into the link below once they are wrapped: large packets get lost.",
+        "tortie endpoint list";
+    WORKLOAD_MTU "workload-mtu"
+        "A workload may send larger packets than the way out of this host takes.",
+        "tortie endpoint show {}";
+    CLOCK_JUMP "clock-jump"
+        "The clock was set by more than a few seconds: times in logs, histories and leases do not fit together.",
+        "timedatectl";
+    LEAKED_ADDRESSES "leaked-addresses"
+        "Addresses are assigned that nobody has.",
+        "tortie ipam check";
+    COLLECTOR "collector"
+        "The search for leaked addresses does not work.",
+        "tortie ipam check";
+    VERSION_SKEW "version-skew"
+        "Hosts run versions of the agent that differ by more than one minor number, or write another store format.",
+        "tortie node list -o wide";
+    LOG_FILE "log-file"
+        "The log file cannot be written; the log goes to the screen only.",
+        "tortie store ls /calico/v1/config/LogFilePath";
+}
+
+codes! {
+    /// What is right but surprising.
+    NOTES:
+    NODE_WITHOUT_ADDRESS "node-without-address"
+        "This host has no address in the store and takes no part in BGP.",
+        "tortie node show {}";
+    NO_POOL "no-pool"
+        "There is no address pool, so no workload can get an address.",
+        "tortie ipam pools";
+    SQLITE_SERVES_ONE_MACHINE "sqlite-serves-one-machine"
+        "The store is SQLite, which serves one machine, and names hosts of other machines.",
+        "tortie node list";
+    SHARED_ADDRESS "shared-address"
+        "Several hosts claim one BGP address.",
+        "tortie node list";
+    PEER_AS_DIFFERS "peer-as-differs"
+        "A peer's value gives another AS than the host at that address has: the session cannot come up.",
+        "tortie bgp peers";
+    HOST_WITHOUT_ADDRESS "host-without-address"
+        "A host of the store has no BGP address, so it has no session.",
+        "tortie node list";
+    FILTER_MISSING "filter-missing"
+        "A peer names a filter that does not exist: only the blocks of this host pass.",
+        "tortie store get {}";
+    FILTER_UNREADABLE "filter-unreadable"
+        "A peer names a filter that cannot be read and never could: only the blocks of this host pass.",
+        "tortie store validate";
+    CUSTOM_FILTER_IGNORED "custom-filter-ignored"
+        "A filter in BIRD's language is not run.",
+        "tortie store get {}";
+    NO_NETWORK "no-network"
+        "A cross-subnet pool needs the network of this host, which is not in the store.",
+        "tortie node list -o wide";
+    NETWORK_OF_ONE_ADDRESS "network-of-one-address"
+        "The network of this host is one address, so that a cross-subnet pool tunnels to every host.",
+        "tortie node list -o wide";
+    NAT_LEFT_OUT "nat-left-out"
+        "A floating address leads to an address that its endpoint does not have; it is not mapped.",
+        "tortie store get {}";
+    OWN_ONLY_HINT "own-only-hint"
+        "Several hosts peer with one router, which sees every block once for each of them.",
+        "tortie bgp peers";
+    IMPORT_POOLS_HINT "import-pools-hint"
+        "A router announces prefixes inside pools that no host announced: it could take workloads over.",
+        "tortie bgp routes --from {}";
+    ROUTES_REFUSED "routes-refused"
+        "Import refuses routes that a peer announces.",
+        "tortie bgp routes --from {}";
+    ROUTES_HELD_BACK "routes-held-back"
+        "Export filters, or a limit of the peer, hold routes back that would be announced otherwise.",
+        "tortie bgp routes --to {}";
+    PACKETS_DENIED "packets-denied"
+        "Packet rules dropped packets in the last minutes.",
+        "tortie why drop";
+    FOREIGN_CHANGES "foreign-changes"
+        "Somebody else changed what is ours in the kernel lately; it was repaired.",
+        "tortie diff";
+    DRAINED "drained"
+        "Peers are told that this host is about to go (RFC 8326).",
+        "tortie bgp drain --undo";
+    BMP_STATION_AWAY "bmp-station-away"
+        "A BMP station hears nothing.",
+        "tortie store get /calico/bgp/v1/global/bmp_stations";
+}
+
+codes! {
+    /// The gates of export policy in their order, then what holds a route back beside policy.
+    EXPORT_REASONS:
+    OWN_BLOCK "own-block" "Equal to a block of this host: announced.", "tortie ipam blocks";
+    INSIDE_OWN_BLOCK "inside-own-block" "Inside a block of this host, which speaks for it: withheld.", "tortie ipam blocks";
+    OWN_ONLY "own-only" "The eBGP peer has `own_only` and the route was learned: withheld.", "tortie bgp peer {}";
+    FILTER "filter" "The peer's filters decide.", "tortie store ls /calico/bgp/v1/global/filters/";
+    ADVERTISED "advertised" "Equal to or inside a prefix of `prefix_advertisements`: announced.", "tortie store ls /calico/bgp/v1/";
+    POOL "pool" "Equal to or inside a pool: announced.", "tortie ipam pools";
+    NONE "none" "No gate announces it: withheld.", "tortie ipam pools";
+    EXPORT_DRAIN "drain" "The peer is drained: withheld.", "tortie bgp drain --undo";
+    EXPORT_NEXT_HOP "next-hop" "There is no next hop that this peer could use: withheld.", "tortie bgp peer {}";
+    EXPORT_SIZE "size" "The route does not fit into a message: withheld.", "tortie bgp peer {}";
+}
+
+codes! {
+    /// Why a route of a peer is not used.
+    IMPORT_REASONS:
+    OWN_ENDPOINT "own-endpoint" "An endpoint of this host holds that address.", "tortie why ip {}";
+    INSIDE_POOL "inside-pool" "It is inside a pool, and the peer has `import_pools` false.", "tortie ipam pools";
+    IMPORT_FILTER "filter" "The peer's filters reject it.", "tortie store ls /calico/bgp/v1/global/filters/";
+    NO_POLICY "no_policy" "The eBGP peer has no policy (RFC 8212).", "tortie bgp peer {}";
+    ROUTE_LEAK "route_leak" "By the roles of both ends it leaked (RFC 9234).", "tortie bgp peer {}";
+    AS_LOOP "as_loop" "Its AS path holds our AS (RFC 4271 9.1.2).", "tortie bgp routes --from {}";
+    ORIGINATOR_LOOP "originator_loop" "It began here and came back by a reflector (RFC 4456 8).", "tortie bgp routes --from {}";
+    CLUSTER_LOOP "cluster_loop" "It came back to our own cluster (RFC 4456 8).", "tortie bgp routes --from {}";
+    NEXT_HOP_SELF "next_hop_self" "Its next hop is our own address (RFC 4271 5.1.3).", "tortie bgp routes --from {}";
+    TOO_MANY_PATHS "too_many_paths" "The peer sends more paths of one prefix than are kept (RFC 7911).", "tortie bgp peer {}";
+}
+
+codes! {
+    /// Why a route is not in the kernel.
+    KERNEL_REASONS:
+    UNRESOLVED "unresolved" "The kernel reaches none of its next hops.", "tortie route get {}";
+    NO_TUNNEL "no-tunnel" "Its pool needs the tunnel, and tunl0 is not there.", "tortie status";
+    NO_NETWORK_REASON "no-network" "Its pool is cross-subnet, and the network of this host is not known.", "tortie node list -o wide";
+}
+
+/// Every list with its kind.
+pub const ALL: [(Kind, &[Code]); 5] = [
+    (Kind::Problem, PROBLEMS),
+    (Kind::Note, NOTES),
+    (Kind::Export, EXPORT_REASONS),
+    (Kind::Import, IMPORT_REASONS),
+    (Kind::Kernel, KERNEL_REASONS),
+];
+
+/// The code of this kind and name.
+#[must_use]
+pub fn find(kind: Kind, name: &str) -> Option<&'static Code> {
+    let (_, list) = ALL.into_iter().find(|(k, _)| *k == kind)?;
+    list.iter().find(|code| code.name == name)
+}
+
+/// The place of a code of `status` among all, the gravest first.
+#[must_use]
+pub fn weight(name: &str) -> usize {
+    PROBLEMS.iter().chain(NOTES).position(|code| code.name == name).unwrap_or(usize::MAX)
+}
+
+/// docs/problems.md.
+#[must_use]
+pub fn document() -> String {
+    use fmt::Write as _;
+    let mut out = String::from(
+        "# Problems, notes and reasons\n\n\
+         `tortie status` names what is wrong with a stable code, the gravest first, and the command that gives the cause. \
+         `NAME` below stands\nfor what the line in `status` names: a session, a prefix, a key, an endpoint. With `-o json` \
+         the code is the field `code`.\n",
+    );
+    let heads = [
+        ("Problems", "The verdict is `degraded`, or worse."),
+        ("Notes", "Right but surprising; the verdict does not change."),
+        (
+            "Why a route is announced or not",
+            "Export gates, first answer wins; the last three hold back what the gates let pass. The same names stand in \
+             metrics and in `why`.",
+        ),
+        ("Why a route of a peer is not used", "In `tortie bgp routes --from PEER`, in metrics and in `why`."),
+        ("Why a usable route is not in the kernel", "In `tortie route list`."),
+    ];
+    for ((_, list), (title, about)) in ALL.iter().zip(heads) {
+        let _ = write!(out, "\n## {title}\n\n{about}\n\n| code | meaning | next |\n| --- | --- | --- |\n");
+        for code in *list {
+            let next = code.next("NAME");
+            let next = match next.split_once(", ") {
+                Some((command, rest)) => format!("`{command}`, {rest}"),
+                None => format!("`{next}`"),
+            };
+            let _ = writeln!(out, "| `{}` | {} | {next} |", code.name, code.about);
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::routing::{EXPORT_GATES, FILTER as FILTER_REASON, INSIDE_POOL as POOL_REASON, OWN_ENDPOINT};
+
+    #[test]
+    fn the_document_lists_every_code() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/problems.md");
+        if std::env::var_os("TORTIE_GOLDEN").is_some() {
+            std::fs::write(path, document()).unwrap();
+        }
+        let text = std::fs::read_to_string(path).unwrap();
+        assert!(text == document(), "docs/problems.md is old: TORTIE_GOLDEN=1 cargo test --lib codes");
+    }
+
+    #[test]
+    fn no_list_names_a_code_twice_and_every_sentence_is_one() {
+        for (kind, list) in ALL {
+            for (i, code) in list.iter().enumerate() {
+                assert!(list[..i].iter().all(|other| other.name != code.name), "{kind:?} {code}");
+                assert!(code.about.ends_with('.') && !code.next.is_empty(), "{kind:?} {code}");
+            }
+        }
+        for code in PROBLEMS {
+            assert_eq!(find(Kind::Note, code.name), None, "{code} is a problem or a note");
+        }
+    }
+
+    #[test]
+    fn reasons_are_those_of_the_deciding_functions() {
+        for gate in EXPORT_GATES {
+            assert!(find(Kind::Export, gate).is_some(), "{gate}");
+        }
+        for reason in [OWN_ENDPOINT, POOL_REASON, FILTER_REASON] {
+            assert!(find(Kind::Import, reason).is_some(), "{reason}");
+        }
+        let quoted = |text: &str, before: &str| -> Vec<String> {
+            let mut found = Vec::new();
+            let text = text.split("#[cfg(test)]").next().unwrap();
+            for part in text.split(before).skip(1) {
+                if let Some(name) = part.strip_prefix('"').and_then(|rest| rest.split('"').next()) {
+                    found.push(name.to_owned());
+                }
+            }
+            assert!(!found.is_empty(), "{before} is not how a reason is given any more");
+            found
+        };
+        for name in quoted(include_str!("../routing/forward.rs"), "withhold(rec, ") {
+            assert!(find(Kind::Kernel, &name).is_some(), "{name}");
+        }
+        for name in quoted(include_str!("../../bgp/src/rib/import.rs"), "return Some(") {
+            assert!(find(Kind::Import, &name).is_some(), "{name}");
+        }
+        for name in quoted(include_str!("../../bgp/src/out/export.rs"), "Verdict::Gate(") {
+            assert!(find(Kind::Export, &name).is_some(), "{name}");
+        }
+        for name in quoted(include_str!("../routing/notes.rs"), "code: ") {
+            assert!(find(Kind::Note, &name).is_some(), "{name}");
+        }
+        for name in ["filter-missing", "filter-unreadable"] {
+            assert!(find(Kind::Note, name).is_some(), "{name}");
+        }
+    }
+}
