@@ -13,7 +13,7 @@ use super::applied::Needed;
 use super::backend::{Ask, Live};
 use super::core::{Core, Effect};
 use super::options::Settings;
-use super::{collector, host, leave, logging, presence, reports, tunnel_addr};
+use super::{caps, collector, host, leave, logging, notify, presence, reports, tunnel_addr};
 use crate::kernel::{KernelFact, KernelHandle, KernelIntent, ToKernel};
 use crate::model::watch_scope;
 use crate::plugins::docker;
@@ -86,6 +86,8 @@ pub fn run(options: AgentOptions) -> Result<(), AgentError> {
     super::heap::prepare();
     options.settings.check().map_err(AgentError::Settings)?;
     let logs = logging::start();
+    // Before there is a second thread: capabilities belong to threads.
+    caps::drop_unneeded();
     let io = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .thread_name("io")
@@ -146,6 +148,7 @@ pub(super) struct Agent {
     pub(super) refused: Option<String>,
     pub(super) kernel_intent: Option<Arc<KernelIntent>>,
     pub(super) announced_ready: bool,
+    pub(super) notify: notify::Notify,
     pub(super) stopping: bool,
     pub(super) maintained: Option<Instant>,
     pub(super) stations: super::station::Stations,
@@ -324,12 +327,13 @@ impl Agent {
     /// state stays.
     async fn stop(&mut self) {
         self.stopping = true;
-        let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+        self.notify.stopping("stopping");
         self.live.ready.store(false, Ordering::Relaxed);
         let leaves = leave::host_goes_down(leave::MANAGER).await;
         let what =
             if leaves { "the host goes down: sessions are drained, then they end" } else { GRACEFUL_STOP };
         tracing::info!(target: "tortie", "stopping: {what}");
+        self.notify.stopping(&format!("stopping: {what}"));
         if let Some(speaker) = self.live.speaker.load_full().filter(|_| leaves) {
             leave::drain(&speaker).await;
         }

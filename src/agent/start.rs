@@ -17,7 +17,7 @@ use super::core::Core;
 use super::options::{Extent, Settings};
 use super::run::{Agent, AgentError, AgentOptions, Fact};
 use super::tunnel_addr::TunnelAddr;
-use super::{host, logging, presence, register, reports};
+use super::{host, logging, notify, presence, register, reports};
 use crate::kernel::{self, KernelHandle, Marks, Mode, ToKernel};
 use crate::model::watch_scope;
 use crate::plugins::docker;
@@ -62,6 +62,8 @@ impl Agent {
             }
             None => None,
         };
+        let mut notify = notify::Notify::new(notify::is_managed());
+        notify.mirror(&live, &io);
         let changes = ChangeIds::default();
         let writes = options.settings.kernel() == Extent::Program;
         let policy = mode(options.settings.policy());
@@ -112,6 +114,7 @@ impl Agent {
             refused: None,
             kernel_intent: None,
             announced_ready: false,
+            notify,
             stopping: false,
             maintained: None,
             stations: super::station::Stations::default(),

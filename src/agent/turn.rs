@@ -58,13 +58,12 @@ impl Agent {
         if before != ready {
             let word = if ready { "ready" } else { "not ready" };
             tracing::info!(target: "tortie", "{word}");
-            let _ = sd_notify::notify(&[sd_notify::NotifyState::Status(word)]);
         }
-        if self.core.running() && !self.announced_ready {
+        if self.has_started() && !self.announced_ready {
             self.announced_ready = true;
-            let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+            self.notify.ready();
         }
-        let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
+        self.notify.turn(&self.live, &self.io);
         let peers = self.core.intent.as_ref().map_or(0, |i| i.peers.len());
         self.reports.tell(self.core.reports());
         self.tunnel_addr.tell(self.core.tunnel_addr());
@@ -75,6 +74,16 @@ impl Agent {
             up: self.up(),
             revision: self.core.link.revision,
         });
+    }
+
+    /// Settings are valid, store or cache are read, the kernel was compared once, and BGP listens wherever it is to. Not
+    /// that peers are up: that is [`Agent::is_ready`]. An address that cannot be listened on (the port is taken) is a
+    /// problem in `status` and no reason to be started again and again.
+    fn has_started(&self) -> bool {
+        let listens = !self.core.listening.is_empty() || !self.core.listen_failed.is_empty();
+        let wanted = !self.options.settings.bgp_listen.is_empty()
+            || self.core.intent.as_ref().is_some_and(|i| !i.listen.is_empty());
+        self.core.running() && (listens || !wanted)
     }
 
     fn up(&self) -> usize {

@@ -88,6 +88,11 @@ pub(crate) struct Agent {
 
 impl Agent {
     pub(crate) fn start(entries: &[(&str, &str)]) -> Self {
+        Self::start_as(entries, |_| ())
+    }
+
+    /// The same, with what `more` adds to the command.
+    pub(crate) fn start_as(entries: &[(&str, &str)], more: impl FnOnce(&mut Command)) -> Self {
         let store = Store::with(entries);
         let socket = store.dir.path().join("tortie.sock").display().to_string();
         let cache = store.dir.path().join("cache").display().to_string();
@@ -112,7 +117,10 @@ impl Agent {
             "--bgp-listen",
             &listen,
         ];
-        let child = command(&words).stdout(Stdio::null()).stderr(log).spawn().unwrap();
+        let mut command = command(&words);
+        command.stdout(Stdio::null()).stderr(log);
+        more(&mut command);
+        let child = command.spawn().unwrap();
         let this = Self { running: Running(child), store, socket };
         let until = Instant::now() + Duration::from_secs(60);
         while this.run(&["bgp", "peers"]).status.code() != Some(0) {
@@ -128,6 +136,17 @@ impl Agent {
 
     pub(crate) fn run(&self, words: &[&str]) -> Output {
         tortie(&[&["--socket", &self.socket], words].concat())
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.running.0.id()
+    }
+
+    /// Asks it to stop and waits for that; gives its exit code.
+    pub(crate) fn stop(&mut self) -> Option<i32> {
+        let pid = i32::try_from(self.pid()).ok().and_then(rustix::process::Pid::from_raw).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        self.running.0.wait().unwrap().code()
     }
 }
 

@@ -12,4 +12,5 @@ mod arguments;
 mod policy;
 mod ranges;
 mod rig;
+mod service;
 mod store;

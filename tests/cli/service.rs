@@ -1,0 +1,119 @@
+//! The agent below systemd: what it tells its manager, which capabilities it keeps, and the unit itself.
+
+use std::collections::BTreeSet;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::agent::Agent;
+use crate::rig::TORTIE;
+
+const UNIT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/packaging/systemd/tortie.service");
+
+/// Every capability that the unit names, with its number in capability.h.
+const NUMBERS: [(&str, u32); 8] = [
+    ("CAP_CHOWN", 0),
+    ("CAP_DAC_OVERRIDE", 1),
+    ("CAP_NET_BIND_SERVICE", 10),
+    ("CAP_NET_ADMIN", 12),
+    ("CAP_NET_RAW", 13),
+    ("CAP_SYS_PTRACE", 19),
+    ("CAP_SYS_ADMIN", 21),
+    ("CAP_SYS_NICE", 23),
+];
+
+fn unit() -> String {
+    std::fs::read_to_string(UNIT).unwrap()
+}
+
+/// The value of a line of the unit.
+fn setting(name: &str) -> String {
+    let unit = unit();
+    let mut found = unit.lines().filter_map(|l| l.strip_prefix(name)?.strip_prefix('='));
+    let value = found.next().unwrap_or_else(|| panic!("no {name} in the unit")).to_owned();
+    assert!(found.next().is_none(), "{name} twice");
+    value
+}
+
+#[test]
+fn the_manager_is_told_and_the_process_keeps_what_the_unit_grants() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("notify");
+    let manager = UnixDatagram::bind(&path).unwrap();
+    manager.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    let mut agent = Agent::start_as(&[("/calico/v1/Ready", "true")], |command| {
+        command.env("NOTIFY_SOCKET", &path);
+    });
+    let mut told: Vec<String> = Vec::new();
+    let mut until = |what: &str, check: &dyn Fn(&[String]) -> bool| {
+        let end = Instant::now() + Duration::from_secs(30);
+        while !check(&told) {
+            assert!(Instant::now() < end, "{what}: {told:?}");
+            let mut buf = [0; 4096];
+            if let Ok(len) = manager.recv(&mut buf) {
+                told.extend(String::from_utf8(buf[..len].to_vec()).unwrap().lines().map(str::to_owned));
+            }
+        }
+    };
+    until("it has started", &|told| told.iter().any(|t| t == "READY=1"));
+    until("the watchdog is fed, again and again", &|told| {
+        told.iter().filter(|t| *t == "WATCHDOG=1").count() >= 3
+    });
+    // The first line of `tortie status`, as it stands there.
+    let screen = crate::rig::stdout(&agent.run(&["status"]));
+    let verdict = screen.lines().next().unwrap().rsplit("   ").next().unwrap().to_owned();
+    until("the verdict", &|told| told.iter().any(|t| *t == format!("STATUS={verdict}")));
+
+    let granted: u64 = setting("CapabilityBoundingSet")
+        .split_whitespace()
+        .map(|name| 1u64 << NUMBERS.iter().find(|(n, _)| *n == name).unwrap_or_else(|| panic!("{name}")).1)
+        .sum();
+    let own = std::fs::read_to_string("/proc/self/status").unwrap();
+    let set = |status: &str, name: &str| {
+        let line = status.lines().find_map(|l| l.strip_prefix(name)).unwrap();
+        u64::from_str_radix(line.trim(), 16).unwrap()
+    };
+    let mut threads = BTreeSet::new();
+    for task in std::fs::read_dir(format!("/proc/{}/task", agent.pid())).unwrap() {
+        let task = task.unwrap().path();
+        let status = std::fs::read_to_string(task.join("status")).unwrap();
+        threads.insert(std::fs::read_to_string(task.join("comm")).unwrap().trim().to_owned());
+        for name in ["CapEff:", "CapPrm:"] {
+            assert_eq!(set(&status, name), set(&own, name) & granted, "{status}");
+        }
+        assert_eq!(set(&status, "CapInh:"), 0);
+    }
+    assert!(["speaker", "io"].iter().all(|name| threads.contains(*name)), "{threads:?}");
+
+    let ended = std::thread::spawn(move || agent.stop());
+    until("it says that it stops", &|told| told.iter().any(|t| t == "STOPPING=1"));
+    assert_eq!(ended.join().unwrap(), Some(0));
+}
+
+#[test]
+fn systemd_takes_the_unit_and_finds_it_hardened() {
+    let analyze = |words: &[&str]| match Command::new("systemd-analyze").args(words).output() {
+        Ok(output) => Some(output),
+        Err(error) => {
+            eprintln!("skipped: systemd-analyze: {error}");
+            None
+        }
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("tortie.service");
+    // The man page is installed with the package; the program is where cargo puts it.
+    let text = unit().replace("/usr/bin/tortie", TORTIE);
+    let text: Vec<&str> = text.lines().filter(|l| !l.starts_with("Documentation=")).collect();
+    std::fs::write(&path, text.join("\n")).unwrap();
+    let path = path.to_str().unwrap();
+    let Some(output) = analyze(&["verify", "--man=no", path]) else { return };
+    let said = crate::rig::stderr(&output);
+    // The machine's own units are its own business.
+    let ours: Vec<&str> = said.lines().filter(|l| l.contains("tortie")).collect();
+    assert!(ours.is_empty() && Path::new(path).exists(), "{ours:?}");
+    // Below 5 systemd calls it OK; what is left is what the agent is for.
+    let Some(output) = analyze(&["security", "--offline=true", "--threshold=40", path]) else { return };
+    assert!(output.status.success(), "{}", crate::rig::stdout(&output));
+    assert_eq!((setting("Type"), setting("Restart")), ("notify".to_owned(), "on-failure".to_owned()));
+}
