@@ -380,7 +380,8 @@ pub struct ExportStep {
     pub step: &'static str,
     /// It lets the route pass.
     pub pass: bool,
-    /// What it saw, for people; for `policy` what [`Policy`](crate::Policy) says of itself, the gate first.
+    /// What it saw, for people. In the place of `policy` stand the steps that [`Policy`](crate::Policy) has itself, where it
+    /// has some.
     pub verdict: String,
 }
 

@@ -25,8 +25,10 @@ use crate::serve::policy::{
     Diff, DropRow, DryRun, DryRunRequest, Endpoint, EndpointDetail, LiveTrace, LiveTraceRequest, Policy,
     PolicyDetail, Trace, TraceQuery,
 };
+use crate::serve::why::Why;
 use crate::serve::{Backend, OctetStream, RouteQuery, codes};
 use crate::speaker::{SpeakerHandle, SpeakerView, ToSpeaker};
+use crate::store::Store;
 
 /// Longest wait for a thread's answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -80,6 +82,8 @@ pub(super) struct Live {
     pub(super) speaker: ArcSwapOption<SpeakerHandle>,
     pub(super) kernel: ArcSwapOption<std::sync::mpsc::SyncSender<ToKernel>>,
     pub(super) drops: ArcSwapOption<Drops>,
+    /// For what is only read on demand.
+    pub(super) store: Arc<dyn Store>,
     /// Held while packets are traced.
     pub(super) tracing: Arc<tokio::sync::Mutex<()>>,
     pub(super) ready: AtomicBool,
@@ -101,7 +105,7 @@ impl Live {
         self.ask(Ask::Facts).await
     }
 
-    async fn speaker<T: Send + 'static>(
+    pub(super) async fn speaker<T: Send + 'static>(
         &self,
         question: impl FnOnce(&SpeakerView<'_>) -> T + Send + 'static,
     ) -> Result<T, ApiError> {
@@ -131,7 +135,7 @@ impl Live {
     }
 
     /// The intent with the dynamic peers that there are.
-    async fn sessions(&self) -> Result<Arc<RoutingIntent>, ApiError> {
+    pub(super) async fn sessions(&self) -> Result<Arc<RoutingIntent>, ApiError> {
         let intent = self.intent()?;
         if intent.ranges.is_empty() {
             return Ok(intent);
@@ -378,6 +382,18 @@ impl Backend for Live {
 
     async fn diff(&self, max: usize) -> Result<Diff, ApiError> {
         self.differences(max).await
+    }
+
+    async fn why_peer(&self, name: String) -> Result<Why, ApiError> {
+        Self::why_peer(self, name).await
+    }
+
+    async fn why_route(&self, prefix: String, to: Option<String>) -> Result<Why, ApiError> {
+        Self::why_route(self, prefix, to).await
+    }
+
+    async fn why_ip(&self, address: std::net::IpAddr) -> Result<Why, ApiError> {
+        Self::why_ip(self, address).await
     }
 
     async fn trace(&self, query: TraceQuery, kernel: bool) -> Result<Trace, ApiError> {

@@ -15,6 +15,7 @@ use tortie_config::Cidr;
 use super::collector::Collected;
 use super::enforce::Enforcement;
 use super::recorder::{Plane, Recorder};
+use super::why::Ended;
 use crate::kernel::{KernelIntent, Mode, PolicyChange};
 use crate::model::{Dirty, Guard, Model, Part};
 use crate::routing::{self, ChangeId, DynamicPeer, NodeOptions, Planner, RoutingIntent};
@@ -89,6 +90,8 @@ pub(super) struct PeerRecord {
     pub(super) error: Option<String>,
     pub(super) flaps: BTreeMap<&'static str, u64>,
     pub(super) connect_failures: u64,
+    /// The last session that was established, once it ended.
+    pub(super) ended: Option<Ended>,
 }
 
 pub(super) struct Core {

@@ -9,6 +9,7 @@ use tortie_config::Cidr;
 
 use super::core::{Core, Effect, Phase, SINGLES, now_text};
 use super::recorder::{Entry, Plane};
+use super::why::Ended;
 use crate::kernel::{BlackholeAck, BlackholeOutcome, KernelFact};
 use crate::routing::ChangeId;
 use crate::speaker::SpeakerFact;
@@ -176,6 +177,14 @@ impl Core {
         match fact {
             SpeakerFact::Peer { name, from, to, down } => {
                 let record = self.peers.entry(Arc::clone(&name)).or_default();
+                if from == State::Established && to != from {
+                    record.ended = Some(Ended {
+                        time: now_text(),
+                        text: down.as_ref().map_or_else(String::new, |down| down.text.clone()),
+                        lasted: record.since.map(|at| now.saturating_duration_since(at)).unwrap_or_default(),
+                        helper: down.as_ref().is_some_and(|down| down.helper),
+                    });
+                }
                 record.state = Some(to);
                 if from != to || record.since.is_none() {
                     record.since = Some(now);

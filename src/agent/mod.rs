@@ -57,6 +57,7 @@ mod teller;
 mod trace;
 mod tunnel_addr;
 mod turn;
+mod why;
 
 pub use evidence::evidence;
 pub use heap::Heap;

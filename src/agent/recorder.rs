@@ -137,6 +137,14 @@ impl Recorder {
     }
 }
 
+impl Recorder {
+    /// What is recorded of one prefix, oldest first: its own history, and entries of the ring that are about it alone.
+    #[must_use]
+    pub(super) fn of_prefix(&self, prefix: &Cidr) -> Vec<Event> {
+        self.after(0, Some(&prefix.to_string()), PER_PREFIX)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -50,6 +50,7 @@ impl Agent {
             speaker: ArcSwapOption::empty(),
             kernel: ArcSwapOption::empty(),
             drops: ArcSwapOption::empty(),
+            store: Arc::clone(&store),
             tracing: Arc::default(),
             ready: AtomicBool::new(false),
             turned: AtomicI64::new(0),

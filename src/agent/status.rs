@@ -306,7 +306,8 @@ pub(super) fn kernel_get(view: &KernelView<'_>, addr: IpAddr) -> (Option<KernelR
     (own, says)
 }
 
-fn row(view: &KernelView<'_>, state: &RouteState) -> KernelRouteRow {
+/// One own prefix.
+pub(super) fn row(view: &KernelView<'_>, state: &RouteState) -> KernelRouteRow {
     let via = state
         .hops
         .iter()

@@ -1,24 +1,41 @@
-//! `tortie why packet|drop`: what becomes of a packet on the live host, and who is denied what.
+//! `tortie why peer|route|ip|packet|drop`: why a session, a route or an address is as it is, what becomes of a packet on the
+//! live host, and who is denied what.
 
 use clap::Subcommand;
 
 use super::Context;
-use super::client::Client;
-use super::failure::Failure;
+use super::client::{Client, escape};
+use super::failure::{Exit, Failure};
 use super::output::{self, span, table};
 use super::trace;
 use crate::serve::api::List;
 use crate::serve::policy::{DropRow, Trace};
+use crate::serve::why::Why as Answer;
 
 /// The why family of commands.
 #[derive(Debug, Subcommand)]
 pub(super) enum Why {
+    /// Why a session is up or not: who wants it, how the last one ended, attempts, the way there, what the other end says;
+    /// exit 1 when it is not established
+    Peer {
+        /// Session name, node name or address
+        name: String,
+    },
+    /// Why a prefix is used or not, from the store to the kernel, and who is told of it; exit 1 when it is not in use
+    Route {
+        /// A prefix, or an address that stands for the prefix that covers it
+        #[arg(value_name = "PREFIX|ADDRESS", value_parser = super::prefix_or_address)]
+        prefix: String,
+        /// Why it is announced to this peer or not: each check of the live export, in order; exit 1 when it is not
+        #[arg(long, value_name = "PEER")]
+        to: Option<String>,
+    },
     /// As `policy trace`, with the interfaces and routes that this host has now; exit 1 when it is denied
     Packet {
         #[command(flatten)]
         packet: trace::PacketArgs,
     },
-    /// Who holds an address, with endpoint, block, owner and routes: as `ipam show`
+    /// Who holds an address, with endpoint, block, owner, routes and policy: `ipam show`, and what the agent knows
     Ip {
         /// The address
         address: std::net::IpAddr,
@@ -48,6 +65,13 @@ fn seconds(text: &str) -> Result<u64, String> {
 pub(super) async fn run(context: &Context, command: &Why) -> Result<(), Failure> {
     let client = Client::new(&context.globals.socket);
     match command {
+        Why::Peer { name } => {
+            told(context, client.get(&format!("/v1/why/peer?name={}", escape(name))).await?)
+        }
+        Why::Route { prefix, to } => {
+            let to = to.as_ref().map_or_else(String::new, |to| format!("&to={}", escape(to)));
+            told(context, client.get(&format!("/v1/why/route?prefix={}{to}", escape(prefix))).await?)
+        }
         Why::Packet { packet } => {
             let found: Trace = client.get(&trace::path("/v1/why/packet", &packet.query())).await?;
             trace::print(context.globals.output, &found)
@@ -58,6 +82,12 @@ pub(super) async fn run(context: &Context, command: &Why) -> Result<(), Failure>
             output::print(context.globals.output, &list, |out, _| out.push_str(&drops(&list.items)))
         }
     }
+}
+
+/// Prints an answer; the exit code says whether it is as one would wish.
+fn told(context: &Context, answer: Answer) -> Result<(), Failure> {
+    output::print(context.globals.output, &answer, |out, _| out.push_str(&answer.to_string()))?;
+    if answer.good { Ok(()) } else { Err(Failure::new(Exit::No, &answer.code, "")) }
 }
 
 fn drops(items: &[DropRow]) -> String {

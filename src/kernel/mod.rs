@@ -36,6 +36,7 @@ mod plan;
 #[cfg(test)]
 mod plan_tests;
 pub mod plumb;
+mod reach;
 mod resolve;
 mod route;
 mod sightings;
@@ -66,6 +67,7 @@ pub use self::nft::{
     DropKind, Dropped, Drops, Meaning, RuleCounts, RuleHits, RulePlace, RuleView, Traced, TracedFlow,
     TracedPacket, TracedStep, TracedVerdict, trace,
 };
+pub use self::reach::{ForeignRoute, LinkView, NeighbourEntry, neighbour, protocol_name};
 pub use self::resolve::Covering;
 pub use self::sightings::{Place, Sighting, Sightings, sightings};
 pub use self::view::{Counters, Counts, Drift, KernelView, RouteCondition, RouteState};

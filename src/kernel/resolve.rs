@@ -12,6 +12,7 @@ use tortie_config::{Cidr, link_local};
 
 use super::link::{Address, Link};
 use super::plan::Surroundings;
+use super::reach::ForeignRoute;
 use super::route::{Leg, RTN_UNICAST, Route};
 use crate::routing::Resolved;
 
@@ -258,6 +259,22 @@ impl Picture {
         }
         self.index = index;
         self.all_suspect = true;
+    }
+
+    /// The foreign routes for exactly this prefix.
+    pub(super) fn foreign_at(&self, prefix: &Cidr) -> Vec<ForeignRoute> {
+        let routes = self.foreign.get(prefix).into_iter().flatten().filter(|f| f.tos == 0);
+        let told = |f: &Foreign| ForeignRoute {
+            protocol: f.protocol,
+            metric: f.metric,
+            unicast: f.kind == RTN_UNICAST,
+        };
+        routes.map(told).collect()
+    }
+
+    /// Whether an interface of this host has the address.
+    pub(super) fn is_local(&self, addr: IpAddr) -> bool {
+        self.local.contains_key(&addr)
     }
 
     /// How many foreign routes the main table holds.

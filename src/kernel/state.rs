@@ -18,7 +18,9 @@ use super::table::Table;
 use super::tunnel;
 use super::view::Counters;
 use super::watch::Event;
-use crate::routing::{ChangeId, KernelRoute, Resolved, RoutingView, kernel_route};
+use crate::routing::{
+    ChangeId, KernelRoute, Resolved, RoutingView, Step, explain_kernel_route, kernel_route,
+};
 
 /// Something that somebody else did to our objects.
 #[derive(Debug, Default)]
@@ -118,6 +120,13 @@ impl State {
                 table.learn(change.prefix, &change.next_hops, change.change, decide);
             }
         });
+    }
+
+    /// The decision about a learned prefix, with somebody listening; `None`: nothing was learned.
+    pub(super) fn explain(&self, prefix: &Cidr) -> Option<(KernelRoute, Vec<Step>)> {
+        let hops = self.table.learned(self.table.entries.get(prefix)?)?;
+        let resolve = |hop| self.picture.answer(hop);
+        Some(explain_kernel_route(&self.view, *prefix, hops, resolve, self.tunnel_present))
     }
 
     /// Whether the tunnel device is there and up; decisions are made again when that changed.

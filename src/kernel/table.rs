@@ -257,6 +257,11 @@ impl Table {
         slot
     }
 
+    /// The BGP next hops that were learned for an entry.
+    pub(super) fn learned(&self, entry: &Entry) -> Option<&[IpAddr]> {
+        Some(&self.set(entry.learned)?.hops)
+    }
+
     fn set(&self, id: SetId) -> Option<&HopSet> {
         usize::try_from(id).ok().and_then(|i| self.sets.get(i)).and_then(Option::as_ref)
     }

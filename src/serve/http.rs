@@ -22,9 +22,9 @@ use tokio::net::{TcpListener, UnixListener};
 
 use super::api::{ApiError, AppliedRequest, DrainRequest, ResetRequest};
 use super::policy::{DryRunRequest, LiveTraceRequest, TraceQuery};
-use super::{Backend, OctetStream, RouteQuery};
+use super::{Backend, OctetStream, RouteQuery, questions};
 
-type Shared = Arc<dyn Backend>;
+pub(super) type Shared = Arc<dyn Backend>;
 
 /// Why the API cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -168,6 +168,7 @@ fn reads() -> Router<Shared> {
         .route("/v1/why/drop", get(why_drop))
         .route("/v1/diff", get(diff))
         .route("/v1/history", get(history))
+        .merge(questions::reads())
         .fallback(async || failure(StatusCode::NOT_FOUND, "not-found", "no such page: the API is under /v1/"))
 }
 
@@ -181,7 +182,7 @@ fn writes() -> Router<Shared> {
         .route("/v1/store/accept", post(accept_store))
 }
 
-fn failure(status: StatusCode, code: &str, text: &str) -> Response {
+pub(super) fn failure(status: StatusCode, code: &str, text: &str) -> Response {
     json(status, &ApiError { code: code.to_owned(), text: text.to_owned() })
 }
 
@@ -192,7 +193,7 @@ fn json<T: Serialize>(status: StatusCode, value: &T) -> Response {
     }
 }
 
-fn answer<T: Serialize>(result: Result<T, ApiError>) -> Response {
+pub(super) fn answer<T: Serialize>(result: Result<T, ApiError>) -> Response {
     match result {
         Ok(value) => json(StatusCode::OK, &value),
         Err(error) => {
@@ -331,7 +332,7 @@ struct Extent {
     all: bool,
 }
 
-type Asked<T> = Result<Query<T>, axum::extract::rejection::QueryRejection>;
+pub(super) type Asked<T> = Result<Query<T>, axum::extract::rejection::QueryRejection>;
 
 async fn endpoints(State(backend): State<Shared>, query: Asked<Extent>) -> Response {
     match query {

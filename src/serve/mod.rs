@@ -13,6 +13,7 @@ pub mod client;
 pub mod codes;
 mod http;
 pub mod policy;
+mod questions;
 pub mod why;
 
 pub use http::{ServeError, Serving, serve_tcp, serve_unix};
@@ -29,6 +30,7 @@ use policy::{
     PolicyDetail, Trace, TraceQuery,
 };
 use serde::Deserialize;
+use why::Why;
 
 /// An answer that is sent as it is made.
 pub type OctetStream =
@@ -69,6 +71,12 @@ pub trait Backend: Send + Sync + 'static {
     async fn dry_run(&self, request: DryRunRequest) -> Result<DryRun, ApiError>;
     /// What packet rules dropped within this time, the most frequent first.
     async fn drops(&self, within: Duration) -> Result<List<DropRow>, ApiError>;
+    /// Why a session is up or not.
+    async fn why_peer(&self, name: String) -> Result<Why, ApiError>;
+    /// Why a prefix, or the one that covers an address, is used or not; with `to`, whether that peer is told.
+    async fn why_route(&self, prefix: String, to: Option<String>) -> Result<Why, ApiError>;
+    /// What this host does with an address.
+    async fn why_ip(&self, address: std::net::IpAddr) -> Result<Why, ApiError>;
     /// How the kernel differs from what is wanted, with at most `max` lines of each kind.
     async fn diff(&self, max: usize) -> Result<Diff, ApiError>;
     /// The flight recorder after `after`, oldest first, at most `max`.

@@ -2,6 +2,8 @@
 //!
 //! An answer is made by running the functions that decide, with somebody listening. It changes nothing and counts nothing.
 
+use std::fmt::{self, Write as _};
+
 use serde::{Deserialize, Serialize};
 
 /// Why something is as it is.
@@ -109,5 +111,75 @@ impl Step {
     #[must_use]
     pub fn of(self, key: impl Into<String>, revision: Option<u64>) -> Self {
         Self { key: Some(key.into()), revision: revision.filter(|r| *r > 0), ..self }
+    }
+}
+
+impl Why {
+    /// An answer of this kind without content.
+    #[must_use]
+    pub fn new(kind: &str, node: &str, revision: u64, time: String, subject: impl Into<String>) -> Self {
+        Self {
+            api_version: super::api::API_VERSION.to_owned(),
+            kind: kind.to_owned(),
+            node: node.to_owned(),
+            revision,
+            time,
+            subject: subject.into(),
+            good: false,
+            answer: String::new(),
+            code: String::new(),
+            steps: Vec::new(),
+            conclusion: None,
+            certainty: Certainty::Certain,
+            effect: None,
+            fix: Vec::new(),
+            not_looked_at: Vec::new(),
+        }
+    }
+
+    /// The step that stands in the way.
+    #[must_use]
+    pub fn stop(&self) -> Option<&Step> {
+        self.steps.iter().find(|step| step.verdict == Verdict::Stop)
+    }
+}
+
+/// For people: the answer, a line a step, what follows.
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}\n", self.answer)?;
+        for step in &self.steps {
+            let verdict = match step.verdict {
+                Verdict::Ok => "ok",
+                Verdict::Stop => "STOP",
+                Verdict::Skipped => "--",
+                Verdict::Note => "",
+            };
+            let mut line = format!("  {verdict:<4}  {:<13}  {}", step.name, step.text);
+            // Texts that are a key, or name theirs, say it once.
+            if let Some(key) = step.key.as_deref().filter(|key| !step.text.contains(*key)) {
+                let _ = write!(line, "   {key}");
+            }
+            if let Some(revision) = step.revision {
+                let _ = write!(line, "   rev {revision}");
+            }
+            writeln!(f, "{}", line.trim_end())?;
+        }
+        writeln!(f)?;
+        let certainty = self.certainty.as_str();
+        match &self.conclusion {
+            Some(text) => writeln!(f, "Conclusion:  {text}   [{certainty}, {}]", self.code)?,
+            None => writeln!(f, "Conclusion:  {}   [{certainty}]", self.code)?,
+        }
+        if let Some(text) = &self.effect {
+            writeln!(f, "Effect:      {text}")?;
+        }
+        for (at, text) in self.fix.iter().enumerate() {
+            writeln!(f, "{}{text}", if at == 0 { "Try:         " } else { "             " })?;
+        }
+        if !self.not_looked_at.is_empty() {
+            writeln!(f, "Not looked at: {}", self.not_looked_at.join("; "))?;
+        }
+        Ok(())
     }
 }

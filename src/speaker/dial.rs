@@ -91,6 +91,26 @@ pub(super) fn explain(remote: SocketAddr, local: Option<IpAddr>, error: &io::Err
     }
 }
 
+/// Why a connection could not be made, by what [`explain`] says: a stable word, and the name of the system's error.
+/// `connect-failed`: none of the known ones.
+#[must_use]
+pub fn dial_failure(text: &str) -> (&'static str, &'static str) {
+    const KNOWN: [(&str, &str, &str); 6] = [
+        ("connection refused by ", "connection-refused", "ECONNREFUSED"),
+        ("no route to ", "no-route", "ENETUNREACH"),
+        ("no answer from ", "connect-timeout", "ETIMEDOUT"),
+        ("no interface has the local address ", "no-local-address", "EADDRNOTAVAIL"),
+        ("no local address towards ", "no-local-address", "EADDRNOTAVAIL"),
+        ("no file descriptors left", "no-descriptors", "EMFILE"),
+    ];
+    let known = KNOWN.iter().find(|(begin, ..)| text.starts_with(begin));
+    match known {
+        Some((_, code, errno)) => (code, errno),
+        None if text.ends_with(" is unreachable") => ("host-unreachable", "EHOSTUNREACH"),
+        None => ("connect-failed", ""),
+    }
+}
+
 /// A read or write error for people.
 pub(super) fn explain_io(error: &io::Error) -> String {
     match error.raw_os_error() {
@@ -99,5 +119,27 @@ pub(super) fn explain_io(error: &io::Error) -> String {
         Some(libc::ETIMEDOUT) => "the peer does not answer (TCP timeout)".into(),
         Some(libc::EHOSTUNREACH | libc::ENETUNREACH) => "the peer became unreachable".into(),
         _ => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_of_a_failed_connect_tells_its_kind() {
+        let remote: SocketAddr = "192.0.2.1:179".parse().unwrap();
+        let of = |errno, local| {
+            let text = explain(remote, local, &io::Error::from_raw_os_error(errno));
+            dial_failure(&text)
+        };
+        let own = Some("192.0.2.9".parse().unwrap());
+        assert_eq!(of(libc::ECONNREFUSED, None), ("connection-refused", "ECONNREFUSED"));
+        assert_eq!(of(libc::ENETUNREACH, None), ("no-route", "ENETUNREACH"));
+        assert_eq!(of(libc::EHOSTUNREACH, None), ("host-unreachable", "EHOSTUNREACH"));
+        assert_eq!(of(libc::ETIMEDOUT, None), ("connect-timeout", "ETIMEDOUT"));
+        assert_eq!(of(libc::EADDRNOTAVAIL, own), ("no-local-address", "EADDRNOTAVAIL"));
+        assert_eq!(of(libc::EADDRNOTAVAIL, None), ("no-local-address", "EADDRNOTAVAIL"));
+        assert_eq!(of(libc::EPERM, None), ("connect-failed", ""));
     }
 }

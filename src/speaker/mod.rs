@@ -45,6 +45,7 @@ use std::thread::JoinHandle;
 
 pub use api::{ChangeIds, FactSink, LearnedSink, Refused, SpeakerFact, SpeakerOptions, ToSpeaker};
 pub use bfd::{BfdPriority, BfdView};
+pub use dial::dial_failure;
 pub use policy::origin_kind;
 pub use ranges::RangeView;
 pub use secret::SECRETS;

@@ -7,7 +7,7 @@ use arc_swap::ArcSwap;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use tortie_bgp::attr::{Attributes, Edit, EditNextHop, Edits, Masked};
-use tortie_bgp::{Export, Import, PeerView, Policy, RouteView};
+use tortie_bgp::{Export, ExportStep, Import, PeerView, Policy, RouteView};
 use tortie_config::Cidr;
 use tortie_config::resource::{
     CommunityChange, CommunityKind, FilterSet, MedChange, NextHopChange, RouteSource,
@@ -203,35 +203,35 @@ impl Policy for ViewPolicy {
         answer.unwrap_or_else(|| Export::withhold(UNKNOWN_CLASS))
     }
 
-    fn describe_import(&self, from: &PeerView<'_>, prefix: Cidr, attributes: &Attributes) -> String {
-        let answer = self.classes.with(from.class, |policy| {
+    fn import_steps(&self, from: &PeerView<'_>, prefix: Cidr, attributes: &Attributes) -> Vec<ExportStep> {
+        let steps = self.classes.with(from.class, |policy| {
             let route = Received { from, prefix, attributes };
-            let (answer, steps) = routing::explain_import(&self.view, policy, &route);
-            told(answer.err().unwrap_or("accepted"), &steps)
+            rungs(routing::explain_import(&self.view, policy, &route).1)
         });
-        answer.unwrap_or_else(|| UNKNOWN_CLASS.into())
+        steps.unwrap_or_else(unknown)
     }
 
-    fn describe_export(&self, to: &PeerView<'_>, route: &RouteView<'_>) -> String {
-        let answer = self.classes.with(to.class, |policy| {
-            let (answer, steps) =
-                routing::explain_export(&self.view, policy, to.ebgp, &Leaving { to, route });
-            told(answer.gate, &steps)
+    fn export_steps(&self, to: &PeerView<'_>, route: &RouteView<'_>) -> Vec<ExportStep> {
+        let steps = self.classes.with(to.class, |policy| {
+            rungs(routing::explain_export(&self.view, policy, to.ebgp, &Leaving { to, route }).1)
         });
-        answer.unwrap_or_else(|| UNKNOWN_CLASS.into())
+        steps.unwrap_or_else(unknown)
     }
 }
 
-/// The step that decided and what filters did, after the word for both.
-fn told(word: &str, steps: &[routing::Step]) -> String {
-    let decided = |step: &&routing::Step| matches!(step.outcome, StepOutcome::Yes | StepOutcome::No);
-    let filter = |step: &&routing::Step| step.name == routing::FILTER && step.outcome == StepOutcome::Passed;
-    let mut text = word.to_owned();
-    for step in steps.iter().filter(decided).chain(steps.iter().filter(filter)) {
-        text.push_str(if text.len() == word.len() { ": " } else { "; " });
-        text.push_str(&step.text);
-    }
-    text
+/// The steps that were reached.
+fn rungs(steps: Vec<routing::Step>) -> Vec<ExportStep> {
+    let reached = steps.into_iter().filter(|step| step.outcome != StepOutcome::NotReached);
+    let rung = |step: routing::Step| ExportStep {
+        step: step.name,
+        pass: step.outcome != StepOutcome::No,
+        verdict: step.text,
+    };
+    reached.map(rung).collect()
+}
+
+fn unknown() -> Vec<ExportStep> {
+    vec![ExportStep { step: "policy", pass: false, verdict: UNKNOWN_CLASS.into() }]
 }
 
 /// A rule's changes in the speaker's terms.

@@ -171,9 +171,9 @@ fn what_is_announced_is_explained_by_the_gate() {
             .unwrap()
             .steps
             .into_iter()
-            .find(|s| s.step == "policy")
+            .find(|s| s.step == "own-block")
             .map(|s| (s.pass, s.verdict))
     };
     let (pass, verdict) = gate("10.1.0.0/26").unwrap();
-    assert!(pass && verdict.contains("own-block"), "{verdict}");
+    assert!(pass && verdict.contains("is a block of this host"), "{verdict}");
 }

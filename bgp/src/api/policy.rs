@@ -7,6 +7,7 @@ use tortie_config::Cidr;
 
 use super::PeerId;
 use crate::attr::{Attributes, Edits};
+use crate::query::ExportStep;
 use crate::wire::Role;
 
 /// How the outside decides about routes. Pure: equal questions get equal answers until [`Input::Policy`](crate::Input::Policy) brings another.
@@ -15,16 +16,18 @@ pub trait Policy: Send + Sync {
     fn import(&self, from: &PeerView<'_>, prefix: Cidr, attributes: &Attributes) -> Import;
     /// Whether a best path is announced to peers of this class, and with what added.
     fn export(&self, to: &PeerView<'_>, route: &RouteView<'_>) -> Export;
-    /// The same answer as [`Policy::import`] in words, for explanations; asked only by people.
-    fn describe_import(&self, from: &PeerView<'_>, prefix: Cidr, attributes: &Attributes) -> String {
-        match self.import(from, prefix, attributes) {
-            Import::Accept | Import::AcceptWith(_) => "accepted".into(),
-            Import::Reject(reason) => reason.into(),
-        }
+    /// The same answer as [`Policy::import`] question by question, up to the one that decided; asked only by people.
+    fn import_steps(&self, from: &PeerView<'_>, prefix: Cidr, attributes: &Attributes) -> Vec<ExportStep> {
+        let (pass, verdict) = match self.import(from, prefix, attributes) {
+            Import::Accept | Import::AcceptWith(_) => (true, "accepted".into()),
+            Import::Reject(reason) => (false, reason.into()),
+        };
+        vec![ExportStep { step: "policy", pass, verdict }]
     }
-    /// The same answer as [`Policy::export`] in words, beginning with the gate.
-    fn describe_export(&self, to: &PeerView<'_>, route: &RouteView<'_>) -> String {
-        self.export(to, route).gate.into()
+    /// The same answer as [`Policy::export`] question by question, up to the one that decided.
+    fn export_steps(&self, to: &PeerView<'_>, route: &RouteView<'_>) -> Vec<ExportStep> {
+        let answer = self.export(to, route);
+        vec![ExportStep { step: "policy", pass: answer.accept, verdict: answer.gate.into() }]
     }
 }
 

@@ -178,7 +178,10 @@ pub(crate) fn verdict(
     let from = shared.sources.get(path.source).map(Source::view);
     let route = RouteView { prefix, attributes, local: kind, from };
     let answer = shared.policy.0.export(&to, &route);
-    if !note(r, "policy", answer.accept, || shared.policy.0.describe_export(&to, &route)) {
+    if let Some(steps) = r {
+        steps.extend(shared.policy.0.export_steps(&to, &route));
+    }
+    if !answer.accept {
         return Verdict::Gate(answer.gate);
     }
     if let Some(edit) = answer.edits.next_hop() {

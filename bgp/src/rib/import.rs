@@ -145,9 +145,7 @@ impl Received {
         };
         let answer = shared.policy.0.import(&from.view(), prefix, attributes);
         if let Some(steps) = recorder.as_deref_mut() {
-            let pass = !matches!(answer, Import::Reject(_));
-            let verdict = shared.policy.0.describe_import(&from.view(), prefix, attributes);
-            steps.push(ExportStep { step: "policy", pass, verdict });
+            steps.extend(shared.policy.0.import_steps(&from.view(), prefix, attributes));
         }
         let edits = match answer {
             Import::Accept => Edits::NONE,

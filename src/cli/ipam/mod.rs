@@ -23,7 +23,7 @@ use super::{Context, store};
 use crate::ipam::{Ipam, IpamError, Request, Want};
 use crate::store::Store;
 
-pub(super) use show::address as why_ip;
+pub(super) use show::why as why_ip;
 
 /// The IPAM family of commands.
 #[derive(Debug, Subcommand)]

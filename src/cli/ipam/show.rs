@@ -18,6 +18,7 @@ use crate::ipam::Space;
 use crate::ipam::check::Picture;
 use crate::kernel;
 use crate::serve::api::RouteGet;
+use crate::serve::why::Why;
 use crate::store::Snapshot;
 
 #[derive(Debug, Serialize)]
@@ -43,6 +44,9 @@ struct AddressView {
     blind: Vec<String>,
     /// What the agent of this host does with packets for it; none: no agent was asked.
     route: Option<RouteGet>,
+    /// What the agent of this host knows of it, where that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    live: Option<Why>,
 }
 
 #[derive(Debug, Serialize)]
@@ -87,7 +91,17 @@ fn ordinal(block: Cidr, addr: IpAddr) -> Option<u32> {
     u32::try_from(block.ordinal(addr)?).ok()
 }
 
-pub(in crate::cli) async fn address(context: &Context, addr: IpAddr) -> Result<(), Failure> {
+/// One address as the store and the kernel have it.
+pub(super) async fn address(context: &Context, addr: IpAddr) -> Result<(), Failure> {
+    look(context, addr, false).await
+}
+
+/// The same, with what the agent knows of it.
+pub(in crate::cli) async fn why(context: &Context, addr: IpAddr) -> Result<(), Failure> {
+    look(context, addr, true).await
+}
+
+async fn look(context: &Context, addr: IpAddr, live: bool) -> Result<(), Failure> {
     let (store, _) = open(context).await?;
     let snapshot = store.list(&Picture::prefixes(&Space::Global)).await?;
     let picture = Picture::of(&Space::Global, &snapshot);
@@ -108,6 +122,7 @@ pub(in crate::cli) async fn address(context: &Context, addr: IpAddr) -> Result<(
         here: Vec::new(),
         blind: Vec::new(),
         route: None,
+        live: None,
     };
     match kernel::sightings() {
         Ok(seen) => {
@@ -121,7 +136,19 @@ pub(in crate::cli) async fn address(context: &Context, addr: IpAddr) -> Result<(
         Ok(route) => view.route = Some(route),
         Err(failure) => view.blind.push(format!("routes: {failure}")),
     }
-    output::print(context.globals.output, &view, |out, _| explain(out, &view))?;
+    // An agent that does not answer was said above.
+    if live && view.route.is_some() {
+        match client.get::<Why>(&format!("/v1/why/ip?address={addr}")).await {
+            Ok(why) => view.live = Some(why),
+            Err(failure) => view.blind.push(format!("what the agent knows: {failure}")),
+        }
+    }
+    output::print(context.globals.output, &view, |out, _| {
+        explain(out, &view);
+        if let Some(why) = &view.live {
+            let _ = write!(out, "\n{why}");
+        }
+    })?;
     // Printed whole; the exit code alone says no.
     if view.allocated { Ok(()) } else { Err(Failure::new(Exit::No, "not-allocated", "")) }
 }

@@ -1,0 +1,610 @@
+//! Why a session is up or not: from what the threads, the kernel and the store tell of it to an answer. Pure.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use tortie_config::Cidr;
+
+use super::joined;
+use crate::kernel::NeighbourEntry;
+use crate::serve::api::{MessageError, Peer};
+use crate::serve::span;
+use crate::serve::why::{Certainty, Step, Verdict, Why};
+use crate::speaker::dial_failure;
+
+/// Octets of a message that are shown.
+const SHOWN: usize = 64;
+
+/// What is known of a session.
+#[derive(Debug, Clone)]
+pub(super) struct Evidence {
+    pub(super) peer: Peer,
+    /// The key that it rests on, where it is one, and its revision.
+    pub(super) key: Option<String>,
+    pub(super) revision: Option<u64>,
+    pub(super) attempts: Attempts,
+    /// Of the last end of a session or attempt.
+    pub(super) notification: Option<(u8, u8)>,
+    /// The last session that was established.
+    pub(super) ended: Option<Ended>,
+    pub(super) guard: Guard,
+    /// Our AS towards it.
+    pub(super) local_as: u32,
+    pub(super) max_prefixes: Option<u32>,
+    /// What is wrong with its configuration here.
+    pub(super) trouble: Option<String>,
+    pub(super) path: Path,
+    pub(super) theirs: Theirs,
+    /// The blocks of the host at the other end, and whether another path leads there; `None`: it is no host, or its blocks
+    /// were not read.
+    pub(super) blocks: Option<Vec<(Cidr, bool)>>,
+}
+
+/// Connection attempts since the session was last up.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Attempts {
+    pub(super) failed: u32,
+    pub(super) next: Option<Duration>,
+    /// This end dials.
+    pub(super) dials: bool,
+    /// From here.
+    pub(super) from: Option<IpAddr>,
+}
+
+/// What keeps strangers out.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Guard {
+    /// `TCP MD5 (RFC 2385)` or `TCP-AO (RFC 5925)`.
+    pub(super) key: Option<&'static str>,
+    /// GTSM: greatest distance in hops.
+    pub(super) hops: Option<u8>,
+}
+
+/// How the last session ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::agent) struct Ended {
+    /// When, RFC 3339.
+    pub(in crate::agent) time: String,
+    /// Why, in words.
+    pub(in crate::agent) text: String,
+    /// How long it had been up.
+    pub(in crate::agent) lasted: Duration,
+    /// Its routes were kept.
+    pub(in crate::agent) helper: bool,
+}
+
+/// The way to the peer, as this host's kernel has it.
+#[derive(Debug, Clone)]
+pub(super) enum Path {
+    /// Why it was not looked at.
+    Unseen(&'static str),
+    /// It is an address of this host.
+    Own,
+    /// No route leads there.
+    None,
+    /// This one does.
+    Via {
+        interface: String,
+        up: bool,
+        mtu: u32,
+        gateway: Option<IpAddr>,
+        /// The route and who wrote it; `None`: a link-local address.
+        route: String,
+        /// The neighbour that gets the packets; `None`: nothing was sent there lately.
+        neighbour: Option<NeighbourEntry>,
+    },
+}
+
+/// What the other end says of itself.
+#[derive(Debug, Clone)]
+pub(super) enum Theirs {
+    /// It is no host of the cluster.
+    Router,
+    /// The store was not asked, or did not answer.
+    Unread(String),
+    /// It is a host without a status key: no agent runs there, or it cannot reach the store.
+    Absent,
+    /// Its status key.
+    Key { written: String, seconds: Option<u64>, ready: bool, up: u64, of: u64, version: String },
+}
+
+/// What is in the way.
+struct Cause {
+    code: &'static str,
+    text: String,
+    certainty: Certainty,
+    fix: Vec<String>,
+}
+
+impl Cause {
+    fn certain(code: &'static str, text: impl Into<String>) -> Self {
+        Self { code, text: text.into(), certainty: Certainty::Certain, fix: Vec::new() }
+    }
+
+    fn implied(code: &'static str, text: impl Into<String>) -> Self {
+        Self { certainty: Certainty::Implied, ..Self::certain(code, text) }
+    }
+
+    fn with(mut self, fix: impl Into<String>) -> Self {
+        self.fix.push(fix.into());
+        self
+    }
+}
+
+/// Fills in an empty answer.
+pub(super) fn answer(mut why: Why, e: &Evidence) -> Why {
+    let p = &e.peer;
+    let cause = cause(e);
+    why.good = p.state == "Established";
+    let called = if p.name == p.address { String::new() } else { format!("{}, ", p.name) };
+    let kind = match p.kind.as_str() {
+        "mesh" => "node-to-node mesh",
+        "global" => "peer of all hosts",
+        "node" => "peer of this host",
+        _ => "from a range",
+    };
+    why.answer = format!(
+        "peer {} ({called}{kind}, AS {}) is {}, {} for {}",
+        p.address,
+        p.remote_as,
+        p.state,
+        if why.good { "up" } else { "down" },
+        span(p.state_seconds)
+    );
+    why.steps = steps(e, &cause);
+    why.code = cause.code.to_owned();
+    why.certainty = cause.certainty;
+    why.conclusion = Some(cause.text);
+    why.effect = (!why.good).then(|| effect(e));
+    why.fix = cause.fix;
+    why.not_looked_at = not_looked_at(e);
+    why
+}
+
+fn steps(e: &Evidence, cause: &Cause) -> Vec<Step> {
+    let p = &e.peer;
+    let up = p.state == "Established";
+    let mut steps = Vec::new();
+    let mut say = |verdict, name: &str, text: String| steps.push(Step::new(verdict, name, text));
+    let stands = |codes: &[&str]| if codes.contains(&cause.code) { Verdict::Stop } else { Verdict::Note };
+
+    say(Verdict::Ok, "wanted by", format!("{}, AS {}", p.reason, p.remote_as));
+    if let Some(text) = &p.shutdown {
+        let text = if text.is_empty() { "without a text" } else { text };
+        say(Verdict::Stop, "shutdown", format!("by its value here: {text}"));
+    }
+    if let Some(text) = &e.trouble {
+        say(Verdict::Stop, "configuration", text.clone());
+    }
+    match (&e.ended, up) {
+        (_, true) => {
+            let families: Vec<String> = p
+                .families
+                .iter()
+                .map(|f| format!("{} {}/{} accepted, {} sent", f.afi, f.accepted, f.received, f.advertised))
+                .collect();
+            say(
+                Verdict::Ok,
+                "session",
+                format!(
+                    "up {}, hold {}s, keepalive {}s; {}",
+                    span(p.state_seconds),
+                    p.hold_seconds,
+                    p.keepalive_seconds,
+                    families.join("; ")
+                ),
+            );
+        }
+        (Some(last), false) => say(
+            Verdict::Note,
+            "last session",
+            format!("up {}, ended {}: {}", span(last.lasted.as_secs()), last.time, last.text),
+        ),
+        (None, false) if p.flaps == 0 => {
+            say(Verdict::Note, "last session", "none since the agent started".to_owned());
+        }
+        (None, false) => say(Verdict::Note, "last session", format!("{} were lost", p.flaps)),
+    }
+    if p.flaps > 0 {
+        say(Verdict::Note, "flaps", format!("{} since the agent started", p.flaps));
+    }
+    if let Some(error) = &p.last_message_error {
+        let verdict = if up { Verdict::Note } else { stands(&["message-error"]) };
+        say(verdict, "message error", message(error));
+    }
+    if !up {
+        let verdict = if e.attempts.dials { Verdict::Stop } else { Verdict::Note };
+        let verdict = if e.trouble.is_some() || p.shutdown.is_some() { Verdict::Skipped } else { verdict };
+        say(verdict, "attempts", attempts(e));
+    }
+    let blocked = stands(&["own-address", "no-route", "link-down", "no-neighbour", "host-unreachable"]);
+    let verdict = if blocked == Verdict::Stop || up { blocked } else { Verdict::Ok };
+    match &e.path {
+        Path::Unseen(_) => {}
+        Path::Own => say(Verdict::Stop, "path", format!("{} is an address of this host", p.address)),
+        Path::None => say(verdict, "path", format!("no route of the main table leads to {}", p.address)),
+        Path::Via { .. } => say(verdict, "path", path(&e.path)),
+    }
+    let key = e.guard.key.map_or_else(|| "no TCP key here".to_owned(), |key| format!("{key} is set here"));
+    let hops = match e.guard.hops {
+        Some(hops) => {
+            format!("ttl_security: at most {hops} hops away (TTL {} or more)", 255 - u16::from(hops) + 1)
+        }
+        None => "no ttl_security here".to_owned(),
+    };
+    say(Verdict::Note, "guard", format!("{key}; {hops}"));
+    if let Some(bfd) = &p.bfd {
+        let why = bfd.last_down.as_ref().map_or_else(String::new, |d| format!(", last down: {}", d.text));
+        let verdict = if bfd.state == "Up" { Verdict::Ok } else { stands(&["bfd"]) };
+        say(verdict, "bfd", format!("{}{why}", bfd.state));
+    }
+    if p.graceful_restart != "idle" {
+        say(Verdict::Note, "restart", p.graceful_restart.clone());
+    }
+    if let Some(max) = e.max_prefixes {
+        let most = p.families.iter().map(|f| f.received).max().unwrap_or_default();
+        say(stands(&["max-prefixes"]), "prefix limit", format!("{most} of {max} in the fullest family"));
+    }
+    let theirs = match &e.theirs {
+        Theirs::Router => None,
+        Theirs::Unread(_) => None,
+        Theirs::Absent => Some("no status key: no agent runs there, or it cannot reach the store".to_owned()),
+        Theirs::Key { written, seconds, ready, up, of, version } => Some(format!(
+            "status key of {}, written {}: {}, {up} of {of} sessions up, version {version}",
+            p.name,
+            seconds.map_or_else(|| written.clone(), |s| format!("{} ago", span(s))),
+            if *ready { "ready" } else { "not ready" }
+        )),
+    };
+    if let Some(text) = theirs {
+        say(Verdict::Note, "their view", text);
+    }
+    if let Some(first) = steps.first_mut() {
+        first.key.clone_from(&e.key);
+        first.revision = e.revision;
+    }
+    steps
+}
+
+fn message(error: &MessageError) -> String {
+    let what = match error.code.as_str() {
+        "notification_sent" => "we sent NOTIFICATION",
+        "notification_received" => "they sent NOTIFICATION",
+        "treat_as_withdraw" => "an UPDATE was treated as withdrawal (RFC 7606)",
+        "attribute_discard" => "an attribute was left out (RFC 7606)",
+        other => other,
+    };
+    let code = error.notification.map_or_else(String::new, |[code, sub]| format!(" {code}/{sub}"));
+    let mut text = format!("{what}{code}: {} ({})", error.text, error.time);
+    for (name, octets) in [("data", &error.data), ("offending message", &error.message)] {
+        if !octets.is_empty() {
+            let shown: String = octets.chars().take(SHOWN * 2).collect();
+            let more = if shown.len() < octets.len() { "..." } else { "" };
+            text.push_str(&format!("; {name} {shown}{more}"));
+        }
+    }
+    text
+}
+
+fn attempts(e: &Evidence) -> String {
+    let a = &e.attempts;
+    if !a.dials {
+        return "this end does not dial (passive_mode, or the other end is to): it waits on its port"
+            .to_owned();
+    }
+    let from = a.from.map_or_else(String::new, |addr| format!(" from {addr}"));
+    let mut text = match &e.peer.last_error {
+        None => format!("none has ended yet{from}"),
+        Some(error) => {
+            let (_, errno) = dial_failure(&error.text);
+            let errno = match (error.code.as_str(), errno) {
+                ("connect_failed", errno) if !errno.is_empty() => format!("connect() = {errno}{from}: "),
+                _ => String::new(),
+            };
+            format!("{} failed, the last at {}: {errno}{}", a.failed, error.time, error.text)
+        }
+    };
+    if let Some(next) = a.next {
+        text.push_str(&format!("; next in {}", span(next.as_secs())));
+    }
+    text
+}
+
+fn path(path: &Path) -> String {
+    let Path::Via { interface, up, mtu, gateway, route, neighbour } = path else { return String::new() };
+    let via = gateway.map_or_else(|| "on-link".to_owned(), |gateway| format!("via {gateway}"));
+    let state = if *up { "up" } else { "DOWN" };
+    let near = match neighbour {
+        None => "no neighbour entry".to_owned(),
+        Some(NeighbourEntry { mac: Some([a, b, c, d, x, y]), state }) => {
+            format!("neighbour {a:02x}:{b:02x}:{c:02x}:{d:02x}:{x:02x}:{y:02x} {state}")
+        }
+        Some(NeighbourEntry { mac: None, state }) => {
+            format!("neighbour {state}: nobody answers for its address")
+        }
+    };
+    format!("{route}, {via} on {interface} ({state}, MTU {mtu}), {near}")
+}
+
+/// What keeps the session down, by what was observed.
+fn cause(e: &Evidence) -> Cause {
+    let p = &e.peer;
+    if p.state == "Established" {
+        return Cause::certain("ok", "the session is established");
+    }
+    if let Some(text) = &p.shutdown {
+        let told = if text.is_empty() { String::new() } else { format!(" ({text})") };
+        return Cause::certain(
+            "peer-shutdown-here",
+            format!("it is shut down by its value in the store{told}"),
+        )
+        .with("take `shutdown` out of the peer's value");
+    }
+    if let Some(text) = &e.trouble {
+        return Cause::certain("peer-configuration", text.clone());
+    }
+    match &e.path {
+        Path::Own => {
+            return Cause::certain("own-address", "the peer's address is one of this host's interfaces");
+        }
+        Path::None => {
+            return Cause::certain("no-route", format!("this host has no route to {}", p.address))
+                .with(format!("ip route get {}", p.address));
+        }
+        Path::Via { interface, up: false, .. } => {
+            return Cause::certain("link-down", format!("interface {interface} is down or has no carrier"))
+                .with(format!("ip link show {interface}"));
+        }
+        _ => {}
+    }
+    let Some(error) = &p.last_error else { return untried(e) };
+    if let Some((code, sub)) = e.notification {
+        return told(e, code, sub, error.code == "notification_received", &error.text);
+    }
+    match error.code.as_str() {
+        "connect_failed" => connect(e, &error.text),
+        "hold_timer" => Cause::certain(
+            "hold-timer",
+            "nothing came from the peer for the whole hold time: its process hangs, or packets are lost on the way",
+        )
+        .with(format!("ping {}", p.address)),
+        "send_hold_timer" => {
+            Cause::certain("send-hold-timer", "the peer stopped reading: nothing could be sent for too long (RFC 9687)")
+        }
+        "tcp_closed" => closed(e, &error.text),
+        "bfd" => Cause::certain("bfd", format!("BFD lost the peer: {}", error.text)),
+        "link_down" => Cause::certain("link-down", error.text.clone()),
+        "admin" => Cause::certain("admin-reset", format!("somebody reset it: {}", error.text)),
+        "config" => Cause::certain("config", "its configuration changed; it comes again by itself"),
+        "collision" => Cause::certain("collision", "one of two connections was closed (RFC 4271 6.8); the other goes on"),
+        _ => Cause { certainty: Certainty::Unknown, ..Cause::certain("unknown", error.text.clone()) },
+    }
+}
+
+fn untried(e: &Evidence) -> Cause {
+    if !e.attempts.dials {
+        let text = "this end waits for the peer to dial, and nothing has come from it";
+        return match e.theirs {
+            Theirs::Absent => Cause::implied("passive", format!("{text}: no agent runs there")),
+            _ => Cause::implied("passive", text),
+        };
+    }
+    Cause {
+        certainty: Certainty::Unknown,
+        ..Cause::certain("not-tried", "no attempt has ended yet: ask again in a moment")
+    }
+}
+
+/// The other end, or what it is about to be.
+fn there(e: &Evidence) -> String {
+    if e.peer.name == e.peer.address { "the router".to_owned() } else { e.peer.name.clone() }
+}
+
+fn connect(e: &Evidence, text: &str) -> Cause {
+    let (p, there) = (&e.peer, there(e));
+    let silent = matches!(&e.path, Path::Via { neighbour: Some(n), .. } if n.is_silent());
+    let (code, _) = dial_failure(text);
+    match code {
+        "connection-refused" => {
+            let text = match &e.theirs {
+                Theirs::Absent => format!(
+                    "{there} answers, but nothing listens on tcp/{}: its agent does not run (it has no status key)",
+                    p.port
+                ),
+                Theirs::Key { ready, .. } => format!(
+                    "{there} refuses tcp/{} although its agent {}: it listens elsewhere, or a firewall there rejects",
+                    p.port,
+                    if *ready { "runs" } else { "runs and is not ready" }
+                ),
+                _ => format!("{there} answers, but nothing listens on tcp/{} (RST received)", p.port),
+            };
+            let fix = match e.theirs {
+                Theirs::Router => format!("on {there}: is BGP on, and does it listen on {}?", p.address),
+                _ => format!("on {there}: systemctl status tortie"),
+            };
+            Cause::certain("connection-refused", text).with(fix)
+        }
+        "connect-timeout" | "host-unreachable" | "connect-failed" if silent => {
+            let gateway = match &e.path {
+                Path::Via { gateway: Some(gateway), interface, .. } => {
+                    format!("the gateway {gateway} on {interface}")
+                }
+                _ => p.address.clone(),
+            };
+            let what = format!(
+                "{gateway} does not answer ARP or neighbour discovery: it is off, or on another segment"
+            );
+            Cause::certain("no-neighbour", what).with(format!("ping {}", p.address))
+        }
+        "host-unreachable" => {
+            Cause::certain("host-unreachable", text.to_owned()).with(format!("ip route get {}", p.address))
+        }
+        "connect-timeout" => silence(e),
+        "no-local-address" => {
+            let fix =
+                "give the interface that address, or correct source_addr or this host's address in the store";
+            Cause::certain("no-local-address", text.to_owned()).with(fix)
+        }
+        "no-route" => Cause::certain("no-route", text.to_owned()).with(format!("ip route get {}", p.address)),
+        code => Cause::certain(code, text.to_owned()),
+    }
+}
+
+/// Packets go out and nothing comes back.
+fn silence(e: &Evidence) -> Cause {
+    let (p, there) = (&e.peer, there(e));
+    match (e.guard.key, e.guard.hops) {
+        (Some(key), _) => Cause::implied(
+            "connect-timeout",
+            format!(
+                "SYNs get no answer. {key} is set here: with another key, or none, {there} drops them without a word; \
+                 a firewall that drops tcp/{} looks the same",
+                p.port
+            ),
+        )
+        .with(format!("compare the password of both ends; on {there} the kernel counts TcpExtTCPMD5Failure (nstat)")),
+        (None, hops) => {
+            let hops = hops.map_or(String::new(), |hops| format!(", or it is more than {hops} hops away"));
+            Cause::implied(
+                "connect-timeout",
+                format!(
+                    "SYNs get no answer: a firewall drops tcp/{}, or {there} wants a TCP key that is not set here{hops}",
+                    p.port
+                ),
+            )
+            .with(format!("on {there}: does it have a password for this host? Does a firewall drop tcp/{}?", p.port))
+        }
+    }
+}
+
+fn closed(e: &Evidence, text: &str) -> Cause {
+    let there = there(e);
+    if e.ended.is_some() && e.attempts.failed == 0 {
+        let helper = e.ended.as_ref().is_some_and(|ended| ended.helper);
+        let more = if helper { ": it restarts, and its routes are kept meanwhile" } else { "" };
+        return Cause::certain("tcp-closed", format!("{there} closed TCP without a NOTIFICATION{more}"));
+    }
+    Cause::implied(
+        "tcp-closed",
+        format!(
+            "{there} takes the connection and closes it without a word ({text}): it has no neighbour with our address, \
+             or turns us away for now"
+        ),
+    )
+    .with(match e.attempts.from {
+        Some(from) => format!("on {there}: is {from} a neighbour there, with AS {}?", e.local_as),
+        None => format!("on {there}: is this host a neighbour there, with AS {}?", e.local_as),
+    })
+}
+
+/// What a NOTIFICATION says.
+fn told(e: &Evidence, code: u8, sub: u8, received: bool, text: &str) -> Cause {
+    let (p, there) = (&e.peer, there(e));
+    let who = if received { format!("{there} refused us") } else { format!("we refused {there}") };
+    let key = e.key.clone().unwrap_or_else(|| "the peer's value".to_owned());
+    let cause = |code, what: String| Cause::certain(code, what);
+    match (code, sub) {
+        (2, 2) if received => cause(
+            "bad-peer-as",
+            format!("{who}: it expects another AS than ours (we say {}): {text}", e.local_as),
+        )
+        .with(format!("on {there}: remote AS of this host has to be {}", e.local_as)),
+        (2, 2) => cause(
+            "bad-peer-as",
+            format!("{who}: {} is wanted here, and it says another AS: {text}", p.remote_as),
+        )
+        .with(format!("correct as_num in {key}, or the AS of {there}")),
+        (2, 3) => cause("bad-identifier", format!("{who}: BGP identifier: {text}"))
+            .with("two speakers have the same router id: give each its own"),
+        (2, 6) => cause("unacceptable-hold-time", format!("{who}: hold time: {text}"))
+            .with(format!("hold_time in {key}")),
+        (2, 7) => cause("unsupported-capability", format!("{who}: capabilities: {text}")),
+        (2, 11) => cause("role-mismatch", format!("{who}: roles do not fit (RFC 9234): {text}"))
+            .with(format!("role in {key}")),
+        (2, _) => cause("open-refused", format!("{who} with OPEN error {code}/{sub}: {text}")),
+        (6, 1) => {
+            let what = if received {
+                "it takes no more prefixes from us"
+            } else {
+                "it sent more prefixes than it may"
+            };
+            cause("max-prefixes", format!("{who}: {what}: {text}")).with(if received {
+                format!("on {there}: the prefix limit for this host")
+            } else {
+                format!("max_prefixes in {key}, or what {there} announces")
+            })
+        }
+        (6, 2) => {
+            cause("peer-shutdown", format!("administrative shutdown by {}: {text}", side(received, &there)))
+        }
+        (6, 3) => cause("peer-deconfigured", format!("{who}: no longer configured there: {text}")),
+        (6, 4) => cause("admin-reset", format!("administrative reset by {}: {text}", side(received, &there))),
+        (6, 5) => cause("connection-rejected", format!("{who}: {text}")).with(if received {
+            format!("on {there}: is this host a neighbour there, with AS {}?", e.local_as)
+        } else {
+            format!("is {} wanted with that address?", p.name)
+        }),
+        (6, 7) => cause(
+            "collision",
+            "one of two connections was closed (RFC 4271 6.8); the other goes on".to_owned(),
+        ),
+        (6, 8) => cause("out-of-resources", format!("{who}: out of resources: {text}")),
+        (6, 10) => cause("bfd", format!("BFD lost the path: {text}")),
+        (6, _) => cause("cease", format!("{} ended it: {text}", side(received, &there))),
+        (4, _) => {
+            let who = if received {
+                format!("{there} heard nothing of us")
+            } else {
+                format!("nothing came from {there}")
+            };
+            cause("hold-timer", format!("{who} for the whole hold time: {text}"))
+                .with(format!("ping {}", p.address))
+        }
+        (8, _) => cause("send-hold-timer", format!("nothing could be sent for too long (RFC 9687): {text}")),
+        _ => cause("message-error", format!("{who} with error {code}/{sub}: {text}")),
+    }
+}
+
+fn side(received: bool, there: &str) -> String {
+    if received { there.to_owned() } else { "this host".to_owned() }
+}
+
+/// What it does to traffic.
+fn effect(e: &Evidence) -> String {
+    let p = &e.peer;
+    let stale: u64 = p.families.iter().map(|f| f.stale).sum();
+    if stale > 0 {
+        return format!("{stale} routes of it are kept as stale and still used ({})", p.graceful_restart);
+    }
+    match &e.blocks {
+        Some(blocks) if blocks.is_empty() => {
+            format!("{} has no blocks: nothing is missing from here", p.name)
+        }
+        Some(blocks) => {
+            let lost: Vec<String> =
+                blocks.iter().filter(|(_, there)| !there).map(|(block, _)| block.to_string()).collect();
+            match (lost.len(), blocks.len()) {
+                (0, all) => format!("all {all} blocks of {} are still reached by other paths", p.name),
+                (n, 1) => format!("{n} block ({}) is unreachable from here", joined(&lost)),
+                (n, _) => format!("{n} blocks ({}) are unreachable from here", joined(&lost)),
+            }
+        }
+        None => "routes that only this peer announced are gone; nothing is announced to it".to_owned(),
+    }
+}
+
+fn not_looked_at(e: &Evidence) -> Vec<String> {
+    let mut list = vec!["the configuration and the log of the other end".to_owned()];
+    if let Path::Unseen(why) = e.path {
+        list.push(format!("the path ({why})"));
+    }
+    if let Theirs::Unread(why) = &e.theirs {
+        list.push(format!("its status key ({why})"));
+    }
+    list.push("firewalls outside of table inet tortie; no packet was sent for this answer".to_owned());
+    list
+}
+
+#[cfg(test)]
+#[path = "peer_tests.rs"]
+mod tests;
