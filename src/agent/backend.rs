@@ -8,9 +8,11 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwapOption;
 use tokio::sync::{mpsc, oneshot};
 use tortie_bgp::{Drain, Reset, RouteMatch, RouteQuery as Question, RouteTable};
+use tortie_config::Cidr;
 
 use super::answers::{self, Cursor};
 use super::asked::CoreQuestion;
+use super::books::Books;
 use super::metrics::{self, Bgp};
 use super::mrt;
 use super::problems::finding;
@@ -21,6 +23,7 @@ use crate::serve::api::{
     ApiError, Applied, AppliedRequest, BgpRoute, Done, DrainRequest, Event, KernelRouteRow, List, Peer,
     PeerRange, Problem, ResetRequest, RouteGet, Status,
 };
+use crate::serve::ipam::{BlockRow, BlockView, PoolRow};
 use crate::serve::policy::{
     Diff, DropRow, DryRun, DryRunRequest, Endpoint, EndpointDetail, LiveTrace, LiveTraceRequest, Policy,
     PolicyDetail, Trace, TraceQuery,
@@ -78,6 +81,8 @@ pub(super) struct Live {
     pub(super) protocol: u8,
     pub(super) started: Instant,
     pub(super) ask: mpsc::Sender<Ask>,
+    /// IPAM of all hosts.
+    pub(super) books: Books,
     pub(super) intent: ArcSwapOption<RoutingIntent>,
     pub(super) speaker: ArcSwapOption<SpeakerHandle>,
     pub(super) kernel: ArcSwapOption<std::sync::mpsc::SyncSender<ToKernel>>,
@@ -407,6 +412,18 @@ impl Backend for Live {
     async fn events(&self, after: u64, subject: Option<String>, max: usize) -> Result<List<Event>, ApiError> {
         let items = self.ask(|answer| Ask::Events { after, subject, max, answer }).await?;
         Ok(self.list("EventList", items).await)
+    }
+
+    async fn ipam_pools(&self) -> Result<List<PoolRow>, ApiError> {
+        self.pools_of_store().await
+    }
+
+    async fn ipam_blocks(&self, pool: Option<Cidr>) -> Result<List<BlockRow>, ApiError> {
+        self.blocks_of_store(pool).await
+    }
+
+    async fn ipam_block(&self, block: Cidr) -> Result<BlockView, ApiError> {
+        self.block_of_store(block).await
     }
 
     async fn applied(&self, request: AppliedRequest) -> Applied {

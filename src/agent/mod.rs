@@ -22,6 +22,7 @@ mod answers;
 mod applied;
 mod asked;
 mod backend;
+mod books;
 mod caps;
 mod collector;
 mod core;

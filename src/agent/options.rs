@@ -68,6 +68,9 @@ pub struct Settings {
     /// Serve health, metrics and the read-only API here; `none` for nowhere [default: 127.0.0.1:9099]
     #[arg(long, value_name = "ADDR:PORT", env = "TORTIE_HTTP")]
     pub http: Option<HttpChoice>,
+    /// Answer HTTP under this name, too; may be repeated. Loopback names and the address of --http always are
+    #[arg(long, value_name = "NAME", env = "TORTIE_HTTP_HOST", value_delimiter = ',')]
+    pub http_host: Vec<String>,
     /// Protocol number of own kernel routes [default: 179]
     #[arg(long, value_name = "N", env = "TORTIE_ROUTE_PROTOCOL", value_parser = clap::value_parser!(u8).range(5..))]
     pub route_protocol: Option<u8>,
@@ -170,6 +173,7 @@ impl Settings {
             bgp_listen: if self.bgp_listen.is_empty() { weaker.bgp_listen } else { self.bgp_listen },
             bmp_station: if self.bmp_station.is_empty() { weaker.bmp_station } else { self.bmp_station },
             http: self.http.or(weaker.http),
+            http_host: if self.http_host.is_empty() { weaker.http_host } else { self.http_host },
             route_protocol: self.route_protocol.or(weaker.route_protocol),
             route_metric: self.route_metric.or(weaker.route_metric),
             kernel: self.kernel.or(weaker.kernel),

@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 use tortie_bgp::Family;
 
 use super::backend::Live;
+use super::books::Books;
 use super::collector::Collector;
 use super::core::Core;
 use super::options::{Extent, Settings};
@@ -46,6 +47,7 @@ impl Agent {
                 .unwrap_or(kernel::Options::new(Mode::Off).marks.protocol),
             started: now,
             ask,
+            books: Books::new(Arc::clone(&store)),
             intent: ArcSwapOption::empty(),
             speaker: ArcSwapOption::empty(),
             kernel: ArcSwapOption::empty(),
@@ -268,7 +270,11 @@ async fn serve_api(
     }
     let backend: Arc<dyn Backend> = live.clone();
     let unix = io.spawn(serve::serve_unix(options.socket.clone(), Arc::clone(&backend)));
-    let tcp = options.settings.http().map(|addr: SocketAddr| io.spawn(serve::serve_tcp(addr, backend)));
+    let names = options.settings.http_host.clone();
+    let tcp = options
+        .settings
+        .http()
+        .map(|addr: SocketAddr| io.spawn(async move { serve::serve_tcp(addr, &names, backend).await }));
     // Whoever cannot listen says so at once; after that the tasks live as long as the process.
     for listening in [Some(unix), tcp].into_iter().flatten() {
         let serving = listening.await.map_err(joined)??;

@@ -1,7 +1,7 @@
 //! The routes of the API over axum, on a unix socket and on loopback TCP.
 
 use std::fs;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -19,10 +19,12 @@ use axum::routing::{get, post};
 use axum::serve::IncomingStream;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tokio::net::{TcpListener, UnixListener};
+use tortie_config::Cidr;
 
-use super::api::{ApiError, AppliedRequest, DrainRequest, ResetRequest};
+use super::api::{ApiError, AppliedRequest, DrainRequest, KernelRouteRow, List, ResetRequest};
+use super::guard::{Names, guard};
 use super::policy::{DryRunRequest, LiveTraceRequest, TraceQuery};
-use super::{Backend, OctetStream, RouteQuery, questions};
+use super::{Backend, OctetStream, RouteQuery, page, questions};
 
 pub(super) type Shared = Arc<dyn Backend>;
 
@@ -99,39 +101,19 @@ pub async fn serve_unix(path: PathBuf, backend: Shared) -> Result<Serving, Serve
     }))
 }
 
-/// Listens for reads over TCP; requests with a foreign `Host` are refused (DNS rebinding).
+/// Listens for reads over TCP. Only requests to loopback names, to the address itself and to `names` are answered (DNS
+/// rebinding).
 ///
 /// # Errors
 /// When the address cannot be bound.
-pub async fn serve_tcp(addr: SocketAddr, backend: Shared) -> Result<Serving, ServeError> {
+pub async fn serve_tcp(addr: SocketAddr, names: &[String], backend: Shared) -> Result<Serving, ServeError> {
     let io = move |what, error| ServeError::Io { what, place: addr.to_string(), error };
     let listener = TcpListener::bind(addr).await.map_err(|e| io("listen on", e))?;
-    let guard = middleware::from_fn(move |request: Request, next: Next| async move {
-        if host_allowed(&request, addr.ip()) {
-            next.run(request).await
-        } else {
-            failure(
-                StatusCode::FORBIDDEN,
-                "forbidden-host",
-                "this page answers to its own address only: use http://127.0.0.1 or localhost",
-            )
-        }
-    });
-    let app = reads().layer(guard).with_state(backend);
+    let names = Names::new(addr.ip(), names);
+    let app = reads()
+        .layer(middleware::from_fn(move |request: Request, next: Next| guard(names.clone(), request, next)))
+        .with_state(backend);
     Ok(Box::pin(async move { axum::serve(listener, app).await.map_err(|e| io("serve on", e)) }))
-}
-
-fn host_allowed(request: &Request, bound: IpAddr) -> bool {
-    let Some(host) = request.headers().get(header::HOST).and_then(|h| h.to_str().ok()) else {
-        return false;
-    };
-    let name = match host.rsplit_once(':') {
-        Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
-        _ => host,
-    };
-    let name = name.trim_start_matches('[').trim_end_matches(']');
-    name == "localhost"
-        || name.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback() || ip == bound || bound.is_unspecified())
 }
 
 /// Group id from `/etc/group`; name services are not asked, because a daemon must not hang on them.
@@ -145,6 +127,7 @@ fn group_id(name: &str) -> Option<u32> {
 
 fn reads() -> Router<Shared> {
     Router::new()
+        .route("/", get(async || page::page()))
         .route("/livez", get(live))
         .route("/liveness", get(live))
         .route("/readyz", get(ready))
@@ -169,6 +152,9 @@ fn reads() -> Router<Shared> {
         .route("/v1/diff", get(diff))
         .route("/v1/history", get(history))
         .merge(questions::reads())
+        .route("/v1/ipam/pools", get(ipam_pools))
+        .route("/v1/ipam/blocks", get(ipam_blocks))
+        .route("/v1/ipam/block", get(ipam_block))
         .fallback(async || failure(StatusCode::NOT_FOUND, "not-found", "no such page: the API is under /v1/"))
 }
 
@@ -301,14 +287,38 @@ async fn mrt_updates(
     }
 }
 
+/// Prefixes of one question for kernel routes.
+const PREFIXES_ASKED: usize = 256;
+
 async fn kernel_routes(
     State(backend): State<Shared>,
     query: Result<Query<RouteQuery>, axum::extract::rejection::QueryRejection>,
 ) -> Response {
     match query {
-        Ok(Query(query)) => answer(backend.kernel_routes(query).await),
+        Ok(Query(query)) => answer(several(&*backend, query).await),
         Err(error) => failure(StatusCode::BAD_REQUEST, "invalid", &error.body_text()),
     }
+}
+
+/// Kernel routes; `prefix` may be several with commas, as a page of BGP routes has them.
+async fn several(backend: &dyn Backend, query: RouteQuery) -> Result<List<KernelRouteRow>, ApiError> {
+    let Some(list) = query.prefix.clone().filter(|list| list.contains(',')) else {
+        return backend.kernel_routes(query).await;
+    };
+    if list.split(',').count() > PREFIXES_ASKED {
+        let text = format!("at most {PREFIXES_ASKED} prefixes can be asked for at once");
+        return Err(ApiError { code: "invalid".to_owned(), text });
+    }
+    let mut found: Option<List<KernelRouteRow>> = None;
+    for prefix in list.split(',') {
+        let one =
+            backend.kernel_routes(RouteQuery { prefix: Some(prefix.to_owned()), ..query.clone() }).await?;
+        match &mut found {
+            Some(found) => found.items.extend(one.items),
+            None => found = Some(one),
+        }
+    }
+    found.ok_or_else(|| ApiError { code: "invalid".to_owned(), text: "no prefix is given".to_owned() })
 }
 
 async fn route_get(State(backend): State<Shared>, UrlPath(address): UrlPath<String>) -> Response {
@@ -385,6 +395,36 @@ struct DiffQuery {
 async fn diff(State(backend): State<Shared>, query: Asked<DiffQuery>) -> Response {
     match query {
         Ok(Query(query)) => answer(backend.diff(query.max.unwrap_or(100).min(10_000)).await),
+        Err(error) => failure(StatusCode::BAD_REQUEST, "invalid", &error.body_text()),
+    }
+}
+
+async fn ipam_pools(State(backend): State<Shared>) -> Response {
+    answer(backend.ipam_pools().await)
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BlocksQuery {
+    pool: Option<Cidr>,
+}
+
+async fn ipam_blocks(State(backend): State<Shared>, query: Asked<BlocksQuery>) -> Response {
+    match query {
+        Ok(Query(query)) => answer(backend.ipam_blocks(query.pool).await),
+        Err(error) => failure(StatusCode::BAD_REQUEST, "invalid", &error.body_text()),
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BlockQuery {
+    cidr: Cidr,
+}
+
+async fn ipam_block(State(backend): State<Shared>, query: Asked<BlockQuery>) -> Response {
+    match query {
+        Ok(Query(query)) => answer(backend.ipam_block(query.cidr).await),
         Err(error) => failure(StatusCode::BAD_REQUEST, "invalid", &error.body_text()),
     }
 }

@@ -5,13 +5,16 @@
 //!
 //! ```text
 //!  cli --unix socket--> http.rs --Backend--> core, speaker and kernel threads
-//!  browser, Prometheus, probes --127.0.0.1:9099--> http.rs
+//!  browser, Prometheus, probes --127.0.0.1:9099--> guard.rs --> http.rs; `/` is page/
 //! ```
 
 pub mod api;
 pub mod client;
 pub mod codes;
+mod guard;
 mod http;
+pub mod ipam;
+pub mod page;
 pub mod policy;
 mod questions;
 pub mod why;
@@ -25,11 +28,13 @@ use api::{
     ApiError, Applied, AppliedRequest, BgpRoute, Done, DrainRequest, Event, KernelRouteRow, List, Peer,
     PeerRange, ResetRequest, RouteGet, Status,
 };
+use ipam::{BlockRow, BlockView, PoolRow};
 use policy::{
     Diff, DropRow, DryRun, DryRunRequest, Endpoint, EndpointDetail, LiveTrace, LiveTraceRequest, Policy,
     PolicyDetail, Trace, TraceQuery,
 };
 use serde::Deserialize;
+use tortie_config::Cidr;
 use why::Why;
 
 /// An answer that is sent as it is made.
@@ -81,6 +86,12 @@ pub trait Backend: Send + Sync + 'static {
     async fn diff(&self, max: usize) -> Result<Diff, ApiError>;
     /// The flight recorder after `after`, oldest first, at most `max`.
     async fn events(&self, after: u64, subject: Option<String>, max: usize) -> Result<List<Event>, ApiError>;
+    /// Pools with what is used of them, read from the store a few seconds ago at most.
+    async fn ipam_pools(&self) -> Result<List<PoolRow>, ApiError>;
+    /// Blocks of one pool, or all; likewise.
+    async fn ipam_blocks(&self, pool: Option<Cidr>) -> Result<List<BlockRow>, ApiError>;
+    /// One block with its addresses; likewise.
+    async fn ipam_block(&self, block: Cidr) -> Result<BlockView, ApiError>;
     /// Waits until an endpoint is in force.
     async fn applied(&self, request: AppliedRequest) -> Applied;
     /// Resets a session.
@@ -101,7 +112,7 @@ pub trait Backend: Send + Sync + 'static {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RouteQuery {
-    /// Exactly this prefix, or the longest match of this address.
+    /// Exactly this prefix, or the longest match of this address; of `/v1/routes` several with commas.
     pub prefix: Option<String>,
     /// All inside of this prefix.
     pub within: Option<String>,

@@ -1,18 +1,16 @@
 //! Pools and blocks.
 
-use std::collections::BTreeMap;
-
 use clap::{Subcommand, ValueEnum};
-use serde::Serialize;
 use tortie_config::Cidr;
 use tortie_config::key::{Key, Scope, prefix};
-use tortie_config::resource::{AffinityState, Block, Ipip, IpipMode, Pool};
+use tortie_config::resource::{Ipip, IpipMode, Pool};
 
 use super::{Context, open};
 use crate::cli::failure::{Exit, Failure};
 use crate::cli::output::{self, table};
 use crate::ipam::Space;
-use crate::ipam::check::{Picture, Stored};
+use crate::ipam::check::Picture;
+use crate::serve::ipam::{self as words, PoolRow};
 use crate::store::{Compare, Op, Outcome, Store, Txn};
 
 /// What can be done to a pool.
@@ -61,70 +59,6 @@ pub(in crate::cli) enum IpipChoice {
     CrossSubnet,
 }
 
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct PoolRow {
-    pool: Cidr,
-    /// `enabled`, `disabled` or `no-ipam`.
-    state: &'static str,
-    ipip: Option<&'static str>,
-    masquerade: bool,
-    block_size: u8,
-    blocks: usize,
-    /// Allocated addresses.
-    used: usize,
-    /// Free addresses of the blocks that there are.
-    free_in_blocks: usize,
-    /// Held by another host than the block's owner.
-    borrowed: usize,
-    /// How many addresses it has; none: more than 2^53.
-    addresses: Option<u64>,
-}
-
-/// Addresses of a prefix, when a JSON reader can hold the number.
-fn addresses(cidr: Cidr) -> Option<u64> {
-    let bits = u32::from(cidr.max_len() - cidr.len());
-    (bits <= 53).then(|| 1u64 << bits)
-}
-
-fn borrowed(block: &Block) -> usize {
-    let owner = block.host();
-    block
-        .allocated()
-        .filter(|(_, attribute)| matches!((attribute.get("node"), owner), (Some(node), Some(owner)) if node != owner))
-        .count()
-}
-
-fn pool_row(pool: &Pool, blocks: &[&Block]) -> PoolRow {
-    let used = |block: &&Block| block.size() - block.free().len();
-    PoolRow {
-        pool: pool.cidr,
-        state: match pool {
-            Pool { ipam: false, .. } => "no-ipam",
-            Pool { disabled: true, .. } => "disabled",
-            _ => "enabled",
-        },
-        ipip: pool.ipip.as_ref().map(|ipip| ipip.mode.as_str()),
-        masquerade: pool.masquerade,
-        block_size: pool.block_len(),
-        blocks: blocks.len(),
-        used: blocks.iter().map(used).sum(),
-        free_in_blocks: blocks.iter().map(|block| block.free().len()).sum(),
-        borrowed: blocks.iter().map(|block| borrowed(block)).sum(),
-        addresses: addresses(pool.cidr),
-    }
-}
-
-/// The blocks of each pool; those of no pool under none.
-fn by_pool(picture: &Picture) -> BTreeMap<Option<Cidr>, Vec<&Block>> {
-    let mut found: BTreeMap<Option<Cidr>, Vec<&Block>> = BTreeMap::new();
-    for (cidr, block) in &picture.blocks {
-        let pool = picture.pool_of(cidr.addr()).map(|pool| pool.cidr);
-        found.entry(pool).or_default().push(&block.value);
-    }
-    found
-}
-
 async fn picture(context: &Context) -> Result<Picture, Failure> {
     let (store, _) = open(context).await?;
     // Endpoints are not needed here, and may be most of the store.
@@ -135,20 +69,15 @@ async fn picture(context: &Context) -> Result<Picture, Failure> {
 
 pub(super) async fn list(context: &Context) -> Result<(), Failure> {
     let picture = picture(context).await?;
-    let blocks = by_pool(&picture);
-    let none = Vec::new();
-    let rows: Vec<PoolRow> = picture
-        .pools
-        .iter()
-        .map(|(cidr, pool)| pool_row(&pool.value, blocks.get(&Some(*cidr)).unwrap_or(&none)))
-        .collect();
+    let rows = words::pools(&picture);
     output::print(context.globals.output, &rows, |out, wide| {
         out.push_str(&pool_table(&rows, wide));
         if rows.is_empty() {
             out.push_str("There is no pool: tortie ipam pool create 10.65.0.0/16\n");
         }
-        if let Some(lost) = blocks.get(&None) {
-            out.push_str(&format!("{} blocks lie in no pool: tortie ipam blocks\n", lost.len()));
+        let lost = words::in_no_pool(&picture);
+        if lost > 0 {
+            out.push_str(&format!("{lost} blocks lie in no pool: tortie ipam blocks\n"));
         }
     })
 }
@@ -191,30 +120,6 @@ fn fill(used: u64, all: u64) -> String {
     format!("{}{} {:>3} %", "#".repeat(marks), ".".repeat(16 - marks), part(100))
 }
 
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct BlockRow {
-    block: Cidr,
-    pool: Option<Cidr>,
-    owner: Option<String>,
-    /// `confirmed`, `pending`, `pendingDeletion`, `no-affinity` or `no-owner`.
-    state: &'static str,
-    used: usize,
-    free: usize,
-    borrowed: usize,
-    strict: bool,
-    revision: u64,
-}
-
-/// How far a block's owner has got with it.
-pub(super) fn state(picture: &Picture, block: &Block) -> &'static str {
-    let Some(owner) = block.host() else { return "no-owner" };
-    match picture.affinities.get(&(owner.to_owned(), block.cidr())) {
-        Some(affinity) => affinity.value.state.map_or("confirmed", AffinityState::as_str),
-        None => "no-affinity",
-    }
-}
-
 pub(super) async fn blocks(
     context: &Context,
     pool: Option<Cidr>,
@@ -224,26 +129,7 @@ pub(super) async fn blocks(
     if let Some(pool) = pool.filter(|pool| !picture.pools.contains_key(pool)) {
         return Err(no_pool(pool));
     }
-    let row = |Stored { value: block, revision }: &Stored<Block>| BlockRow {
-        block: block.cidr(),
-        pool: picture.pool_of(block.cidr().addr()).map(|pool| pool.cidr),
-        owner: block.host().map(str::to_owned),
-        state: state(&picture, block),
-        used: block.size() - block.free().len(),
-        free: block.free().len(),
-        borrowed: borrowed(block),
-        strict: block.strict(),
-        revision: *revision,
-    };
-    let mut rows: Vec<BlockRow> = picture.blocks.values().map(row).collect();
-    rows.retain(|r| {
-        pool.is_none_or(|pool| r.pool == Some(pool)) && owner.is_none_or(|o| r.owner.as_deref() == Some(o))
-    });
-    // Fullest first: used / size, compared without a division.
-    rows.sort_by(|a, b| {
-        let cross = (b.used * (a.used + a.free)).cmp(&(a.used * (b.used + b.free)));
-        cross.then_with(|| a.block.cmp(&b.block))
-    });
+    let rows = words::blocks(&picture, pool, owner);
     output::print(context.globals.output, &rows, |out, wide| {
         let mut head = vec!["BLOCK", "OWNER", "STATE", "USED", "FREE", "BORROWED", "FILL"];
         head.extend(wide.then_some(["POOL", "STRICT", "REVISION"]).into_iter().flatten());
@@ -434,12 +320,5 @@ mod tests {
         assert_eq!(fill(63, 64), "################  99 %");
         assert_eq!(fill(64, 64), "################ 100 %");
         assert_eq!(fill(3, u64::MAX), "#...............   1 %");
-    }
-
-    #[test]
-    fn large_pools_have_no_number() {
-        assert_eq!(addresses("10.0.0.0/16".parse().unwrap()), Some(65_536));
-        assert_eq!(addresses("2001:db8::/64".parse().unwrap()), None);
-        assert_eq!(addresses("2001:db8::/75".parse().unwrap()), Some(1 << 53));
     }
 }

@@ -9,7 +9,6 @@ use serde_json::{Map, Value};
 use tortie_config::Cidr;
 use tortie_config::key::{IpFamily, Key, Scope, prefix};
 
-use super::pools::state;
 use super::{Context, open};
 use crate::cli::client::Client;
 use crate::cli::failure::{Exit, Failure};
@@ -18,6 +17,7 @@ use crate::ipam::Space;
 use crate::ipam::check::Picture;
 use crate::kernel;
 use crate::serve::api::RouteGet;
+use crate::serve::ipam::{self as words, Holder, state};
 use crate::serve::why::Why;
 use crate::store::Snapshot;
 
@@ -47,14 +47,6 @@ struct AddressView {
     /// What the agent of this host knows of it, where that was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     live: Option<Why>,
-}
-
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Holder {
-    name: String,
-    host: String,
-    key: String,
 }
 
 /// The hosts whose tunnel address lies in a prefix, by address.
@@ -206,64 +198,19 @@ fn explain(out: &mut String, view: &AddressView) {
     }
 }
 
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct BlockView {
-    block: Cidr,
-    pool: Option<Cidr>,
-    owner: Option<String>,
-    state: &'static str,
-    strict: bool,
-    revision: u64,
-    free: usize,
-    allocations: Vec<Allocation>,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Allocation {
-    address: IpAddr,
-    handle: Option<String>,
-    attributes: Map<String, Value>,
-    endpoints: Vec<Holder>,
-    tunnel_of: Vec<String>,
-}
-
 pub(super) async fn block(context: &Context, cidr: Cidr) -> Result<(), Failure> {
     let (store, _) = open(context).await?;
     let mut prefixes = Picture::prefixes(&Space::Global);
     prefixes.retain(|prefix| !prefix.starts_with(prefix::BGP));
     let snapshot = store.list(&prefixes).await?;
     let picture = Picture::of(&Space::Global, &snapshot);
-    let Some(found) = picture.blocks.get(&cidr) else {
+    let Some(view) = words::block(&picture, cidr, holders(&picture, cidr)) else {
         let key = Space::Global.blocks(IpFamily::of_cidr(&cidr));
         return Err(Failure::new(
             Exit::No,
             "not-found",
             format!("there is no block {cidr} below {key}: `tortie ipam blocks` lists them"),
         ));
-    };
-    let block = &found.value;
-    let (mut endpoints, mut tunnels) = (holders(&picture, cidr), tunnels(&snapshot, cidr));
-    let allocation = |(ordinal, attribute): (u32, &tortie_config::resource::Attribute)| {
-        let address = cidr.nth(ordinal.into())?;
-        Some(Allocation {
-            address,
-            handle: attribute.handle.clone(),
-            attributes: attribute.secondary.clone().unwrap_or_default(),
-            endpoints: endpoints.remove(&address).unwrap_or_default(),
-            tunnel_of: tunnels.remove(&address).unwrap_or_default(),
-        })
-    };
-    let view = BlockView {
-        block: cidr,
-        pool: picture.pool_of(cidr.addr()).map(|pool| pool.cidr),
-        owner: block.host().map(str::to_owned),
-        state: state(&picture, block),
-        strict: block.strict(),
-        revision: found.revision,
-        free: block.free().len(),
-        allocations: block.allocated().filter_map(allocation).collect(),
     };
     output::print(context.globals.output, &view, |out, wide| {
         let owner = view.owner.as_ref().map_or_else(|| "nobody".to_owned(), Clone::clone);

@@ -1,0 +1,168 @@
+//! Pools and blocks of all hosts, for whoever asks: read from the store when asked, since the agent does not watch others'
+//! blocks; one reading serves all who ask within ten seconds, and is forgotten after.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::Mutex;
+use tortie_config::key::{Key, prefix};
+use tortie_config::{Cidr, Resource};
+
+use super::answers;
+use super::backend::{Live, busy};
+use super::picture::{addresses_of, endpoint_name};
+use crate::ipam::Space;
+use crate::ipam::check::Picture;
+use crate::model::Model;
+use crate::serve::api::{ApiError, List};
+use crate::serve::ipam::{self as words, BlockRow, BlockView, Holder, PoolRow};
+use crate::store::Store;
+
+/// For how long a reading is given out.
+const FRESH: Duration = Duration::from_secs(10);
+/// Longest wait for the store.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// One reading.
+struct Reading {
+    at: Instant,
+    time: String,
+    picture: Picture,
+}
+
+/// The last reading, and where the next one comes from.
+pub(super) struct Books {
+    store: Arc<dyn Store>,
+    fresh: Duration,
+    last: Arc<Mutex<Option<Arc<Reading>>>>,
+}
+
+impl Books {
+    pub(super) fn new(store: Arc<dyn Store>) -> Self {
+        Self { store, fresh: FRESH, last: Arc::default() }
+    }
+
+    /// Who asks while the store is read waits for that reading.
+    async fn read(&self) -> Result<Arc<Reading>, ApiError> {
+        let mut last = self.last.lock().await;
+        if let Some(reading) = last.as_ref().filter(|reading| reading.at.elapsed() < self.fresh) {
+            return Ok(Arc::clone(reading));
+        }
+        // Endpoints are not needed here, and may be most of the store.
+        let prefixes = [prefix::POOLS, prefix::BLOCKS, prefix::AFFINITIES].map(str::to_owned);
+        let listed = tokio::time::timeout(PATIENCE, self.store.list(&prefixes)).await;
+        let snapshot = match listed {
+            Ok(Ok(snapshot)) => snapshot,
+            Ok(Err(error)) => return Err(away(&error.to_string())),
+            Err(_) => return Err(away("no answer within 5 s")),
+        };
+        let read = tokio::task::spawn_blocking(move || Picture::of(&Space::Global, &snapshot));
+        let picture = read.await.map_err(|_| busy("the agent is stopping"))?;
+        let reading = Arc::new(Reading { at: Instant::now(), time: super::core::now_text(), picture });
+        *last = Some(Arc::clone(&reading));
+        let (last, old, fresh) = (Arc::clone(&self.last), Arc::downgrade(&reading), self.fresh);
+        tokio::spawn(async move {
+            tokio::time::sleep(fresh).await;
+            let mut last = last.lock().await;
+            if last.as_ref().is_some_and(|last| std::ptr::eq(Arc::as_ptr(last), old.as_ptr())) {
+                *last = None;
+            }
+        });
+        Ok(reading)
+    }
+}
+
+fn away(why: &str) -> ApiError {
+    ApiError {
+        code: "store-away".to_owned(),
+        text: format!("blocks are read from the store, and it is away: {why}"),
+    }
+}
+
+impl Live {
+    pub(super) async fn pools_of_store(&self) -> Result<List<PoolRow>, ApiError> {
+        let reading = self.books.read().await?;
+        Ok(self.frame("IPAMPoolList", &reading, words::pools(&reading.picture)))
+    }
+
+    pub(super) async fn blocks_of_store(&self, pool: Option<Cidr>) -> Result<List<BlockRow>, ApiError> {
+        let reading = self.books.read().await?;
+        if let Some(pool) = pool.filter(|pool| !reading.picture.pools.contains_key(pool)) {
+            return Err(not_found(format!("there is no pool {pool}: `tortie ipam pools` lists them")));
+        }
+        Ok(self.frame("IPAMBlockList", &reading, words::blocks(&reading.picture, pool, None)))
+    }
+
+    pub(super) async fn block_of_store(&self, block: Cidr) -> Result<BlockView, ApiError> {
+        let reading = self.books.read().await?;
+        let Some(found) = reading.picture.blocks.get(&block) else {
+            return Err(not_found(format!("there is no block {block}: `tortie ipam blocks` lists them")));
+        };
+        let ordinals = found.value.allocated();
+        let addrs: BTreeSet<IpAddr> = ordinals.filter_map(|(ordinal, _)| block.nth(ordinal.into())).collect();
+        let holders =
+            self.picture(move |picture| Ok(holders(picture.model, &addrs))).await.unwrap_or_default();
+        words::block(&reading.picture, block, holders)
+            .ok_or_else(|| not_found(format!("there is no block {block}")))
+    }
+
+    fn frame<T>(&self, kind: &str, reading: &Reading, items: Vec<T>) -> List<T> {
+        List {
+            time: reading.time.clone(),
+            ..answers::list(kind, &self.node, reading.picture.revision, items)
+        }
+    }
+}
+
+fn not_found(text: String) -> ApiError {
+    ApiError { code: "not-found".to_owned(), text }
+}
+
+/// The workload endpoints of all hosts that have these addresses.
+fn holders(model: &Model, addrs: &BTreeSet<IpAddr>) -> BTreeMap<IpAddr, Vec<Holder>> {
+    let mut found: BTreeMap<IpAddr, Vec<Holder>> = BTreeMap::new();
+    for (key, value) in model.endpoint_resources() {
+        if !matches!(**value, Resource::WorkloadEndpoint(_)) {
+            continue;
+        }
+        for net in addresses_of(value).filter(|net| net.is_host() && addrs.contains(&net.addr())) {
+            found.entry(net.addr()).or_default().push(Holder {
+                name: endpoint_name(key),
+                host: key.host().to_owned(),
+                key: Key::Endpoint(key.clone()).to_string(),
+            });
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::sqlite::SqliteStore;
+    use crate::store::{Op, Txn};
+
+    async fn write(store: &dyn Store, key: &str, value: &str) {
+        let op = Op::Put { key: key.to_owned(), value: value.as_bytes().to_vec(), lease: None };
+        store.commit(Txn { ops: vec![op], ..Txn::default() }).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn one_reading_serves_all_who_ask_and_is_forgotten_soon() {
+        let dir = tempfile::tempdir().unwrap();
+        let store: Arc<dyn Store> =
+            Arc::new(SqliteStore::open(&dir.path().join("store.db"), true).await.unwrap());
+        let books = Books { fresh: Duration::from_millis(300), ..Books::new(Arc::clone(&store)) };
+        let pools = async || words::pools(&books.read().await.unwrap().picture).len();
+        write(&*store, "/calico/v1/ipam/v4/pool/10.65.0.0-16", r#"{"cidr":"10.65.0.0/16"}"#).await;
+        assert_eq!(pools().await, 1);
+        write(&*store, "/calico/v1/ipam/v4/pool/10.66.0.0-16", r#"{"cidr":"10.66.0.0/16"}"#).await;
+        assert_eq!(pools().await, 1, "the same reading");
+        while books.last.lock().await.is_some() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert_eq!(pools().await, 2, "another one");
+    }
+}

@@ -1,0 +1,251 @@
+//! The JSON of pools, blocks and their addresses, made from a [`Picture`] of the store: the same for the command line,
+//! which reads the store itself, and for the agent's API.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+use tortie_config::Cidr;
+use tortie_config::resource::{AffinityState, Attribute, Block, Pool};
+
+use crate::ipam::check::{Picture, Stored};
+
+/// A pool with what is used of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PoolRow {
+    /// Its prefix.
+    pub pool: Cidr,
+    /// `enabled`, `disabled` or `no-ipam`.
+    pub state: &'static str,
+    /// When packets to it are tunnelled; none: never.
+    pub ipip: Option<&'static str>,
+    /// Packets from it to addresses outside of all pools are masqueraded.
+    pub masquerade: bool,
+    /// Length of its blocks.
+    pub block_size: u8,
+    /// How many blocks there are.
+    pub blocks: usize,
+    /// Allocated addresses.
+    pub used: usize,
+    /// Free addresses of the blocks that there are.
+    pub free_in_blocks: usize,
+    /// Held by another host than the block's owner.
+    pub borrowed: usize,
+    /// How many addresses it has; none: more than 2^53.
+    pub addresses: Option<u64>,
+}
+
+/// A block with what is used of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BlockRow {
+    /// Its prefix.
+    pub block: Cidr,
+    /// The pool that it lies in.
+    pub pool: Option<Cidr>,
+    /// The host that its value names.
+    pub owner: Option<String>,
+    /// `confirmed`, `pending`, `pendingDeletion`, `no-affinity` or `no-owner`.
+    pub state: &'static str,
+    /// Allocated addresses.
+    pub used: usize,
+    /// Free addresses.
+    pub free: usize,
+    /// Held by another host than the owner.
+    pub borrowed: usize,
+    /// No other host may take an address from it.
+    pub strict: bool,
+    /// Of its value.
+    pub revision: u64,
+}
+
+/// A block with its addresses.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BlockView {
+    /// Its prefix.
+    pub block: Cidr,
+    /// The pool that it lies in.
+    pub pool: Option<Cidr>,
+    /// The host that its value names.
+    pub owner: Option<String>,
+    /// As in [`BlockRow`].
+    pub state: &'static str,
+    /// No other host may take an address from it.
+    pub strict: bool,
+    /// Of its value.
+    pub revision: u64,
+    /// Free addresses.
+    pub free: usize,
+    /// The others, in order.
+    pub allocations: Vec<Allocation>,
+}
+
+/// An address that is given out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Allocation {
+    /// The address.
+    pub address: IpAddr,
+    /// What releases it.
+    pub handle: Option<String>,
+    /// What was remembered with it: `node`, `timestamp`, ...
+    pub attributes: Map<String, Value>,
+    /// Endpoints that have it.
+    pub endpoints: Vec<Holder>,
+    /// Hosts whose tunnel has it.
+    pub tunnel_of: Vec<String>,
+}
+
+/// An endpoint that has an address.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Holder {
+    /// Its name.
+    pub name: String,
+    /// Its host.
+    pub host: String,
+    /// Its full key.
+    pub key: String,
+}
+
+/// The pools, by prefix.
+#[must_use]
+pub fn pools(picture: &Picture) -> Vec<PoolRow> {
+    let (none, blocks) = (Vec::new(), by_pool(picture));
+    let row = |(cidr, pool): (&Cidr, &Stored<Pool>)| {
+        pool_row(&pool.value, blocks.get(&Some(*cidr)).unwrap_or(&none))
+    };
+    picture.pools.iter().map(row).collect()
+}
+
+/// How many blocks lie in no pool.
+#[must_use]
+pub fn in_no_pool(picture: &Picture) -> usize {
+    by_pool(picture).get(&None).map_or(0, Vec::len)
+}
+
+/// The blocks of each pool; those of no pool under none.
+fn by_pool(picture: &Picture) -> BTreeMap<Option<Cidr>, Vec<&Block>> {
+    let mut found: BTreeMap<Option<Cidr>, Vec<&Block>> = BTreeMap::new();
+    for (cidr, block) in &picture.blocks {
+        let pool = picture.pool_of(cidr.addr()).map(|pool| pool.cidr);
+        found.entry(pool).or_default().push(&block.value);
+    }
+    found
+}
+
+fn pool_row(pool: &Pool, blocks: &[&Block]) -> PoolRow {
+    PoolRow {
+        pool: pool.cidr,
+        state: match pool {
+            Pool { ipam: false, .. } => "no-ipam",
+            Pool { disabled: true, .. } => "disabled",
+            _ => "enabled",
+        },
+        ipip: pool.ipip.as_ref().map(|ipip| ipip.mode.as_str()),
+        masquerade: pool.masquerade,
+        block_size: pool.block_len(),
+        blocks: blocks.len(),
+        used: blocks.iter().map(|block| used(block)).sum(),
+        free_in_blocks: blocks.iter().map(|block| block.free().len()).sum(),
+        borrowed: blocks.iter().map(|block| borrowed(block)).sum(),
+        addresses: addresses(pool.cidr),
+    }
+}
+
+/// Addresses of a prefix, when a JSON reader can hold the number.
+fn addresses(cidr: Cidr) -> Option<u64> {
+    let bits = u32::from(cidr.max_len() - cidr.len());
+    (bits <= 53).then(|| 1u64 << bits)
+}
+
+fn used(block: &Block) -> usize {
+    block.size() - block.free().len()
+}
+
+fn borrowed(block: &Block) -> usize {
+    let owner = block.host();
+    let foreign = |(_, attribute): &(u32, &Attribute)| matches!((attribute.get("node"), owner), (Some(node), Some(owner)) if node != owner);
+    block.allocated().filter(foreign).count()
+}
+
+/// How far a block's owner has got with it.
+#[must_use]
+pub fn state(picture: &Picture, block: &Block) -> &'static str {
+    let Some(owner) = block.host() else { return "no-owner" };
+    match picture.affinities.get(&(owner.to_owned(), block.cidr())) {
+        Some(affinity) => affinity.value.state.map_or("confirmed", AffinityState::as_str),
+        None => "no-affinity",
+    }
+}
+
+/// The blocks, fullest first: those of one pool or all, of one owner or all.
+#[must_use]
+pub fn blocks(picture: &Picture, pool: Option<Cidr>, owner: Option<&str>) -> Vec<BlockRow> {
+    let row = |Stored { value: block, revision }: &Stored<Block>| BlockRow {
+        block: block.cidr(),
+        pool: picture.pool_of(block.cidr().addr()).map(|pool| pool.cidr),
+        owner: block.host().map(str::to_owned),
+        state: state(picture, block),
+        used: used(block),
+        free: block.free().len(),
+        borrowed: borrowed(block),
+        strict: block.strict(),
+        revision: *revision,
+    };
+    let mut rows: Vec<BlockRow> = picture.blocks.values().map(row).collect();
+    rows.retain(|r| {
+        pool.is_none_or(|pool| r.pool == Some(pool)) && owner.is_none_or(|o| r.owner.as_deref() == Some(o))
+    });
+    // Fullest first: used / size, compared without a division.
+    rows.sort_by(|a, b| {
+        let cross = (b.used * (a.used + a.free)).cmp(&(a.used * (b.used + b.free)));
+        cross.then_with(|| a.block.cmp(&b.block))
+    });
+    rows
+}
+
+/// One block, when there is it; `holders` says who has its addresses.
+#[must_use]
+pub fn block(picture: &Picture, cidr: Cidr, mut holders: BTreeMap<IpAddr, Vec<Holder>>) -> Option<BlockView> {
+    let Stored { value: block, revision } = picture.blocks.get(&cidr)?;
+    let tunnel_of = |addr: IpAddr| {
+        let of = picture.tunnels.iter().filter(|(_, tunnel)| **tunnel == addr);
+        of.map(|(host, _)| host.clone()).collect()
+    };
+    let allocation = |(ordinal, attribute): (u32, &Attribute)| {
+        let address = cidr.nth(ordinal.into())?;
+        Some(Allocation {
+            address,
+            handle: attribute.handle.clone(),
+            attributes: attribute.secondary.clone().unwrap_or_default(),
+            endpoints: holders.remove(&address).unwrap_or_default(),
+            tunnel_of: tunnel_of(address),
+        })
+    };
+    Some(BlockView {
+        block: cidr,
+        pool: picture.pool_of(cidr.addr()).map(|pool| pool.cidr),
+        owner: block.host().map(str::to_owned),
+        state: state(picture, block),
+        strict: block.strict(),
+        revision: *revision,
+        free: block.free().len(),
+        allocations: block.allocated().filter_map(allocation).collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_pools_have_no_number() {
+        assert_eq!(addresses("10.0.0.0/16".parse().unwrap()), Some(65_536));
+        assert_eq!(addresses("2001:db8::/64".parse().unwrap()), None);
+        assert_eq!(addresses("2001:db8::/75".parse().unwrap()), Some(1 << 53));
+    }
+}
