@@ -1,20 +1,23 @@
-//! The demo's page: what every host's agent says, relayed from the agents' unix sockets to one loopback port.
+//! The demo's pages: every host's own page, and what its agent says, relayed from the agents' unix sockets to one loopback
+//! port; in front of them a list of the hosts.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::Router;
-use axum::extract::{Path, Request, State};
+use axum::body::Body;
+use axum::extract::{Path, RawQuery, Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
-use axum::response::{Html, IntoResponse, Response};
+use axum::response::{Html, IntoResponse, Redirect, Response};
 use axum::routing::get;
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::cli::Client;
 use crate::serve::api::Status;
+use crate::serve::client::{Client, ClientErrorKind, escape};
+use crate::serve::page;
 
 /// The port that is tried first.
 const PORT: u16 = 7979;
@@ -58,9 +61,14 @@ pub(super) fn serve(hosts: Hosts) -> std::io::Result<SocketAddr> {
 
 fn router(hosts: Hosts) -> Router {
     Router::new()
-        .route("/", get(page))
+        .route("/", get(list_page))
         .route("/v1/hosts", get(list))
-        .route("/v1/hosts/{host}/{what}", get(relay))
+        .route(
+            "/{host}",
+            get(async |Path(host): Path<String>| Redirect::permanent(&format!("/{}/", escape(&host)))),
+        )
+        .route("/{host}/", get(async || page::page()))
+        .route("/{host}/v1/{*what}", get(relay))
         .layer(middleware::from_fn(own_name_only))
         .with_state(hosts)
 }
@@ -103,64 +111,66 @@ async fn list(State(hosts): State<Hosts>) -> Response {
     axum::Json(json!({ "items": rows(&hosts).await })).into_response()
 }
 
-async fn relay(State(hosts): State<Hosts>, Path((host, what)): Path<(String, String)>) -> Response {
-    let path = match what.as_str() {
-        "status" => "/v1/status",
-        "peers" => "/v1/bgp/peers",
-        "routes" => "/v1/routes",
-        "bgp-routes" => "/v1/bgp/routes",
-        _ => {
-            return refuse(
-                StatusCode::NOT_FOUND,
-                "not-found",
-                "there are status, peers, routes and bgp-routes",
-            );
-        }
-    };
+/// Whatever may be read, as it comes: `v1/events` has no end.
+async fn relay(
+    State(hosts): State<Hosts>,
+    Path((host, what)): Path<(String, String)>,
+    RawQuery(query): RawQuery,
+) -> Response {
     let Some(client) = hosts.client(&host) else {
         return refuse(StatusCode::NOT_FOUND, "not-found", "no such host: /v1/hosts lists them");
     };
-    match client.get::<Value>(path).await {
-        Ok(value) => axum::Json(value).into_response(),
-        Err(error) => refuse(StatusCode::BAD_GATEWAY, &error.code, &error.text),
+    let path = what.split('/').map(escape).collect::<Vec<_>>().join("/");
+    let query = query.map_or_else(String::new, |query| format!("?{query}"));
+    match client.stream(&format!("/v1/{path}{query}"), header::CONTENT_TYPE.as_str()).await {
+        Ok((kind, body)) => {
+            let kind = kind.unwrap_or_else(|| "application/json".to_owned());
+            ([(header::CONTENT_TYPE, kind)], Body::new(body)).into_response()
+        }
+        Err(error) => {
+            let status = match error.kind {
+                ClientErrorKind::NotFound => StatusCode::NOT_FOUND,
+                ClientErrorKind::Invalid => StatusCode::BAD_REQUEST,
+                ClientErrorKind::Refused => StatusCode::SERVICE_UNAVAILABLE,
+                _ => StatusCode::BAD_GATEWAY,
+            };
+            refuse(status, &error.code, &error.text)
+        }
     }
 }
 
-async fn page(State(hosts): State<Hosts>) -> Html<String> {
+async fn list_page(State(hosts): State<Hosts>) -> Html<String> {
     let mut body = String::new();
     for row in rows(&hosts).await {
-        let name = escape(&row.name);
-        let links = ["status", "peers", "routes", "bgp-routes"]
-            .map(|what| format!("<a href=\"/v1/hosts/{name}/{what}\">{what}</a>"))
-            .join(" ");
+        let name = quote(&row.name);
         let cells = match (&row.status, &row.error) {
             (Some(s), _) => format!(
                 "<td>{}</td><td>{}/{}</td><td>{}/{}</td><td>{}</td><td>{}</td>",
-                escape(&s.verdict),
+                quote(&s.verdict),
                 s.bgp.mesh.up,
                 s.bgp.mesh.of,
                 s.bgp.peers.up,
                 s.bgp.peers.of,
                 s.routes.installed,
-                escape(&s.summary)
+                quote(&s.summary)
             ),
             (None, error) => {
                 format!(
                     "<td>DOWN</td><td></td><td></td><td></td><td>{}</td>",
-                    escape(error.as_deref().unwrap_or(""))
+                    quote(error.as_deref().unwrap_or(""))
                 )
             }
         };
-        body += &format!("<tr><th>{name}</th>{cells}<td>{links}</td></tr>\n");
+        body += &format!("<tr><th><a href=\"/{}/\">{name}</a></th>{cells}</tr>\n", escape(&row.name));
     }
     Html(format!(
         "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><meta http-equiv=\"refresh\" content=\"1\"><title>tortie demo</title>\
          <style>body{{font:15px/1.5 system-ui,sans-serif;margin:2em}}td,th{{text-align:left;padding:.2em 1.2em .2em 0}}</style>\
          <h1>tortie demo</h1><table><tr><th>Host</th><th>State</th><th>Mesh</th><th>Router</th><th>Kernel routes</th>\
-         <th></th><th></th></tr>\n{body}</table>"
+         <th></th></tr>\n{body}</table>"
     ))
 }
 
-fn escape(text: &str) -> String {
+fn quote(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
