@@ -20,6 +20,7 @@ mod cni;
 pub mod demo;
 mod diff;
 mod docker;
+mod doctor;
 mod drain;
 mod dry_run;
 mod endpoint;
@@ -191,6 +192,8 @@ enum Command {
     Demo(demo::DemoCommand),
     /// Serve the Docker drivers without the agent's own flag --docker
     Docker(docker::DockerCommand),
+    /// Will it work on this host: tries what the agent needs, and names what mends it; exit 1 when something will not work
+    Doctor,
     /// Labs of network namespaces from containerlab files
     #[command(subcommand)]
     Lab(lab::LabCommand),
@@ -331,6 +334,7 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
         Command::Cni(command) => cni::run(&context, command),
         Command::Demo(command) => demo::run(&context, command),
         Command::Docker(command) => docker::run(&context, command),
+        Command::Doctor => runtime()?.block_on(doctor::run(&context)),
         Command::Lab(command) => lab::run(&context, command),
         Command::Kurma(command) => kurma::run(command),
         Command::Version => output::write_out(&format!("tortie {}\n", env!("CARGO_PKG_VERSION"))),

@@ -18,6 +18,7 @@
 //! entries whose wanted and known sides differ are dirty and are written. Start, steady state and recovery from lost
 //! notifications are the same function with more or fewer dirty entries.
 
+mod abilities;
 mod acks;
 mod api;
 mod connections;
@@ -56,6 +57,7 @@ use std::sync::mpsc::{self, SyncSender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+pub use self::abilities::{Ability, Outcome, try_abilities};
 pub use self::api::*;
 pub use self::connections::{Connection, connections};
 pub use self::detect::{HostAddress, default_addresses};

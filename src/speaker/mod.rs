@@ -18,6 +18,7 @@
 //! epoll is used through rustix, which is here anyway: mio would add its registry and its waker for the three calls
 //! that this thread makes.
 
+mod abilities;
 mod ao;
 mod api;
 mod bfd;
@@ -43,6 +44,7 @@ use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+pub use abilities::{SocketAbility, try_sockets};
 pub use api::{ChangeIds, FactSink, LearnedSink, Refused, SpeakerFact, SpeakerOptions, ToSpeaker};
 pub use bfd::{BfdPriority, BfdView};
 pub use dial::dial_failure;

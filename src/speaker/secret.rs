@@ -60,7 +60,11 @@ impl Key {
         if self.ao.is_some() { "TCP-AO" } else { "TCP MD5" }
     }
 
-    fn new(bytes: Vec<u8>) -> Result<Self, String> {
+    /// A key of TCP MD5.
+    ///
+    /// # Errors
+    /// When its length cannot be.
+    pub(super) fn new(bytes: Vec<u8>) -> Result<Self, String> {
         match bytes.len() {
             0 => Err("the password is empty; give 1 to 80 bytes or remove the field".into()),
             1..=Self::MAX => Ok(Self { bytes, ao: None }),

@@ -36,6 +36,7 @@ use arc_swap::ArcSwap;
 use rustix::event::{EventfdFlags, eventfd};
 use tortie_bgp::bfd::{Change, Endpoint, Parameters, Refused, Status};
 
+pub(super) use self::socket::prioritise;
 use super::inbox::Inbox;
 
 pub(super) use socket::receive as datagram;

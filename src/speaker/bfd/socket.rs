@@ -149,7 +149,7 @@ pub(in crate::speaker) fn receive(socket: &Socket, buffer: &mut [u8]) -> io::Res
 }
 
 /// Gives the calling thread the best priority that it may have.
-pub(super) fn prioritise() -> BfdPriority {
+pub(in crate::speaker) fn prioritise() -> BfdPriority {
     let parameters = libc::sched_param { sched_priority: PRIORITY };
     // SAFETY: 0 is the calling thread, and the structure is read only during the call.
     let done = unsafe {

@@ -1,0 +1,90 @@
+//! `tortie doctor`: will it work here, and what has to be mended first.
+//!
+//! What it does: tries each ability of the kernel in a network namespace of its own (`kernel::try_abilities`), reads what of
+//! the host matters (`host.rs`), and judges both (`judge.rs`, pure). What it does not: change anything on the host, or judge
+//! what `status` judges while an agent runs.
+//!
+//! ```text
+//!   kernel, speaker: trials --+
+//!   host.rs: /proc, /etc -----+--> Seen --judge.rs--> Findings --> table, JSON; exit 1 with a failure
+//!   store, agent's socket ----+
+//! ```
+
+mod host;
+mod judge;
+mod ports;
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+use super::Context;
+use super::client::Client;
+use super::failure::{Exit, Failure};
+use super::output;
+use crate::serve::api::Status;
+
+pub(super) use judge::{Finding, Verdict};
+
+/// What `tortie doctor` answers.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Report {
+    /// How many things do not work.
+    pub(super) failures: usize,
+    /// How many may surprise.
+    pub(super) warnings: usize,
+    /// How many could not be tried or read.
+    pub(super) not_tried: usize,
+    /// Each of them, and what is right.
+    pub(super) items: Vec<Finding>,
+}
+
+pub(super) async fn run(context: &Context) -> Result<(), Failure> {
+    let report = examine(context).await;
+    output::print(context.globals.output, &report, |out, wide| render(out, &report, wide))?;
+    if report.failures == 0 {
+        return Ok(());
+    }
+    let text = format!("{} things will not work on this host", report.failures);
+    Err(Failure::new(Exit::No, "doctor", text))
+}
+
+/// Looks at everything.
+pub(super) async fn examine(context: &Context) -> Report {
+    let globals = &context.globals;
+    let agent: Result<Status, Failure> = Client::new(&globals.socket).get("/v1/status").await;
+    let store = host::store(globals).await;
+    let mut seen = host::read(&globals.socket);
+    seen.store = Some(store);
+    seen.agent = Some(agent.map_err(|failure| (failure.exit, failure.text)));
+    seen.abilities = crate::kernel::try_abilities();
+    seen.sockets = crate::speaker::try_sockets();
+    let items = judge::judge(&seen);
+    let of = |verdict| items.iter().filter(|f| f.result == verdict).count();
+    Report {
+        failures: of(Verdict::Fail),
+        warnings: of(Verdict::Warn),
+        not_tried: of(Verdict::NotTried),
+        items,
+    }
+}
+
+/// One line a finding; the fix stands below what it mends.
+pub(super) fn render(out: &mut String, report: &Report, wide: bool) {
+    for finding in &report.items {
+        let _ = writeln!(out, "{:<5} {}", finding.result.as_str(), finding.text);
+        if wide && !finding.detail.is_empty() {
+            let _ = writeln!(out, "      {}", finding.detail);
+        }
+        if let Some(fix) = &finding.fix {
+            let _ = writeln!(out, "      fix: {fix}");
+        }
+    }
+    let plural = |n: usize, word: &str| format!("{n} {word}{}", if n == 1 { "" } else { "s" });
+    let _ = write!(out, "{}, {}", plural(report.failures, "failure"), plural(report.warnings, "warning"));
+    if report.not_tried > 0 {
+        let _ = write!(out, ", {} not tried", report.not_tried);
+    }
+    out.push_str(".\n");
+}
