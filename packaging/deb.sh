@@ -1,0 +1,68 @@
+#!/bin/bash
+# deb.sh - the Debian package of Tortie, from a program that is built already.
+#
+#   packaging/deb.sh PROGRAM [DIR]      writes DIR/tortie_VERSION_ARCH.deb (default: target) and prints its path
+#
+# With dpkg-deb alone: cargo-deb would be 150 crates to compile for what these lines do, in CI and for everybody who packages.
+# A static program (see docs/install.md) gives a package without dependencies. DEB_COMPRESS=none is for tests.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+program=$(realpath "${1:?packaging/deb.sh PROGRAM [DIR]}")
+out=${2:-target}
+version=$("$program" version | cut -d' ' -f2)
+arch=$(dpkg --print-architecture)
+work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
+root=$work/root
+put() { install -D -m "$1" "$2" "$root/$3"; }
+
+put 0755 "$program" usr/bin/tortie
+put 0644 packaging/systemd/tortie.service lib/systemd/system/tortie.service
+put 0640 packaging/etc/tortie.toml etc/tortie/tortie.toml
+put 0640 packaging/etc/tortie.env etc/tortie/tortie.env
+put 0644 README.md usr/share/doc/tortie/README.md
+put 0644 LICENSE usr/share/doc/tortie/copyright
+mkdir -p "$root/usr/share/doc/tortie/docs" "$root/usr/lib/cni"
+cp docs/*.md "$root/usr/share/doc/tortie/docs/"
+gzip -9nc CHANGELOG.md > "$root/usr/share/doc/tortie/changelog.gz"
+# Where Debian's container runtimes look; `tortie cni install` serves those that look in /opt/cni/bin.
+for name in tortie-cni tortie-ipam; do ln -s ../../bin/tortie "$root/usr/lib/cni/$name"; done
+# What the program says of itself.
+complete() { "$program" completion "$1" > "$work/completion" 2>/dev/null && put 0644 "$work/completion" "$2"; }
+complete bash usr/share/bash-completion/completions/tortie || true
+complete zsh usr/share/zsh/vendor-completions/_tortie || true
+complete fish usr/share/fish/vendor_completions.d/tortie.fish || true
+mkdir -p "$work/man"
+if "$program" man "$work/man" >/dev/null 2>&1; then
+  for page in "$work"/man/*.[1-8]; do
+    [ -e "$page" ] || continue
+    gzip -9n "$page"
+    put 0644 "$page.gz" "usr/share/man/man${page##*.}/$(basename "$page").gz"
+  done
+fi
+
+mkdir -p "$root/DEBIAN"
+install -m 0755 packaging/debian/postinst packaging/debian/prerm packaging/debian/postrm "$root/DEBIAN/"
+printf '/etc/tortie/tortie.env\n/etc/tortie/tortie.toml\n' > "$root/DEBIAN/conffiles"
+# The newest glibc that the program asks for; a static one asks for none.
+libc=$(grep -aoE 'GLIBC_2\.[0-9]+' "$program" | sort -uV | tail -1 || true)
+{
+  echo "Package: tortie"
+  echo "Version: $version"
+  echo "Architecture: $arch"
+  echo "Maintainer: The Tortie authors <tortie@localhost>"
+  echo "Section: net"
+  echo "Priority: optional"
+  echo "Installed-Size: $(du -sk --exclude=DEBIAN "$root" | cut -f1)"
+  if [ -n "$libc" ]; then echo "Depends: libc6 (>= ${libc#GLIBC_})"; fi
+  echo "Recommends: passwd"
+  echo "Suggests: etcd-server"
+  echo "Description: BGP, addresses, kernel routes and policy of a host"
+  echo " One process per host in place of BIRD, confd and Felix, for networks that follow"
+  echo " Calico's etcd v1 data model, with CNI, Docker and Kurma plugins."
+} > "$root/DEBIAN/control"
+(cd "$root" && find . -path ./DEBIAN -prune -o -type f -printf '%P\0' | sort -z | xargs -0 md5sum) > "$root/DEBIAN/md5sums"
+
+mkdir -p "$out"
+deb=$out/tortie_${version}_$arch.deb
+dpkg-deb --root-owner-group -Z"${DEB_COMPRESS:-xz}" --build "$root" "$deb" >/dev/null
+echo "$deb"
