@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
 use tokio::sync::{mpsc, oneshot};
-use tortie_bgp::{Drain, Reset, RouteMatch, RouteQuery as Question, RouteTable};
+use tortie_bgp::{Drain, Reset, RouteMatch, RouteQuery as Question, RouteTable, Unusable};
 use tortie_config::Cidr;
 
 use super::answers::{self, Cursor};
@@ -16,7 +16,7 @@ use super::books::Books;
 use super::metrics::{self, Bgp};
 use super::mrt;
 use super::problems::finding;
-use super::status::{self, CoreFacts};
+use super::status::{self, CoreFacts, Traded};
 use crate::kernel::{Drops, KernelView, ToKernel};
 use crate::routing::{LearnedPath, PeerIntent, RoutingIntent};
 use crate::serve::api::{
@@ -37,6 +37,11 @@ use crate::store::Store;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The loop of the core must have turned within this time for the process to count as alive.
 const ALIVE: i64 = 30;
+
+/// What is told of the last minutes.
+const LATELY: Duration = Duration::from_secs(600);
+/// Peers, and routes of each, whose refused routes are looked at.
+const REFUSING: (usize, usize) = (8, 512);
 
 /// Places of a table that one question for routes looks at: a few milliseconds of its thread, while few match.
 const PLACES: u32 = 65_536;
@@ -189,10 +194,56 @@ impl Live {
         })
     }
 
+    /// A note that packets were dropped by rules.
+    fn denied(&self) -> Option<Problem> {
+        let drops = self.drops.load_full()?;
+        let kinds = drops.within(LATELY);
+        let (kind, most) = kinds.iter().max_by_key(|(_, dropped)| dropped.count)?;
+        let sum: u64 = kinds.iter().map(|(_, dropped)| dropped.count).sum();
+        let text = format!(
+            "{sum} packets dropped in the last {} minutes, {} of them {} -> {}",
+            LATELY.as_secs() / 60,
+            most.count,
+            kind.src,
+            kind.dst
+        );
+        Some(finding(&codes::PACKETS_DENIED, "", "packet rules", text))
+    }
+
     pub(super) async fn list<T>(&self, kind: &str, items: Vec<T>) -> List<T> {
         let revision = self.facts().await.map_or(0, |f| f.revision);
         answers::list(kind, &self.node, revision, items)
     }
+}
+
+/// Routes that are not announced or not used. Only what little is refused is looked at one by one.
+fn traded(view: &SpeakerView<'_>) -> Traded {
+    let totals = view.totals();
+    let named =
+        |list: Vec<(&'static str, u64)>| list.into_iter().map(|(name, n)| (name.to_owned(), n)).collect();
+    let mut refusing = Vec::new();
+    for peer in view.peers() {
+        let sum = |of: fn(&tortie_bgp::FamilyStatus) -> u32| peer.families.iter().map(of).sum::<u32>();
+        let (filtered, received) = (sum(|f| f.filtered), sum(|f| f.received));
+        if filtered == 0 {
+            continue;
+        }
+        let mut reasons: BTreeMap<&'static str, usize> = BTreeMap::new();
+        let all = peer.families.iter().flat_map(|f| {
+            let matching = RouteMatch::All(f.family);
+            view.routes(Question { table: RouteTable::AdjInPost(peer.id), matching }, None, REFUSING.1)
+        });
+        for path in all.flat_map(|route| route.paths) {
+            if let Some(Unusable::Filtered(reason)) = path.unusable {
+                *reasons.entry(reason).or_default() += 1;
+            }
+        }
+        refusing.push((peer.name.to_string(), filtered, received, reasons));
+        if refusing.len() == REFUSING.0 {
+            break;
+        }
+    }
+    Traded { withheld: named(totals.withheld), refused: named(totals.rejected), refusing }
 }
 
 /// Asks the speaker's thread.
@@ -252,11 +303,12 @@ impl Backend for Live {
         let mut facts = self.facts().await.ok();
         if let Some(facts) = &mut facts {
             facts.ranges = Self::ranges(self).await;
+            facts.traded = self.speaker(traded).await.unwrap_or_default();
         }
         let kernel = self.kernel(status::kernel_facts).await.ok();
         let hints = self.hints().await;
         let intent = self.intent.load_full();
-        let notes = hints.into_values().chain(self.drained().await);
+        let notes = hints.into_values().chain(self.drained().await).chain(self.denied());
         Arc::new(status::build(self, facts, kernel, intent.as_deref(), notes))
     }
 

@@ -1,7 +1,7 @@
 //! The collector: releases addresses of this host that nobody has any more, when `IpamLeakGracePeriodSecs` is set.
 //!
 //! It looks twice in each grace time, at the own blocks and at this host's kernel only: 5,000 agents must not read each
-//! other's blocks. An address is released when every look of a whole grace time called it leaked, with the same handle and
+//! other's blocks. Without a grace time it only looks, each five minutes, and `status` names what it suspects. An address is released when every look of a whole grace time called it leaked, with the same handle and
 //! attributes, all addresses of its handle with it or none, and by compare-and-set. Only what carries this host's name
 //! (`node`) is collected; the rest is for `tortie ipam check` and a person.
 
@@ -26,12 +26,29 @@ use crate::store::Store;
 
 /// The shortest time between two looks.
 const SHORTEST: Duration = Duration::from_millis(500);
+/// Between two looks where nothing is to be collected.
+const AT_REST: Duration = Duration::from_secs(300);
+/// After the start, and before a first suspicion is looked at again: a plugin writes the endpoint within that after its
+/// address.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// What the collector is to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Collects {
+    /// Nothing, as long as the store's picture is not whole.
+    #[default]
+    Nothing,
+    /// Tell what it suspects.
+    Suspects,
+    /// Release what was leaked for this long.
+    Leaked(Duration),
+}
 
 /// What a turn brought.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Looked {
     /// Addresses that are leaked as far as is known, and not released yet.
-    pub(super) suspects: usize,
+    pub(super) suspects: Vec<IpAddr>,
     /// Released in this turn, with what is to be said of each.
     pub(super) released: Vec<(IpAddr, String)>,
     /// Why the turn came to nothing.
@@ -42,7 +59,7 @@ pub(super) struct Looked {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Collected {
     /// Leaked now, and not released yet.
-    pub(super) suspects: usize,
+    pub(super) suspects: Vec<IpAddr>,
     /// Released in all.
     pub(super) released: u64,
     /// Why the last look came to nothing.
@@ -66,18 +83,21 @@ impl Core {
         self.collected.error = looked.error;
     }
 
-    /// The grace time; `None` while nothing may be collected, and always when it is not enabled.
-    pub(super) fn leak_grace(&self) -> Option<Duration> {
+    /// What is to be collected now.
+    pub(super) fn collects(&self) -> Collects {
         if !self.running() || self.frozen.is_some() || self.link.from_cache {
-            return None;
+            return Collects::Nothing;
         }
-        Some(self.model.settings().ipam_leak_grace_period).filter(|grace| !grace.is_zero())
+        match self.model.settings().ipam_leak_grace_period {
+            Duration::ZERO => Collects::Suspects,
+            grace => Collects::Leaked(grace),
+        }
     }
 }
 
 /// The task that collects.
 #[derive(Debug)]
-pub(super) struct Collector(Keeper<Option<Duration>>);
+pub(super) struct Collector(Keeper<Collects>);
 
 impl Collector {
     /// Starts the task; an agent that only observes releases nothing.
@@ -92,8 +112,8 @@ impl Collector {
         Self(Keeper::start(io, writes, |seen, ended| collect(store, node, seen, ended, tell)))
     }
 
-    pub(super) fn tell(&self, grace: Option<Duration>) {
-        self.0.tell(grace, |old, new| old != new);
+    pub(super) fn tell(&self, collects: Collects) {
+        self.0.tell(collects, |old, new| old != new);
     }
 
     /// Ends the task.
@@ -105,21 +125,25 @@ impl Collector {
 async fn collect(
     store: Arc<dyn Store>,
     node: String,
-    mut seen: watch::Receiver<Option<Duration>>,
+    mut seen: watch::Receiver<Collects>,
     mut ended: oneshot::Receiver<()>,
     tell: impl Fn(Looked),
 ) {
     let ipam = Ipam::new(Arc::clone(&store));
     let mut suspects = Suspects::default();
     let mut told = Looked::default();
+    let mut last: Option<Instant> = None;
     loop {
-        let grace = *seen.borrow_and_update();
-        let sleep = match grace {
-            // Hosts that started together do not look together.
-            Some(grace) => (grace / 2).mul_f64(rand::random_range(0.8..1.0)).max(SHORTEST),
-            None => {
+        let collects = *seen.borrow_and_update();
+        // Hosts that started together do not look together.
+        let about = |time: Duration| time.mul_f64(rand::random_range(0.8..1.0));
+        let (grace, sleep) = match collects {
+            Collects::Leaked(grace) => (Some(grace), about(grace / 2).max(SHORTEST)),
+            Collects::Suspects if last.is_none() || suspects.has_new(AGAIN) => (None, AGAIN),
+            Collects::Suspects => (None, about(AT_REST)),
+            Collects::Nothing => {
                 suspects = Suspects::default();
-                Duration::MAX
+                (None, Duration::MAX)
             }
         };
         tokio::select! {
@@ -133,11 +157,12 @@ async fn collect(
                 continue;
             }
         }
-        let Some(grace) = grace else { continue };
+        last = Some(Instant::now());
         let looked = match turn(&*store, &ipam, &node, &mut suspects, grace).await {
             Ok(looked) => looked,
             Err(error) => {
-                Looked { error: Some(error.to_string()), suspects: suspects.0.len(), ..Looked::default() }
+                let suspects = suspects.0.keys().copied().collect();
+                Looked { error: Some(error.to_string()), suspects, ..Looked::default() }
             }
         };
         if looked != told || !looked.released.is_empty() {
@@ -156,10 +181,10 @@ async fn turn(
     ipam: &Ipam,
     node: &str,
     suspects: &mut Suspects,
-    grace: Duration,
+    grace: Option<Duration>,
 ) -> Result<Looked, IpamError> {
     let (leaked, whole) = look(store, ipam, node).await?;
-    let due = suspects.look(leaked, &whole, Instant::now(), grace);
+    let due = suspects.look(leaked, &whole, Instant::now(), grace.unwrap_or(Duration::MAX));
     let mut looked = Looked::default();
     if !due.is_empty() {
         let mended = ipam.release_from_check(&due).await?;
@@ -177,7 +202,10 @@ async fn turn(
             }
         }
     }
-    looked.suspects = suspects.0.len();
+    looked.suspects = match grace {
+        Some(_) => suspects.0.keys().copied().collect(),
+        None => suspects.older_than(AGAIN / 2),
+    };
     Ok(looked)
 }
 
@@ -238,6 +266,16 @@ async fn look(
 struct Suspects(BTreeMap<IpAddr, (Fix, Instant)>);
 
 impl Suspects {
+    /// Some were not looked at again for this long.
+    fn has_new(&self, age: Duration) -> bool {
+        self.0.values().any(|(_, since)| since.elapsed() < age)
+    }
+
+    /// Those that more than one look showed.
+    fn older_than(&self, age: Duration) -> Vec<IpAddr> {
+        self.0.iter().filter(|(_, (_, since))| since.elapsed() >= age).map(|(addr, _)| *addr).collect()
+    }
+
     /// Takes one look in; gives what was leaked in each look of a whole grace time. `whole`: all addresses of a handle.
     fn look(
         &mut self,

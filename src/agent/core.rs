@@ -19,6 +19,7 @@ use super::why::Ended;
 use crate::kernel::{KernelIntent, Mode, PolicyChange};
 use crate::model::{Dirty, Guard, Model, Part};
 use crate::routing::{self, ChangeId, DynamicPeer, NodeOptions, Planner, RoutingIntent};
+use crate::serve::api::Problem;
 use crate::speaker::ChangeIds;
 use crate::store::{Change, Delta, FeedEvent, Snapshot};
 
@@ -143,6 +144,14 @@ pub(super) struct Core {
     pub(super) tunnel_addr_trouble: Option<String>,
     pub(super) collected: Collected,
     pub(super) trouble: Option<String>,
+    /// What the look around found.
+    pub(super) surroundings: Vec<Problem>,
+    /// Next hops that the kernel does not reach.
+    pub(super) unreachable: BTreeSet<IpAddr>,
+    /// The last time that others changed what is ours: how many objects, and the first in words.
+    pub(super) repaired: Option<(Instant, usize, String)>,
+    /// Versions of the agents of other hosts, as far as they were looked up.
+    pub(super) versions: Vec<(String, String)>,
     /// With a SQLite store: the hosts whose agents run.
     pub(super) present: Option<Vec<String>>,
     pub(super) restart_done: bool,
@@ -209,6 +218,10 @@ impl Core {
             tunnel_addr_trouble: None,
             collected: Collected::default(),
             trouble: None,
+            surroundings: Vec::new(),
+            unreachable: BTreeSet::new(),
+            repaired: None,
+            versions: Vec::new(),
             present: None,
             restart_done: false,
             failed_routes: BTreeMap::new(),

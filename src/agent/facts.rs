@@ -11,13 +11,16 @@ use tortie_config::key::IpFamily;
 use super::core::Core;
 use super::picture::endpoint_name;
 use super::problems::finding;
-use super::status::{CoreFacts, PeerFacts};
+use super::status::{CoreFacts, PeerFacts, Traded};
 use crate::routing::{self, AddressOption, LearnedPath, Note, PeerKind, RoutingIntent};
 use crate::serve::api::{InvalidObject, Problem};
 use crate::serve::codes::{self, Kind};
+use crate::serve::span;
 
 /// How long other agents of a SQLite store may take to start.
 const PATIENCE: Duration = Duration::from_secs(90);
+/// How long a change by others is told.
+const LATELY: Duration = Duration::from_secs(600);
 
 impl Core {
     /// Other hosts of the store that have one of our addresses: the address and the host.
@@ -83,6 +86,13 @@ impl Core {
             tunnel_trouble: self.tunnel_trouble.clone(),
             tunnel_addr_trouble: self.tunnel_addr_trouble.clone(),
             collected: self.collected.clone(),
+            pools: self.pools(),
+            duplicates: self.duplicates(),
+            unreachable: self.unreachable.iter().copied().collect(),
+            surroundings: self.surroundings.clone(),
+            versions: self.versions.clone(),
+            node: self.model.node().to_owned(),
+            traded: Traded::default(),
             rules_trouble: self.enforcement.trouble.clone(),
             log_trouble: None,
             trouble: self.trouble.clone(),
@@ -110,6 +120,20 @@ impl Core {
 
     fn notes(&self, now: Instant) -> Vec<Problem> {
         let mut notes: Vec<Problem> = self.intent.iter().flat_map(|i| i.notes.iter()).map(note).collect();
+        if self.loaded() && self.model.pools().next().is_none() {
+            let text = "no workload can get an address: tortie ipam pool create CIDR makes one";
+            notes.push(finding(&codes::NO_POOL, "", "addresses", text));
+        }
+        if let Some((at, objects, first)) = &self.repaired
+            && now.saturating_duration_since(*at) < LATELY
+        {
+            let ago = now.saturating_duration_since(*at).as_secs();
+            let text = format!(
+                "{objects} changed by somebody else {} ago and put right again, first: {first}",
+                span(ago)
+            );
+            notes.push(finding(&codes::FOREIGN_CHANGES, "", "kernel", text));
+        }
         let absent = self.absent_hosts();
         // The others of a lab may be starting too.
         if !absent.is_empty() && now.saturating_duration_since(self.started) > PATIENCE {

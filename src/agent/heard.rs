@@ -67,7 +67,13 @@ impl Core {
                 }
                 self.out.push(Effect::KernelTook);
             }
-            KernelFact::NextHop(addr, state) => self.out.push(Effect::NextHop(addr, state)),
+            KernelFact::NextHop(addr, state) => {
+                match state {
+                    Some(_) => self.unreachable.remove(&addr),
+                    None => self.unreachable.insert(addr),
+                };
+                self.out.push(Effect::NextHop(addr, state));
+            }
             KernelFact::Swept(count) => {
                 self.say(ChangeId::default(), Plane::Kernel, '-', "stale routes", &format!("{count} swept"));
             }
@@ -265,7 +271,10 @@ impl Core {
                 self.recorder.record(now_text(), entry);
             }
             SpeakerFact::TrackNextHop(addr) => self.out.push(Effect::Track(addr, true)),
-            SpeakerFact::UntrackNextHop(addr) => self.out.push(Effect::Track(addr, false)),
+            SpeakerFact::UntrackNextHop(addr) => {
+                self.unreachable.remove(&addr);
+                self.out.push(Effect::Track(addr, false));
+            }
             SpeakerFact::RestartDone => {
                 self.restart_done = true;
                 self.out.push(Effect::Sweep);

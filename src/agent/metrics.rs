@@ -245,7 +245,7 @@ fn collector(scrape: &mut Scrape, facts: &CoreFacts) {
     scrape.gauge(
         "tortie_ipam_suspect_addresses",
         "Addresses of this host that nobody has, as far as the collector looks (IpamLeakGracePeriodSecs)",
-        vec![(kind, count(facts.collected.suspects))],
+        vec![(kind, count(facts.collected.suspects.len()))],
     );
     scrape.counter(
         "tortie_ipam_collected_addresses",

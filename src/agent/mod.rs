@@ -18,6 +18,7 @@
 //!
 //! A panic in any thread ends the process: kernel state stays, graceful restart covers it, the supervisor restarts.
 
+mod addresses;
 mod answers;
 mod applied;
 mod asked;
@@ -38,6 +39,7 @@ mod leave;
 mod live;
 mod locrib;
 mod logging;
+mod lookout;
 mod metrics;
 mod mrt;
 mod notify;
@@ -54,6 +56,7 @@ mod start;
 mod station;
 mod status;
 mod story;
+mod surroundings;
 mod teller;
 mod trace;
 mod tunnel_addr;
@@ -65,3 +68,4 @@ pub use heap::Heap;
 pub use options::{AddressChoice, Extent, HttpChoice, Settings};
 pub use picture::{Offline, Picture, endpoint_name};
 pub use run::{AgentError, AgentOptions, run};
+pub use surroundings::{Clock, Conntrack, Link, Role, Surroundings, judge};

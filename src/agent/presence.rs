@@ -7,7 +7,13 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tortie_config::key::Key;
 
+use super::core::now_text;
 use super::keeper::Keeper;
+use super::problems;
+use super::status::CoreFacts;
+use crate::routing::RoutingIntent;
+use crate::serve::api::UpOf;
+use crate::serve::nodes::{NodeStatus, SCHEMA};
 use crate::store::{LeaseId, Op, Store, StoreError, Txn};
 
 /// The lease lives this long after the last renewal.
@@ -19,19 +25,49 @@ const ON_CHANGE: Duration = Duration::from_secs(10);
 /// Between writes without change.
 const AT_REST: Duration = Duration::from_secs(300);
 
-/// What others may know of this host.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Brief {
-    pub(super) ready: bool,
-    pub(super) sessions: usize,
-    pub(super) up: usize,
-    /// Told, but no reason to write.
-    pub(super) revision: u64,
+/// What others may know of this host, from what the core knows: the kernel's own differences are not asked for.
+pub(super) fn brief(
+    facts: &CoreFacts,
+    intent: Option<&RoutingIntent>,
+    node: &str,
+    ready: bool,
+) -> NodeStatus {
+    let problems = problems::problems(facts, None);
+    let (verdict, _) = problems::verdict(facts, intent, ready, &problems);
+    let mut codes: Vec<String> = problems.into_iter().map(|problem| problem.code).collect();
+    codes.dedup();
+    let of = |mesh: bool| {
+        let peers = facts.peers.values().filter(|p| p.kind != "dynamic" && (p.kind == "mesh") == mesh);
+        let mut sum = UpOf::default();
+        for peer in peers {
+            sum.of += 1;
+            sum.up += usize::from(peer.up);
+        }
+        sum
+    };
+    let (mesh, peers) = (of(true), of(false));
+    let mut status = NodeStatus {
+        node: node.to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        schema: SCHEMA,
+        ready,
+        verdict: verdict.to_owned(),
+        sessions: UpOf { up: mesh.up + peers.up, of: mesh.of + peers.of },
+        mesh,
+        peers,
+        blocks: intent.map_or(0, |intent| intent.view.own_blocks.len()),
+        endpoints: facts.policy.endpoints,
+        problems: codes,
+        revision: facts.revision,
+        ..NodeStatus::default()
+    };
+    status.set_down(facts.peers.values().filter(|p| p.is_missing()).map(|p| p.name.clone()));
+    status
 }
 
 /// The task that keeps the key.
 #[derive(Debug)]
-pub(super) struct Presence(Keeper<Brief>);
+pub(super) struct Presence(Keeper<NodeStatus>);
 
 impl Presence {
     /// Starts the task; an agent that only observes writes nothing.
@@ -42,13 +78,11 @@ impl Presence {
         writes: bool,
     ) -> Self {
         let key = Key::TortieStatus { host: node.to_owned() }.to_string();
-        let node = node.to_owned();
-        Self(Keeper::start(io, writes, |seen, ended| keep(store, key, node, seen, ended)))
+        Self(Keeper::start(io, writes, |seen, ended| keep(store, key, seen, ended)))
     }
 
-    pub(super) fn tell(&self, brief: Brief) {
-        let of = |brief: &Brief| (brief.ready, brief.sessions, brief.up);
-        self.0.tell(brief, |old, new| of(old) != of(new));
+    pub(super) fn tell(&self, status: NodeStatus) {
+        self.0.tell(status, |old, new| new.is_news(old));
     }
 
     /// Removes the key, if the store answers in time.
@@ -60,8 +94,7 @@ impl Presence {
 async fn keep(
     store: Arc<dyn Store>,
     key: String,
-    node: String,
-    mut seen: watch::Receiver<Brief>,
+    mut seen: watch::Receiver<NodeStatus>,
     mut ended: tokio::sync::oneshot::Receiver<()>,
 ) {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
@@ -70,10 +103,11 @@ async fn keep(
     let mut renew = tokio::time::interval(RENEW);
     renew.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
-        let brief = *seen.borrow_and_update();
+        let status = seen.borrow_and_update().clone();
         // Nothing is said before there is something to say.
-        if brief.sessions > 0 || brief.ready || written.is_some() {
-            match write(&*store, &key, &node, boot.trim(), brief, &mut lease).await {
+        if status.sessions.of > 0 || status.ready || written.is_some() {
+            let status = NodeStatus { time: now_text(), boot: boot.trim().to_owned(), ..status };
+            match write(&*store, &key, &status, &mut lease).await {
                 Ok(()) => written = Some(Instant::now()),
                 Err(error) => {
                     tracing::debug!(target: "tortie", "the status key is not written: {error}");
@@ -118,25 +152,15 @@ async fn keep(
 async fn write(
     store: &dyn Store,
     key: &str,
-    node: &str,
-    boot: &str,
-    brief: Brief,
+    status: &NodeStatus,
     lease: &mut Option<LeaseId>,
 ) -> Result<(), StoreError> {
     let id = match *lease {
         Some(id) => id,
         None => store.grant(TTL).await?,
     };
-    let value = serde_json::json!({
-        "node": node,
-        "version": env!("CARGO_PKG_VERSION"),
-        "time": super::core::now_text(),
-        "boot": boot,
-        "ready": brief.ready,
-        "sessions": { "up": brief.up, "of": brief.sessions },
-        "revision": brief.revision,
-    });
-    let op = Op::Put { key: key.to_owned(), value: value.to_string().into_bytes(), lease: Some(id) };
+    let value = serde_json::to_vec(status).map_err(|error| StoreError::Refused(error.to_string()))?;
+    let op = Op::Put { key: key.to_owned(), value, lease: Some(id) };
     store.commit(Txn { ops: vec![op], ..Txn::default() }).await?;
     *lease = Some(id);
     Ok(())
@@ -155,11 +179,11 @@ mod tests {
         let mut presence = Presence::start(&tokio::runtime::Handle::current(), store.clone(), "host1", true);
         let prefix = [Key::TortieStatus { host: "host1".to_owned() }.to_string()];
         let written = async || !store.list(&prefix).await.unwrap().entries.is_empty();
-        presence.tell(Brief { sessions: 1, ..Brief::default() });
+        presence.tell(NodeStatus { sessions: UpOf { up: 0, of: 1 }, ..NodeStatus::default() });
         while !written().await {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        presence.tell(Brief { sessions: 1, up: 1, ..Brief::default() });
+        presence.tell(NodeStatus { sessions: UpOf { up: 1, of: 1 }, ..NodeStatus::default() });
         // The task has seen it.
         tokio::time::sleep(Duration::from_millis(100)).await;
         presence.stop().await;

@@ -1,15 +1,19 @@
 //! What is wrong, the gravest first, each with the command that gives its cause; and the verdict that follows.
 
+use std::time::Duration;
+
 use tortie_config::key::{Key, ProfilePart};
 
-use super::status::{CoreFacts, KernelFacts, PeerFacts};
+use super::status::{CoreFacts, KernelFacts, PeerFacts, Traded};
 use crate::routing::RoutingIntent;
 use crate::serve::api::Problem;
-use crate::serve::codes::{self, Code};
+use crate::serve::codes::{self, Code, Kind};
 use crate::serve::span;
 
 /// More lines of one code than this are told as one.
 const LISTED: usize = 20;
+/// The store's watch brings a proof of freshness each second.
+const STALE: Duration = Duration::from_secs(20);
 
 /// A finding: `name` stands in the next step, `subject` is shown.
 pub(super) fn finding(
@@ -33,7 +37,9 @@ pub(super) fn problems(facts: &CoreFacts, kernel: Option<&KernelFacts>) -> Vec<P
     store(facts, &mut out);
     sessions(facts, &mut out);
     dataplane(facts, kernel, &mut out);
+    addresses(facts, &mut out);
     agent(facts, &mut out);
+    out.extend(facts.surroundings.iter().cloned());
     out.sort_by_key(|problem| codes::weight(&problem.code));
     out
 }
@@ -50,6 +56,14 @@ fn store(facts: &CoreFacts, out: &mut Vec<Problem>) {
         let text =
             "running from the cache on disk: the store has not answered yet and is tried again by itself";
         out.push(named(&codes::FROM_CACHE, "store", text));
+    }
+    if facts.connected && facts.away.is_none() && facts.lag > STALE {
+        let text = format!(
+            "nothing proves since {} that revision {} is the newest: what is in force may be old",
+            span(facts.lag.as_secs()),
+            facts.revision
+        );
+        out.push(named(&codes::STALE_REVISION, "store", text));
     }
     for object in facts.invalid.iter().take(50) {
         let text = format!("{}; {}", object.error, instead(&object.key));
@@ -100,6 +114,10 @@ fn dataplane(facts: &CoreFacts, kernel: Option<&KernelFacts>, out: &mut Vec<Prob
     for (prefix, why) in facts.failed_routes.iter().take(10) {
         out.push(named(&codes::ROUTE_FAILED, prefix.to_string(), why.clone()));
     }
+    for hop in facts.unreachable.iter().take(3) {
+        let text = "the kernel has no route to it, so no route with this next hop is used";
+        out.push(finding(&codes::ROUTE_WITHHELD, &hop.to_string(), format!("next hop {hop}"), text));
+    }
     let failed = &facts.failed_endpoints;
     for (name, why) in failed.iter().take(LISTED) {
         out.push(finding(&codes::ENDPOINT_FAILED, name, format!("endpoint {name}"), why.clone()));
@@ -122,6 +140,18 @@ fn dataplane(facts: &CoreFacts, kernel: Option<&KernelFacts>, out: &mut Vec<Prob
         out.push(named(&codes::RULES, "packet rules", text));
     }
     let Some(kernel) = kernel else { return };
+    for (prefix, reason) in &kernel.withheld {
+        let why = codes::find(Kind::Kernel, reason).map_or("", |code| code.about);
+        let more = match kernel.counts.withheld - kernel.withheld.len() {
+            0 => String::new(),
+            more => format!(" ({more} routes more are withheld)"),
+        };
+        let text = format!("not in the kernel, {reason}: {why}{more}");
+        out.push(Problem {
+            next: format!("tortie route list {prefix}"),
+            ..named(&codes::ROUTE_WITHHELD, prefix.to_string(), text)
+        });
+    }
     if kernel.drift.count > 0 && facts.settled {
         let text = format!("{} differ: {}", kernel.drift.count, kernel.drift.first.join("; "));
         out.push(finding(&codes::DRIFT, "routes", "kernel routes", text));
@@ -132,7 +162,38 @@ fn dataplane(facts: &CoreFacts, kernel: Option<&KernelFacts>, out: &mut Vec<Prob
     }
 }
 
+fn addresses(facts: &CoreFacts, out: &mut Vec<Problem>) {
+    for (addr, holders) in facts.duplicates.iter().take(10) {
+        let text = format!("several endpoints of this host have it: {}", holders.join(", "));
+        out.push(named(&codes::DUPLICATE_ADDRESS, addr.to_string(), text));
+    }
+    let suspects = &facts.collected.suspects;
+    if let Some(first) = suspects.first() {
+        let more =
+            if suspects.len() > 1 { format!(" and {} more", suspects.len() - 1) } else { String::new() };
+        let text =
+            format!("{first}{more} of this host's blocks: assigned, and no endpoint and no interface has it");
+        let subject =
+            format!("{} suspect address{}", suspects.len(), if suspects.len() > 1 { "es" } else { "" });
+        out.push(finding(&codes::LEAKED_ADDRESSES, "", subject, text));
+    }
+}
+
 fn agent(facts: &CoreFacts, out: &mut Vec<Problem>) {
+    let skewed: Vec<String> = facts
+        .versions
+        .iter()
+        .filter(|(host, version)| *host != facts.node && is_skewed(env!("CARGO_PKG_VERSION"), version))
+        .map(|(host, version)| format!("{host} {version}"))
+        .collect();
+    if let Some(first) = skewed.first() {
+        let more = if skewed.len() > 1 { format!(" and {} more", skewed.len() - 1) } else { String::new() };
+        let text = format!(
+            "this host runs {}, {first}{more}: hosts should be no further apart than one minor version",
+            env!("CARGO_PKG_VERSION")
+        );
+        out.push(finding(&codes::VERSION_SKEW, "", "versions", text));
+    }
     if let Some(text) = &facts.collected.error {
         out.push(named(&codes::COLLECTOR, "address collector", text.clone()));
     }
@@ -143,6 +204,45 @@ fn agent(facts: &CoreFacts, out: &mut Vec<Problem>) {
     if let Some(text) = &facts.trouble {
         out.push(named(&codes::TROUBLE, "agent", text.clone()));
     }
+}
+
+/// Further apart than one minor version.
+fn is_skewed(own: &str, other: &str) -> bool {
+    let parts = |version: &str| {
+        let mut numbers = version.split(['.', '-']).map(|part| part.parse::<u64>().ok());
+        Some((numbers.next()??, numbers.next()??))
+    };
+    match (parts(own), parts(other)) {
+        (Some((major, minor)), Some((other_major, other_minor))) => {
+            major != other_major || minor.abs_diff(other_minor) > 1
+        }
+        // A version that cannot be read is not judged.
+        _ => false,
+    }
+}
+
+/// Notes on routes that policy keeps from peers, or those of peers from use.
+pub(super) fn traded(traded: &Traded, intent: Option<&RoutingIntent>) -> Vec<Problem> {
+    let mut notes = Vec::new();
+    for (session, refused, received, reasons) in &traded.refusing {
+        let name = intent.and_then(|i| i.peers.get(session)).map_or(session.as_str(), |p| p.name.as_str());
+        let reasons: Vec<String> = reasons.iter().map(|(reason, n)| format!("{reason} {n}")).collect();
+        let text = format!("{refused} of its {received} routes are not used: {}", reasons.join(", "));
+        notes.push(finding(&codes::ROUTES_REFUSED, session, format!("peer {name}"), text));
+    }
+    // What no gate announces, or a block speaks for, is meant so.
+    let meant = ["none", "inside-own-block"];
+    let held: Vec<String> = traded
+        .withheld
+        .iter()
+        .filter(|(gate, n)| **n > 0 && !meant.contains(&gate.as_str()))
+        .map(|(gate, n)| format!("{gate} {n}"))
+        .collect();
+    if !held.is_empty() {
+        let text = format!("not announced to peers, summed over groups of them: {}", held.join(", "));
+        notes.push(finding(&codes::ROUTES_HELD_BACK, "", "routes", text));
+    }
+    notes
 }
 
 /// What is in force in the place of a value that cannot be read.
@@ -158,7 +258,7 @@ fn instead(key: &str) -> &'static str {
 
 impl PeerFacts {
     /// It is to be up and is not. Dynamic peers are there or not; none of them is missing, and none that was shut down.
-    fn is_missing(&self) -> bool {
+    pub(super) fn is_missing(&self) -> bool {
         !self.up && !self.shut && self.kind != "dynamic"
     }
 }

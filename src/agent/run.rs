@@ -18,7 +18,7 @@ use crate::kernel::{KernelFact, KernelHandle, KernelIntent, ToKernel};
 use crate::model::watch_scope;
 use crate::plugins::docker;
 use crate::serve;
-use crate::serve::api::{Applied, AppliedRequest};
+use crate::serve::api::{Applied, AppliedRequest, Problem};
 use crate::speaker::{ChangeIds, SpeakerFact, SpeakerHandle, ToSpeaker};
 use crate::store::{self, Feed, FeedEvent, Store, StoreOptions};
 
@@ -70,8 +70,10 @@ pub(super) enum Fact {
     Speaker(SpeakerFact),
     /// The store was asked whether this host may start, and told that it does.
     Checked(Result<(), String>),
-    /// The hosts of a SQLite store whose agents run.
-    Present(Vec<String>),
+    /// The hosts whose agents run, with the versions of those, where they were looked up.
+    Present(Vec<(String, String)>),
+    /// What the look around found.
+    Surroundings(Vec<Problem>),
     /// What became of the host's address in the tunnel.
     TunnelAddr(tunnel_addr::Told),
     /// What the collector found and did.
@@ -151,6 +153,10 @@ pub(super) struct Agent {
     pub(super) notify: notify::Notify,
     pub(super) stopping: bool,
     pub(super) maintained: Option<Instant>,
+    /// When the status keys of others were read.
+    pub(super) looked_up: Option<Instant>,
+    /// When the status key was thought of, and what of it shows at once.
+    pub(super) briefed: Option<(Instant, (bool, usize))>,
     pub(super) stations: super::station::Stations,
     pub(super) docker: Option<docker::Running>,
 }
@@ -222,13 +228,19 @@ impl Agent {
                     let [v4, v6] = blackholes;
                     self.start_speaker(routes_v4 + v4, routes_v6 + v6);
                 }
-                Some(Fact::Kernel(fact)) => self.core.kernel(fact),
+                Some(Fact::Kernel(fact)) => {
+                    if let KernelFact::Repaired { objects, first } = &fact {
+                        self.core.repaired = Some((Instant::now(), *objects, first.clone()));
+                    }
+                    self.core.kernel(fact);
+                }
                 Some(Fact::Speaker(fact)) => self.core.speaker(fact, Instant::now()),
                 Some(Fact::Checked(Ok(()))) => self.start_kernel(),
                 Some(Fact::Checked(Err(text))) => self.refused = Some(text),
-                Some(Fact::Present(hosts)) => self.core.present = Some(hosts),
+                Some(Fact::Present(hosts)) => self.present(hosts),
                 Some(Fact::TunnelAddr(told)) => self.core.tunnel_addr_told(told),
                 Some(Fact::Collected(looked)) => self.core.collected(looked),
+                Some(Fact::Surroundings(found)) => self.core.surroundings = found,
                 None => break,
             }
             if taken == 256 {

@@ -18,7 +18,7 @@ use super::core::Core;
 use super::options::{Extent, Settings};
 use super::run::{Agent, AgentError, AgentOptions, Fact};
 use super::tunnel_addr::TunnelAddr;
-use super::{host, logging, notify, presence, register, reports};
+use super::{host, logging, lookout, notify, presence, register, reports};
 use crate::kernel::{self, KernelHandle, Marks, Mode, ToKernel};
 use crate::model::watch_scope;
 use crate::plugins::docker;
@@ -89,6 +89,8 @@ impl Agent {
         let tunnel_addr = TunnelAddr::start(&io, Arc::clone(&store), &options.node, writes, tell);
         let told = facts_in.clone();
         let tell = move |looked| drop(told.send(Fact::Collected(looked)));
+        let low_port = options.settings.bgp_listen.iter().any(lookout::is_low);
+        lookout::start(&io, Arc::clone(&live), facts_in.clone(), low_port);
         let collector = Collector::start(&io, Arc::clone(&store), &options.node, writes, tell);
         Ok(Self {
             options,
@@ -120,6 +122,8 @@ impl Agent {
             notify,
             stopping: false,
             maintained: None,
+            looked_up: None,
+            briefed: None,
             stations: super::station::Stations::default(),
             docker,
         })

@@ -14,7 +14,7 @@ use crate::kernel::{Counters, Counts, Drift, KernelView, Mode, RouteCondition, R
 use crate::routing::{ChangeId, Hop, OriginKind, RoutingIntent};
 use crate::serve::api::{
     API_VERSION, ApiError, BgpStatus, BlockStatus, DataplaneStatus, InvalidObject, KernelRouteRow, PeerRange,
-    Problem, RouteStatus, Status, StoreStatus, UpOf,
+    PoolStatus, Problem, RouteStatus, Status, StoreStatus, UpOf,
 };
 use crate::serve::policy::{PolicyStatus, TableStatus};
 use crate::serve::{Backend, RouteQuery, codes};
@@ -48,6 +48,18 @@ pub(super) struct CoreFacts {
     pub(super) tunnel_trouble: Option<String>,
     pub(super) tunnel_addr_trouble: Option<String>,
     pub(super) collected: Collected,
+    pub(super) pools: Vec<PoolStatus>,
+    pub(super) duplicates: Vec<(IpAddr, Vec<String>)>,
+    /// Next hops that the kernel does not reach.
+    pub(super) unreachable: Vec<IpAddr>,
+    /// What the look around found.
+    pub(super) surroundings: Vec<Problem>,
+    /// Hosts with the versions of their agents.
+    pub(super) versions: Vec<(String, String)>,
+    /// This host.
+    pub(super) node: String,
+    /// What the speaker's thread knows of routes that are not announced or not used.
+    pub(super) traded: Traded,
     pub(super) rules_trouble: Option<String>,
     pub(super) log_trouble: Option<String>,
     pub(super) trouble: Option<String>,
@@ -59,6 +71,17 @@ pub(super) struct CoreFacts {
     pub(super) puts: u64,
     pub(super) deletes: u64,
     pub(super) snapshots: u64,
+}
+
+/// Routes that are not announced or not used.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Traded {
+    /// By gate, now.
+    pub(super) withheld: BTreeMap<String, u64>,
+    /// By reason, since the start.
+    pub(super) refused: BTreeMap<String, u64>,
+    /// Of peers whose routes import refuses: session, how many of how many, and how many of each reason.
+    pub(super) refusing: Vec<(String, u32, u32, BTreeMap<&'static str, usize>)>,
 }
 
 /// What the core knows of one session.
@@ -92,14 +115,18 @@ pub(super) struct KernelFacts {
     pub(super) rules: Option<RuleCounts>,
     /// How many of those objects differ from what is wanted.
     pub(super) rules_drift: usize,
+    /// The first learned routes that are withheld.
+    pub(super) withheld: Vec<(Cidr, &'static str)>,
 }
 
 /// Reads the kernel thread's state for `status` and metrics.
 pub(super) fn kernel_facts(view: &KernelView<'_>) -> KernelFacts {
+    let counts = view.counts();
     KernelFacts {
         mode: view.mode(),
         objects: view.nexthop_objects(),
-        counts: view.counts(),
+        counts,
+        withheld: if counts.withheld > 0 { view.withheld(3) } else { Vec::new() },
         counters: view.counters(),
         drift: view.drift(5),
         compared: view.last_compare().map(|(ago, _)| ago),
@@ -122,6 +149,7 @@ pub(super) fn build(
     let problems = problems::problems(&facts, kernel.as_ref());
     let (verdict, summary) = problems::verdict(&facts, intent, ready, &problems);
     let mut notes: Vec<Problem> = facts.notes.iter().cloned().chain(hints).collect();
+    notes.extend(problems::traded(&facts.traded, intent));
     notes.sort_by_key(|note| codes::weight(&note.code));
     let of = |is: fn(&str) -> bool| {
         let mut sum = UpOf::default();
@@ -155,9 +183,12 @@ pub(super) fn build(
                 _ => "restarting",
             }
             .to_owned(),
+            withheld: facts.traded.withheld.clone(),
+            refused: facts.traded.refused.clone(),
         },
         routes: kernel.as_ref().map(route_status).unwrap_or_default(),
         blocks: intent.map(|i| blocks(i, &facts)).unwrap_or_default(),
+        pools: facts.pools.clone(),
         policy: policy_status(&facts, kernel.as_ref()),
         store: StoreStatus {
             store: facts.store.clone(),

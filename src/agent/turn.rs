@@ -4,27 +4,39 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use tortie_config::key::{Key, prefix};
+use tortie_config::key::prefix;
 
 use super::backend::Ask;
-use super::presence;
 use super::run::{Agent, Fact, Waiting};
 use super::status::CoreFacts;
 use crate::serve::api::Applied;
+use crate::serve::nodes::NodeStatus;
 
 /// Between two calls of [`Store::maintain`](crate::store::Store::maintain).
 const MAINTAIN_EVERY: Duration = Duration::from_secs(60);
+/// Between two looks at the status keys of a cluster, and how many hosts it may have for that.
+const LOOK_UP_EVERY: Duration = Duration::from_secs(300);
+const LOOK_UP_MOST: usize = 128;
+/// Between two whole looks at what the status key says.
+const BRIEF_EVERY: Duration = Duration::from_secs(10);
 
 impl Agent {
-    /// Folds the store's log and forgets old history: nobody else of this host lives long enough to do it. A SQLite store
-    /// serves one machine, so it is also asked which of its hosts have an agent.
+    /// Folds the store's log and forgets old history: nobody else of this host lives long enough to do it. Small clusters
+    /// are also asked which agents run, and in which version: a SQLite store serves one machine, and it says so when hosts
+    /// of others stand in it.
     fn maintain(&mut self, now: Instant) {
         if self.maintained.is_some_and(|at| now.duration_since(at) < MAINTAIN_EVERY) {
             return;
         }
         self.maintained = Some(now);
         let store = Arc::clone(&self.store);
-        let present = self.options.store.url.starts_with("sqlite:").then(|| self.facts_in.clone());
+        // Thousands of agents must not read each other's status.
+        let due = self.looked_up.is_none_or(|at| now.duration_since(at) >= LOOK_UP_EVERY);
+        let few = self.core.loaded() && self.core.model.hosts().len() <= LOOK_UP_MOST;
+        let present = (self.is_sqlite() || (due && few)).then(|| self.facts_in.clone());
+        if present.is_some() {
+            self.looked_up = Some(now);
+        }
         self.io.spawn(async move {
             if let Err(error) = store.maintain().await {
                 tracing::debug!(target: "tortie", "the store is not maintained: {error}");
@@ -32,13 +44,37 @@ impl Agent {
             if let Some(facts) = present
                 && let Ok(found) = store.list(&[prefix::STATUS.to_owned()]).await
             {
-                let hosts = found.entries.iter().filter_map(|kv| match kv.key.parse::<Key>().ok()? {
-                    Key::TortieStatus { host } => Some(host),
-                    _ => None,
-                });
-                let _ = facts.send(Fact::Present(hosts.collect()));
+                let status = |kv| NodeStatus::read(kv).map(|status| (status.node, status.version));
+                let _ = facts.send(Fact::Present(found.entries.iter().filter_map(status).collect()));
             }
         });
+    }
+
+    pub(super) fn is_sqlite(&self) -> bool {
+        self.options.store.url.starts_with("sqlite:")
+    }
+
+    /// Which agents run, and in which version.
+    pub(super) fn present(&mut self, hosts: Vec<(String, String)>) {
+        if self.is_sqlite() {
+            self.core.present = Some(hosts.iter().map(|(host, _)| host.clone()).collect());
+        }
+        self.core.versions = hosts;
+    }
+
+    /// What others may know of this host. Looked at whole each ten seconds, and at once when a session comes or goes.
+    fn brief(&mut self, now: Instant, ready: bool) -> Option<NodeStatus> {
+        let seen = (ready, self.up());
+        if self.briefed.is_some_and(|(at, of)| of == seen && now.duration_since(at) < BRIEF_EVERY) {
+            return None;
+        }
+        self.briefed = Some((now, seen));
+        Some(super::presence::brief(
+            &self.facts_now(),
+            self.core.intent.as_deref(),
+            &self.options.node,
+            ready,
+        ))
     }
 
     pub(super) fn tick(&mut self) {
@@ -64,16 +100,12 @@ impl Agent {
             self.notify.ready();
         }
         self.notify.turn(&self.live, &self.io);
-        let peers = self.core.intent.as_ref().map_or(0, |i| i.peers.len());
         self.reports.tell(self.core.reports());
         self.tunnel_addr.tell(self.core.tunnel_addr());
-        self.collector.tell(self.core.leak_grace());
-        self.presence.tell(presence::Brief {
-            ready,
-            sessions: peers,
-            up: self.up(),
-            revision: self.core.link.revision,
-        });
+        self.collector.tell(self.core.collects());
+        if let Some(brief) = self.brief(now, ready) {
+            self.presence.tell(brief);
+        }
     }
 
     /// Settings are valid, store or cache are read, the kernel was compared once, and BGP listens wherever it is to. Not

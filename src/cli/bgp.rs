@@ -7,14 +7,18 @@ use clap::Subcommand;
 use super::client::{Client, escape};
 use super::failure::{Exit, Failure};
 use super::output::{self, span, table};
-use super::{Context, RouteFilter, pages};
+use super::{Context, RouteFilter, nodes, pages};
 use crate::serve::api::{BgpRoute, Done, List, Peer, PeerBfd, PeerRange, ResetRequest};
 
 /// The BGP family of commands.
 #[derive(Debug, Subcommand)]
 pub(super) enum Bgp {
     /// All wanted sessions, and those that came from ranges, one a line
-    Peers,
+    Peers {
+        /// Sessions of every host, from the status keys in the store; exit 6 when some are silent
+        #[arg(long)]
+        all_nodes: bool,
+    },
     /// Ranges of addresses from which sessions are taken without a configured peer (peer_range/ADDRESS-LENGTH)
     Ranges,
     /// One session in full
@@ -63,9 +67,13 @@ pub(super) async fn run(context: &Context, command: &Bgp) -> Result<(), Failure>
     let client = Client::new(&context.globals.socket);
     let format = context.globals.output;
     match command {
-        Bgp::Peers => {
+        Bgp::Peers { all_nodes: true } => nodes::run(context, nodes::View::Sessions).await,
+        Bgp::Peers { all_nodes: false } => {
             let list: List<Peer> = client.get("/v1/bgp/peers").await?;
-            output::print(format, &list, |out, wide| out.push_str(&peers(&list.items, wide)))
+            output::print(format, &list, |out, wide| {
+                out.push_str(&peers(&list.items, wide));
+                summary(out, &list.items);
+            })
         }
         Bgp::Ranges => {
             let list: List<PeerRange> = client.get("/v1/bgp/ranges").await?;
@@ -102,6 +110,13 @@ pub(super) async fn run(context: &Context, command: &Bgp) -> Result<(), Failure>
             })
         }
     }
+}
+
+fn summary(out: &mut String, items: &[Peer]) {
+    let up = items.iter().filter(|p| p.state == "Established").count();
+    let sessions =
+        if items.len() == 1 { "1 session".to_owned() } else { format!("{} sessions", items.len()) };
+    let _ = writeln!(out, "\n{sessions}: {up} established, {} down", items.len() - up);
 }
 
 fn peers(items: &[Peer], wide: bool) -> String {

@@ -34,6 +34,7 @@ mod mrt;
 mod next_tests;
 mod node;
 mod node_delete;
+mod nodes;
 mod offline;
 pub mod output;
 mod policy;
@@ -122,6 +123,12 @@ pub struct Globals {
     /// Print again at every change
     #[arg(short, long, global = true)]
     pub watch: bool,
+    /// Tables without their first line
+    #[arg(long, global = true)]
+    pub no_headers: bool,
+    /// Colour words of state; the words stand there either way
+    #[arg(long, global = true, value_enum, value_name = "WHEN", default_value = "auto")]
+    pub color: output::Color,
 }
 
 impl Globals {
@@ -155,7 +162,7 @@ enum Command {
     /// Run the agent of this host
     Agent(Box<agent::AgentCommand>),
     /// One screen: what works, what does not, and what to do next
-    Status,
+    Status(status::StatusCommand),
     /// BGP sessions and routes
     #[command(subcommand)]
     Bgp(bgp::Bgp),
@@ -262,6 +269,7 @@ pub fn run() -> ExitCode {
         Err(error) => return misused(&error),
     };
     let format = cli.globals.output;
+    output::style(cli.globals.no_headers, cli.globals.color);
     match dispatch(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
@@ -316,7 +324,7 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
     let context = Context { globals: cli.globals };
     match &cli.command {
         Command::Agent(command) => agent::run(&context, command),
-        Command::Status => repeat(&context, || status::run(&context)),
+        Command::Status(command) => repeat(&context, || status::run(&context, command)),
         // A recording is no screen that could be printed again.
         Command::Bgp(bgp::Bgp::Mrt(command)) => runtime()?.block_on(mrt::run(&context, command)),
         Command::Bgp(command) => repeat(&context, || bgp::run(&context, command)),

@@ -1,6 +1,7 @@
 //! Tables without boxes, JSON and YAML; data to stdout, everything else to stderr.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
+use std::sync::OnceLock;
 
 use serde::Serialize;
 
@@ -28,6 +29,77 @@ impl Format {
     }
 }
 
+/// When words of state are coloured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum Color {
+    /// On a terminal, unless `NO_COLOR` is set or `TERM` is `dumb`
+    #[default]
+    Auto,
+    /// Always
+    Always,
+    /// Never
+    Never,
+}
+
+/// How tables look; set once.
+#[derive(Debug, Clone, Copy)]
+struct Style {
+    headers: bool,
+    color: bool,
+}
+
+static STYLE: OnceLock<Style> = OnceLock::new();
+
+/// Sets how tables look, before anything is printed.
+pub(super) fn style(no_headers: bool, color: Color) {
+    // An empty NO_COLOR counts as absent (no-color.org).
+    let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
+        || std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+    let color = match color {
+        Color::Always => true,
+        Color::Never => false,
+        Color::Auto => !unwanted && io::stdout().is_terminal(),
+    };
+    let _ = STYLE.set(Style { headers: !no_headers, color });
+}
+
+fn styled() -> Style {
+    STYLE.get().copied().unwrap_or(Style { headers: true, color: false })
+}
+
+/// Words of state in their colours. The word carries the meaning; colour only helps to find it.
+fn paint(text: &str) -> String {
+    let color = |word: &str| match word {
+        "READY" | "Established" | "installed" | "confirmed" | "ok" | "ALLOW" => Some("32"),
+        "degraded" | "STARTING" | "starting" | "pending" | "withheld" | "stale" | "inactive" | "BEHIND"
+        | "WARN" | "silent" | "disputed" => Some("33"),
+        "FROZEN" | "NOT" | "AWAY" | "FULL" | "DOWN" | "failed" | "frozen" | "not-ready" | "Idle"
+        | "Connect" | "Active" | "OpenSent" | "OpenConfirm" | "DENY" | "STOP" | "FAIL" | "!" => Some("31"),
+        _ => None,
+    };
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_' || c == '!';
+    let mut out = String::with_capacity(text.len() + text.len() / 8);
+    let mut rest = text;
+    while let Some(start) = rest.find(is_part) {
+        let (between, from) = rest.split_at(start);
+        let (word, after) = from.split_at(from.find(|c| !is_part(c)).unwrap_or(from.len()));
+        out.push_str(between);
+        // A count of none is no state: `0 failed`.
+        match color(word).filter(|_| !counts_none(&out)) {
+            Some(code) => out.push_str(&format!("\x1b[{code}m{word}\x1b[0m")),
+            None => out.push_str(word),
+        }
+        rest = after;
+    }
+    out.push_str(rest);
+    out
+}
+
+/// The text ends with the number 0 and a blank.
+fn counts_none(text: &str) -> bool {
+    text.strip_suffix("0 ").is_some_and(|text| text.chars().next_back().is_none_or(char::is_whitespace))
+}
+
 /// Prints for people with `text`, or the value as JSON or YAML.
 ///
 /// # Errors
@@ -46,6 +118,9 @@ pub fn print<T: Serialize>(
             out.push('\n');
         }
         Format::Yaml => out = serde_yaml_ng::to_string(value).map_err(|e| internal(&e))?,
+    }
+    if format.is_text() && styled().color {
+        out = paint(&out);
     }
     write_out(&out)
 }
@@ -73,7 +148,9 @@ fn internal(error: &dyn std::error::Error) -> Failure {
 pub fn table(head: &[&str], rows: Vec<Vec<String>>) -> String {
     let mut table = comfy_table::Table::new();
     table.load_style(comfy_table::presets::NOTHING);
-    table.set_header(head.to_vec());
+    if styled().headers {
+        table.set_header(head.to_vec());
+    }
     for row in rows {
         table.add_row(row);
     }
@@ -91,6 +168,20 @@ pub fn table(head: &[&str], rows: Vec<Vec<String>>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn words_of_state_are_coloured_and_nothing_else_changes() {
+        let text = "h1  READY, degraded: 1 down\n  Routes  0 failed  3 pending\nready-made Established\n";
+        let painted = paint(text);
+        assert_eq!(
+            painted,
+            "h1  \x1b[32mREADY\x1b[0m, \x1b[33mdegraded\x1b[0m: 1 down\n  Routes  0 failed  3 \x1b[33mpending\x1b[0m\n\
+             ready-made \x1b[32mEstablished\x1b[0m\n"
+        );
+        assert_eq!(paint("100 failed"), "100 \x1b[31mfailed\x1b[0m");
+        let plain = painted.replace("\x1b[0m", "").replace("\x1b[32m", "").replace("\x1b[33m", "");
+        assert_eq!(plain, text);
+    }
 
     #[test]
     fn tables_have_no_lines_and_no_trailing_blanks() {

@@ -1,14 +1,27 @@
 //! `tortie status`: one screen, one verdict.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::failure::{Exit, Failure};
 use super::output::{self, span};
-use super::{Context, client::Client};
+use super::{Context, client::Client, nodes};
 use crate::serve::api::Status;
+use crate::serve::policy::PolicyStatus;
+
+/// What `status` takes.
+#[derive(Debug, clap::Args)]
+pub(super) struct StatusCommand {
+    /// Every host, from the status keys in the store; exit 6 when some are silent
+    #[arg(long)]
+    all_nodes: bool,
+}
 
 /// Prints the verdict; exit 1 when the agent is not ready.
-pub(super) async fn run(context: &Context) -> Result<(), Failure> {
+pub(super) async fn run(context: &Context, command: &StatusCommand) -> Result<(), Failure> {
+    if command.all_nodes {
+        return nodes::run(context, nodes::View::Status).await;
+    }
     let status: Status = Client::new(&context.globals.socket).get("/v1/status").await?;
     output::print(context.globals.output, &status, |out, wide| render(out, &status, wide))?;
     if status.ready {
@@ -17,28 +30,68 @@ pub(super) async fn run(context: &Context) -> Result<(), Failure> {
     Err(Failure::new(Exit::No, "not-ready", format!("{} is not ready: {}", status.node, status.summary)))
 }
 
+/// The first line: host, version, age, verdict.
+pub(super) fn headline(s: &Status) -> String {
+    let verdict = match s.verdict.as_str() {
+        "degraded" => "READY, degraded".to_owned(),
+        "not-ready" => "NOT READY".to_owned(),
+        word => word.to_uppercase(),
+    };
+    format!("{}   tortie {}   up {}   {verdict}: {}", s.node, s.version, span(s.uptime_seconds), s.summary)
+}
+
+/// The counts that are not zero, and those that are always shown.
+fn counts(all: &[(usize, &str, bool)]) -> String {
+    let shown = all.iter().filter(|(n, _, always)| *always || *n > 0);
+    shown.map(|(n, what, _)| format!("{n} {what}")).collect::<Vec<_>>().join("   ")
+}
+
+fn named(map: &BTreeMap<String, u64>) -> String {
+    map.iter().filter(|(_, n)| **n > 0).map(|(name, n)| format!("{name} {n}")).collect::<Vec<_>>().join(", ")
+}
+
 fn render(out: &mut String, s: &Status, wide: bool) {
+    let _ = writeln!(out, "{}\n", headline(s));
+    bgp(out, s, wide);
+    let r = &s.routes;
     let _ = writeln!(
         out,
-        "{}   tortie {}   up {}   {}: {}\n",
-        s.node,
-        s.version,
-        span(s.uptime_seconds),
-        s.verdict.to_uppercase(),
-        s.summary
+        "  Routes     {}",
+        counts(&[
+            (r.installed, "in kernel", true),
+            (r.pending, "pending", true),
+            (r.failed, "failed", false),
+            (r.withheld, "withheld", false),
+            (r.stale, "stale", false),
+            (r.drifted, "drifted", true),
+            (r.foreign, "foreign", true),
+        ])
     );
+    addresses(out, s, wide);
+    policy(out, &s.policy, wide);
+    store(out, s);
+    let d = &s.dataplane;
+    let compared = match d.compared_seconds {
+        None => "never".to_owned(),
+        Some(age) if r.drifted == 0 => format!("{} ago: equal", span(age)),
+        Some(age) => format!("{} ago: {} differ", span(age), r.drifted),
+    };
+    let _ = writeln!(
+        out,
+        "  Dataplane  {}  protocol {}  {}  tunnel {}   last full compare {compared}",
+        d.mode, d.protocol, d.nexthops, d.tunnel
+    );
+    findings(out, s);
+}
+
+fn bgp(out: &mut String, s: &Status, wide: bool) {
+    let b = &s.bgp;
     let _ = writeln!(
         out,
         "  BGP        AS {}  router-id {}   mesh {}/{}   peers {}/{}   graceful restart {}",
-        s.bgp.asn,
-        s.bgp.router_id,
-        s.bgp.mesh.up,
-        s.bgp.mesh.of,
-        s.bgp.peers.up,
-        s.bgp.peers.of,
-        s.bgp.graceful_restart
+        b.asn, b.router_id, b.mesh.up, b.mesh.of, b.peers.up, b.peers.of, b.graceful_restart
     );
-    for r in &s.bgp.ranges {
+    for r in &b.ranges {
         let full = if r.sessions >= r.max_sessions { ", FULL" } else { "" };
         let asn = if r.remote_as == 0 { "any external AS".to_owned() } else { format!("AS {}", r.remote_as) };
         let _ = writeln!(
@@ -47,46 +100,74 @@ fn render(out: &mut String, s: &Status, wide: bool) {
             r.prefix, r.sessions, r.max_sessions, r.refused
         );
     }
-    let r = &s.routes;
-    let _ = writeln!(
-        out,
-        "  Routes     {} in kernel   {} pending   {} failed   {} withheld   {} stale   {} drifted   {} foreign",
-        r.installed, r.pending, r.failed, r.withheld, r.stale, r.drifted, r.foreign
-    );
+    if wide {
+        for (what, map) in [("not announced now", &b.withheld), ("not used since the start", &b.refused)] {
+            let list = named(map);
+            if !list.is_empty() {
+                let _ = writeln!(out, "             {what}: {list}");
+            }
+        }
+        let _ = writeln!(out, "             listens on {}", b.listen.join(", "));
+    }
+}
+
+fn addresses(out: &mut String, s: &Status, wide: bool) {
     let announced = s.blocks.iter().filter(|b| b.announced).count();
-    let _ = writeln!(out, "  Blocks     {} here, {announced} announced", s.blocks.len());
+    let mut title = "IPAM";
+    if s.pools.is_empty() {
+        let _ = writeln!(out, "  IPAM       no pool");
+    }
+    for p in &s.pools {
+        let blocks = if p.blocks == 1 { "1 block".to_owned() } else { format!("{} blocks", p.blocks) };
+        let _ = writeln!(
+            out,
+            "  {title:<10} {}: {blocks} here, {}/{} used, {} free, {} borrowed, {} suspect",
+            p.pool, p.used, p.addresses, p.free, p.borrowed, p.suspect
+        );
+        title = "";
+    }
+    if announced < s.blocks.len() || wide {
+        let _ = writeln!(out, "  {:<10} {announced} of {} routes of this host announced", "", s.blocks.len());
+    }
     if wide {
         for block in &s.blocks {
             let word = if block.announced { "announced" } else { "not announced" };
             let _ = writeln!(out, "               {}  {}  {word}  {}", block.cidr, block.kind, block.key);
         }
     }
-    let p = &s.policy;
-    let _ = match p.mode.as_str() {
-        "off" => writeln!(out, "  Policy     off"),
-        _ => writeln!(
-            out,
-            "  Policy     {}   {} endpoints, {} inactive, {} failed   {} policies  {} profiles  {} rules  {} sets   {}, \
-             last change took {:.1}ms",
-            p.mode,
-            p.endpoints,
-            p.inactive,
-            p.failed,
-            p.policies,
-            p.profiles,
-            p.rules,
-            p.sets,
-            if p.in_sync { "in sync" } else { "BEHIND" },
-            std::time::Duration::from_micros(p.apply_micros).as_secs_f64() * 1_000.0
-        ),
-    };
-    if let Some(t) = &p.table {
+}
+
+fn policy(out: &mut String, p: &PolicyStatus, wide: bool) {
+    if p.mode == "off" {
+        let _ = writeln!(out, "  Policy     off");
+        return;
+    }
+    let endpoints = counts(&[
+        (p.endpoints, "endpoints", true),
+        (p.inactive, "inactive", false),
+        (p.failed, "failed", false),
+        (p.policies, "policies", true),
+        (p.profiles, "profiles", true),
+        (p.rules, "rules", true),
+        (p.sets, "sets", true),
+    ]);
+    let _ = writeln!(
+        out,
+        "  Policy     {}   {endpoints}   {}, last apply {:.1}ms",
+        p.mode,
+        if p.in_sync { "in sync" } else { "BEHIND" },
+        std::time::Duration::from_micros(p.apply_micros).as_secs_f64() * 1_000.0
+    );
+    if let Some(t) = p.table.as_ref().filter(|t| wide || t.drifted > 0) {
         let _ = writeln!(
             out,
             "             inet tortie: {} chains  {} rules  {} sets  {} elements   {} drifted",
             t.chains, t.rules, t.sets, t.elements, t.drifted
         );
     }
+}
+
+fn store(out: &mut String, s: &Status) {
     let mut store = format!("{}  rev {}  lag {:.1}s", s.store.store, s.store.revision, s.store.lag_seconds);
     if let Some(away) = &s.store.away {
         let _ = write!(store, "  AWAY: {away}");
@@ -98,20 +179,16 @@ fn render(out: &mut String, s: &Status, wide: bool) {
         let _ = write!(store, "  FROZEN: {frozen}");
     }
     let _ = writeln!(out, "  Store      {store}");
-    let d = &s.dataplane;
-    let compared = d.compared_seconds.map_or_else(|| "never".to_owned(), |age| format!("{} ago", span(age)));
-    let _ = writeln!(
-        out,
-        "  Dataplane  {}  protocol {}  {}  tunnel {}   last full compare {compared}",
-        d.mode, d.protocol, d.nexthops, d.tunnel
-    );
+}
+
+fn findings(out: &mut String, s: &Status) {
     for (title, list, mark) in [("Problems", &s.problems, "!"), ("Notes", &s.notes, "-")] {
         if list.is_empty() {
             continue;
         }
         let _ = writeln!(out, "\n{title} ({})", list.len());
         for problem in list {
-            let _ = writeln!(out, "  {mark}  {}: {}", problem.subject, problem.text);
+            let _ = writeln!(out, "  {mark}  {}: {}   [{}]", problem.subject, problem.text, problem.code);
             if !problem.next.is_empty() {
                 let _ = writeln!(out, "     next: {}", problem.next);
             }

@@ -205,6 +205,29 @@ impl KernelView<'_> {
         self.state.picture.links.get(&ifindex).map(|l| l.name.as_str())
     }
 
+    /// Every interface: its name, the largest packet that it takes in bytes, and whether it is set up.
+    #[must_use]
+    pub fn links(&self) -> Vec<(String, u32, bool)> {
+        let links = self.state.picture.links.values();
+        links.map(|link| (link.name.clone(), link.mtu, link.is_up())).collect()
+    }
+
+    /// The first learned routes that are withheld, by prefix, with the reason of `routing::kernel_route`.
+    #[must_use]
+    pub fn withheld(&self, limit: usize) -> Vec<(Cidr, &'static str)> {
+        let mut found: Vec<(Cidr, &'static str)> = Vec::new();
+        for (_, prefix, entry) in self.state.table.entries.iter() {
+            if let Some(RouteCondition::Withheld(reason)) = self.condition(prefix, entry) {
+                found.push((*prefix, reason));
+                if found.len() == limit {
+                    break;
+                }
+            }
+        }
+        found.sort_unstable();
+        found
+    }
+
     /// Every interface with its addresses.
     #[must_use]
     pub fn interfaces(&self) -> BTreeMap<String, Vec<IpAddr>> {

@@ -1,6 +1,8 @@
 //! The JSON that the agent answers and the command line reads: version `tortie/v1`, camelCase, lists present when empty,
 //! times RFC 3339, durations in seconds.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::policy::PolicyStatus;
@@ -70,6 +72,9 @@ pub struct Status {
     pub routes: RouteStatus,
     /// Blocks of this host.
     pub blocks: Vec<BlockStatus>,
+    /// Pools, with what this host has of each.
+    #[serde(default)]
+    pub pools: Vec<PoolStatus>,
     /// Rules and endpoints.
     #[serde(default)]
     pub policy: PolicyStatus,
@@ -106,6 +111,12 @@ pub struct BgpStatus {
     pub ranges: Vec<PeerRange>,
     /// `idle`, `restarting` or `stopping`.
     pub graceful_restart: String,
+    /// Best paths that export policy withholds now, by gate, summed over groups of peers.
+    #[serde(default)]
+    pub withheld: BTreeMap<String, u64>,
+    /// Routes that import refused since the start, by reason.
+    #[serde(default)]
+    pub refused: BTreeMap<String, u64>,
 }
 
 /// A range of addresses from which sessions are taken.
@@ -176,6 +187,26 @@ pub struct BlockStatus {
     pub announced: bool,
     /// The store key.
     pub key: String,
+}
+
+/// A pool in `status`: what this host has of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PoolStatus {
+    /// Its prefix, or `no pool` for blocks outside of every one.
+    pub pool: String,
+    /// Blocks of this host.
+    pub blocks: usize,
+    /// Addresses of those.
+    pub addresses: u64,
+    /// Assigned ones.
+    pub used: u64,
+    /// Those that can be assigned.
+    pub free: u64,
+    /// Assigned ones that other hosts borrowed.
+    pub borrowed: u64,
+    /// Assigned ones that nobody seems to have.
+    pub suspect: u64,
 }
 
 /// The store in `status`.

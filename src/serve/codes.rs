@@ -127,7 +127,7 @@ codes! {
         "tortie route list {}";
     ROUTE_WITHHELD "route-withheld"
         "A learned route is not in the kernel, because its next hop is not reachable or its tunnel or network is missing.",
-        "tortie route list {}";
+        "tortie route get {}";
     DRIFT "drift"
         "The kernel differs from what is wanted: somebody else changed routes, rules or sets.",
         "tortie diff {}";
@@ -166,7 +166,7 @@ codes! {
         "tortie ipam check";
     VERSION_SKEW "version-skew"
         "Hosts run versions of the agent that differ by more than one minor number, or write another store format.",
-        "tortie node list -o wide";
+        "tortie status --all-nodes";
     LOG_FILE "log-file"
         "The log file cannot be written; the log goes to the screen only.",
         "tortie store ls /calico/v1/config/LogFilePath";
@@ -222,7 +222,7 @@ codes! {
         "tortie bgp routes --from {}";
     ROUTES_HELD_BACK "routes-held-back"
         "Export filters, or a limit of the peer, hold routes back that would be announced otherwise.",
-        "tortie bgp routes --to {}";
+        "tortie bgp peers -o wide";
     PACKETS_DENIED "packets-denied"
         "Packet rules dropped packets in the last minutes.",
         "tortie why drop";

@@ -14,6 +14,7 @@ pub mod codes;
 mod guard;
 mod http;
 pub mod ipam;
+pub mod nodes;
 pub mod page;
 pub mod policy;
 mod questions;
