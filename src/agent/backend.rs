@@ -231,7 +231,8 @@ fn traded(view: &SpeakerView<'_>) -> Traded {
         let mut reasons: BTreeMap<&'static str, usize> = BTreeMap::new();
         let all = peer.families.iter().flat_map(|f| {
             let matching = RouteMatch::All(f.family);
-            view.routes(Question { table: RouteTable::AdjInPost(peer.id), matching }, None, REFUSING.1)
+            let question = Question { table: RouteTable::AdjInPost(peer.id), matching };
+            view.walk(question, 0, PLACES, REFUSING.1).0
         });
         for path in all.flat_map(|route| route.paths) {
             if let Some(Unusable::Filtered(reason)) = path.unusable {

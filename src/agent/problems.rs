@@ -116,7 +116,10 @@ fn dataplane(facts: &CoreFacts, kernel: Option<&KernelFacts>, out: &mut Vec<Prob
     }
     for hop in facts.unreachable.iter().take(3) {
         let text = "the kernel has no route to it, so no route with this next hop is used";
-        out.push(finding(&codes::ROUTE_WITHHELD, &hop.to_string(), format!("next hop {hop}"), text));
+        out.push(Problem {
+            next: format!("tortie route get {hop}"),
+            ..finding(&codes::ROUTE_WITHHELD, "", format!("next hop {hop}"), text)
+        });
     }
     let failed = &facts.failed_endpoints;
     for (name, why) in failed.iter().take(LISTED) {
@@ -147,10 +150,7 @@ fn dataplane(facts: &CoreFacts, kernel: Option<&KernelFacts>, out: &mut Vec<Prob
             more => format!(" ({more} routes more are withheld)"),
         };
         let text = format!("not in the kernel, {reason}: {why}{more}");
-        out.push(Problem {
-            next: format!("tortie route list {prefix}"),
-            ..named(&codes::ROUTE_WITHHELD, prefix.to_string(), text)
-        });
+        out.push(named(&codes::ROUTE_WITHHELD, prefix.to_string(), text));
     }
     if kernel.drift.count > 0 && facts.settled {
         let text = format!("{} differ: {}", kernel.drift.count, kernel.drift.first.join("; "));

@@ -13,9 +13,11 @@
 //! ```
 
 mod agent;
+mod aliases;
 mod bgp;
 mod client;
 mod cni;
+mod complete;
 #[doc(hidden)]
 pub mod demo;
 mod diff;
@@ -29,6 +31,7 @@ mod ipam;
 mod kurma;
 mod lab;
 mod live;
+mod man;
 mod mrt;
 #[cfg(test)]
 mod next_tests;
@@ -49,7 +52,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use serde::de::DeserializeOwned;
 
 pub use client::{Client, escape};
@@ -207,6 +210,13 @@ enum Command {
     /// Kurma's network plugin, as /opt/network/setup, add and del of its container; the configuration comes on stdin
     #[command(subcommand)]
     Kurma(kurma::KurmaCommand),
+    /// A script that completes commands, flags and names that are there now
+    Completion(complete::CompletionCommand),
+    /// What the scripts of `completion` ask
+    #[command(name = "__complete", hide = true)]
+    Complete(complete::CompleteCommand),
+    /// Manual pages
+    Man(man::ManCommand),
     /// The version of this program
     Version,
 }
@@ -264,7 +274,11 @@ async fn pages<T: DeserializeOwned>(
 /// Runs the command line and gives the exit code.
 #[must_use]
 pub fn run() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let words: Vec<_> = std::env::args_os().collect();
+    if words.len() <= 1 {
+        return short();
+    }
+    let cli = match Cli::try_parse_from(aliases::rewrite(words)) {
         Ok(cli) => cli,
         Err(error) => return misused(&error),
     };
@@ -276,6 +290,38 @@ pub fn run() -> ExitCode {
             report(format, &failure);
             failure.exit.into()
         }
+    }
+}
+
+/// What `tortie` alone says: where to begin, and the verdict when an agent answers.
+fn short() -> ExitCode {
+    let mut text = String::from(
+        "Tortie: BGP, IPAM, kernel routes and policy of this host in one process.\n\n\
+         \u{20} tortie status          what works, what does not, and what to do next\n\
+         \u{20} tortie bgp peers       the BGP sessions\n\
+         \u{20} tortie route list      the kernel's routes\n\
+         \u{20} tortie endpoint list   workloads, and the rules that their packets pass\n\
+         \u{20} tortie ipam show       pools, blocks and addresses\n\
+         \u{20} tortie why ...         why a peer, a route, a packet or an address is as it is\n\
+         \u{20} tortie demo            a network of hosts on this machine, shown working\n\
+         \u{20} tortie help            every command\n",
+    );
+    let socket = Cli::command().get_arguments().find(|arg| arg.get_id() == "socket").and_then(|arg| {
+        std::env::var_os("TORTIE_SOCKET")
+            .or_else(|| arg.get_default_values().first().map(|v| v.to_os_string()))
+    });
+    let status = socket.zip(runtime().ok()).and_then(|(socket, runtime)| {
+        let client = Client::new(std::path::Path::new(&socket));
+        let asked =
+            async { tokio::time::timeout(std::time::Duration::from_secs(1), client.get("/v1/status")).await };
+        runtime.block_on(asked).ok()?.ok()
+    });
+    if let Some(status) = status {
+        let _ = write!(text, "\n{}\n", status::headline(&status));
+    }
+    match output::write_out(&text) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.exit.into(),
     }
 }
 
@@ -345,6 +391,9 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
         Command::Doctor => runtime()?.block_on(doctor::run(&context)),
         Command::Lab(command) => lab::run(&context, command),
         Command::Kurma(command) => kurma::run(command),
+        Command::Completion(command) => complete::script(command),
+        Command::Complete(command) => runtime()?.block_on(complete::run(&context, command)),
+        Command::Man(command) => man::run(command),
         Command::Version => output::write_out(&format!("tortie {}\n", env!("CARGO_PKG_VERSION"))),
     }
 }

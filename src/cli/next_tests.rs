@@ -6,8 +6,9 @@ use super::Cli;
 use crate::serve::codes::{ALL, Kind};
 
 /// What a subject of this code looks like.
-fn subject(name: &str) -> &'static str {
+fn subject(kind: Kind, name: &str) -> &'static str {
     match name {
+        _ if kind == Kind::Cause => "Mesh_192_0_2_15",
         "peer-down" | "peer-configuration" | "prefix-limit" | "slow-peer" => "Mesh_192_0_2_15",
         "drift" => "routes",
         "duplicate-address" | "own-endpoint" | "unresolved" => "10.0.0.1",
@@ -19,7 +20,7 @@ fn subject(name: &str) -> &'static str {
 fn every_next_step_is_a_command_that_there_is() {
     for (kind, list) in ALL {
         for code in list {
-            let next = code.next(subject(code.name));
+            let next = code.next(subject(kind, code.name));
             let command = next.split(", ").next().unwrap();
             let mut words = command.split_whitespace();
             match words.next() {

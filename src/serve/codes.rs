@@ -13,6 +13,8 @@ pub enum Kind {
     Problem,
     /// In `notes` of `status` or of a peer: right but surprising.
     Note,
+    /// Why a session is not up.
+    Cause,
     /// A gate of export policy: why a route is announced to a peer or not.
     Export,
     /// Why a route that a peer sent is not used.
@@ -22,12 +24,13 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// `problem`, `note`, `export`, `import` or `kernel`.
+    /// `problem`, `note`, `cause`, `export`, `import` or `kernel`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Problem => "problem",
             Self::Note => "note",
+            Self::Cause => "cause",
             Self::Export => "export",
             Self::Import => "import",
             Self::Kernel => "kernel",
@@ -103,16 +106,16 @@ codes! {
         "journalctl -u tortie";
     PEER_CONFIGURATION "peer-configuration"
         "A peer or a range of peers is written in a way that cannot be in force.",
-        "tortie bgp peer {}";
+        "tortie why peer {}";
     PEER_DOWN "peer-down"
         "A wanted BGP session is not established.",
-        "tortie bgp peer {}";
+        "tortie why peer {}";
     PREFIX_LIMIT "prefix-limit"
         "A peer announces more prefixes than its `max_prefixes` allows, or nearly so.",
-        "tortie bgp peer {}";
+        "tortie why peer {}";
     SLOW_PEER "slow-peer"
         "A peer does not take what it is sent: its queue has waited for more than half a minute.",
-        "tortie bgp peer {}";
+        "tortie why peer {}";
     RANGE_FULL "range-full"
         "A range of peers has as many sessions as it may have, and connections were turned away.",
         "tortie bgp ranges";
@@ -121,13 +124,13 @@ codes! {
         "tortie why ip {}";
     BLACKHOLE "blackhole"
         "The kernel refuses the blackhole route of an own block, so the block is not announced.",
-        "tortie route list {}";
+        "tortie why route {}";
     ROUTE_FAILED "route-failed"
         "The kernel refuses a route.",
-        "tortie route list {}";
+        "tortie why route {}";
     ROUTE_WITHHELD "route-withheld"
         "A learned route is not in the kernel, because its next hop is not reachable or its tunnel or network is missing.",
-        "tortie route get {}";
+        "tortie why route {}";
     DRIFT "drift"
         "The kernel differs from what is wanted: somebody else changed routes, rules or sets.",
         "tortie diff {}";
@@ -136,7 +139,7 @@ codes! {
         "tortie endpoint show {}";
     TUNNEL "tunnel"
         "The IPIP tunnel that a pool wants cannot be made.",
-        "tortie route list";
+        "tortie status -o wide";
     TUNNEL_ADDRESS "tunnel-address"
         "This host gets no address in the tunnel.",
         "tortie ipam pools";
@@ -238,18 +241,57 @@ codes! {
 }
 
 codes! {
+    /// Why a session is not up: the codes of `tortie why peer`.
+    CAUSES:
+    CAUSE_CONNECTION_REFUSED "connection-refused" "The other host answers, and nothing listens on its port.", "tortie why peer {}";
+    CAUSE_CONNECT_TIMEOUT "connect-timeout" "Packets go out and nothing comes back: a firewall, or another TCP key.", "tortie why peer {}";
+    CAUSE_NO_NEIGHBOUR "no-neighbour" "The other host, or the gateway, does not answer ARP or neighbour discovery.", "tortie why peer {}";
+    CAUSE_HOST_UNREACHABLE "host-unreachable" "A router on the way says that the other host is not there.", "tortie why peer {}";
+    CAUSE_NO_ROUTE "no-route" "This host has no route to the peer.", "tortie why peer {}";
+    CAUSE_LINK_DOWN "link-down" "The interface to the peer is down or has no carrier.", "tortie why peer {}";
+    CAUSE_OWN_ADDRESS "own-address" "The peer's address is one of this host's own.", "tortie why peer {}";
+    CAUSE_NO_LOCAL_ADDRESS "no-local-address" "The address to dial from is not on this host.", "tortie why peer {}";
+    CAUSE_CONNECT_FAILED "connect-failed" "The connection failed for another reason, which the text gives.", "tortie why peer {}";
+    CAUSE_TCP_CLOSED "tcp-closed" "The other end closed TCP without a NOTIFICATION.", "tortie why peer {}";
+    CAUSE_BAD_PEER_AS "bad-peer-as" "The two ends do not agree about their AS numbers.", "tortie why peer {}";
+    CAUSE_BAD_IDENTIFIER "bad-identifier" "The two ends have one BGP identifier, or one of them none.", "tortie why peer {}";
+    CAUSE_UNACCEPTABLE_HOLD_TIME "unacceptable-hold-time" "A hold time is refused.", "tortie why peer {}";
+    CAUSE_UNSUPPORTED_CAPABILITY "unsupported-capability" "A capability that one end needs is not offered by the other.", "tortie why peer {}";
+    CAUSE_ROLE_MISMATCH "role-mismatch" "The roles of both ends do not fit (RFC 9234).", "tortie why peer {}";
+    CAUSE_OPEN_REFUSED "open-refused" "An OPEN is refused for another reason.", "tortie why peer {}";
+    CAUSE_HOLD_TIMER "hold-timer" "Nothing was heard for the whole hold time.", "tortie why peer {}";
+    CAUSE_SEND_HOLD_TIMER "send-hold-timer" "Nothing could be sent for too long (RFC 9687).", "tortie why peer {}";
+    CAUSE_BFD "bfd" "BFD lost the peer.", "tortie why peer {}";
+    CAUSE_MAX_PREFIXES "max-prefixes" "There are more prefixes than one end allows.", "tortie why peer {}";
+    CAUSE_MESSAGE_ERROR "message-error" "A message could not be taken.", "tortie why peer {}";
+    CAUSE_CONNECTION_REJECTED "connection-rejected" "One end turns the connection away (Cease 5).", "tortie why peer {}";
+    CAUSE_OUT_OF_RESOURCES "out-of-resources" "One end has no resources left (Cease 8).", "tortie why peer {}";
+    CAUSE_COLLISION "collision" "Both ends dialled, and one connection was closed (RFC 4271 6.8).", "tortie why peer {}";
+    CAUSE_PEER_SHUTDOWN "peer-shutdown" "An administrator shut the session down.", "tortie why peer {}";
+    CAUSE_PEER_SHUTDOWN_HERE "peer-shutdown-here" "An administrator of this host shut the session down.", "tortie why peer {}";
+    CAUSE_PEER_DECONFIGURED "peer-deconfigured" "The other end does not know this peer any more.", "tortie why peer {}";
+    CAUSE_ADMIN_RESET "admin-reset" "An administrator reset the session.", "tortie why peer {}";
+    CAUSE_CEASE "cease" "The session was ended with another Cease.", "tortie why peer {}";
+    CAUSE_CONFIG "config" "The session was ended because its settings changed.", "tortie why peer {}";
+    CAUSE_PASSIVE "passive" "This end waits for the other one to dial.", "tortie why peer {}";
+    CAUSE_NOT_TRIED "not-tried" "No attempt has ended yet.", "tortie why peer {}";
+    CAUSE_NOT_WANTED "not-wanted" "No session with it is wanted here.", "tortie why peer {}";
+    CAUSE_UNKNOWN "unknown" "What is known does not tell the cause.", "tortie why peer {}";
+}
+
+codes! {
     /// The gates of export policy in their order, then what holds a route back beside policy.
     EXPORT_REASONS:
     OWN_BLOCK "own-block" "Equal to a block of this host: announced.", "tortie ipam blocks";
     INSIDE_OWN_BLOCK "inside-own-block" "Inside a block of this host, which speaks for it: withheld.", "tortie ipam blocks";
-    OWN_ONLY "own-only" "The eBGP peer has `own_only` and the route was learned: withheld.", "tortie bgp peer {}";
+    OWN_ONLY "own-only" "The eBGP peer has `own_only` and the route was learned: withheld.", "tortie why peer {}";
     FILTER "filter" "The peer's filters decide.", "tortie store ls /calico/bgp/v1/global/filters/";
     ADVERTISED "advertised" "Equal to or inside a prefix of `prefix_advertisements`: announced.", "tortie store ls /calico/bgp/v1/";
     POOL "pool" "Equal to or inside a pool: announced.", "tortie ipam pools";
     NONE "none" "No gate announces it: withheld.", "tortie ipam pools";
     EXPORT_DRAIN "drain" "The peer is drained: withheld.", "tortie bgp drain --undo";
-    EXPORT_NEXT_HOP "next-hop" "There is no next hop that this peer could use: withheld.", "tortie bgp peer {}";
-    EXPORT_SIZE "size" "The route does not fit into a message: withheld.", "tortie bgp peer {}";
+    EXPORT_NEXT_HOP "next-hop" "There is no next hop that this peer could use: withheld.", "tortie why peer {}";
+    EXPORT_SIZE "size" "The route does not fit into a message: withheld.", "tortie why peer {}";
 }
 
 codes! {
@@ -258,13 +300,13 @@ codes! {
     OWN_ENDPOINT "own-endpoint" "An endpoint of this host holds that address.", "tortie why ip {}";
     INSIDE_POOL "inside-pool" "It is inside a pool, and the peer has `import_pools` false.", "tortie ipam pools";
     IMPORT_FILTER "filter" "The peer's filters reject it.", "tortie store ls /calico/bgp/v1/global/filters/";
-    NO_POLICY "no_policy" "The eBGP peer has no policy (RFC 8212).", "tortie bgp peer {}";
-    ROUTE_LEAK "route_leak" "By the roles of both ends it leaked (RFC 9234).", "tortie bgp peer {}";
+    NO_POLICY "no_policy" "The eBGP peer has no policy (RFC 8212).", "tortie why peer {}";
+    ROUTE_LEAK "route_leak" "By the roles of both ends it leaked (RFC 9234).", "tortie why peer {}";
     AS_LOOP "as_loop" "Its AS path holds our AS (RFC 4271 9.1.2).", "tortie bgp routes --from {}";
     ORIGINATOR_LOOP "originator_loop" "It began here and came back by a reflector (RFC 4456 8).", "tortie bgp routes --from {}";
     CLUSTER_LOOP "cluster_loop" "It came back to our own cluster (RFC 4456 8).", "tortie bgp routes --from {}";
     NEXT_HOP_SELF "next_hop_self" "Its next hop is our own address (RFC 4271 5.1.3).", "tortie bgp routes --from {}";
-    TOO_MANY_PATHS "too_many_paths" "The peer sends more paths of one prefix than are kept (RFC 7911).", "tortie bgp peer {}";
+    TOO_MANY_PATHS "too_many_paths" "The peer sends more paths of one prefix than are kept (RFC 7911).", "tortie why peer {}";
 }
 
 codes! {
@@ -276,9 +318,10 @@ codes! {
 }
 
 /// Every list with its kind.
-pub const ALL: [(Kind, &[Code]); 5] = [
+pub const ALL: [(Kind, &[Code]); 6] = [
     (Kind::Problem, PROBLEMS),
     (Kind::Note, NOTES),
+    (Kind::Cause, CAUSES),
     (Kind::Export, EXPORT_REASONS),
     (Kind::Import, IMPORT_REASONS),
     (Kind::Kernel, KERNEL_REASONS),
@@ -310,6 +353,7 @@ pub fn document() -> String {
     let heads = [
         ("Problems", "The verdict is `degraded`, or worse."),
         ("Notes", "Right but surprising; the verdict does not change."),
+        ("Why a session is not up", "What `tortie why peer` concludes."),
         (
             "Why a route is announced or not",
             "Export gates, first answer wins; the last three hold back what the gates let pass. The same names stand in \
@@ -390,6 +434,16 @@ mod tests {
         }
         for name in quoted(include_str!("../routing/notes.rs"), "code: ") {
             assert!(find(Kind::Note, &name).is_some(), "{name}");
+        }
+        let peer = include_str!("../agent/why/peer.rs")
+            .replace("(\n            \"", "(\"")
+            .replace("(\n                \"", "(\"");
+        for before in ["Cause::certain(", "Cause::implied(", "cause("] {
+            for name in quoted(&peer, before) {
+                // A cause that `status` has, too, has one meaning.
+                let known = find(Kind::Cause, &name).or_else(|| find(Kind::Problem, &name));
+                assert!(known.is_some(), "{name}");
+            }
         }
         for name in ["filter-missing", "filter-unreadable"] {
             assert!(find(Kind::Note, name).is_some(), "{name}");

@@ -10,6 +10,8 @@
 mod agent;
 mod arguments;
 mod package;
+mod completion;
+mod help;
 mod policy;
 mod ranges;
 mod rig;

@@ -1,0 +1,111 @@
+//! Spellings that fingers know from routers' shells and from calicoctl, turned into ours before anything is parsed.
+
+use std::ffi::OsString;
+
+/// What people type, and what it means. The longest that fits counts.
+const SPELLINGS: &[(&[&str], &[&str])] = &[
+    (&["show", "ip", "bgp", "summary"], &["bgp", "peers"]),
+    (&["show", "ip", "bgp", "neighbors"], &["bgp", "peer"]),
+    (&["show", "ip", "bgp", "neighbor"], &["bgp", "peer"]),
+    (&["show", "ip", "bgp"], &["bgp", "routes"]),
+    (&["show", "ipv6", "bgp"], &["bgp", "routes"]),
+    (&["show", "bgp", "summary"], &["bgp", "peers"]),
+    (&["show", "bgp", "neighbors"], &["bgp", "peer"]),
+    (&["show", "bgp", "neighbor"], &["bgp", "peer"]),
+    (&["show", "bgp"], &["bgp", "routes"]),
+    (&["show", "ip", "route"], &["route", "list"]),
+    (&["show", "ipv6", "route"], &["route", "list"]),
+    (&["show", "route"], &["bgp", "routes"]),
+    (&["show", "protocols"], &["bgp", "peers"]),
+    (&["show", "status"], &["status"]),
+    (&["show", "version"], &["version"]),
+    (&["bgp", "summary"], &["bgp", "peers"]),
+    (&["bgp", "neighbors"], &["bgp", "peer"]),
+    (&["bgp", "neighbor"], &["bgp", "peer"]),
+    (&["neighbors"], &["bgp", "peer"]),
+    (&["neighbor"], &["bgp", "peer"]),
+    (&["node", "status"], &["status"]),
+];
+
+/// Global flags that take the next word.
+const WITH_VALUE: &[&str] = &[
+    "--datastore",
+    "--etcd-ca",
+    "--etcd-cert",
+    "--etcd-key",
+    "--etcd-user",
+    "--etcd-password-file",
+    "--node",
+    "--socket",
+    "--output",
+    "-o",
+    "--color",
+];
+
+/// The words as they are parsed. What is not known stays as it is.
+pub(super) fn rewrite(words: Vec<OsString>) -> Vec<OsString> {
+    let text: Vec<&str> = words.iter().map(|word| word.to_str().unwrap_or("")).collect();
+    let start = first_word(&text);
+    let rest = text.get(start..).unwrap_or_default();
+    let fits = |from: &[&str]| rest.get(..from.len()) == Some(from);
+    let Some((from, to)) = SPELLINGS.iter().filter(|(from, _)| fits(from)).max_by_key(|(from, _)| from.len())
+    else {
+        return words;
+    };
+    let end = start + from.len();
+    // One neighbour in full, or all of them in a table.
+    let named = text.get(end).is_some_and(|word| !word.starts_with('-'));
+    let to: &[&str] = if *to == ["bgp", "peer"] && !named { &["bgp", "peers"] } else { to };
+    let meant = to.iter().map(OsString::from);
+    words[..start].iter().cloned().chain(meant).chain(words[end..].iter().cloned()).collect()
+}
+
+/// The place of the first word that is no flag and no flag's value.
+fn first_word(text: &[&str]) -> usize {
+    let mut at = 1;
+    while let Some(word) = text.get(at).filter(|word| word.starts_with('-')) {
+        at += if WITH_VALUE.contains(word) { 2 } else { 1 };
+    }
+    at
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn meant(typed: &str) -> String {
+        let words = typed.split(' ').map(OsString::from).collect();
+        let words: Vec<String> = rewrite(words).into_iter().map(|word| word.into_string().unwrap()).collect();
+        words.join(" ")
+    }
+
+    #[test]
+    fn fingers_find_what_they_know() {
+        for (typed, means) in [
+            ("tortie show bgp summary", "tortie bgp peers"),
+            ("tortie show ip bgp", "tortie bgp routes"),
+            ("tortie show ip bgp 10.0.0.0/26", "tortie bgp routes 10.0.0.0/26"),
+            ("tortie show ip bgp summary -o json", "tortie bgp peers -o json"),
+            ("tortie -o json show bgp neighbors 192.0.2.1", "tortie -o json bgp peer 192.0.2.1"),
+            ("tortie neighbor", "tortie bgp peers"),
+            ("tortie neighbor tor-a", "tortie bgp peer tor-a"),
+            ("tortie --socket /s node status", "tortie --socket /s status"),
+            ("tortie node list", "tortie node list"),
+            ("tortie ipam check", "tortie ipam check"),
+            ("tortie show", "tortie show"),
+            ("tortie", "tortie"),
+        ] {
+            assert_eq!(meant(typed), means);
+        }
+    }
+
+    #[test]
+    fn what_they_mean_is_there() {
+        use clap::Parser;
+        for (typed, _) in SPELLINGS {
+            let words = rewrite(std::iter::once(&"tortie").chain(*typed).map(OsString::from).collect());
+            let parsed = super::super::Cli::try_parse_from(&words);
+            assert!(parsed.is_ok(), "{typed:?}: {}", parsed.unwrap_err());
+        }
+    }
+}
