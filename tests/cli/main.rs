@@ -10,8 +10,6 @@
 mod agent;
 mod arguments;
 mod package;
-mod completion;
-mod help;
 mod policy;
 mod ranges;
 mod rig;
