@@ -63,6 +63,6 @@ libc=$(grep -aoE 'GLIBC_2\.[0-9]+' "$program" | sort -uV | tail -1 || true)
 (cd "$root" && find . -path ./DEBIAN -prune -o -type f -printf '%P\0' | sort -z | xargs -0 md5sum) > "$root/DEBIAN/md5sums"
 
 mkdir -p "$out"
-deb=$out/tortie_${version}_$arch.deb
+deb=$(realpath "$out")/tortie_${version}_$arch.deb
 dpkg-deb --root-owner-group -Z"${DEB_COMPRESS:-xz}" --build "$root" "$deb" >/dev/null
 echo "$deb"

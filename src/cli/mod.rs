@@ -20,6 +20,7 @@ mod cni;
 mod complete;
 #[doc(hidden)]
 pub mod demo;
+mod diags;
 mod diff;
 mod docker;
 mod doctor;
@@ -204,6 +205,8 @@ enum Command {
     Docker(docker::DockerCommand),
     /// Will it work on this host: tries what the agent needs, and names what mends it; exit 1 when something will not work
     Doctor,
+    /// One file to attach to a report: what agent, store, kernel and system know, without secrets
+    Diags(diags::DiagsCommand),
     /// Labs of network namespaces from containerlab files
     #[command(subcommand)]
     Lab(lab::LabCommand),
@@ -389,6 +392,7 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
         Command::Demo(command) => demo::run(&context, command),
         Command::Docker(command) => docker::run(&context, command),
         Command::Doctor => runtime()?.block_on(doctor::run(&context)),
+        Command::Diags(command) => runtime()?.block_on(diags::run(&context, command)),
         Command::Lab(command) => lab::run(&context, command),
         Command::Kurma(command) => kurma::run(command),
         Command::Completion(command) => complete::script(command),

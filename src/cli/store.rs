@@ -10,6 +10,7 @@ use clap::Subcommand;
 use serde::Serialize;
 
 use super::client::Client;
+use super::diags::redact;
 use super::dry_run::DryRunKind;
 use super::failure::{Exit, Failure};
 use super::output::{self, Format, table, write_out};
@@ -74,7 +75,7 @@ pub(super) enum StoreCommand {
     },
     /// Print everything as one JSON object {"<full key>": "<value as text>"}
     Export {
-        /// Write *** in the place of passwords
+        /// Write *** in the place of passwords, tokens and keys
         #[arg(long)]
         redact: bool,
     },
@@ -188,7 +189,7 @@ pub(super) async fn run(context: &Context, command: &StoreCommand) -> Result<(),
             let all: BTreeMap<&str, String> = snapshot
                 .entries
                 .iter()
-                .map(|e| (e.key.as_str(), if *redact { redacted(&e.value) } else { text(&e.value) }))
+                .map(|e| (e.key.as_str(), if *redact { redact::value(&e.value) } else { text(&e.value) }))
                 .collect();
             let json = serde_json::to_string_pretty(&all).map_err(|e| Failure::usage(e.to_string()))?;
             write_out(&format!("{json}\n"))
@@ -428,47 +429,4 @@ fn line(revision: u64, change: &Change, format: Format) -> String {
     }
     let json = serde_json::json!({ "revision": revision, "mark": mark, "key": key, "value": value });
     format!("{json}\n")
-}
-
-/// The value with `***` for every member named `password`.
-fn redacted(value: &[u8]) -> String {
-    fn hide(value: &mut serde_json::Value) -> bool {
-        match value {
-            serde_json::Value::Object(map) => {
-                let mut hidden = false;
-                for (name, member) in map.iter_mut() {
-                    if name == "password" && !member.is_null() {
-                        *member = serde_json::Value::String("***".to_owned());
-                        hidden = true;
-                    } else {
-                        hidden |= hide(member);
-                    }
-                }
-                hidden
-            }
-            serde_json::Value::Array(list) => list.iter_mut().fold(false, |hidden, item| hide(item) | hidden),
-            _ => false,
-        }
-    }
-    if let Ok(mut json) = serde_json::from_slice::<serde_json::Value>(value)
-        && hide(&mut json)
-    {
-        return json.to_string();
-    }
-    text(value)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn passwords_are_hidden_and_nothing_else_changes() {
-        assert_eq!(
-            redacted(br#"{"ip":"192.0.2.1","password":"s3cret"}"#),
-            r#"{"ip":"192.0.2.1","password":"***"}"#
-        );
-        assert_eq!(redacted(br#"{ "a": [ {"password":null} ] }"#), r#"{ "a": [ {"password":null} ] }"#);
-        assert_eq!(redacted(b"64512"), "64512");
-    }
 }

@@ -9,6 +9,7 @@
 
 mod agent;
 mod arguments;
+mod diags;
 mod package;
 mod policy;
 mod ranges;

@@ -1,0 +1,355 @@
+//! `tortie diags`: one file to attach to a report. What the agent, the store, the kernel and the system know, without secrets.
+//!
+//! What it does: asks each of them, goes on where one does not answer, and says in `index.txt` what is in the file and what
+//! is missing. What it does not: send anything anywhere, or change anything.
+//!
+//! ```text
+//!   agent's socket, store, doctor, tools, /proc, /etc --> parts --redact.rs--> tar.rs --gzip--> FILE
+//! ```
+
+pub(in crate::cli) mod redact;
+mod tar;
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use clap::Args;
+use http_body_util::BodyExt;
+use serde::Serialize;
+
+use super::client::Client;
+use super::failure::{Exit, Failure};
+use super::output;
+use super::{Context, doctor};
+use redact::Redactor;
+
+/// Longest wait for a tool.
+const TOOL: Duration = Duration::from_secs(10);
+/// Most of one part, in octets: the end of a log and the beginning of all else.
+const MOST: usize = 8 << 20;
+/// Settings of the package, and the folder of secrets.
+const SETTINGS: [&str; 2] = ["/etc/tortie/tortie.toml", "/etc/tortie/tortie.env"];
+
+/// Flags of `tortie diags`.
+#[derive(Debug, Args)]
+pub(super) struct DiagsCommand {
+    /// Write here; - for standard output [default: tortie-diags-NODE-TIME.tar.gz in this folder]
+    #[arg(value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// At most this many routes of each table
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    max_routes: u32,
+}
+
+/// One file of the archive, or why it is not there.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Part {
+    name: &'static str,
+    about: &'static str,
+    bytes: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    missing: Option<String>,
+    #[serde(skip)]
+    text: String,
+}
+
+impl Part {
+    fn of(name: &'static str, about: &'static str, text: Result<String, String>) -> Self {
+        let (text, missing) = match text {
+            Ok(text) => (text, None),
+            Err(why) => (String::new(), Some(why)),
+        };
+        Self { name, about, bytes: 0, missing, text }
+    }
+}
+
+/// What was written.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Report {
+    file: String,
+    parts: Vec<Part>,
+}
+
+pub(super) async fn run(context: &Context, command: &DiagsCommand) -> Result<(), Failure> {
+    let node = context.globals.node_name().unwrap_or_else(|_| "unknown".to_owned());
+    let now = jiff::Timestamp::now();
+    let folder = format!("tortie-diags-{}-{}", plain(&node), now.strftime("%Y%m%dT%H%M%SZ"));
+    let mut redactor = secrets(context);
+    let mut parts = from_agent(context, command.max_routes).await;
+    let agent_away = parts.first().is_some_and(|part| part.missing.is_some());
+    let store = from_store(context, &mut redactor).await;
+    let store_away = store.missing.is_some();
+    parts.push(store);
+    let examined = doctor::examine(context).await;
+    let mut text = String::new();
+    doctor::render(&mut text, &examined, true);
+    parts.push(Part::of("doctor.txt", "what `tortie doctor` says", Ok(text)));
+    parts.extend(from_tools().await);
+    parts.extend(from_files());
+    for part in &mut parts {
+        part.text = redactor.clean(&bounded(&part.text));
+        part.bytes = part.text.len();
+    }
+    let seconds = u64::try_from(now.as_second()).unwrap_or_default();
+    let mut archive = tar::Archive::default();
+    archive.add(&format!("{folder}/index.txt"), seconds, index(&node, &now.to_string(), &parts).as_bytes());
+    for part in parts.iter().filter(|part| part.missing.is_none()) {
+        archive.add(&format!("{folder}/{}", part.name), seconds, part.text.as_bytes());
+    }
+    let file = command.file.clone().unwrap_or_else(|| format!("{folder}.tar.gz").into());
+    write(&file, &archive.end())?;
+    let report = Report { file: file.display().to_string(), parts };
+    if file == Path::new("-") {
+        return partial(agent_away, store_away);
+    }
+    output::print(context.globals.output, &report, |out, _| render(out, &report))?;
+    partial(agent_away, store_away)
+}
+
+/// A part of the answer is an answer; whoever asked is told.
+fn partial(agent_away: bool, store_away: bool) -> Result<(), Failure> {
+    let who = match (agent_away, store_away) {
+        (false, false) => return Ok(()),
+        (true, false) => "the agent",
+        (false, true) => "the store",
+        (true, true) => "neither the agent nor the store",
+    };
+    let verb = if agent_away && store_away { "answered" } else { "did not answer" };
+    Err(Failure::new(
+        Exit::Partial,
+        "partial",
+        format!("{who} {verb}: the file has the rest; see index.txt in it"),
+    ))
+}
+
+/// The secrets of this host, as far as this user may read them.
+fn secrets(context: &Context) -> Redactor {
+    let mut redactor = Redactor::default();
+    let folder = fs::read_dir(crate::speaker::SECRETS).into_iter().flatten().flatten().map(|f| f.path());
+    for path in folder.chain(context.globals.etcd_password_file.clone()) {
+        if let Ok(text) = fs::read_to_string(path) {
+            redactor.learn(&text);
+        }
+    }
+    redactor
+}
+
+async fn from_agent(context: &Context, max: u32) -> Vec<Part> {
+    let client = Client::new(&context.globals.socket);
+    let asked = [
+        ("status.json", "the verdict with all problems", "/v1/status".to_owned()),
+        ("peers.json", "BGP sessions", "/v1/bgp/peers".to_owned()),
+        ("ranges.json", "ranges that sessions are taken from", "/v1/bgp/ranges".to_owned()),
+        ("bgp-routes.json", "the BGP table, bounded", format!("/v1/bgp/routes?max={max}")),
+        ("routes.json", "kernel routes, bounded", format!("/v1/routes?max={max}")),
+        ("endpoints.json", "endpoints of this host", "/v1/endpoints".to_owned()),
+        ("policies.json", "policies that act here", "/v1/policies".to_owned()),
+        ("drops.json", "what rules dropped lately", "/v1/why/drop".to_owned()),
+        ("diff.json", "how the kernel differs from what is wanted", "/v1/diff?max=1000".to_owned()),
+        ("history.json", "the flight recorder: the last changes", "/v1/history?max=16384".to_owned()),
+    ];
+    let mut parts = Vec::new();
+    for (name, about, path) in asked {
+        let answer: Result<serde_json::Value, Failure> = client.get(&path).await;
+        let text = answer
+            .map_err(|failure| failure.text)
+            .and_then(|value| serde_json::to_string_pretty(&value).map_err(|e| e.to_string()));
+        parts.push(Part::of(name, about, text));
+    }
+    let metrics = match client.stream("/metrics", "content-type").await {
+        Ok((_, body)) => match body.collect().await {
+            Ok(body) => Ok(String::from_utf8_lossy(&body.to_bytes()).into_owned()),
+            Err(error) => Err(error.to_string()),
+        },
+        Err(failure) => Err(failure.text),
+    };
+    parts.push(Part::of("metrics.txt", "metrics", metrics));
+    parts
+}
+
+/// The store without secrets; what it has of them is learned first, so that they go from all other parts, too.
+async fn from_store(context: &Context, redactor: &mut Redactor) -> Part {
+    let export = async {
+        let store = super::store::open(&context.globals, false).await.map_err(|failure| failure.text)?;
+        let all = [tortie_config::key::prefix::ALL.to_owned()];
+        let snapshot = store.list(&all).await.map_err(|error| error.to_string())?;
+        let mut map = serde_json::Map::new();
+        for entry in &snapshot.entries {
+            redactor.learn_from(&entry.value);
+            map.insert(entry.key.clone(), redact::value(&entry.value).into());
+        }
+        serde_json::to_string_pretty(&map).map_err(|error| error.to_string())
+    };
+    Part::of("store.json", "the store, as `tortie store export --redact` prints it", export.await)
+}
+
+async fn from_tools() -> Vec<Part> {
+    let asked: [(&str, &str, &[&str]); 12] = [
+        (
+            "kernel/rules.txt",
+            "our packet rules, as nft reads them",
+            &["nft", "list", "table", "inet", "tortie"],
+        ),
+        ("kernel/routes.txt", "our routes", &["ip", "route", "show", "table", "all", "proto", "179"]),
+        (
+            "kernel/routes6.txt",
+            "our IPv6 routes",
+            &["ip", "-6", "route", "show", "table", "all", "proto", "179"],
+        ),
+        ("kernel/other-routes.txt", "the main table", &["ip", "route", "show", "table", "main"]),
+        ("kernel/nexthops.txt", "nexthop objects", &["ip", "nexthop", "show"]),
+        ("kernel/rules-of-routing.txt", "routing rules", &["ip", "rule", "show"]),
+        ("kernel/links.txt", "interfaces with counters", &["ip", "-d", "-s", "link", "show"]),
+        ("kernel/addresses.txt", "addresses", &["ip", "address", "show"]),
+        ("kernel/neighbours.txt", "neighbours", &["ip", "neighbour", "show"]),
+        ("kernel/listeners.txt", "who listens", &["ss", "-lntup"]),
+        ("log/unit.txt", "the service", &["systemctl", "status", "--no-pager", "-l", "tortie"]),
+        (
+            "log/journal.txt",
+            "the end of the journal",
+            &["journalctl", "-u", "tortie", "-n", "5000", "--no-pager", "-o", "short-precise"],
+        ),
+    ];
+    let mut parts = Vec::new();
+    for (name, about, words) in asked {
+        parts.push(Part::of(name, about, tool(words).await));
+    }
+    parts
+}
+
+/// What a tool prints. `systemctl status` ends with 3 for a unit that does not run, and has said why.
+async fn tool(words: &[&str]) -> Result<String, String> {
+    let Some((program, arguments)) = words.split_first() else { return Err("nothing to run".to_owned()) };
+    let mut command = tokio::process::Command::new(program);
+    command.args(arguments).stdin(Stdio::null()).kill_on_drop(true);
+    match tokio::time::timeout(TOOL, command.output()).await {
+        Ok(Ok(output)) if output.status.success() || !output.stdout.is_empty() => {
+            Ok(format!("$ {}\n{}", words.join(" "), String::from_utf8_lossy(&output.stdout)))
+        }
+        Ok(Ok(output)) => Err(format!("{program}: {}", String::from_utf8_lossy(&output.stderr).trim())),
+        Ok(Err(error)) => Err(format!("{program}: {error}")),
+        Err(_) => Err(format!("{program} did not end within {} s", TOOL.as_secs())),
+    }
+}
+
+fn from_files() -> Vec<Part> {
+    let read = |path: &str| fs::read_to_string(path).map_err(|error| format!("{path}: {error}"));
+    let mut sysctls = String::new();
+    for path in [
+        "net/ipv4/ip_forward",
+        "net/ipv6/conf/all/forwarding",
+        "net/ipv4/conf/all/rp_filter",
+        "net/ipv4/conf/default/rp_filter",
+        "net/ipv4/neigh/default/gc_thresh3",
+        "net/netfilter/nf_conntrack_count",
+        "net/netfilter/nf_conntrack_max",
+        "net/core/rmem_max",
+        "net/core/optmem_max",
+        "fs/inotify/max_user_instances",
+        "kernel/random/boot_id",
+    ] {
+        let value =
+            fs::read_to_string(format!("/proc/sys/{path}")).unwrap_or_else(|error| format!("({error})"));
+        let _ = writeln!(sysctls, "{} = {}", path.replace('/', "."), value.trim());
+    }
+    let mut interfaces: Vec<_> =
+        fs::read_dir("/proc/sys/net/ipv4/conf").into_iter().flatten().flatten().map(|e| e.path()).collect();
+    interfaces.sort();
+    for path in interfaces {
+        for name in ["rp_filter", "proxy_arp", "route_localnet"] {
+            if let Ok(value) = fs::read_to_string(path.join(name)) {
+                let _ = writeln!(sysctls, "{}/{name} = {}", path.display(), value.trim());
+            }
+        }
+    }
+    let system = rustix::system::uname();
+    let mut versions = format!(
+        "tortie {}\n{} {} {}\n",
+        env!("CARGO_PKG_VERSION"),
+        system.sysname().to_string_lossy(),
+        system.release().to_string_lossy(),
+        system.machine().to_string_lossy()
+    );
+    versions.push_str(&fs::read_to_string("/etc/os-release").unwrap_or_default());
+    let mut parts = vec![
+        Part::of("sysctls.txt", "sysctls that matter to routing", Ok(sysctls)),
+        Part::of("versions.txt", "program, kernel, distribution", Ok(versions)),
+        Part::of("kernel/snmp.txt", "the network's counters", read("/proc/net/netstat")),
+    ];
+    let [toml, env] = SETTINGS;
+    parts.push(Part::of("settings/tortie.toml", "the agent's settings", read(toml)));
+    parts.push(Part::of("settings/tortie.env", "the service's environment", read(env)));
+    parts
+}
+
+/// At most [`MOST`] octets, the end of them: what is long is a log.
+fn bounded(text: &str) -> String {
+    if text.len() <= MOST {
+        return text.to_owned();
+    }
+    let from = (text.len() - MOST..text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());
+    format!("(the first {from} octets are left out)\n{}", text.get(from..).unwrap_or_default())
+}
+
+fn index(node: &str, time: &str, parts: &[Part]) -> String {
+    let mut out = format!("tortie {} diagnostics of {node}, {time}\n\n", env!("CARGO_PKG_VERSION"));
+    let rows = parts.iter().filter(|part| part.missing.is_none());
+    let rows = rows.map(|part| vec![part.name.to_owned(), part.bytes.to_string(), part.about.to_owned()]);
+    out.push_str(&output::table(&["FILE", "BYTES", "WHAT"], rows.collect()));
+    let missing: Vec<&Part> = parts.iter().filter(|part| part.missing.is_some()).collect();
+    if !missing.is_empty() {
+        out.push_str("\nMissing:\n");
+        for part in missing {
+            let why = part.missing.as_deref().unwrap_or_default();
+            let _ = writeln!(out, "  {} ({}): {why}", part.name, part.about);
+        }
+    }
+    out.push_str("\nPasswords, tokens and private keys are replaced by ***.\n");
+    out
+}
+
+fn render(out: &mut String, report: &Report) {
+    let have = report.parts.iter().filter(|part| part.missing.is_none()).count();
+    let _ = writeln!(out, "{}: {have} files, without secrets; index.txt says what is in it", report.file);
+    for part in report.parts.iter().filter(|part| part.missing.is_some()) {
+        let _ = writeln!(out, "  missing: {}: {}", part.name, part.missing.as_deref().unwrap_or_default());
+    }
+}
+
+/// Writes the archive through gzip, for its owner alone.
+fn write(file: &Path, tar: &[u8]) -> Result<(), Failure> {
+    let failed = |what: &str, error: &std::io::Error| {
+        let text = format!("{}: {what}: {error}; name another FILE", file.display());
+        Failure::new(Exit::Partial, "output", text)
+    };
+    let out = if file == Path::new("-") {
+        Stdio::inherit()
+    } else {
+        let options = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(file);
+        Stdio::from(options.map_err(|error| failed("cannot be written", &error))?)
+    };
+    let gzip = std::process::Command::new("gzip").arg("-c").stdin(Stdio::piped()).stdout(out).spawn();
+    let mut gzip = gzip.map_err(|error| failed("gzip cannot be run", &error))?;
+    let written = gzip.stdin.take().map_or(Ok(()), |mut to| to.write_all(tar));
+    let ended = gzip.wait();
+    match (written, ended) {
+        (Ok(()), Ok(status)) if status.success() => Ok(()),
+        (Err(error), _) | (_, Err(error)) => Err(failed("gzip", &error)),
+        (_, Ok(status)) => Err(failed("gzip", &std::io::Error::other(status.to_string()))),
+    }
+}
+
+/// A node name as a part of a file name.
+fn plain(node: &str) -> String {
+    node.chars()
+        .map(|c| if c.is_ascii_alphanumeric() || matches!(c, '-' | '.') { c } else { '_' })
+        .take(60)
+        .collect()
+}

@@ -1,0 +1,217 @@
+//! Secrets out of what leaves this host: by the names of members, by what a line says, and by the values themselves. Pure.
+
+/// Parts of names whose values are secrets.
+const NAMES: [&str; 8] =
+    ["password", "passwd", "passphrase", "secret", "token", "private_key", "privatekey", "credential"];
+/// What stands in the place of a secret.
+const HIDDEN: &str = "***";
+/// Shorter values are words of other things, too; they are hidden by their names alone.
+const SHORTEST: usize = 4;
+
+/// Whether a value of this name is a secret. A file that holds one is none: its name helps.
+fn is_secret(name: &str) -> bool {
+    let name = name.to_ascii_lowercase().replace('-', "_");
+    NAMES.iter().any(|part| name.contains(part)) && !name.ends_with("_file") && !name.ends_with("_path")
+}
+
+/// A value of the store with `***` for every member that is a secret; text that is no JSON stays as it is.
+pub(in crate::cli) fn value(bytes: &[u8]) -> String {
+    if let Ok(mut json) = serde_json::from_slice::<serde_json::Value>(bytes)
+        && hide(&mut json, &mut |_| ())
+    {
+        return json.to_string();
+    }
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Hides secrets of a value, and gives each to `found`.
+fn hide(value: &mut serde_json::Value, found: &mut impl FnMut(&str)) -> bool {
+    use serde_json::Value;
+    match value {
+        Value::Object(map) => map.iter_mut().fold(false, |hidden, (name, member)| {
+            let is_value = !member.is_null() && !member.is_object() && !member.is_array();
+            if is_secret(name) && is_value {
+                match &*member {
+                    Value::String(text) => found(text),
+                    other => found(&other.to_string()),
+                }
+                *member = Value::String(HIDDEN.to_owned());
+                return true;
+            }
+            hide(member, found) | hidden
+        }),
+        Value::Array(list) => list.iter_mut().fold(false, |hidden, item| hide(item, found) | hidden),
+        _ => false,
+    }
+}
+
+/// Knows the secrets of this host, and takes them out of any text.
+#[derive(Debug, Default)]
+pub(super) struct Redactor {
+    /// The longest first, so that none is hidden by halves.
+    known: Vec<String>,
+}
+
+impl Redactor {
+    /// A value that must not leave: also as JSON writes it.
+    pub(super) fn learn(&mut self, secret: &str) {
+        let secret = secret.trim();
+        if secret.len() < SHORTEST {
+            return;
+        }
+        let escaped = serde_json::Value::String(secret.to_owned()).to_string();
+        let escaped = escaped.trim_matches('"').to_owned();
+        for form in [secret.to_owned(), escaped] {
+            if !self.known.contains(&form) {
+                self.known.push(form);
+            }
+        }
+        self.known.sort_by_key(|known| std::cmp::Reverse(known.len()));
+    }
+
+    /// Every secret of a value of the store.
+    pub(super) fn learn_from(&mut self, value: &[u8]) {
+        if let Ok(mut json) = serde_json::from_slice::<serde_json::Value>(value) {
+            let mut found = Vec::new();
+            hide(&mut json, &mut |secret| found.push(secret.to_owned()));
+            found.iter().for_each(|secret| self.learn(secret));
+        }
+    }
+
+    /// The text without secrets.
+    pub(super) fn clean(&self, text: &str) -> String {
+        let mut out = String::with_capacity(text.len());
+        let mut in_key = false;
+        for line in text.split_inclusive('\n') {
+            // A private key in PEM (RFC 7468).
+            let begins = line.contains("-----BEGIN") && line.contains("PRIVATE KEY-----");
+            if begins {
+                in_key = true;
+                out.push_str("*** (a private key)\n");
+            }
+            if in_key {
+                in_key = !line.contains("-----END");
+                continue;
+            }
+            out.push_str(&addresses(&assignments(line)));
+        }
+        self.known.iter().fold(out, |text, secret| text.replace(secret.as_str(), HIDDEN))
+    }
+}
+
+/// `name=value` and `name: value`, where the name is a secret's, as logs, environments and settings have them.
+fn assignments(line: &str) -> String {
+    let mut out = String::with_capacity(line.len());
+    let mut rest = line;
+    while let Some(at) = rest.find(['=', ':']) {
+        let (before, after) = rest.split_at(at);
+        let is_part = |c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == '-');
+        let unquoted = before.trim_end_matches(['"', '\'', ' ']);
+        let name = unquoted.rsplit(is_part).next().unwrap_or_default();
+        let mut chars = after.chars();
+        let sign = chars.next().unwrap_or('=');
+        out.push_str(before);
+        out.push(sign);
+        rest = chars.as_str();
+        if !is_secret(name) {
+            continue;
+        }
+        let lead: String = rest.chars().take_while(|c| matches!(c, ' ' | '\t')).collect();
+        let value = rest.get(lead.len()..).unwrap_or_default();
+        let quote = value.chars().next().filter(|c| matches!(c, '"' | '\''));
+        let body = value.get(quote.map_or(0, char::len_utf8)..).unwrap_or_default();
+        let ends = |c: char| match quote {
+            Some(quote) => c == quote || c == '\n',
+            None => c.is_whitespace() || matches!(c, ',' | ';' | '}' | ')'),
+        };
+        let len = body.find(ends).unwrap_or(body.len());
+        out.push_str(&lead);
+        out.extend(quote);
+        if len > 0 {
+            out.push_str(HIDDEN);
+        }
+        rest = body.get(len..).unwrap_or_default();
+    }
+    out.push_str(rest);
+    out
+}
+
+/// `scheme://user:password@host` (RFC 3986 3.2.1).
+fn addresses(line: &str) -> String {
+    let mut out = String::with_capacity(line.len());
+    let mut rest = line;
+    while let Some(at) = rest.find("://") {
+        let (before, after) = rest.split_at(at + 3);
+        out.push_str(before);
+        let end = after
+            .find(|c: char| c.is_whitespace() || matches!(c, '/' | '"' | '\'' | '<'))
+            .unwrap_or(after.len());
+        let (authority, more) = after.split_at(end);
+        match authority.rsplit_once('@').and_then(|(who, host)| Some((who.split_once(':')?.0, host))) {
+            Some((user, host)) => out.extend([user, ":", HIDDEN, "@", host]),
+            None => out.push_str(authority),
+        }
+        rest = more;
+    }
+    out.push_str(rest);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_are_hidden_by_their_names_and_nothing_else_changes() {
+        for (given, wanted) in [
+            (r#"{"ip":"192.0.2.1","password":"s3cret"}"#, r#"{"ip":"192.0.2.1","password":"***"}"#),
+            (r#"{ "a": [ {"password":null} ] }"#, r#"{ "a": [ {"password":null} ] }"#),
+            (
+                r#"{"a":[{"apiToken":"x"},{"client-secret":7}]}"#,
+                r#"{"a":[{"apiToken":"***"},{"client-secret":"***"}]}"#,
+            ),
+            (
+                r#"{"password_file":"tor-a","key":"/calico/v1/Ready"}"#,
+                r#"{"password_file":"tor-a","key":"/calico/v1/Ready"}"#,
+            ),
+            ("64512", "64512"),
+        ] {
+            assert_eq!(value(given.as_bytes()), wanted);
+        }
+    }
+
+    #[test]
+    fn lines_lose_what_they_assign_to_a_secret() {
+        let redactor = Redactor::default();
+        for (given, wanted) in [
+            ("TORTIE_ETCD_PASSWORD=hunter2 x=1\n", "TORTIE_ETCD_PASSWORD=*** x=1\n"),
+            ("TORTIE_ETCD_PASSWORD_FILE=/etc/x\n", "TORTIE_ETCD_PASSWORD_FILE=/etc/x\n"),
+            ("the password: \"two words\", and more", "the password: \"***\", and more"),
+            ("{\"token\":\"abc\",\"n\":1}", "{\"token\":\"***\",\"n\":1}"),
+            ("etcd://root:geheim@192.0.2.1:2379/x", "etcd://root:***@192.0.2.1:2379/x"),
+            ("etcds://192.0.2.1:2379", "etcds://192.0.2.1:2379"),
+            (
+                "2026-11-22T05:52:16Z peer tor-a: password wrong",
+                "2026-11-22T05:52:16Z peer tor-a: password wrong",
+            ),
+            (
+                "a\n-----BEGIN EC PRIVATE KEY-----\nMHc=\n-----END EC PRIVATE KEY-----\nb",
+                "a\n*** (a private key)\nb",
+            ),
+            ("secret=\n", "secret=\n"),
+        ] {
+            assert_eq!(redactor.clean(given), wanted);
+        }
+    }
+
+    #[test]
+    fn a_known_secret_goes_wherever_it_stands() {
+        let mut redactor = Redactor::default();
+        redactor.learn_from(br#"{"ip":"192.0.2.1","password":"cor\"vid"}"#);
+        redactor.learn("lantern\n");
+        redactor.learn("lanterns-two");
+        // Too short to look for: it would blank half of the archive.
+        redactor.learn("a");
+        assert_eq!(redactor.clean("x cor\"vid y cor\\\"vid lanterns-two lantern a"), "x *** y *** *** *** a");
+    }
+}
