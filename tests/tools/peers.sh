@@ -9,7 +9,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 DIR=$(realpath -m "${1:-target/peers}")
-STAMP="peers 12"
+STAMP="peers 13"
 PATH=$PATH:/usr/sbin:/sbin
 has() { command -v "$1" >/dev/null; }
 if [ "$(cat "$DIR/stamp" 2>/dev/null)" = "$STAMP" ] && has cc && has c++ && has protoc && has ip; then exit 0; fi
@@ -18,6 +18,8 @@ PACKAGES="bird2 frr gobgpd openbgpd exabgp etcd-server etcd-client iproute2 iput
 # Who starts containers: tests/clients. Go is here for one program, which is built below.
 PACKAGES="$PACKAGES docker.io containerd runc podman conmon containernetworking-plugins busybox-static"
 PACKAGES="$PACKAGES golang-go golang-github-appc-cni-dev python3-grpcio python3-protobuf"
+# What opens the page: tests/page.
+PACKAGES="$PACKAGES chromium-headless-shell"
 say() { echo "peers: $*" >&2; }
 fail() { say "$*"; exit 1; }
 has apt-get && has dpkg-deb \
@@ -117,6 +119,13 @@ exec "$python" -m exabgp "\$@"
 WRAP
 sed 's,-m exabgp,"$r/usr/bin/mrt2bgpdump",' "$DIR/bin/exabgp" > "$DIR/bin/mrt2bgpdump"
 chmod +x "$DIR/bin/exabgp" "$DIR/bin/mrt2bgpdump"
+# --- the browser: its fonts are the system's, or came with it
+cat > "$DIR/root/fonts.conf" <<'FONTS'
+<?xml version="1.0"?>
+<fontconfig><dir>/usr/share/fonts</dir><dir prefix="relative">usr/share/fonts</dir><cachedir prefix="xdg">fontconfig</cachedir></fontconfig>
+FONTS
+wrap chromium usr/lib/chromium/chromium-headless-shell \
+  "LD_LIBRARY_PATH=\$LD_LIBRARY_PATH:\$r/usr/lib/$lib/pulseaudio FONTCONFIG_FILE=\$r/fonts.conf; export FONTCONFIG_FILE"
 # --- container engines, their network plugins, and two small clients of our own
 for name in dockerd docker docker-proxy docker-init containerd containerd-shim-runc-v2 ctr runc podman conmon busybox; do
   wrap "$name" "$(first "usr/bin/$name" "usr/sbin/$name" "bin/$name" "usr/libexec/docker/$name" "usr/lib/docker/$name")"
