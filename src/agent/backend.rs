@@ -24,6 +24,7 @@ use crate::serve::api::{
     PeerRange, Problem, ResetRequest, RouteGet, Status,
 };
 use crate::serve::ipam::{BlockRow, BlockView, PoolRow};
+use crate::serve::nodes::ClusterNode;
 use crate::serve::policy::{
     Diff, DropRow, DryRun, DryRunRequest, Endpoint, EndpointDetail, LiveTrace, LiveTraceRequest, Policy,
     PolicyDetail, Trace, TraceQuery,
@@ -465,6 +466,10 @@ impl Backend for Live {
     async fn events(&self, after: u64, subject: Option<String>, max: usize) -> Result<List<Event>, ApiError> {
         let items = self.ask(|answer| Ask::Events { after, subject, max, answer }).await?;
         Ok(self.list("EventList", items).await)
+    }
+
+    async fn nodes(&self) -> Result<List<ClusterNode>, ApiError> {
+        self.nodes_of_store().await
     }
 
     async fn ipam_pools(&self) -> Result<List<PoolRow>, ApiError> {

@@ -1,5 +1,5 @@
-//! Pools and blocks of all hosts, for whoever asks: read from the store when asked, since the agent does not watch others'
-//! blocks; one reading serves all who ask within ten seconds, and is forgotten after.
+//! Pools, blocks and status of all hosts, for whoever asks: read from the store when asked, since the agent does not watch what is
+//! others'; one reading serves all who ask within ten seconds, and is forgotten after.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -18,49 +18,53 @@ use crate::ipam::check::Picture;
 use crate::model::Model;
 use crate::serve::api::{ApiError, List};
 use crate::serve::ipam::{self as words, BlockRow, BlockView, Holder, PoolRow};
-use crate::store::Store;
+use crate::serve::nodes::{self, ClusterNode};
+use crate::store::{Snapshot, Store};
 
 /// For how long a reading is given out.
 const FRESH: Duration = Duration::from_secs(10);
 /// Longest wait for the store.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// One reading.
-struct Reading {
+/// What was made of one listing.
+struct Reading<T> {
     at: Instant,
     time: String,
-    picture: Picture,
+    revision: u64,
+    made: T,
 }
 
-/// The last reading, and where the next one comes from.
-pub(super) struct Books {
-    store: Arc<dyn Store>,
+/// The last reading of one kind.
+struct Shelf<T> {
     fresh: Duration,
-    last: Arc<Mutex<Option<Arc<Reading>>>>,
+    last: Arc<Mutex<Option<Arc<Reading<T>>>>>,
 }
 
-impl Books {
-    pub(super) fn new(store: Arc<dyn Store>) -> Self {
-        Self { store, fresh: FRESH, last: Arc::default() }
+impl<T: Send + Sync + 'static> Shelf<T> {
+    fn new() -> Self {
+        Self { fresh: FRESH, last: Arc::default() }
     }
 
     /// Who asks while the store is read waits for that reading.
-    async fn read(&self) -> Result<Arc<Reading>, ApiError> {
+    async fn read(
+        &self,
+        store: &dyn Store,
+        prefixes: &[String],
+        make: impl FnOnce(&Snapshot) -> T + Send + 'static,
+    ) -> Result<Arc<Reading<T>>, ApiError> {
         let mut last = self.last.lock().await;
         if let Some(reading) = last.as_ref().filter(|reading| reading.at.elapsed() < self.fresh) {
             return Ok(Arc::clone(reading));
         }
-        // Endpoints are not needed here, and may be most of the store.
-        let prefixes = [prefix::POOLS, prefix::BLOCKS, prefix::AFFINITIES].map(str::to_owned);
-        let listed = tokio::time::timeout(PATIENCE, self.store.list(&prefixes)).await;
-        let snapshot = match listed {
+        let snapshot = match tokio::time::timeout(PATIENCE, store.list(prefixes)).await {
             Ok(Ok(snapshot)) => snapshot,
             Ok(Err(error)) => return Err(away(&error.to_string())),
             Err(_) => return Err(away("no answer within 5 s")),
         };
-        let read = tokio::task::spawn_blocking(move || Picture::of(&Space::Global, &snapshot));
-        let picture = read.await.map_err(|_| busy("the agent is stopping"))?;
-        let reading = Arc::new(Reading { at: Instant::now(), time: super::core::now_text(), picture });
+        let revision = snapshot.revision;
+        let made = tokio::task::spawn_blocking(move || make(&snapshot));
+        let made = made.await.map_err(|_| busy("the agent is stopping"))?;
+        let reading = Arc::new(Reading { at: Instant::now(), time: super::core::now_text(), revision, made });
         *last = Some(Arc::clone(&reading));
         let (last, old, fresh) = (Arc::clone(&self.last), Arc::downgrade(&reading), self.fresh);
         tokio::spawn(async move {
@@ -74,45 +78,72 @@ impl Books {
     }
 }
 
+/// What was read last, and where the next comes from.
+pub(super) struct Books {
+    store: Arc<dyn Store>,
+    ipam: Shelf<Picture>,
+    nodes: Shelf<Vec<ClusterNode>>,
+}
+
+impl Books {
+    pub(super) fn new(store: Arc<dyn Store>) -> Self {
+        Self { store, ipam: Shelf::new(), nodes: Shelf::new() }
+    }
+
+    async fn ipam(&self) -> Result<Arc<Reading<Picture>>, ApiError> {
+        // Endpoints are not needed here, and may be most of the store.
+        let prefixes = [prefix::POOLS, prefix::BLOCKS, prefix::AFFINITIES].map(str::to_owned);
+        self.ipam.read(&*self.store, &prefixes, |snapshot| Picture::of(&Space::Global, snapshot)).await
+    }
+
+    async fn nodes(&self) -> Result<Arc<Reading<Vec<ClusterNode>>>, ApiError> {
+        let make = |snapshot: &Snapshot| nodes::cluster(snapshot, jiff::Timestamp::now());
+        self.nodes.read(&*self.store, &nodes::prefixes(), make).await
+    }
+}
+
 fn away(why: &str) -> ApiError {
     ApiError {
         code: "store-away".to_owned(),
-        text: format!("blocks are read from the store, and it is away: {why}"),
+        text: format!("this is read from the store, and it is away: {why}"),
     }
 }
 
 impl Live {
     pub(super) async fn pools_of_store(&self) -> Result<List<PoolRow>, ApiError> {
-        let reading = self.books.read().await?;
-        Ok(self.frame("IPAMPoolList", &reading, words::pools(&reading.picture)))
+        let reading = self.books.ipam().await?;
+        Ok(self.frame("IPAMPoolList", &reading, words::pools(&reading.made)))
     }
 
     pub(super) async fn blocks_of_store(&self, pool: Option<Cidr>) -> Result<List<BlockRow>, ApiError> {
-        let reading = self.books.read().await?;
-        if let Some(pool) = pool.filter(|pool| !reading.picture.pools.contains_key(pool)) {
+        let reading = self.books.ipam().await?;
+        if let Some(pool) = pool.filter(|pool| !reading.made.pools.contains_key(pool)) {
             return Err(not_found(format!("there is no pool {pool}: `tortie ipam pools` lists them")));
         }
-        Ok(self.frame("IPAMBlockList", &reading, words::blocks(&reading.picture, pool, None)))
+        Ok(self.frame("IPAMBlockList", &reading, words::blocks(&reading.made, pool, None)))
     }
 
     pub(super) async fn block_of_store(&self, block: Cidr) -> Result<BlockView, ApiError> {
-        let reading = self.books.read().await?;
-        let Some(found) = reading.picture.blocks.get(&block) else {
+        let reading = self.books.ipam().await?;
+        let Some(found) = reading.made.blocks.get(&block) else {
             return Err(not_found(format!("there is no block {block}: `tortie ipam blocks` lists them")));
         };
         let ordinals = found.value.allocated();
         let addrs: BTreeSet<IpAddr> = ordinals.filter_map(|(ordinal, _)| block.nth(ordinal.into())).collect();
         let holders =
             self.picture(move |picture| Ok(holders(picture.model, &addrs))).await.unwrap_or_default();
-        words::block(&reading.picture, block, holders)
+        words::block(&reading.made, block, holders)
             .ok_or_else(|| not_found(format!("there is no block {block}")))
     }
 
-    fn frame<T>(&self, kind: &str, reading: &Reading, items: Vec<T>) -> List<T> {
-        List {
-            time: reading.time.clone(),
-            ..answers::list(kind, &self.node, reading.picture.revision, items)
-        }
+    /// Every host that is known to the store, with what it told of itself.
+    pub(super) async fn nodes_of_store(&self) -> Result<List<ClusterNode>, ApiError> {
+        let reading = self.books.nodes().await?;
+        Ok(self.frame("NodeList", &reading, reading.made.clone()))
+    }
+
+    fn frame<T>(&self, kind: &str, reading: &Reading<impl Sized>, items: Vec<T>) -> List<T> {
+        List { time: reading.time.clone(), ..answers::list(kind, &self.node, reading.revision, items) }
     }
 }
 
@@ -154,13 +185,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let store: Arc<dyn Store> =
             Arc::new(SqliteStore::open(&dir.path().join("store.db"), true).await.unwrap());
-        let books = Books { fresh: Duration::from_millis(300), ..Books::new(Arc::clone(&store)) };
-        let pools = async || words::pools(&books.read().await.unwrap().picture).len();
+        let mut books = Books::new(Arc::clone(&store));
+        books.ipam.fresh = Duration::from_millis(300);
+        let pools = async || words::pools(&books.ipam().await.unwrap().made).len();
         write(&*store, "/calico/v1/ipam/v4/pool/10.65.0.0-16", r#"{"cidr":"10.65.0.0/16"}"#).await;
         assert_eq!(pools().await, 1);
         write(&*store, "/calico/v1/ipam/v4/pool/10.66.0.0-16", r#"{"cidr":"10.66.0.0/16"}"#).await;
         assert_eq!(pools().await, 1, "the same reading");
-        while books.last.lock().await.is_some() {
+        while books.ipam.last.lock().await.is_some() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         assert_eq!(pools().await, 2, "another one");

@@ -152,6 +152,7 @@ fn reads() -> Router<Shared> {
         .route("/v1/diff", get(diff))
         .route("/v1/history", get(history))
         .merge(questions::reads())
+        .route("/v1/nodes", get(nodes))
         .route("/v1/ipam/pools", get(ipam_pools))
         .route("/v1/ipam/blocks", get(ipam_blocks))
         .route("/v1/ipam/block", get(ipam_block))
@@ -397,6 +398,10 @@ async fn diff(State(backend): State<Shared>, query: Asked<DiffQuery>) -> Respons
         Ok(Query(query)) => answer(backend.diff(query.max.unwrap_or(100).min(10_000)).await),
         Err(error) => failure(StatusCode::BAD_REQUEST, "invalid", &error.body_text()),
     }
+}
+
+async fn nodes(State(backend): State<Shared>) -> Response {
+    answer(backend.nodes().await)
 }
 
 async fn ipam_pools(State(backend): State<Shared>) -> Response {

@@ -30,6 +30,7 @@ use api::{
     PeerRange, ResetRequest, RouteGet, Status,
 };
 use ipam::{BlockRow, BlockView, PoolRow};
+use nodes::ClusterNode;
 use policy::{
     Diff, DropRow, DryRun, DryRunRequest, Endpoint, EndpointDetail, LiveTrace, LiveTraceRequest, Policy,
     PolicyDetail, Trace, TraceQuery,
@@ -87,6 +88,8 @@ pub trait Backend: Send + Sync + 'static {
     async fn diff(&self, max: usize) -> Result<Diff, ApiError>;
     /// The flight recorder after `after`, oldest first, at most `max`.
     async fn events(&self, after: u64, subject: Option<String>, max: usize) -> Result<List<Event>, ApiError>;
+    /// Every host of the store with what it told of itself, read a few seconds ago at most.
+    async fn nodes(&self) -> Result<List<ClusterNode>, ApiError>;
     /// Pools with what is used of them, read from the store a few seconds ago at most.
     async fn ipam_pools(&self) -> Result<List<PoolRow>, ApiError>;
     /// Blocks of one pool, or all; likewise.
