@@ -29,7 +29,7 @@ mod sqlite {
         )*};
     }
 
-    run!(compares ops limits watch watch_under_load watch_is_cancel_safe progress compaction leases large_list);
+    run!(reads turns compares ops limits watch watch_under_load watch_is_cancel_safe progress compaction leases large_list);
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn eight_writers_lose_no_update() {
@@ -62,7 +62,7 @@ mod etcd {
         )*};
     }
 
-    run!(compares ops limits watch watch_under_load watch_is_cancel_safe progress compaction leases large_list);
+    run!(reads turns compares ops limits watch watch_under_load watch_is_cancel_safe progress compaction leases large_list);
 
     #[tokio::test]
     async fn eight_writers_lose_no_update() {

@@ -60,6 +60,9 @@ fn attribute(request: &Request, addr: IpAddr) -> Attribute {
     Attribute { handle, secondary, ..Attribute::default() }
 }
 
+/// Blocks that are read at once when it takes many.
+const AHEAD: usize = 100;
+
 /// What is asked of pools.
 struct Ask<'a> {
     family: IpFamily,
@@ -224,6 +227,9 @@ impl<'d, 's, 'r> Taker<'d, 's, 'r> {
             }
             self.desk.state.want(part.iter().map(|(block, _)| self.desk.space.block(block)), [])?;
             for (cidr, zone) in part {
+                if self.desk.is_full(host, cidr) {
+                    continue;
+                }
                 match look(self.desk, host, cidr)? {
                     Own::Here(block) => self.fill(ask, zone, block, true, taken)?,
                     Own::Gone if !zone.pool.disabled => revivable.push(((*zone).clone(), *cidr)),
@@ -259,8 +265,9 @@ impl<'d, 's, 'r> Taker<'d, 's, 'r> {
                         }
                         self.claim(ask, zone, candidate, taken)?;
                     }
-                    // Claimed for this host a moment ago, or by a writer that never wrote the affinity.
-                    [same] if *same == candidate => match self.desk.block(same) {
+                    // Claimed for this host a moment ago, or by a writer that never wrote the affinity. Those that a walk this
+                    // long has not read are left to `borrow`.
+                    [same] if *same == candidate && self.desk.is_known(same) => match self.desk.block(same) {
                         Ok(Some(block)) if block.host() == Some(host) => {
                             self.fill(ask, zone, block, true, taken)?;
                         }
@@ -313,7 +320,7 @@ impl<'d, 's, 'r> Taker<'d, 's, 'r> {
         Ok(())
     }
 
-    /// Borrows from blocks of others and of nobody.
+    /// Borrows from blocks of others and of nobody. Reads a few at first, then ever more of them.
     fn borrow(&mut self, ask: &Ask<'_>, taken: &mut Taken) -> Result<(), Stop> {
         let host = self.request.host.as_str();
         let all = self.desk.all_blocks(ask.family)?;
@@ -322,21 +329,28 @@ impl<'d, 's, 'r> Taker<'d, 's, 'r> {
             let in_zone = |cidr: &&Cidr| self.zone([zone], cidr).is_some();
             let mut blocks: Vec<Cidr> = all.iter().filter(in_zone).copied().collect();
             blocks.sort_by_key(|block| (walk.place(block), *block));
-            for cidr in blocks {
+            for (seen, cidr) in blocks.iter().enumerate() {
                 if self.rest(ask, taken) == 0 {
                     return Ok(());
                 }
-                let block = match self.desk.block(&cidr) {
+                if !self.desk.is_known(cidr) {
+                    let batch = blocks.iter().skip(seen).take((seen * 3).clamp(4, AHEAD));
+                    self.desk.state.want(batch.map(|cidr| self.desk.space.block(cidr)), [])?;
+                }
+                let block = match self.desk.block(cidr) {
                     Err(Stop::Err(IpamError::Unreadable { .. })) => continue,
                     block => block?,
                 };
-                let lendable = |block: &Block| match block.affinity() {
-                    BlockAffinity::Host(owner) => owner != host && !block.strict(),
+                let Some(block) = block else { continue };
+                // One of the host's own that no affinity leads to is no loan.
+                let own = block.host() == Some(host);
+                let lendable = match block.affinity() {
+                    BlockAffinity::Host(_) => own || !block.strict(),
                     BlockAffinity::None => true,
                     BlockAffinity::Other(_) => false,
                 };
-                if let Some(block) = block.filter(lendable) {
-                    self.fill(ask, zone, block, false, taken)?;
+                if lendable {
+                    self.fill(ask, zone, block, own, taken)?;
                 }
             }
         }

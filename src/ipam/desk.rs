@@ -117,6 +117,13 @@ impl Desk<'_> {
         }
     }
 
+    /// Whether a block is the host's and has nothing to give, as far as that can be told at a glance.
+    pub(super) fn is_full(&self, host: &str, cidr: &Cidr) -> bool {
+        let known = || self.state.get(&self.space.block(cidr)).flatten();
+        !self.blocks.contains_key(cidr)
+            && known().is_some_and(|known| Block::is_full_of(host, *cidr, &known.value))
+    }
+
     /// The block that an address lies in. `usual`: the length of the blocks of its pool.
     pub(super) fn block_around(&self, addr: IpAddr, usual: Option<u8>) -> Result<Option<Block>, Stop> {
         let around = Space::blocks_around(&Cidr::host(addr));
@@ -146,11 +153,11 @@ impl Desk<'_> {
     /// Blocks that share an address with `cidr`, that one included.
     pub(super) fn overlapping(&self, cidr: &Cidr) -> Result<Vec<Cidr>, Stop> {
         let around = around::of(self.space, cidr);
-        self.state.want(around.keys.iter().cloned(), around.prefixes.iter().cloned())?;
+        self.state.want_existence(around.keys.iter().cloned(), around.prefixes.iter().cloned())?;
         let texts = around.keys.iter().chain(&around.prefixes);
-        let found = texts.flat_map(|text| self.state.existing(text));
+        let found = texts.flat_map(|text| self.state.names(text));
         let mut blocks: BTreeSet<Cidr> = found
-            .filter_map(|(key, _)| match self.space.place(key) {
+            .filter_map(|key| match self.space.place(key) {
                 Some(Place::Block(block)) => Some(block),
                 _ => None,
             })
@@ -160,11 +167,16 @@ impl Desk<'_> {
         Ok(blocks.into_iter().filter(|block| block.overlaps(cidr)).collect())
     }
 
-    /// Every block of a family, in no particular order.
+    /// Whether it is known what a block holds, or that it does not exist.
+    pub(super) fn is_known(&self, cidr: &Cidr) -> bool {
+        self.blocks.contains_key(cidr) || self.state.get(&self.space.block(cidr)).is_some()
+    }
+
+    /// Which blocks of a family there are, in no particular order. There may be thousands: not what they hold.
     pub(super) fn all_blocks(&self, family: IpFamily) -> Result<Vec<Cidr>, Stop> {
         let prefix = self.space.blocks(family);
-        self.state.want([], [prefix.clone()])?;
-        let stored = self.state.existing(&prefix).filter_map(|(key, _)| match self.space.place(key) {
+        self.state.want_names(&prefix)?;
+        let stored = self.state.names(&prefix).filter_map(|key| match self.space.place(key) {
             Some(Place::Block(block)) => Some(block),
             _ => None,
         });

@@ -34,7 +34,7 @@ impl Ipam {
         let mut fresh = true;
         let begun = Instant::now();
         // Whoever writes on this machine gets in line, where the store has one.
-        let _turn = if alone { self.store.turn().await } else { None };
+        let mut turn = if alone { self.store.turn().await } else { None };
         loop {
             let (txn, answer) = match plan(&state, &tried) {
                 Next::Need(needs) => {
@@ -55,7 +55,7 @@ impl Ipam {
                 Next::Txn(txn, answer) if txn.ops.is_empty() => return Ok(answer),
                 Next::Txn(txn, answer) => (txn, answer),
             };
-            match self.store.commit(txn.clone()).await {
+            match self.store.commit_in_turn(txn.clone(), &mut turn).await {
                 Ok(Outcome::Committed(_)) => return Ok(answer),
                 Ok(Outcome::Conflict) => {
                     conflicts += 1;
@@ -82,16 +82,18 @@ impl Ipam {
     }
 
     async fn read(&self, state: &mut State, needs: Needs) -> Result<(), IpamError> {
+        if !needs.names.is_empty() {
+            let prefixes: Vec<String> = needs.names.iter().cloned().collect();
+            let names = self.store.names(&prefixes).await?;
+            state.learn_names(needs.names, names);
+        }
+        if needs.keys.is_empty() && needs.prefixes.is_empty() {
+            return Ok(());
+        }
         let keys: Vec<String> = needs.keys.into_iter().collect();
         let prefixes: Vec<String> = needs.prefixes.iter().cloned().collect();
-        let values =
-            async { if keys.is_empty() { Ok(Vec::new()) } else { self.store.get_many(&keys).await } };
-        let list =
-            async { if prefixes.is_empty() { Ok(None) } else { self.store.list(&prefixes).await.map(Some) } };
-        let (values, list) = futures_util::future::try_join(values, list).await?;
-        if let Some(list) = list {
-            state.learn_list(&needs.prefixes, list);
-        }
+        let (values, list) = self.store.read(&keys, &prefixes).await?;
+        state.learn_list(&needs.prefixes, list);
         for (key, value) in keys.into_iter().zip(values) {
             state.learn(key, value);
         }

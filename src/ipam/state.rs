@@ -21,6 +21,8 @@ pub(super) enum Next<A> {
 pub(super) struct Needs {
     pub(super) keys: BTreeSet<String>,
     pub(super) prefixes: BTreeSet<String>,
+    /// Prefixes of which only it matters which keys there are.
+    pub(super) names: BTreeSet<String>,
 }
 
 /// Why a step of a plan cannot go on.
@@ -48,6 +50,9 @@ pub(super) struct Known {
 pub(super) struct State {
     keys: BTreeMap<String, Option<Known>>,
     listed: BTreeSet<String>,
+    /// Prefixes of which the names of all keys are known.
+    named: BTreeSet<String>,
+    names: BTreeSet<String>,
 }
 
 impl State {
@@ -71,15 +76,26 @@ impl State {
         }
     }
 
+    /// Takes the names of the keys below prefixes. What is known of a key already stays.
+    pub(super) fn learn_names(&mut self, prefixes: BTreeSet<String>, names: Vec<String>) {
+        self.named.extend(prefixes);
+        self.names.extend(names);
+    }
+
     fn is_listed(&self, key: &str) -> bool {
         self.listed.iter().any(|prefix| key.starts_with(prefix.as_str()))
+    }
+
+    fn is_named(&self, key: &str) -> bool {
+        self.named.iter().any(|prefix| key.starts_with(prefix.as_str()))
     }
 
     /// `None`: not known. `Some(None)`: known not to exist.
     pub(super) fn get(&self, key: &str) -> Option<Option<&Known>> {
         match self.keys.get(key) {
             Some(known) => Some(known.as_ref()),
-            None => self.is_listed(key).then_some(None),
+            None if self.is_listed(key) => Some(None),
+            None => (self.is_named(key) && !self.names.contains(key)).then_some(None),
         }
     }
 
@@ -97,8 +113,37 @@ impl State {
         let needs = Needs {
             keys: keys.into_iter().filter(|key| self.get(key).is_none()).collect(),
             prefixes: prefixes.into_iter().filter(|prefix| !self.is_listed(prefix)).collect(),
+            ..Needs::default()
         };
         if needs == Needs::default() { Ok(()) } else { Err(Stop::Need(needs)) }
+    }
+
+    /// The same where it is enough to know which keys exist.
+    pub(super) fn want_existence(
+        &self,
+        keys: impl IntoIterator<Item = String>,
+        prefixes: impl IntoIterator<Item = String>,
+    ) -> Result<(), Stop> {
+        self.want(
+            keys.into_iter().filter(|key| !self.is_named(key)),
+            prefixes.into_iter().filter(|prefix| !self.is_named(prefix)),
+        )
+    }
+
+    /// Asks for the names of the keys below a prefix, unless they are known.
+    pub(super) fn want_names(&self, prefix: &str) -> Result<(), Stop> {
+        if self.is_listed(prefix) || self.is_named(prefix) {
+            return Ok(());
+        }
+        Err(Stop::Need(Needs { names: [prefix.to_owned()].into(), ..Needs::default() }))
+    }
+
+    /// The names of the keys below a prefix that exist, as far as they are known; in no particular order.
+    pub(super) fn names(&self, prefix: &str) -> impl Iterator<Item = &str> {
+        let start = prefix.to_owned();
+        let named = self.names.range(start.clone()..).take_while(move |key| key.starts_with(&start));
+        let unread = named.filter(|key| !self.keys.contains_key(*key) && !self.is_listed(key));
+        self.existing(prefix).map(|(key, _)| key).chain(unread.map(String::as_str))
     }
 
     /// The keys below a prefix that exist, as far as they are known; in order.

@@ -54,6 +54,9 @@ pub struct Snapshot {
     pub entries: Vec<KeyValue>,
 }
 
+/// What [`Store::read`] gives: the values of the keys, and the list of the prefixes.
+pub type Read = (Vec<Option<KeyValue>>, Snapshot);
+
 /// One change of one key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
@@ -177,6 +180,18 @@ pub trait Store: Send + Sync {
     async fn get_many(&self, keys: &[String]) -> Result<Vec<Option<KeyValue>>, StoreError> {
         futures_util::future::try_join_all(keys.iter().map(|key| self.get(key))).await
     }
+    /// Which keys with any of these prefixes there are, in order; not their values, which may be a hundred times as much.
+    async fn names(&self, prefixes: &[String]) -> Result<Vec<String>, StoreError> {
+        Ok(self.list(prefixes).await?.entries.into_iter().map(|kv| kv.key).collect())
+    }
+    /// Reads keys and prefixes in one go: the keys in their order, then what a list gives. At one revision where both fit into
+    /// one call of the store.
+    async fn read(&self, keys: &[String], prefixes: &[String]) -> Result<Read, StoreError> {
+        let values = async { if keys.is_empty() { Ok(Vec::new()) } else { self.get_many(keys).await } };
+        let listed =
+            async { if prefixes.is_empty() { Ok(Snapshot::default()) } else { self.list(prefixes).await } };
+        futures_util::future::try_join(values, listed).await
+    }
     /// Gets in line with others on this machine who are going to read, decide and write, so that they do not fail each other's
     /// comparisons. A courtesy: nothing is right or wrong by it, and a store may have none.
     async fn turn(&self) -> Option<Turn> {
@@ -186,8 +201,14 @@ pub trait Store: Send + Sync {
     async fn list(&self, prefixes: &[String]) -> Result<Snapshot, StoreError>;
     /// Watches these prefixes for changes after `after` (a revision that [`Store::list`] gave).
     async fn watch(&self, prefixes: &[String], after: Revision) -> Result<Box<dyn Watch>, StoreError>;
-    /// Runs one transaction.
+    /// Runs one transaction. When it is answered it is durable.
     async fn commit(&self, txn: Txn) -> Result<Outcome, StoreError>;
+    /// The same for who has a turn: it ends as soon as the next in line can read what was written, which may be before it is
+    /// durable. A turn that is still there afterwards goes on: after a conflict, and where the store has no such moment.
+    async fn commit_in_turn(&self, txn: Txn, turn: &mut Option<Turn>) -> Result<Outcome, StoreError> {
+        let _ = turn;
+        self.commit(txn).await
+    }
     /// Makes a lease that lives for `ttl` after the last [`Store::keep_alive`].
     async fn grant(&self, ttl: Duration) -> Result<LeaseId, StoreError>;
     /// Renews a lease; `false` when it had ended.

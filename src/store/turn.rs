@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use tokio::sync::oneshot;
 
 use super::Turn;
@@ -16,9 +17,17 @@ const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Waits for the turn of `path`; `None` when it cannot be had. It ends when the answer is dropped: a closed file is unlocked.
 pub(super) async fn take(path: PathBuf) -> Option<Turn> {
+    let file = open(&path).ok()?;
+    // Mostly nobody else is there.
+    match lock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => return Some(Turn::new(file)),
+        Err(Errno::WOULDBLOCK) => {}
+        Err(_) => return None,
+    }
+    // The kernel hands it on in the order of asking, to one at a time; only a thread can wait for that.
     let (ready, taken) = oneshot::channel();
     let wait = move || {
-        if let Ok(file) = lock(&path) {
+        if lock(&file, FlockOperation::LockExclusive).is_ok() {
             // Whoever has given up drops the file.
             let _ = ready.send(file);
         }
@@ -27,21 +36,23 @@ pub(super) async fn take(path: PathBuf) -> Option<Turn> {
     tokio::time::timeout(PATIENCE, taken).await.ok()?.ok().map(Turn::new)
 }
 
-fn lock(path: &Path) -> io::Result<File> {
+fn open(path: &Path) -> io::Result<File> {
     let open =
         || OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
-    let file = match open() {
+    match open() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
-            open()?
+            open()
         }
-        file => file?,
-    };
+        file => file,
+    }
+}
+
+fn lock(file: &File, how: FlockOperation) -> Result<(), Errno> {
     loop {
-        match flock(&file, FlockOperation::LockExclusive) {
-            Ok(()) => return Ok(file),
-            Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
+        match flock(file, how) {
+            Err(Errno::INTR) => {}
+            done => return done,
         }
     }
 }

@@ -1,13 +1,15 @@
 //! A store that fails before and after each operation: the call is lost, or its answer, or the caller dies there.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rand::Rng;
 use tortie::ipam::{Ipam, Request};
-use tortie::store::{KeyValue, LeaseId, Outcome, Revision, Snapshot, Store, StoreError, Turn, Txn, Watch};
+use tortie::store::{
+    KeyValue, LeaseId, Outcome, Read, Revision, Snapshot, Store, StoreError, Turn, Txn, Watch,
+};
 
 /// What a dead caller is told; nobody tries again after it.
 pub(crate) const KILLED: &str = "killed here";
@@ -32,6 +34,8 @@ pub(crate) struct Faulty {
     /// One in so many operations fails at each of its ends.
     pub(crate) rate: u32,
     pub(crate) armed: AtomicBool,
+    /// Values that were read.
+    pub(crate) values: AtomicUsize,
     /// The next commit is done, then this is asked for by somebody else, then the answer of the commit is lost.
     pub(crate) meanwhile: Mutex<Option<(Ipam, Request)>>,
 }
@@ -43,6 +47,7 @@ impl Faulty {
             hits: Arc::new(Hits::default()),
             rate,
             armed: AtomicBool::new(true),
+            values: AtomicUsize::new(0),
             meanwhile: Mutex::default(),
         }
     }
@@ -79,6 +84,15 @@ impl Store for Faulty {
     }
     async fn get_many(&self, keys: &[String]) -> Result<Vec<Option<KeyValue>>, StoreError> {
         self.around("get", self.inner.get_many(keys)).await
+    }
+    async fn names(&self, prefixes: &[String]) -> Result<Vec<String>, StoreError> {
+        self.around("list", self.inner.names(prefixes)).await
+    }
+    async fn read(&self, keys: &[String], prefixes: &[String]) -> Result<Read, StoreError> {
+        let name = if prefixes.is_empty() { "get" } else { "list" };
+        let read = self.around(name, self.inner.read(keys, prefixes)).await?;
+        self.values.fetch_add(read.0.len() + read.1.entries.len(), Ordering::Relaxed);
+        Ok(read)
     }
     async fn turn(&self) -> Option<Turn> {
         // Nobody waits for anybody: the comparisons alone have to hold.

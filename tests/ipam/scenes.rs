@@ -1,11 +1,16 @@
 //! One host after another asks: whence addresses come, and what is refused.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use tortie::ipam::{Ipam, IpamError, Range, Request, Space, Want};
-use tortie_config::key::IpFamily;
-use tortie_config::resource::BlockAffinity;
+use tortie::store::{Op, Store, Txn, split};
+use tortie_config::Cidr;
+use tortie_config::key::{IpFamily, Key};
+use tortie_config::resource::{Attribute, Block, BlockAffinity};
 
+use crate::faults::Faulty;
 use crate::rig::*;
 
 #[tokio::test]
@@ -31,6 +36,45 @@ async fn a_host_claims_a_block_and_stays_in_it() {
     let more = rig.assign(&any("h1", 62)).await;
     assert_eq!(blocks(&more), [block], "64 addresses, .0 and .63 too");
     assert_ne!(rig.assign(&any("h1", 1)).await[0].block, block, "a full block is followed by another");
+}
+
+/// In a network where all of 2,048 blocks are some host's, nobody reads what is in all of them.
+#[tokio::test]
+async fn in_a_full_pool_few_blocks_are_read() {
+    let rig = Rig::new(&["10.0.0.0/15"]).await;
+    let pool = cidr("10.0.0.0/15");
+    let all: Vec<_> = (0..2_048u128).map(|n| Cidr::new(pool.nth(n * 64).unwrap(), 26).unwrap()).collect();
+    let mut full = Block::new(all[0], BlockAffinity::Host("other".to_owned()), false).unwrap();
+    for ordinal in 0..64 {
+        let handle = Some(format!("net.{ordinal}"));
+        full.allocate(ordinal, &Attribute { handle, ..Attribute::default() });
+    }
+    let full = String::from_utf8(full.to_value()).unwrap();
+    let write = |(n, block): (usize, &Cidr)| {
+        let value = match n % 100 {
+            50 => Block::new(*block, BlockAffinity::Host(format!("h{n}")), false).unwrap().to_value(),
+            _ => full.replace(&all[0].to_string(), &block.to_string()).into_bytes(),
+        };
+        Op::Put { key: Key::Block(*block).to_string(), value, lease: None }
+    };
+    for txn in split(all.iter().enumerate().map(write).collect::<Vec<_>>()).unwrap() {
+        rig.store.commit(txn).await.unwrap();
+    }
+    let counted = Arc::new(Faulty::new(Arc::clone(&rig.store), u32::MAX));
+    let ipam = Ipam::new(Arc::clone(&counted) as Arc<dyn Store>);
+    for _ in 0..3 {
+        let before = counted.values.load(Ordering::Relaxed);
+        let given = ipam.assign(&held(any("h1", 1), "h")).await.unwrap();
+        assert!(rig.affinity("h1", &given[0].block.to_string()).await.is_none(), "borrowed");
+        let read = counted.values.load(Ordering::Relaxed) - before;
+        assert!(read < 1_000, "{read} values were read for one address");
+    }
+    // A block that nobody has is found all the same.
+    rig.store
+        .commit(Txn { compare: vec![], ops: vec![Op::Delete { key: Key::Block(all[777]).to_string() }] })
+        .await
+        .unwrap();
+    assert_eq!(ipam.assign(&any("h1", 1)).await.unwrap()[0].block, all[777]);
 }
 
 #[tokio::test]

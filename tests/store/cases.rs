@@ -58,6 +58,50 @@ fn strings<const N: usize>(texts: [&str; N]) -> Vec<String> {
     texts.iter().map(|t| (*t).to_owned()).collect()
 }
 
+pub(crate) async fn reads(store: &Shared, p: &str) {
+    let (a, b) = (format!("{p}x/a"), format!("{p}x/b"));
+    let revision = write(store, vec![put(&a, "1"), put(&b, "2"), put(&format!("{p}y/a"), "3")]).await;
+    let keys = [b.clone(), format!("{p}absent"), a.clone()];
+    let (values, listed) = store.read(&keys, &strings([&format!("{p}y/"), &format!("{p}x/")])).await.unwrap();
+    let found: Vec<_> =
+        values.iter().map(|kv| kv.as_ref().map(|kv| (kv.key.as_str(), &kv.value[..]))).collect();
+    assert_eq!(found, [Some((b.as_str(), &b"2"[..])), None, Some((a.as_str(), &b"1"[..]))]);
+    assert_eq!(listed, store.list(&strings([&format!("{p}x/"), &format!("{p}y/")])).await.unwrap());
+    assert_eq!(listed.revision, revision);
+    assert_eq!(store.read(&keys[..1], &[]).await.unwrap().0, [store.get(&b).await.unwrap()]);
+    assert_eq!(store.read(&[], &strings([p])).await.unwrap().1.entries.len(), 3);
+    // More than one call of etcd holds.
+    let many: Vec<String> =
+        (0..200).map(|n| if n == 150 { a.clone() } else { format!("{p}none/{n}") }).collect();
+    let (values, listed) = store.read(&many, &strings([p])).await.unwrap();
+    assert_eq!(values.iter().position(Option::is_some), Some(150));
+    assert_eq!((values.len(), listed.entries.len()), (200, 3));
+}
+
+/// A turn lasts over a conflict and ends with a commit, when others can read it.
+pub(crate) async fn turns(store: &Shared, p: &str) {
+    let key = format!("{p}a");
+    let mut turn = store.turn().await;
+    assert!(turn.is_some());
+    let conflict = Txn { compare: vec![Compare::Present(key.clone())], ops: vec![put(&key, "1")] };
+    assert_eq!(store.commit_in_turn(conflict, &mut turn).await, Ok(Outcome::Conflict));
+    assert!(turn.is_some(), "lost with a conflict");
+    let next = {
+        let (store, key) = (Arc::clone(store), key.clone());
+        tokio::spawn(async move {
+            let turn = store.turn().await;
+            (turn.is_some(), value(&store, &key).await)
+        })
+    };
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(!next.is_finished(), "two have a turn");
+    let txn = Txn { compare: vec![], ops: vec![put(&key, "2")] };
+    assert!(matches!(store.commit_in_turn(txn, &mut turn).await, Ok(Outcome::Committed(_))));
+    drop(turn);
+    let next = tokio::time::timeout(PATIENCE, next).await.unwrap().unwrap();
+    assert_eq!(next, (true, Some("2".to_owned())));
+}
+
 pub(crate) async fn compares(store: &Shared, p: &str) {
     let (a, b) = (format!("{p}a"), format!("{p}b"));
     let first = write(store, vec![put(&a, "1")]).await;
@@ -388,6 +432,9 @@ pub(crate) async fn large_list(store: &Shared, p: &str) {
     let list = store.list(&strings([p])).await.unwrap();
     assert!(list.entries.iter().map(|kv| kv.value.len()).sum::<usize>() > 10_000_000);
     assert_eq!(list.entries.into_iter().map(|kv| kv.key).collect::<Vec<_>>(), expected);
+    let (values, read) = store.read(&strings([&expected[7]]), &strings([p])).await.unwrap();
+    assert_eq!(values[0].as_ref().map(|kv| &kv.key), Some(&expected[7]));
+    assert_eq!(read.entries.into_iter().map(|kv| kv.key).collect::<Vec<_>>(), expected);
     // All of it again through a watch.
     let first = store.get(&expected[0]).await.unwrap().unwrap().mod_revision;
     let mut watch = store.watch(&strings([p]), first - 1).await.unwrap();

@@ -1,5 +1,7 @@
 //! Allocation blocks: who owns one, and who holds its addresses.
 
+use std::borrow::Cow;
+
 use serde_json::{Map, Value};
 
 use super::ValueError;
@@ -29,6 +31,15 @@ pub struct Block {
     unallocated: Vec<u32>,
     attributes: Vec<Attribute>,
     extra: Extra,
+}
+
+/// What tells that a block is full.
+#[derive(serde::Deserialize)]
+struct Brief<'a> {
+    #[serde(borrow)]
+    affinity: Option<Cow<'a, str>>,
+    allocations: Vec<Option<u32>>,
+    unallocated: Vec<u32>,
 }
 
 /// Who owns a block.
@@ -229,6 +240,17 @@ impl Block {
         };
         block.drop_unused_attributes();
         Ok(block)
+    }
+
+    /// Whether a value is a block of this host that has no address to give: a look that costs a tenth of reading it. `false`
+    /// says nothing.
+    #[must_use]
+    pub fn is_full_of(host: &str, cidr: Cidr, bytes: &[u8]) -> bool {
+        let Ok(brief) = serde_json::from_slice::<Brief<'_>>(bytes) else { return false };
+        let own = brief.affinity.as_deref().and_then(|text| text.strip_prefix("host:")) == Some(host);
+        own && brief.unallocated.is_empty()
+            && brief.allocations.iter().all(Option::is_some)
+            && size(cidr).is_ok_and(|size| brief.allocations.len() == size as usize)
     }
 
     fn drop_unused_attributes(&mut self) {

@@ -6,6 +6,7 @@
 //!
 //! ```text
 //!  list:    pages of 1,000 keys at one revision, prefix after prefix
+//!  read:    one Txn of ranges, where they are few enough
 //!  commit:  one Txn; sent once, never again by itself (an answer that was lost may stand for a commit)
 //!  watch:   one stream, a watcher for each prefix -> merge.rs: whole transactions in the order of revisions
 //! ```
@@ -20,12 +21,12 @@ use std::time::Duration;
 
 use etcd_client::{
     Client, Compare as EtcdCompare, CompareOp, DeleteOptions, GetOptions, GetResponse, PutOptions,
-    Txn as EtcdTxn, TxnOp,
+    Txn as EtcdTxn, TxnOp, TxnOpResponse,
 };
 
 use super::{
-    Compare, KeyValue, LeaseId, Op, Outcome, Revision, Snapshot, Store, StoreError, StoreOptions, Turn, Txn,
-    Watch, WatchEvent, disjoint_prefixes, prefix_end, turn,
+    Compare, KeyValue, LeaseId, MAX_TXN_OPS, Op, Outcome, Read, Revision, Snapshot, Store, StoreError,
+    StoreOptions, Turn, Txn, Watch, WatchEvent, disjoint_prefixes, prefix_end, turn,
 };
 use connect::{Attempts, Pool};
 use failure::ended_lease;
@@ -71,21 +72,59 @@ impl EtcdStore {
         self.pool.call(Attempts::Several, get).await
     }
 
+    /// Keys and prefixes in one call, at one revision; `None` when a prefix has more keys than a page.
+    async fn read_once(&self, keys: &[String], prefixes: &[String]) -> Result<Option<Read>, StoreError> {
+        let key = |key: &String| TxnOp::get(key.as_str(), None);
+        let prefix = |prefix: &String| {
+            let page = GetOptions::new().with_limit(PAGE);
+            let page = match prefix_end(prefix) {
+                Some(end) => page.with_range(end),
+                None => page.with_from_key(),
+            };
+            TxnOp::get(prefix.as_str(), Some(page))
+        };
+        let ops: Vec<TxnOp> = keys.iter().map(key).chain(prefixes.iter().map(prefix)).collect();
+        let request = EtcdTxn::new().and_then(ops);
+        let send = |client: Client| {
+            let request = request.clone();
+            async move { client.kv_client().max_decoding_message_size(MAX_ANSWER).txn(request).await }
+        };
+        let answer = self.pool.call(Attempts::Several, send).await?;
+        let header = answer.header().ok_or_else(headless)?;
+        let mut listed = Snapshot {
+            revision: revision_of(header.revision()),
+            store_id: format!("{:x}", header.cluster_id()),
+            entries: Vec::new(),
+        };
+        let mut values = Vec::with_capacity(keys.len());
+        for part in answer.op_responses() {
+            let TxnOpResponse::Get(part) = part else { return Err(headless()) };
+            if values.len() < keys.len() {
+                values.push(part.kvs().first().map(key_value));
+            } else if part.more() {
+                return Ok(None);
+            } else {
+                listed.entries.extend(part.kvs().iter().map(key_value));
+            }
+        }
+        Ok(Some((values, listed)))
+    }
+
     /// All keys of the prefixes, or what stands in the way.
-    async fn list_once(&self, prefixes: &[String]) -> Result<Snapshot, StoreError> {
+    async fn list_once(&self, prefixes: &[String], names_only: bool) -> Result<Snapshot, StoreError> {
         let mut snapshot = Snapshot::default();
         let mut at: Option<i64> = None;
         for prefix in prefixes {
             let mut from = prefix.clone().into_bytes();
             loop {
                 let page = GetOptions::new().with_limit(PAGE).with_revision(at.unwrap_or(0));
+                let page = if names_only { page.with_keys_only() } else { page };
                 let page = match prefix_end(prefix) {
                     Some(end) => page.with_range(end),
                     None => page.with_from_key(),
                 };
                 let mut answer = self.range(from, page).await?;
-                let header =
-                    answer.header().ok_or_else(|| StoreError::Away("etcd answered without header".into()))?;
+                let header = answer.header().ok_or_else(headless)?;
                 if at.is_none() {
                     at = Some(header.revision());
                     snapshot.revision = revision_of(header.revision());
@@ -103,6 +142,19 @@ impl EtcdStore {
         }
         Ok(snapshot)
     }
+
+    async fn list_as(&self, prefixes: &[String], names_only: bool) -> Result<Snapshot, StoreError> {
+        let prefixes = disjoint_prefixes(prefixes);
+        let mut attempt = 1;
+        loop {
+            match self.list_once(&prefixes, names_only).await {
+                Err(StoreError::Refused(text)) if attempt < LIST_ATTEMPTS && text.contains("compacted") => {
+                    attempt += 1
+                }
+                result => return result,
+            }
+        }
+    }
 }
 
 #[async_trait::async_trait]
@@ -112,21 +164,29 @@ impl Store for EtcdStore {
         Ok(answer.kvs().first().map(key_value))
     }
 
+    async fn read(&self, keys: &[String], prefixes: &[String]) -> Result<Read, StoreError> {
+        let prefixes = disjoint_prefixes(prefixes);
+        if (1..=MAX_TXN_OPS).contains(&(keys.len() + prefixes.len()))
+            && let Some(read) = self.read_once(keys, &prefixes).await?
+        {
+            return Ok(read);
+        }
+        let values = async { if keys.is_empty() { Ok(Vec::new()) } else { self.get_many(keys).await } };
+        let listed =
+            async { if prefixes.is_empty() { Ok(Snapshot::default()) } else { self.list(&prefixes).await } };
+        futures_util::future::try_join(values, listed).await
+    }
+
     async fn turn(&self) -> Option<Turn> {
         turn::take(TURN.into()).await
     }
 
     async fn list(&self, prefixes: &[String]) -> Result<Snapshot, StoreError> {
-        let prefixes = disjoint_prefixes(prefixes);
-        let mut attempt = 1;
-        loop {
-            match self.list_once(&prefixes).await {
-                Err(StoreError::Refused(text)) if attempt < LIST_ATTEMPTS && text.contains("compacted") => {
-                    attempt += 1
-                }
-                result => return result,
-            }
-        }
+        self.list_as(prefixes, false).await
+    }
+
+    async fn names(&self, prefixes: &[String]) -> Result<Vec<String>, StoreError> {
+        Ok(self.list_as(prefixes, true).await?.entries.into_iter().map(|kv| kv.key).collect())
     }
 
     async fn watch(&self, prefixes: &[String], after: Revision) -> Result<Box<dyn Watch>, StoreError> {
@@ -137,7 +197,7 @@ impl Store for EtcdStore {
         // Says whether this is still the same history. It also renews an expired token: a watch would be refused.
         let first = prefixes.first().map_or("/", String::as_str);
         let now = self.range(first, GetOptions::new().with_keys_only()).await?;
-        let header = now.header().ok_or_else(|| StoreError::Away("etcd answered without header".into()))?;
+        let header = now.header().ok_or_else(headless)?;
         let (current, known) = (revision_of(header.revision()), self.cluster.load(Ordering::Relaxed));
         let younger = header.raft_term() < self.term.load(Ordering::Relaxed);
         if current < after || younger || (known != 0 && known != header.cluster_id()) {
@@ -204,6 +264,10 @@ impl Store for EtcdStore {
     fn describe(&self) -> String {
         self.pool.describe()
     }
+}
+
+fn headless() -> StoreError {
+    StoreError::Away("etcd answered without header".into())
 }
 
 /// A watch that only says: list again.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, Row, TransactionBehavior, params};
 
-use super::super::{Change, Delta, KeyValue, Revision, Snapshot, StoreError, prefix_end};
+use super::super::{Change, Delta, KeyValue, Read, Revision, Snapshot, StoreError, prefix_end};
 use super::files::{Files, Identity};
 use super::schema::{boot_id, boot_millis, connect, failed, meta};
 
@@ -82,7 +82,14 @@ impl Reader {
     }
 
     pub(super) fn list(&mut self, prefixes: &[String]) -> Result<Snapshot, StoreError> {
-        let listed = self.within(|conn, boot, store_id| {
+        let (_, listed) = self.read(&[], prefixes)?;
+        self.listed = Some(listed.store_id.clone());
+        Ok(listed)
+    }
+
+    /// Keys and prefixes at one revision.
+    pub(super) fn read(&mut self, keys: &[String], prefixes: &[String]) -> Result<Read, StoreError> {
+        self.within(|conn, boot, store_id| {
             let mut snapshot =
                 Snapshot { revision: meta(conn, "revision")?, store_id: store_id.to_owned(), entries: Vec::new() };
             let now = boot_millis();
@@ -104,10 +111,28 @@ impl Reader {
                     snapshot.entries.push(row?);
                 }
             }
-            Ok(snapshot)
-        })?;
-        self.listed = Some(listed.store_id.clone());
-        Ok(listed)
+            let values: rusqlite::Result<_> = keys.iter().map(|key| one(conn, boot, key)).collect();
+            Ok((values?, snapshot))
+        })
+    }
+
+    /// The keys with these prefixes, without their values.
+    pub(super) fn names(&mut self, prefixes: &[String]) -> Result<Vec<String>, StoreError> {
+        self.within(|conn, boot, _| {
+            let sql = "SELECT k.key FROM keys k LEFT JOIN leases l ON l.id = k.lease
+                WHERE k.key >= ?1 AND (?2 IS NULL OR k.key < ?2)
+                AND (k.lease IS NULL OR (l.boot = ?3 AND l.expires > ?4)) ORDER BY k.key";
+            let mut statement = conn.prepare_cached(sql)?;
+            let mut names = Vec::new();
+            for prefix in prefixes {
+                let rows = statement
+                    .query_map(params![prefix, prefix_end(prefix), boot, boot_millis()], |row| row.get(0))?;
+                for row in rows {
+                    names.push(row?);
+                }
+            }
+            Ok(names)
+        })
     }
 
     /// The changes after `after` in these prefixes, as many as one look takes.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
-use super::super::{Compare, LeaseId, Op, Outcome, Revision, StoreError, Txn, prefix_end};
+use super::super::{Compare, LeaseId, Op, Outcome, Revision, StoreError, Turn, Txn, prefix_end};
 use super::files::{Files, Identity, Lock};
 use super::schema::{boot_id, boot_millis, connect, failed, meta};
 
@@ -30,6 +30,8 @@ impl Writer {
     pub(super) fn open(files: Arc<Files>) -> Result<Self, StoreError> {
         let identity = files.identity()?;
         let conn = connect(&files)?;
+        // COMMIT leaves the log to `sync`; the order of log and database is kept for a power failure at any moment.
+        conn.pragma_update(None, "synchronous", "NORMAL").map_err(|e| failed(&files, &e))?;
         Ok(Self {
             conn,
             identity,
@@ -46,21 +48,53 @@ impl Writer {
         given_up: &dyn Fn() -> bool,
         work: impl FnOnce(&mut Edit<'_>) -> Result<T, Failure>,
     ) -> Result<T, StoreError> {
+        self.transaction_seen(given_up, work, |_| ())
+    }
+
+    /// `seen` is called when others can read it, before it is durable.
+    fn transaction_seen<T>(
+        &mut self,
+        given_up: &dyn Fn() -> bool,
+        work: impl FnOnce(&mut Edit<'_>) -> Result<T, Failure>,
+        seen: impl FnOnce(&T),
+    ) -> Result<T, StoreError> {
         if self.files.identity()? != self.identity {
             *self = Self::open(Arc::clone(&self.files))?;
         }
-        let result = self.locked(given_up, work)?;
-        if std::fs::metadata(self.files.wal()).is_ok_and(|wal| wal.len() > WAL_WITHOUT_AGENT) {
+        let (result, moved) = self.locked(given_up, work)?;
+        seen(&result);
+        // What moves no revision is about leases, which no boot outlives.
+        if moved && self.sync()? > WAL_WITHOUT_AGENT {
             self.checkpoint("TRUNCATE");
         }
         Ok(result)
     }
 
+    /// Makes durable what is in the log; gives its length. Without the lock: others write meanwhile.
+    fn sync(&self) -> Result<u64, StoreError> {
+        let wal = self.files.wal();
+        let synced = File::open(&wal).and_then(|file| {
+            file.sync_data()?;
+            Ok(file.metadata()?.len())
+        });
+        match synced {
+            // Somebody has set another journal mode, in which COMMIT itself waits for the disk.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(0),
+            synced => synced.map_err(|error| {
+                StoreError::Away(format!(
+                    "{}: {error} (it may have been written all the same)",
+                    wal.display()
+                ))
+            }),
+        }
+    }
+
+    /// Gives whether the revision moved, too.
     fn locked<T>(
         &mut self,
         given_up: &dyn Fn() -> bool,
         work: impl FnOnce(&mut Edit<'_>) -> Result<T, Failure>,
-    ) -> Result<T, StoreError> {
+    ) -> Result<(T, bool), StoreError> {
         let fail = |e: rusqlite::Error| failed(&self.files, &e);
         let _held = Lock::take(&self.lock, &self.files.lock)?;
         if given_up() {
@@ -89,11 +123,17 @@ impl Writer {
                 tracing::warn!(file = %self.files.wake.display(), error = %e, "cannot wake the watchers of the store");
             }
         }
-        Ok(result)
+        Ok((result, after != before))
     }
 
-    pub(super) fn commit(&mut self, txn: &Txn, given_up: &dyn Fn() -> bool) -> Result<Outcome, StoreError> {
-        self.transaction(given_up, |edit| {
+    /// The turn ends when others can read what was committed.
+    pub(super) fn commit(
+        &mut self,
+        txn: &Txn,
+        mut turn: Option<Turn>,
+        given_up: &dyn Fn() -> bool,
+    ) -> Result<(Outcome, Option<Turn>), StoreError> {
+        let work = |edit: &mut Edit<'_>| {
             for compare in &txn.compare {
                 if !edit.holds(compare)? {
                     return Ok(Outcome::Conflict);
@@ -101,7 +141,13 @@ impl Writer {
             }
             edit.apply(&txn.ops)?;
             Ok(Outcome::Committed(edit.revision))
-        })
+        };
+        let outcome = self.transaction_seen(given_up, work, |outcome| {
+            if *outcome != Outcome::Conflict {
+                drop(turn.take());
+            }
+        })?;
+        Ok((outcome, turn))
     }
 
     pub(super) fn grant(

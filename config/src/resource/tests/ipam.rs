@@ -106,6 +106,28 @@ fn the_owner_of_a_block_in_every_spelling() {
 }
 
 #[test]
+fn a_full_block_is_seen_at_a_glance() {
+    let cidr = "10.0.0.0/30".parse().unwrap();
+    // As Python's json.dumps writes it, with fields that nobody named.
+    let value = |affinity: &str, allocations: &str, free: &str| {
+        format!(
+            r#"{{"strict_affinity": false, "sequenceNumber": 7, "allocations": {allocations}, "cidr": "10.0.0.0/30",
+                "attributes": [{{"handle_id": "h\u00e9\"]", "secondary": {{"pod": [null, "x"]}}}}],
+                "affinity": {affinity}, "unallocated": {free}}}"#
+        )
+    };
+    let full = |text: String| Block::is_full_of("a", cidr, text.as_bytes());
+    assert!(full(value(r#""host:a""#, "[0, 0, 0, 0]", "[]")));
+    assert!(!full(value(r#""host:a""#, "[0, 0, null, 0]", "[2]")));
+    assert!(!full(value(r#""host:a""#, "[0, 0, null, 0]", "[]")), "a free list that lacks an address");
+    assert!(!full(value(r#""host:a""#, "[0, 0, 0]", "[]")), "damaged: reading it says so");
+    for other in [r#""host:b""#, "null", "\"\"", r#""virtual:a""#] {
+        assert!(!full(value(other, "[0, 0, 0, 0]", "[]")), "{other}");
+    }
+    assert!(!full("{}".to_owned()));
+}
+
+#[test]
 fn both_spellings_of_the_strict_flag() {
     assert!(block(&block_json(&[], json!({"strict_affinity": true}))).strict());
     assert!(block(&block_json(&[], json!({"strictAffinity": true}))).strict());

@@ -243,6 +243,8 @@ proptest! {
             prop_assert_eq!(now, held.clone().into_iter().collect::<Vec<_>>());
             prop_assert_eq!(block.free().len() + held.len(), 16);
             prop_assert_eq!(Block::parse(cidr, &block.to_value()), Ok(block.clone()));
+            prop_assert_eq!(Block::is_full_of("h", cidr, &block.to_value()), block.free().is_empty());
+            prop_assert!(!Block::is_full_of("other", cidr, &block.to_value()));
         }
     }
 }
