@@ -1,6 +1,6 @@
 //! What `check` finds, and that mending ends with nothing found.
 
-use tortie::ipam::check::{Evidence, Finding, Kind, Mended, Picture, Seen, findings};
+use tortie::ipam::check::{Evidence, Finding, Kind, Mended, Picture, RESERVED, Seen, findings};
 use tortie::ipam::{Request, Space};
 use tortie_config::Cidr;
 
@@ -63,6 +63,22 @@ async fn leaked_addresses_are_told_from_those_in_use() {
     assert_eq!(mend(&rig, &evidence).await, [Mended::Done, Mended::ByHand]);
     assert!(rig.ipam.lookup(addr(&given[2])).await.unwrap().is_none());
     assert_eq!(rig.handle("a").await.unwrap().blocks.values().sum::<u32>(), 2);
+}
+
+/// What a person keeps for something without an endpoint is no leak while its host is there.
+#[tokio::test]
+async fn reserved_addresses_are_left() {
+    let rig = Rig::new(&["10.0.0.0/24"]).await;
+    known(&rig, &["h1"]).await;
+    for host in ["h1", "gone"] {
+        let attributes = attributes(&[("node", host), ("type", RESERVED)]);
+        rig.assign(&Request { attributes, ..any(host, 1) }).await;
+    }
+    let found = look(&rig, &on("h1")).await;
+    let leaked: Vec<_> = found.iter().filter(|finding| finding.kind == Kind::Leaked).collect();
+    assert_eq!(leaked.len(), 1, "{found:?}");
+    assert!(leaked[0].evidence.contains("on gone, which is no host any more"), "{}", leaked[0].evidence);
+    assert!(found.iter().all(|finding| finding.kind != Kind::Unproven), "{found:?}");
 }
 
 #[tokio::test]

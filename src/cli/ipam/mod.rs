@@ -20,6 +20,7 @@ use tortie_config::key::IpFamily;
 use super::failure::{Exit, Failure};
 use super::output::{self, table};
 use super::{Context, store};
+use crate::ipam::check::RESERVED;
 use crate::ipam::{Ipam, IpamError, Request, Want};
 use crate::store::Store;
 
@@ -92,6 +93,9 @@ pub(super) struct AssignArgs {
     /// Only from this pool; may be repeated
     #[arg(long, value_name = "CIDR")]
     pool: Vec<Cidr>,
+    /// Keep the address without an endpoint: `ipam check` and the collector leave it (attribute `type` = `reserved`)
+    #[arg(long)]
+    reserve: bool,
 }
 
 /// What to release.
@@ -260,6 +264,9 @@ async fn assign(context: &Context, args: &AssignArgs) -> Result<(), Failure> {
     let mut attributes: Map<String, Value> = Map::new();
     attributes.insert("node".to_owned(), host.clone().into());
     attributes.insert("timestamp".to_owned(), format!("{:.0}", jiff::Timestamp::now()).into());
+    if args.reserve {
+        attributes.insert("type".to_owned(), RESERVED.into());
+    }
     attributes.extend(args.attr.iter().map(|(name, value)| (name.clone(), value.clone().into())));
     let request = Request { host, wants, handle: args.handle.clone(), attributes, ..Request::default() };
     let (_, ipam) = open(context).await?;

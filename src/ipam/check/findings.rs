@@ -11,6 +11,8 @@ use crate::ipam::space::Space;
 
 /// The handle with which Windows hosts keep addresses that they cannot use.
 const WINDOWS: &str = "windows-reserved-ipam-handle";
+/// The attribute `type` of an address that a person keeps.
+pub const RESERVED: &str = "reserved";
 /// How handles of tunnel addresses begin; the host's name follows.
 const TUNNEL: &str = "ipip-tunnel-addr-";
 
@@ -94,10 +96,11 @@ impl Check<'_> {
         let tunnel_of = handle.and_then(|handle| handle.strip_prefix(TUNNEL));
         let is_tunnel = tunnel_of.is_some_and(|host| self.picture.tunnels.get(host) == Some(&addr));
         let is_dockers = self.picture.docker.get(&addr).is_some_and(|host| !self.is_gone(host));
-        // What `tortie-ipam` keeps for a network on a host: on a bridge or on nothing, with or without containers.
-        let is_gateway = attribute.get("type") == Some("gateway")
+        // What `tortie-ipam` keeps for a network on a host (on a bridge or on nothing, with or without containers), and what a
+        // person keeps for whatever has no endpoint.
+        let is_kept = matches!(attribute.get("type"), Some("gateway" | RESERVED))
             && attribute.get("node").is_some_and(|host| !self.is_gone(host));
-        if handle == Some(WINDOWS) || is_tunnel || is_dockers || is_gateway || self.is_recent(attribute) {
+        if handle == Some(WINDOWS) || is_tunnel || is_dockers || is_kept || self.is_recent(attribute) {
             return;
         }
         let host = attribute.get("node").or(tunnel_of);

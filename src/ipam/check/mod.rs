@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tortie_config::Cidr;
 
-pub use findings::findings;
+pub use findings::{RESERVED, findings};
 pub(super) use mend::mend;
 pub use picture::{Endpoint, Picture, Stored};
 
