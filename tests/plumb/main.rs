@@ -8,9 +8,10 @@ mod netns;
 #[path = "../common/played_agent.rs"]
 mod played_agent;
 mod rig;
+mod sctp;
 mod store;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -341,6 +342,83 @@ fn ports_of_the_host_lead_to_the_container_from_everywhere() {
         plumb::unmap_ports(&table).unwrap();
         assert!(far.asks(Kind::Tcp, v4).is_err());
         assert_eq!(plumb::mapped_tables("tortie-ports").unwrap(), ["tortie-ports-other"]);
+    });
+}
+
+/// A client that never stops sending keeps what the kernel decided at its first datagram.
+#[test]
+fn datagrams_to_a_port_that_led_nowhere_come_to_the_container_once_it_is_mapped() {
+    in_netns(|| {
+        forward();
+        let (a, far) = (Pod::new(), Pod::new());
+        plumbed(&a, "calia", &["10.65.0.2", "2001:db8:65::2"]);
+        plumbed(&far, "calib", &["10.65.0.3", "2001:db8:65::3"]);
+        ip("addr add 192.0.2.1/32 dev lo");
+        ip("addr add 2001:db8:1::1/128 dev lo");
+        a.answers(7000);
+        let list = addrs(&["10.65.0.2", "2001:db8:65::2"]);
+        // The connection tracker works while there are rules for it.
+        plumb::map_ports("tortie-ports-other", &list, &[mapping(None, 9090, Transport::Tcp)]).unwrap();
+        let open = |any: &str, to: &str| {
+            let socket = far.open().run(|| UdpSocket::bind(any).unwrap()).unwrap();
+            socket.set_read_timeout(Some(Duration::from_millis(700))).unwrap();
+            let to: SocketAddr = to.parse().unwrap();
+            socket.send_to(b"?", to).unwrap();
+            (socket, to)
+        };
+        let clients = [open("0.0.0.0:0", "192.0.2.1:8080"), open("[::]:0", "[2001:db8:1::1]:8080")];
+        let passing = open("0.0.0.0:0", "10.65.0.2:8080");
+        let other = open("0.0.0.0:0", "192.0.2.1:8081");
+        let to_ports = || {
+            let all = tortie::kernel::connections().unwrap();
+            let mut to: Vec<_> =
+                all.iter().filter(|c| c.protocol == 17).map(|c| (c.dst, c.ports.unwrap().1)).collect();
+            to.sort_unstable();
+            to
+        };
+        let target = |to: SocketAddr| (to.ip(), to.port());
+        let mut before: Vec<_> =
+            clients.iter().chain([&passing, &other]).map(|(_, to)| target(*to)).collect();
+        before.sort_unstable();
+        assert_eq!(to_ports(), before);
+        let table = plumb::ports_table(PORTS_PREFIX, "net1 a eth0");
+        plumb::map_ports(&table, &list, &[mapping(None, 8080, Transport::Udp)]).unwrap();
+        assert_eq!(to_ports(), [target(passing.1), target(other.1)], "others' stay");
+        for (socket, to) in &clients {
+            socket.send_to(b"?", to).unwrap();
+            let mut octets = [0; 64];
+            let (_, from) = socket.recv_from(&mut octets).unwrap();
+            assert_eq!(from, *to);
+        }
+    });
+}
+
+/// The kernel need not speak SCTP: it only has to translate it.
+#[test]
+fn an_association_of_sctp_is_led_to_the_container_and_back() {
+    in_netns(|| {
+        forward();
+        let (a, far) = (Pod::new(), Pod::new());
+        plumbed(&a, "calia", &["10.65.0.2"]);
+        plumbed(&far, "calib", &["10.65.0.3"]);
+        ip("addr add 192.0.2.1/32 dev lo");
+        let table = plumb::ports_table(PORTS_PREFIX, "net1 a eth0");
+        plumb::map_ports(&table, &addrs(&["10.65.0.2"]), &[mapping(None, 8080, Transport::Sctp)]).unwrap();
+        let (server, client) = (a.open().run(sctp::open).unwrap(), far.open().run(sctp::open).unwrap());
+        let init = sctp::Packet { ports: (40_000, 8080), tag: 0, chunk: sctp::INIT };
+        sctp::send(&client, "192.0.2.1", &init);
+        let (from, came) = sctp::receive(&server);
+        assert_eq!(
+            (from, came),
+            ("10.65.0.3".parse().unwrap(), sctp::Packet { ports: (40_000, 7000), ..init })
+        );
+        let answer = sctp::Packet { ports: (7000, 40_000), tag: sctp::INITIATE_TAG, chunk: sctp::INIT_ACK };
+        sctp::send(&server, "10.65.0.3", &answer);
+        let (from, came) = sctp::receive(&client);
+        assert_eq!(
+            (from, came),
+            ("192.0.2.1".parse().unwrap(), sctp::Packet { ports: (8080, 40_000), ..answer })
+        );
     });
 }
 

@@ -1,4 +1,5 @@
-//! Connections of addresses that were left (ctnetlink: `linux/netfilter/nfnetlink_conntrack.h`): found and deleted.
+//! Connections of addresses that were left, and to ports that lead elsewhere now (ctnetlink:
+//! `linux/netfilter/nfnetlink_conntrack.h`): found and deleted.
 //!
 //! Otherwise whoever gets the address next would inherit what its predecessor was allowed, and answers would go to
 //! where it was. Nothing is deleted by a filter: each entry is read, compared, and deleted by its tuple and id.
@@ -21,6 +22,9 @@ const CTA_TUPLE_REPLY: u16 = 2;
 const CTA_ID: u16 = 12;
 const CTA_ZONE: u16 = 18;
 const CTA_TUPLE_IP: u16 = 1;
+const CTA_TUPLE_PROTO: u16 = 2;
+const CTA_PROTO_NUM: u16 = 1;
+const CTA_PROTO_DST_PORT: u16 = 3;
 /// CTA_IP_V4_SRC, _V4_DST, _V6_SRC, _V6_DST.
 const CTA_IP: std::ops::RangeInclusive<u16> = 1..=4;
 /// `struct nfgenmsg`: family, version, resource.
@@ -39,20 +43,13 @@ struct Entry {
 
 /// A socket to the connection tracker, opened when it is first needed.
 #[derive(Default)]
-pub(super) struct Conntrack(Option<Socket>);
+pub(in crate::kernel) struct Conntrack(Option<Socket>);
 
 impl Conntrack {
     /// Deletes every entry that has an address in one of these prefixes, in either direction; gives how many. A kernel
     /// without connection tracking has none.
     pub(super) fn delete(&mut self, prefixes: &[Cidr]) -> io::Result<Result<usize, Refusal>> {
-        let socket = match &mut self.0 {
-            Some(socket) => socket,
-            none => match Socket::open_for(NETLINK_NETFILTER) {
-                Ok(socket) => none.insert(socket),
-                Err(e) if e.raw_os_error() == Some(libc::EPROTONOSUPPORT) => return Ok(Ok(0)),
-                Err(e) => return Err(e),
-            },
-        };
+        let Some(socket) = self.socket()? else { return Ok(Ok(0)) };
         let mut found = Vec::new();
         for (family, v4) in [(AF_INET, true), (AF_INET6, false)] {
             let of_family: Vec<Cidr> = prefixes.iter().filter(|p| p.is_v4() == v4).copied().collect();
@@ -63,31 +60,95 @@ impl Conntrack {
             let (hosts, wide): (Vec<Cidr>, Vec<Cidr>) = of_family.iter().partition(|p| p.is_host());
             let hosts: FxHashSet<IpAddr> = hosts.iter().map(Cidr::addr).collect();
             let concerned = |addr: IpAddr| hosts.contains(&addr) || wide.iter().any(|p| p.contains(addr));
-            let dump = |buf: &mut Vec<u8>, seq| {
-                let mut w = Writer::begin(buf, CT_GET, NLM_F_DUMP, seq);
-                w.raw(&[family, 0, 0, 0]);
-                w.end();
-            };
-            match socket.dump(dump, |m| found.extend(decode(m, &concerned)))? {
-                Ok(_) => {}
-                // Built without it.
-                Err(r) if matches!(r.code, libc::EOPNOTSUPP | libc::EINVAL) => return Ok(Ok(0)),
+            match read(socket, family, |m| found.extend(decode(m, &concerned)))? {
+                Ok(true) => {}
+                Ok(false) => return Ok(Ok(0)),
                 Err(r) => return Ok(Err(r)),
             }
         }
-        let (mut deleted, mut refused) = (0, None);
-        socket.batch(
-            &found,
-            |entry, buf, flags, seq| entry.encode_delete(buf, flags, seq),
-            |_, result| match result {
-                Ok(()) => deleted += 1,
-                // It ended meanwhile.
-                Err(r) if r.code == libc::ENOENT => {}
-                Err(r) => refused = Some(r),
-            },
-        )?;
-        Ok(refused.map_or(Ok(deleted), Err))
+        remove(socket, &found)
     }
+
+    /// Deletes the entries of a protocol whose first packet went to an address and port that are `concerned`; gives how many.
+    pub(in crate::kernel) fn delete_to(
+        &mut self,
+        protocol: u8,
+        concerned: &mut dyn FnMut(IpAddr, u16) -> bool,
+    ) -> io::Result<Result<usize, Refusal>> {
+        let Some(socket) = self.socket()? else { return Ok(Ok(0)) };
+        let mut found = Vec::new();
+        for family in [AF_INET, AF_INET6] {
+            let take = |message: &Message<'_>| {
+                if destination(message, protocol).is_some_and(|(addr, port)| concerned(addr, port)) {
+                    found.extend(decode(message, &|_| true));
+                }
+            };
+            match read(socket, family, take)? {
+                Ok(true) => {}
+                Ok(false) => return Ok(Ok(0)),
+                Err(r) => return Ok(Err(r)),
+            }
+        }
+        remove(socket, &found)
+    }
+
+    fn socket(&mut self) -> io::Result<Option<&mut Socket>> {
+        match &mut self.0 {
+            Some(socket) => Ok(Some(socket)),
+            none => match Socket::open_for(NETLINK_NETFILTER) {
+                Ok(socket) => Ok(Some(none.insert(socket))),
+                Err(e) if e.raw_os_error() == Some(libc::EPROTONOSUPPORT) => Ok(None),
+                Err(e) => Err(e),
+            },
+        }
+    }
+}
+
+/// Reads every entry of a family; `false` where the kernel is built without it.
+fn read(
+    socket: &mut Socket,
+    family: u8,
+    take: impl FnMut(&Message<'_>),
+) -> io::Result<Result<bool, Refusal>> {
+    let dump = |buf: &mut Vec<u8>, seq| {
+        let mut w = Writer::begin(buf, CT_GET, NLM_F_DUMP, seq);
+        w.raw(&[family, 0, 0, 0]);
+        w.end();
+    };
+    Ok(match socket.dump(dump, take)? {
+        Ok(_) => Ok(true),
+        Err(r) if matches!(r.code, libc::EOPNOTSUPP | libc::EINVAL) => Ok(false),
+        Err(r) => Err(r),
+    })
+}
+
+fn remove(socket: &mut Socket, found: &[Entry]) -> io::Result<Result<usize, Refusal>> {
+    let (mut deleted, mut refused) = (0, None);
+    socket.batch(
+        found,
+        |entry, buf, flags, seq| entry.encode_delete(buf, flags, seq),
+        |_, result| match result {
+            Ok(()) => deleted += 1,
+            // It ended meanwhile.
+            Err(r) if r.code == libc::ENOENT => {}
+            Err(r) => refused = Some(r),
+        },
+    )?;
+    Ok(refused.map_or(Ok(deleted), Err))
+}
+
+/// Where the first packet of an entry of this protocol went.
+fn destination(message: &Message<'_>, protocol: u8) -> Option<(IpAddr, u16)> {
+    let (_, tuple) = Attrs::after(message.body, NFGENMSG).find(|(kind, _)| *kind == CTA_TUPLE_ORIG)?;
+    let part = |wanted| Attrs(tuple).find(|(kind, _)| *kind == wanted).map(|(_, data)| data);
+    let (ip, proto) = (part(CTA_TUPLE_IP)?, part(CTA_TUPLE_PROTO)?);
+    let in_proto = |wanted| Attrs(proto).find(|(kind, _)| *kind == wanted).map(|(_, data)| data);
+    if in_proto(CTA_PROTO_NUM)?.first() != Some(&protocol) {
+        return None;
+    }
+    // CTA_IP_V4_DST, CTA_IP_V6_DST
+    let addr = Attrs(ip).find(|(kind, _)| matches!(kind, 2 | 4)).and_then(|(_, data)| wire::addr(data))?;
+    Some((addr, u16::from_be_bytes(in_proto(CTA_PROTO_DST_PORT)?.get(..2)?.try_into().ok()?)))
 }
 
 impl Entry {

@@ -32,7 +32,7 @@
 //! never go there. Its metric is greater than any of ours, so that nobody who writes a route to the gateway finds it taken.
 
 mod claims;
-mod conntrack;
+pub(super) mod conntrack;
 mod driver;
 mod heard;
 mod known;

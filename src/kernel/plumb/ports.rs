@@ -9,6 +9,10 @@
 //!                source: an answer to the true one would not come back this way
 //! ```
 //!
+//! A UDP client that sends all the time keeps its entry in the connection tracker, and rules are asked for the first packet of
+//! one only: what such entries say of a port is forgotten when the port is mapped. (What led to a container is forgotten
+//! by the agent when the container's endpoint goes.)
+//!
 //! The agent does not look at these tables; policy meets the packets behind them, with the container's address and port.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +22,9 @@ use std::sync::Arc;
 use tortie_config::Cidr;
 use tortie_config::resource::PortRange;
 
-use super::{PlumbError, PortMapping, hash};
+use super::link::Net;
+use super::{PlumbError, PortMapping, Transport, hash};
+use crate::kernel::ends::conntrack::Conntrack;
 use crate::kernel::nft::dump;
 use crate::kernel::nft::ir::{At, Chain, Edit, Hook, Kind, Match, Name, Rule, Side, Statement};
 use crate::kernel::nft::socket::{BatchError, Socket};
@@ -28,6 +34,8 @@ pub const PORTS_PREFIX: &str = "tortie-ports";
 /// Before the agent's own (-100) and Docker's: whoever names a port means that port.
 const DSTNAT: i32 = -105;
 const SRCNAT: i32 = 95;
+/// The index of `lo` in every network namespace: where routes to a host's own addresses lead.
+const LOOPBACK: u32 = 1;
 /// Longest name of a table that every kernel takes.
 const NAME_MAX: usize = 31;
 
@@ -48,7 +56,35 @@ pub fn map_ports(table: &str, addrs: &[IpAddr], mappings: &[PortMapping]) -> Res
     let doing = "ports cannot be mapped";
     let edits = edits(addrs, mappings)?;
     let mut socket = Socket::open().map_err(|error| PlumbError::io(doing, error))?;
-    socket.batch(&edits, table).map_err(|error| refused(doing, error))
+    socket.batch(&edits, table).map_err(|error| refused(doing, error))?;
+    forget_datagrams(mappings)
+}
+
+/// Deletes what the connection tracker knows of datagrams to these ports of this host. Packets that pass through to the same
+/// ports of others are not this host's.
+fn forget_datagrams(mappings: &[PortMapping]) -> Result<(), PlumbError> {
+    let doing = "connections to mapped ports cannot be deleted";
+    let mapped: Vec<&PortMapping> = mappings.iter().filter(|m| m.protocol == Transport::Udp).collect();
+    if mapped.is_empty() {
+        return Ok(());
+    }
+    let mut net = Net::open()?;
+    let mut local: BTreeMap<IpAddr, bool> = BTreeMap::new();
+    let mut concerned = |addr: IpAddr, port: u16| {
+        let is_meant = |mapping: &&PortMapping| {
+            mapping.host_port == port
+                && mapping.host_ip.is_none_or(|host| {
+                    host == addr || (host.is_unspecified() && host.is_ipv4() == addr.is_ipv4())
+                })
+        };
+        mapped.iter().any(|mapping| is_meant(mapping))
+            && *local.entry(addr).or_insert_with(|| matches!(net.way_to(addr), Ok(Some(LOOPBACK))))
+    };
+    match Conntrack::default().delete_to(Transport::Udp.number(), &mut concerned) {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(refusal)) => Err(PlumbError::refused(doing, &refusal)),
+        Err(error) => Err(PlumbError::io(doing, error)),
+    }
 }
 
 /// Takes the mappings away. What is not there is no error.
@@ -178,7 +214,6 @@ fn hairpins(addr: IpAddr) -> [Rule; 2] {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Transport;
     use super::*;
     use crate::kernel::nft::text;
 
