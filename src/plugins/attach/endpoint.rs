@@ -117,11 +117,8 @@ pub async fn remove_endpoint(
     for _ in 0..TRIES {
         let Some(old) = store.get(&key).await? else { return Ok(Ok(None)) };
         let endpoint = WorkloadEndpoint::parse(&old.value).ok();
-        let holder = endpoint.as_ref().and_then(|e| e.active_instance_id.as_deref());
-        if let (Some(ours), Some(holder)) = (instance, holder)
-            && ours != holder
-        {
-            return Ok(Err(Kept { instance: holder.to_owned() }));
+        if let Some(instance) = another(endpoint.as_ref(), instance) {
+            return Ok(Err(Kept { instance }));
         }
         let txn = Txn {
             compare: vec![Compare::ModRevision(key.clone(), old.mod_revision)],
@@ -132,6 +129,19 @@ pub async fn remove_endpoint(
         }
     }
     Err(busy(&key))
+}
+
+/// Whether the endpoint is another instance's by now. A store that is away says no.
+pub(super) async fn is_of_another(store: &dyn Store, key: &EndpointKey, instance: Option<&str>) -> bool {
+    let found = store.get(&Key::Endpoint(key.clone()).to_string()).await.ok().flatten();
+    let endpoint = found.and_then(|found| WorkloadEndpoint::parse(&found.value).ok());
+    another(endpoint.as_ref(), instance).is_some()
+}
+
+/// The instance that has an endpoint, if it is not this one.
+fn another(endpoint: Option<&WorkloadEndpoint>, ours: Option<&str>) -> Option<String> {
+    let holder = endpoint?.active_instance_id.as_deref()?;
+    (holder != ours?).then(|| holder.to_owned())
 }
 
 /// An endpoint that was left, because it is another instance's now.

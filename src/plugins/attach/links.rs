@@ -210,12 +210,8 @@ fn make_with(wanted: &Wanted, steps: &mut Steps) -> Result<Parts, PlumbError> {
     Ok((side, mac, gateways, notes))
 }
 
-/// Removes what is not the store's. `others`: the endpoint is another container's by now, and so is the interface.
-pub(super) fn clear(leaving: &Leaving, others: bool) -> Result<(), PlumbError> {
-    let mut first = plumb::unmap_ports(&leaving.ports_table);
-    if others {
-        return first;
-    }
+/// Removes the interface of an endpoint, with its bandwidth.
+pub(super) fn clear(leaving: &Leaving) -> Result<(), PlumbError> {
     let host = &leaving.host_ifname;
     let (found, alias) = (plumb::alias_of(host)?, alias(&leaving.key));
     // A name is 44 bits of an id: whose interface it is says the text at it.
@@ -223,10 +219,10 @@ pub(super) fn clear(leaving: &Leaving, others: bool) -> Result<(), PlumbError> {
         None | Some("") => None,
         Some(found) => match is_of(found, &alias) {
             Some(was) => was,
-            None => return first,
+            None => return Ok(()),
         },
     };
-    first = first.and(plumb::unlimit(host));
+    let first = plumb::unlimit(host);
     match was {
         Some(was) => first.and(plumb::disown(host, was)),
         None if leaving.own_link => first.and(plumb::remove_link(host).map(drop)),

@@ -5,7 +5,7 @@
 //! ```text
 //!   Wanted --attach--> interface, addresses, routes --> bandwidth, port mappings --> endpoint and profile (one
 //!                      transaction) --> POST /v1/applied        any failure: all of it undone, last first
-//!   Leaving --detach-> endpoint --> interface, port mappings, bandwidth --> POST /v1/applied, at most 1 s
+//!   Leaving --detach-> endpoint; port mappings; bandwidth, interface (all at once) --> POST /v1/applied, at most 1 s
 //!   Wanted --check---> what differs
 //! ```
 //!
@@ -23,7 +23,7 @@ use tortie_config::Cidr;
 use tortie_config::key::EndpointKey;
 use tortie_config::resource::{InterfaceName, Labels, MacAddr};
 
-use crate::kernel::plumb::{Bandwidth, PlumbError, PortMapping};
+use crate::kernel::plumb::{self, Bandwidth, PlumbError, PortMapping};
 use crate::store::{Revision, Store, StoreError};
 
 pub use self::agent::{Agent, AgentAbsent, applied, departed};
@@ -227,14 +227,19 @@ pub async fn attach(store: &dyn Store, agent: &Agent, wanted: &Wanted) -> Result
 /// # Errors
 /// The first that came.
 pub async fn detach(store: &dyn Store, agent: &Agent, leaving: &Leaving) -> Result<(), AttachError> {
-    let removed = remove_endpoint(store, &leaving.key, leaving.instance.as_deref()).await;
-    let others = matches!(removed, Ok(Err(_)));
-    let asked = leaving.clone();
-    let cleared = blocking(move || links::clear(&asked, others)).await?;
+    let others = endpoint::is_of_another(store, &leaving.key, leaving.instance.as_deref()).await;
+    // The kernel takes tens of milliseconds to let go of an interface, as much for packet rules while the agent changes its
+    // own, and a disk may be as slow: none of them waits for another.
+    let (asked, table) = (leaving.clone(), leaving.ports_table.clone());
+    let (removed, unmapped, cleared) = tokio::join!(
+        remove_endpoint(store, &leaving.key, leaving.instance.as_deref()),
+        blocking(move || plumb::unmap_ports(&table)),
+        blocking(move || if others { Ok(()) } else { links::clear(&asked) }),
+    );
     if let Ok(Ok(Some(removed))) = &removed {
         departed(agent, &leaving.key, removed.revision).await;
     }
-    removed.and(cleared.map_err(AttachError::Plumb))
+    removed.and(unmapped?.and(cleared?).map_err(AttachError::Plumb))
 }
 
 /// Runs what blocks for milliseconds off the runtime.

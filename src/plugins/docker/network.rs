@@ -228,8 +228,10 @@ impl Shared {
     /// Endpoint, interface, port mappings and record go; what is not there is no error.
     pub(super) async fn forget_endpoint(&self, endpoint: &str) -> Result<(), Refusal> {
         let key = self.endpoint_key(endpoint);
-        let removed = attach::remove_endpoint(&*self.state.store, &key, None).await?;
-        self.unplug(endpoint).await?;
+        let (removed, unplugged) =
+            tokio::join!(attach::remove_endpoint(&*self.state.store, &key, None), self.unplug(endpoint));
+        let removed = removed?;
+        unplugged?;
         if let Ok(Some(removed)) = removed {
             attach::departed(&self.options.agent, &key, removed.revision).await;
         }
@@ -247,16 +249,17 @@ impl Shared {
         let host = host_interface(endpoint)?;
         let table = Self::table(endpoint);
         let alias = attach::alias(&self.endpoint_key(endpoint));
-        blocking(move || {
-            let unmapped = plumb::unmap_ports(&table);
+        let unmapped = blocking(move || Ok(plumb::unmap_ports(&table)?));
+        let removed = blocking(move || {
             // Eleven characters of an id may be another one's, too.
             // One without a mark is a pair whose making broke.
             if plumb::alias_of(&host)?.is_some_and(|found| found == alias || found.is_empty()) {
                 plumb::remove_link(&host)?;
             }
-            Ok(unmapped?)
-        })
-        .await
+            Ok(())
+        });
+        let (unmapped, removed) = tokio::join!(unmapped, removed);
+        unmapped.and(removed)
     }
 
     pub(super) async fn join(&self, request: &wire::Named) -> Result<Value, Refusal> {
