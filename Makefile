@@ -33,10 +33,11 @@ soak: peers
 	bgp/fuzz/run 3600
 	$(CARGO) test --workspace --no-fail-fast -- --ignored soak_ --test-threads 1
 
-# The parts, then whole daemons side by side (root; about 15 minutes): see benches/README.md.
+# The parts, containers' addresses and interfaces, then whole daemons side by side (root; about 15 minutes): see benches/README.md.
 bench: peers
-	$(CARGO) build --release --bin tortie --example bgp_load
+	$(CARGO) build --release --bin tortie --example bgp_load --example ipam_rate --example cni_latency
 	$(CARGO) bench --workspace
+	benches/addresses.sh
 	benches/side-by-side.sh $(ARGS)
 
 peers:
