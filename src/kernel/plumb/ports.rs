@@ -77,7 +77,7 @@ fn forget_datagrams(mappings: &[PortMapping]) -> Result<(), PlumbError> {
                     host == addr || (host.is_unspecified() && host.is_ipv4() == addr.is_ipv4())
                 })
         };
-        mapped.iter().any(|mapping| is_meant(mapping))
+        mapped.iter().any(is_meant)
             && *local.entry(addr).or_insert_with(|| matches!(net.way_to(addr), Ok(Some(LOOPBACK))))
     };
     match Conntrack::default().delete_to(Transport::Udp.number(), &mut concerned) {
