@@ -34,10 +34,13 @@ pub(crate) fn ip(words: &str) -> String {
     out.1
 }
 
-/// Like [`ip`], with success and output.
+/// Like [`ip`], with success and output. What it grumbles about all the same (namespaces that others remove) is left out.
 pub(crate) fn try_ip(words: &str) -> (bool, String) {
     let out = Command::new("ip").args(words.split_whitespace()).output().expect("iproute2 is installed");
-    let text = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
+    let mut text = String::from_utf8_lossy(&out.stdout).into_owned();
+    if !out.status.success() {
+        text += &String::from_utf8_lossy(&out.stderr);
+    }
     (out.status.success(), text)
 }
 
