@@ -7,6 +7,7 @@ pub mod agent;
 pub mod cli;
 pub mod ipam;
 pub mod kernel;
+pub mod measure;
 pub mod model;
 pub mod plugins;
 pub mod policy;

@@ -369,7 +369,7 @@ fn health_and_metrics_answer_on_loopback_and_on_the_socket() {
     // Writes are for the socket only.
     assert!(http("/v1/store/accept", "localhost").starts_with("HTTP/1.0 404"));
     let answer = http("/metrics", "127.0.0.1:9099");
-    assert!(answer.to_lowercase().contains("content-type: application/openmetrics-text"), "{answer}");
+    assert!(answer.to_lowercase().contains("content-type: text/plain; version=0.0.4"), "{answer}");
     let body = answer.split_once("\r\n\r\n").unwrap().1;
     let found = families(body);
     let gauges = [
@@ -394,19 +394,19 @@ fn health_and_metrics_answer_on_loopback_and_on_the_socket() {
         "tortie_drift_items",
     ];
     let counters = [
-        "tortie_bgp_peer_flaps",
-        "tortie_bgp_peer_connect_failures",
-        "tortie_bgp_peer_messages",
-        "tortie_bgp_update_errors",
-        "tortie_rib_route_changes",
-        "tortie_rib_import_rejected",
-        "tortie_kernel_route_ops",
-        "tortie_kernel_netlink_overruns",
-        "tortie_kernel_route_external_changes",
-        "tortie_store_events",
-        "tortie_store_watch_restarts",
-        "tortie_drift_repairs",
-        "tortie_resyncs",
+        "tortie_bgp_peer_flaps_total",
+        "tortie_bgp_peer_connect_failures_total",
+        "tortie_bgp_peer_messages_total",
+        "tortie_bgp_update_errors_total",
+        "tortie_rib_route_changes_total",
+        "tortie_rib_import_rejected_total",
+        "tortie_kernel_route_ops_total",
+        "tortie_kernel_netlink_overruns_total",
+        "tortie_kernel_route_external_changes_total",
+        "tortie_store_events_total",
+        "tortie_store_watch_restarts_total",
+        "tortie_drift_repairs_total",
+        "tortie_resyncs_total",
     ];
     for (kind, names) in [("gauge", &gauges[..]), ("counter", &counters[..])] {
         for name in names {
@@ -422,7 +422,7 @@ fn health_and_metrics_answer_on_loopback_and_on_the_socket() {
     close("tortie_ready ", 1.0);
     close("tortie_bgp_peers{type=\"mesh\",state=\"established\"}", 1.0);
     close("tortie_bgp_peers_expected{type=\"global\"}", 1.0);
-    close("tortie_kernel_routes{state=\"installed\"}", 3.0);
+    close("tortie_kernel_routes{table=\"main\",proto=\"179\",state=\"installed\"}", 3.0);
     // Pages one after the other are the whole list.
     let list = |query: &str| {
         let (code, body) = hosts.ask(1, "GET", &format!("/v1/routes{query}"), "").unwrap();

@@ -8,19 +8,26 @@ use std::path::{Path, PathBuf};
 
 /// Who may use whom. A room may always use itself.
 const MAY_USE: &[(&str, &[&str])] = &[
-    ("store", &[]),
-    ("model", &["store"]),
-    ("routing", &["model", "store"]),
-    ("policy", &["model", "store"]),
-    ("ipam", &["model", "store"]),
-    ("serve", &["routing", "policy", "ipam", "model", "store"]),
-    ("speaker", &["routing", "policy", "ipam", "model", "store"]),
-    ("kernel", &["routing", "policy", "ipam", "model", "store"]),
-    ("plugins", &["serve", "routing", "policy", "ipam", "model", "store", "kernel"]),
-    ("agent", &["serve", "speaker", "kernel", "plugins", "routing", "policy", "ipam", "model", "store"]),
+    ("measure", &[]),
+    ("store", &["measure"]),
+    ("model", &["store", "measure"]),
+    ("routing", &["model", "store", "measure"]),
+    ("policy", &["model", "store", "measure"]),
+    ("ipam", &["model", "store", "measure"]),
+    ("serve", &["routing", "policy", "ipam", "model", "store", "measure"]),
+    ("speaker", &["routing", "policy", "ipam", "model", "store", "measure"]),
+    ("kernel", &["routing", "policy", "ipam", "model", "store", "measure"]),
+    ("plugins", &["serve", "routing", "policy", "ipam", "model", "store", "measure", "kernel"]),
+    (
+        "agent",
+        &["serve", "speaker", "kernel", "plugins", "routing", "policy", "ipam", "model", "store", "measure"],
+    ),
     (
         "cli",
-        &["agent", "serve", "speaker", "kernel", "plugins", "routing", "policy", "ipam", "model", "store"],
+        &[
+            "agent", "serve", "speaker", "kernel", "plugins", "routing", "policy", "ipam", "model", "store",
+            "measure",
+        ],
     ),
 ];
 

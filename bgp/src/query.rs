@@ -36,7 +36,7 @@ impl MessageCounts {
 }
 
 /// What a session in OpenConfirm or Established agreed on.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct SessionStatus {
     /// Our end.
@@ -47,6 +47,8 @@ pub struct SessionStatus {
     pub router_id: RouterId,
     /// Negotiated hold time; 0: none.
     pub hold_time: Duration,
+    /// The least part (0 to 1) of it that was left when a message came, in the last minutes; `None`: there is no hold timer.
+    pub hold_margin: Option<f32>,
     /// Interval of our keepalives; 0: none.
     pub keepalive: Duration,
     /// Families that both ends offered.
@@ -154,7 +156,7 @@ pub struct LastError {
 }
 
 /// A configured peer and its session.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct PeerStatus {
     /// Which.
@@ -423,6 +425,8 @@ pub struct Totals {
     pub update_groups: u64,
     /// Octets that tables, attributes and update groups take, estimated.
     pub memory: u64,
+    /// The same by what they are for: `loc` (paths as received and as used share it), `adj_out`, `attributes`.
+    pub memory_of: [(&'static str, u64); 3],
     /// Best paths that export policy now withholds, by gate, summed over update groups.
     pub withheld: Vec<(&'static str, u64)>,
     /// Routes that import refused since the start, by reason.
@@ -430,8 +434,8 @@ pub struct Totals {
     /// UPDATE errors since the start, by what was done (RFC 7606): `treat_as_withdraw`, `attribute_discard`,
     /// `session_reset`.
     pub update_errors: [(&'static str, u64); 3],
-    /// Routes announced, replaced and withdrawn by peers since the start.
-    pub learned: RouteChanges,
+    /// Routes announced, replaced and withdrawn by peers since the start, by [`Family::index`].
+    pub learned: [RouteChanges; 2],
 }
 
 /// What peers did with their routes.

@@ -13,11 +13,13 @@ use tortie_config::Cidr;
 use super::answers::{self, Cursor};
 use super::asked::CoreQuestion;
 use super::books::Books;
-use super::metrics::{self, Bgp};
+use super::metrics;
 use super::mrt;
+use super::options::PerPeer;
 use super::problems::finding;
 use super::status::{self, CoreFacts, Traded};
 use crate::kernel::{Drops, KernelView, ToKernel};
+use crate::measure::Table;
 use crate::routing::{LearnedPath, PeerIntent, RoutingIntent};
 use crate::serve::api::{
     ApiError, Applied, AppliedRequest, BgpRoute, Done, DrainRequest, Event, KernelRouteRow, List, Peer,
@@ -30,9 +32,9 @@ use crate::serve::policy::{
     PolicyDetail, Trace, TraceQuery,
 };
 use crate::serve::why::Why;
-use crate::serve::{Backend, OctetStream, RouteQuery, codes};
+use crate::serve::{Backend, MetricsPage, OctetStream, RouteQuery, codes};
 use crate::speaker::{SpeakerHandle, SpeakerView, ToSpeaker};
-use crate::store::Store;
+use crate::store::{Requests, Store};
 
 /// Longest wait for a thread's answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -97,6 +99,16 @@ pub(super) struct Live {
     pub(super) store: Arc<dyn Store>,
     /// Held while packets are traced.
     pub(super) tracing: Arc<tokio::sync::Mutex<()>>,
+    /// Requests to the store.
+    pub(super) requests: Arc<Requests>,
+    /// `sqlite` or `etcd`.
+    pub(super) store_kind: &'static str,
+    /// Which peers have series of their own.
+    pub(super) per_peer: PerPeer,
+    /// Requests to the API.
+    pub(super) served: Table<(String, u16)>,
+    /// What of metrics outlives a scrape.
+    pub(super) kept: metrics::Kept,
     pub(super) ready: AtomicBool,
     /// Seconds since `started` at which the core's loop last turned.
     pub(super) turned: AtomicI64,
@@ -580,20 +592,12 @@ impl Backend for Live {
         Ok(Done { text: text.to_owned() })
     }
 
-    async fn metrics(&self) -> String {
-        let facts = self.facts().await.ok();
-        let kernel = self.kernel(status::kernel_facts).await.ok();
-        let bgp = self
-            .speaker(|view| Bgp {
-                peers: view.peers(),
-                totals: view.totals(),
-                counters: view.counters(),
-                watched: view.bfd_sessions(),
-                bfd: view.bfd(),
-            })
-            .await
-            .ok();
-        metrics::text(self, facts.as_ref(), kernel.as_ref(), bgp.as_ref())
+    async fn metrics(&self, page: MetricsPage) -> String {
+        self.metrics_page(page).await
+    }
+
+    fn served(&self, route: &str, status: u16, took: Duration) {
+        self.served.time((route.to_owned(), status), took);
     }
 
     fn live(&self) -> bool {

@@ -14,6 +14,7 @@ use tortie_config::Cidr;
 
 use super::collector::Collected;
 use super::enforce::Enforcement;
+use super::measures::{self, Measures};
 use super::recorder::{Plane, Recorder};
 use super::why::Ended;
 use crate::kernel::{KernelIntent, Mode, PolicyChange};
@@ -78,8 +79,6 @@ pub(super) struct StoreLink {
     pub(super) fresh: Instant,
     pub(super) revision: u64,
     pub(super) restarts: u64,
-    pub(super) puts: u64,
-    pub(super) deletes: u64,
     pub(super) snapshots: u64,
 }
 
@@ -93,6 +92,14 @@ pub(super) struct PeerRecord {
     pub(super) connect_failures: u64,
     /// The last session that was established, once it ended.
     pub(super) ended: Option<Ended>,
+    /// Attempts that ended between OPEN and Established.
+    pub(super) open_errors: u64,
+    /// By direction, code and subcode.
+    pub(super) notifications: BTreeMap<(&'static str, u8, u8), u64>,
+    /// When it was lost, or the start when it never was up; `None`: it is up.
+    pub(super) down_since: Option<Instant>,
+    /// It was down for longer than a start takes, or lost: it keeps its series for a while after its return.
+    pub(super) missed: bool,
 }
 
 pub(super) struct Core {
@@ -131,6 +138,13 @@ pub(super) struct Core {
     trusted: (u64, u64),
     pub(super) keys: usize,
     pub(super) link: StoreLink,
+    pub(super) measures: Measures,
+    /// What metrics say of the store, and of which revision that is.
+    pub(super) known: std::cell::Cell<(u64, super::metrics::Known)>,
+    /// The time that the driver told last.
+    pub(super) clock: Instant,
+    /// When the first of what is pending was heard.
+    pub(super) heard: Option<Instant>,
     changes: ChangeIds,
     pub(super) recorder: Recorder,
     pub(super) peers: HashMap<Arc<str>, PeerRecord>,
@@ -203,10 +217,12 @@ impl Core {
                 fresh: now,
                 revision: 0,
                 restarts: 0,
-                puts: 0,
-                deletes: 0,
                 snapshots: 0,
             },
+            measures: Measures::default(),
+            known: Default::default(),
+            clock: now,
+            heard: None,
             changes,
             recorder: Recorder::default(),
             peers: HashMap::new(),
@@ -270,6 +286,8 @@ impl Core {
 
     /// Takes what the feed brings; [`Core::go_on`] acts on it after a run of events.
     pub(super) fn feed(&mut self, event: FeedEvent, now: Instant) {
+        self.clock = now;
+        self.heard.get_or_insert(now);
         match event {
             FeedEvent::Cached(cached) => self.cached(&cached.snapshot),
             FeedEvent::Snapshot { snapshot, generation } => {
@@ -291,6 +309,7 @@ impl Core {
                 }
                 if self.link.connected {
                     self.link.restarts += 1;
+                    *self.measures.restarts.entry("disconnected").or_default() += 1;
                 }
                 self.link.connected = false;
                 self.link.away = Some(reason.to_string());
@@ -312,6 +331,10 @@ impl Core {
     }
 
     fn snapshot(&mut self, snapshot: &Snapshot, generation: u64) {
+        // A list without an absence before it: the history that the watch needs was gone.
+        if self.link.snapshots > 0 && self.link.away.is_none() {
+            *self.measures.restarts.entry("compacted").or_default() += 1;
+        }
         self.link.snapshots += 1;
         let before = self.model.census();
         let mut dirty = self.model.replace(Part::Main, snapshot);
@@ -359,13 +382,20 @@ impl Core {
     }
 
     fn delta(&mut self, delta: &Delta) {
-        for change in &delta.changes {
-            match change {
-                Change::Put(_) => self.link.puts += 1,
-                Change::Delete { .. } => self.link.deletes += 1,
-            }
-        }
         let dirty = self.model.apply(delta);
+        for change in &delta.changes {
+            let of = match change {
+                _ if dirty.is_clean() => "unchanged",
+                Change::Put(_) => "put",
+                Change::Delete { .. } => "delete",
+            };
+            *self.measures.events.entry((of, measures::kind(change.key()))).or_default() += 1;
+        }
+        if dirty.settings {
+            let broken = self.model.problems().any(|problem| measures::kind(&problem.key) == "config");
+            let [taken, refused] = &mut self.measures.reloads;
+            *if broken { refused } else { taken } += 1;
+        }
         self.guard.after_delta(&self.model);
         let affinities = dirty.affinities;
         self.pending.merge(dirty);
@@ -379,6 +409,7 @@ impl Core {
         if !self.have_main || !self.awaited.is_empty() {
             return;
         }
+        let heard = self.heard.take();
         if self.pending.is_clean() && self.frozen.is_none() && self.loaded() {
             self.pending.touched.clear();
             self.trust();
@@ -401,7 +432,9 @@ impl Core {
                 let dirty = std::mem::take(&mut self.pending);
                 self.cached = None;
                 self.link.from_cache = false;
+                self.heard = heard;
                 self.load(&dirty);
+                self.heard = None;
                 self.trust();
             }
         }
@@ -468,6 +501,7 @@ impl Core {
         self.block_changes = intent.blackholes.iter().map(|b| (*b, came(b))).collect();
         let intent = Arc::new(intent);
         self.generation += 1;
+        self.measures.intent(self.generation, self.heard.unwrap_or(self.clock));
         self.out.push(Effect::Kernel(Arc::new(KernelIntent {
             generation: self.generation,
             change,

@@ -270,7 +270,12 @@ fn a_refusal_is_said_once_for_as_long_as_it_stays_so() {
 #[test]
 fn an_answer_waits_for_the_intent_of_its_revision_and_for_nothing_else() {
     use crate::serve::api::AppliedRequest;
-    let request = |key: &str, revision| AppliedRequest { key: key.to_owned(), revision, wait_millis: 0 };
+    let request = |key: &str, revision| AppliedRequest {
+        key: key.to_owned(),
+        revision,
+        wait_millis: 0,
+        elapsed_millis: None,
+    };
     let word = |core: &Core, key: &str, revision, needed: &mut Option<Needed>| {
         core.verdict(&request(key, revision), needed).map(|(word, _)| word)
     };
@@ -319,7 +324,8 @@ fn nothing_is_applied_before_a_new_block_is_known() {
     applied(&mut core, 1, Vec::new());
     let affinity = "/calico/ipam/v2/host/h1/ipv4/block/10.244.2.0-26";
     feed(&mut core, put(affinity, r#"{"state":"confirmed"}"#, 2));
-    let request = AppliedRequest { key: affinity.to_owned(), revision: 2, wait_millis: 0 };
+    let request =
+        AppliedRequest { key: affinity.to_owned(), revision: 2, wait_millis: 0, elapsed_millis: None };
     assert!(core.verdict(&request, &mut None).is_none(), "its block was not read yet");
     let key = "/calico/ipam/v2/assignment/ipv4/block/10.244.2.0-26";
     let value = block().replace("10.244.1.0", "10.244.2.0");

@@ -6,10 +6,12 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::time::Instant;
 
 use tortie_config::key::{EndpointKey, Key};
 
 use super::core::{Core, Effect, SINGLES, now_text};
+use super::measures;
 use super::recorder::{Entry, Plane};
 use crate::kernel::{EndpointCondition, Mode, PolicyChange};
 use crate::model::{Dirty, Model};
@@ -19,6 +21,18 @@ use crate::routing::ChangeId;
 /// Changes that may wait for the kernel's answer and still get an entry of their own.
 const UNDER_WAY: usize = 1_024;
 
+/// A change that the kernel has not answered.
+#[derive(Debug)]
+struct UnderWay {
+    serial: u64,
+    change: ChangeId,
+    subject: String,
+    /// What changed, for metrics.
+    trigger: &'static str,
+    /// When the store told of it.
+    heard: Instant,
+}
+
 /// What policy concluded so far, and how far the kernel is.
 #[derive(Debug)]
 pub(super) struct Enforcement {
@@ -27,7 +41,7 @@ pub(super) struct Enforcement {
     serial: u64,
     acknowledged: u64,
     /// What the last changes were about, oldest first, until the kernel has answered.
-    under_way: VecDeque<(u64, ChangeId, String)>,
+    under_way: VecDeque<UnderWay>,
     failed: BTreeMap<EndpointKey, String>,
     /// Interfaces, routes and neighbours of endpoints, as the kernel thread says.
     conditions: BTreeMap<EndpointKey, EndpointCondition>,
@@ -159,8 +173,10 @@ impl Core {
         if enforcement.under_way.len() == UNDER_WAY {
             enforcement.under_way.pop_front();
         }
-        enforcement.under_way.push_back((enforcement.serial, change, subject(&delta)));
+        let (trigger, subject) = (measures::trigger(&delta), subject(&delta));
+        let heard = self.heard.unwrap_or(self.clock);
         let serial = enforcement.serial;
+        enforcement.under_way.push_back(UnderWay { serial, change, subject, trigger, heard });
         self.out.push(Effect::Enforce(Box::new(PolicyChange { serial, change, delta, globals })));
     }
 
@@ -174,7 +190,7 @@ impl Core {
     ) {
         let enforcement = &mut self.enforcement;
         enforcement.acknowledged = enforcement.acknowledged.max(serial);
-        let done = enforcement.under_way.partition_point(|(told, ..)| *told <= serial);
+        let done = enforcement.under_way.partition_point(|told| told.serial <= serial);
         let done: Vec<_> = enforcement.under_way.drain(..done).collect();
         if micros > 0 {
             enforcement.micros = micros;
@@ -194,7 +210,12 @@ impl Core {
             ),
             (Some(why), _) => ('!', format!("its rules are not in the kernel: {why}")),
         };
-        for (_, change, subject) in done {
+        for UnderWay { change, subject, trigger, heard, .. } in done {
+            self.measures
+                .policy
+                .entry(trigger)
+                .or_default()
+                .time(self.clock.saturating_duration_since(heard));
             let text = text.clone();
             let revision = self.revision_of(change);
             let entry = Entry { change, plane: Plane::Kernel, mark, subject, text, revision };

@@ -181,7 +181,7 @@ fn word(
     revision: u64,
     needed: &mut Option<Needed>,
 ) -> Option<(&'static str, String)> {
-    let request = AppliedRequest { key: key.to_owned(), revision, wait_millis: 0 };
+    let request = AppliedRequest { key: key.to_owned(), revision, wait_millis: 0, elapsed_millis: None };
     core.verdict(&request, needed).map(|(word, why)| (word, why.unwrap_or_default()))
 }
 

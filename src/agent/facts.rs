@@ -104,10 +104,6 @@ impl Core {
                 .iter()
                 .map(|(key, why)| (endpoint_name(key), why.clone()))
                 .collect(),
-            watch_restarts: self.link.restarts,
-            puts: self.link.puts,
-            deletes: self.link.deletes,
-            snapshots: self.link.snapshots,
         }
     }
 
@@ -168,7 +164,6 @@ impl Core {
                 kind: wanted.kind.as_str(),
                 name: wanted.name.clone(),
                 address: wanted.remote.ip().to_string(),
-                asn: wanted.asn,
                 state: state.as_str(),
                 up: state == State::Established,
                 shut: wanted.shutdown.is_some(),
@@ -176,8 +171,6 @@ impl Core {
                     .and_then(|r| r.since)
                     .map_or(0, |at| now.saturating_duration_since(at).as_secs()),
                 error: record.and_then(|r| r.error.clone()),
-                flaps: record.map(|r| r.flaps.clone()).unwrap_or_default(),
-                connect_failures: record.map_or(0, |r| r.connect_failures),
             };
             (session.to_owned(), facts)
         };

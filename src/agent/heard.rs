@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tortie_bgp::{DownCode, State, bfd};
 use tortie_config::Cidr;
@@ -13,6 +13,9 @@ use super::why::Ended;
 use crate::kernel::{BlackholeAck, BlackholeOutcome, KernelFact};
 use crate::routing::ChangeId;
 use crate::speaker::SpeakerFact;
+
+/// A session that needs longer to come up was missed.
+const STARTS_WITHIN: Duration = Duration::from_secs(60);
 
 impl Core {
     pub(super) fn kernel(&mut self, fact: KernelFact) {
@@ -155,6 +158,7 @@ impl Core {
 
     fn applied(&mut self, generation: u64, change: ChangeId, failed: Vec<(Cidr, String)>) {
         self.acknowledged = self.acknowledged.max(generation);
+        self.measures.applied(generation, self.clock);
         let refused: BTreeMap<Cidr, String> = failed.into_iter().collect();
         if let Some(intent) = &self.intent
             && generation == self.generation
@@ -192,6 +196,13 @@ impl Core {
                     });
                 }
                 record.state = Some(to);
+                if to == State::Established {
+                    let down = record.down_since.take().unwrap_or(self.started);
+                    record.missed |= now.saturating_duration_since(down) > STARTS_WITHIN;
+                } else if from == State::Established {
+                    record.down_since = Some(now);
+                    record.missed = true;
+                }
                 if from != to || record.since.is_none() {
                     record.since = Some(now);
                 }
@@ -199,8 +210,13 @@ impl Core {
                     record.error = Some(down.text.clone());
                     if from == State::Established {
                         *record.flaps.entry(down.code.as_str()).or_default() += 1;
-                    } else if down.code == DownCode::ConnectFailed {
-                        record.connect_failures += 1;
+                    } else if from >= State::OpenSent && down.code != DownCode::Collision {
+                        record.open_errors += 1;
+                    }
+                    if let Some((code, subcode)) = down.notification {
+                        let received = down.code == DownCode::NotificationReceived;
+                        let direction = if received { "received" } else { "sent" };
+                        *record.notifications.entry((direction, code, subcode)).or_default() += 1;
                     }
                 }
                 // Attempts come and go each few seconds; the record keeps ends and beginnings of sessions.

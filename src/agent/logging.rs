@@ -122,6 +122,7 @@ pub(super) fn start() -> Logs {
                 .with_filter(screen_filter),
         )
         .with(fmt::layer().with_writer(move || to_file.clone()).with_ansi(false).with_filter(file_filter))
+        .with(super::metrics::LogCounter.with_filter(targets(Some(Severity::Info), BgpLevel::Changes)))
         .try_init();
     let set_file = move |filter: Targets| {
         let _ = file.reload(filter);

@@ -40,6 +40,7 @@ mod live;
 mod locrib;
 mod logging;
 mod lookout;
+mod measures;
 mod metrics;
 mod mrt;
 mod notify;

@@ -8,6 +8,7 @@ use std::str::FromStr;
 use serde::Deserialize;
 
 use crate::plugins::{attach, docker};
+use crate::serve::MetricsPage;
 
 /// How far the agent goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Deserialize)]
@@ -58,6 +59,77 @@ impl<'de> Deserialize<'de> for AddressChoice {
     }
 }
 
+/// `--metrics-per-peer`: which peers have series of their own.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PerPeer {
+    /// Configured peers; of the mesh those that are down
+    #[default]
+    Explicit,
+    /// Every peer: about 60 series each
+    All,
+    /// Only those that are down, and only that they are
+    None,
+}
+
+/// A page of metrics with the names of another exporter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CompatPage {
+    /// Felix and kube-controllers.
+    Felix,
+    /// bird_exporter.
+    Bird,
+}
+
+impl From<CompatPage> for MetricsPage {
+    fn from(page: CompatPage) -> Self {
+        match page {
+            CompatPage::Felix => Self::Felix,
+            CompatPage::Bird => Self::Bird,
+        }
+    }
+}
+
+/// `--metrics-compat`: a page and where it is served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Compat {
+    /// Whose names.
+    pub page: CompatPage,
+    /// Where.
+    pub addr: SocketAddr,
+}
+
+impl FromStr for Compat {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || {
+            format!(
+                "`{text}` is no page of metrics: write felix=PORT or bird=PORT, or ADDRESS:PORT in place of PORT"
+            )
+        };
+        let (page, place) = text.split_once('=').unwrap_or((text, ""));
+        let (page, port) = match page {
+            "felix" => (CompatPage::Felix, 9091),
+            "bird" => (CompatPage::Bird, 9324),
+            _ => return Err(wrong()),
+        };
+        let local = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        let addr = match (place, place.parse::<u16>()) {
+            ("", _) => local(port),
+            (_, Ok(port)) => local(port),
+            _ => place.parse().map_err(|_| wrong())?,
+        };
+        Ok(Self { page, addr })
+    }
+}
+
+impl<'de> Deserialize<'de> for Compat {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
 /// What a flag, the environment or the file may say; `None` = nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
@@ -71,6 +143,12 @@ pub struct Settings {
     /// Answer HTTP under this name, too; may be repeated. Loopback names and the address of --http always are
     #[arg(long, value_name = "NAME", env = "TORTIE_HTTP_HOST", value_delimiter = ',')]
     pub http_host: Vec<String>,
+    /// Which peers have series of their own in metrics [default: explicit]
+    #[arg(long, value_enum, env = "TORTIE_METRICS_PER_PEER")]
+    pub metrics_per_peer: Option<PerPeer>,
+    /// Serve metrics under the names of another exporter, too: felix[=9091], bird[=9324]; on loopback unless ADDR:PORT is given
+    #[arg(long, value_name = "PAGE[=PLACE]", env = "TORTIE_METRICS_COMPAT", value_delimiter = ',')]
+    pub metrics_compat: Vec<Compat>,
     /// Protocol number of own kernel routes [default: 179]
     #[arg(long, value_name = "N", env = "TORTIE_ROUTE_PROTOCOL", value_parser = clap::value_parser!(u8).range(5..))]
     pub route_protocol: Option<u8>,
@@ -174,6 +252,12 @@ impl Settings {
             bmp_station: if self.bmp_station.is_empty() { weaker.bmp_station } else { self.bmp_station },
             http: self.http.or(weaker.http),
             http_host: if self.http_host.is_empty() { weaker.http_host } else { self.http_host },
+            metrics_per_peer: self.metrics_per_peer.or(weaker.metrics_per_peer),
+            metrics_compat: if self.metrics_compat.is_empty() {
+                weaker.metrics_compat
+            } else {
+                self.metrics_compat
+            },
             route_protocol: self.route_protocol.or(weaker.route_protocol),
             route_metric: self.route_metric.or(weaker.route_metric),
             kernel: self.kernel.or(weaker.kernel),

@@ -165,6 +165,8 @@ pub(super) struct Waiting {
     pub(super) request: AppliedRequest,
     pub(super) answer: tokio::sync::oneshot::Sender<Applied>,
     pub(super) until: Instant,
+    /// When the plugin was asked for the endpoint.
+    pub(super) since: Option<Instant>,
     /// What the kernel has to acknowledge, once the revision is in it.
     pub(super) needed: Option<Needed>,
 }
@@ -181,18 +183,32 @@ impl Agent {
         let mut tick = tokio::time::interval(Duration::from_secs(1));
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
         loop {
+            let began;
             tokio::select! {
                 biased;
                 () = signalled(&mut terminate) => return,
                 () = signalled(&mut interrupt) => return,
-                event = self.feed.next() => match event {
-                    Some(event) => self.fed(event),
-                    None => return,
-                },
-                fact = self.facts.recv() => if let Some(fact) = fact { self.fact(fact) },
-                ask = self.asks.recv() => if let Some(ask) = ask { self.ask(ask) },
-                _ = tick.tick() => self.tick(),
+                event = self.feed.next() => {
+                    began = Instant::now();
+                    match event {
+                        Some(event) => self.fed(event),
+                        None => return,
+                    }
+                }
+                fact = self.facts.recv() => {
+                    began = Instant::now();
+                    if let Some(fact) = fact { self.fact(fact) }
+                }
+                ask = self.asks.recv() => {
+                    began = Instant::now();
+                    if let Some(ask) = ask { self.ask(ask) }
+                }
+                _ = tick.tick() => {
+                    began = Instant::now();
+                    self.tick();
+                }
                 () = &mut patience, if !waited => {
+                    began = Instant::now();
                     waited = true;
                     if !self.core.loaded() && !self.core.use_cache() {
                         tracing::warn!(target: "tortie", "the store does not answer and there is no cache: waiting");
@@ -201,6 +217,7 @@ impl Agent {
             }
             self.carry_out();
             self.answer_waiting();
+            self.core.measures.turns.time(began.elapsed());
             if self.refused.is_some() {
                 return;
             }
@@ -210,15 +227,26 @@ impl Agent {
     /// Takes one event and all that are there already, then acts once.
     fn fed(&mut self, first: FeedEvent) {
         let now = Instant::now();
+        let whole = matches!(first, FeedEvent::Snapshot { .. });
+        let serial = (self.core.generation, self.core.enforcement.serial());
         self.core.feed(first, now);
         for _ in 0..4_096 {
             let Some(Some(event)) = self.feed.next().now_or_never() else { break };
             self.core.feed(event, now);
         }
         self.core.go_on();
+        let took = now.elapsed();
+        let measures = &mut self.core.measures;
+        if whole {
+            measures.snapshot.time(took);
+        }
+        if serial != (self.core.generation, self.core.enforcement.serial()) {
+            self.core.measures.calculated.time(took);
+        }
     }
 
     fn fact(&mut self, first: Fact) {
+        self.core.clock = Instant::now();
         let mut next = Some(first);
         // A bounded run, so that questions are answered between the facts of a full feed.
         for taken in 1.. {

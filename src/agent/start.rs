@@ -38,6 +38,9 @@ impl Agent {
         let now = Instant::now();
         let url = options.store.clone();
         let store = io.spawn(async move { store::open(&url).await }).await.map_err(joined)??;
+        let requests = Arc::new(store::Requests::default());
+        let store: Arc<dyn Store> = Arc::new(store::Measured::new(store, Arc::clone(&requests)));
+        let sqlite = options.store.url.starts_with("sqlite:");
         let (ask, asks) = mpsc::channel(1_024);
         let live = Arc::new(Live {
             node: options.node.clone(),
@@ -54,6 +57,11 @@ impl Agent {
             drops: ArcSwapOption::empty(),
             store: Arc::clone(&store),
             tracing: Arc::default(),
+            requests,
+            store_kind: if sqlite { "sqlite" } else { "etcd" },
+            per_peer: options.settings.metrics_per_peer.unwrap_or_default(),
+            served: Default::default(),
+            kept: Default::default(),
             ready: AtomicBool::new(false),
             turned: AtomicI64::new(0),
         });
@@ -275,12 +283,18 @@ async fn serve_api(
     let backend: Arc<dyn Backend> = live.clone();
     let unix = io.spawn(serve::serve_unix(options.socket.clone(), Arc::clone(&backend)));
     let names = options.settings.http_host.clone();
+    let shared = Arc::clone(&backend);
     let tcp = options
         .settings
         .http()
-        .map(|addr: SocketAddr| io.spawn(async move { serve::serve_tcp(addr, &names, backend).await }));
+        .map(|addr: SocketAddr| io.spawn(async move { serve::serve_tcp(addr, &names, shared).await }));
+    let pages =
+        options.settings.metrics_compat.iter().map(|compat| {
+            io.spawn(serve::serve_metrics(compat.addr, compat.page.into(), Arc::clone(&backend)))
+        });
+    let pages: Vec<_> = pages.collect();
     // Whoever cannot listen says so at once; after that the tasks live as long as the process.
-    for listening in [Some(unix), tcp].into_iter().flatten() {
+    for listening in [Some(unix), tcp].into_iter().flatten().chain(pages) {
         let serving = listening.await.map_err(joined)??;
         io.spawn(async move {
             if let Err(error) = serving.await {

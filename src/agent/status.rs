@@ -67,10 +67,6 @@ pub(super) struct CoreFacts {
     pub(super) policy: PolicyStatus,
     /// Endpoints that are not as they should be, by name.
     pub(super) failed_endpoints: Vec<(String, String)>,
-    pub(super) watch_restarts: u64,
-    pub(super) puts: u64,
-    pub(super) deletes: u64,
-    pub(super) snapshots: u64,
 }
 
 /// Routes that are not announced or not used.
@@ -90,15 +86,12 @@ pub(super) struct PeerFacts {
     pub(super) kind: &'static str,
     pub(super) name: String,
     pub(super) address: String,
-    pub(super) asn: u32,
     pub(super) state: &'static str,
     pub(super) up: bool,
     /// It is not to be up.
     pub(super) shut: bool,
     pub(super) seconds: u64,
     pub(super) error: Option<String>,
-    pub(super) flaps: BTreeMap<&'static str, u64>,
-    pub(super) connect_failures: u64,
 }
 
 /// What the kernel thread knows; a copy for the asker.

@@ -150,7 +150,10 @@ impl Agent {
             }
             Ask::Applied { request, answer } => {
                 let until = Instant::now() + Duration::from_millis(request.wait_millis.min(600_000));
-                self.waiting.push(Waiting { request, answer, until, needed: None });
+                // The plugin says how long it has been at it.
+                let before = request.elapsed_millis.map(Duration::from_millis);
+                let since = before.and_then(|before| Instant::now().checked_sub(before));
+                self.waiting.push(Waiting { request, answer, until, since, needed: None });
             }
             Ask::Core(question) => (question.0)(&self.core),
             Ask::Accept(answer) => {
@@ -170,6 +173,9 @@ impl Agent {
             let result = verdict.or_else(|| (now >= waiting.until).then_some(("timeout", None)));
             match result {
                 Some((word, reason)) => {
+                    if let Some(since) = waiting.since.filter(|_| word == "applied") {
+                        self.core.measures.endpoint_ready.time(now.saturating_duration_since(since));
+                    }
                     let _ = waiting.answer.send(Applied { result: word.to_owned(), reason, revision });
                 }
                 None if waiting.answer.is_closed() => {}

@@ -199,7 +199,7 @@ impl Thread {
         if let Some((objects, first)) = repaired {
             self.state.counters.external_changes += objects as u64;
             if self.firewall.mode() == Mode::Program {
-                self.state.counters.repairs += objects as u64;
+                self.state.counters.rule_repairs += objects as u64;
             }
             (self.sink)(KernelFact::Repaired { objects, first });
         }

@@ -28,6 +28,7 @@ mod ends;
 mod enforce;
 mod entries;
 mod link;
+mod measures;
 mod netlink;
 mod nexthop;
 mod nft;
@@ -44,6 +45,7 @@ mod sightings;
 mod state;
 mod sysctl;
 mod table;
+mod tally;
 mod thread;
 mod tunnel;
 mod view;
@@ -62,11 +64,12 @@ pub use self::api::*;
 pub use self::connections::{Connection, connections};
 pub use self::detect::{HostAddress, default_addresses};
 pub use self::ends::EndpointView;
+pub use self::measures::{Compared, DriftCounts, Measures, OPS, RESULTS, RuleDrift, RuleMeasures};
 #[cfg(debug_assertions)]
 #[doc(hidden)]
 pub use self::nft::Rehearsal;
 pub use self::nft::{
-    DropKind, Dropped, Drops, Meaning, RuleCounts, RuleHits, RulePlace, RuleView, Traced, TracedFlow,
+    Denial, DropKind, Dropped, Drops, Meaning, RuleCounts, RuleHits, RulePlace, RuleView, Traced, TracedFlow,
     TracedPacket, TracedStep, TracedVerdict, trace,
 };
 pub use self::reach::{ForeignRoute, LinkView, NeighbourEntry, neighbour, protocol_name};

@@ -16,7 +16,7 @@ use super::nexthop::{self, Content, Nexthop};
 use super::plan::{self, Op, What};
 use super::route::{self, Leg, RTN_BLACKHOLE, RTN_UNICAST, Route};
 use super::state::{Due, State};
-use super::table::Table;
+use super::table::{Table, Want};
 use super::watch::Event;
 use crate::routing::ChangeId;
 
@@ -236,6 +236,7 @@ fn settle(state: &mut State, fake: &mut Fake, fates: &mut dyn Iterator<Item = Fa
         state.take_comparison(Some(&fake.nexthop_list()), &fake.route_list(), true, false);
         flush(state, fake, fates);
     }
+    assert_eq!(state.table.sums(), walked(&state.table), "what is counted is what there is");
 }
 
 fn prefix(index: u8) -> Cidr {
@@ -437,6 +438,25 @@ proptest! {
         settle(&mut again, &mut fake, &mut std::iter::empty());
         prop_assert_eq!(fake.ops, before, "a restart writes nothing that was right");
     }
+}
+
+/// What [`Table::sums`] counts as it goes, by looking at every entry.
+fn walked(table: &Table) -> super::tally::Sums {
+    let mut sums = super::tally::Sums::default();
+    for (_, _, entry) in table.entries.iter() {
+        let (there, nothing) = (entry.known.is_there(), matches!(entry.want, Want::Nothing(_)));
+        let place = match (nothing, there) {
+            (true, true) if entry.stale => &mut sums.stale,
+            (true, true) => &mut sums.extra,
+            (true, false) if entry.want == Want::Nothing(None) => continue,
+            (true, false) => &mut sums.withheld,
+            (false, false) => &mut sums.missing,
+            (false, true) if table.is_right(entry) => &mut sums.right,
+            (false, true) => &mut sums.different,
+        };
+        *place += 1;
+    }
+    sums
 }
 
 #[test]

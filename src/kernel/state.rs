@@ -11,6 +11,7 @@ use tortie_config::Cidr;
 use super::api::{KernelIntent, LearnedChange, Mode};
 use super::ends::{Ends, Neighbour, Reading};
 use super::link::{Address, Link};
+use super::measures::Measures;
 use super::nexthop::{Content, Nexthop};
 use super::resolve::Picture;
 use super::route::Route;
@@ -64,6 +65,7 @@ pub(super) struct State {
     tunnel_present: bool,
     pub(super) tunnel_trouble: Option<String>,
     pub(super) counters: Counters,
+    pub(super) measures: Measures,
     pub(super) external: External,
     pub(super) last_compare: Option<(Instant, Duration)>,
 }
@@ -80,6 +82,7 @@ impl State {
             tunnel_present: false,
             tunnel_trouble: None,
             counters: Counters::default(),
+            measures: Measures::default(),
             external: External::default(),
             last_compare: None,
         }

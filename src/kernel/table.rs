@@ -14,6 +14,7 @@ use super::api::Marks;
 use super::entries::{Entries, Slot};
 use super::objects::{Objects, TargetId};
 use super::route::{RTN_BLACKHOLE, RTN_UNICAST, Route};
+use super::tally::{Class, Sums, Tally};
 use crate::routing::{ChangeId, KernelRoute};
 
 /// Index of a set of BGP next hops.
@@ -96,6 +97,7 @@ pub(super) struct Table {
     pub(super) marks: Marks,
     pub(super) objects: Objects,
     pub(super) entries: Entries,
+    tally: Tally,
     pub(super) failed: FxHashMap<Cidr, Box<str>>,
     /// Own protocol at another metric: of an earlier configuration, or somebody's doing.
     pub(super) strays: FxHashMap<(Cidr, u32), ()>,
@@ -117,6 +119,7 @@ impl Table {
             marks,
             objects: Objects::new(nexthop_objects, marks.nexthop_base),
             entries: Entries::default(),
+            tally: Tally::default(),
             failed: FxHashMap::default(),
             strays: FxHashMap::default(),
             swept: false,
@@ -225,12 +228,12 @@ impl Table {
             self.objects.release(old);
         }
         let change = self.lower_half(change);
-        if let Some(e) = self.entries.at_mut(slot) {
+        self.change(slot, |e| {
             if e.want != want && change != 0 {
                 e.change = change;
             }
             e.want = want;
-        }
+        });
         self.mark(slot);
     }
 
@@ -251,15 +254,30 @@ impl Table {
 
     fn with_entry(&mut self, prefix: Cidr, change: impl FnOnce(&mut Entry)) -> Slot {
         let slot = self.entries.find_or_add(prefix);
-        if let Some(entry) = self.entries.at_mut(slot) {
-            change(entry);
-        }
+        self.change(slot, change);
         slot
     }
 
     /// The BGP next hops that were learned for an entry.
     pub(super) fn learned(&self, entry: &Entry) -> Option<&[IpAddr]> {
         Some(&self.set(entry.learned)?.hops)
+    }
+
+    /// Every change of what an entry counts as goes through here.
+    #[inline]
+    fn change<T>(&mut self, slot: Slot, change: impl FnOnce(&mut Entry) -> T) -> Option<T> {
+        let objects = self.objects.enabled();
+        let entry = self.entries.at_mut(slot)?;
+        let before = Class::of(entry, objects);
+        let result = change(entry);
+        let after = Class::of(entry, objects);
+        self.tally.moved(before, after);
+        Some(result)
+    }
+
+    /// How many entries are in which state; costs as much as there are nexthop objects in use.
+    pub(super) fn sums(&self) -> Sums {
+        self.tally.sums(&self.objects)
     }
 
     fn set(&self, id: SetId) -> Option<&HopSet> {
@@ -429,8 +447,9 @@ impl Table {
 
     /// Takes over the reference that a plain `known` comes with.
     pub(super) fn set_known(&mut self, slot: Slot, known: Known) {
-        let Some(entry) = self.entries.at_mut(slot) else { return self.release_known(known) };
-        let old = std::mem::replace(&mut entry.known, known);
+        let Some(old) = self.change(slot, |e| std::mem::replace(&mut e.known, known)) else {
+            return self.release_known(known);
+        };
         if let Known::Nexthop(id) = known {
             self.objects.count_route(id, true);
         }
@@ -497,9 +516,7 @@ impl Table {
         self.objects.sweep();
         let stale: Vec<Slot> = self.entries.iter().filter(|(.., e)| e.stale).map(|(slot, ..)| slot).collect();
         for slot in &stale {
-            if let Some(entry) = self.entries.at_mut(*slot) {
-                entry.stale = false;
-            }
+            self.change(*slot, |entry| entry.stale = false);
             self.mark(*slot);
         }
         stale.len() + self.strays.len()
@@ -514,6 +531,7 @@ impl Table {
             && !e.known.is_there()
         {
             self.failed.remove(prefix);
+            self.tally.gone(Class::of(e, self.objects.enabled()));
             self.entries.remove(slot);
         }
     }

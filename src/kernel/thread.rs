@@ -23,7 +23,7 @@ use super::state::{Due, State};
 use super::table::{Known, Table, Want};
 use super::view::KernelView;
 use super::watch::Mailbox;
-use super::{Sink, dump, sysctl, tunnel};
+use super::{Sink, dump, measures, sysctl, tunnel};
 use crate::routing::TunnelIntent;
 
 /// Checks of the tunnel device while one is wanted, besides events.
@@ -59,6 +59,8 @@ pub(super) struct Thread {
     retry_pause: Duration,
     compare_due: Instant,
     compare_earliest: Instant,
+    /// What asked for the next comparison.
+    compare_reason: &'static str,
     applied_failed: Vec<(Cidr, String)>,
     acks: Acks,
     forwards_v6: bool,
@@ -89,6 +91,7 @@ impl Thread {
             retry_pause: RETRY_FIRST,
             compare_due: now + COMPARE_EVERY,
             compare_earliest: now,
+            compare_reason: "timer",
             applied_failed: Vec::new(),
             acks: Acks::default(),
             forwards_v6: false,
@@ -112,7 +115,9 @@ impl Thread {
             let ends = if self.firewall.is_bare() { None } else { self.ends.due(&self.state.ends) };
             let due = [self.tunnel_due, self.retry_due, self.firewall.due(), ends];
             let deadline = due.into_iter().flatten().fold(self.compare_due, Instant::min);
-            match inbox.recv_timeout(deadline.saturating_duration_since(now)) {
+            let message = inbox.recv_timeout(deadline.saturating_duration_since(now));
+            let begin = Instant::now();
+            match message {
                 Ok(ToKernel::Stop) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
                 Ok(ToKernel::Policy(first)) => {
                     let burst = gather(*first, inbox);
@@ -131,6 +136,7 @@ impl Thread {
             }
             self.events()?;
             self.timers()?;
+            self.state.measures.turns.time(begin.elapsed());
         }
     }
 
@@ -177,8 +183,10 @@ impl Thread {
         self.state.picture.replace_routes(foreign);
         let now = Instant::now();
         self.state.last_compare = Some((now, now - begin));
+        self.state.measures.compare.time(now - begin);
+        *self.state.measures.compares.entry("start").or_default() += 1;
         if !complete {
-            self.compare_soon(COMPARE_SOON);
+            self.compare_soon(COMPARE_SOON, "interrupted");
         }
         let [routes_v4, routes_v6] = found;
         (self.sink)(KernelFact::Started { routes_v4, routes_v6, blackholes });
@@ -306,6 +314,7 @@ impl Thread {
             self.state.counters.overruns += overruns;
             (self.sink)(KernelFact::Overrun);
             self.compare_due = self.compare_earliest;
+            self.compare_reason = "overrun";
         }
         if due.interfaces {
             self.follow_interfaces()?;
@@ -320,7 +329,7 @@ impl Thread {
             self.state.table.retry();
         }
         if due.compare {
-            self.compare_soon(COMPARE_SOON);
+            self.compare_soon(COMPARE_SOON, "event");
         }
         self.conclude()
     }
@@ -356,7 +365,7 @@ impl Thread {
         self.flush()?;
         let moved = self.write_endpoints()?;
         if self.state.ends.is_doubtful() {
-            self.compare_soon(Duration::ZERO);
+            self.compare_soon(Duration::ZERO, "unexpected_answer");
         }
         if moved {
             self.tell_enforced(0);
@@ -390,20 +399,25 @@ impl Thread {
             if complete {
                 self.state.take_nexthops(&list, false);
             } else {
-                self.compare_soon(COMPARE_SOON);
+                self.compare_soon(COMPARE_SOON, "interrupted");
             }
         }
         Ok(())
     }
 
-    fn compare_soon(&mut self, pause: Duration) {
-        self.compare_due = self.compare_due.min((Instant::now() + pause).max(self.compare_earliest));
+    fn compare_soon(&mut self, pause: Duration, reason: &'static str) {
+        let due = (Instant::now() + pause).max(self.compare_earliest);
+        if due < self.compare_due {
+            (self.compare_due, self.compare_reason) = (due, reason);
+        }
     }
 
     /// Reads everything and takes over what differs from what was known.
     fn compare(&mut self) -> io::Result<()> {
         let begin = Instant::now();
         self.state.counters.compares += 1;
+        let reason = std::mem::replace(&mut self.compare_reason, "timer");
+        *self.state.measures.compares.entry(reason).or_default() += 1;
         let mut complete = true;
         let nexthops = if self.state.table.objects.enabled() {
             let (list, whole) = dump::nexthops(&mut self.reader)?;
@@ -430,11 +444,12 @@ impl Thread {
         let took = begin.elapsed();
         let now = Instant::now();
         self.state.last_compare = Some((now, took));
+        self.state.measures.compare.time(took);
         // Comparing takes at most a fifth of the time when events ask for it, and a two-hundredth when they do not.
         self.compare_earliest = now + took * 4;
         self.compare_due = now + COMPARE_EVERY.max(took * 200);
         if !complete || moved {
-            self.compare_soon(COMPARE_SOON);
+            self.compare_soon(COMPARE_SOON, "interrupted");
         }
         Ok(())
     }
@@ -518,40 +533,43 @@ impl Thread {
             self.state.table.take_dirty();
             return Ok(done);
         }
-        let State { table, picture, counters, .. } = &mut self.state;
-        let (writer, picture, begin) = (&mut self.writer, &*picture, Instant::now());
+        let State { table, picture, counters, measures, .. } = &mut self.state;
+        let (writer, picture) = (&mut self.writer, &*picture);
         let mut send = |table: &Table, ops: &[Op]| {
             let mut results = Vec::with_capacity(ops.len());
+            let begin = Instant::now();
             writer.batch(
                 ops,
                 |op, buf, flags, seq| op.encode(table, picture, buf, flags, seq),
                 |_, result| results.push(result),
             )?;
+            let batch = match ops.first() {
+                Some(Op::PutNexthop { .. } | Op::DeleteNexthop { .. }) => &mut measures.nexthop_batch,
+                _ => &mut measures.route_batch,
+            };
+            batch.time(begin.elapsed());
             Ok(results)
         };
-        let mut wrote = false;
         plan::flush(table, picture, &mut send, &mut |op, result, settled| {
-            wrote = true;
             match op {
                 Op::PutRoute { .. } if settled => done.written += 1,
                 Op::DeleteRoute { .. } if settled => done.deleted += 1,
                 _ => {}
             }
-            match result {
-                Ok(()) => counters.ops_ok += 1,
-                Err(_) => counters.ops_failed += 1,
+            let errno = result.as_ref().err().map(|refusal| refusal.code);
+            if let Some(count) =
+                counters.ops.get_mut(measures::kind(op)).and_then(|of| of.get_mut(measures::class(errno)))
+            {
+                *count += 1;
             }
         })?;
-        if wrote {
-            counters.op_seconds += begin.elapsed().as_secs_f64();
-        }
         if self.state.table.failed.is_empty() && !self.state.table.objects.has_refused() {
             (self.retry_due, self.retry_pause) = (None, RETRY_FIRST);
         } else if self.retry_due.is_none() {
             self.retry_due = Some(Instant::now() + self.retry_pause);
         }
         if self.state.table.doubtful {
-            self.compare_soon(Duration::ZERO);
+            self.compare_soon(Duration::ZERO, "unexpected_answer");
         }
         Ok(done)
     }

@@ -10,6 +10,7 @@ use tortie_config::key::EndpointKey;
 
 use super::api::Mode;
 use super::ends::EndpointView;
+use super::measures::{Compared, DriftCounts, Measures, OPS, RESULTS};
 use super::nft::{Firewall, RuleCounts, RuleHits, RulePlace, RuleView};
 use super::resolve::Covering;
 use super::state::State;
@@ -20,20 +21,18 @@ use crate::routing::{ChangeId, Hop, Resolved};
 /// What the kernel thread counted since it started.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Counters {
-    /// Requests that the kernel carried out.
-    pub ops_ok: u64,
-    /// Requests that it refused.
-    pub ops_failed: u64,
-    /// Time spent in requests, in seconds.
-    pub op_seconds: f64,
+    /// Requests by kind ([`OPS`]) and answer ([`RESULTS`]).
+    pub ops: [[u64; RESULTS.len()]; OPS.len()],
     /// Times that notifications were lost.
     pub overruns: u64,
     /// Full comparisons with the kernel.
     pub compares: u64,
     /// Own objects that somebody else changed or removed.
     pub external_changes: u64,
-    /// Own objects that were put back after that.
+    /// Own routes and what else endpoints need that was put back after that.
     pub repairs: u64,
+    /// Own packet rules, sets and chains that were put back.
+    pub rule_repairs: u64,
     /// Own routes that the kernel itself dropped with their device or address.
     pub vanished: u64,
 }
@@ -128,25 +127,60 @@ impl KernelView<'_> {
         self.state.table.objects.enabled()
     }
 
-    /// Routes by state. Looks at every own route.
+    /// Routes by state, as they were counted while they changed: no route is looked at.
     #[must_use]
     pub fn counts(&self) -> Counts {
-        let mut counts = Counts {
+        let sums = self.state.table.sums();
+        // A prefix is listed as failed until it is right or gone.
+        let failed = self.state.table.failed.len().min(sums.wrong());
+        Counts {
+            installed: sums.right,
+            pending: sums.wrong() - failed,
+            failed,
+            withheld: sums.withheld,
+            stale: sums.stale,
             foreign: self.state.picture.foreign_count().saturating_sub(self.state.ends.own_routes()),
             nexthops: self.state.table.objects.count(),
-            ..Counts::default()
-        };
-        for (_, prefix, entry) in self.state.table.entries.iter() {
-            match self.condition(prefix, entry) {
-                Some(RouteCondition::Installed) => counts.installed += 1,
-                Some(RouteCondition::Pending | RouteCondition::Leaving) => counts.pending += 1,
-                Some(RouteCondition::Failed(_)) => counts.failed += 1,
-                Some(RouteCondition::Withheld(_)) => counts.withheld += 1,
-                Some(RouteCondition::Stale) => counts.stale += 1,
-                None => {}
-            }
         }
-        counts
+    }
+
+    /// How many own objects differ from what is wanted, by plane. Looks at every endpoint, and at no route.
+    #[must_use]
+    pub fn drift_counts(&self) -> DriftCounts {
+        let sums = self.state.table.sums();
+        DriftCounts {
+            routes: [sums.missing, sums.extra, sums.different],
+            interfaces: self.state.ends.differences().len(),
+            rules: self.rules.map(Firewall::drift_counts).unwrap_or_default(),
+        }
+    }
+
+    /// What was measured.
+    #[must_use]
+    pub fn measures(&self) -> Measures {
+        let rules = self.rules.map(|rules| rules.measures().clone()).unwrap_or_default();
+        Measures { rules, ..self.state.measures.clone() }
+    }
+
+    /// The last comparisons of packet rules and of routes, each with how long it is ago.
+    #[must_use]
+    pub fn compared(&self) -> Compared {
+        Compared {
+            routes: self.state.last_compare.map(|(at, _)| at.elapsed()),
+            rules: self.rules.and_then(Firewall::last_compare).map(|at| at.elapsed()),
+        }
+    }
+
+    /// Prefixes that wait to be written.
+    #[must_use]
+    pub fn dirty(&self) -> usize {
+        self.state.table.dirty().len()
+    }
+
+    /// Who is denied what by packets that are logged with this prefix; `None`: by somebody else, or by a rule that is gone.
+    #[must_use]
+    pub fn denial(&self, prefix: &str) -> Option<super::nft::Denial> {
+        self.rules?.denial(prefix)
     }
 
     /// One own prefix; `None`: neither wanted nor in the kernel.
@@ -259,8 +293,9 @@ impl KernelView<'_> {
     #[must_use]
     pub fn drift(&self, limit: usize) -> Drift {
         let table = &self.state.table;
-        let mut wrong: Vec<(&Cidr, &Entry)> =
-            table.entries.iter().filter(|(.., e)| !table.is_right(e)).map(|(_, p, e)| (p, e)).collect();
+        let entries = (table.sums().wrong() > 0).then(|| table.entries.iter());
+        let wrong = entries.into_iter().flatten().filter(|(.., e)| !table.is_right(e));
+        let mut wrong: Vec<(&Cidr, &Entry)> = wrong.map(|(_, p, e)| (p, e)).collect();
         let ends = self.state.ends.differences();
         let count = wrong.len() + ends.len();
         wrong.sort_unstable_by_key(|(p, _)| **p);

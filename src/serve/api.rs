@@ -553,6 +553,9 @@ pub struct AppliedRequest {
     /// Longest wait, in milliseconds.
     #[serde(default)]
     pub wait_millis: u64,
+    /// How long ago the plugin was asked for the endpoint, in milliseconds; for `tortie_endpoint_ready_seconds`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub elapsed_millis: Option<u64>,
 }
 
 /// The answer to [`AppliedRequest`].

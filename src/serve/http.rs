@@ -95,7 +95,8 @@ pub async fn serve_unix(path: PathBuf, backend: Shared) -> Result<Serving, Serve
             tracing::warn!(%error, "the group tortie does not get the socket");
         }
     }
-    let app = reads().merge(writes()).with_state(backend).into_make_service_with_connect_info::<Caller>();
+    let app = counted(reads().merge(writes()), &backend);
+    let app = app.with_state(backend).into_make_service_with_connect_info::<Caller>();
     Ok(Box::pin(async move {
         axum::serve(listener, app).await.map_err(|error| ServeError::Io { what: "serve on", place, error })
     }))
@@ -110,9 +111,9 @@ pub async fn serve_tcp(addr: SocketAddr, names: &[String], backend: Shared) -> R
     let io = move |what, error| ServeError::Io { what, place: addr.to_string(), error };
     let listener = TcpListener::bind(addr).await.map_err(|e| io("listen on", e))?;
     let names = Names::new(addr.ip(), names);
-    let app = reads()
-        .layer(middleware::from_fn(move |request: Request, next: Next| guard(names.clone(), request, next)))
-        .with_state(backend);
+    let reads = reads()
+        .layer(middleware::from_fn(move |request: Request, next: Next| guard(names.clone(), request, next)));
+    let app = counted(reads, &backend).with_state(backend);
     Ok(Box::pin(async move { axum::serve(listener, app).await.map_err(|e| io("serve on", e)) }))
 }
 
@@ -125,6 +126,10 @@ fn group_id(name: &str) -> Option<u32> {
     })
 }
 
+fn counted(routes: Router<Shared>, backend: &Shared) -> Router<Shared> {
+    routes.layer(middleware::from_fn_with_state(Arc::clone(backend), super::metrics::count))
+}
+
 fn reads() -> Router<Shared> {
     Router::new()
         .route("/", get(async || page::page()))
@@ -132,7 +137,7 @@ fn reads() -> Router<Shared> {
         .route("/liveness", get(live))
         .route("/readyz", get(ready))
         .route("/readiness", get(ready))
-        .route("/metrics", get(metrics))
+        .route("/metrics", get(super::metrics::native))
         .route("/v1/status", get(status))
         .route("/v1/bgp/peers", get(peers))
         .route("/v1/bgp/peers/{peer}", get(peer))
@@ -208,12 +213,6 @@ async fn ready(State(backend): State<Shared>) -> Response {
     }
     let status = backend.status().await;
     (StatusCode::SERVICE_UNAVAILABLE, format!("{}\n", status.summary)).into_response()
-}
-
-async fn metrics(State(backend): State<Shared>) -> Response {
-    let text = backend.metrics().await;
-    ([(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text)
-        .into_response()
 }
 
 async fn status(State(backend): State<Shared>) -> Response {

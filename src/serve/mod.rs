@@ -14,6 +14,7 @@ pub mod codes;
 mod guard;
 mod http;
 pub mod ipam;
+mod metrics;
 pub mod nodes;
 pub mod page;
 pub mod policy;
@@ -21,6 +22,7 @@ mod questions;
 pub mod why;
 
 pub use http::{ServeError, Serving, serve_tcp, serve_unix};
+pub use metrics::serve_metrics;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -104,12 +106,27 @@ pub trait Backend: Send + Sync + 'static {
     async fn drain(&self, request: DrainRequest) -> Result<Done, ApiError>;
     /// Takes the store as it is, ending a freeze.
     async fn accept_store(&self) -> Result<Done, ApiError>;
-    /// Prometheus text.
-    async fn metrics(&self) -> String;
+    /// A page of metrics.
+    async fn metrics(&self, page: MetricsPage) -> String;
+    /// Counts a request that was answered: its route and status.
+    fn served(&self, route: &str, status: u16, took: Duration);
     /// The loops still turn.
     fn live(&self) -> bool;
     /// Serving.
     fn ready(&self) -> bool;
+}
+
+/// Which metrics, in which form.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MetricsPage {
+    /// The native names in the text format 0.0.4 of Prometheus.
+    Prometheus,
+    /// The native names as OpenMetrics 1.0.
+    OpenMetrics,
+    /// The names of Felix and of kube-controllers' IPAM metrics, text format 0.0.4.
+    Felix,
+    /// The names of bird_exporter, text format 0.0.4.
+    Bird,
 }
 
 /// Which routes.

@@ -70,6 +70,36 @@ pub(super) fn start(remote: SocketAddr, local: Option<IpAddr>, guard: &Guard) ->
     }
 }
 
+/// Attempts that failed, by reason.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Failures([u64; Failures::REASONS.len()]);
+
+impl Failures {
+    /// `auth`: the key of the session cannot be used here. A peer that lacks it does not answer at all.
+    pub(super) const REASONS: [&'static str; 5] = ["refused", "timeout", "unreachable", "auth", "other"];
+
+    pub(super) fn count(&mut self, error: &io::Error) {
+        let at = match error.raw_os_error() {
+            Some(libc::ECONNREFUSED) => 0,
+            Some(libc::ETIMEDOUT) => 1,
+            Some(libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EADDRNOTAVAIL | libc::ENETDOWN) => 2,
+            Some(libc::ENOKEY | libc::EKEYREJECTED | libc::EKEYEXPIRED) => 3,
+            None if error.kind() == io::ErrorKind::Unsupported => 3,
+            _ => 4,
+        };
+        if let Some(count) = self.0.get_mut(at) {
+            *count += 1;
+        }
+    }
+
+    pub(super) fn by_reason(&self) -> [(&'static str, u64); Self::REASONS.len()] {
+        std::array::from_fn(|at| {
+            let reason = Self::REASONS.get(at).copied().unwrap_or_default();
+            (reason, self.0.get(at).copied().unwrap_or_default())
+        })
+    }
+}
+
 /// A connect error for people.
 pub(super) fn explain(remote: SocketAddr, local: Option<IpAddr>, error: &io::Error) -> String {
     match error.raw_os_error() {

@@ -29,6 +29,7 @@ use super::ranges::Ranges;
 use super::traffic;
 use super::unnumbered::Unnumbered;
 use super::view::{Counters, SpeakerView};
+use crate::measure::Histogram;
 
 /// Connections set aside for lack of room that are looked at in a turn.
 const UNSTALL: usize = 64;
@@ -59,6 +60,12 @@ pub(super) struct Driver {
     pub(super) poll: OwnedFd,
     pub(super) counters: Counters,
     pub(super) now: Instant,
+    /// When the turn began.
+    woke: Instant,
+    /// How long turns take: how long anything else has to wait.
+    turns: Histogram,
+    /// What a read took: UPDATEs parsed, judged and chosen from.
+    pub(super) reads: Histogram,
     pub(super) secrets_again: Option<Instant>,
     feed: Feed,
     /// Listeners that may have more to accept, and from when on.
@@ -97,6 +104,9 @@ impl Driver {
             poll,
             counters: Counters::default(),
             now: Instant::now(),
+            woke: Instant::now(),
+            turns: Histogram::seconds(),
+            reads: Histogram::seconds(),
             secrets_again: None,
             feed,
             accepting: Vec::new(),
@@ -119,6 +129,7 @@ impl Driver {
                 Err(e) => (self.facts)(SpeakerFact::Trouble(format!("epoll: {e}"))),
             }
             self.now = Instant::now();
+            self.woke = self.now;
             let mut bell = false;
             for event in &events {
                 let (token, flags) = (event.data.u64(), event.flags);
@@ -140,6 +151,7 @@ impl Driver {
                 self.letters();
             }
             self.turn();
+            self.turns.time(self.woke.elapsed());
             if self.stopping.is_some_and(|at| at <= self.now || self.conns.len() == 0) {
                 self.inbox.end();
                 self.bfd.join();
@@ -196,7 +208,7 @@ impl Driver {
 
     fn letters(&mut self) {
         let letters = self.inbox.take();
-        self.feed.took(letters.kernel_took);
+        self.feed.took(letters.kernel_took, self.now);
         if let Some((intent, change)) = letters.intent.filter(|_| self.stopping.is_none()) {
             self.apply(intent, change);
         }
@@ -239,6 +251,7 @@ impl Driver {
                     bfd: &self.bfd,
                     counters: &self.counters,
                     conns: &self.conns,
+                    measures: (self.feed.measures(), &self.turns, &self.reads),
                     now: self.now,
                 }),
             }
@@ -287,7 +300,7 @@ impl Driver {
         if let Some(core) = self.core.as_mut().filter(|_| self.stopping.is_none()) {
             let mut best = Vec::new();
             let listens = (!self.listeners_of_taps.is_empty()).then_some(&mut best);
-            self.feed.run(core, &mut self.facts, self.now, listens);
+            self.feed.run(core, &mut self.facts, self.now, self.woke, listens);
             if !best.is_empty() {
                 self.tap_best(&best);
             }
@@ -384,6 +397,7 @@ impl Driver {
             Err(e) => {
                 // Not `give`: events are being taken already, and those that follow from this are taken there.
                 let error = dial::explain(remote, local, &e);
+                peer.failures.count(&e);
                 if let Some(core) = &mut self.core {
                     core.handle(Input::DialFailed { peer: id, error }, self.now);
                 }
@@ -397,6 +411,7 @@ impl Driver {
         let mut local = None;
         if let Some(peer) = self.peers.get_mut(peer) {
             peer.dialling = None;
+            peer.failures.count(error);
             local = peer.config.local;
         }
         self.give(Input::DialFailed { peer, error: dial::explain(conn.remote, local, error) });

@@ -2,12 +2,15 @@
 //!
 //! Meanwhile changed prefixes stay in the speaker's set, where a prefix that changes ten times is still one.
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use tortie_bgp::{BestChange, Speaker};
 use tortie_config::Cidr;
 
 use crate::routing::{ChangeId, LearnedChange};
+
+use crate::measure::Histogram;
 
 use super::api::{ChangeIds, FactSink, LearnedSink, SpeakerFact};
 
@@ -20,6 +23,18 @@ const OUT: usize = 2;
 /// How long after the kernel thread had no room for a batch it is offered again.
 const RETRY: Duration = Duration::from_millis(10);
 
+/// When so many of the prefixes that were ever marked as changed had been.
+type Mark = (Instant, u64);
+
+/// What is measured of changed best paths.
+#[derive(Debug, Clone)]
+pub(super) struct FeedMeasures {
+    /// From the turn in which a best path changed to the kernel's acknowledgement.
+    pub(super) convergence: Histogram,
+    /// Prefixes in a batch.
+    pub(super) batches: Histogram,
+}
+
 pub(super) struct Feed {
     sink: LearnedSink,
     /// There is a kernel thread.
@@ -31,11 +46,31 @@ pub(super) struct Feed {
     /// A batch that found no room, and when to offer it again.
     held: Option<(Vec<LearnedChange>, Instant)>,
     scratch: Vec<BestChange>,
+    /// Prefixes that were taken, ever.
+    taken: u64,
+    /// Of those that were not taken yet: when which changed. Prefixes are taken in the order in which they changed, so one
+    /// mark a turn is enough, whatever their number.
+    marks: VecDeque<Mark>,
+    /// The batches that are with the kernel thread: how many changed when.
+    with_kernel: VecDeque<Vec<(Instant, u64)>>,
+    measures: FeedMeasures,
 }
 
 impl Feed {
     pub(super) fn new(sink: LearnedSink, on: bool, changes: ChangeIds) -> Self {
-        Self { sink, on, changes, dirty: false, out: 0, held: None, scratch: Vec::new() }
+        Self {
+            sink,
+            on,
+            changes,
+            dirty: false,
+            out: 0,
+            held: None,
+            scratch: Vec::new(),
+            taken: 0,
+            marks: VecDeque::new(),
+            with_kernel: VecDeque::new(),
+            measures: FeedMeasures { convergence: Histogram::seconds(), batches: Histogram::sizes() },
+        }
     }
 
     pub(super) fn changed(&mut self) {
@@ -43,8 +78,12 @@ impl Feed {
     }
 
     /// The kernel thread is done with so many batches.
-    pub(super) fn took(&mut self, batches: usize) {
+    pub(super) fn took(&mut self, batches: usize, now: Instant) {
         self.out = self.out.saturating_sub(batches);
+        for (changed, prefixes) in self.with_kernel.drain(..batches.min(self.with_kernel.len())).flatten() {
+            let time = now.saturating_duration_since(changed);
+            self.measures.convergence.observe_many(time.as_secs_f64(), prefixes);
+        }
     }
 
     /// When [`Self::run`] wants to be called though nothing happened.
@@ -57,14 +96,46 @@ impl Feed {
         self.dirty && self.out < OUT && self.held.is_none()
     }
 
-    /// `listens`: somebody who is told the prefixes, too.
+    pub(super) fn measures(&self) -> &FeedMeasures {
+        &self.measures
+    }
+
+    /// Prefixes whose best path changed in the turn that began `woke` are marked with it.
+    fn mark(&mut self, speaker: &Speaker, woke: Instant) {
+        let changed = self.taken + speaker.waiting_best() as u64;
+        if self.marks.back().map_or(self.taken, |(_, upto)| *upto) < changed {
+            self.marks.push_back((woke, changed));
+        }
+    }
+
+    /// So many were taken: how many of them changed when.
+    fn unmark(&mut self, taken: usize) -> Vec<(Instant, u64)> {
+        let (mut from, upto) = (self.taken, self.taken + taken as u64);
+        self.taken = upto;
+        let mut parts = Vec::new();
+        while let Some((at, last)) = self.marks.front().copied().filter(|_| from < upto) {
+            let part = last.min(upto) - from;
+            parts.push((at, part));
+            from += part;
+            if last <= upto {
+                self.marks.pop_front();
+            }
+        }
+        parts
+    }
+
+    /// `woke`: when the turn began; `listens`: somebody who is told the prefixes, too.
     pub(super) fn run(
         &mut self,
         speaker: &mut Speaker,
         facts: &mut FactSink,
         now: Instant,
+        woke: Instant,
         listens: Option<&mut Vec<Cidr>>,
     ) {
+        if self.on {
+            self.mark(speaker, woke);
+        }
         if let Some((batch, at)) = self.held.take() {
             if at > now {
                 self.held = Some((batch, at));
@@ -80,10 +151,17 @@ impl Feed {
             return;
         }
         self.scratch.clear();
+        let waiting = speaker.waiting_best();
         let more = speaker.take_best(BATCH, &mut self.scratch);
+        let taken = waiting.saturating_sub(speaker.waiting_best());
+        let parts = if self.on { self.unmark(taken) } else { Vec::new() };
         // Nothing is given while the selection is deferred; the speaker tells when it no longer is.
         self.dirty = more && !self.scratch.is_empty();
         let Some(first) = self.scratch.first().map(|c| c.prefix) else { return };
+        if self.on {
+            self.with_kernel.push_back(parts);
+            self.measures.batches.observe_many(self.scratch.len() as f64, 1);
+        }
         if let Some(list) = listens {
             list.extend(self.scratch.iter().map(|c| c.prefix));
         }

@@ -52,7 +52,7 @@ pub use policy::origin_kind;
 pub use ranges::RangeView;
 pub use secret::SECRETS;
 pub use tap::{Heard, Identity, RouteOf, TapReceiver, TapSender, tap_queue};
-pub use view::{Counters, SpeakerView};
+pub use view::{Counters, Measures, SpeakerView};
 
 use inbox::Inbox;
 

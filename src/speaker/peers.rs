@@ -14,6 +14,7 @@ use tortie_config::link_local::address_of;
 
 use crate::routing::{self, AddPath, PeerIntent};
 
+use super::dial::Failures;
 use super::listen::Guard;
 use super::policy::Classes;
 use super::secret::Key;
@@ -25,6 +26,7 @@ pub(super) struct Peer {
     pub(super) guard: Guard,
     /// The attempt under way.
     pub(super) dialling: Option<ConnId>,
+    pub(super) failures: Failures,
 }
 
 /// What has to be done about a peer.
@@ -125,7 +127,7 @@ impl Peers {
         let mut config = common.clone();
         (config.remote, config.name) = (remote, name.clone());
         self.ids.insert(name.clone(), id);
-        self.peers.insert(id, Peer { name, config, guard, dialling: None });
+        self.peers.insert(id, Peer { name, config, guard, dialling: None, failures: Failures::default() });
     }
 
     /// Forgets a removed peer; until then its name is known for what is still reported of it.
@@ -201,7 +203,10 @@ impl Peers {
                     let id = PeerId(self.made);
                     self.ids.insert(name.clone(), id);
                     changes.push(Change::Set(id, Box::new(config.clone())));
-                    self.peers.insert(id, Peer { name, config, guard, dialling: None });
+                    self.peers.insert(
+                        id,
+                        Peer { name, config, guard, dialling: None, failures: Failures::default() },
+                    );
                 }
                 Some((id, _)) => {
                     let Some(peer) = self.peers.get_mut(&id) else { continue };

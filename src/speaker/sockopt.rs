@@ -26,6 +26,26 @@ pub(super) fn unacknowledged(socket: &impl AsFd) -> u32 {
     if done < 0 { 0 } else { u32::try_from(octets).unwrap_or(0) }
 }
 
+/// The smoothed round-trip time that TCP measured (`tcpi_rtt` of `struct tcp_info`, linux/tcp.h).
+pub(super) fn round_trip(socket: &impl AsFd) -> Option<std::time::Duration> {
+    /// Eight octets, then 15 words.
+    const AT: usize = 8 + 15 * 4;
+    let mut info = [0_u8; AT + 4];
+    let mut len = libc::socklen_t::try_from(info.len()).ok()?;
+    // SAFETY: the pointer and length describe `info`, which outlives the call; the kernel writes at most `len` bytes.
+    let rc = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            info.as_mut_ptr().cast::<c_void>(),
+            &raw mut len,
+        )
+    };
+    let micros = info.get(AT..).and_then(|octets| octets.try_into().ok()).map(u32::from_ne_bytes)?;
+    (rc == 0 && micros > 0).then(|| std::time::Duration::from_micros(micros.into()))
+}
+
 /// `TCP_MD5SIG` of linux/tcp.h.
 const TCP_MD5SIG: c_int = 14;
 /// `TCP_MD5SIG_EXT` of linux/tcp.h: the same with flags.

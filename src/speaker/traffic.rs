@@ -172,7 +172,9 @@ impl Driver {
                 }
                 self.counters.bytes_in += n as u64;
                 self.unlooked = true;
+                let begin = Instant::now();
                 core.handle(Input::Data(id, buffer.get(..n).unwrap_or_default()), self.now);
+                self.reads.time(begin.elapsed());
                 None
             }
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {

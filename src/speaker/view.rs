@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use tortie_bgp::bfd::{Endpoint, Status};
 use tortie_bgp::{
-    ExportTrace, ImportTrace, PeerId, PeerStatus, RangeStatus, RouteInfo, RouteQuery, Speaker, Totals,
+    ConnId, ExportTrace, ImportTrace, PeerId, PeerStatus, RangeStatus, RouteInfo, RouteQuery, Speaker, Totals,
 };
 use tortie_config::Cidr;
 
@@ -14,9 +14,12 @@ use crate::routing::DynamicPeer;
 
 use super::bfd::{BfdView, Tie};
 use super::conn::Conns;
+use super::dial::Failures;
+use super::feed::FeedMeasures;
 use super::peers::Peers;
 use super::ranges::{RangeView, Ranges};
-use super::sockopt::unacknowledged;
+use super::sockopt::{round_trip, unacknowledged};
+use crate::measure::Histogram;
 
 /// What the thread counts itself, since its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -37,6 +40,19 @@ pub struct Counters {
     pub bytes_out: u64,
 }
 
+/// What the thread measured since its start.
+#[derive(Debug, Clone)]
+pub struct Measures {
+    /// From the turn in which a best path changed to the kernel's acknowledgement of its route.
+    pub convergence: Histogram,
+    /// Prefixes in a batch for the kernel.
+    pub batches: Histogram,
+    /// One turn of the thread: how long anything else had to wait.
+    pub turns: Histogram,
+    /// What one read from a peer took (at most 64 KiB): parsed, judged, best paths chosen.
+    pub reads: Histogram,
+}
+
 /// The speaker at one moment, for [`ToSpeaker::Query`](super::ToSpeaker::Query).
 pub struct SpeakerView<'a> {
     pub(super) core: Option<&'a Speaker>,
@@ -45,6 +61,7 @@ pub struct SpeakerView<'a> {
     pub(super) counters: &'a Counters,
     pub(super) bfd: &'a Tie,
     pub(super) conns: &'a Conns,
+    pub(super) measures: (&'a FeedMeasures, &'a Histogram, &'a Histogram),
     pub(super) now: Instant,
 }
 
@@ -103,6 +120,36 @@ impl SpeakerView<'_> {
     pub fn has_taken_all(&self, name: &str) -> bool {
         let Some(conn) = self.peer(name).filter(|p| p.told).and_then(|p| p.conn) else { return false };
         self.conns.get(conn).is_some_and(|c| c.rest.is_empty() && unacknowledged(&c.socket) == 0)
+    }
+
+    /// Changed best paths that wait for the kernel thread.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.core.map_or(0, Speaker::waiting_best)
+    }
+
+    /// What was measured.
+    #[must_use]
+    pub fn measures(&self) -> Measures {
+        let (feed, turns, reads) = self.measures;
+        Measures {
+            convergence: feed.convergence.clone(),
+            batches: feed.batches.clone(),
+            turns: turns.clone(),
+            reads: reads.clone(),
+        }
+    }
+
+    /// Attempts to connect to the peer of this name that failed, by reason, since it was configured as it is.
+    #[must_use]
+    pub fn dial_failures(&self, name: &str) -> Option<[(&'static str, u64); Failures::REASONS.len()]> {
+        Some(self.peers.get(self.peers.id(name)?)?.failures.by_reason())
+    }
+
+    /// The smoothed round-trip time of a session's connection, as TCP has it.
+    #[must_use]
+    pub fn round_trip(&self, conn: ConnId) -> Option<std::time::Duration> {
+        round_trip(&self.conns.get(conn)?.socket)
     }
 
     /// The id of the peer of this name, for [`RouteQuery`].

@@ -11,6 +11,7 @@ pub mod cache;
 #[cfg(feature = "etcd")]
 pub mod etcd;
 pub mod feed;
+mod measured;
 mod options;
 pub mod sqlite;
 mod turn;
@@ -20,6 +21,7 @@ use std::time::Duration;
 
 pub use cache::{Cache, Cached};
 pub use feed::{Feed, FeedEvent, FeedOptions};
+pub use measured::{Measured, Requests};
 pub use options::{DEFAULT_URL, StoreOptions, StoreUrl, open};
 pub use txn::{MAX_TXN_BYTES, disjoint_prefixes, prefix_end, split};
 

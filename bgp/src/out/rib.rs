@@ -305,10 +305,6 @@ impl<A: Key> FamilyRib<A> {
         let to = self.table.limit();
         self.visit(shared, Slice { from: 0, to });
     }
-
-    pub(crate) fn memory(&self) -> usize {
-        self.table.memory() + self.groups.iter().map(|(_, g)| g.memory()).sum::<usize>()
-    }
 }
 
 fn is_dirty(shared: &Shared, attr: u32) -> bool {

@@ -53,6 +53,10 @@ impl<A: Key> Table<A> {
         }
     }
 
+    pub(crate) fn dirty(&self) -> usize {
+        self.dirty.len()
+    }
+
     pub(crate) fn has_dirty(&self) -> bool {
         !self.dirty.is_empty()
     }

@@ -35,6 +35,8 @@ pub(crate) struct AttrSet {
 pub(crate) struct AttrTable {
     pool: Pool<AttrSet>,
     index: Index,
+    /// What the variable parts of all sets take.
+    heap: usize,
 }
 
 impl AttrTable {
@@ -85,6 +87,7 @@ impl AttrTable {
             let all = self.pool.iter().filter(|(_, s)| s.attributes.is_some()).map(|(id, s)| (s.hash, id));
             self.index.rebuild(self.pool.len(), all);
         }
+        self.heap += set.attributes.as_ref().map_or(0, heap);
         let id = self.pool.insert(set);
         self.index.insert(hash, id);
         id
@@ -108,6 +111,7 @@ impl AttrTable {
         if let Some(set) = self.pool.remove(id) {
             self.index.remove(set.hash, id);
             hops.release(set.hop);
+            self.heap = self.heap.saturating_sub(set.attributes.as_ref().map_or(0, heap));
             received = set.received;
         }
         if self.index.is_sparse() {
@@ -136,12 +140,13 @@ impl AttrTable {
 
     /// Octets allocated, variable parts estimated.
     pub(crate) fn memory(&self) -> usize {
-        let heap = |a: &Attributes| {
-            a.as_path.octets().len() + a.communities.len() * 4 + a.large_communities.len() * 12 + 32
-        };
-        let heap: usize = self.pool.iter().filter_map(|(_, s)| s.attributes.as_ref()).map(heap).sum();
-        heap + self.pool.memory() + self.index.memory()
+        self.heap + self.pool.memory() + self.index.memory()
     }
+}
+
+/// What a set has allocated for its variable parts, estimated.
+fn heap(a: &Attributes) -> usize {
+    a.as_path.octets().len() + a.communities.len() * 4 + a.large_communities.len() * 12 + 32
 }
 
 impl AttrSet {

@@ -29,6 +29,7 @@ pub(crate) mod walk;
 
 use crate::api::PolicyHandle;
 use crate::query::RouteChanges;
+use crate::types::Family;
 
 /// What tables and update groups of both families share.
 #[derive(Debug)]
@@ -47,7 +48,8 @@ pub(crate) struct Shared {
     pub(crate) local_ready: bool,
     /// Some peer may be sent learned routes: an eBGP peer or a reflector client is configured.
     pub(crate) transit: bool,
-    pub(crate) changes: RouteChanges,
+    /// By family.
+    pub(crate) changes: [RouteChanges; 2],
     /// Cluster ids of our reflector clients (RFC 4456), sorted.
     pub(crate) clusters: Vec<u32>,
 }
@@ -67,9 +69,15 @@ impl Shared {
             deferring: false,
             local_ready: false,
             transit: false,
-            changes: RouteChanges::default(),
+            changes: [RouteChanges::default(); 2],
             clusters: Vec::new(),
         }
+    }
+
+    /// What peers did with their routes of this family.
+    pub(crate) fn changes_of(&mut self, family: Family) -> &mut RouteChanges {
+        let [v4, v6] = &mut self.changes;
+        if family == Family::Ipv4Unicast { v4 } else { v6 }
     }
 
     /// One of these clusters is ours.

@@ -52,6 +52,7 @@ pub(crate) struct Conn {
     /// 0: none.
     pub(crate) keepalive: Duration,
     pub(crate) hold_at: Option<Instant>,
+    pub(crate) margin: Margin,
     pub(crate) keepalive_at: Option<Instant>,
     /// Its OPEN came, but it would lose a collision: it waits for the other connection until then.
     pub(crate) held_until: Option<Instant>,
@@ -59,6 +60,42 @@ pub(crate) struct Conn {
     pub(crate) confirmed: bool,
     /// Refreshes that we send, by family.
     pub(crate) refreshes: [RefreshOut; 2],
+}
+
+/// The least part of the hold time that was left when a message came, in the last two and a half to five minutes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Margin {
+    /// When the present half began; `None`: no message came yet.
+    began: Option<Instant>,
+    now: f32,
+    before: f32,
+}
+
+impl Default for Margin {
+    fn default() -> Self {
+        Self { began: None, now: 1.0, before: 1.0 }
+    }
+}
+
+impl Margin {
+    const HALF: Duration = Duration::from_secs(150);
+
+    /// A message came; `deadline` is when the session would have ended without it.
+    pub(crate) fn note(&mut self, deadline: Instant, hold: Duration, now: Instant) {
+        if self.began.is_none_or(|began| now.saturating_duration_since(began) >= Self::HALF) {
+            (self.began, self.before, self.now) = (Some(now), self.now, 1.0);
+        }
+        self.now = self.now.min(Self::part(deadline, hold, now));
+    }
+
+    /// The least part, that of this moment included.
+    pub(crate) fn least(&self, deadline: Instant, hold: Duration, now: Instant) -> f32 {
+        self.now.min(self.before).min(Self::part(deadline, hold, now))
+    }
+
+    fn part(deadline: Instant, hold: Duration, now: Instant) -> f32 {
+        (deadline.saturating_duration_since(now).as_secs_f32() / hold.as_secs_f32()).min(1.0)
+    }
 }
 
 /// A refresh that the peer is sent (RFC 7313).

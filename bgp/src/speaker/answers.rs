@@ -101,7 +101,7 @@ impl Speaker {
             state: peer.state,
             since: now.saturating_duration_since(peer.since),
             uptime: peer.up_at.map(|up| now.saturating_duration_since(up)),
-            session: self.session_status(peer),
+            session: self.session_status(peer, now),
             received: peer.received,
             sent: peer.sent,
             families: Family::ALL
@@ -139,7 +139,7 @@ impl Speaker {
         }
     }
 
-    fn session_status(&self, peer: &Peer) -> Option<SessionStatus> {
+    fn session_status(&self, peer: &Peer, now: Instant) -> Option<SessionStatus> {
         let conns = peer.conns().filter_map(|c| self.conns.get(&c));
         let conn = conns.filter(|c| c.state >= State::OpenConfirm).max_by_key(|c| c.state)?;
         let (theirs, agreed) = (conn.theirs.as_ref()?, conn.negotiated?);
@@ -148,6 +148,7 @@ impl Speaker {
             remote: conn.remote,
             router_id: theirs.router_id,
             hold_time: conn.hold,
+            hold_margin: conn.hold_at.map(|at| conn.margin.least(at, conn.hold, now)),
             keepalive: conn.keepalive,
             families: agreed.families.iter().collect(),
             as4: agreed.as4,
@@ -204,14 +205,21 @@ impl Speaker {
             }
         }
         let [withdraws, discards, resets] = self.update_errors;
-        let memory = self.v4.memory() + self.v6.memory() + self.shared.attrs.memory();
+        let tables = self.v4.table.memory() + self.v6.table.memory();
+        let groups = self.v4.groups().chain(self.v6.groups()).map(Group::memory).sum::<usize>();
+        let attributes = self.shared.attrs.memory();
         Totals {
             prefixes: [self.v4.table.prefixes() as u64, self.v6.table.prefixes() as u64],
             paths: [self.v4.table.path_count() as u64, self.v6.table.path_count() as u64],
             local: [self.v4.table.locals.len() as u64, self.v6.table.locals.len() as u64],
             attribute_sets: self.shared.attrs.len() as u64,
             update_groups: (self.v4.groups().count() + self.v6.groups().count()) as u64,
-            memory: memory as u64,
+            memory: (tables + groups + attributes) as u64,
+            memory_of: [
+                ("loc", tables as u64),
+                ("adj_out", groups as u64),
+                ("attributes", attributes as u64),
+            ],
             withheld,
             rejected: self.shared.reasons.totals(),
             update_errors: [

@@ -23,6 +23,13 @@ impl Speaker {
         self.taken()
     }
 
+    /// How many changed best paths wait to be taken, those included that are held back while the selection is deferred. They
+    /// are taken in the order in which they changed, IPv4 before IPv6.
+    #[must_use]
+    pub fn waiting_best(&self) -> usize {
+        self.v4.table.dirty() + self.v6.table.dirty()
+    }
+
     /// Forgets up to `max` changed best paths, for those who have no use for them; else as [`Speaker::take_best`].
     pub fn drop_best(&mut self, max: usize) -> bool {
         if self.shared.deferring {

@@ -194,6 +194,7 @@ impl Speaker {
                 hold,
                 keepalive: Duration::ZERO,
                 hold_at: Some(hold_at),
+                margin: crate::session::conn::Margin::default(),
                 keepalive_at: None,
                 held_until: None,
                 confirmed: false,

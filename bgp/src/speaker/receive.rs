@@ -164,6 +164,9 @@ impl Speaker {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         let state = conn.state;
         if !conn.hold.is_zero() && state != State::OpenSent {
+            if let Some(deadline) = conn.hold_at.filter(|_| state == State::Established) {
+                conn.margin.note(deadline, conn.hold, self.now);
+            }
             conn.hold_at = Some(self.now + conn.hold);
         }
         if let Some(peer) = self.peers.get_mut(&conn.peer) {
@@ -310,7 +313,7 @@ fn withdraw<A: Key>(rib: &mut FamilyRib<A>, shared: &mut Shared, number: u32, nl
         }
         count += u32::from(rib.table.withdraw(shared, (number, entry.path_id), entry.prefix));
     }
-    shared.changes.withdrawn += u64::from(count);
+    shared.changes_of(A::FAMILY).withdrawn += u64::from(count);
     count
 }
 
@@ -333,14 +336,14 @@ fn announce<A: Key>(
         tally.rejected += u32::from(reason != ACCEPTED);
         match rib.table.announce(shared, (number, entry.path_id), entry.prefix, attr, reason) {
             Announced::New => {
-                shared.changes.announced += 1;
+                shared.changes_of(A::FAMILY).announced += 1;
                 tally.announced += 1;
             }
             Announced::Replaced => {
-                shared.changes.replaced += 1;
+                shared.changes_of(A::FAMILY).replaced += 1;
                 tally.announced += 1;
             }
-            Announced::Repeated => shared.changes.repeated += 1,
+            Announced::Repeated => shared.changes_of(A::FAMILY).repeated += 1,
             Announced::Refused => {}
             Announced::TooMany => {
                 shared.reasons.count("too_many_paths");

@@ -208,19 +208,27 @@ fn send(state: &mut State, writer: &mut Socket, works: &[Work]) -> io::Result<()
         return Ok(());
     }
     let (begin, protocol) = (Instant::now(), state.ends.protocol);
-    let State { ends, picture, counters, external, .. } = state;
+    let State { ends, picture, counters, external, measures, .. } = state;
     let mut unexplained = Vec::new();
     writer.batch(
         works,
         |work, buf, flags, seq| encode(work, protocol, buf, flags, seq),
         |work, result| {
+            let kind = match work {
+                Work::PutRoute { .. } => Some(0),
+                Work::DeleteRoute { .. } => Some(2),
+                _ => None,
+            };
+            let errno = result.as_ref().err().map(|refusal| refusal.code);
+            if let Some(count) = kind
+                .and_then(|kind| counters.ops.get_mut(kind))
+                .and_then(|of| of.get_mut(crate::kernel::measures::class(errno)))
+            {
+                *count += 1;
+            }
             match &result {
-                Ok(()) => {
-                    counters.ops_ok += 1;
-                    show(work, protocol, ends, picture);
-                }
+                Ok(()) => show(work, protocol, ends, picture),
                 Err(refusal) => {
-                    counters.ops_failed += 1;
                     if let Work::PutRoute { prefix, .. } = work
                         && refusal.code == libc::EEXIST
                         && !is_explained(work, ends, picture)
@@ -232,6 +240,7 @@ fn send(state: &mut State, writer: &mut Socket, works: &[Work]) -> io::Result<()
             ends.settle(work, &result);
         },
     )?;
+    measures.route_batch.time(begin.elapsed());
     // A plugin writes the route of its endpoint first: the word of it may be slower than the endpoint's.
     for prefix in unexplained {
         let mut found = None;
@@ -244,7 +253,6 @@ fn send(state: &mut State, writer: &mut Socket, works: &[Work]) -> io::Result<()
             None => ends.doubtful = true,
         }
     }
-    counters.op_seconds += begin.elapsed().as_secs_f64();
     Ok(())
 }
 

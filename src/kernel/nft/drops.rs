@@ -18,6 +18,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use super::render::Denied;
 use crate::kernel::wire::{self, Attrs, Messages, NLM_F_ACK, NLMSG_ERROR, Writer};
+use crate::policy::{Direction, Source};
 
 /// `NFNL_SUBSYS_ULOG` in the upper half, `NFULNL_MSG_*` in the lower.
 const PACKET: u16 = 0x400;
@@ -56,6 +57,43 @@ impl fmt::Display for Denied {
     }
 }
 
+/// A drop in few words, for counting.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Denial {
+    /// `ingress`: to an endpoint, `egress`: from one.
+    pub direction: &'static str,
+    /// The tier that denied, `profiles` for profiles, empty where none did.
+    pub tier: String,
+    /// `rule`, `end_of_tier`, `profile`, `unknown_endpoint`, `anti_spoof` or another word for what the frame of the rules
+    /// drops.
+    pub reason: &'static str,
+}
+
+impl Denied {
+    pub(in crate::kernel) fn denial(&self) -> Denial {
+        let way = |direction: &Direction| match direction {
+            Direction::Inbound => "ingress",
+            Direction::Outbound => "egress",
+        };
+        let (direction, tier, reason) = match self {
+            Self::Rule(id, _) => match &id.source {
+                Source::Policy { tier, .. } => (way(&id.direction), &**tier, "rule"),
+                Source::Profile(_) => (way(&id.direction), "profiles", "profile"),
+            },
+            Self::EndOfTier { tier, direction } => (way(direction), &**tier, "end_of_tier"),
+            Self::EndOfProfiles { direction } => (way(direction), "profiles", "profile"),
+            Self::UnknownInterface => ("egress", "", "unknown_endpoint"),
+            Self::Spoofed => ("egress", "", "anti_spoof"),
+            Self::Loopback => ("egress", "", "loopback"),
+            Self::Inactive => ("egress", "", "inactive"),
+            Self::Ipip => ("ingress", "", "ipip"),
+            Self::ToHost => ("egress", "", "to_host"),
+            Self::NoIpv6 => ("egress", "", "no_ipv6"),
+        };
+        Denial { direction, tier: tier.to_owned(), reason }
+    }
+}
+
 /// Packets of one kind that were dropped.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DropKind {
@@ -89,6 +127,10 @@ pub struct Drops(Mutex<Seen>);
 #[derive(Debug, Default)]
 struct Seen {
     kinds: FxHashMap<DropKind, Dropped>,
+    /// All that were logged, by prefix: there are as many as rules that drop.
+    logged: FxHashMap<String, u64>,
+    /// Times that the kernel had more than could be taken.
+    overruns: u64,
     trouble: Option<String>,
 }
 
@@ -99,6 +141,17 @@ impl Drops {
         let seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let recent = seen.kinds.iter().filter(|(_, dropped)| dropped.last.elapsed() <= age);
         recent.map(|(kind, dropped)| (kind.clone(), *dropped)).collect()
+    }
+
+    /// How many packets were logged, by prefix, and how many times some were lost: neither ever shrinks.
+    #[must_use]
+    pub fn logged(&self) -> (Vec<(String, u64)>, u64) {
+        let seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        (seen.logged.iter().map(|(prefix, count)| (prefix.clone(), *count)).collect(), seen.overruns)
+    }
+
+    fn overrun(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).overruns += 1;
     }
 
     /// Why drops are not seen at all.
@@ -114,6 +167,10 @@ impl Drops {
     fn put(&self, kinds: impl Iterator<Item = DropKind>, now: Instant) {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for kind in kinds {
+            match seen.logged.get_mut(&kind.prefix) {
+                Some(count) => *count += 1,
+                None => drop(seen.logged.insert(kind.prefix.clone(), 1)),
+            }
             if let Some(dropped) = seen.kinds.get_mut(&kind) {
                 dropped.count += 1;
                 dropped.last = now;
@@ -184,7 +241,7 @@ impl Listener {
                     Ok(_) => self.drops.put(kinds(&buf), Instant::now()),
                     Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
                     // Some were lost: it is a sample anyway.
-                    Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => {}
+                    Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => self.drops.overrun(),
                     Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                     Err(e) => return Err(e),
                 }

@@ -11,12 +11,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::closed::{self, Closed};
+use super::drops::Denial;
 use super::dump;
-use super::ir::{Edit, Name};
+use super::ir::{Edit, Name, ValueType};
 use super::render::{Options, Renderer};
 use super::socket::{BatchError, Refusal, Socket};
 use super::{sync, text};
 use crate::kernel::api::{Mode, PolicyChange};
+use crate::kernel::measures::{RuleDrift, RuleMeasures};
 use crate::kernel::resolve::Picture;
 use crate::policy::{
     ChainId, Direction, Globals, HostInterfaces, Ruleset, RulesetDelta, Source, host_interfaces,
@@ -43,6 +45,8 @@ pub struct RuleCounts {
     pub rules: usize,
     /// Sets and maps wanted.
     pub sets: usize,
+    /// Of these, maps.
+    pub maps: usize,
     /// Their elements.
     pub elements: usize,
     /// Transactions that the kernel carried out.
@@ -98,6 +102,9 @@ pub(in crate::kernel) struct Firewall {
     waiting: bool,
     counts: RuleCounts,
     drift: (usize, Vec<String>),
+    drift_counts: RuleDrift,
+    measures: RuleMeasures,
+    last_compare: Option<Instant>,
     told: Told,
 }
 
@@ -121,6 +128,9 @@ impl Firewall {
             waiting: false,
             counts: RuleCounts::default(),
             drift: (0, Vec::new()),
+            drift_counts: RuleDrift::default(),
+            measures: RuleMeasures::default(),
+            last_compare: None,
             told: Told::default(),
         };
         if mode == Mode::Off {
@@ -295,6 +305,13 @@ impl Firewall {
         let Some(socket) = &mut self.socket else { return Ok(()) };
         let begin = Instant::now();
         self.counts.compares += 1;
+        let reason = match (self.last_compare, external) {
+            (None, _) => "start",
+            (_, true) => "external_change",
+            _ if self.trouble.is_some() || self.closed.iter().next().is_some() => "retry",
+            _ => "request",
+        };
+        *self.measures.compares.entry(reason).or_default() += 1;
         self.waiting = false;
         let before = socket.generation()?;
         let found = match dump::table(socket, TABLE) {
@@ -318,6 +335,10 @@ impl Firewall {
         self.earliest = Instant::now() + begin.elapsed() * 4;
         let words = edits.iter().take(WORDS).map(|edit| sync::words(edit, found.as_ref())).collect();
         self.drift = (sync::size(&edits), words);
+        self.drift_counts = sync::drift(&edits, found.as_ref());
+        let now = Instant::now();
+        self.measures.compare.time(now - begin);
+        self.last_compare = Some(now);
         if edits.is_empty() {
             self.generation = Some(before);
             self.worry(None);
@@ -332,6 +353,7 @@ impl Firewall {
             self.generation = Some(before);
             if edits.is_empty() {
                 self.drift = (0, Vec::new());
+                self.drift_counts = RuleDrift::default();
                 self.worry(None);
                 return Ok(());
             }
@@ -371,6 +393,7 @@ impl Firewall {
     fn written(&mut self, edits: &[Edit], external: bool) {
         self.bare = false;
         let first = std::mem::take(&mut self.drift).1.into_iter().next();
+        self.drift_counts = RuleDrift::default();
         if external && let Some(first) = first {
             let objects = sync::size(edits);
             self.counts.external_changes += objects as u64;
@@ -410,10 +433,12 @@ impl Firewall {
         let mut transactions = 0;
         loop {
             let (now, later) = rest.split_at(first_part(rest));
+            let begin = Instant::now();
             match socket.batch(now, TABLE) {
-                Ok(()) => {}
+                Ok(()) => self.measures.applied.time(begin.elapsed()),
                 Err(BatchError::Refused(mut refusal)) => {
                     self.counts.refused += 1;
+                    self.measures.refused.time(begin.elapsed());
                     refusal.edit = refusal.edit.map(|at| at + edits.len() - rest.len());
                     return Ok(Err(refusal));
                 }
@@ -468,6 +493,7 @@ impl Firewall {
             chains: table.chains.len(),
             rules: table.chains.values().map(|chain| chain.rules.len()).sum(),
             sets: table.sets.len(),
+            maps: table.sets.values().filter(|set| set.of.value != ValueType::Member).count(),
             elements: table.sets.values().map(|set| set.elements.len()).sum(),
             ..self.counts
         }
@@ -476,6 +502,26 @@ impl Firewall {
     /// What differed at the last comparison and is not repaired: how many objects, and the first ones in words.
     pub(in crate::kernel) fn drift(&self) -> (usize, &[String]) {
         (self.drift.0, &self.drift.1)
+    }
+
+    /// The same, counted by kind.
+    pub(in crate::kernel) fn drift_counts(&self) -> RuleDrift {
+        self.drift_counts
+    }
+
+    /// What was measured.
+    pub(in crate::kernel) fn measures(&self) -> &RuleMeasures {
+        &self.measures
+    }
+
+    /// When the kernel's table was last compared.
+    pub(in crate::kernel) fn last_compare(&self) -> Option<Instant> {
+        self.last_compare
+    }
+
+    /// Who is denied what by packets that are logged with this prefix.
+    pub(in crate::kernel) fn denial(&self, prefix: &str) -> Option<Denial> {
+        self.renderer.explain(prefix).map(super::render::Denied::denial)
     }
 
     /// What the rules of a policy or a profile counted, by their number, inbound and outbound; empty where none is in the

@@ -37,7 +37,7 @@ mod kernel_tests;
 mod samples;
 
 pub(in crate::kernel) use self::drops::Listener;
-pub use self::drops::{DropKind, Dropped, Drops};
+pub use self::drops::{Denial, DropKind, Dropped, Drops};
 pub(in crate::kernel) use self::firewall::{Firewall, Told};
 pub use self::firewall::{RuleCounts, RuleHits};
 #[cfg(debug_assertions)]

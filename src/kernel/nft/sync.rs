@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::dump::{Found, FoundChain};
 use super::encode::rule_hash;
 use super::ir::{Chain, Edit, Name, Set, SetKey, SetType, SetValue, Statement, Table, ValueType};
+use crate::kernel::measures::RuleDrift;
 
 /// The edits of one transaction that make `wanted` of what was found (`None`: no table), in an order that the kernel takes.
 pub(in crate::kernel) fn diff(wanted: &Table, found: Option<&Found>) -> Vec<Edit> {
@@ -160,6 +161,30 @@ pub(in crate::kernel) fn size(edits: &[Edit]) -> usize {
         Edit::NoTable | Edit::NoSet(_) | Edit::NoChain(_) => 1,
     };
     edits.iter().map(one).sum()
+}
+
+/// The same by kind: what is missing, what nobody wants, and what is something else.
+pub(in crate::kernel) fn drift(edits: &[Edit], found: Option<&Found>) -> RuleDrift {
+    let mut drift = RuleDrift::default();
+    let RuleDrift { rules: [no_rule, more_rules, other_rules], sets: [no_set, more_sets, other_sets] } =
+        &mut drift;
+    for edit in edits {
+        match edit {
+            Edit::NoTable => *other_sets += 1,
+            Edit::Set(_, set) => *no_set += 1 + set.elements.len(),
+            Edit::Elements { add, remove, .. } => {
+                *no_set += add.len();
+                *more_sets += remove.len();
+            }
+            Edit::NoSet(_) => *more_sets += 1,
+            Edit::Chain(name, _) if found.is_some_and(|found| found.chains.contains_key(name)) => {
+                *other_rules += 1;
+            }
+            Edit::Chain(_, chain) => *no_rule += 1 + chain.rules.len(),
+            Edit::NoChain(_) => *more_rules += 1,
+        }
+    }
+    drift
 }
 
 /// The table as it would be found after edits; for tests and for knowing what is there without asking.

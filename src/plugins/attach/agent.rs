@@ -53,14 +53,16 @@ pub struct Agent {
     pub missing: Duration,
     /// When the whole call has to be over, with [`AgentAbsent::Wait`].
     pub deadline: Option<Instant>,
+    /// When the plugin was asked for the endpoint; the agent counts how long it takes until that is in force.
+    pub begun: Option<Instant>,
 }
 
 impl Agent {
-    /// With the defaults: ten seconds for a missing agent, and ten for one that is there.
+    /// With the defaults: ten seconds for a missing agent, and ten for one that is there; the call begins now.
     #[must_use]
     pub fn new(socket: PathBuf, absent: AgentAbsent) -> Self {
         let ten = Duration::from_secs(10);
-        Self { socket, absent, patience: ten, missing: ten, deadline: None }
+        Self { socket, absent, patience: ten, missing: ten, deadline: None, begun: Some(Instant::now()) }
     }
 }
 
@@ -87,7 +89,7 @@ pub async fn applied(
         let left = agent
             .deadline
             .map_or(agent.patience, |at| agent.patience.min(at.saturating_duration_since(Instant::now())));
-        match ask(&client, &key, revision, left).await {
+        match ask(&client, &key, revision, left, agent.begun).await {
             Ok(answer) => return verdict(agent, &answer).map(|()| None),
             Err(error) if error.kind == ClientErrorKind::Absent || error.kind == ClientErrorKind::Broken => {
                 if agent.absent == AgentAbsent::Continue {
@@ -114,7 +116,7 @@ pub async fn departed(agent: &Agent, key: &EndpointKey, revision: Revision) {
     let key = Key::Endpoint(key.clone()).to_string();
     let left =
         agent.deadline.map_or(DEPARTURE, |at| DEPARTURE.min(at.saturating_duration_since(Instant::now())));
-    let _ = ask(&Client::new(&agent.socket), &key, revision, left).await;
+    let _ = ask(&Client::new(&agent.socket), &key, revision, left, None).await;
 }
 
 async fn ask(
@@ -122,9 +124,11 @@ async fn ask(
     key: &str,
     revision: Revision,
     wait: Duration,
+    begun: Option<Instant>,
 ) -> Result<Applied, crate::serve::client::ClientError> {
     let wait_millis = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
-    let request = AppliedRequest { key: key.to_owned(), revision, wait_millis };
+    let elapsed_millis = begun.map(|at| u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX));
+    let request = AppliedRequest { key: key.to_owned(), revision, wait_millis, elapsed_millis };
     // The agent answers `timeout` by itself; the call is given up soon after.
     client.post_within("/v1/applied", &request, wait + Duration::from_millis(500)).await
 }

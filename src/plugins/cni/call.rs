@@ -28,6 +28,8 @@ pub(super) struct Call {
     pub(super) args: EnvArgs,
     pub(super) config: Config,
     pub(super) node: String,
+    /// When it came.
+    pub(super) begun: std::time::Instant,
     /// As it came, for other plugins.
     pub(super) input: Vec<u8>,
 }
@@ -90,7 +92,8 @@ impl Call {
     pub(super) fn agent(&self) -> Agent {
         let socket = self.config.socket.clone();
         let socket = socket.or_else(|| variable("TORTIE_SOCKET").map(PathBuf::from));
-        Agent::new(socket.unwrap_or_else(|| SOCKET.into()), self.config.agent_absent)
+        let agent = Agent::new(socket.unwrap_or_else(|| SOCKET.into()), self.config.agent_absent);
+        Agent { begun: Some(self.begun), ..agent }
     }
 
     /// What the call is about.

@@ -141,7 +141,7 @@ fn answer(plugin: Plugin, env: Env) -> Result<Option<Value>, Failure> {
         tracing::warn!(target: "tortie", network = config.name, "{note}");
     }
     let node = call::node(&config).map_err(with_version)?;
-    let call = call::Call { env, args, config, node, input };
+    let call = call::Call { env, args, config, node, begun: std::time::Instant::now(), input };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime
         .map_err(|error| (version, CniError::new(code::IO, format!("this process cannot start: {error}"))))?;

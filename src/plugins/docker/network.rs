@@ -329,6 +329,7 @@ impl Shared {
         record: EndpointRecord,
         gateways: Vec<IpAddr>,
     ) -> Result<Value, Refusal> {
+        let begun = std::time::Instant::now();
         let peer = peer_interface(endpoint)?;
         let mut answer = json!({ "InterfaceName": { "SrcName": peer.as_str(), "DstPrefix": "eth" } });
         for gateway in &gateways {
@@ -347,7 +348,8 @@ impl Shared {
         let record = EndpointRecord { gateways, ..record };
         self.state.put(&item, &record).await?;
         let revision = self.write_endpoint(endpoint, network, &record, &Labels::new()).await?;
-        let note = attach::applied(&self.options.agent, &self.endpoint_key(endpoint), revision).await?;
+        let agent = attach::Agent { begun: Some(begun), ..self.options.agent.clone() };
+        let note = attach::applied(&agent, &self.endpoint_key(endpoint), revision).await?;
         if let Some(note) = note {
             tracing::info!(target: "tortie::docker", "endpoint {endpoint}: {note}");
         }

@@ -1,0 +1,57 @@
+//! BFD (RFC 5880): sums over all sessions, series of their own for explicit peers, and for mesh peers that are down.
+
+use std::collections::BTreeMap;
+
+use super::BgpScrape;
+use super::core::CoreScrape;
+use super::page::{Page, flag, n};
+
+pub(super) fn write(page: &mut Page, bgp: &BgpScrape, core: &CoreScrape) {
+    let Some(view) = &bgp.bfd else { return };
+    let mut sums: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    let (mut received, mut sent) = (0, 0);
+    for (endpoint, status) in &view.sessions {
+        *sums.entry((endpoint.path.as_str(), status.state.as_str())).or_default() += 1;
+        received += status.received;
+        sent += status.sent;
+    }
+    let mut family = page.gauge("tortie_bfd_sessions", "BFD sessions by state");
+    for ((path, state), count) in sums {
+        family.count(&[("path", path), ("state", &state.to_lowercase())], count);
+    }
+    page.counter("tortie_bfd_packets_total", "Control packets of the sessions that there are now")
+        .put(&[("direction", "received")], n(received))
+        .put(&[("direction", "sent")], n(sent));
+    let mut family =
+        page.counter("tortie_bfd_packets_refused_total", "Control packets discarded (RFC 5880 6.8.6)");
+    for (why, count) in &view.refused {
+        family.put(&[("reason", why.as_str())], n(*count));
+    }
+    page.counter("tortie_bfd_packets_unsent_total", "Control packets that the kernel refused")
+        .put(&[], n(view.unsent));
+    page.counter(
+        "tortie_bfd_late_total",
+        "Times that the thread of BFD was kept from looking for so long that silence was no sign of a loss",
+    )
+    .put(&[], n(view.late));
+    page.gauge("tortie_bfd_thread", "How the thread of BFD is scheduled; always 1")
+        .put(&[("priority", view.priority.as_str())], 1.0);
+    let is_up = |status: &tortie_bgp::bfd::Status| status.state == tortie_bgp::bfd::State::Up;
+    let named =
+        || bgp.watched.iter().filter_map(|(name, (_, status))| Some((core.peers.get(&**name)?, status)));
+    let mut family =
+        page.gauge("tortie_bfd_peer_up", "1 when BFD is Up; explicit peers, and mesh peers that are down");
+    for (peer, status) in named() {
+        family.put(&peer.with(&[]), flag(is_up(status)));
+    }
+    let mut family = page.gauge("tortie_bfd_peer_detection_seconds", "Silence that takes the session down");
+    for (peer, status) in named().filter(|(peer, _)| peer.whole) {
+        if let Some(time) = status.detection_time {
+            family.put(&peer.with(&[]), time.as_secs_f64());
+        }
+    }
+    let mut family = page.counter("tortie_bfd_peer_ups_total", "Times that the session came up");
+    for (peer, status) in named().filter(|(peer, _)| peer.whole) {
+        family.put(&peer.with(&[]), n(status.ups));
+    }
+}

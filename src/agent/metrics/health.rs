@@ -1,0 +1,155 @@
+//! The process: build, health, loops, logs, memory, the API.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::Context;
+
+use super::page::{Page, flag, n, unix_before};
+use super::{Live, Scrape};
+use crate::serve::Backend;
+
+/// What was logged since the start, by level: ERROR, WARN, INFO. One process has one log.
+static LOGGED: [AtomicU64; 3] = [AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0)];
+
+/// Counts log messages.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::agent) struct LogCounter;
+
+impl<S: Subscriber> Layer<S> for LogCounter {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let at = match *event.metadata().level() {
+            Level::ERROR => 0,
+            Level::WARN => 1,
+            Level::INFO => 2,
+            _ => return,
+        };
+        if let Some(count) = LOGGED.get(at) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+pub(super) fn write(page: &mut Page, live: &Live, scrape: &Scrape) {
+    let kernel = scrape.kernel.as_ref();
+    let rules = if kernel.is_some_and(|kernel| kernel.rules.is_some()) { "nftables" } else { "none" };
+    let build = [("version", env!("CARGO_PKG_VERSION")), ("dataplane", rules), ("store", live.store_kind)];
+    page.gauge("tortie_build_info", "The running build; always 1").put(&build, 1.0);
+    page.gauge("tortie_ready", "1 when the agent serves, as /readyz says").put(&[], flag(live.ready()));
+    page.gauge("tortie_live", "1 when the core's loop turns, as /livez says").put(&[], flag(live.live()));
+    let up = [
+        ("core", scrape.core.is_some()),
+        ("speaker", scrape.bgp.is_some()),
+        ("kernel", kernel.is_some()),
+        ("store", scrape.core.as_ref().is_some_and(|core| core.connected)),
+    ];
+    let mut family =
+        page.gauge("tortie_component_up", "1 when this part answered the scrape (store: is connected)");
+    for (component, up) in up {
+        family.put(&[("component", component)], flag(up));
+    }
+    let [speaker, kernel_last] = live.kept.answered();
+    let mut family =
+        page.gauge("tortie_component_last_report_seconds", "Unix time at which this part answered last");
+    let now = unix_before(std::time::Duration::ZERO);
+    if let Some(core) = &scrape.core {
+        family.put(&[("component", "core")], now);
+        family.put(&[("component", "store")], unix_before(core.lag));
+    }
+    for (component, at) in [("speaker", speaker), ("kernel", kernel_last)] {
+        if at > 0 {
+            family.put(&[("component", component)], n(at.unsigned_abs()));
+        }
+    }
+    let started = unix_before(live.started.elapsed());
+    page.gauge("tortie_start_time_seconds", "Unix time of the agent's start").put(&[], started);
+    if let Some(core) = &scrape.core {
+        let [ok, error] = core.measures.reloads;
+        page.counter(
+            "tortie_config_reloads_total",
+            "Changes of settings in the store; error: a value cannot be read and the last good one stays",
+        )
+        .put(&[("result", "ok")], n(ok))
+        .put(&[("result", "error")], n(error));
+        let broken = core.invalid.contains_key("config");
+        page.gauge(
+            "tortie_config_last_reload_successful",
+            "0 while a setting in the store cannot be read and an older value is in force",
+        )
+        .put(&[], flag(!broken));
+    }
+    let mut family = page.counter("tortie_log_messages_total", "Log messages of level info and above");
+    for (level, count) in ["error", "warn", "info"].into_iter().zip(&LOGGED) {
+        family.put(&[("level", level)], n(count.load(Ordering::Relaxed)));
+    }
+    let mut family = page.histogram(
+        "tortie_event_loop_stall_seconds",
+        "How long one turn of a thread's loop took, which is how long anything else had to wait for it",
+    );
+    if let Some(core) = &scrape.core {
+        family.observed(&[("loop", "core")], &core.measures.turns);
+    }
+    if let Some(bgp) = &scrape.bgp {
+        family.observed(&[("loop", "speaker")], &bgp.measures.turns);
+    }
+    if let Some(kernel) = kernel {
+        family.observed(&[("loop", "kernel")], &kernel.measures.turns);
+    }
+    process(page);
+}
+
+/// `USER_HZ`, in which Linux gives times to programs on every architecture that we build for.
+const TICKS: f64 = 100.0;
+
+/// The usual metrics of a process.
+fn process(page: &mut Page) {
+    let read = |name: &str| std::fs::read_to_string(format!("/proc/self/{name}")).unwrap_or_default();
+    let stat = read("stat");
+    // The name of the process may hold blanks; fields are counted from behind it, state being the third.
+    let fields: Vec<&str> =
+        stat.rsplit_once(')').map(|(_, rest)| rest.split_whitespace().collect()).unwrap_or_default();
+    let field = |number: usize| fields.get(number - 3).and_then(|text| text.parse::<u64>().ok());
+    if let (Some(user), Some(system)) = (field(14), field(15)) {
+        page.counter("process_cpu_seconds_total", "User and system CPU time spent")
+            .put(&[], n(user + system) / TICKS);
+    }
+    if let Some(threads) = field(20) {
+        page.gauge("process_threads", "Threads").put(&[], n(threads));
+    }
+    let status = read("status");
+    let kib = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()
+    };
+    if let Some(size) = kib("VmSize:") {
+        page.gauge("process_virtual_memory_bytes", "Virtual memory").put(&[], n(size * 1024));
+    }
+    if let Some(size) = kib("VmRSS:") {
+        page.gauge("process_resident_memory_bytes", "Resident memory").put(&[], n(size * 1024));
+    }
+    if let (Some(start), Some(boot)) = (field(22), boot_time()) {
+        page.gauge("process_start_time_seconds", "Unix time of the process's start")
+            .put(&[], boot + n(start) / TICKS);
+    }
+    if let Ok(open) = std::fs::read_dir("/proc/self/fd") {
+        page.gauge("process_open_fds", "Open file descriptors").count(&[], open.count());
+    }
+    if let Some(most) = rustix::process::getrlimit(rustix::process::Resource::Nofile).current {
+        page.gauge("process_max_fds", "Most file descriptors that may be open").put(&[], n(most));
+    }
+}
+
+fn boot_time() -> Option<f64> {
+    let stat = std::fs::read_to_string("/proc/stat").ok()?;
+    stat.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()
+}
+
+/// Requests to the API of the agent.
+pub(super) fn apis(page: &mut Page, live: &Live) {
+    let served = live.served.read();
+    let mut family = page.counter("tortie_api_requests_total", "Requests to the API, by route and status");
+    for ((route, code), times) in &served {
+        family.put(&[("route", route), ("code", &code.to_string())], n(times.count()));
+    }
+}

@@ -1,0 +1,100 @@
+//! Kernel routes, drift of all planes, comparisons.
+
+use super::KernelScrape;
+use super::page::{Page, n, unix_before};
+use crate::kernel::{OPS, RESULTS};
+
+pub(super) fn write(page: &mut Page, kernel: &KernelScrape, protocol: u8) {
+    let own = protocol.to_string();
+    let c = &kernel.counts;
+    let mut family = page.gauge(
+        "tortie_kernel_routes",
+        "Routes of the main table by state; withheld: learned, with a reason for no route; foreign: of others",
+    );
+    let states = [
+        ("installed", c.installed),
+        ("pending", c.pending),
+        ("failed", c.failed),
+        ("withheld", c.withheld),
+        ("stale", c.stale),
+    ];
+    for (state, count) in states {
+        family.count(&[("table", "main"), ("proto", &own), ("state", state)], count);
+    }
+    family.count(&[("table", "main"), ("proto", "other"), ("state", "foreign")], c.foreign);
+    page.gauge("tortie_kernel_nexthops", "Own nexthop objects").count(&[], c.nexthops);
+    page.gauge("tortie_kernel_mode", "What the agent does to the kernel; always 1")
+        .put(&[("mode", kernel.mode)], 1.0);
+    let mut family = page.counter(
+        "tortie_kernel_route_ops_total",
+        "Requests for routes and nexthop objects by the kernel's answer",
+    );
+    for (op, results) in OPS.into_iter().zip(&kernel.counters.ops) {
+        for (result, count) in RESULTS.into_iter().zip(results) {
+            if *count > 0 || result == "ok" {
+                family.put(&[("op", op), ("result", result)], n(*count));
+            }
+        }
+    }
+    page.histogram(
+        "tortie_kernel_route_op_seconds",
+        "One batch of at most 1,024 requests, from the first sent to the last answer",
+    )
+    .observed(&[("op", "route")], &kernel.measures.route_batch)
+    .observed(&[("op", "nexthop")], &kernel.measures.nexthop_batch);
+    page.counter(
+        "tortie_kernel_netlink_overruns_total",
+        "Times that notifications were lost; everything is compared then",
+    )
+    .put(&[], n(kernel.counters.overruns));
+    page.counter(
+        "tortie_kernel_route_external_changes_total",
+        "Own routes, nexthops, neighbours and packet rules that somebody else changed or removed",
+    )
+    .put(&[], n(kernel.counters.external_changes));
+    page.counter(
+        "tortie_kernel_route_vanished_total",
+        "Own routes that the kernel dropped with their device or address",
+    )
+    .put(&[], n(kernel.counters.vanished));
+    drift(page, kernel);
+    compared(page, kernel);
+}
+
+fn drift(page: &mut Page, kernel: &KernelScrape) {
+    let drift = &kernel.drift;
+    let mut family = page.gauge(
+        "tortie_drift_items",
+        "Own objects that differ from what is wanted: routes, routes and neighbours of endpoints (interface), packet rules, sets",
+    );
+    for (plane, counts) in [("route", drift.routes), ("rule", drift.rules.rules), ("set", drift.rules.sets)] {
+        for (kind, count) in ["missing", "extra", "different"].into_iter().zip(counts) {
+            family.count(&[("plane", plane), ("kind", kind)], count);
+        }
+    }
+    family.count(&[("plane", "interface"), ("kind", "different")], drift.interfaces);
+    page.counter("tortie_drift_repairs_total", "Own objects put back after somebody else changed them")
+        .put(&[("plane", "route")], n(kernel.counters.repairs))
+        .put(&[("plane", "rule")], n(kernel.counters.rule_repairs));
+}
+
+fn compared(page: &mut Page, kernel: &KernelScrape) {
+    let measures = &kernel.measures;
+    let mut family =
+        page.counter("tortie_resyncs_total", "Full comparisons with the kernel, by what asked for them");
+    for (plane, compares) in [("route", &measures.compares), ("rule", &measures.rules.compares)] {
+        for (reason, count) in compares {
+            family.put(&[("plane", plane), ("reason", reason)], n(*count));
+        }
+    }
+    page.histogram("tortie_resync_seconds", "How long full comparisons took")
+        .observed(&[("plane", "route")], &measures.compare)
+        .observed(&[("plane", "rule")], &measures.rules.compare);
+    let mut family =
+        page.gauge("tortie_last_full_compare_timestamp_seconds", "Unix time of the last full comparison");
+    for (plane, ago) in [("route", kernel.compared.routes), ("rule", kernel.compared.rules)] {
+        if let Some(ago) = ago {
+            family.put(&[("plane", plane)], unix_before(ago));
+        }
+    }
+}

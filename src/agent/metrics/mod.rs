@@ -1,0 +1,240 @@
+//! What Prometheus reads, from live state at every scrape: a page of native names, and pages with the names of others.
+//!
+//! A scrape asks each thread once for a copy of what it counted ([`Scrape`]), then writes the page on the thread that
+//! serves it. No thread looks at all routes for it. Explicit peers have series of their own; the mesh is summed, so that
+//! series do not grow with the square of the hosts. A mesh peer that is down is still found by name in `tortie_bgp_peer_up`.
+//!
+//! ```text
+//!  core, speaker, kernel --copies--> Scrape --> native pages (health, store, sessions, rib, kernel, policy, ipam, bfd)
+//!                                          \-> felix.rs, bird.rs: the names of Felix, kube-controllers and bird_exporter
+//! ```
+
+mod bfd;
+mod bird;
+mod core;
+mod felix;
+mod health;
+mod ipam;
+mod kernel;
+mod page;
+mod policy;
+mod rib;
+mod sessions;
+mod store;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use tortie_bgp::bfd::{Endpoint, Status};
+use tortie_bgp::{PeerStatus, Totals};
+
+use self::core::CoreScrape;
+use self::page::Page;
+use super::asked::CoreQuestion;
+use super::backend::{Ask, Live};
+use super::status::mode_name;
+use crate::kernel::{
+    self as kernel_room, Compared, Counters, Counts, Denial, DriftCounts, KernelView, RuleCounts,
+};
+use crate::routing::OriginKind;
+use crate::serve::MetricsPage;
+use crate::speaker::{self, BfdView, SpeakerView};
+
+pub(super) use self::core::Known;
+pub(super) use self::health::LogCounter;
+
+/// What the kernel thread told.
+struct KernelScrape {
+    mode: &'static str,
+    counts: Counts,
+    counters: Counters,
+    drift: DriftCounts,
+    compared: Compared,
+    measures: kernel_room::Measures,
+    rules: Option<RuleCounts>,
+    dirty: usize,
+    /// Which denial packets are logged with.
+    denials: Vec<(String, Denial)>,
+}
+
+/// What the speaker told.
+struct BgpScrape {
+    peers: Vec<PeerStatus>,
+    totals: Totals,
+    counters: speaker::Counters,
+    measures: speaker::Measures,
+    waiting: usize,
+    /// BFD sessions by peer.
+    watched: BTreeMap<Arc<str>, (Endpoint, Status)>,
+    bfd: Option<Arc<BfdView>>,
+    /// Of peers with series of their own: failed attempts by reason, round-trip time.
+    more: BTreeMap<String, More>,
+}
+
+#[derive(Debug, Default)]
+struct More {
+    failures: Vec<(&'static str, u64)>,
+    round_trip: Option<f64>,
+}
+
+/// What all threads told at about the same time; `None`: a thread did not answer.
+struct Scrape {
+    core: Option<CoreScrape>,
+    kernel: Option<KernelScrape>,
+    bgp: Option<BgpScrape>,
+}
+
+/// What outlives a scrape.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    /// Unix time at which a thread answered last: speaker, kernel.
+    answered: [AtomicI64; 2],
+    denied: Mutex<Denied>,
+}
+
+/// Denied packets by who denied them. Rules come and go, and their numbers with them: what was counted stays counted.
+#[derive(Debug, Default)]
+struct Denied {
+    /// What of each log prefix has been counted.
+    taken: BTreeMap<String, u64>,
+    sums: BTreeMap<Denial, u64>,
+}
+
+impl Live {
+    /// A page.
+    pub(super) async fn metrics_page(&self, what: MetricsPage) -> String {
+        let scrape = self.scrape().await;
+        let mut page = Page::new(what == MetricsPage::OpenMetrics);
+        match what {
+            MetricsPage::Prometheus | MetricsPage::OpenMetrics => {
+                health::write(&mut page, self, &scrape);
+                if let Some(core) = &scrape.core {
+                    store::write(&mut page, core, &self.requests.read());
+                    sessions::write(&mut page, core, scrape.bgp.as_ref());
+                    ipam::write(&mut page, core);
+                    policy::write(&mut page, self, core, &scrape);
+                }
+                rib::write(&mut page, &scrape);
+                if let Some(kernel) = &scrape.kernel {
+                    kernel::write(&mut page, kernel, self.protocol);
+                }
+                if let (Some(bgp), Some(core)) = (&scrape.bgp, &scrape.core) {
+                    bfd::write(&mut page, bgp, core);
+                }
+                health::apis(&mut page, self);
+            }
+            MetricsPage::Felix => felix::write(&mut page, &self.node, &scrape),
+            MetricsPage::Bird => bird::write(&mut page, &scrape),
+        }
+        page.text()
+    }
+
+    async fn scrape(&self) -> Scrape {
+        let per_peer = self.per_peer;
+        let core = self.ask(|answer| {
+            Ask::Core(CoreQuestion(Box::new(move |core| {
+                let _ = answer.send(core.scraped(per_peer, Instant::now()));
+            })))
+        });
+        let core = core.await.ok();
+        let prefixes = self.drops.load_full().map(|drops| drops.logged().0).unwrap_or_default();
+        let kernel = self.kernel(move |view| kernel_scrape(view, &prefixes)).await.ok();
+        // Sessions with series of their own: the others cost a line each in the sums.
+        let named: Vec<String> = core
+            .iter()
+            .flat_map(|core| core.peers.iter().filter(|(_, peer)| peer.whole).map(|(name, _)| name.clone()))
+            .collect();
+        let bgp = match self.speaker.load_full() {
+            Some(handle) => {
+                super::backend::ask_speaker(&handle, move |view| bgp_scrape(view, &named)).await.ok()
+            }
+            None => None,
+        };
+        let now = jiff::Timestamp::now().as_second();
+        for (at, answered) in [bgp.is_some(), kernel.is_some()].into_iter().enumerate() {
+            if let Some(last) = self.kept.answered.get(at).filter(|_| answered) {
+                last.store(now, Ordering::Relaxed);
+            }
+        }
+        if let Some(kernel) = &kernel {
+            self.kept
+                .count(kernel, &self.drops.load_full().map(|drops| drops.logged().0).unwrap_or_default());
+        }
+        Scrape { core, kernel, bgp }
+    }
+}
+
+fn kernel_scrape(view: &KernelView<'_>, prefixes: &[(String, u64)]) -> KernelScrape {
+    KernelScrape {
+        mode: mode_name(view.mode()),
+        counts: view.counts(),
+        counters: view.counters(),
+        drift: view.drift_counts(),
+        compared: view.compared(),
+        measures: view.measures(),
+        rules: view.rule_counts(),
+        dirty: view.dirty(),
+        denials: prefixes
+            .iter()
+            .filter_map(|(prefix, _)| Some((prefix.clone(), view.denial(prefix)?)))
+            .collect(),
+    }
+}
+
+fn bgp_scrape(view: &SpeakerView<'_>, named: &[String]) -> BgpScrape {
+    let peers = view.peers();
+    let more = named.iter().map(|name| {
+        let conn = peers.binary_search_by(|peer| (*peer.name).cmp(name.as_str())).ok();
+        let conn = conn.and_then(|at| peers.get(at)).and_then(|peer| peer.conn);
+        let failures = view.dial_failures(name).map(Vec::from).unwrap_or_default();
+        let round_trip = conn.and_then(|conn| view.round_trip(conn)).map(|time| time.as_secs_f64());
+        (name.clone(), More { failures, round_trip })
+    });
+    let more = more.collect();
+    BgpScrape {
+        peers,
+        totals: view.totals(),
+        counters: view.counters(),
+        measures: view.measures(),
+        waiting: view.waiting(),
+        watched: view.bfd_sessions(),
+        bfd: view.bfd(),
+        more,
+    }
+}
+
+impl Kept {
+    /// Adds what was logged since the last scrape. A rule that is gone before anybody asked is counted under `gone`.
+    fn count(&self, kernel: &KernelScrape, logged: &[(String, u64)]) {
+        let mut denied = self.denied.lock().unwrap_or_else(PoisonError::into_inner);
+        let Denied { taken, sums } = &mut *denied;
+        for (prefix, count) in logged {
+            let known = kernel.denials.iter().find(|(of, _)| of == prefix).map(|(_, denial)| denial.clone());
+            let denial =
+                known.unwrap_or_else(|| Denial { direction: "unknown", tier: String::new(), reason: "gone" });
+            let before = taken.entry(prefix.clone()).or_default();
+            *sums.entry(denial).or_default() += count.saturating_sub(*before);
+            *before = (*count).max(*before);
+        }
+    }
+
+    fn denied(&self) -> BTreeMap<Denial, u64> {
+        self.denied.lock().unwrap_or_else(PoisonError::into_inner).sums.clone()
+    }
+
+    /// Unix time at which the speaker, then the kernel thread answered last.
+    fn answered(&self) -> [i64; 2] {
+        [0, 1].map(|at| self.answered.get(at).map_or(0, |last| last.load(Ordering::Relaxed)))
+    }
+}
+
+/// The `source` of own routes.
+fn origin(kind: OriginKind) -> &'static str {
+    match kind {
+        OriginKind::OwnBlock => "ipam_block",
+        OriginKind::Borrowed => "borrowed",
+        OriginKind::Floating => "floating",
+    }
+}

@@ -1,0 +1,105 @@
+//! Policy, endpoints, packet rules, denied packets, connection tracking.
+
+use super::core::CoreScrape;
+use super::page::{Page, flag, n};
+use super::{KernelScrape, Live, Scrape};
+
+pub(super) fn write(page: &mut Page, live: &Live, core: &CoreScrape, scrape: &Scrape) {
+    let kernel = scrape.kernel.as_ref();
+    let best_paths = scrape.bgp.as_ref().map_or(0, |bgp| bgp.waiting);
+    let p = &core.policy;
+    page.gauge("tortie_policy_mode", "What the agent does to packet rules and endpoints; always 1")
+        .put(&[("mode", &p.mode)], 1.0);
+    let mut family = page.gauge(
+        "tortie_endpoints",
+        "Endpoints of this host; pending: its interface is absent or down, or it is not active",
+    );
+    for ((kind, state), count) in &core.endpoints {
+        family.count(&[("kind", kind), ("state", state)], *count);
+    }
+    page.gauge(
+        "tortie_policies",
+        "Policies and profiles: of the store, and those that act on an endpoint here",
+    )
+    .count(&[("kind", "policy"), ("scope", "active_here")], p.policies)
+    .count(&[("kind", "policy"), ("scope", "known")], core.known.policies)
+    .count(&[("kind", "profile"), ("scope", "active_here")], p.profiles)
+    .count(&[("kind", "profile"), ("scope", "known")], core.known.profiles);
+    page.gauge("tortie_policy_selectors", "Selectors whose addresses rules here use").count(&[], p.sets);
+    page.gauge("tortie_policy_rules", "Rules of the policies and profiles that act here").count(&[], p.rules);
+    page.gauge("tortie_policy_in_sync", "1 when the kernel has acknowledged every change")
+        .put(&[], flag(p.in_sync));
+    page.histogram("tortie_policy_calc_seconds", "From a change of the store to the new wanted state")
+        .observed(&[], &core.measures.calculated);
+    let mut family = page.histogram(
+        "tortie_policy_convergence_seconds",
+        "From a change of the store to the kernel's acknowledgement of rules and endpoints, by what changed",
+    );
+    for (trigger, times) in &core.measures.policy {
+        family.observed(&[("trigger", trigger)], times);
+    }
+    page.histogram(
+        "tortie_endpoint_ready_seconds",
+        "From a request of CNI, Docker or Kurma to rules and routes of its endpoint in the kernel",
+    )
+    .observed(&[], &core.measures.endpoint_ready);
+    if let Some(kernel) = kernel {
+        table(page, kernel);
+        let (rules, intents) = core.waiting;
+        page.gauge(
+            "tortie_dataplane_pending",
+            "What waits for the kernel: changes of rules, of own routes, and prefixes to write",
+        )
+        .put(&[("kind", "rules")], n(rules))
+        .put(&[("kind", "intents")], n(intents))
+        .count(&[("kind", "prefixes")], kernel.dirty + best_paths);
+    }
+    denied(page, live);
+    conntrack(page);
+}
+
+fn table(page: &mut Page, kernel: &KernelScrape) {
+    let Some(rules) = &kernel.rules else { return };
+    let backend = ("backend", "nftables");
+    page.gauge("tortie_dataplane_objects", "What the table inet tortie should hold")
+        .count(&[backend, ("kind", "chains")], rules.chains)
+        .count(&[backend, ("kind", "rules")], rules.rules)
+        .count(&[backend, ("kind", "sets")], rules.sets - rules.maps)
+        .count(&[backend, ("kind", "maps")], rules.maps)
+        .count(&[backend, ("kind", "set_members")], rules.elements);
+    let measures = &kernel.measures.rules;
+    page.histogram("tortie_dataplane_apply_seconds", "One transaction of packet rules")
+        .observed(&[backend, ("result", "ok")], &measures.applied)
+        .observed(&[backend, ("result", "refused")], &measures.refused);
+    page.counter("tortie_dataplane_applies_total", "Transactions of packet rules")
+        .put(&[backend, ("result", "ok")], n(rules.transactions))
+        .put(&[backend, ("result", "refused")], n(rules.refused));
+}
+
+fn denied(page: &mut Page, live: &Live) {
+    let Some(drops) = live.drops.load_full().filter(|drops| drops.trouble().is_none()) else { return };
+    let mut family = page.counter(
+        "tortie_policy_denied_packets_total",
+        "Dropped packets as the kernel logs them: at most ten a second and rule, so of a flood it is a sample",
+    );
+    for (denial, count) in live.kept.denied() {
+        let labels = [("direction", denial.direction), ("tier", &*denial.tier), ("reason", denial.reason)];
+        family.put(&labels, n(count));
+    }
+    page.counter(
+        "tortie_denied_flow_events_dropped_total",
+        "Times that logged drops came faster than they were read",
+    )
+    .put(&[], n(drops.logged().1));
+}
+
+fn conntrack(page: &mut Page) {
+    let read = |name: &str| {
+        let text = std::fs::read_to_string(format!("/proc/sys/net/netfilter/nf_conntrack_{name}")).ok()?;
+        text.trim().parse::<u64>().ok()
+    };
+    if let (Some(count), Some(max)) = (read("count"), read("max")) {
+        page.gauge("tortie_conntrack_entries", "Connections that the kernel tracks").put(&[], n(count));
+        page.gauge("tortie_conntrack_limit", "Most connections that it tracks").put(&[], n(max));
+    }
+}

@@ -1,0 +1,59 @@
+//! The store: freshness, requests, what changed.
+
+use std::collections::BTreeMap;
+
+use super::core::CoreScrape;
+use super::page::{Page, flag, n};
+use crate::measure::Histogram;
+
+type Requests = BTreeMap<(&'static str, &'static str), Histogram>;
+
+pub(super) fn write(page: &mut Page, core: &CoreScrape, requests: &Requests) {
+    page.gauge("tortie_store_connected", "1 when the store answers").put(&[], flag(core.connected));
+    page.gauge("tortie_store_revision", "Last revision taken in").put(&[], n(core.revision));
+    page.gauge(
+        "tortie_store_watch_lag_seconds",
+        "Time since the newest proof of freshness: a change, or the word that there is none",
+    )
+    .put(&[], core.lag.as_secs_f64());
+    page.gauge("tortie_store_snapshot_keys", "Keys of the last whole list").count(&[], core.keys);
+    page.gauge("tortie_store_running_from_cache", "1 when the last good state on disk is in force")
+        .put(&[], flag(core.from_cache));
+    page.gauge("tortie_store_frozen", "1 when the store is not followed because of what became of it")
+        .put(&[], flag(core.frozen));
+    let mut family = page.gauge("tortie_store_invalid_objects", "Values that cannot be read");
+    for kind in ["config", "policy", "profile", "workload", "bgp"] {
+        if !core.invalid.contains_key(kind) {
+            family.put(&[("kind", kind)], 0.0);
+        }
+    }
+    for (kind, count) in &core.invalid {
+        family.count(&[("kind", kind)], *count);
+    }
+    let mut family = page.counter(
+        "tortie_store_events_total",
+        "Changes told by the store; unchanged: written anew with what it said before",
+    );
+    for ((of, kind), count) in &core.measures.events {
+        family.put(&[("type", of), ("kind", kind)], n(*count));
+    }
+    let mut family = page.counter("tortie_store_watch_restarts_total", "Watches that had to be opened again");
+    for reason in ["compacted", "disconnected"] {
+        let count = core.measures.restarts.get(reason).copied().unwrap_or_default();
+        family.put(&[("reason", reason)], n(count));
+    }
+    page.counter("tortie_store_snapshots_total", "Whole lists taken in").put(&[], n(core.snapshots));
+    page.histogram(
+        "tortie_store_snapshot_seconds",
+        "From a whole list to the wanted state that follows from it",
+    )
+    .observed(&[], &core.measures.snapshot);
+    let mut family = page.counter("tortie_store_requests_total", "Requests to the store by their answer");
+    for ((op, result), times) in requests {
+        family.put(&[("op", op), ("result", result)], n(times.count()));
+    }
+    let mut family = page.histogram("tortie_store_request_seconds", "How long requests to the store took");
+    for ((op, result), times) in requests {
+        family.observed(&[("op", op), ("result", result)], times);
+    }
+}
