@@ -293,7 +293,8 @@ async fn change(store: &dyn Store, client: &Client, key: &str, value: String) ->
 async fn applied(client: &Client, key: &str, revision: u64, patience: Duration) -> Result<()> {
     let deadline = Instant::now() + patience;
     loop {
-        let request = AppliedRequest { key: key.to_owned(), revision, wait_millis: 10_000 };
+        let request =
+            AppliedRequest { key: key.to_owned(), revision, wait_millis: 10_000, elapsed_millis: None };
         match client.post::<_, Applied>("/v1/applied", &request).await {
             Ok(answer) if answer.result == "applied" => return Ok(()),
             Ok(answer) if answer.result != "timeout" => bail!("{key}: {answer:?}"),

@@ -183,7 +183,7 @@ impl Rig {
 
     /// Requests sent so far, carried out or refused.
     pub(crate) fn writes(&self) -> u64 {
-        self.ask(|v| v.counters().ops_ok + v.counters().ops_failed)
+        self.ask(|v| v.counters().ops.iter().flatten().sum())
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::page::{Page, n};
 use super::{BgpScrape, Scrape};
+use crate::serve::codes;
 
 const FAMILIES: [&str; 2] = ["ipv4", "ipv6"];
 
@@ -75,15 +76,13 @@ fn tables(page: &mut Page, bgp: &BgpScrape) {
         .put(&[], n(bgp.totals.attribute_sets));
     page.gauge("tortie_rib_update_groups", "Groups of peers that are told the same")
         .put(&[], n(bgp.totals.update_groups));
-    let gates: BTreeMap<_, _> = bgp.totals.withheld.iter().copied().collect();
+    let mut gates: BTreeMap<_, _> = bgp.totals.withheld.iter().copied().collect();
     let mut family = page.gauge(
         "tortie_rib_export_withheld",
         "Best paths that export policy withholds now, by the gate that decided, summed over update groups",
     );
-    for gate in ["own-block", "inside-own-block", "filter", "none"] {
-        if !gates.contains_key(gate) {
-            family.put(&[("gate", gate)], 0.0);
-        }
+    for code in codes::EXPORT_REASONS {
+        gates.entry(code.name).or_default();
     }
     for (gate, count) in gates {
         family.put(&[("gate", gate)], n(count));
@@ -105,8 +104,12 @@ fn churn(page: &mut Page, bgp: &BgpScrape) {
         }
     }
     let mut family = page.counter("tortie_rib_import_rejected_total", "Routes that import refused");
-    for (reason, count) in &bgp.totals.rejected {
-        family.put(&[("reason", reason)], n(*count));
+    let mut reasons: BTreeMap<_, _> = bgp.totals.rejected.iter().copied().collect();
+    for code in codes::IMPORT_REASONS {
+        reasons.entry(code.name).or_default();
+    }
+    for (reason, count) in reasons {
+        family.put(&[("reason", reason)], n(count));
     }
     let mut family =
         page.counter("tortie_bgp_update_errors_total", "UPDATE errors by what was done (RFC 7606)");
