@@ -23,7 +23,7 @@ use crate::measure::Table;
 use crate::routing::{LearnedPath, PeerIntent, RoutingIntent};
 use crate::serve::api::{
     ApiError, Applied, AppliedRequest, BgpRoute, Done, DrainRequest, Event, KernelRouteRow, List, Peer,
-    PeerRange, Problem, ResetRequest, RouteGet, Status,
+    PeerRange, Problem, ResetRequest, RouteGet, Status, Told,
 };
 use crate::serve::ipam::{BlockRow, BlockView, PoolRow};
 use crate::serve::nodes::ClusterNode;
@@ -594,6 +594,10 @@ impl Backend for Live {
 
     async fn metrics(&self, page: MetricsPage) -> String {
         self.metrics_page(page).await
+    }
+
+    fn told(&self, told: Told) {
+        crate::plugins::meter::take(&told);
     }
 
     fn served(&self, route: &str, status: u16, took: Duration) {

@@ -89,7 +89,6 @@ pub(super) struct PeerRecord {
     pub(super) since: Option<Instant>,
     pub(super) error: Option<String>,
     pub(super) flaps: BTreeMap<&'static str, u64>,
-    pub(super) connect_failures: u64,
     /// The last session that was established, once it ended.
     pub(super) ended: Option<Ended>,
     /// Attempts that ended between OPEN and Established.
@@ -157,6 +156,8 @@ pub(super) struct Core {
     /// What keeps the host from having an address in the tunnel.
     pub(super) tunnel_addr_trouble: Option<String>,
     pub(super) collected: Collected,
+    /// `None`: another host looks.
+    pub(super) census: Option<super::census::Census>,
     pub(super) trouble: Option<String>,
     /// What the look around found.
     pub(super) surroundings: Vec<Problem>,
@@ -233,6 +234,7 @@ impl Core {
             tunnel_trouble: None,
             tunnel_addr_trouble: None,
             collected: Collected::default(),
+            census: None,
             trouble: None,
             surroundings: Vec::new(),
             unreachable: BTreeSet::new(),

@@ -25,6 +25,7 @@ mod asked;
 mod backend;
 mod books;
 mod caps;
+mod census;
 mod collector;
 mod core;
 mod dry_run;

@@ -76,6 +76,8 @@ pub(super) enum Fact {
     Surroundings(Vec<Problem>),
     /// What became of the host's address in the tunnel.
     TunnelAddr(tunnel_addr::Told),
+    /// What all hosts use of the pools, when this host is the one that looks.
+    Census(Option<super::census::Census>),
     /// What the collector found and did.
     Collected(collector::Looked),
 }
@@ -146,6 +148,7 @@ pub(super) struct Agent {
     pub(super) reports: reports::Reports,
     pub(super) tunnel_addr: tunnel_addr::TunnelAddr,
     pub(super) collector: collector::Collector,
+    pub(super) census: super::census::Taker,
     pub(super) registered: bool,
     pub(super) refused: Option<String>,
     pub(super) kernel_intent: Option<Arc<KernelIntent>>,
@@ -269,6 +272,7 @@ impl Agent {
                 Some(Fact::TunnelAddr(told)) => self.core.tunnel_addr_told(told),
                 Some(Fact::Collected(looked)) => self.core.collected(looked),
                 Some(Fact::Surroundings(found)) => self.core.surroundings = found,
+                Some(Fact::Census(census)) => self.core.census = census,
                 None => break,
             }
             if taken == 256 {
@@ -384,6 +388,7 @@ impl Agent {
         self.reports.stop().await;
         self.tunnel_addr.stop().await;
         self.collector.stop().await;
+        self.census.stop().await;
         self.stations.stop().await;
         // The kernel first: sessions that close take their routes out of the speaker, and those stay in the kernel.
         if let Some(kernel) = self.kernel.take() {

@@ -99,6 +99,10 @@ impl Agent {
         let tell = move |looked| drop(told.send(Fact::Collected(looked)));
         let low_port = options.settings.bgp_listen.iter().any(lookout::is_low);
         lookout::start(&io, Arc::clone(&live), facts_in.clone(), low_port);
+        let told = facts_in.clone();
+        let census = super::census::Taker::start(&io, Arc::clone(&store), move |census| {
+            drop(told.send(Fact::Census(census)));
+        });
         let collector = Collector::start(&io, Arc::clone(&store), &options.node, writes, tell);
         Ok(Self {
             options,
@@ -123,6 +127,7 @@ impl Agent {
             reports,
             tunnel_addr,
             collector,
+            census,
             registered: false,
             refused: None,
             kernel_intent: None,

@@ -103,6 +103,7 @@ impl Agent {
         self.reports.tell(self.core.reports());
         self.tunnel_addr.tell(self.core.tunnel_addr());
         self.collector.tell(self.core.collects());
+        self.census.tell(self.core.takes_census());
         if let Some(brief) = self.brief(now, ready) {
             self.presence.tell(brief);
         }

@@ -23,6 +23,7 @@ mod configure;
 mod desk;
 mod error;
 mod host;
+pub mod meter;
 mod pools;
 mod release;
 mod run;
@@ -86,6 +87,10 @@ impl Ipam {
     /// # Errors
     /// Every [`IpamError`].
     pub async fn assign(&self, request: &Request) -> Result<Vec<Assignment>, IpamError> {
+        counted("assign", self.give(request)).await
+    }
+
+    async fn give(&self, request: &Request) -> Result<Vec<Assignment>, IpamError> {
         self.run(true, |state, tried| match &request.handle {
             // Without a handle nobody can tell whose an address is.
             None if !tried.is_empty() => state::Next::Err(IpamError::Store(StoreError::Away(
@@ -101,6 +106,10 @@ impl Ipam {
     /// # Errors
     /// [`IpamError::Store`], [`IpamError::Unreadable`], [`IpamError::Busy`]. Addresses that are not allocated are no error.
     pub async fn release(&self, addrs: &[IpAddr], holder: Option<&str>) -> Result<Released, IpamError> {
+        counted("release", self.take_back(addrs, holder)).await
+    }
+
+    async fn take_back(&self, addrs: &[IpAddr], holder: Option<&str>) -> Result<Released, IpamError> {
         let mut all = Released::default();
         for part in addrs.chunks(release::PART) {
             let done = self
@@ -119,6 +128,10 @@ impl Ipam {
     /// # Errors
     /// As [`Ipam::release`].
     pub async fn release_handle(&self, handle: &str) -> Result<Vec<IpAddr>, IpamError> {
+        counted("release", self.take_back_all(handle)).await
+    }
+
+    async fn take_back_all(&self, handle: &str) -> Result<Vec<IpAddr>, IpamError> {
         let mut all = Vec::new();
         loop {
             let step =
@@ -151,6 +164,10 @@ impl Ipam {
     /// # Errors
     /// Every [`IpamError`]. Blocks of others are no error, they are listed.
     pub async fn claim(&self, host: &str, cidr: Cidr) -> Result<Claims, IpamError> {
+        counted("claim_block", self.own(host, cidr)).await
+    }
+
+    async fn own(&self, host: &str, cidr: Cidr) -> Result<Claims, IpamError> {
         let mut all = Claims::default();
         for block in self.run(false, |state, _| host::blocks_in(&self.space, state, cidr)).await? {
             let done = self.run(true, |state, _| host::claim(&self.space, state, host, block)).await?;
@@ -165,6 +182,10 @@ impl Ipam {
     /// # Errors
     /// As [`Ipam::release`].
     pub async fn unclaim(&self, host: &str, cidr: Cidr) -> Result<Unclaims, IpamError> {
+        counted("release_block", self.disown(host, cidr)).await
+    }
+
+    async fn disown(&self, host: &str, cidr: Cidr) -> Result<Unclaims, IpamError> {
         let own = self.run(false, |state, _| host::affinities(&self.space, state, host)).await?;
         let mut all = Unclaims::default();
         for block in own.into_iter().filter(|block| cidr.covers(block)) {
@@ -262,4 +283,15 @@ impl Ipam {
         }
         Ok(all)
     }
+}
+
+/// Counts and times a request.
+async fn counted<T>(
+    op: &'static str,
+    request: impl Future<Output = Result<T, IpamError>>,
+) -> Result<T, IpamError> {
+    let begin = std::time::Instant::now();
+    let answer = request.await;
+    meter::meter().requests.time((op, meter::result(&answer)), begin.elapsed());
+    answer
 }

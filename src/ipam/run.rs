@@ -106,8 +106,14 @@ impl Ipam {
         let before: Vec<_> =
             keys.iter().map(|key| state.get(key).flatten().map(|known| known.revision)).collect();
         self.read(state, Needs { keys: keys.clone(), ..Needs::default() }).await?;
-        let after = keys.iter().map(|key| state.get(key).flatten().map(|known| known.revision));
-        Ok(!after.eq(before))
+        let after: Vec<_> =
+            keys.iter().map(|key| state.get(key).flatten().map(|known| known.revision)).collect();
+        for ((key, _), _) in
+            keys.iter().zip(&before).zip(&after).filter(|((_, before), after)| before != after)
+        {
+            super::meter::lost(key);
+        }
+        Ok(after != before)
     }
 }
 

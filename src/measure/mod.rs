@@ -115,6 +115,14 @@ pub struct Table<K>(Mutex<BTreeMap<K, Histogram>>);
 
 impl<K> Default for Table<K> {
     fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<K> Table<K> {
+    /// Nothing is counted yet.
+    #[must_use]
+    pub const fn new() -> Self {
         Self(Mutex::new(BTreeMap::new()))
     }
 }

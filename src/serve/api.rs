@@ -558,6 +558,40 @@ pub struct AppliedRequest {
     pub elapsed_millis: Option<u64>,
 }
 
+/// `POST /v1/told`: what a plugin that ends did, for metrics.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Told {
+    /// `cni` or `cni-ipam`.
+    pub plugin: String,
+    /// `add`, `del`, `check`, `gc` or `status`.
+    pub op: String,
+    /// `ok` or `error`.
+    pub result: String,
+    /// How long it took.
+    pub micros: u64,
+    /// Its requests for addresses.
+    #[serde(default)]
+    pub ipam: Vec<ToldRequest>,
+    /// Transactions that others were faster than, by kind of object.
+    #[serde(default)]
+    pub conflicts: std::collections::BTreeMap<String, u64>,
+}
+
+/// One request for addresses of a plugin.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ToldRequest {
+    /// `assign`, `release`, `claim_block` or `release_block`.
+    pub op: String,
+    /// `ok`, `exhausted`, `conflict` or `error`.
+    pub result: String,
+    /// How many.
+    pub count: u64,
+    /// How long they took in all.
+    pub micros: u64,
+}
+
 /// The answer to [`AppliedRequest`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

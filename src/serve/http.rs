@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tokio::net::{TcpListener, UnixListener};
 use tortie_config::Cidr;
 
-use super::api::{ApiError, AppliedRequest, DrainRequest, KernelRouteRow, List, ResetRequest};
+use super::api::{ApiError, AppliedRequest, Done, DrainRequest, KernelRouteRow, List, ResetRequest, Told};
 use super::guard::{Names, guard};
 use super::policy::{DryRunRequest, LiveTraceRequest, TraceQuery};
 use super::{Backend, OctetStream, RouteQuery, page, questions};
@@ -167,6 +167,7 @@ fn reads() -> Router<Shared> {
 fn writes() -> Router<Shared> {
     Router::new()
         .route("/v1/applied", post(applied))
+        .route("/v1/told", post(told))
         .route("/v1/policy/dry-run", post(dry_run))
         .route("/v1/policy/live", post(policy_live))
         .route("/v1/bgp/reset", post(reset))
@@ -511,6 +512,20 @@ fn may_write(caller: Caller) -> Result<(), Box<Response>> {
 async fn applied(State(backend): State<Shared>, bytes: Bytes) -> Response {
     match body::<AppliedRequest>(&bytes) {
         Ok(request) => json(StatusCode::OK, &backend.applied(request).await),
+        Err(response) => *response,
+    }
+}
+
+async fn told(
+    State(backend): State<Shared>,
+    ConnectInfo(caller): ConnectInfo<Caller>,
+    bytes: Bytes,
+) -> Response {
+    match may_write(caller).and_then(|()| body::<Told>(&bytes)) {
+        Ok(told) => {
+            backend.told(told);
+            json(StatusCode::OK, &Done { text: "counted".to_owned() })
+        }
         Err(response) => *response,
     }
 }

@@ -108,6 +108,8 @@ pub trait Backend: Send + Sync + 'static {
     async fn accept_store(&self) -> Result<Done, ApiError>;
     /// A page of metrics.
     async fn metrics(&self, page: MetricsPage) -> String;
+    /// Counts what a plugin did that ends.
+    fn told(&self, told: api::Told);
     /// Counts a request that was answered: its route and status.
     fn served(&self, route: &str, status: u16, took: Duration);
     /// The loops still turn.

@@ -8,6 +8,7 @@ use tortie_bgp::State;
 use tortie_config::Cidr;
 use tortie_config::key::{EndpointKey, Key, ProfilePart};
 
+use super::super::census::Census;
 use super::super::collector::Collected;
 use super::super::core::Core;
 use super::super::measures::{self, Measures};
@@ -48,6 +49,10 @@ pub(super) struct CoreScrape {
     /// Policies and profiles of the whole store.
     pub(super) known: Known,
     pub(super) collected: Collected,
+    /// What the collector suspects, by pool.
+    pub(super) leaked: BTreeMap<String, usize>,
+    /// All pools, on the one host that looks.
+    pub(super) census: Option<Census>,
     /// Own blocks by pool.
     pub(super) blocks: BTreeMap<String, BlockScrape>,
     /// Changes of rules, and intents, that the kernel has not acknowledged.
@@ -140,6 +145,8 @@ impl Core {
             endpoints: self.endpoint_states(),
             known: self.known(),
             collected: self.collected.clone(),
+            leaked: BTreeMap::new(),
+            census: self.census.clone(),
             blocks: self.block_sums(),
             waiting: (
                 self.enforcement.serial().saturating_sub(self.enforcement.acknowledged()),
@@ -147,6 +154,11 @@ impl Core {
             ),
             originated: BTreeMap::new(),
         };
+        for addr in &self.collected.suspects {
+            let pools = self.model.pools().map(|pool| *pool.key).filter(|pool| pool.contains(*addr));
+            let pool = pools.max_by_key(Cidr::len).map(|pool| pool.to_string()).unwrap_or_default();
+            *scrape.leaked.entry(pool).or_default() += 1;
+        }
         let Some(intent) = &self.intent else { return scrape };
         for (session, wanted) in &intent.peers {
             self.scrape_peer(session, wanted, per_peer, now, &mut scrape);

@@ -145,11 +145,20 @@ fn boot_time() -> Option<f64> {
     stat.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()
 }
 
-/// Requests to the API of the agent.
+/// Requests to the API of the agent, and of plugins.
 pub(super) fn apis(page: &mut Page, live: &Live) {
     let served = live.served.read();
     let mut family = page.counter("tortie_api_requests_total", "Requests to the API, by route and status");
     for ((route, code), times) in &served {
         family.put(&[("route", route), ("code", &code.to_string())], n(times.count()));
+    }
+    let calls = crate::plugins::meter::calls().read();
+    let mut family = page.counter("tortie_plugin_requests_total", "Calls of plugins on this host");
+    for ((plugin, op, result), times) in &calls {
+        family.put(&[("plugin", plugin), ("op", op), ("result", result)], n(times.count()));
+    }
+    let mut family = page.histogram("tortie_plugin_request_seconds", "How long calls of plugins took");
+    for ((plugin, op, result), times) in &calls {
+        family.observed(&[("plugin", plugin), ("op", op), ("result", result)], times);
     }
 }

@@ -1,12 +1,44 @@
-//! Addresses: the own blocks, and what the collector found.
+//! Addresses: the own blocks, requests, what the collector found, and on one host of all the pools.
+
+use std::collections::BTreeMap;
 
 use super::core::CoreScrape;
 use super::page::{Page, n};
+use crate::ipam::meter;
 
+#[expect(clippy::cast_precision_loss, reason = "numbers of addresses in use, far below 2^53")]
 pub(super) fn write(page: &mut Page, core: &CoreScrape) {
-    let mut family = page.gauge("tortie_ipam_blocks", "Blocks by pool; self: those of this host");
+    let census = || core.census.iter().flatten().map(|(pool, of)| (pool.to_string(), of));
+    let mut family = page.gauge(
+        "tortie_ipam_pool_addresses",
+        "Addresses of pools; told by one host for all (the first by name that is up)",
+    );
+    for (pool, of) in census() {
+        let used = of.used as f64;
+        let free = (of.total - of.reserved - used).max(0.0);
+        let states = [("total", of.total), ("used", used), ("reserved", of.reserved), ("free", free)];
+        for (state, value) in states {
+            family.put(&[("pool", &pool), ("state", state)], value);
+        }
+    }
+    let mut family = page.gauge(
+        "tortie_ipam_pool_unclaimed_blocks",
+        "Blocks that no host owns: what is left to claim; told by one host for all",
+    );
+    for (pool, of) in census() {
+        family.put(&[("pool", &pool)], of.unclaimed.max(0.0));
+    }
+    let mut family = page.gauge(
+        "tortie_ipam_blocks",
+        "Blocks that there are; self: of this host; other and none: told by one host for all",
+    );
     for (pool, sum) in &core.blocks {
         family.count(&[("pool", pool), ("owner", "self")], sum.blocks);
+    }
+    for (pool, of) in census() {
+        let own = core.blocks.get(&pool).map_or(0, |own| own.blocks);
+        family.count(&[("pool", &pool), ("owner", "other")], of.owned.saturating_sub(own));
+        family.count(&[("pool", &pool), ("owner", "none")], of.ownerless);
     }
     let mut family = page.gauge(
         "tortie_ipam_block_addresses",
@@ -23,11 +55,61 @@ pub(super) fn write(page: &mut Page, core: &CoreScrape) {
             family.count(&[("pool", pool), ("state", state)], count);
         }
     }
-    page.gauge(
-        "tortie_ipam_suspect_addresses",
-        "Addresses of this host that nobody has, as far as the collector looks (IpamLeakGracePeriodSecs)",
-    )
-    .count(&[("kind", "leaked")], core.collected.suspects);
+    suspects(page, core);
     page.counter("tortie_ipam_collected_addresses_total", "Addresses that the collector released")
         .put(&[], n(core.collected.released));
+    requests(page);
+}
+
+/// What the collector of this host calls leaked, and on one host what `tortie ipam check` finds without looking at hosts.
+fn suspects(page: &mut Page, core: &CoreScrape) {
+    let mut sums: BTreeMap<(String, &str), usize> = BTreeMap::new();
+    for pool in core.blocks.keys() {
+        sums.insert((pool.clone(), "leaked"), 0);
+    }
+    for (pool, count) in &core.leaked {
+        *sums.entry((pool.clone(), "leaked")).or_default() += count;
+    }
+    for (pool, of) in core.census.iter().flatten() {
+        for (kind, count) in &of.suspects {
+            *sums.entry((pool.to_string(), kind)).or_default() += count;
+        }
+    }
+    let mut family = page.gauge(
+        "tortie_ipam_suspect_addresses",
+        "Addresses that do not add up; leaked: of this host, as its collector sees it (IpamLeakGracePeriodSecs), all else told by one host for all",
+    );
+    for ((pool, kind), count) in sums {
+        family.count(&[("pool", &pool), ("kind", kind)], count);
+    }
+}
+
+fn requests(page: &mut Page) {
+    let meter = meter::meter();
+    let requests = meter.requests.read();
+    let mut family = page.counter(
+        "tortie_ipam_requests_total",
+        "Requests for addresses and blocks by the agent, the Docker drivers and CNI plugins of this host",
+    );
+    for op in meter::OPS {
+        for result in meter::RESULTS {
+            let count = requests.get(&(op, result)).map_or(0, crate::measure::Histogram::count);
+            family.put(&[("op", op), ("result", result)], n(count));
+        }
+    }
+    let mut family = page.histogram("tortie_ipam_assign_seconds", "How long requests for addresses took");
+    for ((op, result), times) in &requests {
+        if *op == "assign" {
+            family.observed(&[("result", result)], times);
+        }
+    }
+    let mut family = page.counter(
+        "tortie_ipam_cas_conflicts_total",
+        "Transactions of IPAM that came too late, by the object that somebody else had changed",
+    );
+    let conflicts = meter.conflicts.read();
+    for object in meter::OBJECTS {
+        family
+            .put(&[("object", object)], n(conflicts.get(object).map_or(0, crate::measure::Histogram::count)));
+    }
 }

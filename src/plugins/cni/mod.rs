@@ -147,10 +147,14 @@ fn answer(plugin: Plugin, env: Env) -> Result<Option<Value>, Failure> {
         .map_err(|error| (version, CniError::new(code::IO, format!("this process cannot start: {error}"))))?;
     let begin = std::time::Instant::now();
     let answer = runtime.block_on(async {
-        match plugin {
+        let answer = match plugin {
             Plugin::Main => main_plugin::answer(&call).await,
             Plugin::Ipam { calico } => ipam_plugin::answer(&call, calico).await,
-        }
+        };
+        let name = if matches!(plugin, Plugin::Main) { "cni" } else { "cni-ipam" };
+        let command = call.env.command.as_str();
+        super::meter::tell(&call.agent().socket, name, command, answer.is_ok(), begin.elapsed()).await;
+        answer
     });
     let (command, network) = (call.env.command.as_str(), &call.config.name);
     let (container, ifname) = (&call.env.container_id, &call.env.ifname);

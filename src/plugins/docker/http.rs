@@ -73,10 +73,14 @@ async fn answer(shared: &Arc<Shared>, driver: &str, role: Role, request: Request
         let no = Refusal::new(format!("{} /{}: the protocol has POST only", head.method, shorten(&method)));
         return respond(StatusCode::INTERNAL_SERVER_ERROR, &no.body());
     }
+    let begin = std::time::Instant::now();
     let answered = match read(&method, body).await {
         Ok(body) => call(shared, driver, role, &method, &body).await,
         Err(error) => Err(error),
     };
+    let result = if answered.is_ok() { "ok" } else { "error" };
+    let op = METHODS.iter().copied().find(|known| *known == method).unwrap_or("other");
+    crate::plugins::meter::calls().time(("docker", op, result), begin.elapsed());
     match answered {
         Ok(Some(answer)) => respond(StatusCode::OK, &answer),
         Ok(None) => {
@@ -95,6 +99,23 @@ async fn read(method: &str, body: Body) -> Result<Vec<u8>, Refusal> {
     let bytes = axum::body::to_bytes(body, READ_MAX).await.map_err(|_| too_long())?;
     if bytes.len() > BODY_MAX { Err(too_long()) } else { Ok(bytes.to_vec()) }
 }
+
+/// Methods that are counted by name.
+const METHODS: [&str; 13] = [
+    "IpamDriver.RequestPool",
+    "IpamDriver.ReleasePool",
+    "IpamDriver.RequestAddress",
+    "IpamDriver.ReleaseAddress",
+    "NetworkDriver.CreateNetwork",
+    "NetworkDriver.DeleteNetwork",
+    "NetworkDriver.CreateEndpoint",
+    "NetworkDriver.DeleteEndpoint",
+    "NetworkDriver.EndpointOperInfo",
+    "NetworkDriver.Join",
+    "NetworkDriver.Leave",
+    "NetworkDriver.ProgramExternalConnectivity",
+    "NetworkDriver.RevokeExternalConnectivity",
+];
 
 /// `None`: no such method.
 async fn call(
