@@ -143,7 +143,7 @@ impl Core {
             restarting: !self.restart_done,
             policy: self.policy_status(),
             endpoints: self.endpoint_states(),
-            known: self.known(),
+            known: self.known_policy(),
             collected: self.collected.clone(),
             leaked: BTreeMap::new(),
             census: self.census.clone(),
@@ -240,7 +240,7 @@ impl Core {
     }
 
     /// Counted anew when the store has changed: there may be many.
-    fn known(&self) -> Known {
+    fn known_policy(&self) -> Known {
         let (revision, known) = self.known.get();
         if revision == self.link.revision && revision > 0 {
             return known;
