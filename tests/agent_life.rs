@@ -15,6 +15,8 @@ mod ipam;
 mod leave;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use hosts::{Hosts, PATIENCE, Plan, block, block_keys, stderr, stdout, within};
@@ -466,4 +468,82 @@ fn health_and_metrics_answer_on_loopback_and_on_the_socket() {
     });
     assert_eq!(hosts.ask(1, "GET", "/livez", "").unwrap().0, 200);
     assert_eq!(hosts.tortie(1, &["status"]).status.code(), Some(1));
+}
+
+/// What moves by itself: times, messages that keep sessions alive, and the questions for metrics themselves.
+const MOVING: [&str; 8] = ["seconds", "process", "messages", "heap", "memory", "bytes", "octets", "packets"];
+
+#[test]
+fn questions_why_move_no_metric() {
+    let Some(hosts) = up(Plan { hosts: 2, ..Plan::default() }) else { return };
+    hosts.until_routes(2, &["10.244.2.0/26 blackhole", "10.244.1.0/26"]);
+    let metrics = || -> BTreeSet<String> {
+        let (code, text) = hosts.ask(1, "GET", "/metrics", "").unwrap();
+        assert_eq!(code, 200);
+        let still = |line: &&str| !line.starts_with('#') && !MOVING.iter().any(|word| line.contains(word));
+        text.lines().filter(still).map(str::to_owned).collect()
+    };
+    let before = metrics();
+    assert!(before.len() > 20, "{before:?}");
+    let asked = [
+        ("/v1/why/peer?name=host2", "ok"),
+        ("/v1/why/route?prefix=10.244.2.0%2F26", "ok"),
+        ("/v1/why/route?prefix=10.244.2.1", "ok"),
+        ("/v1/why/route?prefix=10.244.1.0%2F26&to=host2", "ok"),
+        ("/v1/why/route?prefix=10.244.2.0%2F26&to=host2", "split-horizon"),
+        ("/v1/why/route?prefix=203.0.113.0%2F24", "not-in-table"),
+        // Its interface is not there.
+        ("/v1/why/ip?address=10.244.1.1", "endpoint-failed"),
+        ("/v1/why/ip?address=203.0.113.1", "no-endpoint"),
+    ];
+    let begin = std::time::Instant::now();
+    for _ in 0..5 {
+        for (path, code) in asked {
+            let answer = hosts.get(1, path).unwrap();
+            assert_eq!(answer["code"], code, "{path}: {answer:#}");
+            assert!(!answer["notLookedAt"].as_array().unwrap().is_empty(), "{path}: {answer:#}");
+        }
+    }
+    println!("{} answers in {} ms", 5 * asked.len(), begin.elapsed().as_millis());
+    let after = metrics();
+    let moved: Vec<&String> = after.symmetric_difference(&before).collect();
+    assert!(moved.is_empty(), "{moved:#?}");
+    for path in ["/v1/why/route?prefix=x", "/v1/why/ip?address=x", "/v1/history?kinds=x"] {
+        assert_eq!(hosts.ask(1, "GET", path, "").unwrap().0, 400, "{path}");
+    }
+    assert_eq!(hosts.ask(1, "GET", "/v1/why/peer?name=nobody", "").unwrap().0, 404);
+}
+
+#[test]
+fn who_follows_gets_what_he_missed_or_is_told_that_something_is_missing() {
+    let Some(hosts) = up(Plan { hosts: 2, ..Plan::default() }) else { return };
+    // What comes within a moment.
+    let follow = |header: &str, query: &str| {
+        let socket = format!("/proc/{}/root/run/tortie/tortie.sock", hosts.pid(1));
+        let mut stream = UnixStream::connect(socket).unwrap();
+        stream.set_read_timeout(Some(Duration::from_millis(400))).unwrap();
+        let request = format!("GET /v1/events{query} HTTP/1.1\r\nHost: localhost\r\n{header}\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = Vec::new();
+        let ended = stream.read_to_end(&mut answer);
+        assert!(ended.is_err(), "the stream goes on");
+        String::from_utf8_lossy(&answer).into_owned()
+    };
+    event(&hosts, 101);
+    let list = hosts.get(1, "/v1/history?kinds=route&prefix=10.244.101.0%2F26").unwrap();
+    let items = list["items"].as_array().unwrap();
+    assert!(items.iter().any(|e| e["text"].to_string().contains("originated")), "{list:#}");
+    let first = items[0]["seq"].as_u64().unwrap();
+
+    let text = follow(&format!("Last-Event-ID: {}\r\n", first - 1), "");
+    assert!(text.contains("text/event-stream"), "{text}");
+    assert!(text.contains(&format!("id: {first}")) && !text.contains("event: reset"), "{text}");
+    let text = follow("", &format!("?after={}&kinds=store", first - 1));
+    assert!(!text.contains(&format!("id: {first}\n")), "not of that kind: {text}");
+    // Of an earlier run of the agent, and of none.
+    for last in ["7", "x"] {
+        let text = follow(&format!("Last-Event-ID: {last}\r\n"), "");
+        assert!(text.contains("event: reset"), "{text}");
+    }
+    assert_eq!(hosts.ask(1, "GET", "/v1/events?kinds=x", "").unwrap().0, 400);
 }

@@ -126,7 +126,7 @@ fn sort_sets(value: &mut Value) {
 
 fn repaired(rig: &Rig) -> (usize, String) {
     rig.wait("Repaired", |fact| match fact {
-        KernelFact::Repaired { objects, first } => Some((*objects, first.clone())),
+        KernelFact::Repaired { objects, first, .. } => Some((*objects, first.clone())),
         _ => None,
     })
 }

@@ -15,14 +15,14 @@ use super::enforce::Policy as Enforced;
 use super::packet::{self, Asked};
 use super::picture::{Offline, Picture};
 use super::status::mode_name;
-use crate::kernel::{self, DropKind, Dropped, Mode, RuleHits};
+use crate::kernel::{self, DropKind, Dropped, Mode, RuleHits, ToKernel};
 use crate::model::Model;
 use crate::policy::path::{self, Half};
 use crate::policy::{EndpointPolicy, Globals, Source};
-use crate::serve::api::{ApiError, List};
+use crate::serve::api::{ApiError, Done, List};
 use crate::serve::policy::{
-    Counted, Diff, DiffSection, DropRow, DryRun, DryRunRequest, Endpoint, EndpointDetail, Policy,
-    PolicyCounted, PolicyDetail, PolicyStatus, Trace, TraceQuery,
+    Counted, Diff, DiffLine, DiffRequest, DiffSection, DropRow, DryRun, DryRunRequest, Endpoint,
+    EndpointDetail, Policy, PolicyCounted, PolicyDetail, PolicyStatus, Trace, TraceQuery,
 };
 
 /// Something to be asked on the core's thread.
@@ -223,7 +223,7 @@ impl Live {
     pub(super) async fn differences(&self, max: usize) -> Result<Diff, ApiError> {
         self.kernel(move |view| {
             let section =
-                |what: &str, mode: Mode, count: usize, lines: Vec<String>, trouble: Option<&str>| {
+                |what: &str, mode: Mode, count: usize, lines: Vec<DiffLine>, trouble: Option<&str>| {
                     DiffSection {
                         what: what.to_owned(),
                         mode: mode_name(mode).to_owned(),
@@ -232,25 +232,75 @@ impl Live {
                         trouble: trouble.unwrap_or_default().to_owned(),
                     }
                 };
-            let routes = view.drift(max);
+            let (routes, first) = view.differences(max);
+            let first = first.into_iter().map(|one| DiffLine {
+                mark: one.mark.to_string(),
+                text: one.text,
+                since_seconds: one.since.map(|span| span.as_secs()),
+                hint: one.hint,
+                held: one.held,
+            });
+            let (since, held) = (view.rules_drift_age().map(|span| span.as_secs()), view.held_for());
+            // Rules are told in words; the kernel does not say who changed them.
+            let line = |text: &String| DiffLine {
+                mark: if text.ends_with("missing") { "-" } else { "~" }.to_owned(),
+                text: text.clone(),
+                since_seconds: since,
+                hint: None,
+                held: held.is_some(),
+            };
             let (count, words) = view.rules_drift();
             let is_set = |line: &&String| line.starts_with("set ");
-            let sets: Vec<String> = words.iter().filter(is_set).take(max).cloned().collect();
-            let rules: Vec<String> = words.iter().filter(|line| !is_set(line)).take(max).cloned().collect();
+            let sets: Vec<DiffLine> = words.iter().filter(is_set).take(max).map(line).collect();
+            let rules: Vec<DiffLine> =
+                words.iter().filter(|line| !is_set(line)).take(max).map(line).collect();
             // The count is of objects and elements; words are of the first ones.
             let in_sets = if rules.is_empty() { count } else { sets.len() };
             let trouble = view.rules_trouble();
             let mode = view.rules_mode();
             Diff {
                 sections: vec![
-                    section("routes", view.mode(), routes.count, routes.first, None),
+                    section("routes", view.mode(), routes, first.collect(), None),
                     section("sets", mode, in_sets, sets, trouble),
                     section("rules", mode, count - in_sets, rules, trouble),
                 ],
                 compared_seconds: view.last_compare().map(|(ago, _)| ago.as_secs()),
+                held_seconds: held.map(|left| left.as_secs()),
             }
         })
         .await
+    }
+
+    /// Leaves differences for study, or repairs them now. The kernel thread does both.
+    pub(super) async fn study(&self, request: DiffRequest) -> Result<Done, ApiError> {
+        let longest = kernel::LONGEST_HOLD.as_secs();
+        let span = match request.hold_seconds {
+            Some(seconds) if seconds == 0 || seconds > longest => {
+                let text = format!("a hold lasts from 1 s to {longest} s");
+                return Err(ApiError { code: "invalid".to_owned(), text });
+            }
+            other => other.map(Duration::from_secs),
+        };
+        let mode = self.kernel(|view| view.mode()).await?;
+        if mode != Mode::Program {
+            let text = format!(
+                "this agent writes no routes (--kernel {}): there is nothing to repair",
+                mode_name(mode)
+            );
+            return Err(ApiError { code: "invalid".to_owned(), text });
+        }
+        let handle = self.kernel.load_full().ok_or_else(|| busy("the kernel thread has not started yet"))?;
+        handle.try_send(ToKernel::Hold(span)).map_err(|_| busy("the kernel thread is busy; try again"))?;
+        // Answered after it.
+        self.kernel(|_| ()).await?;
+        let text = match span {
+            Some(span) => format!(
+                "what others change in own routes and rules is left as it is for {}; `tortie diff --repair` ends that",
+                crate::serve::span(span.as_secs())
+            ),
+            None => "everything was compared, and what differed was written".to_owned(),
+        };
+        Ok(Done { text })
     }
 
     pub(super) async fn list_endpoints(&self, all: bool) -> Result<List<Endpoint>, ApiError> {

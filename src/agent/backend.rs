@@ -17,6 +17,7 @@ use super::metrics;
 use super::mrt;
 use super::options::PerPeer;
 use super::problems::finding;
+use super::recorder::Filter;
 use super::status::{self, CoreFacts, Traded};
 use crate::kernel::{Drops, KernelView, ToKernel};
 use crate::measure::Table;
@@ -28,11 +29,11 @@ use crate::serve::api::{
 use crate::serve::ipam::{BlockRow, BlockView, PoolRow};
 use crate::serve::nodes::ClusterNode;
 use crate::serve::policy::{
-    Diff, DropRow, DryRun, DryRunRequest, Endpoint, EndpointDetail, LiveTrace, LiveTraceRequest, Policy,
-    PolicyDetail, Trace, TraceQuery,
+    Diff, DiffRequest, DropRow, DryRun, DryRunRequest, Endpoint, EndpointDetail, LiveTrace, LiveTraceRequest,
+    Policy, PolicyDetail, Trace, TraceQuery,
 };
 use crate::serve::why::Why;
-use crate::serve::{Backend, MetricsPage, OctetStream, RouteQuery, codes};
+use crate::serve::{Backend, EventQuery, EventStream, MetricsPage, OctetStream, RouteQuery, codes};
 use crate::speaker::{SpeakerHandle, SpeakerView, ToSpeaker};
 use crate::store::{Requests, Store};
 
@@ -74,7 +75,7 @@ pub(super) enum Ask {
     /// Hints at routers that announce what no host announced, by session: what was learned from them inside pools.
     Hints { learned: Vec<(String, Vec<LearnedPath>)>, answer: oneshot::Sender<BTreeMap<String, Problem>> },
     /// The flight recorder.
-    Events { after: u64, subject: Option<String>, max: usize, answer: oneshot::Sender<Vec<Event>> },
+    Events { filter: Filter, after: u64, max: usize, answer: oneshot::Sender<Vec<Arc<Event>>> },
     /// Until an endpoint is in force.
     Applied { request: AppliedRequest, answer: oneshot::Sender<Applied> },
     /// Anything that the core's own state answers.
@@ -97,6 +98,8 @@ pub(super) struct Live {
     pub(super) drops: ArcSwapOption<Drops>,
     /// For what is only read on demand.
     pub(super) store: Arc<dyn Store>,
+    /// Places for those who follow the flight recorder.
+    pub(super) followers: Arc<tokio::sync::Semaphore>,
     /// Held while packets are traced.
     pub(super) tracing: Arc<tokio::sync::Mutex<()>>,
     /// Requests to the store.
@@ -223,6 +226,21 @@ impl Live {
         Some(finding(&codes::PACKETS_DENIED, "", "packet rules", text))
     }
 
+    /// A note that differences are left for study.
+    async fn held(&self) -> Option<Problem> {
+        let left = self.kernel(|view| view.held_for()).await.ok().flatten()?;
+        let code = &codes::DIFF_HELD;
+        Some(Problem {
+            code: code.name.to_owned(),
+            subject: "kernel".to_owned(),
+            text: format!(
+                "what others change in own routes and rules is left for study for {} more",
+                crate::serve::span(left.as_secs())
+            ),
+            next: code.next("kernel"),
+        })
+    }
+
     pub(super) async fn list<T>(&self, kind: &str, items: Vec<T>) -> List<T> {
         let revision = self.facts().await.map_or(0, |f| f.revision);
         answers::list(kind, &self.node, revision, items)
@@ -322,7 +340,8 @@ impl Backend for Live {
         let kernel = self.kernel(status::kernel_facts).await.ok();
         let hints = self.hints().await;
         let intent = self.intent.load_full();
-        let notes = hints.into_values().chain(self.drained().await).chain(self.denied());
+        let hints = hints.into_values().chain(self.drained().await);
+        let notes = hints.chain(self.denied()).chain(self.held().await);
         Arc::new(status::build(self, facts, kernel, intent.as_deref(), notes))
     }
 
@@ -467,6 +486,10 @@ impl Backend for Live {
         Self::why_ip(self, address).await
     }
 
+    async fn study(&self, request: DiffRequest) -> Result<Done, ApiError> {
+        Self::study(self, request).await
+    }
+
     async fn trace(&self, query: TraceQuery, kernel: bool) -> Result<Trace, ApiError> {
         self.explain(query, kernel).await
     }
@@ -475,9 +498,12 @@ impl Backend for Live {
         self.show_policy(name).await
     }
 
-    async fn events(&self, after: u64, subject: Option<String>, max: usize) -> Result<List<Event>, ApiError> {
-        let items = self.ask(|answer| Ask::Events { after, subject, max, answer }).await?;
-        Ok(self.list("EventList", items).await)
+    async fn history(&self, query: EventQuery) -> Result<List<Event>, ApiError> {
+        Self::history(self, query).await
+    }
+
+    async fn follow(&self, query: EventQuery, last: Option<u64>) -> Result<EventStream, ApiError> {
+        self.follow_events(query, last).await
     }
 
     async fn nodes(&self) -> Result<List<ClusterNode>, ApiError> {

@@ -225,7 +225,10 @@ impl Core {
             clock: now,
             heard: None,
             changes,
-            recorder: Recorder::default(),
+            // Microseconds: more than an earlier run can have counted up to.
+            recorder: Recorder::counting_from(
+                u64::try_from(Timestamp::now().as_microsecond()).unwrap_or_default(),
+            ),
             peers: HashMap::new(),
             peer_trouble: BTreeMap::new(),
             dynamic: BTreeMap::new(),

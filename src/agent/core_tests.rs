@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use super::super::applied::Needed;
+use super::super::recorder::Filter;
 use super::*;
 use crate::kernel::KernelFact;
 use crate::store::{Cached, KeyValue};
@@ -12,6 +13,11 @@ mod enforcement;
 
 const BLOCK: &str = "/calico/ipam/v2/assignment/ipv4/block/10.244.1.0-26";
 const AFFINITY: &str = "/calico/ipam/v2/host/h1/ipv4/block/10.244.1.0-26";
+
+/// Entries of the flight recorder that name this.
+fn about(subject: &str) -> Filter {
+    Filter { subject: Some(subject.to_owned()), ..Filter::default() }
+}
 
 fn kv(key: &str, value: &str, revision: u64) -> KeyValue {
     KeyValue {
@@ -213,7 +219,7 @@ fn a_block_keeps_its_change_and_the_acknowledgement_is_recorded_under_it() {
         acknowledged: vec![BlackholeAck { prefix: block, change, outcome: BlackholeOutcome::Written }],
         micros: 400,
     });
-    let story = core.recorder.after(0, Some(&change.to_string()), 100);
+    let story = core.recorder.find(&about(&change.to_string()), 0, 100);
     let planes: Vec<&str> = story.iter().map(|e| e.plane.as_str()).collect();
     assert_eq!(planes.first(), Some(&"store"), "{story:#?}");
     let ack = story.last().unwrap();
@@ -222,7 +228,7 @@ fn a_block_keeps_its_change_and_the_acknowledgement_is_recorded_under_it() {
         ("kernel", "+", "10.244.1.0/26")
     );
     assert_eq!((ack.text.as_str(), ack.revision), ("blackhole written, acknowledged after 400 us", 1));
-    let story = core.recorder.after(0, Some(&second[0].change.to_string()), 100);
+    let story = core.recorder.find(&about(&second[0].change.to_string()), 0, 100);
     assert!(
         story.iter().any(|e| e.plane == "store" && e.subject.ends_with("10.9.0.0-16") && e.revision == 3)
     );
@@ -239,7 +245,7 @@ fn many_acknowledgements_are_one_entry_and_the_histories_of_their_prefixes() {
         outcome: BlackholeOutcome::Kept,
     };
     let acknowledged = (0..500).map(ack).collect();
-    let before = core.recorder.after(0, None, usize::MAX).len();
+    let before = core.recorder.find(&Filter::default(), 0, usize::MAX).len();
     let fact = KernelFact::Applied {
         generation: 1,
         change: ChangeId(9),
@@ -248,10 +254,10 @@ fn many_acknowledgements_are_one_entry_and_the_histories_of_their_prefixes() {
         micros: 5,
     };
     core.kernel(fact);
-    let ring = core.recorder.after(0, None, usize::MAX);
+    let ring = core.recorder.find(&Filter::default(), 0, usize::MAX);
     assert_eq!(ring.len(), before + 1);
     assert_eq!(ring.last().unwrap().text, "0 written, 500 there already, 0 removed, acknowledged after 5 us");
-    let story = core.recorder.after(0, Some("10.0.0.64/26"), 10);
+    let story = core.recorder.find(&about("10.0.0.64/26"), 0, 10);
     assert_eq!((story.len(), story[0].change.as_str(), story[0].plane.as_str()), (1, "c-9", "kernel"));
 }
 
@@ -263,7 +269,7 @@ fn a_refusal_is_said_once_for_as_long_as_it_stays_so() {
     for _ in 0..3 {
         applied(&mut core, 1, refused());
     }
-    let said = core.recorder.after(0, Some("10.244.1.0/26"), 100);
+    let said = core.recorder.find(&about("10.244.1.0/26"), 0, 100);
     assert_eq!(said.iter().filter(|e| e.plane == "kernel").count(), 1, "{said:#?}");
 }
 

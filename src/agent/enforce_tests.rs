@@ -213,7 +213,7 @@ fn an_endpoint_is_applied_when_its_change_is_in_the_kernel_and_fails_with_its_ow
     assert!(said == "failed" && why.contains(DB), "{said} {why}");
     core.enforced(3, ChangeId(3), BTreeMap::new(), 0);
     assert_eq!(word(&core, DB, 3, &mut None), Some(("applied", String::new())));
-    let story = core.recorder.after(0, Some(DB), 100);
+    let story = core.recorder.find(&about(DB), 0, 100);
     let kernel: Vec<&str> = story.iter().filter(|e| e.plane == "kernel").map(|e| e.mark.as_str()).collect();
     assert_eq!(kernel, ["!", "+", "~"], "{story:#?}");
 }
@@ -230,7 +230,7 @@ fn rules_that_the_kernel_does_not_have_are_not_applied() {
     }
     // Routes are what this kernel has of an endpoint.
     assert_eq!(word(&core, WEB, 1, &mut None), Some(("applied", String::new())));
-    let said = core.recorder.after(0, None, 100);
+    let said = core.recorder.find(&Filter::default(), 0, 100);
     let said: Vec<&str> = said.iter().filter(|e| e.plane == "kernel").map(|e| e.text.as_str()).collect();
     assert!(said.iter().any(|text| text.contains("not in the kernel: packet rules are off")), "{said:?}");
     assert!(!said.iter().any(|text| text.contains("rules and endpoints are in the kernel")), "{said:?}");

@@ -80,8 +80,9 @@ impl Core {
             KernelFact::Swept(count) => {
                 self.say(ChangeId::default(), Plane::Kernel, '-', "stale routes", &format!("{count} swept"));
             }
-            KernelFact::Repaired { objects, first } => {
-                let text = format!("{objects} changed by somebody else and repaired, first: {first}");
+            KernelFact::Repaired { objects, first, held } => {
+                let what = if held { "left for study" } else { "repaired" };
+                let text = format!("{objects} changed by somebody else and {what}, first: {first}");
                 self.say(ChangeId::default(), Plane::Kernel, '!', "own routes", &text);
             }
             KernelFact::Overrun => {

@@ -30,6 +30,7 @@ mod collector;
 mod core;
 mod dry_run;
 mod enforce;
+mod events;
 mod evidence;
 mod facts;
 mod heap;

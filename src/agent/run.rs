@@ -260,7 +260,7 @@ impl Agent {
                     self.start_speaker(routes_v4 + v4, routes_v6 + v6);
                 }
                 Some(Fact::Kernel(fact)) => {
-                    if let KernelFact::Repaired { objects, first } = &fact {
+                    if let KernelFact::Repaired { objects, first, held: false } = &fact {
                         self.core.repaired = Some((Instant::now(), *objects, first.clone()));
                     }
                     self.core.kernel(fact);

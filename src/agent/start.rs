@@ -56,6 +56,7 @@ impl Agent {
             kernel: ArcSwapOption::empty(),
             drops: ArcSwapOption::empty(),
             store: Arc::clone(&store),
+            followers: Arc::new(tokio::sync::Semaphore::new(super::events::FOLLOWERS)),
             tracing: Arc::default(),
             requests,
             store_kind: if sqlite { "sqlite" } else { "etcd" },

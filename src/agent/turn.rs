@@ -146,8 +146,8 @@ impl Agent {
             Ask::Hints { learned, answer } => {
                 let _ = answer.send(self.core.hints(&learned));
             }
-            Ask::Events { after, subject, max, answer } => {
-                let _ = answer.send(self.core.recorder.after(after, subject.as_deref(), max));
+            Ask::Events { filter, after, max, answer } => {
+                let _ = answer.send(self.core.recorder.find(&filter, after, max));
             }
             Ask::Applied { request, answer } => {
                 let until = Instant::now() + Duration::from_millis(request.wait_millis.min(600_000));

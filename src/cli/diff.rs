@@ -8,7 +8,9 @@ use super::Context;
 use super::client::Client;
 use super::failure::{Exit, Failure};
 use super::output::{self, span};
-use crate::serve::policy::Diff;
+use super::why::seconds;
+use crate::serve::api::Done;
+use crate::serve::policy::{Diff, DiffRequest};
 
 /// What is compared.
 #[derive(Debug, Clone, clap::Args)]
@@ -19,6 +21,12 @@ pub(super) struct DiffCommand {
     /// At most this many lines of each
     #[arg(long, value_name = "N", default_value_t = 100)]
     max: usize,
+    /// Compare everything and write what differs now; ends a hold
+    #[arg(long, conflicts_with = "hold")]
+    repair: bool,
+    /// Leave what others change from now on as it is, for study: 30s, 10m, at most 1h; it ends by itself
+    #[arg(long, value_name = "SPAN", value_parser = seconds)]
+    hold: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -34,6 +42,13 @@ enum What {
 /// Exit 1 when anything differs.
 pub(super) async fn run(context: &Context, command: &DiffCommand) -> Result<(), Failure> {
     let client = Client::new(&context.globals.socket);
+    if command.repair || command.hold.is_some() {
+        let request = DiffRequest { hold_seconds: command.hold };
+        let done: Done = client.post("/v1/diff", &request).await?;
+        return output::print(context.globals.output, &done, |out, _| {
+            let _ = writeln!(out, "{}", done.text);
+        });
+    }
     let mut diff: Diff = client.get(&format!("/v1/diff?max={}", command.max)).await?;
     if let Some(what) = command.what {
         let name = match what {
@@ -54,11 +69,14 @@ fn render(out: &mut String, diff: &Diff) {
             ("off", _) => "not compared: off".to_owned(),
             (_, 0) => "equal".to_owned(),
             ("observe", count) => format!("{count} differ (observing: nothing is written)"),
+            (_, count) if diff.held_seconds.is_some() => format!("{count} differ, left for study"),
             (_, count) => format!("{count} differ, to be repaired"),
         };
         let _ = writeln!(out, "{:<8} {state}", section.what);
         for line in &section.lines {
-            let _ = writeln!(out, "  {line}");
+            let since = line.since_seconds.map_or_else(String::new, |s| format!("   since {}", span(s)));
+            let hint = line.hint.as_ref().map_or_else(String::new, |hint| format!("   ({hint})"));
+            let _ = writeln!(out, "  {}  {}{since}{hint}", line.mark, line.text);
         }
         if section.count > section.lines.len() && !section.lines.is_empty() {
             let _ = writeln!(out, "  and {} more", section.count - section.lines.len());
@@ -67,7 +85,63 @@ fn render(out: &mut String, diff: &Diff) {
             let _ = writeln!(out, "  {}", section.trouble);
         }
     }
+    if diff.sections.iter().flat_map(|section| &section.lines).any(|line| line.hint.is_some()) {
+        let _ = writeln!(out, "The netlink port is a hint, often the sender's process: it proves nothing.");
+    }
+    if let Some(left) = diff.held_seconds {
+        let _ = writeln!(out, "Repair is held for {} more; tortie diff --repair does it now.", span(left));
+    }
     if let Some(age) = diff.compared_seconds {
         let _ = writeln!(out, "last full compare of routes {} ago", span(age));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::serve::policy::{DiffLine, DiffSection};
+
+    fn section(what: &str, lines: Vec<DiffLine>) -> DiffSection {
+        DiffSection {
+            what: what.to_owned(),
+            mode: "program".to_owned(),
+            count: lines.len(),
+            lines,
+            trouble: String::new(),
+        }
+    }
+
+    #[test]
+    fn a_difference_says_since_when_and_who_did_it_as_far_as_is_known() {
+        let line = |mark: &str, text: &str, since, hint: Option<&str>| DiffLine {
+            mark: mark.to_owned(),
+            text: text.to_owned(),
+            since_seconds: since,
+            hint: hint.map(str::to_owned),
+            held: true,
+        };
+        let hint = "deleted via netlink port 4471: no such process any more";
+        let diff = Diff {
+            sections: vec![
+                section("routes", vec![line("-", "10.244.5.0/26: missing", Some(12), Some(hint))]),
+                section("sets", Vec::new()),
+                section("rules", vec![line("~", "chain forward is changed", None, None)]),
+            ],
+            compared_seconds: Some(38),
+            held_seconds: Some(540),
+        };
+        let mut out = String::new();
+        render(&mut out, &diff);
+        let expected = "\
+routes   1 differ, left for study
+  -  10.244.5.0/26: missing   since 12s   (deleted via netlink port 4471: no such process any more)
+sets     equal
+rules    1 differ, left for study
+  ~  chain forward is changed
+The netlink port is a hint, often the sender's process: it proves nothing.
+Repair is held for 9m00s more; tortie diff --repair does it now.
+last full compare of routes 38s ago
+";
+        assert_eq!(out, expected);
     }
 }

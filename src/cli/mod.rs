@@ -28,11 +28,13 @@ mod drain;
 mod dry_run;
 mod endpoint;
 mod failure;
+mod history;
 mod ipam;
 mod kurma;
 mod lab;
 mod live;
 mod man;
+mod monitor;
 mod mrt;
 #[cfg(test)]
 mod next_tests;
@@ -46,6 +48,7 @@ mod route;
 mod selector;
 mod status;
 mod store;
+mod top;
 mod trace;
 mod why;
 
@@ -182,6 +185,12 @@ enum Command {
     /// Why something is as it is
     #[command(subcommand)]
     Why(why::Why),
+    /// What happened: the last 16,384 changes with their reasons, and the last 4,096 prefixes one by one
+    History(history::History),
+    /// What happens, as it happens: one line an entry, with `-o json` one object a line
+    Monitor(monitor::Monitor),
+    /// Sessions and what happens, on one live screen
+    Top,
     /// How the kernel differs from what is wanted; exit 1 when it does
     Diff(diff::DiffCommand),
     /// Pools, blocks and addresses, straight on the store
@@ -381,6 +390,9 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
         Command::Endpoint(command) => repeat(&context, || endpoint::run(&context, command)),
         Command::Policy(command) => repeat(&context, || policy::run(&context, command)),
         Command::Why(command) => repeat(&context, || why::run(&context, command)),
+        Command::History(command) => repeat(&context, || history::run(&context, command)),
+        Command::Monitor(command) => runtime()?.block_on(monitor::run(&context, command)),
+        Command::Top => runtime()?.block_on(top::run(&context)),
         Command::Diff(command) => repeat(&context, || diff::run(&context, command)),
         Command::Ipam(command) if command.writes() => runtime()?.block_on(ipam::run(&context, command)),
         Command::Ipam(command) => repeat(&context, || ipam::run(&context, command)),

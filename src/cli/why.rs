@@ -48,7 +48,8 @@ pub(super) enum Why {
     },
 }
 
-fn seconds(text: &str) -> Result<u64, String> {
+/// A time span: 30s, 10m, 2h, 1d or seconds.
+pub(super) fn seconds(text: &str) -> Result<u64, String> {
     let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
     let factor = match unit {
         "" | "s" => 1,

@@ -80,6 +80,8 @@ pub enum ToKernel {
     SweepStale,
     /// Notifications of the watch thread (a coalesced set of them).
     Watched(super::WatchBatch),
+    /// Leave differences that others make for study, for this long and at most an hour; `None`: no longer, all is repaired now.
+    Hold(Option<std::time::Duration>),
     /// A question, answered by the closure (status, `route list`, `diff`).
     Query(Box<dyn FnOnce(&super::KernelView<'_>) + Send>),
     /// End the thread; the kernel stays as it is.
@@ -95,6 +97,7 @@ impl std::fmt::Debug for ToKernel {
             Self::Track(addr) => f.debug_tuple("Track").field(addr).finish(),
             Self::Untrack(addr) => f.debug_tuple("Untrack").field(addr).finish(),
             Self::SweepStale => f.write_str("SweepStale"),
+            Self::Hold(span) => f.debug_tuple("Hold").field(span).finish(),
             Self::Watched(_) => f.write_str("Watched"),
             Self::Query(_) => f.write_str("Query"),
             Self::Stop => f.write_str("Stop"),
@@ -204,6 +207,8 @@ pub enum KernelFact {
         objects: usize,
         /// In words, of the first.
         first: String,
+        /// It is left for study instead.
+        held: bool,
     },
     /// Notifications were lost; everything was dumped and compared again.
     Overrun,

@@ -201,7 +201,7 @@ impl Thread {
             if self.firewall.mode() == Mode::Program {
                 self.state.counters.rule_repairs += objects as u64;
             }
-            (self.sink)(KernelFact::Repaired { objects, first });
+            (self.sink)(KernelFact::Repaired { objects, first, held: false });
         }
         if trouble {
             (self.sink)(KernelFact::Rules(self.firewall.trouble().map(str::to_owned)));

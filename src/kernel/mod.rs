@@ -43,6 +43,7 @@ mod resolve;
 mod route;
 mod sightings;
 mod state;
+mod study;
 mod sysctl;
 mod table;
 mod tally;
@@ -75,6 +76,7 @@ pub use self::nft::{
 pub use self::reach::{ForeignRoute, LinkView, NeighbourEntry, neighbour, protocol_name};
 pub use self::resolve::Covering;
 pub use self::sightings::{Place, Sighting, Sightings, sightings};
+pub use self::study::{Difference, LONGEST_HOLD};
 pub use self::view::{Counters, Counts, Drift, KernelView, RouteCondition, RouteState};
 pub use self::watch::WatchBatch;
 

@@ -164,7 +164,11 @@ fn routes(table: &mut Table, around: &dyn Surroundings) -> Vec<Op> {
         let Some((prefix, entry)) = table.entries.at(slot).copied() else { continue };
         if table.is_right(&entry) {
             table.failed.remove(&prefix);
+            table.study.forget(&prefix);
             table.tidy(slot);
+            continue;
+        }
+        if table.study.holds(&prefix) {
             continue;
         }
         let what = match entry.want {

@@ -211,6 +211,9 @@ impl State {
                 let wrong = if stray { self.table.swept } else { !self.entry_is_right(&prefix) };
                 if differs && by != 0 && wrong {
                     let verb = if replaces { "changed" } else { "added" };
+                    if !stray {
+                        self.table.study.note(prefix, verb, by);
+                    }
                     self.external.note(1, || format!("route {prefix} was {verb} by port {by}"));
                 }
             }
@@ -221,6 +224,7 @@ impl State {
                 due.compare |= !prefix.is_v4() && route.legs.len() > 1;
                 self.picture.add_route(route, replaces);
                 if replaces && at_our_place && self.table.lose(prefix) {
+                    self.table.study.note(prefix, "replaced", by);
                     self.external.note(1, || format!("route {prefix} was replaced by port {by}"));
                 }
             }
@@ -229,6 +233,7 @@ impl State {
                 if route.metric == self.table.marks.metric && route.tos == 0 {
                     let wanted = self.entry_is_right(&prefix);
                     if self.table.lose(prefix) && by != 0 && wanted {
+                        self.table.study.note(prefix, "deleted", by);
                         self.external.note(1, || format!("route {prefix} was deleted by port {by}"));
                     }
                 } else {

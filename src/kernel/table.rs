@@ -14,6 +14,7 @@ use super::api::Marks;
 use super::entries::{Entries, Slot};
 use super::objects::{Objects, TargetId};
 use super::route::{RTN_BLACKHOLE, RTN_UNICAST, Route};
+use super::study::Study;
 use super::tally::{Class, Sums, Tally};
 use crate::routing::{ChangeId, KernelRoute};
 
@@ -104,6 +105,7 @@ pub(super) struct Table {
     pub(super) swept: bool,
     /// The kernel disagreed with what was known: compare everything.
     pub(super) doubtful: bool,
+    pub(super) study: Study,
     dirty: Vec<Slot>,
     sets: Vec<Option<HopSet>>,
     free_sets: Vec<SetId>,
@@ -124,6 +126,7 @@ impl Table {
             strays: FxHashMap::default(),
             swept: false,
             doubtful: false,
+            study: Study::default(),
             dirty: Vec::new(),
             sets: Vec::new(),
             free_sets: Vec::new(),
@@ -228,6 +231,9 @@ impl Table {
             self.objects.release(old);
         }
         let change = self.lower_half(change);
+        if entry.want != want {
+            self.study.forget(&prefix);
+        }
         self.change(slot, |e| {
             if e.want != want && change != 0 {
                 e.change = change;

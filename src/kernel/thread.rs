@@ -20,6 +20,7 @@ use super::nexthop::{self, Content, Nexthop};
 use super::nft::Firewall;
 use super::plan::{self, Op};
 use super::state::{Due, State};
+use super::study;
 use super::table::{Known, Table, Want};
 use super::view::KernelView;
 use super::watch::Mailbox;
@@ -113,7 +114,8 @@ impl Thread {
             let now = Instant::now();
             // What endpoints need waits while there are no rules at all.
             let ends = if self.firewall.is_bare() { None } else { self.ends.due(&self.state.ends) };
-            let due = [self.tunnel_due, self.retry_due, self.firewall.due(), ends];
+            let held = self.state.table.study.until();
+            let due = [self.tunnel_due, self.retry_due, self.firewall.due(), ends, held];
             let deadline = due.into_iter().flatten().fold(self.compare_due, Instant::min);
             let message = inbox.recv_timeout(deadline.saturating_duration_since(now));
             let begin = Instant::now();
@@ -217,6 +219,7 @@ impl Thread {
                 Ok(())
             }
             ToKernel::Policy(change) => self.enforce(&[*change]),
+            ToKernel::Hold(span) => self.hold(span),
             ToKernel::Watched(_) | ToKernel::Stop => Ok(()),
         }
     }
@@ -336,6 +339,9 @@ impl Thread {
 
     fn timers(&mut self) -> io::Result<()> {
         let now = Instant::now();
+        if self.state.table.study.until().is_some_and(|until| until <= now) {
+            self.hold(None)?;
+        }
         if self.tunnel_due.is_some_and(|due| due <= now) {
             self.tunnel()?;
             self.conclude()?;
@@ -371,12 +377,16 @@ impl Thread {
             self.tell_enforced(0);
         }
         let external = std::mem::take(&mut self.state.external);
+        if external.first.is_some() {
+            self.state.table.study.look_up(study::process);
+        }
         if let Some(first) = external.first {
             self.state.counters.external_changes += external.objects as u64;
-            if self.state.mode == Mode::Program {
+            let held = self.state.table.study.until().is_some();
+            if self.state.mode == Mode::Program && !held {
                 self.state.counters.repairs += external.objects as u64;
             }
-            (self.sink)(KernelFact::Repaired { objects: external.objects, first });
+            (self.sink)(KernelFact::Repaired { objects: external.objects, first, held });
         }
         if !self.applied_failed.is_empty() || !self.acks.is_empty() {
             let failed = self.failed_blackholes();
@@ -413,7 +423,7 @@ impl Thread {
     }
 
     /// Reads everything and takes over what differs from what was known.
-    fn compare(&mut self) -> io::Result<()> {
+    pub(super) fn compare(&mut self) -> io::Result<()> {
         let begin = Instant::now();
         self.state.counters.compares += 1;
         let reason = std::mem::replace(&mut self.compare_reason, "timer");

@@ -14,6 +14,7 @@ use super::measures::{Compared, DriftCounts, Measures, OPS, RESULTS};
 use super::nft::{Firewall, RuleCounts, RuleHits, RulePlace, RuleView};
 use super::resolve::Covering;
 use super::state::State;
+use super::study::{Deed, Difference};
 use super::table::{Entry, Known, Want};
 use crate::policy::{HostInterfaces, Ruleset, Source};
 use crate::routing::{ChangeId, Hop, Resolved};
@@ -292,6 +293,13 @@ impl KernelView<'_> {
     /// What is not as wanted, with the first `limit` in words.
     #[must_use]
     pub fn drift(&self, limit: usize) -> Drift {
+        let (count, first) = self.differences(limit);
+        Drift { count, first: first.into_iter().map(|one| one.text).collect() }
+    }
+
+    /// The same, one by one: since when, and who did it as far as the kernel tells.
+    #[must_use]
+    pub fn differences(&self, limit: usize) -> (usize, Vec<Difference>) {
         let table = &self.state.table;
         let entries = (table.sums().wrong() > 0).then(|| table.entries.iter());
         let wrong = entries.into_iter().flatten().filter(|(.., e)| !table.is_right(e));
@@ -299,8 +307,35 @@ impl KernelView<'_> {
         let ends = self.state.ends.differences();
         let count = wrong.len() + ends.len();
         wrong.sort_unstable_by_key(|(p, _)| **p);
-        let first = ends.into_iter().chain(wrong.into_iter().map(|(p, e)| describe(p, e)));
-        Drift { count, first: first.take(limit).collect() }
+        let end = |text: String| Difference { mark: '~', text, since: None, hint: None, held: false };
+        let one = |(prefix, entry): (&Cidr, &Entry)| {
+            let deed = table.study.deed(prefix);
+            Difference {
+                mark: match (entry.want, entry.known.is_there()) {
+                    (Want::Nothing(_), _) => '+',
+                    (_, false) => '-',
+                    (_, true) => '~',
+                },
+                text: describe(prefix, entry),
+                since: deed.map(|deed| deed.at.elapsed()),
+                hint: deed.map(Deed::hint),
+                held: table.study.holds(prefix),
+            }
+        };
+        let first = ends.into_iter().map(end).chain(wrong.into_iter().map(one));
+        (count, first.take(limit).collect())
+    }
+
+    /// How long differences are still left for study; `None`: they are repaired.
+    #[must_use]
+    pub fn held_for(&self) -> Option<Duration> {
+        self.state.table.study.until().map(|until| until.saturating_duration_since(std::time::Instant::now()))
+    }
+
+    /// How long ago rules were found to differ that are not repaired.
+    #[must_use]
+    pub fn rules_drift_age(&self) -> Option<Duration> {
+        self.rules.and_then(Firewall::drift_age)
     }
 
     /// One workload endpoint of this host; `None`: there is no such.

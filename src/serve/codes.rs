@@ -235,6 +235,9 @@ codes! {
     DRAINED "drained"
         "Peers are told that this host is about to go (RFC 8326).",
         "tortie bgp drain --undo";
+    DIFF_HELD "diff-held"
+        "What others change in own routes and rules is left for study for a while, instead of being repaired.",
+        "tortie diff --repair";
     BMP_STATION_AWAY "bmp-station-away"
         "A BMP station hears nothing.",
         "tortie store get /calico/bgp/v1/global/bmp_stations";

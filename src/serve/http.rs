@@ -23,7 +23,7 @@ use tortie_config::Cidr;
 
 use super::api::{ApiError, AppliedRequest, Done, DrainRequest, KernelRouteRow, List, ResetRequest, Told};
 use super::guard::{Names, guard};
-use super::policy::{DryRunRequest, LiveTraceRequest, TraceQuery};
+use super::policy::{DiffRequest, DryRunRequest, LiveTraceRequest, TraceQuery};
 use super::{Backend, OctetStream, RouteQuery, page, questions};
 
 pub(super) type Shared = Arc<dyn Backend>;
@@ -155,7 +155,6 @@ fn reads() -> Router<Shared> {
         .route("/v1/why/packet", get(why_packet))
         .route("/v1/why/drop", get(why_drop))
         .route("/v1/diff", get(diff))
-        .route("/v1/history", get(history))
         .merge(questions::reads())
         .route("/v1/nodes", get(nodes))
         .route("/v1/ipam/pools", get(ipam_pools))
@@ -173,6 +172,7 @@ fn writes() -> Router<Shared> {
         .route("/v1/bgp/reset", post(reset))
         .route("/v1/bgp/drain", post(drain))
         .route("/v1/store/accept", post(accept_store))
+        .route("/v1/diff", post(study))
 }
 
 pub(super) fn failure(status: StatusCode, code: &str, text: &str) -> Response {
@@ -468,25 +468,6 @@ async fn trace(backend: Shared, query: Asked<TraceQuery>, kernel: bool) -> Respo
     }
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct HistoryQuery {
-    #[serde(default)]
-    after: u64,
-    subject: Option<String>,
-    max: Option<usize>,
-}
-
-async fn history(
-    State(backend): State<Shared>,
-    query: Result<Query<HistoryQuery>, axum::extract::rejection::QueryRejection>,
-) -> Response {
-    match query {
-        Ok(Query(q)) => answer(backend.events(q.after, q.subject, q.max.unwrap_or(1_000).min(16_384)).await),
-        Err(error) => failure(StatusCode::BAD_REQUEST, "invalid", &error.body_text()),
-    }
-}
-
 /// Reads a body as JSON whatever its content type says: some clients send none.
 fn body<T: DeserializeOwned>(bytes: &Bytes) -> Result<T, Box<Response>> {
     serde_json::from_slice(bytes).map_err(|error| {
@@ -548,6 +529,17 @@ async fn drain(
 ) -> Response {
     match may_write(caller).and_then(|()| body::<DrainRequest>(&bytes)) {
         Ok(request) => answer(backend.drain(request).await),
+        Err(response) => *response,
+    }
+}
+
+async fn study(
+    State(backend): State<Shared>,
+    ConnectInfo(caller): ConnectInfo<Caller>,
+    bytes: Bytes,
+) -> Response {
+    match may_write(caller).and_then(|()| body::<DiffRequest>(&bytes)) {
+        Ok(request) => answer(backend.study(request).await),
         Err(response) => *response,
     }
 }

@@ -19,6 +19,7 @@ pub mod nodes;
 pub mod page;
 pub mod policy;
 mod questions;
+pub mod sse;
 pub mod why;
 
 pub use http::{ServeError, Serving, serve_tcp, serve_unix};
@@ -34,8 +35,8 @@ use api::{
 use ipam::{BlockRow, BlockView, PoolRow};
 use nodes::ClusterNode;
 use policy::{
-    Diff, DropRow, DryRun, DryRunRequest, Endpoint, EndpointDetail, LiveTrace, LiveTraceRequest, Policy,
-    PolicyDetail, Trace, TraceQuery,
+    Diff, DiffRequest, DropRow, DryRun, DryRunRequest, Endpoint, EndpointDetail, LiveTrace, LiveTraceRequest,
+    Policy, PolicyDetail, Trace, TraceQuery,
 };
 use serde::Deserialize;
 use tortie_config::Cidr;
@@ -88,8 +89,6 @@ pub trait Backend: Send + Sync + 'static {
     async fn why_ip(&self, address: std::net::IpAddr) -> Result<Why, ApiError>;
     /// How the kernel differs from what is wanted, with at most `max` lines of each kind.
     async fn diff(&self, max: usize) -> Result<Diff, ApiError>;
-    /// The flight recorder after `after`, oldest first, at most `max`.
-    async fn events(&self, after: u64, subject: Option<String>, max: usize) -> Result<List<Event>, ApiError>;
     /// Every host of the store with what it told of itself, read a few seconds ago at most.
     async fn nodes(&self) -> Result<List<ClusterNode>, ApiError>;
     /// Pools with what is used of them, read from the store a few seconds ago at most.
@@ -98,6 +97,12 @@ pub trait Backend: Send + Sync + 'static {
     async fn ipam_blocks(&self, pool: Option<Cidr>) -> Result<List<BlockRow>, ApiError>;
     /// One block with its addresses; likewise.
     async fn ipam_block(&self, block: Cidr) -> Result<BlockView, ApiError>;
+    /// Leaves differences for study, or repairs them now.
+    async fn study(&self, request: DiffRequest) -> Result<Done, ApiError>;
+    /// The flight recorder, oldest first.
+    async fn history(&self, query: EventQuery) -> Result<List<Event>, ApiError>;
+    /// What is recorded from now on, or after the number `last` that somebody had before.
+    async fn follow(&self, query: EventQuery, last: Option<u64>) -> Result<EventStream, ApiError>;
     /// Waits until an endpoint is in force.
     async fn applied(&self, request: AppliedRequest) -> Applied;
     /// Resets a session.
@@ -130,6 +135,41 @@ pub enum MetricsPage {
     /// The names of bird_exporter, text format 0.0.4.
     Bird,
 }
+
+/// Which entries of the flight recorder; what is not said is no condition.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct EventQuery {
+    /// After this number; 0: the newest.
+    #[serde(default)]
+    pub after: u64,
+    /// Not longer ago than this, in seconds.
+    pub since: Option<u64>,
+    /// Any of these kinds, with commas: `agent`, `bgp`, `ipam`, `kernel`, `policy`, `route`, `store`.
+    pub kinds: Option<String>,
+    /// About this session: its name, the node's name or the address.
+    pub peer: Option<String>,
+    /// About this prefix or address, one inside of it or one around it.
+    pub prefix: Option<String>,
+    /// About this endpoint, by any of its names.
+    pub endpoint: Option<String>,
+    /// Whose subject holds this text, or whose change it is.
+    pub subject: Option<String>,
+    /// At most this many (default 1,000, at most 16,384).
+    pub max: Option<usize>,
+}
+
+/// What one who follows the flight recorder gets.
+#[derive(Debug, Clone)]
+pub enum Followed {
+    /// An entry.
+    Event(Arc<Event>),
+    /// Something is missing here: ask anew for what is shown. The number of the newest entry; 0: not said.
+    Reset(u64),
+}
+
+/// Entries as they are made.
+pub type EventStream = std::pin::Pin<Box<dyn futures_util::Stream<Item = Followed> + Send>>;
 
 /// Which routes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]

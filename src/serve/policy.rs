@@ -407,6 +407,37 @@ pub struct Diff {
     /// How long the last full comparison of routes is ago.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compared_seconds: Option<u64>,
+    /// How long differences are still left for study; none: they are repaired by themselves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_seconds: Option<u64>,
+}
+
+/// One difference.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DiffLine {
+    /// `-` missing in the kernel, `~` different there, `+` there and not wanted.
+    pub mark: String,
+    /// In words.
+    pub text: String,
+    /// How long ago it came about, as far as that was heard.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since_seconds: Option<u64>,
+    /// Who did it, as far as the kernel tells: a netlink port is often the number of the process, which is a hint and no proof.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+    /// It is left for study.
+    #[serde(default)]
+    pub held: bool,
+}
+
+/// `POST /v1/diff`: repair now, or leave differences for study.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct DiffRequest {
+    /// For so long what others change is left as it is, at most an hour; none: everything is repaired now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold_seconds: Option<u64>,
 }
 
 /// One kind of objects in [`Diff`].
@@ -419,8 +450,8 @@ pub struct DiffSection {
     pub mode: String,
     /// How many differ.
     pub count: usize,
-    /// The first of them in words.
-    pub lines: Vec<String>,
+    /// The first of them.
+    pub lines: Vec<DiffLine>,
     /// Why they cannot be as wanted at all.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub trouble: String,

@@ -1,15 +1,23 @@
 //! The routes of the API for those who ask why, and what happened.
 
+use std::convert::Infallible;
 use std::net::IpAddr;
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{Query, State};
-use axum::http::StatusCode;
-use axum::response::Response;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::sse::{Event as Sent, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use futures_util::StreamExt;
 use serde::Deserialize;
 
 use super::http::{Asked, Shared, answer, failure};
+use super::{EventQuery, Followed};
+
+/// Between signs of life on a stream.
+const HEARTBEAT: Duration = Duration::from_secs(15);
 
 /// Reads: for everybody.
 pub(super) fn reads() -> Router<Shared> {
@@ -17,6 +25,8 @@ pub(super) fn reads() -> Router<Shared> {
         .route("/v1/why/peer", get(why_peer))
         .route("/v1/why/route", get(why_route))
         .route("/v1/why/ip", get(why_ip))
+        .route("/v1/history", get(history))
+        .route("/v1/events", get(events))
 }
 
 #[derive(Debug, Deserialize)]
@@ -59,5 +69,44 @@ async fn why_ip(State(backend): State<Shared>, query: Asked<AddressQuery>) -> Re
     match query {
         Ok(Query(query)) => answer(backend.why_ip(query.address).await),
         Err(error) => failure(StatusCode::BAD_REQUEST, "invalid", &error.body_text()),
+    }
+}
+
+async fn history(State(backend): State<Shared>, query: Asked<EventQuery>) -> Response {
+    match query {
+        Ok(Query(query)) => answer(backend.history(query).await),
+        Err(error) => failure(StatusCode::BAD_REQUEST, "invalid", &error.body_text()),
+    }
+}
+
+async fn events(State(backend): State<Shared>, headers: HeaderMap, query: Asked<EventQuery>) -> Response {
+    let query = match query {
+        Ok(Query(query)) => query,
+        Err(error) => return failure(StatusCode::BAD_REQUEST, "invalid", &error.body_text()),
+    };
+    // A number that is none of ours is answered by a reset.
+    let last = headers
+        .get("last-event-id")
+        .map(|value| value.to_str().ok().and_then(|text| text.parse().ok()).unwrap_or(u64::MAX))
+        .or(Some(query.after).filter(|after| *after > 0));
+    match backend.follow(query, last).await {
+        Ok(stream) => Sse::new(stream.map(|told| Ok::<_, Infallible>(sent(&told))))
+            .keep_alive(KeepAlive::new().interval(HEARTBEAT).text("heartbeat"))
+            .into_response(),
+        Err(error) => answer::<()>(Err(error)),
+    }
+}
+
+/// An entry as it is sent; its number is the id that a browser comes back with.
+fn sent(told: &Followed) -> Sent {
+    match told {
+        Followed::Event(event) => {
+            let text = serde_json::to_string(&**event).unwrap_or_default();
+            Sent::default().id(event.seq.to_string()).data(text)
+        }
+        Followed::Reset(0) => Sent::default().event("reset").data("{}"),
+        Followed::Reset(newest) => {
+            Sent::default().event("reset").id(newest.to_string()).data(format!("{{\"seq\":{newest}}}"))
+        }
     }
 }

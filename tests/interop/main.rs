@@ -24,3 +24,4 @@ mod tables;
 mod two_hosts;
 mod unnumbered;
 mod uplinks;
+mod why;

@@ -59,10 +59,7 @@ pub(super) fn answer(mut why: Why, e: &Evidence) -> Why {
     why.conclusion = conclusion;
     why.certainty = Certainty::Certain;
     why.fix = fix(e, code, stop.map(|s| s.verdict.as_str()).unwrap_or_default());
-    why.not_looked_at = vec![
-        "what the peer makes of it (its import policy, its best path)".to_owned(),
-        "the same decision code as the live export; nothing was counted or sent".to_owned(),
-    ];
+    why.not_looked_at = vec!["what the peer makes of it (its import policy, its best path)".to_owned()];
     why
 }
 

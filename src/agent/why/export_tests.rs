@@ -98,7 +98,7 @@ NOT advertised: 10.244.7.64/26 -> tor-a (192.0.2.1, ipv4/unicast)
 
 Conclusion:  the gate `filter` withholds it: rule 2 of filter tor-export rejects it   [certain, filter]
 Try:         change rule 2 of /calico/bgp/v1/global/filters/tor-export, or put a rule that accepts 10.244.7.64/26 before it
-Not looked at: what the peer makes of it (its import policy, its best path); the same decision code as the live export; nothing was counted or sent
+Not looked at: what the peer makes of it (its import policy, its best path)
 ";
     assert_eq!(ask(&evidence(trace)).to_string(), expected);
 }

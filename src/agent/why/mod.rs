@@ -11,6 +11,7 @@
 //!  kernel::neighbour, status key --+
 //! ```
 
+mod cause;
 mod export;
 mod ip;
 mod origin;
@@ -136,6 +137,7 @@ impl Live {
                 from: wanted.local,
             },
             notification: down.and_then(|(down, _)| down.notification),
+            down: side.ended.as_ref().and_then(|ended| seconds_since(&ended.time)),
             ended: side.ended,
             guard: peer::Guard {
                 key: match (&wanted.tcp_ao, &wanted.password) {
@@ -469,19 +471,24 @@ fn their_key(value: &[u8]) -> peer::Theirs {
         return peer::Theirs::Unread("its value cannot be read".to_owned());
     };
     let written = value.get("time").and_then(|v| v.as_str()).unwrap_or_default().to_owned();
-    let since = written.parse::<Timestamp>().ok().map(|at| Timestamp::now().duration_since(at));
     let count = |name: &str| {
         let sessions = value.get("sessions").and_then(|sessions| sessions.get(name));
         sessions.and_then(serde_json::Value::as_u64).unwrap_or_default()
     };
     peer::Theirs::Key {
+        seconds: seconds_since(&written),
         written,
-        seconds: since.map(|span| u64::try_from(span.as_secs()).unwrap_or_default()),
         ready: value.get("ready").and_then(serde_json::Value::as_bool).unwrap_or_default(),
         up: count("up"),
         of: count("of"),
         version: value.get("version").and_then(|v| v.as_str()).unwrap_or("unknown").to_owned(),
     }
+}
+
+/// How long ago a time was; `None`: it is none.
+fn seconds_since(time: &str) -> Option<u64> {
+    let ago = Timestamp::now().duration_since(time.parse::<Timestamp>().ok()?);
+    Some(u64::try_from(ago.as_secs()).unwrap_or_default())
 }
 
 fn invalid(text: String) -> ApiError {

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::serve::api::{PeerError, PeerFamily};
+use crate::serve::why::Certainty;
 
 fn peer(state: &str, error: Option<(&str, &str)>) -> Peer {
     Peer {
@@ -72,6 +73,7 @@ fn down(code: &str, text: &str) -> Evidence {
         },
         notification: None,
         ended: None,
+        down: None,
         guard: Guard::default(),
         local_as: 64512,
         max_prefixes: None,
@@ -92,6 +94,8 @@ fn ask(e: &Evidence) -> Why {
 #[test]
 fn a_refused_connection_is_told_whole() {
     let mut e = down("connect_failed", "connection refused by 192.0.2.15:179");
+    e.down = Some(372);
+    e.peer.state_seconds = 2;
     e.ended = Some(Ended {
         time: "2026-11-20T14:02:41.000Z".to_owned(),
         text: "the peer closed the connection".to_owned(),

@@ -105,6 +105,10 @@ pub(in crate::kernel) struct Firewall {
     drift_counts: RuleDrift,
     measures: RuleMeasures,
     last_compare: Option<Instant>,
+    /// What others change is left for study.
+    held: bool,
+    /// When the differences of `drift` were found.
+    drift_since: Option<Instant>,
     told: Told,
 }
 
@@ -131,6 +135,8 @@ impl Firewall {
             drift_counts: RuleDrift::default(),
             measures: RuleMeasures::default(),
             last_compare: None,
+            held: false,
+            drift_since: None,
             told: Told::default(),
         };
         if mode == Mode::Off {
@@ -191,6 +197,20 @@ impl Firewall {
     /// What may be done to the kernel's rules.
     pub(in crate::kernel) fn mode(&self) -> Mode {
         self.mode
+    }
+
+    /// Leaves what others change for study, or repairs it at the next look.
+    pub(in crate::kernel) fn hold(&mut self, held: bool) {
+        if std::mem::replace(&mut self.held, held) && !held && self.drift.0 > 0 {
+            self.generation = None;
+            self.due = self.socket.is_some().then(Instant::now);
+            self.earliest = Instant::now();
+        }
+    }
+
+    /// How long ago the differences that are not repaired were found.
+    pub(in crate::kernel) fn drift_age(&self) -> Option<Duration> {
+        self.drift_since.filter(|_| self.drift.0 > 0).map(|at| at.elapsed())
     }
 
     /// What is to be told since the last call.
@@ -339,12 +359,14 @@ impl Firewall {
         let now = Instant::now();
         self.measures.compare.time(now - begin);
         self.last_compare = Some(now);
+        self.drift_since.get_or_insert(begin);
         if edits.is_empty() {
+            self.drift_since = None;
             self.generation = Some(before);
             self.worry(None);
             return Ok(());
         }
-        if self.mode == Mode::Observe {
+        if self.mode == Mode::Observe || (self.held && external) {
             self.generation = Some(before);
             return Ok(());
         }
@@ -392,6 +414,7 @@ impl Firewall {
     /// A comparison was carried out.
     fn written(&mut self, edits: &[Edit], external: bool) {
         self.bare = false;
+        self.drift_since = None;
         let first = std::mem::take(&mut self.drift).1.into_iter().next();
         self.drift_counts = RuleDrift::default();
         if external && let Some(first) = first {

@@ -1,0 +1,81 @@
+//! `tortie history`: what happened, from the flight recorder of the agent.
+
+use std::fmt::Write as _;
+
+use clap::Subcommand;
+
+use super::Context;
+use super::client::{Client, escape};
+use super::failure::Failure;
+use super::monitor::line;
+use super::output;
+use super::why::seconds;
+use crate::serve::api::{Event, List};
+
+/// What is shown of what happened.
+#[derive(Debug, Clone, clap::Args)]
+pub(super) struct History {
+    #[command(subcommand)]
+    of: Option<Of>,
+    /// Not longer ago than this: 30s, 10m, 2h, 1d or seconds
+    #[arg(long, global = true, value_name = "SPAN", value_parser = seconds)]
+    since: Option<u64>,
+    /// At most this many, the newest
+    #[arg(long, global = true, value_name = "N", default_value_t = 1_000)]
+    max: usize,
+}
+
+#[derive(Debug, Clone, Subcommand)]
+enum Of {
+    /// Of a session
+    Peer {
+        /// Session name, node name or address
+        name: String,
+    },
+    /// Of a prefix, those inside of it and those around it
+    Route {
+        /// A prefix or an address
+        #[arg(value_name = "PREFIX|ADDRESS", value_parser = super::prefix_or_address)]
+        prefix: String,
+    },
+    /// Of an endpoint
+    Endpoint {
+        /// Any of its names
+        name: String,
+    },
+    /// Of a change, as logs and other entries name it
+    Change {
+        /// Such as c-7f31
+        id: String,
+    },
+}
+
+pub(super) async fn run(context: &Context, command: &History) -> Result<(), Failure> {
+    let client = Client::new(&context.globals.socket);
+    let mut url = format!("/v1/history?max={}", command.max);
+    let of = match &command.of {
+        None => None,
+        Some(Of::Peer { name }) => Some(("peer", name)),
+        Some(Of::Route { prefix }) => Some(("prefix", prefix)),
+        Some(Of::Endpoint { name }) => Some(("endpoint", name)),
+        Some(Of::Change { id }) => Some(("subject", id)),
+    };
+    if let Some((name, value)) = of {
+        let _ = write!(url, "&{name}={}", escape(value));
+    }
+    if let Some(since) = command.since {
+        let _ = write!(url, "&since={since}");
+    }
+    let list: List<Event> = client.get(&url).await?;
+    output::print(context.globals.output, &list, |out, _| {
+        for event in &list.items {
+            out.push_str(&line(event, true));
+        }
+    })?;
+    if list.items.is_empty() && context.globals.output.is_text() {
+        eprintln!(
+            "tortie: nothing is recorded of that; the recorder begins with the agent and keeps the last 16,384 entries"
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,162 @@
+//! `why peer`, `why route`, `diff --hold` and the stream of events against a real router: faults are made one by one, and the
+//! answer names each.
+
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::probe::{full_kernels, kernel};
+use crate::rig::{Backend, Net, put, within};
+
+const LIMIT: Duration = Duration::from_secs(15);
+const TOR: &str = "172.30.0.254";
+const KEY: &str = "/calico/bgp/v1/global/peer_v4/172.30.0.254";
+/// Of host 2, for host 1 a learned route.
+const LEARNED: &str = "10.244.2.0/26";
+
+/// The answer of a `why` on host 1, and its exit code.
+fn why(net: &Net, words: &[&str]) -> Result<(i32, Value), String> {
+    let command = [&["tortie", "-o", "json", "why"], words].concat();
+    let output = net.output("host1", &command)?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let value = serde_json::from_str(&text)
+        .map_err(|e| format!("{e}: {text}{}", String::from_utf8_lossy(&output.stderr)))?;
+    Ok((output.status.code().unwrap_or(-1), value))
+}
+
+/// Waits for one of these codes, and checks what every answer has.
+fn until(net: &Net, words: &[&str], codes: &[&str]) -> Value {
+    let (answer, _) = within(LIMIT, Instant::now(), &format!("{words:?} says {codes:?}"), || {
+        let (exit, answer) = why(net, words)?;
+        let good = answer["good"] == true;
+        assert_eq!(exit, i32::from(!good), "{answer:#}");
+        assert!(!answer["notLookedAt"].as_array().unwrap().is_empty(), "{answer:#}");
+        let code = answer["code"].as_str().unwrap();
+        if codes.contains(&code) { Ok(answer.clone()) } else { Err(format!("{answer:#}")) }
+    });
+    let stops = answer["steps"].as_array().unwrap().iter().any(|step| step["verdict"] == "stop");
+    assert!(stops || answer["good"] == true, "nothing stands in the way: {answer:#}");
+    answer
+}
+
+fn step<'a>(answer: &'a Value, name: &str) -> &'a Value {
+    let steps = answer["steps"].as_array().unwrap();
+    steps.iter().find(|step| step["name"] == name).unwrap_or_else(|| panic!("no step {name}: {answer:#}"))
+}
+
+fn peer(net: &Net, more: &str) {
+    net.commit(vec![put(KEY, &format!("{{\"ip\": \"{TOR}\"{more}}}"))]);
+}
+
+#[test]
+fn faults_are_named_by_the_answer() {
+    let Some(net) = Net::file("tor-bird", Backend::Sqlite) else { return };
+    within(LIMIT, net.started, "every block in every kernel", || full_kernels(&net));
+    until(&net, &["peer", TOR], &["ok"]);
+    until(&net, &["peer", "host2"], &["ok"]);
+    until(&net, &["route", "0.0.0.0/0"], &["ok"]);
+    let own = until(&net, &["route", "10.244.1.0/26", "--to", TOR], &["ok"]);
+    assert_eq!(step(&own, "own-block")["verdict"], "ok", "{own:#}");
+    assert_eq!(step(&own, "origin")["key"], "/calico/ipam/v2/assignment/ipv4/block/10.244.1.0-26");
+    let mesh = until(&net, &["route", LEARNED, "--to", "host3"], &["reflection"]);
+    assert!(mesh["fix"].to_string().contains("RFC 4271"), "{mesh:#}");
+    until(&net, &["route", "203.0.113.7"], &["ok"]);
+    until(&net, &["route", "203.0.113.0/24"], &["not-in-table"]);
+    until(&net, &["peer", "172.30.0.99"], &["not-wanted"]);
+
+    // A filter withholds: rule, key and revision.
+    let rule =
+        format!("{{\"export\": [{{\"match\": {{\"prefixes\": [\"{LEARNED}\"]}}, \"then\": \"reject\"}}]}}");
+    net.commit(vec![put("/calico/bgp/v1/global/filters/hold", &rule)]);
+    peer(&net, ", \"as_num\": \"65000\", \"filters\": [\"hold\"]");
+    let held = until(&net, &["route", LEARNED, "--to", TOR], &["filter"]);
+    let filter = step(&held, "filter");
+    assert!(filter["text"].as_str().unwrap().starts_with("rule 1 of filter hold rejects it"), "{held:#}");
+    assert_eq!(filter["key"], "/calico/bgp/v1/global/filters/hold");
+    assert!(filter["revision"].as_u64().is_some_and(|revision| revision > 0), "{held:#}");
+    assert_eq!(step(&held, "pool")["verdict"], "skipped");
+
+    // A foreign route in the way, and a next hop that leads nowhere.
+    let ip = |words: &[&str]| net.run("host1", &[&["ip", "route"], words].concat()).unwrap();
+    ip(&["add", LEARNED, "via", "172.30.0.2", "metric", "100"]);
+    let foreign = until(&net, &["route", LEARNED], &["foreign-route"]);
+    assert!(foreign["conclusion"].as_str().unwrap().contains("metric 100"), "{foreign:#}");
+    ip(&["del", LEARNED, "metric", "100"]);
+    until(&net, &["route", LEARNED], &["ok"]);
+    ip(&["add", "unreachable", "172.30.0.2/32"]);
+    let lost = until(&net, &["route", LEARNED], &["next-hop", "unresolved"]);
+    assert!(lost["conclusion"].as_str().unwrap().contains("172.30.0.2"), "{lost:#}");
+    ip(&["del", "unreachable", "172.30.0.2/32"]);
+    until(&net, &["route", LEARNED], &["ok"]);
+
+    // What somebody else deletes stays so while it is held, and is repaired when asked for.
+    let tortie = |words: &[&str]| net.output("host1", &[&["tortie"], words].concat()).unwrap();
+    assert!(tortie(&["diff", "--hold", "10m"]).status.success());
+    ip(&["del", LEARNED]);
+    let (text, _) = within(LIMIT, Instant::now(), "the difference is shown", || {
+        let output = tortie(&["diff", "routes"]);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        if output.status.code() == Some(1) && text.contains("deleted via netlink port") {
+            Ok(text)
+        } else {
+            Err(text)
+        }
+    });
+    assert!(text.contains(&format!("-  {LEARNED}: missing   since ")), "{text}");
+    assert!(text.contains("Repair is held for 9m"), "{text}");
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(!kernel(&net, "host1").unwrap().contains_key(LEARNED), "it is left for study");
+    let status = String::from_utf8_lossy(&tortie(&["status", "-o", "json"]).stdout).into_owned();
+    assert!(status.contains("diff-held"), "{status}");
+    assert!(tortie(&["diff", "--repair"]).status.success());
+    assert!(kernel(&net, "host1").unwrap().contains_key(LEARNED), "it is repaired");
+    assert_eq!(tortie(&["diff"]).status.code(), Some(0));
+
+    // Another AS than the router's: who refused whom, and what to correct. The stream tells of it meanwhile.
+    let told = std::thread::scope(|scope| {
+        let follows = scope.spawn(|| {
+            net.output("host1", &["timeout", "4", "tortie", "-o", "json", "monitor", "bgp", "--peer", TOR])
+                .unwrap()
+        });
+        std::thread::sleep(Duration::from_millis(700));
+        peer(&net, ", \"as_num\": \"65001\"");
+        let wrong = until(&net, &["peer", TOR], &["bad-peer-as"]);
+        assert!(wrong["fix"].to_string().contains(KEY), "{wrong:#}");
+        assert_eq!(step(&wrong, "wanted by")["key"], KEY);
+        until(&net, &["route", "10.244.1.0/26", "--to", TOR], &["session"]);
+        follows.join().unwrap()
+    });
+    let lines: Vec<Value> = String::from_utf8_lossy(&told.stdout)
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}")))
+        .collect();
+    assert!(lines.iter().all(|event| event["peer"] == "Global_172_30_0_254"), "{lines:#?}");
+    let ended = |event: &Value| event["mark"] == "-" && event["text"].to_string().contains("Established -> ");
+    assert!(lines.iter().any(ended), "{lines:#?}");
+
+    // The router refuses: by its administrator, then because nobody listens any more.
+    peer(&net, ", \"as_num\": \"65000\"");
+    until(&net, &["peer", TOR], &["ok"]);
+    net.run("tor", &["birdc", "disable", "host1"]).unwrap();
+    let shut = until(&net, &["peer", TOR], &["peer-shutdown", "connection-rejected", "tcp-closed"]);
+    assert!(step(&shut, "last session")["text"].as_str().unwrap().contains("ended 2"), "{shut:#}");
+    net.run("tor", &["birdc", "down"]).unwrap();
+    let gone = until(&net, &["peer", TOR], &["connection-refused"]);
+    assert_eq!(gone["certainty"], "certain");
+    assert!(step(&gone, "attempts")["text"].as_str().unwrap().contains("ECONNREFUSED"), "{gone:#}");
+    assert!(step(&gone, "path")["text"].as_str().unwrap().contains("neighbour"), "{gone:#}");
+    let history = net.run("host1", &["tortie", "history", "peer", TOR]).unwrap();
+    assert!(history.contains("-> Established") && history.contains("Established -> "), "{history}");
+}
+
+#[test]
+#[ignore = "a connect that nobody answers takes its ten seconds"]
+fn long_another_password_is_told_from_a_refusal() {
+    let Some(net) = Net::file("tor-bird", Backend::Sqlite) else { return };
+    within(LIMIT, net.started, "every block in every kernel", || full_kernels(&net));
+    peer(&net, ", \"as_num\": \"65000\", \"password\": \"other\"");
+    let silent = until(&net, &["peer", TOR], &["connect-timeout"]);
+    assert_eq!(silent["certainty"], "implied");
+    let text = silent["conclusion"].as_str().unwrap();
+    assert!(text.contains("TCP MD5 (RFC 2385) is set here"), "{silent:#}");
+}
