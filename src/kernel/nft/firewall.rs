@@ -269,8 +269,8 @@ impl Firewall {
             (Mode::Program, Some(_)) if edits.is_empty() => Ok(()),
             (Mode::Program, Some(_)) => match self.write(&edits)? {
                 Ok(()) => Ok(()),
-                // Somebody may have taken away what the edits build on.
-                Err(_) => self.compare(true),
+                // Somebody may have taken away what the edits build on. What is newly wanted ends a hold of rules.
+                Err(_) => self.compare(!self.held),
             },
             _ => self.compare_now_or_soon(),
         }
