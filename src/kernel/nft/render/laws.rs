@@ -243,7 +243,7 @@ proptest! {
             if come { &mut add } else { &mut remove }.insert(net(at, len));
             if come { members.insert(net(at, len)); } else { members.remove(&net(at, len)); }
             sets.change(&id, &SetChange::Members { add, remove }, &mut ruleset, &mut wanted);
-            let shown: Vec<SetKey> = wanted.elements(&sets.name(&id, true)).unwrap().keys().cloned().collect();
+            let shown: Vec<SetKey> = wanted.elements(&sets.name(&id, true).unwrap()).unwrap().keys().cloned().collect();
             let fewest: Vec<SetKey> = ranges::uncovered(members.iter().copied()).into_iter().map(SetKey::Addr).collect();
             prop_assert_eq!(shown, fewest);
         }

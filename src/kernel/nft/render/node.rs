@@ -168,8 +168,9 @@ impl Draft {
         name
     }
 
-    /// The name of an address set that this chain looks up.
-    pub(super) fn set(&mut self, frame: &Frame<'_>, id: &SetId, v4: bool) -> Name {
+    /// The name of an address set that this chain looks up; `None`: nothing is in it now. The chain is drafted again when
+    /// that changes.
+    pub(super) fn set(&mut self, frame: &Frame<'_>, id: &SetId, v4: bool) -> Option<Name> {
         if self.looked_up.insert((id.clone(), v4)) {
             self.sets.push((id.clone(), v4));
         }

@@ -3,8 +3,6 @@
 //! A rule in which nothing is of a family becomes one rule, any other becomes one for each family that it can match
 //! ([`policy::Rule::is_for`]). Every list is a set, so neither ports nor networks multiply rules.
 
-use std::sync::Arc;
-
 use tortie_config::Cidr;
 use tortie_config::key::IpFamily;
 use tortie_config::resource::Action;
@@ -116,6 +114,12 @@ fn matches(
         matches.push(Match::Icmp { not, icmp });
     }
     if let Some(v4) = v4 {
+        // Nothing is in a set of nothing. The others need not be there for it.
+        let mut sets = rule.src.sets.iter().chain(&rule.dst.sets);
+        if let Some(nothing) = sets.find(|id| frame.sets.name(id, v4).is_none()) {
+            draft.set(frame, nothing, v4);
+            return None;
+        }
         for (side, end) in [(Side::Src, &rule.src), (Side::Dst, &rule.dst)] {
             addresses(side, end, v4, frame, draft, &mut matches)?;
         }
@@ -145,8 +149,10 @@ fn addresses(
     }
     for (not, sets) in [(false, &end.sets), (true, &end.not_sets)] {
         for id in sets {
-            let set = draft.set(frame, id, v4);
-            matches.push(Match::InSet { not, key: vec![Field::Addr(side)], set: Arc::clone(&set) });
+            // What is in no set is outside of it.
+            if let Some(set) = draft.set(frame, id, v4) {
+                matches.push(Match::InSet { not, key: vec![Field::Addr(side)], set });
+            }
         }
     }
     Some(())

@@ -1,4 +1,10 @@
 //! Address sets of selectors, of one family each: which kind they are, and what they hold, kept element by element.
+//!
+//! A set without a member of a family is no set in the kernel, and no rule asks for one: a positive match could not hold
+//! there, a negated one always would. The first member brings the set, and the chains that asked for it are drafted
+//! again, all in one transaction. A set without any member counts as one of IPv4: where there is no IPv6 no chain is ever written because an
+//! endpoint came or went, and its counters go on. (The kernel finds a set by going through the list of their names: sets
+//! that nobody needs are dear when many endpoints start.)
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -15,17 +21,35 @@ use crate::policy::{Ruleset, SetChange, SetId};
 /// A set of one family that chains look up.
 #[derive(Debug, Clone)]
 struct Slot {
-    name: Name,
+    /// `None`: it has no member, and the kernel has no such set.
+    name: Option<Name>,
     callers: FxHashSet<Name>,
     /// Every member, in order; only of sets of networks.
     all: BTreeSet<Cidr>,
 }
 
+/// How many members of one family there are, and how many of them are wider than one address.
+#[derive(Debug, Clone, Copy, Default)]
+struct Size {
+    all: usize,
+    wide: usize,
+}
+
+impl Size {
+    fn count(&mut self, net: &Cidr, comes: bool) {
+        let step = |n: &mut usize| *n = if comes { *n + 1 } else { n.saturating_sub(1) };
+        step(&mut self.all);
+        if !net.is_host() {
+            step(&mut self.wide);
+        }
+    }
+}
+
 /// What is known of address sets.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Sets {
-    /// How many members are wider than one address: IPv4, IPv6.
-    wide: FxHashMap<SetId, [usize; 2]>,
+    /// By family: IPv4, IPv6.
+    sizes: FxHashMap<SetId, [Size; 2]>,
     slots: FxHashMap<(SetId, bool), Slot>,
     /// Whose each name is.
     owners: FxHashMap<Name, SetId>,
@@ -36,17 +60,28 @@ pub(super) struct Sets {
 const FAMILIES: [bool; 2] = [true, false];
 
 impl Sets {
-    /// The name of a set of one family. It changes with the kind of the set.
-    pub(super) fn name(&self, id: &SetId, v4: bool) -> Name {
-        names::set(id, v4, self.is_interval(id, v4))
+    /// The name of a set of one family; `None`: nothing is in it. It changes with the kind of the set.
+    pub(super) fn name(&self, id: &SetId, v4: bool) -> Option<Name> {
+        self.is_there(id, v4).then(|| names::set(id, v4, self.is_interval(id, v4)))
     }
 
     pub(super) fn clash(&self) -> Option<&str> {
         self.clash.as_deref()
     }
 
+    fn sizes(&self, id: &SetId) -> [Size; 2] {
+        self.sizes.get(id).copied().unwrap_or_default()
+    }
+
     fn is_interval(&self, id: &SetId, v4: bool) -> bool {
-        self.wide.get(id).is_some_and(|[of_v4, of_v6]| *(if v4 { of_v4 } else { of_v6 }) > 0)
+        let [of_v4, of_v6] = self.sizes(id);
+        (if v4 { of_v4 } else { of_v6 }).wide > 0
+    }
+
+    /// Whether the kernel has a set of this family.
+    fn is_there(&self, id: &SetId, v4: bool) -> bool {
+        let [of_v4, of_v6] = self.sizes(id);
+        if v4 { of_v4.all > 0 || of_v6.all == 0 } else { of_v6.all > 0 }
     }
 
     /// A chain looks up a set.
@@ -80,10 +115,9 @@ impl Sets {
     pub(super) fn sweep(&mut self, id: &SetId, v4: bool, wanted: &mut Wanted) {
         let key = (id.clone(), v4);
         if self.slots.get(&key).is_some_and(|slot| slot.callers.is_empty())
-            && let Some(slot) = self.slots.remove(&key)
+            && let Some(Slot { name: Some(name), .. }) = self.slots.remove(&key)
         {
-            wanted.drop_set(&slot.name);
-            self.owners.remove(&slot.name);
+            self.disown(&name, wanted);
         }
     }
 
@@ -101,51 +135,50 @@ impl Sets {
         match change {
             SetChange::New(members) => {
                 ruleset.sets.insert(id.clone(), members.iter().copied().collect());
-                let wide = |v4| members.iter().filter(|net| net.is_v4() == v4 && !net.is_host()).count();
-                self.wide.insert(id.clone(), FAMILIES.map(wide));
+                let mut sizes = [Size::default(); 2];
+                members.iter().for_each(|net| of(&mut sizes, net).count(net, true));
+                self.sizes.insert(id.clone(), sizes);
             }
             SetChange::Members { add: come, remove: went } => {
                 let members = ruleset.sets.entry(id.clone()).or_default();
-                let [of_v4, of_v6] = self.wide.entry(id.clone()).or_default();
+                let sizes = self.sizes.entry(id.clone()).or_default();
                 for net in went.iter().filter(|net| members.remove(net)) {
                     remove.push(*net);
-                    let wide = if net.is_v4() { &mut *of_v4 } else { &mut *of_v6 };
-                    *wide -= usize::from(!net.is_host());
+                    of(sizes, net).count(net, false);
                 }
                 for net in come.iter().filter(|net| members.insert(**net)) {
                     add.push(*net);
-                    let wide = if net.is_v4() { &mut *of_v4 } else { &mut *of_v6 };
-                    *wide += usize::from(!net.is_host());
+                    of(sizes, net).count(net, true);
                 }
             }
             SetChange::Gone => {
                 ruleset.sets.remove(id);
-                self.wide.remove(id);
+                self.sizes.remove(id);
             }
         }
         let whole = !matches!(change, SetChange::Members { .. });
         let mut moved = Vec::new();
         for (v4, before) in FAMILIES.into_iter().zip(before) {
             let key = (id.clone(), v4);
-            if !self.slots.contains_key(&key) {
-                continue;
-            }
-            if whole || self.is_interval(id, v4) != before {
+            let Some(slot) = self.slots.get(&key) else { continue };
+            let is_other = slot.name.is_some() != self.is_there(id, v4) || self.is_interval(id, v4) != before;
+            if whole || is_other {
                 let all = self.ordered(id, v4, ruleset);
                 let name = self.fill(id, v4, ruleset, wanted);
                 let Some(slot) = self.slots.get_mut(&key) else { continue };
                 slot.all = all;
                 if slot.name != name {
                     moved.extend(slot.callers.iter().cloned());
-                    wanted.drop_set(&slot.name);
-                    slot.name = name;
+                    if let Some(old) = std::mem::replace(&mut slot.name, name) {
+                        self.disown(&old, wanted);
+                    }
                 }
-            } else if let Some(slot) = self.slots.get_mut(&key) {
-                remove
-                    .iter()
-                    .filter(|net| net.is_v4() == v4)
-                    .for_each(|net| slot.remove(*net, before, wanted));
-                add.iter().filter(|net| net.is_v4() == v4).for_each(|net| slot.add(*net, before, wanted));
+            } else if let Some(slot) = self.slots.get_mut(&key)
+                && let Some(name) = slot.name.clone()
+            {
+                let ours = |net: &&Cidr| net.is_v4() == v4;
+                remove.iter().filter(ours).for_each(|net| slot.remove(&name, *net, before, wanted));
+                add.iter().filter(ours).for_each(|net| slot.add(&name, *net, before, wanted));
             }
         }
         moved
@@ -160,17 +193,22 @@ impl Sets {
     fn own(&mut self, name: &Name, id: &SetId, v4: bool) {
         if let Some(other) = self.owners.insert(Arc::clone(name), id.clone())
             && other != *id
-            && self.slots.get(&(other, v4)).is_some_and(|slot| slot.name == *name)
+            && self.slots.get(&(other, v4)).is_some_and(|slot| slot.name.as_ref() == Some(name))
             && self.clash.is_none()
         {
             self.clash = Some(format!("sets of addresses are both called {name}").into());
         }
     }
 
-    /// Puts a set into the table as a whole.
-    fn fill(&mut self, id: &SetId, v4: bool, ruleset: &Ruleset, wanted: &mut Wanted) -> Name {
+    fn disown(&mut self, name: &Name, wanted: &mut Wanted) {
+        wanted.drop_set(name);
+        self.owners.remove(name);
+    }
+
+    /// Puts a set into the table as a whole, if there is one.
+    fn fill(&mut self, id: &SetId, v4: bool, ruleset: &Ruleset, wanted: &mut Wanted) -> Option<Name> {
+        let name = self.name(id, v4)?;
         let interval = self.is_interval(id, v4);
-        let name = names::set(id, v4, interval);
         self.own(&name, id, v4);
         let element = |net| (SetKey::Addr(net), SetValue::Member);
         let elements: BTreeMap<SetKey, SetValue> = if interval {
@@ -184,8 +222,12 @@ impl Sets {
             let of = SetType { key: KeyType::Addr { v4 }, value: ValueType::Member, interval };
             wanted.add_set(&name, of, id.selector(), elements);
         }
-        name
+        Some(name)
     }
+}
+
+fn of<'a>([of_v4, of_v6]: &'a mut [Size; 2], net: &Cidr) -> &'a mut Size {
+    if net.is_v4() { of_v4 } else { of_v6 }
 }
 
 fn members<'a>(id: &SetId, v4: bool, ruleset: &'a Ruleset) -> impl Iterator<Item = Cidr> + use<'a> {
@@ -193,11 +235,11 @@ fn members<'a>(id: &SetId, v4: bool, ruleset: &'a Ruleset) -> impl Iterator<Item
 }
 
 impl Slot {
-    fn add(&mut self, net: Cidr, interval: bool, wanted: &mut Wanted) {
+    fn add(&mut self, name: &Name, net: Cidr, interval: bool, wanted: &mut Wanted) {
         let key = SetKey::Addr(net);
         if interval {
             self.all.insert(net);
-            let elements = wanted.elements(&self.name);
+            let elements = wanted.elements(name);
             // Elements do not overlap: what covers the network is the last one before it.
             let before = elements.and_then(|elements| elements.range(..&key).next_back());
             if before.is_some_and(|(before, _)| network(before).is_some_and(|before| before.covers(&net))) {
@@ -207,26 +249,26 @@ impl Slot {
             let covered = |key: &&SetKey| network(key).is_some_and(|inside| net.covers(&inside));
             let inside: Vec<SetKey> =
                 behind.into_iter().flatten().map(|(key, _)| key).take_while(covered).cloned().collect();
-            inside.iter().for_each(|key| wanted.remove(&self.name, key));
+            inside.iter().for_each(|key| wanted.remove(name, key));
         }
-        wanted.put(&self.name, key, SetValue::Member);
+        wanted.put(name, key, SetValue::Member);
     }
 
-    fn remove(&mut self, net: Cidr, interval: bool, wanted: &mut Wanted) {
+    fn remove(&mut self, name: &Name, net: Cidr, interval: bool, wanted: &mut Wanted) {
         let key = SetKey::Addr(net);
-        let shown = !interval || wanted.element(&self.name, &key).is_some();
+        let shown = !interval || wanted.element(name, &key).is_some();
         self.all.remove(&net);
         if !shown {
             return;
         }
-        wanted.remove(&self.name, &key);
+        wanted.remove(name, &key);
         // What it covered comes to light, without what that covers in turn.
         let mut at = Bound::Excluded(net);
         while let Some(next) = self.all.range((at, Bound::Unbounded)).next().copied() {
             if !net.covers(&next) {
                 break;
             }
-            wanted.put(&self.name, SetKey::Addr(next), SetValue::Member);
+            wanted.put(name, SetKey::Addr(next), SetValue::Member);
             // Nothing in order is behind the last address of a network but before a host of it.
             at = Bound::Excluded(Cidr::host(next.last()));
         }
@@ -248,7 +290,7 @@ mod tests {
     fn two_selectors_with_one_name_are_noted() {
         let id = |text: &str| SetId::of(&text.parse().unwrap());
         let (mut sets, mut wanted, ruleset) = (Sets::default(), Wanted::default(), Ruleset::default());
-        let name = sets.name(&id("has(a)"), true);
+        let name = sets.name(&id("has(a)"), true).unwrap();
         sets.acquire(&id("has(a)"), true, &"c".into(), &ruleset, &mut wanted);
         sets.own(&name, &id("has(a)"), true);
         assert_eq!(sets.clash(), None);

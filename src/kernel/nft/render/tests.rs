@@ -13,6 +13,12 @@ const W1: (&str, &str) = (
     r#"{"state":"active","name":"cali1","ipv4_nets":["10.0.0.1/32"],"ipv6_nets":["fd00::1/128"],"profile_ids":["p"],
         "labels":{"role":"web"}}"#,
 );
+/// An endpoint of another host.
+const OTHER: (&str, &str) = (
+    "/calico/v1/host/h2/workload/cni/w2/endpoint/eth0",
+    r#"{"state":"active","name":"cali2","ipv4_nets":["10.0.0.2/32"],"ipv6_nets":["fd00::2/128"],
+        "labels":{"web":"","role":"db"}}"#,
+);
 const ETH0: (&str, &str) =
     ("/calico/v1/host/h1/endpoint/e0", r#"{"name":"eth0","profile_ids":["p"],"labels":{"role":"host"}}"#);
 
@@ -51,7 +57,7 @@ fn policy(tier: &str, name: &str) -> ChainId {
 /// The rules that one rule of a profile becomes.
 fn rendered(rule: &str) -> Vec<String> {
     let value = format!(r#"{{"inbound_rules":[{rule}]}}"#);
-    let renderer = renderer(&[W1, ("/calico/v1/policy/profile/p/rules", &value)]);
+    let renderer = renderer(&[W1, OTHER, ("/calico/v1/policy/profile/p/rules", &value)]);
     lines(&renderer, &renderer.place_of(&profile("p")).unwrap())
 }
 
@@ -120,6 +126,59 @@ fn tags_and_selectors_are_sets_of_each_family() {
             db(true)
         )]
     );
+}
+
+#[test]
+fn a_set_without_members_of_a_family_needs_no_rule_there() {
+    let rules = |nets: &str, rule: &str| {
+        let other = format!(r#"{{"state":"active","name":"cali2",{nets}"labels":{{"web":""}}}}"#);
+        let value = format!(r#"{{"inbound_rules":[{rule}]}}"#);
+        let key = "/calico/v1/policy/profile/p/rules";
+        let renderer = renderer(&[W1, (OTHER.0, &other), (key, &value)]);
+        let sets = renderer.table().sets.keys().filter(|name| name.contains("-addrs-")).count();
+        (lines(&renderer, &renderer.place_of(&profile("p")).unwrap()), sets)
+    };
+    let v4 = format!("meta nfproto ipv4 ip saddr @{} accept", set_of("has(web)", true));
+    let v6 = format!("meta nfproto ipv6 ip6 saddr @{} accept", set_of("has(web)", false));
+    let tag = r#"{"src_tag":"web"}"#;
+    assert_eq!(rules(r#""ipv4_nets":["10.0.0.2/32"],"#, tag), (vec![v4.clone()], 1));
+    assert_eq!(rules(r#""ipv6_nets":["fd00::2/128"],"#, tag), (vec![v6], 1));
+    assert_eq!(rules("", tag), (vec![v4], 1), "nothing at all is nothing of IPv4");
+    // Every IPv6 packet is from elsewhere.
+    let not = format!("meta nfproto ipv4 ip saddr != @{} accept", set_of("has(web)", true));
+    let all = "meta nfproto ipv6 accept".to_owned();
+    assert_eq!(rules(r#""ipv4_nets":["10.0.0.2/32"],"#, r#"{"!src_tag":"web"}"#), (vec![not, all], 1));
+}
+
+#[test]
+fn the_first_member_of_a_family_brings_its_set_and_its_rules_at_once() {
+    let tag = r#"{"inbound_rules":[{"!src_tag":"web","action":"deny"},{}]}"#;
+    let key = "/calico/v1/policy/profile/p/rules";
+    let only_v4 = r#"{"state":"active","name":"cali2","ipv4_nets":["10.0.0.2/32"],"labels":{"web":""}}"#;
+    let mut model = Model::new("h1");
+    for (at, (key, value)) in [W1, (OTHER.0, only_v4), (key, tag)].into_iter().enumerate() {
+        model.apply(&put(at as u64 + 1, key, value));
+    }
+    let (mut engine, delta) = Engine::new(&model);
+    let mut renderer = Renderer::new(Options { log_group: None, deny_group: 179 });
+    renderer.take(&delta, Some(&Globals::of(&model)), None);
+    let chain = renderer.place_of(&profile("p")).unwrap();
+    let set: Name = set_of("has(web)", false).into();
+    for (at, value, comes) in [(9, OTHER.1, true), (10, only_v4, false)] {
+        let touched = model.apply(&put(at, OTHER.0, value)).touched;
+        let edits = renderer.take(&engine.update(&model, &touched), None, None);
+        let at = |is: &dyn Fn(&Edit) -> bool| edits.iter().position(is);
+        let rules = at(&|edit| matches!(edit, Edit::Chain(name, _) if *name == chain)).unwrap();
+        let looks_up = lines(&renderer, &chain).iter().any(|rule| rule.contains(&*set));
+        assert_eq!(looks_up, comes);
+        if comes {
+            let members =
+                |edit: &Edit| matches!(edit, Edit::Set(name, of) if *name == set && of.elements.len() == 1);
+            assert!(at(&members).unwrap() < rules, "{edits:?}");
+        } else {
+            assert!(at(&|edit| *edit == Edit::NoSet(set.clone())).unwrap() > rules, "{edits:?}");
+        }
+    }
 }
 
 #[test]
