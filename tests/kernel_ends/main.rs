@@ -141,6 +141,24 @@ fn what_a_plugin_made_before_it_wrote_the_endpoint_is_in_place_when_that_is_answ
 }
 
 #[test]
+fn ipv6_of_an_interface_is_switched_on_with_its_first_address_of_it() {
+    in_netns(|| {
+        veth("calia", "pa", &[]);
+        let mut told = Told::program();
+        let v6 = || {
+            ["proxy_ndp", "forwarding", "accept_ra"].map(|name| sysctl(&format!("ipv6/conf/calia/{name}")))
+        };
+        let mut one = workload("calia", &["10.65.0.2/32"]);
+        assert_eq!(told.tell(&[("a", Some(one.clone()))]), BTreeMap::new());
+        assert_eq!(v6(), ["0", "0", "0"]);
+        one.nets.push("fd00:65::2/128".parse().unwrap());
+        assert_eq!(told.tell(&[("a", Some(one))]), BTreeMap::new());
+        assert_eq!(v6(), ["1", "1", "0"]);
+        told.rig.stop();
+    });
+}
+
+#[test]
 fn an_interface_that_is_made_again_gets_its_routes_again() {
     in_netns(|| {
         veth("calia", "pa", &[]);

@@ -65,14 +65,15 @@ use crate::policy::{EndpointPolicy, Globals, WorkloadPolicy};
 /// What workloads send to instead of a router's address.
 pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
 
-/// Sets the sysctls of a workload's interface before it carries anything; the agent finds them right later.
-pub(in crate::kernel) fn ready_interface(name: &str) -> Result<(), String> {
-    sysctl::apply(name, true)
+/// Sets the sysctls of a workload's interface before it carries anything, those for IPv6 addresses if it has any; the
+/// agent finds them right later.
+pub(in crate::kernel) fn ready_interface(name: &str, ipv6: bool) -> Result<(), String> {
+    sysctl::apply(name, ipv6)
 }
 
 /// How many sysctls of a workload's interface are not as they should be.
-pub(in crate::kernel) fn wrong_sysctls(name: &str) -> usize {
-    sysctl::wrong(name, true)
+pub(in crate::kernel) fn wrong_sysctls(name: &str, ipv6: bool) -> usize {
+    sysctl::wrong(name, ipv6)
 }
 
 /// The name of an interface.

@@ -89,8 +89,9 @@ impl Ends {
                 difference.work.push(Work::PutNeighbour { ifindex, addr, mac });
             }
         }
-        if !held.is_empty() && device.sysctls != (Sysctls::Right { ipv6: self.ipv6 }) {
-            difference.work.push(Work::Sysctls { name: Arc::clone(&device.name), ipv6: self.ipv6 });
+        let ipv6 = self.ipv6 && held.iter().any(|prefix| !prefix.is_v4());
+        if !held.is_empty() && device.sysctls != (Sysctls::Right { ipv6 }) {
+            difference.work.push(Work::Sysctls { name: Arc::clone(&device.name), ipv6 });
         }
         difference
     }

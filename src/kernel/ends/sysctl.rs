@@ -2,10 +2,12 @@
 //!
 //! - `rp_filter` 1: packets with a foreign source are dropped even where packet rules are not (yet).
 //! - `proxy_arp` 1, `proxy_delay` 0: the host answers for the gateway that workloads send to, at once.
-//! - `forwarding` 1: both families, also where the rest of the host does not forward.
+//! - `forwarding` 1, also where the rest of the host does not forward.
 //! - `route_localnet` 1: rules of the host may lead a workload's packets to 127.0.0.0/8. Packets that are sent there are
 //!   dropped by packet rules (compare CVE-2020-8558).
-//! - `proxy_ndp` 1; `accept_ra` 0: a workload must not give the host a route (CVE-2020-13597).
+//! - `accept_ra` 0: a workload must not give the host a route (CVE-2020-13597).
+//! - With IPv6 addresses behind the interface `proxy_ndp` 1, too, and `forwarding` of IPv6: that has the kernel join
+//!   groups and write routes, which a workload of IPv4 has no use for.
 
 use std::path::{Path, PathBuf};
 
@@ -20,11 +22,12 @@ fn wanted(name: &str, ipv6: bool) -> Vec<(PathBuf, &'static str)> {
         .collect();
     all.push((net.join("ipv4/neigh").join(name).join("proxy_delay"), "0"));
     // Absent where the kernel has no IPv6.
-    if ipv6 && net.join("ipv6").is_dir() {
+    if net.join("ipv6").is_dir() {
         let v6 = net.join("ipv6/conf").join(name);
-        all.extend(
-            [("proxy_ndp", "1"), ("forwarding", "1"), ("accept_ra", "0")].map(|(s, v)| (v6.join(s), v)),
-        );
+        all.push((v6.join("accept_ra"), "0"));
+        if ipv6 {
+            all.extend(["proxy_ndp", "forwarding"].map(|s| (v6.join(s), "1")));
+        }
     }
     all
 }

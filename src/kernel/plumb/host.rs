@@ -62,7 +62,7 @@ pub fn host_side(spec: &HostSpec<'_>) -> Result<HostSide, PlumbError> {
     if ipv6 {
         sysctl::set(&conf6(name, "disable_ipv6"), "0").map_err(invalid)?;
     }
-    ends::ready_interface(name).map_err(invalid)?;
+    ends::ready_interface(name, ipv6).map_err(invalid)?;
     let doing = format!("interface {name} cannot be set up");
     let mac = device.mac.unwrap_or(super::HOST_MAC);
     let change = Change { mtu: spec.mtu.filter(|mtu| *mtu != device.mtu), ..Change::default() };

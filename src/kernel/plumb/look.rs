@@ -86,6 +86,6 @@ pub fn look_outside(name: &InterfaceName, addrs: &[IpAddr]) -> Result<Option<Out
         kind: device.kind,
         link_local: router,
         astray,
-        wrong_sysctls: ends::wrong_sysctls(name.as_str()),
+        wrong_sysctls: ends::wrong_sysctls(name.as_str(), addrs.iter().any(IpAddr::is_ipv6)),
     }))
 }
