@@ -265,7 +265,7 @@ fn blocks(intent: &RoutingIntent, facts: &CoreFacts) -> Vec<BlockStatus> {
             }
             .to_owned(),
             announced: facts.announced.binary_search(cidr).is_ok(),
-            key: route.key.clone(),
+            key: route.key.to_string(),
         })
         .collect()
 }

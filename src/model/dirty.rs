@@ -10,8 +10,10 @@ use crate::store::Revision;
 pub struct Dirty {
     /// The sessions of this host.
     pub peers: DirtyPeers,
-    /// What this host may originate: own affinities, own blocks, own endpoints, pools.
+    /// What this host may originate besides its endpoints' addresses: own affinities, own blocks, pools.
     pub originated: bool,
+    /// Endpoints of this host: those among [`touched`](Self::touched).
+    pub own_endpoints: bool,
     /// Own affinities came, went or changed their state: [`Model::block_scope`](super::Model::block_scope) may differ.
     pub affinities: bool,
     /// Pools.
@@ -77,6 +79,7 @@ impl Dirty {
         Self {
             peers: DirtyPeers { all: true, addrs: BTreeSet::new(), hints: true },
             originated: true,
+            own_endpoints: true,
             affinities: true,
             pools: true,
             advertisements: true,
@@ -98,6 +101,7 @@ impl Dirty {
     pub fn is_clean(&self) -> bool {
         !(self.peers.any()
             || self.originated
+            || self.own_endpoints
             || self.affinities
             || self.pools
             || self.advertisements
@@ -118,6 +122,7 @@ impl Dirty {
         self.peers.all |= later.peers.all;
         self.peers.addrs.extend(later.peers.addrs);
         self.originated |= later.originated;
+        self.own_endpoints |= later.own_endpoints;
         self.affinities |= later.affinities;
         self.pools |= later.pools;
         self.advertisements |= later.advertisements;

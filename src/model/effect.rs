@@ -26,7 +26,7 @@ impl Model {
             // Revisions of own endpoints matter: others wait until a revision is applied.
             Key::Endpoint(endpoint) => {
                 dirty.endpoints = true;
-                dirty.originated |= endpoint.host() == self.node;
+                dirty.own_endpoints |= endpoint.host() == self.node;
             }
             Key::Profile { .. } | Key::TierMetadata { .. } | Key::Policy { .. } => dirty.policy |= changed,
             Key::Pool(_) => {

@@ -328,6 +328,15 @@ impl Model {
             })
     }
 
+    /// A workload endpoint of any host.
+    #[must_use]
+    pub fn workload(&self, key: &EndpointKey) -> Option<Stored<'_, Key, WorkloadEndpoint>> {
+        self.stored(&Key::Endpoint(key.clone()), |resource| match resource {
+            Resource::WorkloadEndpoint(workload) => Some(&**workload),
+            _ => None,
+        })
+    }
+
     /// What this host announces besides blocks and pools: its own list of the family, else the global one.
     #[must_use]
     pub fn advertisements(&self, family: IpFamily) -> &[PrefixAdvertisement] {

@@ -447,6 +447,15 @@ pub(crate) const KEYS: &[(&str, &[&str])] = &[
             "!",
         ],
     ),
+    // Shares with the one before: an address, a floating one, a whole block.
+    (
+        "/calico/v1/host/h1/workload/cni/w0/endpoint/eth0",
+        &[
+            r#"{"state":"active","name":"cali1","ipv4_nets":["10.0.3.5/32","10.0.1.0/30"]}"#,
+            r#"{"state":"active","name":"cali1","ipv4_nets":["10.0.9.9/32"],"ipv4_nat":[{"int_ip":"10.0.9.1","ext_ip":"10.0.9.2"}]}"#,
+            "!",
+        ],
+    ),
     ("/calico/v1/host/h2/workload/cni/w2/endpoint/eth0", &[ENDPOINT, "!"]),
     ("/calico/v1/ipam/v4/pool/ten", &["{}"]),
     ("/calico/dhcp/v1/subnet/x", &["?"]),

@@ -24,6 +24,7 @@ mod gates;
 mod local;
 mod notes;
 mod originate;
+mod own;
 #[cfg(test)]
 mod peer_tests;
 mod peers;

@@ -4,7 +4,7 @@
 //! workloads **outside** of them: borrowed ones from other hosts' blocks, and the outside addresses of 1:1 NAT. Those
 //! have to lie in a pool or in `prefix_advertisements`, else no gate would let them out.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 
 use tortie_config::Cidr;
 use tortie_config::key::{IpFamily, Key};
@@ -13,34 +13,28 @@ use tortie_config::resource::Pool;
 use super::cover;
 use super::filter::Filters;
 use super::local::Local;
+use super::own::Own;
 use super::types::{OriginKind, Originated, PoolView, RoutingView, TunnelIntent};
 use crate::model::Model;
 
 /// The originated routes; `view` is the one of this moment.
-pub(super) fn originated(model: &Model, view: &RoutingView) -> BTreeMap<Cidr, Originated> {
+pub(super) fn originated(model: &Model, view: &RoutingView, own: &Own) -> BTreeMap<Cidr, Originated> {
     let mut routes: BTreeMap<Cidr, Originated> = model
         .own_blocks()
         .map(|(block, revision)| {
-            let key = Key::Block(block).to_string();
+            let key = Key::Block(block).to_string().into();
             (block, Originated { kind: OriginKind::OwnBlock, key, revision })
         })
         .collect();
-    let announced = |prefix: &Cidr| {
-        cover::in_set(&view.own_blocks, prefix).is_none()
-            && (view.pool_of(prefix).is_some() || view.advertisements.iter().any(|a| a.cidr.covers(prefix)))
-    };
-    for workload in model.workloads(model.node()).filter(|workload| workload.value.active) {
-        let borrowed = workload.value.nets().map(|net| (*net, OriginKind::Borrowed));
-        let floating = workload.value.nats().map(|(_, outside)| (Cidr::host(outside), OriginKind::Floating));
-        for (prefix, kind) in borrowed.chain(floating).filter(|(prefix, _)| announced(prefix)) {
-            routes.entry(prefix).or_insert_with(|| Originated {
-                kind,
-                key: Key::Endpoint(workload.key.clone()).to_string(),
-                revision: workload.revision,
-            });
-        }
-    }
+    routes.extend(own.prefixes().filter_map(|prefix| Some((prefix, of_workload(&prefix, view, own)?))));
     routes
+}
+
+/// The route to a workload's prefix, if it has to be announced: not inside of an own block, and where a gate lets it out.
+pub(super) fn of_workload(prefix: &Cidr, view: &RoutingView, own: &Own) -> Option<Originated> {
+    let announced = cover::in_set(&view.own_blocks, prefix).is_none()
+        && (view.pool_of(prefix).is_some() || view.advertisements.iter().any(|a| a.cidr.covers(prefix)));
+    if announced { own.originated(prefix) } else { None }
 }
 
 /// The blackholes of the own blocks: packets to their unused addresses end here and do not loop over a default route.
@@ -49,12 +43,7 @@ pub(super) fn blackholes(view: &RoutingView) -> BTreeSet<Cidr> {
 }
 
 /// What decisions about single routes read, with these filters.
-pub(super) fn view(model: &Model, local: &Local, filters: &Filters) -> RoutingView {
-    let mut endpoint_addresses = HashSet::new();
-    for workload in model.workloads(model.node()).filter(|workload| workload.value.active) {
-        endpoint_addresses.extend(workload.value.nets().filter(|net| net.is_host()).map(Cidr::addr));
-        endpoint_addresses.extend(workload.value.nats().map(|(_, outside)| outside));
-    }
+pub(super) fn view(model: &Model, local: &Local, own: &Own, filters: &Filters) -> RoutingView {
     RoutingView {
         node: model.node().to_owned(),
         node_v4: local.v4,
@@ -67,7 +56,7 @@ pub(super) fn view(model: &Model, local: &Local, filters: &Filters) -> RoutingVi
             .flat_map(|family| model.advertisements(family))
             .cloned()
             .collect(),
-        endpoint_addresses,
+        endpoint_addresses: own.addresses(),
         filters: filters.clone(),
     }
 }

@@ -8,10 +8,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use tortie_config::key::{EndpointKey, Key};
+
 use super::filter::Filters;
 use super::local::{Local, NodeOptions, candidates};
 use super::notes::notes;
-use super::originate::{blackholes, originated, tunnel, view};
+use super::originate::{blackholes, of_workload, originated, tunnel, view};
+use super::own::{Moved, Own};
 use super::peers::{interface_peers, name, peers_at};
 use super::ranges::ranges;
 use super::types::{PeerKind, RoutingIntent};
@@ -55,6 +58,7 @@ impl IntentChange {
 pub struct Planner {
     options: NodeOptions,
     local: Local,
+    own: Own,
     intent: RoutingIntent,
 }
 
@@ -76,7 +80,7 @@ impl Planner {
             view: Arc::default(),
             notes: Vec::new(),
         };
-        let mut planner = Self { options, local, intent };
+        let mut planner = Self { options, local, own: Own::default(), intent };
         planner.update(model, &Dirty::everything());
         planner
     }
@@ -92,9 +96,10 @@ impl Planner {
         let mut change = IntentChange::default();
         self.update_peers(model, dirty, &mut change);
         self.update_filters(model, dirty, &mut change);
-        self.update_routes(model, dirty, &mut change);
+        let translations = self.update_routes(model, dirty, &mut change);
         let peers = dirty.peers.any() || dirty.peers.hints;
-        if dirty.hosts || dirty.node || dirty.filters || dirty.pools || dirty.originated || peers {
+        let routes = dirty.pools || dirty.originated || translations;
+        if dirty.hosts || dirty.node || dirty.filters || routes || peers {
             let notes = notes(model, &self.local, &self.intent);
             replace(&mut self.intent.notes, notes, &mut change.notes);
         }
@@ -175,18 +180,71 @@ impl Planner {
         }
     }
 
-    fn update_routes(&mut self, model: &Model, dirty: &Dirty, change: &mut IntentChange) {
-        if !(dirty.originated || dirty.pools || dirty.advertisements || dirty.node || dirty.settings) {
-            return;
+    /// Says whether what is noted about 1:1 NAT may be another.
+    fn update_routes(&mut self, model: &Model, dirty: &Dirty, change: &mut IntentChange) -> bool {
+        let all = dirty.touched.is_empty() && dirty.own_endpoints;
+        let mut moved = Moved { translations: all, ..Moved::default() };
+        if all {
+            self.own = Own::of(model);
+        } else if dirty.own_endpoints {
+            let keys = dirty.touched.iter().filter_map(|touched| Key::parse(&touched.key).ok());
+            for key in keys {
+                let key = if let Key::Old(old) = &key { old.newest() } else { &key };
+                if let Key::Endpoint(key @ EndpointKey::Workload { host, .. }) = key
+                    && host == model.node()
+                {
+                    let now = model.workload(key).map(|workload| (workload.value, workload.revision));
+                    self.own.set(key, now, &mut moved);
+                }
+            }
         }
+        if all || dirty.originated || dirty.pools || dirty.advertisements || dirty.node || dirty.settings {
+            self.all_routes(model, change);
+        } else {
+            self.own_routes(&moved, change);
+        }
+        moved.translations
+    }
+
+    fn all_routes(&mut self, model: &Model, change: &mut IntentChange) {
         replace(&mut self.intent.multipath, model.multipath(), &mut change.node);
-        let view = view(model, &self.local, &self.intent.view.filters);
+        let view = view(model, &self.local, &self.own, &self.intent.view.filters);
         replace(&mut self.intent.tunnel, tunnel(model, &view), &mut change.tunnel);
-        replace(&mut self.intent.originated, originated(model, &view), &mut change.originated);
+        replace(&mut self.intent.originated, originated(model, &view, &self.own), &mut change.originated);
         replace(&mut self.intent.blackholes, blackholes(&view), &mut change.blackholes);
         if *self.intent.view != view {
             self.intent.view = Arc::new(view);
             change.view = true;
+        }
+    }
+
+    /// Routes to workloads, and nothing else.
+    fn own_routes(&mut self, moved: &Moved, change: &mut IntentChange) {
+        let (own, view) = (&self.own, &mut self.intent.view);
+        for addr in &moved.addresses {
+            if own.has(addr) == view.endpoint_addresses.contains(addr) {
+                continue;
+            }
+            let addresses = &mut Arc::make_mut(view).endpoint_addresses;
+            change.view = true;
+            if own.has(addr) {
+                addresses.insert(*addr)
+            } else {
+                addresses.remove(addr)
+            };
+        }
+        for prefix in &moved.prefixes {
+            let now = of_workload(prefix, view, own);
+            let before = self.intent.originated.get(prefix);
+            // A block that has the prefix of a workload is announced as a block.
+            if before == now.as_ref() || view.own_blocks.contains(prefix) {
+                continue;
+            }
+            change.originated = true;
+            match now {
+                Some(now) => drop(self.intent.originated.insert(*prefix, now)),
+                None => drop(self.intent.originated.remove(prefix)),
+            }
         }
     }
 }

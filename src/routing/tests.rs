@@ -121,12 +121,9 @@ fn own_blocks_and_addresses_outside_of_them_are_originated() {
         ]
     );
     let borrowed = &intent.originated[&"10.0.4.1/32".parse().unwrap()];
-    assert_eq!(
-        (borrowed.key.as_str(), borrowed.revision),
-        ("/calico/v1/host/b/workload/cni/w1/endpoint/eth0", 10)
-    );
+    assert_eq!((&*borrowed.key, borrowed.revision), ("/calico/v1/host/b/workload/cni/w1/endpoint/eth0", 10));
     let block = &intent.originated[&"10.0.1.0/30".parse().unwrap()];
-    assert_eq!(block.key, "/calico/ipam/v2/assignment/ipv4/block/10.0.1.0-30");
+    assert_eq!(&*block.key, "/calico/ipam/v2/assignment/ipv4/block/10.0.1.0-30");
     assert_eq!(
         intent.blackholes,
         ["10.0.1.0/30".parse().unwrap()].into(),

@@ -207,7 +207,7 @@ pub struct Originated {
     /// What it is.
     pub kind: OriginKind,
     /// The key it comes from.
-    pub key: String,
+    pub key: Arc<str>,
     /// The store revision that made it so, 0 when unknown.
     pub revision: u64,
 }

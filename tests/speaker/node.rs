@@ -53,7 +53,7 @@ pub(crate) fn intent(at: &str, asn: u32, blocks: &[&str]) -> RoutingIntent {
         ranges: BTreeMap::new(),
         originated: own
             .iter()
-            .map(|c| (*c, Originated { kind: OriginKind::OwnBlock, key: c.to_string(), revision: 1 }))
+            .map(|c| (*c, Originated { kind: OriginKind::OwnBlock, key: c.to_string().into(), revision: 1 }))
             .collect(),
         blackholes: own.iter().copied().collect(),
         tunnel: None,

@@ -92,7 +92,7 @@ impl Core {
                 }
                 OriginKind::Floating => "outside address of a 1:1 NAT here".to_owned(),
             };
-            let (kind, key, revision) = (own.kind, own.key.clone(), own.revision);
+            let (kind, key, revision) = (own.kind, own.key.to_string(), own.revision);
             return Origin::Own { kind, key, revision, state, held };
         }
         let affinity = Key::Affinity { host: node.to_owned(), block: prefix };
