@@ -1,12 +1,12 @@
-//! Chains of policies and profiles that the kernel refuses: they deny everything until it takes them, so that what is
-//! wrong with one of them keeps no other from being in force.
+//! Chains of policies and profiles that the kernel refuses, or whose sets it refuses: they deny everything until it takes
+//! them, so that what is wrong with one of them keeps no other from being in force.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::dump::Found;
-use super::ir::{Chain, Edit, Kind, Match, Name, Rule, Statement};
+use super::ir::{Chain, Edit, Kind, Match, Name, Rule, Statement, Table};
 use super::sync;
 
 /// First pause before they are tried again; doubles up to the last.
@@ -19,27 +19,35 @@ const MOST: usize = 16;
 #[derive(Debug)]
 pub(super) struct Closed {
     of: BTreeMap<Name, String>,
+    /// Sets that the kernel refuses, which no other chains than these use.
+    sets: BTreeSet<Name>,
     due: Option<Instant>,
     pause: Duration,
 }
 
 impl Closed {
     pub(super) fn new() -> Self {
-        Self { of: BTreeMap::new(), due: None, pause: RETRY_FIRST }
+        Self { of: BTreeMap::new(), sets: BTreeSet::new(), due: None, pause: RETRY_FIRST }
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (&Name, &str)> {
         self.of.iter().map(|(name, why)| (name, why.as_str()))
     }
 
-    /// Whether another chain may be closed.
-    pub(super) fn has_room(&self, name: &Name) -> bool {
-        self.of.len() < MOST && !self.of.contains_key(name)
+    /// Whether this may be closed.
+    pub(super) fn has_room(&self, what: &Refused) -> bool {
+        let known = match &what.set {
+            Some(set) => self.sets.contains(set),
+            None => what.chains.iter().all(|name| self.of.contains_key(name)),
+        };
+        !known && !what.chains.is_empty() && self.of.len() + what.chains.len() <= MOST
     }
 
-    /// The kernel refused a chain.
-    pub(super) fn close(&mut self, name: Name, why: String) {
-        self.of.insert(name, why);
+    /// The kernel refused it.
+    pub(super) fn close(&mut self, what: Refused, why: &str) {
+        let why = what.set.as_ref().map_or_else(|| why.to_owned(), |set| format!("set {set}: {why}"));
+        self.sets.extend(what.set);
+        self.of.extend(what.chains.into_iter().map(|name| (name, why.clone())));
         self.due = Some(Instant::now() + self.pause);
     }
 
@@ -53,21 +61,33 @@ impl Closed {
         self.due = None;
         self.pause = (self.pause * 2).min(RETRY_LAST);
         self.of.clear();
+        self.sets.clear();
     }
 
-    /// What changes is tried as it is now.
-    pub(super) fn forget(&mut self, edits: &[Edit]) {
+    /// What changes is tried as it is now. True when that is more than the edits say: a set that the kernel does not have.
+    #[must_use]
+    pub(super) fn forget(&mut self, edits: &[Edit]) -> bool {
+        let mut others = false;
         for edit in edits {
-            if let Edit::Chain(name, _) | Edit::NoChain(name) = edit {
-                self.of.remove(name);
+            match edit {
+                Edit::Chain(name, _) | Edit::NoChain(name) => drop(self.of.remove(name)),
+                Edit::Set(name, _) | Edit::Elements { set: name, .. } | Edit::NoSet(name) => {
+                    others |= self.sets.contains(name);
+                }
+                Edit::NoTable => {}
             }
+        }
+        if others {
+            self.of.clear();
+            self.sets.clear();
         }
         if self.of.is_empty() {
             (self.due, self.pause) = (None, RETRY_FIRST);
         }
+        others
     }
 
-    /// The edits with these chains closed; those that are closed in the kernel already are left out.
+    /// The edits with these chains closed; those that are closed in the kernel already are left out, and so are the sets.
     pub(super) fn instead(&self, edits: Vec<Edit>, found: Option<&Found>) -> Vec<Edit> {
         if self.of.is_empty() {
             return edits;
@@ -80,9 +100,34 @@ impl Closed {
                 let there = is.is_some_and(|is| sync::is_right(&chain, is));
                 (!there).then(|| Edit::Chain(name, Arc::new(chain)))
             }
+            Edit::Set(name, _) | Edit::Elements { set: name, .. } if self.sets.contains(&name) => None,
             other => Some(other),
         };
         edits.into_iter().filter_map(one).collect()
+    }
+}
+
+/// What the kernel refuses, and which chains are closed for it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Refused {
+    pub(super) set: Option<Name>,
+    pub(super) chains: Vec<Name>,
+}
+
+impl Refused {
+    /// The chains that cannot be as `table` wants them without this edit; `None`: it is of none of them alone.
+    pub(super) fn of(edit: &Edit, table: &Table) -> Option<Self> {
+        match edit {
+            Edit::Chain(name, _) => Some(Self { set: None, chains: vec![Arc::clone(name)] }),
+            Edit::Set(name, _) | Edit::Elements { set: name, .. } => {
+                let looks_up = |m: &Match| matches!(m, Match::InSet { set, .. } if set == name);
+                let uses = |chain: &Chain| chain.rules.iter().any(|rule| rule.matches.iter().any(looks_up));
+                let chains = table.chains.iter().filter(|(_, chain)| uses(chain));
+                let chains = chains.map(|(name, _)| Arc::clone(name)).collect();
+                Some(Self { set: Some(Arc::clone(name)), chains })
+            }
+            Edit::NoTable | Edit::NoSet(_) | Edit::NoChain(_) => None,
+        }
     }
 }
 
@@ -121,4 +166,64 @@ pub(super) fn needs(edit: &Edit, code: i32) -> Option<String> {
     modules.sort_unstable();
     modules.dedup();
     (!modules.is_empty()).then(|| format!("; it may lack {}", modules.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::ir::{Field, KeyType, Set, SetType, Side, ValueType};
+    use super::*;
+
+    fn set() -> Set {
+        let of = SetType { key: KeyType::Addr { v4: true }, value: ValueType::Member, interval: false };
+        Set { of, comment: "".into(), elements: BTreeMap::new() }
+    }
+
+    fn looks_up(set: &str) -> Chain {
+        let key = vec![Field::Addr(Side::Src)];
+        let matches = vec![Match::InSet { not: true, key, set: set.into() }];
+        Chain { hook: None, rules: vec![Rule { matches, statement: Statement::Accept, ..Rule::default() }] }
+    }
+
+    #[test]
+    fn a_refused_set_closes_the_chains_that_look_it_up_and_no_other() {
+        let chains = [("a", looks_up("s")), ("b", looks_up("t")), ("c", looks_up("s"))];
+        let table = Table {
+            sets: ["s", "t"].map(|name| (name.into(), set())).into(),
+            chains: chains.map(|(name, chain)| (name.into(), chain)).into(),
+        };
+        let edits: Vec<Edit> = sync::diff(&table, None);
+        assert_eq!(edits.len(), 5);
+        let refused = Refused::of(&Edit::Set("s".into(), set()), &table).unwrap();
+        assert_eq!(refused.chains, ["a".into(), "c".into()]);
+        let mut closed = Closed::new();
+        assert!(closed.has_room(&refused));
+        closed.close(refused, "no");
+        assert!(
+            !closed.has_room(&Refused::of(&Edit::Set("s".into(), set()), &table).unwrap()),
+            "once is enough"
+        );
+        let told: Vec<(&str, &str)> = closed.iter().map(|(name, why)| (&**name, why)).collect();
+        assert_eq!(told, [("a", "set s: no"), ("c", "set s: no")]);
+        let edits = closed.instead(edits, None);
+        let names: Vec<&str> = edits
+            .iter()
+            .map(|edit| match edit {
+                Edit::Set(name, _) => &**name,
+                Edit::Chain(name, is) if **is == chain() => {
+                    if &**name == "a" {
+                        "a closed"
+                    } else {
+                        "c closed"
+                    }
+                }
+                Edit::Chain(name, _) => &**name,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(names, ["t", "a closed", "b", "c closed"]);
+        // Another set is nothing to it; its own is tried again, with all that uses it.
+        assert!(!closed.forget(&[Edit::Set("t".into(), set())]));
+        assert!(closed.forget(&[Edit::Set("s".into(), set())]));
+        assert_eq!(closed.iter().count(), 0);
+    }
 }

@@ -10,7 +10,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::closed::{self, Closed};
+use super::closed::{self, Closed, Refused};
 use super::drops::Denial;
 use super::dump;
 use super::ir::{Edit, Name, ValueType};
@@ -98,6 +98,8 @@ pub(in crate::kernel) struct Firewall {
     bare: bool,
     /// Chains that the kernel refuses, and that deny instead.
     closed: Closed,
+    /// What is wanted is another since it was last rendered anew because of a clash of names.
+    untried: bool,
     /// Changes wait for the next look: what is known of the trouble is older than they are.
     waiting: bool,
     counts: RuleCounts,
@@ -129,6 +131,7 @@ impl Firewall {
             trouble: None,
             bare: false,
             closed: Closed::new(),
+            untried: false,
             waiting: false,
             counts: RuleCounts::default(),
             drift: (0, Vec::new()),
@@ -262,10 +265,12 @@ impl Firewall {
 
     fn act(&mut self) -> io::Result<()> {
         let edits = self.renderer.edits();
-        self.closed.forget(&edits);
+        self.untried = true;
+        let others = self.closed.forget(&edits);
         match (self.mode, self.generation) {
             _ if self.socket.is_none() => Ok(()),
             _ if self.clashes() => Ok(()),
+            (Mode::Program, Some(_)) if others => self.compare(false),
             (Mode::Program, Some(_)) if edits.is_empty() => Ok(()),
             (Mode::Program, Some(_)) => match self.write(&edits)? {
                 Ok(()) => Ok(()),
@@ -276,13 +281,28 @@ impl Firewall {
         }
     }
 
-    /// Nothing is written while two different things would have one name: one of them would be the other's rules.
+    /// Nothing is written while two different things would have one name: one of them would be the other's rules. When one
+    /// of them may be gone, all is rendered anew: nobody knows what of the other it took along.
     fn clashes(&mut self) -> bool {
         let Some(what) = self.renderer.clash() else { return false };
+        let what = format!(
+            "nothing is written any more: two different {what}; rename a policy, profile or tier, or write one of the two \
+             selectors in another way"
+        );
         self.generation = None;
-        self.worry(Some(format!(
-            "nothing is written any more: two different {what}; rename a policy, profile or tier, and restart the agent"
-        )));
+        let begin = Instant::now();
+        if begin < self.earliest && self.untried {
+            self.due = Some(self.earliest);
+        } else if std::mem::take(&mut self.untried) {
+            let anew = self.renderer.anew(&self.hosts);
+            self.earliest = Instant::now() + begin.elapsed() * 4;
+            if anew.clash().is_none() {
+                self.renderer = anew;
+                self.closed = Closed::new();
+                return false;
+            }
+        }
+        self.worry(Some(what));
         true
     }
 
@@ -387,8 +407,8 @@ impl Firewall {
                 Err(refusal) => refusal,
             };
             // A policy or a profile that the kernel does not take denies, so that all others are in force.
-            let Some(name) = self.closable(&refusal, &edits, before)? else { break refusal };
-            self.closed.close(name, refusal.text);
+            let Some(what) = self.closable(&refusal, &edits, before)? else { break refusal };
+            self.closed.close(what, &refusal.text);
             edits = self.closed.instead(edits, found.as_ref());
             foreign = false;
         };
@@ -427,10 +447,13 @@ impl Firewall {
         self.pause = RETRY_FIRST;
     }
 
-    /// The chain of a policy or a profile whose rules the kernel does not take, as they are: not because it is short of
-    /// something, or because somebody else wrote meanwhile.
-    fn closable(&mut self, refusal: &Refusal, edits: &[Edit], before: u32) -> io::Result<Option<Name>> {
-        let Some(Edit::Chain(name, _)) = refusal.edit.and_then(|at| edits.get(at)) else { return Ok(None) };
+    /// The chains of policies and profiles whose rules the kernel does not take, as they are, or a set of theirs: not
+    /// because it is short of something, or because somebody else wrote meanwhile.
+    fn closable(&mut self, refusal: &Refusal, edits: &[Edit], before: u32) -> io::Result<Option<Refused>> {
+        let edit = refusal.edit.and_then(|at| edits.get(at));
+        let Some(what) = edit.and_then(|edit| Refused::of(edit, self.renderer.table())) else {
+            return Ok(None);
+        };
         let passing = matches!(
             refusal.code,
             libc::ENOMEM
@@ -441,11 +464,12 @@ impl Firewall {
                 | libc::EINTR
                 | libc::EBUSY
         );
-        if passing || !self.closed.has_room(name) || self.renderer.rules_in(name).is_none() {
+        let of_policy = what.chains.iter().all(|name| self.renderer.rules_in(name).is_some());
+        if passing || !self.closed.has_room(&what) || !of_policy {
             return Ok(None);
         }
         let Some(socket) = &mut self.socket else { return Ok(None) };
-        Ok((socket.generation()? == before).then(|| Name::clone(name)))
+        Ok((socket.generation()? == before).then_some(what))
     }
 
     /// Sends edits as one transaction; new sets that are large go before it, which nobody can see.

@@ -113,6 +113,53 @@ fn a_host_endpoint_takes_the_place_of_another_that_allows_the_same() {
     });
 }
 
+/// Two selectors of which FNV-1a says the same, so that their sets would have one name.
+const TWINS: [&str; 2] = ["has(Ldpso80yeCEG)", "has(L.MlrBDFmcSM)"];
+
+#[test]
+fn sets_with_one_name_stop_the_writing_until_one_of_them_is_gone() {
+    let policy = |n: usize| format!("/calico/v1/policy/tier/default/policy/p{n}");
+    let rules = |selector: &str| {
+        format!(r#"{{"selector":"all()","inbound_rules":[{{"action":"deny","src_selector":"{selector}"}}]}}"#)
+    };
+    in_netns(move || {
+        let (mut firewall, picture) = (firewall(), Picture::default());
+        let mut model = Model::new("h1");
+        let w1 = r#"{"state":"active","name":"cali1","ipv4_nets":["10.0.0.1/32"],"profile_ids":[]}"#;
+        model.apply(&put(1, "/calico/v1/host/h1/workload/cni/w1/endpoint/eth0", w1));
+        model.apply(&put(2, &policy(0), &rules(TWINS[0])));
+        let (mut engine, delta) = Engine::new(&model);
+        let [change] = first();
+        firewall.take(&[PolicyChange { delta, ..change }], &picture).unwrap();
+        assert!(firewall.settled() && firewall.trouble().is_none());
+        let mut serial = 2;
+        let mut take = |firewall: &mut Firewall, change: &crate::store::Delta| {
+            let touched = model.apply(change).touched;
+            let delta = engine.update(&model, &touched);
+            serial += 1;
+            let change = PolicyChange { serial, change: ChangeId(serial), delta, globals: None };
+            firewall.take(&[change], &picture).unwrap();
+        };
+        take(&mut firewall, &put(3, &policy(1), &rules(TWINS[1])));
+        let trouble = firewall.trouble().unwrap().to_owned();
+        assert!(
+            firewall.is_refused() && trouble.contains("are both called v4-addrs-b30e831eb6102e54"),
+            "{trouble}"
+        );
+        // Something else does not help, and waits.
+        take(&mut firewall, &put(4, &policy(2), &rules("has(other)")));
+        assert!(firewall.is_refused());
+        take(&mut firewall, &delete(5, &policy(0)));
+        settle(&mut firewall);
+        let found = dump::table(&mut Socket::open().unwrap(), "tortie").unwrap().unwrap();
+        assert_eq!(super::sync::diff(firewall.renderer().table(), Some(&found)), Vec::new());
+        let name =
+            |n: usize| found.chains.keys().filter(|name| name.contains(&format!("default.p{n}-"))).count();
+        assert_eq!((name(0), name(1), name(2)), (0, 2, 2));
+        assert_eq!(firewall.counts().external_changes, 0);
+    });
+}
+
 #[test]
 fn rules_that_others_change_all_the_time_delay_a_comparison_and_end_nothing() {
     in_netns(|| {

@@ -29,7 +29,7 @@ use tortie_config::Cidr;
 use tortie_config::resource::Action;
 
 use super::ir::{Edit, Name, SetKey, SetValue, Table};
-use crate::policy::{ChainId, Globals, HostInterfaces, Ruleset, RulesetDelta};
+use crate::policy::{ChainId, Globals, HostInterfaces, Ruleset, RulesetDelta, SetChange, SetId};
 
 mod base;
 mod chains;
@@ -192,7 +192,27 @@ impl Renderer {
         }
     }
 
-    /// Two different things have the same name, since names end in hashes: which.
+    /// The same ruleset rendered from nothing, with nothing left to tell. For what two things with one name have left.
+    pub(in crate::kernel) fn anew(&self, hosts: &HostInterfaces) -> Self {
+        let mut anew = Self::new(self.options);
+        let Ruleset { sets, chains, endpoints } = &self.ruleset;
+        let set = |(id, members): (&SetId, &FxHashSet<Cidr>)| {
+            (id.clone(), SetChange::New(members.iter().copied().collect()))
+        };
+        let delta = RulesetDelta {
+            sets: sets.iter().map(set).collect(),
+            chains: chains.iter().map(|(id, chain)| (id.clone(), Some(Arc::clone(chain)))).collect(),
+            endpoints: endpoints
+                .iter()
+                .map(|(key, policy)| (key.clone(), Some(Arc::clone(policy))))
+                .collect(),
+        };
+        anew.absorb(&delta, self.globals.as_deref(), Some(hosts));
+        anew.edits();
+        anew
+    }
+
+    /// Two different things have the same name, since names end in hashes: which. Stays until all is rendered anew.
     pub(in crate::kernel) fn clash(&self) -> Option<&str> {
         self.chains.clash().or_else(|| self.sets.clash())
     }
