@@ -242,6 +242,21 @@ fn a_policy_stops_packets_and_everything_that_is_asked_names_it() {
             ["policy no-db inbound, rule 0", "cni/web/eth0", "cni/db/eth0"],
             "{dropped:#}"
         );
+        // Its rule counted these packets and no others, in both forms: a SYN of Linux has 60 octets.
+        let (code, shown) = agent.ask(&["policy", "show", "no-db"]);
+        let packets = shown["counted"]["inbound"][0]["packets"].as_u64().unwrap_or_default();
+        assert!(code == Some(0) && packets > 0, "{shown:#}");
+        let none = json!({"packets": 0, "bytes": 0});
+        let refused = json!({"packets": packets, "bytes": packets * 60});
+        assert_eq!(shown["counted"], json!({"inbound": [refused, none], "outbound": [none]}), "{shown:#}");
+        let text = String::from_utf8(agent.run(&["policy", "show", "no-db"]).stdout).unwrap();
+        let ends: Vec<&str> =
+            text.lines().filter_map(|line| line.split_once("   (")).map(|(_, end)| end).collect();
+        let first = format!("{packets} packets, {} bytes)", packets * 60);
+        assert_eq!(ends, [first.as_str(), "0 packets, 0 bytes)", "0 packets, 0 bytes)"], "{text}");
+        let (code, shown) = agent.ask(&["policy", "show", "open"]);
+        let open = shown["counted"]["inbound"][0]["packets"].as_u64();
+        assert!(code == Some(0) && open > Some(0), "the connection that came before: {shown:#}");
         let (_, status) = agent.ask(&["status"]);
         let policy = &status["policy"];
         assert_eq!(
