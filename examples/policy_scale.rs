@@ -94,20 +94,19 @@ async fn run(program: &Path, cluster: usize, local: usize, shared: usize) -> Res
         memory(&agent)?
     );
 
-    let mut times = Vec::new();
+    let (mut times, mut writes) = (Vec::new(), Vec::new());
     for n in 0..CHANGES {
         let role = (n + n / local) % OWN_ROLES;
-        times.push(
-            change(
-                &*store,
-                &agent.client,
-                &here(n % local),
-                workload(n % local, &address(10, n % local), role, shared),
-            )
-            .await?,
-        );
+        let key = here(n % local);
+        let value = workload(n % local, &address(10, n % local), role, shared);
+        let begin = Instant::now();
+        let revision = write(&*store, vec![put(&key, value)]).await?;
+        writes.push(begin.elapsed());
+        applied(&agent.client, &key, revision, Duration::from_secs(10)).await?;
+        times.push(begin.elapsed());
     }
     say("label change of a local endpoint to acknowledgement", &mut times);
+    say("  of it the transaction of the store", &mut writes);
     let mut times = Vec::new();
     for n in 0..CHANGES {
         // Every endpoint of the cluster is in the set of `has(env)`; this host's endpoint answers for the kernel.
@@ -281,13 +280,6 @@ async fn write(store: &dyn Store, ops: Vec<Op>) -> Result<u64> {
         }
     }
     Ok(last)
-}
-
-async fn change(store: &dyn Store, client: &Client, key: &str, value: String) -> Result<Duration> {
-    let begin = Instant::now();
-    let revision = write(store, vec![put(key, value)]).await?;
-    applied(client, key, revision, Duration::from_secs(10)).await?;
-    Ok(begin.elapsed())
 }
 
 async fn applied(client: &Client, key: &str, revision: u64, patience: Duration) -> Result<()> {
