@@ -9,12 +9,14 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 DIR=$(realpath -m "${1:-target/peers}")
-STAMP="peers 13"
+STAMP="peers 14"
 PATH=$PATH:/usr/sbin:/sbin
 has() { command -v "$1" >/dev/null; }
 if [ "$(cat "$DIR/stamp" 2>/dev/null)" = "$STAMP" ] && has cc && has c++ && has protoc && has ip; then exit 0; fi
 
 PACKAGES="bird2 frr gobgpd openbgpd exabgp etcd-server etcd-client iproute2 iputils-ping user-mode-linux kmod bgpdump mrtparse nftables iptables ipset"
+# promtool, which reads metrics, rules and their tests.
+PACKAGES="$PACKAGES prometheus"
 # Who starts containers: tests/clients. Go is here for one program, which is built below.
 PACKAGES="$PACKAGES docker.io containerd runc podman conmon containernetworking-plugins busybox-static"
 PACKAGES="$PACKAGES golang-go golang-github-appc-cni-dev python3-grpcio python3-protobuf"
@@ -100,6 +102,8 @@ wrap etcdctl usr/bin/etcdctl
 wrap ip "$(first usr/sbin/ip bin/ip sbin/ip usr/bin/ip)"
 wrap ping "$(first usr/bin/ping bin/ping)"
 wrap nft usr/sbin/nft
+wrap promtool usr/bin/promtool
+rm -f "$DIR/root/usr/bin/prometheus"
 # What other programs of a host use: tests see that it is left alone.
 wrap iptables-nft usr/sbin/xtables-nft-multi "export XTABLES_LIBDIR=\$r/usr/lib/$lib/xtables" "iptables "
 wrap iptables-nft-save usr/sbin/xtables-nft-multi "export XTABLES_LIBDIR=\$r/usr/lib/$lib/xtables" "iptables-save "

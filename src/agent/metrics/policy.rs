@@ -3,6 +3,7 @@
 use super::core::CoreScrape;
 use super::page::{Page, flag, n};
 use super::{KernelScrape, Live, Scrape};
+use crate::kernel::Denial;
 
 pub(super) fn write(page: &mut Page, live: &Live, core: &CoreScrape, scrape: &Scrape) {
     let kernel = scrape.kernel.as_ref();
@@ -82,7 +83,14 @@ fn denied(page: &mut Page, live: &Live) {
         "tortie_policy_denied_packets_total",
         "Dropped packets as the kernel logs them: at most ten a second and rule, so of a flood it is a sample",
     );
-    for (denial, count) in live.kept.denied() {
+    let mut denied = live.kept.denied();
+    // There from the beginning, so that the first one is an increase.
+    for (direction, tier, reason) in
+        [("ingress", "profiles", "profile"), ("egress", "", "unknown_endpoint"), ("egress", "", "anti_spoof")]
+    {
+        denied.entry(Denial { direction, tier: tier.to_owned(), reason }).or_default();
+    }
+    for (denial, count) in denied {
         let labels = [("direction", denial.direction), ("tier", &*denial.tier), ("reason", denial.reason)];
         family.put(&labels, n(count));
     }
