@@ -11,6 +11,8 @@ mod agent;
 mod arguments;
 mod diags;
 mod package;
+#[path = "../page/mod.rs"]
+mod page;
 mod policy;
 mod ranges;
 mod rig;

@@ -126,7 +126,10 @@ chmod +x "$DIR/bin/exabgp" "$DIR/bin/mrt2bgpdump"
 # --- the browser: its fonts are the system's, or came with it
 cat > "$DIR/root/fonts.conf" <<'FONTS'
 <?xml version="1.0"?>
-<fontconfig><dir>/usr/share/fonts</dir><dir prefix="relative">usr/share/fonts</dir><cachedir prefix="xdg">fontconfig</cachedir></fontconfig>
+<fontconfig>
+<include ignore_missing="yes">/etc/fonts/fonts.conf</include>
+<dir>/usr/share/fonts</dir><dir prefix="relative">usr/share/fonts</dir><cachedir prefix="xdg">fontconfig</cachedir>
+</fontconfig>
 FONTS
 wrap chromium usr/lib/chromium/chromium-headless-shell \
   "LD_LIBRARY_PATH=\$LD_LIBRARY_PATH:\$r/usr/lib/$lib/pulseaudio FONTCONFIG_FILE=\$r/fonts.conf; export FONTCONFIG_FILE"

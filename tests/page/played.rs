@@ -1,0 +1,584 @@
+//! An agent that is played: it answers the API with a network as large as a test wants, and can lose its store or go away.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tortie::ipam::Space;
+use tortie::ipam::check::Picture;
+use tortie::serve::api::{
+    ApiError, Applied, AppliedRequest, BgpRoute, Done, DrainRequest, Event, KernelRouteRow, List, Peer,
+    PeerRange, ResetRequest, RouteGet, Status, Told,
+};
+use tortie::serve::ipam::{self, BlockRow, BlockView, Holder, PoolRow};
+use tortie::serve::nodes::ClusterNode;
+use tortie::serve::policy::{
+    Diff, DiffRequest, DropRow, DryRun, DryRunRequest, Endpoint, EndpointDetail, LiveTrace, LiveTraceRequest,
+    Policy, PolicyDetail, Trace, TraceQuery,
+};
+use tortie::serve::why::Why;
+use tortie::serve::{self, Backend, EventQuery, EventStream, Followed, MetricsPage, OctetStream, RouteQuery};
+use tortie::store::{KeyValue, Snapshot};
+use tortie_config::Cidr;
+
+/// What the network is like.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Scene {
+    /// Hosts, this one included; it is the fourth, or the only one.
+    pub(crate) hosts: usize,
+    pub(crate) routes: usize,
+    pub(crate) blocks: usize,
+    pub(crate) endpoints: usize,
+    /// Why the store is away.
+    pub(crate) away: Option<String>,
+    pub(crate) frozen: Option<String>,
+}
+
+/// The agent's state.
+pub(crate) struct Played {
+    pub(crate) scene: Mutex<Scene>,
+    events: Mutex<Vec<Arc<Event>>>,
+    live: tokio::sync::broadcast::Sender<Followed>,
+    /// Streams of events that are open.
+    pub(crate) streams: Arc<AtomicUsize>,
+}
+
+/// The first host of the mesh whose session is down, and one whose end alone says so.
+pub(crate) const DOWN: usize = 5;
+pub(crate) const ONE_SIDED: usize = 7;
+/// A name from the store that would be more than text, were it let.
+pub(crate) const HOSTILE: &str = "<img src=x onerror=alert(1)>";
+
+pub(crate) fn host(i: usize) -> String {
+    match i {
+        9 => HOSTILE.to_owned(),
+        _ => format!("rack{}-n{i:03}", i / 40 + 1),
+    }
+}
+
+fn time(ago: u64) -> String {
+    let span = jiff::SignedDuration::from_secs(i64::try_from(ago).unwrap());
+    format!("{:.3}", jiff::Timestamp::now().checked_sub(span).unwrap())
+}
+
+fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).unwrap()
+}
+
+fn list<T>(kind: &str, items: Vec<T>) -> List<T> {
+    List {
+        api_version: "tortie/v1".to_owned(),
+        kind: kind.to_owned(),
+        node: host(3),
+        revision: 918_273,
+        time: time(0),
+        more: false,
+        next: None,
+        items,
+    }
+}
+
+fn error<T>(code: &str, text: &str) -> Result<T, ApiError> {
+    Err(ApiError { code: code.to_owned(), text: text.to_owned() })
+}
+
+impl Scene {
+    fn here(&self) -> usize {
+        if self.hosts > 3 { 3 } else { 0 }
+    }
+
+    fn is_down(i: usize) -> bool {
+        i % 97 == DOWN
+    }
+
+    fn peers(&self) -> Vec<Peer> {
+        let mesh = (0..self.hosts).filter(|i| *i != self.here()).map(|i| {
+            let down = Self::is_down(i);
+            let family = json!({ "afi": "ipv4", "safi": "unicast", "received": 2 + i % 3, "accepted": 2 + i % 3,
+                "best": 2, "advertised": 2, "stale": 0 });
+            read(json!({
+                "session": format!("Mesh_10_0_{}_{}", i / 250, i % 250), "address": format!("10.0.{}.{}", i / 250, i % 250),
+                "port": 179, "name": host(i), "type": "mesh", "reason": format!("node-to-node mesh with {}", host(i)),
+                "remoteAs": 64512, "state": if down { "Active" } else { "Established" },
+                "stateSince": time(if down { 372 } else { 900_000 + u64::try_from(i).unwrap() }), "stateSeconds": 372,
+                "flaps": u8::from(down),
+                "lastError": down.then(|| json!({ "code": "connect-refused", "text": "connection refused, tcp/179", "time": time(3) })),
+                "families": if down { vec![] } else { vec![family] },
+                "holdSeconds": 90, "keepaliveSeconds": 30, "routerId": "192.0.2.1", "messagesIn": 6, "messagesOut": 8,
+                "capabilities": ["ipv4-unicast", "4-octet-as", "graceful-restart"], "gracefulRestart": "idle", "drain": "off",
+            }))
+        });
+        let router: Peer = read(json!({
+            "session": "Global_192_0_2_254", "address": "192.0.2.254", "port": 179, "name": "tor-a", "type": "global",
+            "reason": "/calico/bgp/v1/global/peer_v4/192.0.2.254", "remoteAs": 64513, "state": "Established",
+            "stateSince": time(90_000), "stateSeconds": 90_000, "flaps": 0, "lastError": null,
+            "families": [{ "afi": "ipv4", "safi": "unicast", "received": 1, "accepted": 1, "best": 1, "advertised": 2, "stale": 0 }],
+            "holdSeconds": 90, "keepaliveSeconds": 30, "routerId": "192.0.2.254", "messagesIn": 6, "messagesOut": 8,
+            "capabilities": ["ipv4-unicast"], "gracefulRestart": "idle", "drain": "off",
+        }));
+        mesh.chain((self.hosts > 1).then_some(router)).collect()
+    }
+
+    fn status(&self) -> Status {
+        let peers = self.peers();
+        let of = |mesh: bool| {
+            let of = peers.iter().filter(|p| (p.kind == "mesh") == mesh);
+            json!({ "up": of.clone().filter(|p| p.state == "Established").count(), "of": of.count() })
+        };
+        let down: Vec<&Peer> = peers.iter().filter(|p| p.state != "Established").collect();
+        let verdict = match () {
+            () if self.frozen.is_some() => "frozen",
+            () if down.is_empty() && self.away.is_none() => "ready",
+            () => "degraded",
+        };
+        let problems: Vec<Value> = down
+            .iter()
+            .map(|p| {
+                json!({ "code": "peer-down", "subject": p.name, "text": "Active for 6m12s, connection refused, tcp/179",
+                    "next": format!("tortie why peer {}", p.name) })
+            })
+            .collect();
+        read(json!({
+            "apiVersion": "tortie/v1", "kind": "Status", "node": host(self.here()), "version": "0.1.0", "time": time(0),
+            "uptimeSeconds": 1_051_200, "ready": true, "verdict": verdict,
+            "summary": if down.is_empty() { format!("{} BGP sessions up, nothing to do", peers.len()) }
+                else { format!("{} of {} BGP sessions down", down.len(), peers.len()) },
+            "bgp": { "as": 64512, "routerId": "10.0.0.3", "listen": ["10.0.0.3:179"], "mesh": of(true), "peers": of(false),
+                "gracefulRestart": "idle" },
+            "routes": { "installed": self.routes, "pending": 0, "failed": 0, "withheld": 0, "stale": 0, "drifted": 0, "foreign": 3,
+                "externalChanges": 0, "overruns": 0 },
+            "blocks": if self.blocks > 3 { vec![json!({ "cidr": "10.244.0.192/26", "kind": "own-block", "announced": true, "key": "/k" })] } else { vec![] },
+            "policy": { "mode": "program", "endpoints": self.endpoints, "inactive": 0, "failed": 0, "policies": 2, "profiles": 1,
+                "rules": 5, "sets": 1, "inSync": true, "applyMicros": 2500 },
+            "store": { "store": "etcd://10.0.0.9:2379", "connected": self.away.is_none(), "revision": 918_273,
+                "lagSeconds": if self.away.is_some() { 754.0 } else { 0.2 }, "away": self.away, "fromCache": false,
+                "frozen": self.frozen, "invalid": [], "keys": 4000 },
+            "dataplane": { "mode": "program", "protocol": 179, "nexthops": "nexthop-objects", "tunnel": "up", "comparedSeconds": 38 },
+            "problems": problems, "notes": [],
+        }))
+    }
+
+    /// A host says whom it misses: both ends of the session that is down, and one end of another.
+    fn nodes(&self) -> Vec<ClusterNode> {
+        let here = self.here();
+        let node = |i: usize| {
+            let mut down: Vec<String> = Vec::new();
+            if i == here {
+                down = (0..self.hosts).filter(|i| Self::is_down(*i)).map(host).collect();
+            } else if i == ONE_SIDED {
+                down.push(host(here));
+            } else if i == 11 {
+                down.push(host(12));
+            }
+            let status = json!({ "node": host(i), "version": "0.1.0", "schema": 1, "time": time(60), "ready": true,
+                "verdict": if down.is_empty() { "ready" } else { "degraded" },
+                "sessions": { "up": self.hosts - down.len(), "of": self.hosts },
+                "mesh": { "up": self.hosts - 1 - down.len(), "of": self.hosts - 1 }, "peers": { "up": 1, "of": 1 },
+                "down": down, "downMore": 0, "problems": if down.is_empty() { vec![] } else { vec!["peer-down"] } });
+            // The agent of a host whose sessions are down does not run.
+            let silent = Self::is_down(i);
+            read(json!({ "name": host(i), "silent": silent, "ageSeconds": (!silent).then_some(60),
+                "status": (!silent).then_some(status), "disputedBy": [] }))
+        };
+        (0..self.hosts).map(node).collect()
+    }
+
+    fn prefix(i: usize) -> String {
+        format!("10.{}.{}.0/24", 64 + i / 256 % 128, i % 256)
+    }
+
+    fn number(prefix: &str) -> Option<usize> {
+        let mut parts = prefix.split('.').map(|part| part.parse::<usize>().unwrap_or_default());
+        let (_, second, third) = (parts.next()?, parts.next()?, parts.next()?);
+        Some(second.checked_sub(64)? * 256 + third)
+    }
+
+    fn route(&self, i: usize) -> BgpRoute {
+        let path = |best: bool, from: String, reason: &str, as_path: &str| {
+            json!({ "best": best, "multipath": best, "usable": true, "reason": reason, "from": from,
+                "source": if as_path.is_empty() { "iBGP" } else { "eBGP" }, "nextHop": format!("10.0.0.{}", i % 250),
+                "asPath": as_path, "localPref": 100, "med": null, "origin": "igp", "communities": [], "largeCommunities": [],
+                "stale": false })
+        };
+        let mut paths = vec![path(true, host(i % self.hosts.max(1)), "shorter AS path", "")];
+        paths.push(path(false, "tor-a".to_owned(), "longer AS path", "64513 64512"));
+        read(json!({ "prefix": Self::prefix(i), "paths": paths }))
+    }
+
+    fn kernel(&self, i: usize) -> KernelRouteRow {
+        let held = i % 50 == 49;
+        read(
+            json!({ "prefix": Self::prefix(i), "kind": "learned", "state": if held { "withheld" } else { "installed" },
+            "via": [format!("via 10.0.0.{} dev eth0", i % 250)], "reason": if held { "next hop unresolved" } else { "plain" },
+            "change": "c-7" }),
+        )
+    }
+
+    /// The wanted part of all routes.
+    fn part<T>(&self, query: &RouteQuery, row: impl Fn(usize) -> T) -> List<T> {
+        if let Some(prefix) = &query.prefix {
+            let number = Self::number(prefix).filter(|i| *i < self.routes);
+            return list("Routes", number.map(row).into_iter().collect());
+        }
+        let from: usize = query.after.as_deref().map_or(0, |after| after.parse().unwrap());
+        let to = self.routes.min(from + query.max.unwrap_or(1_000));
+        let mut list = list("Routes", (from..to).map(row).collect());
+        list.more = to < self.routes;
+        list.next = list.more.then(|| to.to_string());
+        list
+    }
+
+    /// A store as Calico writes it.
+    fn picture(&self) -> Picture {
+        let kv = |key: String, value: Value| KeyValue {
+            key,
+            value: value.to_string().into_bytes(),
+            mod_revision: 900,
+            create_revision: 900,
+        };
+        let mut entries =
+            vec![kv("/calico/v1/ipam/v4/pool/10.244.0.0-16".to_owned(), json!({ "cidr": "10.244.0.0/16" }))];
+        if self.blocks == 0 {
+            entries.clear();
+        }
+        for i in 0..self.blocks {
+            let cidr = format!("10.244.{}.{}", i / 4, i % 4 * 64);
+            let used = [0, 64, 63, 8, 31, 50][i % 6];
+            let slots: Vec<Value> = (0..64)
+                .map(|n| if n < used { json!(usize::from(i % 11 == 3 && n == 0)) } else { Value::Null })
+                .collect();
+            let attributes: Vec<Value> = [i % self.hosts.max(1), 1]
+                .map(|owner| json!({ "handle_id": "k8s-pod-network.77a1", "secondary": { "node": host(owner) } }))
+                .to_vec();
+            let owner = (i % 17 != 9).then(|| format!("host:{}", host(i % self.hosts.max(1))));
+            entries.push(kv(
+                format!("/calico/ipam/v2/assignment/ipv4/block/{cidr}-26"),
+                json!({ "cidr": format!("{cidr}/26"), "affinity": owner, "strictAffinity": false, "allocations": slots,
+                    "unallocated": (used..64).collect::<Vec<_>>(), "attributes": attributes }),
+            ));
+            if i % 17 != 9 {
+                entries.push(kv(
+                    format!(
+                        "/calico/ipam/v2/host/{}/ipv4/block/{cidr}-26",
+                        host(i % self.hosts.max(1)).replace('/', "%2F")
+                    ),
+                    json!({ "state": "confirmed" }),
+                ));
+            }
+        }
+        Picture::of(&Space::Global, &Snapshot { revision: 918_273, entries, ..Snapshot::default() })
+    }
+
+    fn endpoint(&self, i: usize) -> Endpoint {
+        read(json!({ "key": format!("/calico/v1/host/{}/workload/k8s/shop.web-{i}/endpoint/eth0", host(3)),
+            "name": format!("k8s/shop.web-{i}/eth0"), "kind": "workload", "host": host(3), "interface": format!("cali{i:011}"),
+            "state": "up", "addresses": [format!("10.244.0.{}", 192 + i % 64)], "profiles": ["shop"],
+            "labels": { "app": "web", "ns": "shop" }, "policies": 2, "revision": 17 }))
+    }
+}
+
+const RULES: [&str; 2] = ["allow tcp from app == 'api' to ports 5432", "deny"];
+
+impl Played {
+    pub(crate) fn new(scene: Scene) -> Arc<Self> {
+        let (live, _) = tokio::sync::broadcast::channel(64);
+        let agent =
+            Self { scene: Mutex::new(scene), events: Mutex::default(), live, streams: Arc::default() };
+        let down = "Mesh_10_0_0_5";
+        for (ago, change, plane, mark, subject, text) in [
+            (5_000, "c-1", "store", "+", "/calico/ipam/v2/assignment/ipv4/block/10.244.0.192-26", "written"),
+            (5_000, "c-1", "kernel", "+", "10.244.0.192/26", "blackhole written, acknowledged after 116 us"),
+            (2_000, "c-2", "rib", "-", down, "Established -> Active the peer closed the connection"),
+            (1_900, "c-3", "rib", "+", down, "OpenConfirm -> Established"),
+            (372, "c-4", "rib", "-", down, "Established -> Active hold timer expired"),
+            (90, "c-7", "rib", "~", "10.64.7.0/24", "1 best paths changed"),
+        ] {
+            agent.tell(ago, change, plane, mark, subject, text);
+        }
+        Arc::new(agent)
+    }
+
+    /// Records something, and tells those who follow.
+    pub(crate) fn tell(&self, ago: u64, change: &str, plane: &str, mark: &str, subject: &str, text: &str) {
+        let mut events = self.events.lock().unwrap();
+        let event: Arc<Event> =
+            Arc::new(read(json!({ "seq": events.len() + 1, "time": time(ago), "change": change,
+            "plane": plane, "mark": mark, "subject": subject, "text": text, "revision": 918_000 })));
+        events.push(Arc::clone(&event));
+        drop(events);
+        let _ = self.live.send(Followed::Event(event));
+    }
+
+    fn scene(&self) -> Scene {
+        self.scene.lock().unwrap().clone()
+    }
+
+    fn store(&self) -> Result<Picture, ApiError> {
+        let scene = self.scene();
+        match &scene.away {
+            Some(why) => {
+                error("store-away", &format!("blocks are read from the store, and it is away: {why}"))
+            }
+            None => Ok(scene.picture()),
+        }
+    }
+}
+
+/// What listens until it is dropped, its connections included.
+pub(crate) struct Listening {
+    runtime: Option<tokio::runtime::Runtime>,
+    pub(crate) addr: SocketAddr,
+}
+
+impl Listening {
+    /// Serves as the agent does, over TCP; at the same address again with `again`.
+    pub(crate) fn start(agent: &Arc<Played>, again: Option<SocketAddr>) -> Self {
+        let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let addr = again.unwrap_or_else(free);
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let backend: Arc<dyn Backend> = agent.clone();
+        let serving = runtime.block_on(serve::serve_tcp(addr, &[], backend)).unwrap();
+        runtime.spawn(serving);
+        Self { runtime: Some(runtime), addr }
+    }
+
+    pub(crate) fn base(&self) -> String {
+        format!("http://{}/", self.addr)
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.runtime.take().unwrap().shutdown_background();
+    }
+}
+
+/// A stream that is counted while it is open.
+struct Open(Arc<AtomicUsize>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+fn unasked<T>() -> Result<T, ApiError> {
+    error("invalid", "the page has no use for this")
+}
+
+#[async_trait::async_trait]
+impl Backend for Played {
+    async fn status(&self) -> Arc<Status> {
+        Arc::new(self.scene().status())
+    }
+
+    async fn peers(&self) -> Result<List<Peer>, ApiError> {
+        Ok(list("BGPPeerList", self.scene().peers()))
+    }
+
+    async fn ranges(&self) -> Result<List<PeerRange>, ApiError> {
+        unasked()
+    }
+
+    async fn bgp_routes(&self, query: RouteQuery) -> Result<List<BgpRoute>, ApiError> {
+        let scene = self.scene();
+        Ok(scene.part(&query, |i| scene.route(i)))
+    }
+
+    async fn mrt_table(&self) -> Result<(u64, OctetStream), ApiError> {
+        unasked()
+    }
+
+    async fn mrt_updates(&self, _: Option<String>) -> Result<OctetStream, ApiError> {
+        unasked()
+    }
+
+    async fn kernel_routes(&self, query: RouteQuery) -> Result<List<KernelRouteRow>, ApiError> {
+        let scene = self.scene();
+        Ok(scene.part(&query, |i| scene.kernel(i)))
+    }
+
+    async fn route_get(&self, address: IpAddr) -> Result<RouteGet, ApiError> {
+        let scene = self.scene();
+        let number = Scene::number(&address.to_string());
+        Ok(RouteGet {
+            address: address.to_string(),
+            bgp: number.map(|i| scene.route(i)),
+            kernel: number.map(|i| scene.kernel(i)),
+            kernel_says: "via 10.0.0.7 dev eth0".to_owned(),
+        })
+    }
+
+    async fn endpoints(&self, _: bool) -> Result<List<Endpoint>, ApiError> {
+        let scene = self.scene();
+        Ok(list("EndpointList", (0..scene.endpoints).map(|i| scene.endpoint(i)).collect()))
+    }
+
+    async fn endpoint(&self, name: String) -> Result<EndpointDetail, ApiError> {
+        let endpoint = self.endpoints(false).await?.items.into_iter().find(|e| e.name.contains(&name));
+        let Some(endpoint) = endpoint else {
+            return error("not-found", &format!("there is no endpoint `{name}`"));
+        };
+        let mut detail = serde_json::to_value(endpoint).unwrap();
+        detail["nats"] = json!([]);
+        detail["stages"] = json!([
+            { "kind": "tier", "direction": "inbound", "tier": "default", "end": "deny", "chains": [
+                { "name": "policy shop-allow-dns", "rules": ["allow udp to ports 53"] },
+                { "name": "policy shop-db-ingress", "rules": RULES } ] },
+            { "kind": "profiles", "direction": "outbound", "end": "deny", "chains": [{ "name": "profile shop", "rules": ["allow"] }] },
+        ]);
+        Ok(read(detail))
+    }
+
+    async fn policies(&self, _: bool) -> Result<List<Policy>, ApiError> {
+        unasked()
+    }
+
+    async fn policy(&self, name: String) -> Result<PolicyDetail, ApiError> {
+        Ok(read(
+            json!({ "key": format!("/calico/v1/policy/{name}"), "kind": "policy", "name": name, "types": ["ingress"],
+            "inbound": 2, "outbound": 0, "endpoints": 1, "revision": 9, "inboundRules": RULES, "outboundRules": [], "actsOn": [],
+            "labels": {}, "tags": [], "counted": { "inbound": [{ "packets": 81_204, "bytes": 1 }, { "packets": 1_377, "bytes": 1 }],
+            "outbound": [] } }),
+        ))
+    }
+
+    async fn trace(&self, query: TraceQuery, _: bool) -> Result<Trace, ApiError> {
+        Ok(read(
+            json!({ "verdict": "deny", "from": { "address": query.from, "endpoint": null, "host": host(5) },
+            "to": { "address": "10.244.0.193", "endpoint": "k8s/shop.web-1/eth0", "host": host(3) },
+            "what": format!("{}/{}", query.proto, query.dport.unwrap_or_default()),
+            "by": "policy shop-db-ingress, rule 1", "notLookedAt": ["connections that are there already"],
+            "hosts": [{ "host": host(3), "here": true, "outer": false, "verdict": "deny", "steps": [
+                { "stage": "route", "text": "out by cali00000000001", "decisive": false },
+                { "stage": "to-workload", "endpoint": "k8s/shop.web-1/eth0", "verdict": "deny", "decisive": true,
+                  "text": "policy shop-db-ingress, rule 1", "rules": [
+                    { "tier": "default", "chain": "policy shop-allow-dns", "text": "no rule matches" },
+                    { "tier": "default", "chain": "policy shop-db-ingress", "rule": 1, "text": "deny", "outcome": "deny" } ] } ] }] }),
+        ))
+    }
+
+    async fn live_trace(&self, _: LiveTraceRequest) -> Result<LiveTrace, ApiError> {
+        unasked()
+    }
+
+    async fn dry_run(&self, _: DryRunRequest) -> Result<DryRun, ApiError> {
+        unasked()
+    }
+
+    async fn drops(&self, _: Duration) -> Result<List<DropRow>, ApiError> {
+        unasked()
+    }
+
+    async fn diff(&self, _: usize) -> Result<Diff, ApiError> {
+        unasked()
+    }
+
+    async fn study(&self, _: DiffRequest) -> Result<Done, ApiError> {
+        unasked()
+    }
+
+    async fn why_peer(&self, name: String) -> Result<Why, ApiError> {
+        Ok(why(&name, "nobody listens there", "peer-refused"))
+    }
+
+    async fn why_route(&self, prefix: String, to: Option<String>) -> Result<Why, ApiError> {
+        Ok(match to {
+            Some(to) => why(&prefix, &format!("NOT advertised to {to}"), "filter"),
+            None => why(&prefix, "in use", "ok"),
+        })
+    }
+
+    async fn why_ip(&self, address: IpAddr) -> Result<Why, ApiError> {
+        Ok(why(&address.to_string(), "an address of k8s/shop.web-1/eth0", "ok"))
+    }
+
+    async fn history(&self, query: EventQuery) -> Result<List<Event>, ApiError> {
+        let events = self.events.lock().unwrap();
+        let text = query.subject.or(query.peer).or(query.prefix);
+        let wanted =
+            |e: &&Arc<Event>| text.as_ref().is_none_or(|t| e.subject.contains(&**t) || e.change == **t);
+        Ok(list("EventList", events.iter().filter(wanted).map(|e| (**e).clone()).collect()))
+    }
+
+    async fn follow(&self, _: EventQuery, _: Option<u64>) -> Result<EventStream, ApiError> {
+        self.streams.fetch_add(1, Ordering::SeqCst);
+        let open = Open(Arc::clone(&self.streams));
+        let told =
+            futures_util::stream::unfold((self.live.subscribe(), open), |(mut told, open)| async move {
+                let next = told.recv().await.ok()?;
+                Some((next, (told, open)))
+            });
+        Ok(Box::pin(told))
+    }
+
+    async fn nodes(&self) -> Result<List<ClusterNode>, ApiError> {
+        self.store()?;
+        Ok(list("NodeList", self.scene().nodes()))
+    }
+
+    async fn ipam_pools(&self) -> Result<List<PoolRow>, ApiError> {
+        Ok(list("IPAMPoolList", ipam::pools(&self.store()?)))
+    }
+
+    async fn ipam_blocks(&self, pool: Option<Cidr>) -> Result<List<BlockRow>, ApiError> {
+        Ok(list("IPAMBlockList", ipam::blocks(&self.store()?, pool, None)))
+    }
+
+    async fn ipam_block(&self, block: Cidr) -> Result<BlockView, ApiError> {
+        let holder = Holder { name: "k8s/shop.web-1/eth0".to_owned(), host: host(3), key: "/k".to_owned() };
+        let holders = block.nth(1).map(|addr| (addr, vec![holder])).into_iter().collect();
+        ipam::block(&self.store()?, block, holders).ok_or_else(|| ApiError {
+            code: "not-found".to_owned(),
+            text: format!("there is no block {block}"),
+        })
+    }
+
+    async fn applied(&self, _: AppliedRequest) -> Applied {
+        Applied { result: "timeout".to_owned(), reason: None, revision: 0 }
+    }
+
+    async fn reset(&self, _: ResetRequest) -> Result<Done, ApiError> {
+        unasked()
+    }
+
+    async fn drain(&self, _: DrainRequest) -> Result<Done, ApiError> {
+        unasked()
+    }
+
+    async fn accept_store(&self) -> Result<Done, ApiError> {
+        unasked()
+    }
+
+    async fn metrics(&self, _: MetricsPage) -> String {
+        String::new()
+    }
+
+    fn told(&self, _: Told) {}
+
+    fn served(&self, _: &str, _: u16, _: Duration) {}
+
+    fn live(&self) -> bool {
+        true
+    }
+
+    fn ready(&self) -> bool {
+        true
+    }
+}
+
+fn why(subject: &str, answer: &str, code: &str) -> Why {
+    let good = code == "ok";
+    let verdict = if good { "ok" } else { "stop" };
+    read(
+        json!({ "apiVersion": "tortie/v1", "kind": "WhyRoute", "node": host(3), "revision": 1, "time": time(0),
+        "subject": subject, "good": good, "answer": answer, "code": code, "certainty": "certain", "conclusion": null,
+        "steps": [{ "verdict": "ok", "name": "own-block", "text": "no own block", "key": "/calico/k", "revision": 917_700 },
+            { "verdict": verdict, "name": "filter", "text": "tor-export, rule 2: reject" },
+            { "verdict": "skipped", "name": "pool", "text": "not reached" }],
+        "fix": ["tortie store get /calico/bgp/v1/filter/tor-export"], "notLookedAt": ["what the peer does with it"] }),
+    )
+}
