@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
 use tokio::sync::{mpsc, oneshot};
-use tortie_bgp::{Drain, Reset, RouteMatch, RouteQuery as Question, RouteTable, Unusable};
+use tortie_bgp::{Drain, Reset, RouteMatch, RouteQuery as Question, RouteTable};
 use tortie_config::Cidr;
 
 use super::answers::{self, Cursor};
@@ -16,9 +16,9 @@ use super::books::Books;
 use super::metrics;
 use super::mrt;
 use super::options::PerPeer;
-use super::problems::finding;
 use super::recorder::Filter;
-use super::status::{self, CoreFacts, Traded};
+use super::remarks;
+use super::status::{self, CoreFacts};
 use crate::kernel::{Drops, KernelView, ToKernel};
 use crate::measure::Table;
 use crate::routing::{LearnedPath, PeerIntent, RoutingIntent};
@@ -42,13 +42,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The loop of the core must have turned within this time for the process to count as alive.
 const ALIVE: i64 = 30;
 
-/// What is told of the last minutes.
-const LATELY: Duration = Duration::from_secs(600);
-/// Peers, and routes of each, whose refused routes are looked at.
-const REFUSING: (usize, usize) = (8, 512);
-
 /// Places of a table that one question for routes looks at: a few milliseconds of its thread, while few match.
-const PLACES: u32 = 65_536;
+pub(super) const PLACES: u32 = 65_536;
 
 /// Which table a listing is of: the speaker's own where neither is named.
 #[derive(Debug, Clone)]
@@ -193,39 +188,6 @@ impl Live {
         self.ask(|answer| Ask::Hints { learned, answer }).await.unwrap_or_default()
     }
 
-    /// A note that sessions are drained.
-    async fn drained(&self) -> Option<Problem> {
-        let counts = |view: &SpeakerView<'_>| {
-            let peers = view.peers();
-            let of = |drain| peers.iter().filter(|p| p.drain == drain).count();
-            (of(Drain::Announce), of(Drain::Withdraw))
-        };
-        let (announced, withdrawn) = self.speaker(counts).await.ok()?;
-        (announced + withdrawn > 0).then(|| {
-            let text = format!(
-                "routes are announced with GRACEFUL_SHUTDOWN to {announced} sessions and withdrawn from {withdrawn}; \
-                 a restart of the agent ends this"
-            );
-            finding(&codes::DRAINED, "", "bgp", text)
-        })
-    }
-
-    /// A note that packets were dropped by rules.
-    fn denied(&self) -> Option<Problem> {
-        let drops = self.drops.load_full()?;
-        let kinds = drops.within(LATELY);
-        let (kind, most) = kinds.iter().max_by_key(|(_, dropped)| dropped.count)?;
-        let sum: u64 = kinds.iter().map(|(_, dropped)| dropped.count).sum();
-        let text = format!(
-            "{sum} packets dropped in the last {} minutes, {} of them {} -> {}",
-            LATELY.as_secs() / 60,
-            most.count,
-            kind.src,
-            kind.dst
-        );
-        Some(finding(&codes::PACKETS_DENIED, "", "packet rules", text))
-    }
-
     /// A note that differences are left for study.
     async fn held(&self) -> Option<Problem> {
         let left = self.kernel(|view| view.held_for()).await.ok().flatten()?;
@@ -245,37 +207,6 @@ impl Live {
         let revision = self.facts().await.map_or(0, |f| f.revision);
         answers::list(kind, &self.node, revision, items)
     }
-}
-
-/// Routes that are not announced or not used. Only what little is refused is looked at one by one.
-fn traded(view: &SpeakerView<'_>) -> Traded {
-    let totals = view.totals();
-    let named =
-        |list: Vec<(&'static str, u64)>| list.into_iter().map(|(name, n)| (name.to_owned(), n)).collect();
-    let mut refusing = Vec::new();
-    for peer in view.peers() {
-        let sum = |of: fn(&tortie_bgp::FamilyStatus) -> u32| peer.families.iter().map(of).sum::<u32>();
-        let (filtered, received) = (sum(|f| f.filtered), sum(|f| f.received));
-        if filtered == 0 {
-            continue;
-        }
-        let mut reasons: BTreeMap<&'static str, usize> = BTreeMap::new();
-        let all = peer.families.iter().flat_map(|f| {
-            let matching = RouteMatch::All(f.family);
-            let question = Question { table: RouteTable::AdjInPost(peer.id), matching };
-            view.walk(question, 0, PLACES, REFUSING.1).0
-        });
-        for path in all.flat_map(|route| route.paths) {
-            if let Some(Unusable::Filtered(reason)) = path.unusable {
-                *reasons.entry(reason).or_default() += 1;
-            }
-        }
-        refusing.push((peer.name.to_string(), filtered, received, reasons));
-        if refusing.len() == REFUSING.0 {
-            break;
-        }
-    }
-    Traded { withheld: named(totals.withheld), refused: named(totals.rejected), refusing }
 }
 
 /// Asks the speaker's thread.
@@ -335,7 +266,7 @@ impl Backend for Live {
         let mut facts = self.facts().await.ok();
         if let Some(facts) = &mut facts {
             facts.ranges = Self::ranges(self).await;
-            facts.traded = self.speaker(traded).await.unwrap_or_default();
+            facts.traded = self.speaker(remarks::traded).await.unwrap_or_default();
         }
         let kernel = self.kernel(status::kernel_facts).await.ok();
         let hints = self.hints().await;

@@ -53,6 +53,7 @@ mod presence;
 mod problems;
 mod recorder;
 mod register;
+mod remarks;
 mod reports;
 mod run;
 mod start;

@@ -210,7 +210,7 @@ fn capable(now: &Surroundings, role: &Role, found: &mut Vec<Problem>) {
         (role.low_port, BIND_SERVICE, "CAP_NET_BIND_SERVICE", "BGP cannot be listened for on its port"),
     ];
     for (_, bit, name, effect) in needed.into_iter().filter(|(needed, ..)| *needed) {
-        if held >> bit & 1 == 0 {
+        if (held >> bit) & 1 == 0 {
             let text = format!(
                 "the agent runs without it: {effect}; give it to the service (AmbientCapabilities={name} in the unit)"
             );

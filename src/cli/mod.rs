@@ -45,6 +45,7 @@ mod offline;
 pub mod output;
 mod policy;
 mod route;
+mod schema;
 mod selector;
 mod status;
 mod store;
@@ -227,6 +228,8 @@ enum Command {
     /// What the scripts of `completion` ask
     #[command(name = "__complete", hide = true)]
     Complete(complete::CompleteCommand),
+    /// What machines may rely on in an answer, as JSON Schema
+    Schema(schema::SchemaCommand),
     /// Manual pages
     Man(man::ManCommand),
     /// The version of this program
@@ -409,6 +412,7 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
         Command::Kurma(command) => kurma::run(command),
         Command::Completion(command) => complete::script(command),
         Command::Complete(command) => runtime()?.block_on(complete::run(&context, command)),
+        Command::Schema(command) => schema::run(command),
         Command::Man(command) => man::run(command),
         Command::Version => output::write_out(&format!("tortie {}\n", env!("CARGO_PKG_VERSION"))),
     }

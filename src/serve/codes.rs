@@ -94,7 +94,7 @@ codes! {
         "tortie status -o wide";
     LISTEN "listen"
         "BGP cannot be listened for on an address: the port is taken, or the address is not here.",
-        "ss -ltnp";
+        "tortie doctor";
     FORWARDING_OFF "forwarding-off"
         "The kernel does not forward packets of a family that is routed here.",
         "sysctl -w {}=1";
@@ -139,7 +139,7 @@ codes! {
         "tortie endpoint show {}";
     TUNNEL "tunnel"
         "The IPIP tunnel that a pool wants cannot be made.",
-        "tortie status -o wide";
+        "modprobe ipip";
     TUNNEL_ADDRESS "tunnel-address"
         "This host gets no address in the tunnel.",
         "tortie ipam pools";

@@ -9,6 +9,7 @@
 
 mod agent;
 mod arguments;
+mod completion;
 mod diags;
 mod package;
 #[path = "../page/mod.rs"]
