@@ -141,7 +141,6 @@ fn parts(from: u8, to: u8) -> f64 {
     2f64.powi(i32::from(to.saturating_sub(from)))
 }
 
-#[expect(clippy::cast_precision_loss, reason = "numbers of blocks, far below 2^53")]
 fn count(picture: &Picture) -> Census {
     let mut census: Census = picture
         .pools

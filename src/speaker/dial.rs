@@ -72,7 +72,7 @@ pub(super) fn start(remote: SocketAddr, local: Option<IpAddr>, guard: &Guard) ->
 
 /// Attempts that failed, by reason.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Failures([u64; Failures::REASONS.len()]);
+pub(super) struct Failures([u64; Self::REASONS.len()]);
 
 impl Failures {
     /// `auth`: the key of the session cannot be used here. A peer that lacks it does not answer at all.
