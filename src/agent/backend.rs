@@ -23,8 +23,8 @@ use crate::kernel::{Drops, KernelView, ToKernel};
 use crate::measure::Table;
 use crate::routing::{LearnedPath, PeerIntent, RoutingIntent};
 use crate::serve::api::{
-    ApiError, Applied, AppliedRequest, BgpRoute, Done, DrainRequest, Event, KernelRouteRow, List, Peer,
-    PeerRange, Problem, ResetRequest, RouteGet, Status, Told,
+    ApiError, Applied, AppliedRequest, BgpRoute, Done, DrainRequest, Event, KernelRouteRow, List,
+    LogLevelRequest, Peer, PeerRange, Problem, ResetRequest, RouteGet, Status, Told,
 };
 use crate::serve::ipam::{BlockRow, BlockView, PoolRow};
 use crate::serve::nodes::ClusterNode;
@@ -75,6 +75,8 @@ pub(super) enum Ask {
     Applied { request: AppliedRequest, answer: oneshot::Sender<Applied> },
     /// Anything that the core's own state answers.
     Core(CoreQuestion),
+    /// Another level of the logs, for a while.
+    Log { request: LogLevelRequest, answer: oneshot::Sender<Result<String, String>> },
     /// End a freeze.
     Accept(oneshot::Sender<bool>),
 }
@@ -547,6 +549,11 @@ impl Backend for Live {
             "nothing was frozen by a loss, or /calico/v1/Ready still is not `true`: see `tortie status`"
         };
         Ok(Done { text: text.to_owned() })
+    }
+
+    async fn log_level(&self, request: LogLevelRequest) -> Result<Done, ApiError> {
+        let told = self.ask(|answer| Ask::Log { request, answer }).await?;
+        told.map(|text| Done { text }).map_err(|text| ApiError { code: "invalid".to_owned(), text })
     }
 
     async fn metrics(&self, page: MetricsPage) -> String {

@@ -63,7 +63,7 @@ impl Core {
                     self.recorder.record(time, entry);
                 }
                 for (prefix, why) in failed {
-                    tracing::warn!(target: "tortie", "the kernel refuses {prefix}: {why}");
+                    tracing::warn!(target: "tortie", prefix = %prefix, reason = why, "the kernel refuses {prefix}: {why}");
                     if self.failed_routes.len() < 1_000 {
                         self.failed_routes.insert(prefix, why);
                     }
@@ -229,7 +229,8 @@ impl Core {
                     self.say(ChangeId::default(), Plane::Rib, mark, &name, text.trim_end());
                 } else if from != to {
                     let why = down.map(|d| d.text).unwrap_or_default();
-                    tracing::debug!(target: "tortie::speaker", "{name}: {} -> {} {why}", from.as_str(), to.as_str());
+                    let (from, to) = (from.as_str(), to.as_str());
+                    tracing::debug!(target: "tortie::speaker", peer = %name, "{name}: {from} -> {to} {why}");
                 }
             }
             SpeakerFact::DynamicPeer(peer) => {
@@ -248,7 +249,7 @@ impl Core {
                 let text = format!("BFD {} -> {}: {cause}", from.as_str(), to.as_str());
                 // The steps of each handshake, and of each attempt while the other end is away, are no news.
                 if mark == '~' {
-                    tracing::debug!(target: "tortie::bfd", "{peer}: {text}");
+                    tracing::debug!(target: "tortie::bfd", peer = %peer, "{peer}: {text}");
                 } else {
                     self.say(ChangeId::default(), Plane::Rib, mark, &peer, &text);
                 }
@@ -257,7 +258,7 @@ impl Core {
                 let text = format!(
                     "{announced} prefixes announced, {withdrawn} withdrawn, {rejected} rejected, {malformed} UPDATEs malformed"
                 );
-                tracing::debug!(target: "tortie::speaker", "{peer}: {text}");
+                tracing::debug!(target: "tortie::speaker", peer = %peer, "{peer}: {text}");
                 let mark = if malformed > 0 { '!' } else { '~' };
                 let entry = Entry {
                     change: ChangeId::default(),

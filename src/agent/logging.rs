@@ -1,14 +1,22 @@
-//! Logs: to stderr and, when asked for, to a file; levels and file follow the store live.
+//! Logs: to stderr and, when asked for, to a file; levels and file follow the store live, and for a while what somebody
+//! asked for on the socket.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{Layer, Registry, fmt, reload};
+use tracing_subscriber::{Layer, Registry, reload};
+
+use super::log_levels::{Levels, Wish, Wishes};
+use super::log_lines::{Lines, LogForm, Sink};
+use super::problems::finding;
+use crate::serve::api::{LogLevelRequest, Problem};
+use crate::serve::codes;
 
 /// What the store (or a flag) wants of the logs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,25 +82,22 @@ impl SharedFile {
     }
 }
 
-impl Write for SharedFile {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self.0.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
-            Some(file) => file.write(bytes),
-            None => Ok(bytes.len()),
+impl SharedFile {
+    fn write(&self, line: &[u8]) {
+        if let Some(file) = self.0.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+            // A full disk is no reason to stop routing.
+            let _ = file.write_all(line);
         }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
     }
 }
 
 /// Changes the logs while the agent runs.
 pub(super) struct Logs {
-    screen: reload::Handle<Targets, Registry>,
-    file: Box<dyn Fn(Targets) + Send>,
+    set: Box<dyn Fn(Levels, Levels) + Send>,
+    lines: [Lines; 2],
     sink: SharedFile,
     current: LogSettings,
+    wishes: Wishes,
     /// Why the file is not written.
     trouble: Option<String>,
 }
@@ -105,29 +110,33 @@ impl std::fmt::Debug for Logs {
 
 /// Starts logging for this process with the default settings.
 #[must_use]
-pub(super) fn start() -> Logs {
+pub(super) fn start(form: LogForm) -> Logs {
     let current = LogSettings::default();
-    let (screen_filter, screen) = reload::Layer::new(targets(current.screen, current.bgp));
-    let (file_filter, file) = reload::Layer::new(targets(None, current.bgp));
+    let levels = |severity| Levels { base: targets(severity, current.bgp), wishes: Wishes::default() };
+    let (screen_filter, screen) = reload::Layer::<Levels, Registry>::new(levels(current.screen));
+    let (file_filter, file) = reload::Layer::new(levels(None));
     let sink = SharedFile::default();
     let to_file = sink.clone();
-    let colour = std::env::var_os("NO_COLOR").is_none() && io::IsTerminal::is_terminal(&io::stderr());
+    let on_screen = Lines::new(Sink::standard(form));
+    let in_file = Lines::new(Sink::File(Box::new(move |line| to_file.write(line))));
     // A second start in one process (tests) keeps the first subscriber; that is no reason to fail.
     let _ = tracing_subscriber::registry()
-        .with(
-            fmt::layer()
-                .with_writer(io::stderr)
-                .with_ansi(colour)
-                .with_target(false)
-                .with_filter(screen_filter),
-        )
-        .with(fmt::layer().with_writer(move || to_file.clone()).with_ansi(false).with_filter(file_filter))
+        .with(on_screen.clone().with_filter(screen_filter))
+        .with(in_file.clone().with_filter(file_filter))
         .with(super::metrics::LogCounter.with_filter(targets(Some(Severity::Info), BgpLevel::Changes)))
         .try_init();
-    let set_file = move |filter: Targets| {
-        let _ = file.reload(filter);
+    let set = move |on_screen: Levels, in_file: Levels| {
+        let _ = screen.reload(on_screen);
+        let _ = file.reload(in_file);
     };
-    Logs { screen, file: Box::new(set_file), sink, current, trouble: None }
+    Logs {
+        set: Box::new(set),
+        lines: [on_screen, in_file],
+        sink,
+        current,
+        wishes: Wishes::default(),
+        trouble: None,
+    }
 }
 
 impl Logs {
@@ -150,10 +159,52 @@ impl Logs {
                 }
             }
         }
-        let _ = self.screen.reload(targets(wanted.screen, wanted.bgp));
-        (self.file)(targets(wanted.file, wanted.bgp));
         self.current = wanted.clone();
+        self.follow();
         self.trouble.clone()
+    }
+
+    /// Takes a level for a while, or with an empty rule ends all of them; gives what is so now, in words.
+    pub(super) fn wish(&mut self, request: &LogLevelRequest, now: Instant) -> Result<String, String> {
+        let text = if request.rule.is_empty() {
+            let ended = self.wishes.clear();
+            format!("{ended} levels are ended; what the store says holds again")
+        } else {
+            let wish = Wish::read(&request.rule, Duration::from_secs(request.seconds), now)?;
+            let text = format!("{} is logged at {} for {} s", wish.what, wish.level, request.seconds);
+            self.wishes.take(wish)?;
+            text
+        };
+        self.follow();
+        tracing::info!(target: "tortie", "log level: {text}");
+        Ok(text)
+    }
+
+    /// Each second: levels end, and lines that were held back are told.
+    pub(super) fn tick(&mut self, now: Instant) {
+        if self.wishes.expire(now) {
+            self.follow();
+            tracing::info!(target: "tortie", "log level: a level that was asked for has ended");
+        }
+        self.lines.iter().for_each(|lines| lines.flush(now));
+    }
+
+    /// Levels that somebody asked for, while they hold.
+    pub(super) fn notes(&self, now: Instant) -> Vec<Problem> {
+        let note = |wish: &Wish| {
+            let left = wish.until.saturating_duration_since(now).as_secs();
+            let text = format!("is logged at {} for {left} s more", wish.level);
+            finding(&codes::LOG_LEVEL, "", format!("log {}", wish.what), text)
+        };
+        self.wishes.iter().map(note).collect()
+    }
+
+    fn follow(&self) {
+        let levels = |severity| Levels {
+            base: targets(severity, self.current.bgp),
+            wishes: if severity.is_some() { self.wishes.clone() } else { Wishes::default() },
+        };
+        (self.set)(levels(self.current.screen), levels(self.current.file));
     }
 }
 

@@ -40,6 +40,9 @@ mod keeper;
 mod leave;
 mod live;
 mod locrib;
+mod log_levels;
+mod log_lines;
+mod log_repeats;
 mod logging;
 mod lookout;
 mod measures;
@@ -69,6 +72,7 @@ mod why;
 
 pub use evidence::evidence;
 pub use heap::Heap;
+pub use log_lines::LogForm;
 pub use options::{AddressChoice, Extent, HttpChoice, Settings};
 pub use picture::{Offline, Picture, endpoint_name};
 pub use run::{AgentError, AgentOptions, run};

@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use serde::Deserialize;
 
+use super::log_lines::LogForm;
 use crate::plugins::{attach, docker};
 use crate::serve::MetricsPage;
 
@@ -188,6 +189,9 @@ pub struct Settings {
     /// Labels of containers that begin so become labels of endpoints; `none` for no labels [default: org.projectcalico.label.]
     #[arg(long, value_name = "PREFIX", env = "TORTIE_DOCKER_LABELS")]
     pub docker_labels: Option<String>,
+    /// Form of log lines on standard error [default: auto]
+    #[arg(long, value_enum, value_name = "FORM", env = "TORTIE_LOG_FORMAT")]
+    pub log_format: Option<LogForm>,
     /// This host's AS [default: what the store says, else 64512]
     #[arg(long = "as", value_name = "N", env = "TORTIE_AS", value_parser = clap::value_parser!(u32).range(1..))]
     #[serde(rename = "as")]
@@ -270,6 +274,7 @@ impl Settings {
             docker_dir: self.docker_dir.or(weaker.docker_dir),
             docker_api: self.docker_api.or(weaker.docker_api),
             docker_labels: self.docker_labels.or(weaker.docker_labels),
+            log_format: self.log_format.or(weaker.log_format),
             asn: self.asn.or(weaker.asn),
         }
     }

@@ -89,7 +89,7 @@ pub(super) enum Fact {
 pub fn run(options: AgentOptions) -> Result<(), AgentError> {
     super::heap::prepare();
     options.settings.check().map_err(AgentError::Settings)?;
-    let logs = logging::start();
+    let logs = logging::start(options.settings.log_format.unwrap_or_default());
     // Before there is a second thread: capabilities belong to threads.
     caps::drop_unneeded();
     let io = tokio::runtime::Builder::new_multi_thread()

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use tortie_config::Cidr;
+
 use super::core::{Core, SINGLES, now_text};
 use super::recorder::{Entry, Plane};
 use crate::model::Dirty;
@@ -78,19 +80,29 @@ impl Core {
         }
         let time = now_text();
         for (mark, subject, text) in entries {
-            tracing::info!(target: "tortie", change = %change, revision, "{mark} {subject}: {text}");
+            let prefix = subject.parse::<Cidr>().is_ok().then_some(subject.as_str());
+            tracing::info!(target: "tortie", change = %change, revision, prefix, "{mark} {subject}: {text}");
             let entry = Entry { change, plane: Plane::Routing, mark, subject, text, revision };
             self.recorder.record(time.clone(), entry);
         }
     }
 
     pub(super) fn say(&mut self, change: ChangeId, plane: Plane, mark: char, subject: &str, text: &str) {
-        // BGP has a level of its own.
+        // BGP has a level of its own. What a log line is about stands in fields, too: journald finds it by them.
+        let peer = (plane == Plane::Rib).then_some(subject);
+        let prefix = subject.parse::<Cidr>().is_ok().then_some(subject);
+        let number = (change != ChangeId::default()).then(|| tracing::field::display(change));
         match (plane, mark) {
-            (Plane::Rib, '!') => tracing::warn!(target: "tortie::speaker", "{subject}: {text}"),
-            (Plane::Rib, _) => tracing::info!(target: "tortie::speaker", "{subject}: {text}"),
-            (_, '!') => tracing::warn!(target: "tortie", "{subject}: {text}"),
-            _ => tracing::info!(target: "tortie", "{subject}: {text}"),
+            (Plane::Rib, '!') => {
+                tracing::warn!(target: "tortie::speaker", change = number, peer, "{subject}: {text}");
+            }
+            (Plane::Rib, _) => {
+                tracing::info!(target: "tortie::speaker", change = number, peer, "{subject}: {text}");
+            }
+            (_, '!') => {
+                tracing::warn!(target: "tortie", change = number, prefix, "{subject}: {text}");
+            }
+            _ => tracing::info!(target: "tortie", change = number, prefix, "{subject}: {text}"),
         }
         let entry = Entry {
             change,

@@ -82,6 +82,7 @@ impl Agent {
         let turned = i64::try_from(now.duration_since(self.live.started).as_secs()).unwrap_or(i64::MAX);
         self.live.turned.store(turned, Ordering::Relaxed);
         self.maintain(now);
+        self.logs.tick(now);
         if self.given_back != self.core.link.snapshots && self.core.settled() {
             self.given_back = self.core.link.snapshots;
             self.io.spawn_blocking(super::heap::give_back);
@@ -156,6 +157,9 @@ impl Agent {
                 let since = before.and_then(|before| Instant::now().checked_sub(before));
                 self.waiting.push(Waiting { request, answer, until, since, needed: None });
             }
+            Ask::Log { request, answer } => {
+                let _ = answer.send(self.logs.wish(&request, Instant::now()));
+            }
             Ask::Core(question) => (question.0)(&self.core),
             Ask::Accept(answer) => {
                 let accepted = self.core.accept();
@@ -190,6 +194,7 @@ impl Agent {
         facts.store = self.store.describe();
         facts.log_trouble.clone_from(&self.log_trouble);
         facts.notes.extend(self.stations.notes());
+        facts.notes.extend(self.logs.notes(Instant::now()));
         facts.stopping = self.stopping;
         facts
     }

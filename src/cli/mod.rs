@@ -33,6 +33,7 @@ mod ipam;
 mod kurma;
 mod lab;
 mod live;
+mod log;
 mod man;
 mod monitor;
 mod mrt;
@@ -215,6 +216,9 @@ enum Command {
     Docker(docker::DockerCommand),
     /// Will it work on this host: tries what the agent needs, and names what mends it; exit 1 when something will not work
     Doctor,
+    /// The agent's logs
+    #[command(subcommand)]
+    Log(log::LogCommand),
     /// One file to attach to a report: what agent, store, kernel and system know, without secrets
     Diags(diags::DiagsCommand),
     /// Labs of network namespaces from containerlab files
@@ -407,6 +411,7 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
         Command::Demo(command) => demo::run(&context, command),
         Command::Docker(command) => docker::run(&context, command),
         Command::Doctor => runtime()?.block_on(doctor::run(&context)),
+        Command::Log(command) => runtime()?.block_on(log::run(&context, command)),
         Command::Diags(command) => runtime()?.block_on(diags::run(&context, command)),
         Command::Lab(command) => lab::run(&context, command),
         Command::Kurma(command) => kurma::run(command),

@@ -632,6 +632,17 @@ pub struct DrainRequest {
     pub drain: String,
 }
 
+/// `POST /v1/log/level`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct LogLevelRequest {
+    /// `SUBJECT:LEVEL` or `SUBJECT.peer=NAME:LEVEL`; empty: end all that were asked for.
+    pub rule: String,
+    /// For how long, in seconds.
+    #[serde(default)]
+    pub seconds: u64,
+}
+
 /// Answer to a write.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

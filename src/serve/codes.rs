@@ -178,6 +178,9 @@ codes! {
 codes! {
     /// What is right but surprising.
     NOTES:
+    LOG_LEVEL "log-level"
+        "Somebody asked for another level of the logs, for a while.",
+        "tortie log level --reset";
     NODE_WITHOUT_ADDRESS "node-without-address"
         "This host has no address in the store and takes no part in BGP.",
         "tortie node show {}";

@@ -21,7 +21,9 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tokio::net::{TcpListener, UnixListener};
 use tortie_config::Cidr;
 
-use super::api::{ApiError, AppliedRequest, Done, DrainRequest, KernelRouteRow, List, ResetRequest, Told};
+use super::api::{
+    ApiError, AppliedRequest, Done, DrainRequest, KernelRouteRow, List, LogLevelRequest, ResetRequest, Told,
+};
 use super::guard::{Names, guard};
 use super::policy::{DiffRequest, DryRunRequest, LiveTraceRequest, TraceQuery};
 use super::{Backend, OctetStream, RouteQuery, page, questions};
@@ -172,6 +174,7 @@ fn writes() -> Router<Shared> {
         .route("/v1/bgp/reset", post(reset))
         .route("/v1/bgp/drain", post(drain))
         .route("/v1/store/accept", post(accept_store))
+        .route("/v1/log/level", post(log_level))
         .route("/v1/diff", post(study))
 }
 
@@ -540,6 +543,17 @@ async fn study(
 ) -> Response {
     match may_write(caller).and_then(|()| body::<DiffRequest>(&bytes)) {
         Ok(request) => answer(backend.study(request).await),
+        Err(response) => *response,
+    }
+}
+
+async fn log_level(
+    State(backend): State<Shared>,
+    ConnectInfo(caller): ConnectInfo<Caller>,
+    bytes: Bytes,
+) -> Response {
+    match may_write(caller).and_then(|()| body::<LogLevelRequest>(&bytes)) {
+        Ok(request) => answer(backend.log_level(request).await),
         Err(response) => *response,
     }
 }

@@ -29,8 +29,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::{
-    ApiError, Applied, AppliedRequest, BgpRoute, Done, DrainRequest, Event, KernelRouteRow, List, Peer,
-    PeerRange, ResetRequest, RouteGet, Status,
+    ApiError, Applied, AppliedRequest, BgpRoute, Done, DrainRequest, Event, KernelRouteRow, List,
+    LogLevelRequest, Peer, PeerRange, ResetRequest, RouteGet, Status,
 };
 use ipam::{BlockRow, BlockView, PoolRow};
 use nodes::ClusterNode;
@@ -111,6 +111,8 @@ pub trait Backend: Send + Sync + 'static {
     async fn drain(&self, request: DrainRequest) -> Result<Done, ApiError>;
     /// Takes the store as it is, ending a freeze.
     async fn accept_store(&self) -> Result<Done, ApiError>;
+    /// Another level of the logs, for a while.
+    async fn log_level(&self, request: LogLevelRequest) -> Result<Done, ApiError>;
     /// A page of metrics.
     async fn metrics(&self, page: MetricsPage) -> String;
     /// Counts what a plugin did that ends.

@@ -108,7 +108,15 @@ fn the_package_installs_runs_and_leaves_nothing_when_purged() {
     }
     let groups = || std::fs::read_to_string(root.join("etc/group")).unwrap();
     assert!(groups().contains("\ntortie:x:"), "{}", groups());
-    assert!(root.join("lib/systemd/system/tortie.service").exists());
+    for name in [
+        "lib/systemd/system/tortie.service",
+        "usr/share/bash-completion/completions/tortie",
+        "usr/share/zsh/vendor-completions/_tortie",
+        "usr/share/fish/vendor_completions.d/tortie.fish",
+        "usr/share/man/man1/tortie.1.gz",
+    ] {
+        assert!(std::fs::metadata(root.join(name)).is_ok_and(|m| m.len() > 0), "{name}");
+    }
 
     // What an administrator wrote stays until it is purged; so does what the agent wrote.
     std::fs::write(root.join("etc/tortie/tortie.toml"), "as = 64999\n").unwrap();

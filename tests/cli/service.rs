@@ -117,3 +117,40 @@ fn systemd_takes_the_unit_and_finds_it_hardened() {
     assert!(output.status.success(), "{}", crate::rig::stdout(&output));
     assert_eq!((setting("Type"), setting("Restart")), ("notify".to_owned(), "on-failure".to_owned()));
 }
+
+#[test]
+fn a_level_of_the_logs_is_asked_for_and_ends_by_itself() {
+    let agent = Agent::start_as(&[("/calico/v1/Ready", "true")], |command| {
+        command.args(["--log-format", "json"]);
+    });
+    let notes = || {
+        let status: serde_json::Value =
+            serde_json::from_slice(&agent.run(&["status", "-o", "json"]).stdout).unwrap();
+        let notes = status["notes"].as_array().unwrap().clone();
+        notes.into_iter().filter(|n| n["code"] == "log-level").collect::<Vec<_>>()
+    };
+    assert!(notes().is_empty());
+    let output = agent.run(&["log", "level", "bgp.peer=2001:db8::1:debug", "--for", "1s"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let told = notes();
+    assert_eq!(told[0]["subject"], "log bgp.peer=2001:db8::1", "{told:?}");
+    let end = Instant::now() + Duration::from_secs(20);
+    while !notes().is_empty() {
+        assert!(Instant::now() < end);
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    // Ended by hand, too; what cannot be is refused by name.
+    assert!(agent.run(&["log", "level", "all:debug", "--for", "1h"]).status.success());
+    assert!(agent.run(&["log", "level", "--reset"]).status.success() && notes().is_empty());
+    let output = agent.run(&["log", "level", "bgpd:debug"]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(crate::rig::stderr(&output).contains("no such subject"), "{output:?}");
+    // Every line is an object with the same members.
+    for line in agent.log().lines() {
+        let line: serde_json::Value = serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"));
+        for name in ["time", "level", "target", "message"] {
+            assert!(line[name].is_string(), "{line}");
+        }
+    }
+    assert!(agent.log().contains("a level that was asked for has ended"), "{}", agent.log());
+}

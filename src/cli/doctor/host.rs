@@ -1,6 +1,6 @@
 //! What of this host the judge is told: read, never changed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use tortie_config::key::prefix;
 
 use super::ports::{self, Owner};
+use crate::agent::{Role, Surroundings};
 use crate::cli::Globals;
 use crate::cli::failure::Exit;
 use crate::kernel::Ability;
@@ -38,6 +39,8 @@ pub(super) struct Seen {
     pub(super) socket: Option<SocketFile>,
     pub(super) store: Option<Result<StoreSeen, (Exit, String)>>,
     pub(super) agent: Option<Result<Status, (Exit, String)>>,
+    pub(super) surroundings: Surroundings,
+    pub(super) role: Role,
 }
 
 /// The file of the agent's socket.
@@ -66,15 +69,18 @@ pub(super) struct StoreSeen {
 /// Reads the host.
 pub(super) fn read(socket: &Path) -> Seen {
     let group = group_id("tortie");
+    let surroundings = Surroundings::read(links());
     Seen {
         kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
-        capabilities: fs::read_to_string("/proc/self/status").ok().as_deref().and_then(effective),
+        capabilities: surroundings.capabilities,
         ports: ports::owners(&PORTS),
         rivals: rivals(&ports::processes()),
         felix_rules: ["iptables-legacy-save", "iptables-nft-save"].map(felix_rules),
         network_manager: network_manager(),
         group: group.is_some(),
         socket: socket_file(socket, group),
+        role: role(&surroundings),
+        surroundings,
         ..Seen::default()
     }
 }
@@ -96,10 +102,41 @@ pub(super) async fn store(globals: &Globals) -> Result<StoreSeen, (Exit, String)
     })
 }
 
-/// `CapEff` of proc_pid_status(5).
-fn effective(status: &str) -> Option<u64> {
-    let hex = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
-    u64::from_str_radix(hex.trim(), 16).ok()
+/// Name, MTU and whether it is up of each interface.
+fn links() -> Vec<(String, u32, bool)> {
+    let one = |entry: fs::DirEntry| {
+        let name = entry.file_name().to_str()?.to_owned();
+        let mtu = fs::read_to_string(entry.path().join("mtu")).ok()?.trim().parse().ok()?;
+        let flags = fs::read_to_string(entry.path().join("flags")).ok()?;
+        let flags = u32::from_str_radix(flags.trim().trim_start_matches("0x"), 16).ok()?;
+        Some((name, mtu, flags & 1 != 0))
+    };
+    fs::read_dir("/sys/class/net").into_iter().flatten().flatten().filter_map(one).collect()
+}
+
+/// Interfaces of the default routes of the main table, from the text of `/proc/net/route`.
+fn default_interfaces(table: &str) -> BTreeSet<String> {
+    let row = |line: &str| {
+        let mut fields = line.split_whitespace();
+        let (name, destination) = (fields.next()?, fields.next()?);
+        let mask = fields.nth(5)?;
+        (destination == "00000000" && mask == "00000000").then(|| name.to_owned())
+    };
+    table.lines().skip(1).filter_map(row).collect()
+}
+
+fn role(now: &Surroundings) -> Role {
+    let table = fs::read_to_string("/proc/net/route").unwrap_or_default();
+    let workloads = now.links.iter().filter(|l| l.name.starts_with("cali"));
+    Role {
+        programs: true,
+        low_port: true,
+        // The agent switches forwarding on; before it ran that is no finding.
+        routes: [false, false],
+        uplinks: default_interfaces(&table),
+        tunnel: now.links.iter().find(|l| l.name == "tunl0" && l.up).map(|l| l.name.clone()),
+        workloads: workloads.map(|l| (l.name.clone(), l.name.clone())).collect(),
+    }
 }
 
 fn rivals(processes: &[(u32, String)]) -> Vec<Owner> {
@@ -172,7 +209,11 @@ mod tests {
 
     #[test]
     fn what_others_print_is_read() {
-        assert_eq!(effective("Name:\tx\nCapEff:\t0000000000003400\n"), Some(0x3400));
+        let routes = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n\
+            eth0\t00000000\t010200C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n\
+            eth0\t000200C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n\
+            eth1\t00000000\t010200C0\t0003\t0\t0\t10\t00000000\t0\t0\t0\n";
+        assert_eq!(default_interfaces(routes).into_iter().collect::<Vec<_>>(), ["eth0", "eth1"]);
         // As Felix 3.20 leaves it: `iptables-save`, shortened.
         let listing = "*filter\n:INPUT ACCEPT [0:0]\n:cali-INPUT - [0:0]\n\
             -A INPUT -m comment --comment \"cali:Cz_u1IQiXIMmKD4c\" -j cali-INPUT\n\

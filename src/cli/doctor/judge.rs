@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::host::{PORTS, Seen};
+use crate::agent;
 use crate::cli::failure::Exit;
 use crate::kernel::{Ability, Outcome};
 
@@ -88,6 +89,12 @@ pub(super) fn judge(seen: &Seen) -> Vec<Finding> {
     others(seen, &mut found);
     store(seen, &mut found);
     agent(seen, &mut found);
+    for problem in agent::judge(&seen.surroundings, None, &seen.role) {
+        // What this shell may do is judged above.
+        if problem.code != "missing-capability" {
+            found.warn(&problem.code, format!("{}: {}", problem.subject, problem.text), &problem.next);
+        }
+    }
     found.0
 }
 

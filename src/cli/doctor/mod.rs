@@ -2,7 +2,7 @@
 //!
 //! What it does: tries each ability of the kernel in a network namespace of its own (`kernel::try_abilities`), reads what of
 //! the host matters (`host.rs`), and judges both (`judge.rs`, pure). What it does not: change anything on the host, or judge
-//! what `status` judges while an agent runs.
+//! what `status` judges while an agent runs; of the surroundings both ask `agent::judge`.
 //!
 //! ```text
 //!   kernel, speaker: trials --+
