@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::hosts::TORTIE;
-use crate::site::{HOSTS, STORE, Site};
+use crate::site::{ETCD, HOSTS, STORE, Site};
 
 /// Where the plugins are; containerd looks nowhere else.
 pub(crate) const PLUGINS: &str = "/opt/cni/bin";
@@ -45,6 +45,22 @@ pub(crate) fn ours(host: usize, more: Value) -> Value {
     let mut plugin = json!({"type": "tortie-cni", "datastore": STORE, "node": format!("host{host}")});
     plugin.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     plugin
+}
+
+/// What a runtime of CNI 1.1 says when no container runs: whatever others left behind goes.
+pub(crate) fn collect(site: &Site, host: usize) {
+    let more = json!({"cniVersion": "1.1.0", "name": NETWORK, "cni.dev/valid-attachments": []});
+    let config = ours(host, more);
+    site.sh(host, &format!("echo '{config}' | CNI_COMMAND=GC CNI_PATH={PLUGINS} {PLUGINS}/tortie-cni"));
+}
+
+/// Our plugin alone with both families on etcd.
+pub(crate) fn dual(site: &Site) {
+    let more = json!({"datastore": ETCD, "ipam": {"type": "tortie-ipam", "assign_ipv6": true}});
+    for host in HOSTS {
+        install(site, host);
+        configure(site, host, &json!([ours(host, more.clone())]));
+    }
 }
 
 /// Our plugin alone on every host, with ports and rates when a runtime has them.

@@ -161,6 +161,20 @@ fn containerd(rounds: usize) -> Option<(Site, Cri)> {
     Some((site, cri))
 }
 
+/// Nobody says DEL when a container that `ctr run -d` started has ended. What it leaves goes with the next GC.
+fn detached(site: &Site) {
+    let words = ["run", "-d", "--snapshotter", "native", "--cni", IMAGE, "left", "/bin/sleep", "100000"];
+    site.run(1, &[&["ctr"], &words[..]].concat());
+    site.run(1, &["ctr", "task", "kill", "-s", "KILL", "left"]);
+    within(PATIENCE, "the task is removed", || site.try_run(1, &["ctr", "task", "rm", "left"]).map(drop));
+    site.run(1, &["ctr", "c", "rm", "left"]);
+    assert_eq!((site.keys_with("/endpoint/").len(), site.given()), (1, 1), "containerd says DEL now");
+    cni::collect(site, 1);
+    site.nothing_held();
+    // What libcni remembers is containerd's.
+    site.run(1, &["rm", "/var/lib/cni/results/lab-default-left-eth0"]);
+}
+
 #[test]
 fn containerd_life() {
     let Some((site, mut cri)) = containerd(5) else { return };
@@ -192,6 +206,7 @@ fn containerd_life() {
     });
     site.nothing_held();
     cni::only_ours(&site);
+    detached(&site);
     site.as_before(&before, "after pods of all kinds");
 }
 

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::hosts::within;
 use crate::life::{self, Engine};
-use crate::site::{Daemon, HOSTS, PATIENCE, POOL, Site, Workload};
+use crate::site::{Daemon, HOSTS, PATIENCE, POOL, POOL_V6, Site, Workload};
 
 /// The name of the image.
 const IMAGE: &str = "bb:1";
@@ -270,4 +270,22 @@ fn dockers_bridge_with_our_addresses() {
 #[ignore = "long: 100 starts and stops"]
 fn long_docker() {
     docker(FLAGS, 100);
+}
+
+#[test]
+#[ignore = "long: both families on etcd"]
+fn long_docker_dual_stack_on_etcd() {
+    let Some(mut site) = Site::dual(&["dockerd", "docker", "containerd", "runc", "etcd"], "--docker") else {
+        return;
+    };
+    let mut docker = Docker::up(&site, &[]);
+    for host in HOSTS {
+        let words = format!(
+            "network create -d tortie --ipam-driver tortie-ipam --ipv6 --subnet {POOL} --subnet {POOL_V6} lab"
+        );
+        docker.docker(&site, host, &words);
+    }
+    docker.network = "lab".to_owned();
+    site.networks_hold_this();
+    life::dual(&site, &mut docker, 3);
 }

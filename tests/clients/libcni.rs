@@ -3,8 +3,9 @@
 use serde_json::{Value, json};
 
 use crate::cni;
+use crate::hosts::within;
 use crate::life::{self, Engine};
-use crate::site::{Daemon, HOSTS, STORE, Site, Workload};
+use crate::site::{Daemon, HOSTS, PATIENCE, STORE, Site, Workload};
 
 /// Namespaces that a process holds, put into networks by `cnirun`.
 pub(crate) struct Libcni {
@@ -36,7 +37,11 @@ impl Libcni {
         let holder = site.daemon(host, &["ip", "netns", "exec", name, "sleep", "100000"]);
         site.run(host, &["ip", "netns", "exec", name, "ip", "link", "set", "lo", "up"]);
         self.running.push((host, name.to_owned(), holder));
-        let pid = site.run(host, &["ip", "netns", "pids", name]);
+        let mut pid = String::new();
+        within(PATIENCE, "somebody is in the namespace", || {
+            pid = site.run(host, &["ip", "netns", "pids", name]);
+            if pid.is_empty() { Err("nobody".to_owned()) } else { Ok(()) }
+        });
         Workload { host, pid: pid.lines().next().unwrap().parse().unwrap(), addr: String::new() }
     }
 
@@ -93,6 +98,15 @@ fn libcni_life() {
 #[ignore = "long: 100 starts and stops"]
 fn long_libcni() {
     libcni(100);
+}
+
+#[test]
+#[ignore = "long: both families on etcd"]
+fn long_libcni_dual_stack_on_etcd() {
+    let Some(site) = Site::dual(&["cnirun", "cni/bridge", "etcd"], "") else { return };
+    let mut libcni = Libcni::up(&site);
+    cni::dual(&site);
+    life::dual(&site, &mut libcni, 3);
 }
 
 /// Configurations of a host, by its number.

@@ -59,3 +59,22 @@ pub(crate) fn life(site: &mut Site, engine: &mut dyn Engine, rounds: usize) {
     let names = |keys: &std::collections::BTreeMap<String, _>| keys.keys().cloned().collect::<Vec<_>>();
     assert_eq!(names(&site.keys()), names(&keys), "the store has the keys that it had");
 }
+
+/// Containers with both families, on etcd: both are reached from the other host, and both are given back.
+pub(crate) fn dual(site: &Site, engine: &mut dyn Engine, rounds: usize) {
+    let mut before = None;
+    for round in 0..=rounds {
+        let name = format!("both{round}");
+        let pair = HOSTS.map(|host| engine.start(site, host, &name));
+        let six = [site.six(&pair[0]), site.six(&pair[1])];
+        site.reach(&pair[0], &pair[1]);
+        site.reach(&six[0], &six[1]);
+        assert_eq!(site.given(), 4, "an address of each family for each");
+        for host in HOSTS {
+            engine.remove(site, host, &name);
+        }
+        site.nothing_held();
+        before.get_or_insert_with(|| HOSTS.map(|host| site.remains(host)));
+    }
+    site.as_before(&before.unwrap(), "after containers with both families");
+}

@@ -128,3 +128,12 @@ fn podman_life() {
 fn long_podman() {
     podman(100);
 }
+
+#[test]
+#[ignore = "long: both families on etcd"]
+fn long_podman_dual_stack_on_etcd() {
+    let Some(site) = Site::dual(&["podman", "conmon", "runc", "cni/bridge", "etcd"], "") else { return };
+    let mut podman = Podman::up(&site);
+    cni::dual(&site);
+    life::dual(&site, &mut podman, 3);
+}

@@ -18,6 +18,10 @@ pub(crate) const HOSTS: [usize; 2] = [1, 2];
 pub(crate) const POOL: &str = "10.244.0.0/16";
 /// The store, as hosts see it.
 pub(crate) const STORE: &str = "sqlite:/store/store.db";
+/// The same where there is an etcd.
+pub(crate) const ETCD: &str = "etcd://10.99.0.101:2379";
+/// Where IPv6 addresses of containers come from where hosts have both families.
+pub(crate) const POOL_V6: &str = "fd44::/64";
 /// A policy that is there while a test lets everybody in.
 const OPEN: &str = "/calico/v1/policy/tier/default/policy/tests-open";
 /// A policy that is there while a test forbids something.
@@ -50,6 +54,7 @@ pub(crate) struct Workload {
 /// The hosts.
 pub(crate) struct Site {
     pub(crate) hosts: Hosts,
+    store: &'static str,
     /// Handles that networks have while there are no containers.
     standing: Vec<String>,
     logs: tempfile::TempDir,
@@ -104,7 +109,7 @@ impl Daemon {
 }
 
 /// The pools and hosts, and nothing else.
-fn data() -> BTreeMap<String, String> {
+fn data(dual: bool) -> BTreeMap<String, String> {
     let name = POOL.replace('/', "-");
     let mut data = BTreeMap::from([
         ("/calico/v1/Ready".to_owned(), "true".to_owned()),
@@ -117,6 +122,14 @@ fn data() -> BTreeMap<String, String> {
         data.insert(format!("/calico/bgp/v1/host/host{host}/ip_addr_v4"), at.clone());
         data.insert(format!("/calico/bgp/v1/host/host{host}/network_v4"), "172.30.0.0/24".to_owned());
         data.insert(format!("/calico/v1/host/host{host}/bird_ip"), at);
+        if dual {
+            data.insert(format!("/calico/bgp/v1/host/host{host}/ip_addr_v6"), format!("fd30::{host}"));
+            data.insert(format!("/calico/bgp/v1/host/host{host}/network_v6"), "fd30::/64".to_owned());
+        }
+    }
+    if dual {
+        let key = format!("/calico/v1/ipam/v6/pool/{}", POOL_V6.replace('/', "-"));
+        data.insert(key, json!({ "cidr": POOL_V6 }).to_string());
     }
     data
 }
@@ -125,6 +138,15 @@ impl Site {
     /// Two hosts with agents whose sessions are up; `flags` are words of the agents. `None` when that cannot be here or
     /// one of `programs` is missing; in CI that is a failure.
     pub(crate) fn up(programs: &[&str], flags: &str) -> Option<Self> {
+        Self::build(programs, flags, false)
+    }
+
+    /// The same with both families on a real etcd.
+    pub(crate) fn dual(programs: &[&str], flags: &str) -> Option<Self> {
+        Self::build(programs, flags, true)
+    }
+
+    fn build(programs: &[&str], flags: &str, dual: bool) -> Option<Self> {
         let logs = tempfile::tempdir().unwrap();
         let found = Options::tied(TORTIE.as_ref(), logs.path());
         if let Some(missing) = programs.iter().find(|p| found.find(p).is_none()) {
@@ -134,13 +156,16 @@ impl Site {
         }
         let hosts = Hosts::up(Plan {
             hosts: HOSTS.len(),
-            data: Some(data()),
+            etcd: usize::from(dual),
+            dual,
+            data: Some(data(dual)),
             flags: HOSTS.iter().map(|host| (*host, flags.to_owned())).collect(),
             binds: &["/sys/fs/cgroup:/sys/fs/cgroup"],
             tmpfs: PRIVATE,
             ..Plan::default()
         })?;
-        let this = Self { hosts, standing: Vec::new(), logs };
+        let store = if dual { ETCD } else { STORE };
+        let this = Self { hosts, store, standing: Vec::new(), logs };
         this.hosts.until_sessions(1);
         Some(this)
     }
@@ -235,6 +260,13 @@ impl Site {
     /// One echo request.
     pub(crate) fn pings(&self, from: &Workload, addr: &str) -> Result<(), String> {
         self.within(from, &["ping", "-n", "-c", "1", "-W", "1", addr]).map(|_| ())
+    }
+
+    /// The IPv6 address of a container.
+    pub(crate) fn six(&self, workload: &Workload) -> Workload {
+        let all = self.addresses(workload, "eth0");
+        let addr = all.into_iter().find(|a| a.contains(':')).expect("it has an IPv6 address");
+        Workload { addr, ..workload.clone() }
     }
 
     /// Each of the two answers the other: soon, or at once where it did before.
@@ -349,7 +381,7 @@ impl Site {
         });
         for host in HOSTS {
             let node = Hosts::node(host);
-            self.run(host, &[TORTIE, "--datastore", STORE, "--node", &node, "ipam", "check"]);
+            self.run(host, &[TORTIE, "--datastore", self.store, "--node", &node, "ipam", "check"]);
         }
     }
 

@@ -61,6 +61,8 @@ pub(crate) struct Plan {
     /// What else of this machine each host sees, as `binds` and `tmpfs` of a lab file.
     pub(crate) binds: &'static [&'static str],
     pub(crate) tmpfs: &'static [&'static str],
+    /// Hosts have an IPv6 address beside their IPv4 one: fd30::N.
+    pub(crate) dual: bool,
 }
 
 /// A lab that runs.
@@ -532,6 +534,7 @@ fn text(plan: &Plan) -> String {
     };
     for host in 1..=plan.hosts {
         let flags = plan.flags.get(&host).map_or("", String::as_str);
+        let six = if plan.dual { format!(", ipv6: [\"fd30::{host}/64\"]") } else { String::new() };
         let store = url(host);
         let agent =
             format!("env PATH=/store/bin:$PATH {TORTIE} --datastore {store} --node host{host} agent {flags}");
@@ -546,7 +549,7 @@ fn text(plan: &Plan) -> String {
         );
         let _ = writeln!(
             links,
-            "    - {{endpoints: [\"host{host}:eth1\", \"switch:h{host}\"], ipv4: [172.30.0.{host}/24]}}"
+            "    - {{endpoints: [\"host{host}:eth1\", \"switch:h{host}\"], ipv4: [172.30.0.{host}/24]{six}}}"
         );
         let _ = writeln!(
             links,
