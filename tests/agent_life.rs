@@ -7,6 +7,8 @@
     reason = "a test ends where something is not as it must be"
 )]
 
+#[path = "agent_life/faults.rs"]
+mod faults;
 #[path = "common/hosts.rs"]
 mod hosts;
 #[path = "agent_life/ipam.rs"]

@@ -1,6 +1,6 @@
 //! What of the host matters to routing and enforcement beside our own objects: a thin reader and a pure judge.
 //!
-//! `status` looks each 10 s, `tortie doctor` once; both ask [`judge`], so that a finding has one code and one text.
+//! The lookout of `status` asks each 10 s. Whoever has a reading of his own may ask [`judge`], too.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -11,11 +11,13 @@ mod agent;
 mod arguments;
 mod completion;
 mod diags;
+mod help;
 mod package;
 #[path = "../page/mod.rs"]
 mod page;
 mod policy;
 mod ranges;
 mod rig;
+mod schema;
 mod service;
 mod store;

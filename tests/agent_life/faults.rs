@@ -1,0 +1,306 @@
+//! What goes wrong on hosts, told by `status` with its code, and explained by the command that `status` names: a table.
+//!
+//! Every fault is in place before the agents start, side by side on three hosts, and in small agents of their own beside
+//! the third. Faults that no namespace can have (a clock that jumps, a full conntrack table of the machine, a peer that
+//! takes nothing for half a minute) are in the tests of the pure judges.
+
+use std::collections::BTreeMap;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Stdio};
+
+use serde_json::{Value, json};
+
+use super::hosts::{Hosts, PATIENCE, Plan, TORTIE, lab_data, stderr, stdout, within};
+
+/// Who is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum At {
+    Host(usize),
+    /// A small agent in the namespace of host 3.
+    Beside(&'static str),
+}
+
+struct Fault {
+    name: &'static str,
+    at: At,
+    code: &'static str,
+    /// A word of the finding's subject or text.
+    of: &'static str,
+    /// What the command that `status` names says; several: all of them.
+    says: &'static [&'static str],
+}
+
+const FAULTS: &[Fault] = &[
+    Fault {
+        name: "a peer refuses",
+        at: At::Host(2),
+        code: "peer-down",
+        of: "10.99.0.1",
+        says: &["connection-refused"],
+    },
+    Fault {
+        name: "a peer of another AS",
+        at: At::Host(2),
+        code: "peer-down",
+        of: "172.30.0.254",
+        says: &["bad-peer-as"],
+    },
+    Fault {
+        name: "a filter rejects",
+        at: At::Host(1),
+        code: "routes-refused",
+        of: "filter 1",
+        says: &["0.0.0.0/0", "refused: filter"],
+    },
+    Fault {
+        name: "a peer at its limit of prefixes",
+        at: At::Host(3),
+        code: "prefix-limit",
+        of: "172.30.0.254",
+        says: &["1 of 1"],
+    },
+    Fault { name: "no pool", at: At::Beside("empty"), code: "no-pool", of: "addresses", says: &[] },
+    Fault {
+        name: "a foreign route in the way",
+        at: At::Host(3),
+        code: "route-failed",
+        of: "10.244.2.0/26",
+        says: &["foreign-route"],
+    },
+    Fault {
+        name: "two endpoints with one address",
+        at: At::Host(1),
+        code: "duplicate-address",
+        of: "10.244.1.1",
+        says: &["10.244.1.1", "lab/copy"],
+    },
+    Fault {
+        name: "a leaked address",
+        at: At::Host(1),
+        code: "leaked-addresses",
+        of: "suspect",
+        says: &["leaked", "lab.gone"],
+    },
+    Fault {
+        name: "broken JSON",
+        at: At::Host(1),
+        code: "invalid-value",
+        of: "pool/10.9.0.0-16",
+        says: &["pool/10.9.0.0-16"],
+    },
+    Fault {
+        name: "the store is away",
+        at: At::Beside("away"),
+        code: "store-away",
+        of: "store",
+        says: &["store"],
+    },
+    Fault {
+        name: "the port is taken",
+        at: At::Beside("empty"),
+        code: "listen",
+        of: "in use",
+        says: &["tcp/179", "busybox"],
+    },
+    Fault {
+        name: "a capability is missing",
+        at: At::Beside("bare"),
+        code: "missing-capability",
+        of: "CAP_NET_BIND_SERVICE",
+        says: &["CAP_NET_BIND_SERVICE"],
+    },
+    Fault {
+        name: "hosts of other versions",
+        at: At::Host(3),
+        code: "version-skew",
+        of: "host9 0.9.0",
+        says: &["host9", "0.9.0"],
+    },
+    Fault {
+        name: "packets may come by another way",
+        at: At::Host(2),
+        code: "rp-filter",
+        of: "eth1",
+        says: &[],
+    },
+    Fault {
+        name: "a workload sends larger packets than the way out takes",
+        at: At::Host(2),
+        code: "workload-mtu",
+        of: "lab/web2",
+        says: &["cali1"],
+    },
+    Fault {
+        name: "forwarding was switched off",
+        at: At::Host(2),
+        code: "forwarding-off",
+        of: "net.ipv4.ip_forward",
+        says: &[],
+    },
+    Fault {
+        name: "a route was deleted by hand",
+        at: At::Host(1),
+        code: "foreign-changes",
+        of: "10.244.2.0/26",
+        says: &[],
+    },
+    Fault {
+        name: "a next hop that the kernel does not reach",
+        at: At::Host(3),
+        code: "route-withheld",
+        of: "next hop 172.30.0.254",
+        says: &["172.30.0.254"],
+    },
+];
+
+/// The data of the lab with what is wrong in it.
+fn data() -> BTreeMap<String, String> {
+    let mut data = lab_data(3, true);
+    data.remove("/calico/bgp/v1/global/peer_v4/172.30.0.254");
+    let mut put = |key: &str, value: Value| {
+        data.insert(format!("/calico/{key}"), value.to_string());
+    };
+    let router = |asn: u32| json!({ "ip": "172.30.0.254", "as_num": asn });
+    let mut filtered = router(65000);
+    filtered["filters"] = json!(["nothing"]);
+    let mut limited = router(65000);
+    limited["max_prefixes"] = json!(1);
+    put("bgp/v1/host/host1/peer_v4/172.30.0.254", filtered);
+    put("bgp/v1/host/host2/peer_v4/172.30.0.254", router(65001));
+    put("bgp/v1/host/host3/peer_v4/172.30.0.254", limited);
+    put("bgp/v1/global/filters/nothing", json!({ "import": [], "export": [], "default": "reject" }));
+    // Host 1 is there, and nobody listens on that address of it.
+    put("bgp/v1/host/host2/peer_v4/10.99.0.1", json!({ "ip": "10.99.0.1", "as_num": 64700 }));
+    let copy = json!({
+        "state": "active", "name": "cali2", "mac": null, "profile_ids": ["lab"],
+        "ipv4_nets": ["10.244.1.1/32"], "ipv6_nets": [],
+    });
+    put("v1/host/host1/workload/lab/copy/endpoint/eth1", copy);
+    put("tortie/v1/status/host9", json!({ "node": "host9", "version": "0.9.0", "ready": true }));
+    data
+}
+
+/// A small agent in the namespace of host 3; it ends with the test.
+struct Beside(Child);
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn beside(hosts: &Hosts, name: &str, store: &str, before: &[&str], listen: &str) -> Beside {
+    let socket = format!("/run/faults-{name}.sock");
+    let cache = format!("/run/faults-{name}.cache");
+    let mut words = before.to_vec();
+    words.extend([TORTIE, "--datastore", store, "--node", name, "--socket", &socket, "agent"]);
+    words.extend(["--kernel", "off", "--http", "none", "--bgp-listen", listen, "--cache", &cache]);
+    words.extend(["--ip4", "172.30.0.3/24"]);
+    let child = hosts.lab.spawn("host3", &words, |command| {
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
+    });
+    Beside(child.unwrap())
+}
+
+/// A command of `tortie`, as the person there would type it.
+fn typed(hosts: &Hosts, at: At, words: &[&str]) -> std::process::Output {
+    let (node, socket, store) = match at {
+        At::Host(n) => (Hosts::node(n), "/run/tortie/tortie.sock".to_owned(), "sqlite:/store/store.db"),
+        At::Beside("away") => {
+            ("host3".to_owned(), "/run/faults-away.sock".to_owned(), "etcd://127.0.0.1:2379")
+        }
+        At::Beside(name) => {
+            ("host3".to_owned(), format!("/run/faults-{name}.sock"), "sqlite:/run/faults-bare.db")
+        }
+    };
+    let store = format!("TORTIE_DATASTORE={store}");
+    let socket = format!("TORTIE_SOCKET={socket}");
+    let name = match at {
+        At::Host(_) => node.clone(),
+        At::Beside(name) => name.to_owned(),
+    };
+    let name = format!("TORTIE_NODE={name}");
+    let mut all = vec!["env", &store, &socket, &name, TORTIE];
+    all.extend(words);
+    hosts.lab.exec(&node, &all).unwrap()
+}
+
+/// The finding of a fault in `status`.
+fn found(hosts: &Hosts, fault: &Fault) -> Result<Value, String> {
+    let output = typed(hosts, fault.at, &["status", "-o", "json"]);
+    let status: Value =
+        serde_json::from_slice(&output.stdout).map_err(|e| format!("{e}: {}", stderr(&output)))?;
+    let lists = ["problems", "notes"].map(|list| status[list].as_array().cloned().unwrap_or_default());
+    let fits = |problem: &&Value| {
+        let text = format!("{} {}", problem["subject"].as_str().unwrap(), problem["text"].as_str().unwrap());
+        problem["code"] == fault.code && text.contains(fault.of)
+    };
+    lists.iter().flatten().find(fits).cloned().ok_or_else(|| format!("{lists:#?}"))
+}
+
+fn is_told_and_explained(hosts: &Hosts, fault: &Fault) {
+    let mut problem = Value::Null;
+    within(PATIENCE, &format!("{}: `status` turns", fault.name), || {
+        problem = found(hosts, fault)?;
+        Ok(())
+    });
+    let next = problem["next"].as_str().unwrap();
+    if fault.says.is_empty() {
+        assert!(!next.is_empty(), "{}: {problem:#}", fault.name);
+        return;
+    }
+    let command = next.split(", ").next().unwrap();
+    let words: Vec<&str> =
+        command.strip_prefix("tortie ").unwrap_or_else(|| panic!("{next}")).split(' ').collect();
+    within(PATIENCE, &format!("{}: `{command}` says why", fault.name), || {
+        let output = typed(hosts, fault.at, &words);
+        let text = format!("{}{}", stdout(&output), stderr(&output));
+        let missing: Vec<&&str> = fault.says.iter().filter(|word| !text.contains(**word)).collect();
+        if missing.is_empty() { Ok(()) } else { Err(format!("without {missing:?}:\n{text}")) }
+    });
+    // One screen.
+    let lines = stdout(&typed(hosts, fault.at, &words)).lines().count();
+    assert!(lines <= 50, "{}: `{command}` has {lines} lines", fault.name);
+}
+
+#[test]
+fn status_tells_each_fault_and_names_the_command_that_explains_it() {
+    let plan = Plan { hosts: 3, router: true, data: Some(data()), later: vec![1, 2, 3], ..Plan::default() };
+    let Some(hosts) = Hosts::up(plan) else { return };
+    let run = |node: &str, script: &str| {
+        let output = hosts.lab.exec(node, &["sh", "-ec", script]).unwrap();
+        assert!(output.status.success(), "{node}: {script}: {}", stderr(&output));
+    };
+    hosts.put("/calico/v1/ipam/v4/pool/10.9.0.0-16", "{");
+    run(
+        "host2",
+        "cd /proc/sys/net/ipv4/conf; echo 0 > all/rp_filter; echo 1 > eth1/rp_filter; ip link set eth1 mtu 1400; \
+         ip link add cali1 type veth peer name w1; ip link set cali1 up; ip link set w1 up",
+    );
+    run("host3", "ip route add 10.244.2.0/26 via 172.30.0.1 proto static metric 1790");
+    let assigned = typed(&hosts, At::Host(1), &["ipam", "assign", "--handle", "lab.gone"]);
+    assert!(assigned.status.success(), "{assigned:?}");
+    (1..=3).for_each(|host| hosts.go(host));
+    let _away = beside(&hosts, "away", "etcd://127.0.0.1:2379", &[], "127.0.0.1:1791");
+    let bare = ["setpriv", "--bounding-set=-net_bind_service", "--inh-caps=-net_bind_service"];
+    let _bare = beside(&hosts, "bare", "sqlite:/run/faults-bare.db", &bare, "127.0.0.1:179");
+    hosts.until_routes(1, &["10.244.1.0/26 blackhole", "10.244.2.0/26", "10.244.3.0/26"]);
+    run("host1", "ip route del 10.244.2.0/26 proto 179");
+    run("host2", "echo 0 > /proc/sys/net/ipv4/ip_forward");
+    let taker = ["busybox", "nc", "-l", "-p", "179", "-s", "127.0.0.9"];
+    let _taker =
+        Beside(hosts.lab.spawn("host3", &taker, |command| drop(command.stdin(Stdio::null()))).unwrap());
+    within(PATIENCE, "the port is taken", || {
+        let tcp = stdout(&hosts.lab.exec("host3", &["cat", "/proc/net/tcp"]).unwrap());
+        if tcp.contains("0900007F:00B3") { Ok(()) } else { Err(tcp) }
+    });
+    let _empty = beside(&hosts, "empty", "sqlite:/run/faults-empty.db", &[], "127.0.0.9:179");
+    let (last, others) = FAULTS.split_last().unwrap();
+    for fault in others {
+        is_told_and_explained(&hosts, fault);
+    }
+    // Sessions with the router suffer by this one.
+    run("host3", "ip route add unreachable 172.30.0.254/32");
+    is_told_and_explained(&hosts, last);
+}
