@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use tortie::ipam::Space;
 use tortie::ipam::check::Picture;
 use tortie::serve::api::{
-    ApiError, Applied, AppliedRequest, BgpRoute, Done, DrainRequest, Event, KernelRouteRow, List, Peer,
-    PeerRange, ResetRequest, RouteGet, Status, Told,
+    ApiError, Applied, AppliedRequest, BgpRoute, Done, DrainRequest, Event, KernelRouteRow, List,
+    LogLevelRequest, Peer, PeerRange, ResetRequest, RouteGet, Status, Told,
 };
 use tortie::serve::ipam::{self, BlockRow, BlockView, Holder, PoolRow};
 use tortie::serve::nodes::ClusterNode;
@@ -550,6 +550,10 @@ impl Backend for Played {
     }
 
     async fn accept_store(&self) -> Result<Done, ApiError> {
+        unasked()
+    }
+
+    async fn log_level(&self, _: LogLevelRequest) -> Result<Done, ApiError> {
         unasked()
     }
 
