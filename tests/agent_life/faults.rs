@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use serde_json::{Value, json};
 
@@ -289,8 +289,10 @@ fn status_tells_each_fault_and_names_the_command_that_explains_it() {
     run("host1", "ip route del 10.244.2.0/26 proto 179");
     run("host2", "echo 0 > /proc/sys/net/ipv4/ip_forward");
     let taker = ["busybox", "nc", "-l", "-p", "179", "-s", "127.0.0.9"];
-    let _taker =
-        Beside(hosts.lab.spawn("host3", &taker, |command| drop(command.stdin(Stdio::null()))).unwrap());
+    let silent = |command: &mut Command| {
+        command.stdin(Stdio::null());
+    };
+    let _taker = Beside(hosts.lab.spawn("host3", &taker, silent).unwrap());
     within(PATIENCE, "the port is taken", || {
         let tcp = stdout(&hosts.lab.exec("host3", &["cat", "/proc/net/tcp"]).unwrap());
         if tcp.contains("0900007F:00B3") { Ok(()) } else { Err(tcp) }
