@@ -101,7 +101,7 @@ fn the_tunnel_address_comes_and_goes_with_its_pools() {
     assert_eq!(stored(&hosts, 2).as_deref(), Some("192.0.2.77"));
     let handles = stdout(&hosts.store(&["ls", "/calico/ipam/v2/handle/ipip"]));
     assert_eq!(handles.trim(), "");
-    let history = hosts.get(1, "/v1/events?max=200").map(|v| v.to_string()).unwrap_or_else(|_| hosts.log(1));
+    let history = hosts.get(1, "/v1/history?max=200").map(|v| v.to_string()).unwrap_or_else(|_| hosts.log(1));
     assert!(history.contains("moved from"), "{history}");
 }
 
