@@ -218,6 +218,7 @@ mod tests {
                     .to_owned(),
             ),
             ("/calico/ipam/v2/assignment/ipv4/block/10.65.0.0-26", block.to_string()),
+            ("/calico/bgp/v1/host/h1/ip_addr_v4", "192.0.2.1".to_owned()),
             ("/calico/v1/host/h1/workload/cni/x/endpoint/eth0", workload("10.65.0.200")),
             ("/calico/v1/host/h2/workload/cni/y/endpoint/eth0", workload("10.65.0.200")),
         ];

@@ -542,9 +542,9 @@ pub struct Event {
     pub prefix: Option<String>,
 }
 
-/// `POST /v1/applied`.
+/// `POST /v1/applied`. Fields that are not known are passed over: plugin and agent may be of different versions.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase")]
 pub struct AppliedRequest {
     /// The endpoint's key.
     pub key: String,
