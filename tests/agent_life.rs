@@ -15,6 +15,8 @@ mod hosts;
 mod ipam;
 #[path = "agent_life/leave.rs"]
 mod leave;
+#[path = "agent_life/metrics.rs"]
+mod metrics;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
@@ -375,10 +377,17 @@ fn health_and_metrics_answer_on_loopback_and_on_the_socket() {
     assert!(http("/metrics", "evil.example").starts_with("HTTP/1.0 403"));
     // Writes are for the socket only.
     assert!(http("/v1/store/accept", "localhost").starts_with("HTTP/1.0 404"));
+    // Of the pools one host tells, some seconds after its start.
+    within(PATIENCE, "the census", || {
+        let (_, text) = hosts.ask(1, "GET", "/metrics", "").unwrap();
+        if text.contains("tortie_ipam_pool_addresses{") { Ok(()) } else { Err(text) }
+    });
     let answer = http("/metrics", "127.0.0.1:9099");
     assert!(answer.to_lowercase().contains("content-type: text/plain; version=0.0.4"), "{answer}");
     let body = answer.split_once("\r\n\r\n").unwrap().1;
     let found = families(body);
+    metrics::names_hold(body);
+    metrics::is_valid(body);
     let gauges = [
         "tortie_build_info",
         "tortie_ready",

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+mod scrape;
 mod station;
 
 use std::collections::BTreeSet;
@@ -74,6 +75,15 @@ impl Agent {
 
     fn run(&self, words: &[&str]) -> Output {
         command(self.dir.path(), words).output().unwrap()
+    }
+
+    /// A page as text.
+    fn text(&self, path: &str) -> String {
+        let mut stream = UnixStream::connect(self.path("tortie.sock")).unwrap();
+        write!(stream, "GET {path} HTTP/1.0\r\nhost: localhost\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer.split_once("\r\n\r\n").unwrap().1.to_owned()
     }
 
     /// One request on the socket: status and body.
