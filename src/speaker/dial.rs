@@ -121,7 +121,7 @@ pub(super) fn explain(remote: SocketAddr, local: Option<IpAddr>, error: &io::Err
     }
 }
 
-/// Why a connection could not be made, by what [`explain`] says: a stable word, and the name of the system's error.
+/// Why a connection could not be made, by what `explain` says: a stable word, and the name of the system's error.
 /// `connect-failed`: none of the known ones.
 #[must_use]
 pub fn dial_failure(text: &str) -> (&'static str, &'static str) {

@@ -52,7 +52,7 @@ fn read(text: &str) -> Page {
 }
 
 /// Labels in the braces that a text begins with: name, operator, value.
-fn matchers(text: &str) -> Vec<(String, String, String)> {
+fn matchers(text: &str) -> Vec<Matcher> {
     let mut found = Vec::new();
     let Some(mut rest) = text.strip_prefix('{') else { return found };
     while let Some(at) = rest.find(['=', '!', '}']).filter(|at| !rest[*at..].starts_with('}')) {
@@ -65,8 +65,11 @@ fn matchers(text: &str) -> Vec<(String, String, String)> {
     found
 }
 
+/// Label, how it is compared, and with what.
+type Matcher = (String, String, String);
+
 /// Metrics that a text names, each with what stands in braces behind it.
-fn named(text: &str) -> Vec<(String, Vec<(String, String, String)>)> {
+fn named(text: &str) -> Vec<(String, Vec<Matcher>)> {
     let mut found = Vec::new();
     for (at, _) in text.match_indices("tortie_") {
         let before = text[..at].chars().next_back();

@@ -51,7 +51,13 @@ fn long_a_scrape_with_a_thousand_peers_and_a_hundred_thousand_routes() {
     }
     let after = agent.text("/metrics");
     times.sort_unstable();
-    println!("scrape: median {:?}, slowest {:?}, {} octets, {} lines", times[25], times[49], after.len(), after.lines().count());
+    println!(
+        "scrape: median {:?}, slowest {:?}, {} octets, {} lines",
+        times[25],
+        times[49],
+        after.len(),
+        after.lines().count()
+    );
     for of in ["core", "speaker", "kernel"] {
         let stalls = slow(&after, of) - slow(&before, of);
         println!("{of}: {stalls} turns of more than 50 ms in 50 scrapes");
