@@ -157,7 +157,7 @@ fn the_socket_says_when_an_endpoint_is_in_force() {
     // A request that is not as documented is refused by name.
     let (code, body) = hosts.ask(1, "POST", "/v1/applied", r#"{"kye":"x"}"#).unwrap();
     assert_eq!(code, 400);
-    assert!(body.contains("kye"), "{body}");
+    assert!(body.contains("missing field `key`"), "{body}");
 }
 
 #[test]

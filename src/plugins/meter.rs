@@ -82,7 +82,7 @@ mod tests {
     #[test]
     fn what_is_told_is_counted_under_known_words_only() {
         let request =
-            |op: &str, count| ToldRequest { op: op.into(), result: "ok".into(), count, micros: 3_000 };
+            |op: &str, count| ToldRequest { op: op.into(), result: "exhausted".into(), count, micros: 3_000 };
         take(&Told {
             plugin: "nobody".into(),
             op: "add".into(),

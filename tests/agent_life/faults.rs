@@ -288,7 +288,7 @@ fn status_tells_each_fault_and_names_the_command_that_explains_it() {
     hosts.until_routes(1, &["10.244.1.0/26 blackhole", "10.244.2.0/26", "10.244.3.0/26"]);
     run("host1", "ip route del 10.244.2.0/26 proto 179");
     run("host2", "echo 0 > /proc/sys/net/ipv4/ip_forward");
-    let taker = ["busybox", "nc", "-l", "-p", "179", "-s", "127.0.0.9"];
+    let taker = ["busybox", "httpd", "-f", "-p", "127.0.0.9:179"];
     let silent = |command: &mut Command| {
         command.stdin(Stdio::null());
     };
