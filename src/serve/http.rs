@@ -11,7 +11,8 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::connect_info::{ConnectInfo, Connected};
-use axum::extract::{Path as UrlPath, Query, Request, State};
+use axum::extract::{FromRequestParts, Path as UrlPath, Query, Request, State};
+use axum::http::request::Parts;
 use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
@@ -243,14 +244,8 @@ async fn peer(State(backend): State<Shared>, UrlPath(wanted): UrlPath<String>) -
     }))
 }
 
-async fn bgp_routes(
-    State(backend): State<Shared>,
-    query: Result<Query<RouteQuery>, axum::extract::rejection::QueryRejection>,
-) -> Response {
-    match query {
-        Ok(Query(query)) => answer(backend.bgp_routes(query).await),
-        Err(error) => failure(StatusCode::BAD_REQUEST, "invalid", &error.body_text()),
-    }
+async fn bgp_routes(State(backend): State<Shared>, Asked(query): Asked<RouteQuery>) -> Response {
+    answer(backend.bgp_routes(query).await)
 }
 
 /// What a stream says in its header beforehand: how many prefixes are about to come.
@@ -278,30 +273,18 @@ struct MrtQuery {
     peer: Option<String>,
 }
 
-async fn mrt_updates(
-    State(backend): State<Shared>,
-    query: Result<Query<MrtQuery>, axum::extract::rejection::QueryRejection>,
-) -> Response {
-    match query {
-        Ok(Query(query)) => match backend.mrt_updates(query.peer).await {
-            Ok(stream) => octets(stream, None),
-            Err(error) => answer::<()>(Err(error)),
-        },
-        Err(error) => failure(StatusCode::BAD_REQUEST, "invalid", &error.body_text()),
+async fn mrt_updates(State(backend): State<Shared>, Asked(query): Asked<MrtQuery>) -> Response {
+    match backend.mrt_updates(query.peer).await {
+        Ok(stream) => octets(stream, None),
+        Err(error) => answer::<()>(Err(error)),
     }
 }
 
 /// Prefixes of one question for kernel routes.
 const PREFIXES_ASKED: usize = 256;
 
-async fn kernel_routes(
-    State(backend): State<Shared>,
-    query: Result<Query<RouteQuery>, axum::extract::rejection::QueryRejection>,
-) -> Response {
-    match query {
-        Ok(Query(query)) => answer(several(&*backend, query).await),
-        Err(error) => failure(StatusCode::BAD_REQUEST, "invalid", &error.body_text()),
-    }
+async fn kernel_routes(State(backend): State<Shared>, Asked(query): Asked<RouteQuery>) -> Response {
+    answer(several(&*backend, query).await)
 }
 
 /// Kernel routes; `prefix` may be several with commas, as a page of BGP routes has them.
@@ -346,34 +329,34 @@ struct Extent {
     all: bool,
 }
 
-pub(super) type Asked<T> = Result<Query<T>, axum::extract::rejection::QueryRejection>;
+/// What stands behind the `?`; what cannot be read is answered before the handler runs.
+pub(super) struct Asked<T>(pub(super) T);
 
-async fn endpoints(State(backend): State<Shared>, query: Asked<Extent>) -> Response {
-    match query {
-        Ok(Query(query)) => answer(backend.endpoints(query.all).await),
-        Err(error) => failure(StatusCode::BAD_REQUEST, "invalid", &error.body_text()),
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Asked<T> {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Response> {
+        match Query::try_from_uri(&parts.uri) {
+            Ok(Query(query)) => Ok(Self(query)),
+            Err(error) => Err(failure(StatusCode::BAD_REQUEST, "invalid", &error.body_text())),
+        }
     }
 }
 
-async fn endpoint(State(backend): State<Shared>, query: Asked<Named>) -> Response {
-    match query {
-        Ok(Query(query)) => answer(backend.endpoint(query.name).await),
-        Err(error) => failure(StatusCode::BAD_REQUEST, "invalid", &error.body_text()),
-    }
+async fn endpoints(State(backend): State<Shared>, Asked(query): Asked<Extent>) -> Response {
+    answer(backend.endpoints(query.all).await)
 }
 
-async fn policies(State(backend): State<Shared>, query: Asked<Extent>) -> Response {
-    match query {
-        Ok(Query(query)) => answer(backend.policies(query.all).await),
-        Err(error) => failure(StatusCode::BAD_REQUEST, "invalid", &error.body_text()),
-    }
+async fn endpoint(State(backend): State<Shared>, Asked(query): Asked<Named>) -> Response {
+    answer(backend.endpoint(query.name).await)
 }
 
-async fn policy(State(backend): State<Shared>, query: Asked<Named>) -> Response {
-    match query {
-        Ok(Query(query)) => answer(backend.policy(query.name).await),
-        Err(error) => failure(StatusCode::BAD_REQUEST, "invalid", &error.body_text()),
-    }
+async fn policies(State(backend): State<Shared>, Asked(query): Asked<Extent>) -> Response {
+    answer(backend.policies(query.all).await)
+}
+
+async fn policy(State(backend): State<Shared>, Asked(query): Asked<Named>) -> Response {
+    answer(backend.policy(query.name).await)
 }
 
 #[derive(Debug, Deserialize)]
@@ -383,11 +366,8 @@ struct DropQuery {
     since: Option<u64>,
 }
 
-async fn why_drop(State(backend): State<Shared>, query: Asked<DropQuery>) -> Response {
-    match query {
-        Ok(Query(query)) => answer(backend.drops(Duration::from_secs(query.since.unwrap_or(600))).await),
-        Err(error) => failure(StatusCode::BAD_REQUEST, "invalid", &error.body_text()),
-    }
+async fn why_drop(State(backend): State<Shared>, Asked(query): Asked<DropQuery>) -> Response {
+    answer(backend.drops(Duration::from_secs(query.since.unwrap_or(600))).await)
 }
 
 #[derive(Debug, Deserialize)]
@@ -396,11 +376,8 @@ struct DiffQuery {
     max: Option<usize>,
 }
 
-async fn diff(State(backend): State<Shared>, query: Asked<DiffQuery>) -> Response {
-    match query {
-        Ok(Query(query)) => answer(backend.diff(query.max.unwrap_or(100).min(10_000)).await),
-        Err(error) => failure(StatusCode::BAD_REQUEST, "invalid", &error.body_text()),
-    }
+async fn diff(State(backend): State<Shared>, Asked(query): Asked<DiffQuery>) -> Response {
+    answer(backend.diff(query.max.unwrap_or(100).min(10_000)).await)
 }
 
 async fn nodes(State(backend): State<Shared>) -> Response {
@@ -417,11 +394,8 @@ struct BlocksQuery {
     pool: Option<Cidr>,
 }
 
-async fn ipam_blocks(State(backend): State<Shared>, query: Asked<BlocksQuery>) -> Response {
-    match query {
-        Ok(Query(query)) => answer(backend.ipam_blocks(query.pool).await),
-        Err(error) => failure(StatusCode::BAD_REQUEST, "invalid", &error.body_text()),
-    }
+async fn ipam_blocks(State(backend): State<Shared>, Asked(query): Asked<BlocksQuery>) -> Response {
+    answer(backend.ipam_blocks(query.pool).await)
 }
 
 #[derive(Debug, Deserialize)]
@@ -430,11 +404,8 @@ struct BlockQuery {
     cidr: Cidr,
 }
 
-async fn ipam_block(State(backend): State<Shared>, query: Asked<BlockQuery>) -> Response {
-    match query {
-        Ok(Query(query)) => answer(backend.ipam_block(query.cidr).await),
-        Err(error) => failure(StatusCode::BAD_REQUEST, "invalid", &error.body_text()),
-    }
+async fn ipam_block(State(backend): State<Shared>, Asked(query): Asked<BlockQuery>) -> Response {
+    answer(backend.ipam_block(query.cidr).await)
 }
 
 async fn dry_run(State(backend): State<Shared>, bytes: Bytes) -> Response {
@@ -456,19 +427,12 @@ async fn policy_live(
     }
 }
 
-async fn policy_trace(State(backend): State<Shared>, query: Asked<TraceQuery>) -> Response {
-    trace(backend, query, false).await
+async fn policy_trace(State(backend): State<Shared>, Asked(query): Asked<TraceQuery>) -> Response {
+    answer(backend.trace(query, false).await)
 }
 
-async fn why_packet(State(backend): State<Shared>, query: Asked<TraceQuery>) -> Response {
-    trace(backend, query, true).await
-}
-
-async fn trace(backend: Shared, query: Asked<TraceQuery>, kernel: bool) -> Response {
-    match query {
-        Ok(Query(query)) => answer(backend.trace(query, kernel).await),
-        Err(error) => failure(StatusCode::BAD_REQUEST, "invalid", &error.body_text()),
-    }
+async fn why_packet(State(backend): State<Shared>, Asked(query): Asked<TraceQuery>) -> Response {
+    answer(backend.trace(query, true).await)
 }
 
 /// Reads a body as JSON whatever its content type says: some clients send none.

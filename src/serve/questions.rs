@@ -5,15 +5,15 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::{Query, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::extract::State;
+use axum::http::HeaderMap;
 use axum::response::sse::{Event as Sent, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use futures_util::StreamExt;
 use serde::Deserialize;
 
-use super::http::{Asked, Shared, answer, failure};
+use super::http::{Asked, Shared, answer};
 use super::{EventQuery, Followed};
 
 /// Between signs of life on a stream.
@@ -36,11 +36,8 @@ struct PeerQuery {
     name: String,
 }
 
-async fn why_peer(State(backend): State<Shared>, query: Asked<PeerQuery>) -> Response {
-    match query {
-        Ok(Query(query)) => answer(backend.why_peer(query.name).await),
-        Err(error) => failure(StatusCode::BAD_REQUEST, "invalid", &error.body_text()),
-    }
+async fn why_peer(State(backend): State<Shared>, Asked(query): Asked<PeerQuery>) -> Response {
+    answer(backend.why_peer(query.name).await)
 }
 
 #[derive(Debug, Deserialize)]
@@ -52,11 +49,8 @@ struct RouteWhy {
     to: Option<String>,
 }
 
-async fn why_route(State(backend): State<Shared>, query: Asked<RouteWhy>) -> Response {
-    match query {
-        Ok(Query(query)) => answer(backend.why_route(query.prefix, query.to).await),
-        Err(error) => failure(StatusCode::BAD_REQUEST, "invalid", &error.body_text()),
-    }
+async fn why_route(State(backend): State<Shared>, Asked(query): Asked<RouteWhy>) -> Response {
+    answer(backend.why_route(query.prefix, query.to).await)
 }
 
 #[derive(Debug, Deserialize)]
@@ -65,25 +59,19 @@ struct AddressQuery {
     address: IpAddr,
 }
 
-async fn why_ip(State(backend): State<Shared>, query: Asked<AddressQuery>) -> Response {
-    match query {
-        Ok(Query(query)) => answer(backend.why_ip(query.address).await),
-        Err(error) => failure(StatusCode::BAD_REQUEST, "invalid", &error.body_text()),
-    }
+async fn why_ip(State(backend): State<Shared>, Asked(query): Asked<AddressQuery>) -> Response {
+    answer(backend.why_ip(query.address).await)
 }
 
-async fn history(State(backend): State<Shared>, query: Asked<EventQuery>) -> Response {
-    match query {
-        Ok(Query(query)) => answer(backend.history(query).await),
-        Err(error) => failure(StatusCode::BAD_REQUEST, "invalid", &error.body_text()),
-    }
+async fn history(State(backend): State<Shared>, Asked(query): Asked<EventQuery>) -> Response {
+    answer(backend.history(query).await)
 }
 
-async fn events(State(backend): State<Shared>, headers: HeaderMap, query: Asked<EventQuery>) -> Response {
-    let query = match query {
-        Ok(Query(query)) => query,
-        Err(error) => return failure(StatusCode::BAD_REQUEST, "invalid", &error.body_text()),
-    };
+async fn events(
+    State(backend): State<Shared>,
+    headers: HeaderMap,
+    Asked(query): Asked<EventQuery>,
+) -> Response {
     // A number that is none of ours is answered by a reset.
     let last = headers
         .get("last-event-id")

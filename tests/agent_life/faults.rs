@@ -7,11 +7,11 @@
 use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::hosts::{Hosts, PATIENCE, Plan, TORTIE, lab_data, stderr, stdout, within};
+use super::hosts::{Hosts, PATIENCE, Plan, TORTIE, comes, lab_data, stderr, stdout, within};
 
 /// Who is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -249,20 +249,8 @@ fn found(hosts: &Hosts, fault: &Fault) -> Result<Value, String> {
     lists.iter().flatten().find(fits).cloned().ok_or_else(|| format!("{lists:#?}"))
 }
 
-/// Tries until it is so, and says else what it was the last time.
-fn comes<T>(what: &str, mut once: impl FnMut() -> Result<T, String>) -> Result<T, String> {
-    let end = Instant::now() + ROW;
-    loop {
-        match once() {
-            Ok(found) => return Ok(found),
-            Err(why) if Instant::now() >= end => return Err(format!("{what}: not within {ROW:?}: {why}")),
-            Err(_) => std::thread::sleep(Duration::from_millis(50)),
-        }
-    }
-}
-
 fn is_told_and_explained(hosts: &Hosts, fault: &Fault) -> Result<(), String> {
-    let problem = comes("`status` turns", || found(hosts, fault))?;
+    let problem = comes(ROW, "`status` turns", || found(hosts, fault))?;
     let next = problem["next"].as_str().unwrap_or_default();
     if fault.says.is_empty() {
         return if next.is_empty() { Err(format!("no next step: {problem:#}")) } else { Ok(()) };
@@ -270,7 +258,7 @@ fn is_told_and_explained(hosts: &Hosts, fault: &Fault) -> Result<(), String> {
     let command = next.split(", ").next().unwrap_or_default();
     let words = command.strip_prefix("tortie ").ok_or_else(|| format!("no command: {next}"))?;
     let words: Vec<&str> = words.split(' ').collect();
-    let text = comes(&format!("`{command}` says why"), || {
+    let text = comes(ROW, &format!("`{command}` says why"), || {
         let output = typed(hosts, fault.at, &words);
         let text = format!("{}{}", stdout(&output), stderr(&output));
         let missing: Vec<&&str> = fault.says.iter().filter(|word| !text.contains(**word)).collect();

@@ -30,12 +30,23 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
 
 /// Asks until the answer is yes; panics with the last evidence.
-pub(crate) fn within(limit: Duration, what: &str, mut ask: impl FnMut() -> Result<(), String>) {
+pub(crate) fn within(limit: Duration, what: &str, ask: impl FnMut() -> Result<(), String>) {
+    comes(limit, what, ask).unwrap_or_else(|missed| panic!("{missed}"));
+}
+
+/// Asks until there is an answer, or gives the last evidence.
+pub(crate) fn comes<T>(
+    limit: Duration,
+    what: &str,
+    mut ask: impl FnMut() -> Result<T, String>,
+) -> Result<T, String> {
     let begin = Instant::now();
     loop {
         match ask() {
-            Ok(()) => return,
-            Err(evidence) if begin.elapsed() > limit => panic!("{what}: not within {limit:?}: {evidence}"),
+            Ok(found) => return Ok(found),
+            Err(evidence) if begin.elapsed() > limit => {
+                return Err(format!("{what}: not within {limit:?}: {evidence}"));
+            }
             Err(_) => std::thread::sleep(Duration::from_millis(50)),
         }
     }
