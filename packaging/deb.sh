@@ -18,7 +18,8 @@ put() { install -D -m "$1" "$2" "$root/$3"; }
 put 0755 "$program" usr/bin/tortie
 put 0644 packaging/systemd/tortie.service lib/systemd/system/tortie.service
 put 0640 packaging/etc/tortie.toml etc/tortie/tortie.toml
-put 0640 packaging/etc/tortie.env etc/tortie/tortie.env
+# Everybody's commands look there for the store; it names files of secrets and holds none.
+put 0644 packaging/etc/tortie.env etc/tortie/tortie.env
 put 0644 README.md usr/share/doc/tortie/README.md
 put 0644 LICENSE usr/share/doc/tortie/copyright
 mkdir -p "$root/usr/share/doc/tortie/docs" "$root/usr/lib/cni"

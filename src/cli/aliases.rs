@@ -25,6 +25,8 @@ const SPELLINGS: &[(&[&str], &[&str])] = &[
     (&["neighbors"], &["bgp", "peer"]),
     (&["neighbor"], &["bgp", "peer"]),
     (&["node", "status"], &["status"]),
+    (&["node", "diags"], &["diags"]),
+    (&["node", "checksystem"], &["doctor"]),
 ];
 
 /// Global flags that take the next word.
@@ -90,6 +92,8 @@ mod tests {
             ("tortie neighbor", "tortie bgp peers"),
             ("tortie neighbor tor-a", "tortie bgp peer tor-a"),
             ("tortie --socket /s node status", "tortie --socket /s status"),
+            ("tortie node diags", "tortie diags"),
+            ("tortie node checksystem -o json", "tortie doctor -o json"),
             ("tortie node list", "tortie node list"),
             ("tortie ipam check", "tortie ipam check"),
             ("tortie show", "tortie show"),

@@ -32,6 +32,14 @@ pub(super) enum EndpointCommand {
     },
 }
 
+impl EndpointCommand {
+    /// Whether the answer comes from the store alone.
+    pub(super) fn is_offline(&self) -> bool {
+        let (Self::List { source, .. } | Self::Show { source, .. }) = self;
+        source.offline
+    }
+}
+
 pub(super) async fn run(context: &Context, command: &EndpointCommand) -> Result<(), Failure> {
     let format = context.globals.output;
     match command {

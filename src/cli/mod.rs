@@ -29,6 +29,7 @@ mod dry_run;
 mod endpoint;
 mod failure;
 mod history;
+mod host_file;
 mod ipam;
 mod kurma;
 mod lab;
@@ -52,18 +53,20 @@ mod status;
 mod store;
 mod top;
 mod trace;
+mod watch;
 mod why;
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use serde::de::DeserializeOwned;
 
 pub use client::{Client, escape};
 pub use failure::{Exit, Failure};
 use output::Format;
+use watch::{From, repeat};
 
 use crate::serve::api::List;
 
@@ -84,7 +87,8 @@ pub struct Cli {
 /// Flags of every command.
 #[derive(Debug, Clone, Args)]
 pub struct Globals {
-    /// Where the data model is: sqlite:PATH, etcd://HOST:PORT[,HOST:PORT...] or etcds://...
+    /// Where the data model is: sqlite:PATH, etcd://HOST:PORT[,HOST:PORT...] or etcds://...; where neither this nor the
+    /// environment says so, what /etc/tortie/tortie.env says of the store, of its certificates and of --node counts
     #[arg(
         long,
         global = true,
@@ -129,7 +133,7 @@ pub struct Globals {
     /// Form of the answer
     #[arg(short, long, global = true, value_enum, default_value = "table")]
     pub output: Format,
-    /// Print again at every change
+    /// Print again at every change, as it is told; and each 10 s, for ages and counters
     #[arg(short, long, global = true)]
     pub watch: bool,
     /// Tables without their first line
@@ -297,13 +301,18 @@ pub fn run() -> ExitCode {
     if words.len() <= 1 {
         return short();
     }
-    let cli = match Cli::try_parse_from(aliases::rewrite(words)) {
-        Ok(cli) => cli,
+    let said = match Cli::command().try_get_matches_from(aliases::rewrite(words)) {
+        Ok(said) => said,
         Err(error) => return misused(&error),
     };
+    let mut cli = match Cli::from_arg_matches(&said) {
+        Ok(cli) => cli,
+        Err(error) => return misused(&error.format(&mut Cli::command())),
+    };
     let format = cli.globals.output;
-    output::style(cli.globals.no_headers, cli.globals.color);
-    match dispatch(cli) {
+    output::style(cli.globals.no_headers, cli.globals.color, cli.globals.watch);
+    let settled = host_file::settle(&mut cli.globals, &said, std::path::Path::new(host_file::FILE));
+    match settled.and_then(|()| dispatch(cli)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             report(format, &failure);
@@ -389,22 +398,31 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
     let context = Context { globals: cli.globals };
     match &cli.command {
         Command::Agent(command) => agent::run(&context, command),
-        Command::Status(command) => repeat(&context, || status::run(&context, command)),
+        Command::Status(command) => {
+            repeat(&context, From::store_if(command.all_nodes), || status::run(&context, command))
+        }
         // A recording is no screen that could be printed again.
         Command::Bgp(bgp::Bgp::Mrt(command)) => runtime()?.block_on(mrt::run(&context, command)),
-        Command::Bgp(command) => repeat(&context, || bgp::run(&context, command)),
-        Command::Route(command) => repeat(&context, || route::run(&context, command)),
-        Command::Endpoint(command) => repeat(&context, || endpoint::run(&context, command)),
-        Command::Policy(command) => repeat(&context, || policy::run(&context, command)),
-        Command::Why(command) => repeat(&context, || why::run(&context, command)),
-        Command::History(command) => repeat(&context, || history::run(&context, command)),
+        Command::Bgp(command) => {
+            let of_store = matches!(command, bgp::Bgp::Peers { all_nodes: true });
+            repeat(&context, From::store_if(of_store), || bgp::run(&context, command))
+        }
+        Command::Route(command) => repeat(&context, From::Agent, || route::run(&context, command)),
+        Command::Endpoint(command) => {
+            repeat(&context, From::store_if(command.is_offline()), || endpoint::run(&context, command))
+        }
+        Command::Policy(command) => {
+            repeat(&context, From::store_if(command.is_offline()), || policy::run(&context, command))
+        }
+        Command::Why(command) => repeat(&context, From::Agent, || why::run(&context, command)),
+        Command::History(command) => repeat(&context, From::Agent, || history::run(&context, command)),
         Command::Monitor(command) => runtime()?.block_on(monitor::run(&context, command)),
         Command::Top => runtime()?.block_on(top::run(&context)),
-        Command::Diff(command) => repeat(&context, || diff::run(&context, command)),
+        Command::Diff(command) => repeat(&context, From::Agent, || diff::run(&context, command)),
         Command::Ipam(command) if command.writes() => runtime()?.block_on(ipam::run(&context, command)),
-        Command::Ipam(command) => repeat(&context, || ipam::run(&context, command)),
+        Command::Ipam(command) => repeat(&context, From::Store, || ipam::run(&context, command)),
         Command::Node(command) if command.writes() => runtime()?.block_on(node::run(&context, command)),
-        Command::Node(command) => repeat(&context, || node::run(&context, command)),
+        Command::Node(command) => repeat(&context, From::Store, || node::run(&context, command)),
         Command::Store(command) => runtime()?.block_on(store::run(&context, command)),
         Command::Selector(command) => selector::run(&context, command),
         Command::Cni(command) => cni::run(&context, command),
@@ -420,24 +438,6 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
         Command::Schema(command) => schema::run(command),
         Command::Man(command) => man::run(command),
         Command::Version => output::write_out(&format!("tortie {}\n", env!("CARGO_PKG_VERSION"))),
-    }
-}
-
-/// Runs an asking command once, or with `--watch` again each second until it is interrupted.
-fn repeat<F>(context: &Context, mut once: impl FnMut() -> F) -> Result<(), Failure>
-where
-    F: Future<Output = Result<(), Failure>>,
-{
-    let runtime = runtime()?;
-    loop {
-        let result = runtime.block_on(once());
-        if !context.globals.watch {
-            return result;
-        }
-        if let Err(failure) = result {
-            report(context.globals.output, &failure);
-        }
-        std::thread::sleep(std::time::Duration::from_secs(1));
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use serde::Serialize;
 
@@ -41,17 +42,26 @@ pub enum Color {
     Never,
 }
 
+/// The code of a failure that is none: the reader of several answers has gone.
+pub(super) const CLOSED: &str = "closed";
+
 /// How tables look; set once.
 #[derive(Debug, Clone, Copy)]
 struct Style {
     headers: bool,
     color: bool,
+    /// JSON in one line, one answer after the other.
+    lines: bool,
 }
 
 static STYLE: OnceLock<Style> = OnceLock::new();
+/// What stands before the next answer of several, as an index of [`BETWEEN`].
+static BEFORE: AtomicU8 = AtomicU8::new(0);
+/// Nothing; an empty line; a clean screen; a new document of YAML.
+const BETWEEN: [&str; 4] = ["", "\n", "\x1b[H\x1b[J", "---\n"];
 
-/// Sets how tables look, before anything is printed.
-pub(super) fn style(no_headers: bool, color: Color) {
+/// Sets how tables look, before anything is printed. `lines`: JSON goes into one line each.
+pub(super) fn style(no_headers: bool, color: Color, lines: bool) {
     // An empty NO_COLOR counts as absent (no-color.org).
     let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
         || std::env::var_os("TERM").is_some_and(|term| term == "dumb");
@@ -60,11 +70,24 @@ pub(super) fn style(no_headers: bool, color: Color) {
         Color::Never => false,
         Color::Auto => !unwanted && io::stdout().is_terminal(),
     };
-    let _ = STYLE.set(Style { headers: !no_headers, color });
+    let _ = STYLE.set(Style { headers: !no_headers, color, lines });
+}
+
+/// The next answer is one of several: on a terminal it takes the place of the one before.
+pub(super) fn again(format: Format) {
+    static FIRST: OnceLock<()> = OnceLock::new();
+    let first = FIRST.set(()).is_ok();
+    let before = match format {
+        Format::Json => 0,
+        Format::Yaml => 3,
+        _ if io::stdout().is_terminal() => 2,
+        _ => u8::from(!first),
+    };
+    BEFORE.store(before, Ordering::Relaxed);
 }
 
 fn styled() -> Style {
-    STYLE.get().copied().unwrap_or(Style { headers: true, color: false })
+    STYLE.get().copied().unwrap_or(Style { headers: true, color: false, lines: false })
 }
 
 /// Words of state in their colours. The word carries the meaning; colour only helps to find it.
@@ -114,7 +137,8 @@ pub fn print<T: Serialize>(
         Format::Table => text(&mut out, false),
         Format::Wide => text(&mut out, true),
         Format::Json => {
-            out = serde_json::to_string_pretty(value).map_err(|e| internal(&e))?;
+            let form = if styled().lines { serde_json::to_string } else { serde_json::to_string_pretty };
+            out = form(value).map_err(|e| internal(&e))?;
             out.push('\n');
         }
         Format::Yaml => out = serde_yaml_ng::to_string(value).map_err(|e| internal(&e))?,
@@ -130,8 +154,14 @@ pub fn print<T: Serialize>(
 /// # Errors
 /// When the output cannot be written; a closed pipe is no error.
 pub fn write_out(text: &str) -> Result<(), Failure> {
+    let before = BETWEEN.get(usize::from(BEFORE.swap(0, Ordering::Relaxed))).copied().unwrap_or_default();
     let mut stdout = io::stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+    let wrote = stdout.write_all(before.as_bytes()).and_then(|()| stdout.write_all(text.as_bytes()));
+    match wrote.and_then(|()| stdout.flush()) {
+        // Nobody reads on: of several answers this was the last.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe && styled().lines => {
+            Err(Failure::new(Exit::Partial, CLOSED, ""))
+        }
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(Failure::new(Exit::Partial, "output", format!("cannot write the answer: {error}")))
         }

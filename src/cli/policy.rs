@@ -48,6 +48,14 @@ pub(super) enum PolicyCommand {
     },
 }
 
+impl PolicyCommand {
+    /// Whether the answer comes from the store alone.
+    pub(super) fn is_offline(&self) -> bool {
+        let (Self::List { source, .. } | Self::Show { source, .. } | Self::Trace { source, .. }) = self;
+        source.offline
+    }
+}
+
 pub(super) async fn run(context: &Context, command: &PolicyCommand) -> Result<(), Failure> {
     let format = context.globals.output;
     match command {

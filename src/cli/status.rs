@@ -14,7 +14,7 @@ use crate::serve::policy::PolicyStatus;
 pub(super) struct StatusCommand {
     /// Every host, from the status keys in the store; exit 6 when some are silent
     #[arg(long)]
-    all_nodes: bool,
+    pub(super) all_nodes: bool,
 }
 
 /// Prints the verdict; exit 1 when the agent is not ready.

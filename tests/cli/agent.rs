@@ -200,15 +200,37 @@ fn what_an_agent_does_not_have_is_an_honest_no() {
     let second = tortie(&words);
     assert_eq!(second.status.code(), Some(7), "{second:?}");
     assert!(stderr(&second).contains("another agent") && stderr(&second).contains("--socket"), "{second:?}");
-    // `--watch` prints again until it is ended.
-    let mut child = command(&["--socket", &agent.socket, "--watch", "bgp", "peers"])
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let lines = BufReader::new(child.stdout.take().unwrap());
-    let watching = Running(child);
-    assert_eq!(lines.lines().map_while(Result::ok).filter(|l| l.starts_with("PEER")).take(2).count(), 2);
-    drop(watching);
+    // `--watch` prints again when something happens, long before its beat of 10 s; with JSON one answer a line.
+    for (words, key, value, word) in [
+        (
+            &["--socket", &agent.socket, "--watch", "-o", "json", "bgp", "peers"][..],
+            "/calico/bgp/v1/global/peer_v4/127.0.0.4",
+            r#"{"ip":"127.0.0.4","as_num":"65000"}"#,
+            "127.0.0.4",
+        ),
+        (
+            &["--datastore", &agent.store.url, "--watch", "-o", "json", "ipam", "pools"],
+            "/calico/v1/ipam/v4/pool/10.65.0.0-16",
+            r#"{"cidr":"10.65.0.0/16"}"#,
+            "10.65.0.0/16",
+        ),
+    ] {
+        let mut child = command(words).stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let watching = Running(child);
+        let is_whole = |line: &str| serde_json::from_str::<serde_json::Value>(line).is_ok();
+        let first = lines.next().unwrap();
+        assert!(is_whole(&first) && !first.contains(word), "{first}");
+        let begin = Instant::now();
+        assert!(agent.store.run(&["store", "put", key, value]).status.success());
+        let told = lines.find(|line| is_whole(line) && line.contains(word));
+        assert!(
+            told.is_some() && begin.elapsed() < Duration::from_secs(8),
+            "{words:?}: {:?}",
+            begin.elapsed()
+        );
+        drop(watching);
+    }
     // All that the agent says of peers with passwords.
     let mut said = String::new();
     for words in [

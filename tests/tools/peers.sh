@@ -9,7 +9,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 DIR=$(realpath -m "${1:-target/peers}")
-STAMP="peers 14"
+STAMP="peers 15"
 PATH=$PATH:/usr/sbin:/sbin
 has() { command -v "$1" >/dev/null; }
 if [ "$(cat "$DIR/stamp" 2>/dev/null)" = "$STAMP" ] && has cc && has c++ && has protoc && has ip; then exit 0; fi
@@ -20,6 +20,8 @@ PACKAGES="$PACKAGES prometheus"
 # Who starts containers: tests/clients. Go is here for one program, which is built below.
 PACKAGES="$PACKAGES docker.io containerd runc podman conmon containernetworking-plugins busybox-static"
 PACKAGES="$PACKAGES golang-go golang-github-appc-cni-dev python3-grpcio python3-protobuf"
+# Whose tab keys are pressed: tests/cli/completion.rs. The static one, because a shell's modules stand at one place for good.
+PACKAGES="$PACKAGES zsh-static zsh-common fish"
 # What opens the page: tests/page.
 PACKAGES="$PACKAGES chromium-headless-shell"
 say() { echo "peers: $*" >&2; }
@@ -108,6 +110,8 @@ rm -f "$DIR/root/usr/bin/prometheus"
 wrap iptables-nft usr/sbin/xtables-nft-multi "export XTABLES_LIBDIR=\$r/usr/lib/$lib/xtables" "iptables "
 wrap iptables-nft-save usr/sbin/xtables-nft-multi "export XTABLES_LIBDIR=\$r/usr/lib/$lib/xtables" "iptables-save "
 wrap ipset "$(first usr/sbin/ipset sbin/ipset)"
+wrap zsh "$(first bin/zsh-static usr/bin/zsh-static)" 'z=$r/usr/share/zsh/functions; FPATH=$(find "$z" -type d | paste -sd :); export FPATH'
+wrap fish usr/bin/fish
 # One program under many names: it looks at the name it is called by.
 for name in insmod modprobe; do ln -sf kmod "$DIR/root/$(dirname "$(first usr/bin/kmod bin/kmod)")/$name"; done
 wrap insmod "$(first usr/bin/insmod bin/insmod)"

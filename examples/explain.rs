@@ -1,0 +1,427 @@
+//! How long questions take: a running agent with a table and many rules, asked over its socket while nothing happens and
+//! while a full table arrives.
+//!
+//!     unshare -n target/release/examples/explain target/release/tortie [ROUTES [RULES [TABLE [CLUSTER]]]]      (root)
+//!
+//! Fills a SQLite store with RULES (10,000) rules in policies of ten, 100 endpoints of this host and CLUSTER (10,000) of others,
+//! starts the agent as a process of its own with kernel and rules, and is its two routers: one announces ROUTES (100,000)
+//! prefixes, the other is told of them. Then each question 200 times, one after the other, as `tortie why` and `policy trace`
+//! ask it; then the same questions while the router announces TABLE (1,000,000) more, until the kernel has them. Printed are
+//! percentiles of the time from the connection to the parsed answer. The limits that issue and README name: 50 ms, and 200 ms
+//! meanwhile.
+
+#![allow(clippy::print_stdout, reason = "its output")]
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+use tortie::cli::Client;
+use tortie::store::{MAX_TXN_OPS, Op, Outcome, Store, StoreOptions, Txn, open};
+
+/// Endpoints of this host.
+const LOCAL: usize = 100;
+/// Rules of a policy.
+const RULES: usize = 10;
+/// Roles that policies and endpoints have.
+const ROLES: usize = 20;
+/// Times that each question is asked.
+const TIMES: usize = 200;
+/// Prefixes of an UPDATE, which share their attributes.
+const SHARED: usize = 8;
+/// Where the agent listens, and its routers dial from.
+const LISTEN: &str = "127.0.0.1:1790";
+const SENDER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+const RECEIVER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
+
+/// The agent; ended when it is dropped.
+struct Agent {
+    child: Child,
+    client: Client,
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn main() -> Result<()> {
+    let mut args = std::env::args().skip(1);
+    let program = PathBuf::from(args.next().context("which tortie?")?);
+    let mut count = |default: usize| args.next().map_or(Ok(default), |text| text.parse());
+    let (routes, rules, table, cluster) =
+        (count(100_000)?, count(10_000)?, count(1_000_000)?, count(10_000)?);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    runtime.block_on(run(&program, routes, rules, table, cluster))
+}
+
+async fn run(program: &Path, routes: usize, rules: usize, table: usize, cluster: usize) -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let url = format!("sqlite:{}", dir.path().join("store.db").display());
+    let store = open(&StoreOptions { url: url.clone(), create: true, ..StoreOptions::default() }).await?;
+    links()?;
+    fill(&*store, rules, cluster).await?;
+    let agent = agent(program, &url, dir.path())?;
+    until(&agent, "rules in force", |s| {
+        count_of(s, "/policy/endpoints") >= LOCAL as u64 && s.pointer("/policy/inSync") == Some(&true.into())
+    })
+    .await?;
+    let sender = Router::connect(SENDER, 65_000)?;
+    let _receiver = Router::connect(RECEIVER, 65_001)?;
+    let begin = Instant::now();
+    sender.announce(Ipv4Addr::new(20, 0, 0, 0), routes)?;
+    until(&agent, "routes in the kernel", |s| count_of(s, "/routes/installed") >= routes as u64).await?;
+    println!(
+        "{routes} routes in the kernel after {:.2} s, {rules} rules, {LOCAL} endpoints here, {cluster} elsewhere; memory {}",
+        begin.elapsed().as_secs_f64(),
+        memory(&agent)?
+    );
+
+    let questions = questions(routes);
+    let quiet = AtomicBool::new(false);
+    let mut times = ask(&agent.client, &questions, TIMES, &quiet).await?;
+    say("nothing happens", &mut times);
+    processes(program, dir.path())?;
+
+    let done = Arc::new(AtomicBool::new(false));
+    let (over, begin) = (Arc::clone(&done), Instant::now());
+    let sending = std::thread::spawn(move || -> Result<(Router, Duration)> {
+        sender.announce(Ipv4Addr::new(32, 0, 0, 0), table)?;
+        Ok((sender, begin.elapsed()))
+    });
+    let watcher = Client::new(&dir.path().join("tortie.sock"));
+    let watching = tokio::spawn(async move {
+        while begin.elapsed() < Duration::from_secs(120) {
+            let status = watcher.get::<Value>("/v1/status").await.unwrap_or_default();
+            if count_of(&status, "/routes/installed") >= (routes + table) as u64 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        over.store(true, Ordering::Relaxed);
+        begin.elapsed()
+    });
+    let mut times = ask(&agent.client, &questions, usize::MAX, &done).await?;
+    let (_sender, sent) = sending.join().map_err(|_| anyhow::anyhow!("the sender panicked"))??;
+    let whole = watching.await?;
+    say(&format!("{table} more routes arrive"), &mut times);
+    println!(
+        "sent within {:.2} s, in the kernel after {:.2} s; memory {}",
+        sent.as_secs_f64(),
+        whole.as_secs_f64(),
+        memory(&agent)?
+    );
+    Ok(())
+}
+
+/// What is asked, with a name for it.
+fn questions(routes: usize) -> Vec<(&'static str, String)> {
+    let middle = prefix(Ipv4Addr::new(20, 0, 0, 0), routes / 2);
+    let inside = Ipv4Addr::from(u32::from(middle) + 7);
+    let packet = |to: &str| format!("from=w3&to={to}&proto=tcp&dport=80");
+    vec![
+        ("why peer", format!("/v1/why/peer?name={SENDER}")),
+        ("why route", format!("/v1/why/route?prefix={middle}%2F24")),
+        ("why route ADDRESS", format!("/v1/why/route?prefix={inside}")),
+        ("why route --to", format!("/v1/why/route?prefix={middle}%2F24&to={RECEIVER}")),
+        ("why ip", format!("/v1/why/ip?address={inside}")),
+        ("policy trace, one host", format!("/v1/policy/trace?{}", packet("w4"))),
+        ("policy trace, two hosts", format!("/v1/policy/trace?{}", packet(&address(20, 5)))),
+        ("why packet, two hosts", format!("/v1/why/packet?{}", packet(&address(20, 5)))),
+    ]
+}
+
+type Times = BTreeMap<usize, (&'static str, Vec<Duration>)>;
+
+/// Asks one question after the other, round after round.
+async fn ask(
+    client: &Client,
+    questions: &[(&'static str, String)],
+    rounds: usize,
+    done: &AtomicBool,
+) -> Result<Times> {
+    let mut times = Times::new();
+    for _ in 0..rounds {
+        for (at, (name, path)) in questions.iter().enumerate() {
+            let begin = Instant::now();
+            let answer: Value = client.get(path).await.map_err(|e| anyhow::anyhow!("{name}: {e}"))?;
+            let took = begin.elapsed();
+            ensure!(answer.is_object(), "{name}: {answer}");
+            times.entry(at).or_insert((name, Vec::new())).1.push(took);
+        }
+        if done.load(Ordering::Relaxed) {
+            break;
+        }
+    }
+    Ok(times)
+}
+
+/// The same as people do it: with the start of the program.
+fn processes(program: &Path, dir: &Path) -> Result<()> {
+    let socket = dir.join("tortie.sock");
+    let mut times = Vec::new();
+    for _ in 0..50 {
+        let begin = Instant::now();
+        let output = Command::new(program)
+            .args(["--socket", &socket.display().to_string(), "why", "route", "20.0.5.7"])
+            .stdin(Stdio::null())
+            .output()?;
+        times.push(begin.elapsed());
+        ensure!(output.status.success(), "{output:?}");
+    }
+    row("tortie why route, the process", &mut times);
+    Ok(())
+}
+
+fn say(what: &str, times: &mut Times) {
+    println!(
+        "\n{what}:\n  {:<32} {:>6} {:>9} {:>9} {:>9}",
+        "question", "asked", "p50 ms", "p99 ms", "worst ms"
+    );
+    for (name, times) in times.values_mut() {
+        row(name, times);
+    }
+}
+
+fn row(name: &str, times: &mut [Duration]) {
+    times.sort_unstable();
+    let at = |share: usize| {
+        let found = times.get((times.len().saturating_sub(1)) * share / 100).copied().unwrap_or_default();
+        found.as_secs_f64() * 1e3
+    };
+    println!("  {name:<32} {:>6} {:>9.2} {:>9.2} {:>9.2}", times.len(), at(50), at(99), at(100));
+}
+
+fn count_of(status: &Value, pointer: &str) -> u64 {
+    status.pointer(pointer).and_then(Value::as_u64).unwrap_or_default()
+}
+
+async fn until(agent: &Agent, what: &str, is: impl Fn(&Value) -> bool) -> Result<()> {
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_secs(60) {
+        if let Ok(status) = agent.client.get::<Value>("/v1/status").await
+            && is(&status)
+        {
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    bail!("not within a minute: {what}")
+}
+
+/// The `n`th /24 from a base on.
+fn prefix(base: Ipv4Addr, n: usize) -> Ipv4Addr {
+    Ipv4Addr::from(u32::from(base).wrapping_add(u32::try_from(n).unwrap_or_default() << 8))
+}
+
+/// A router with one session (RFC 4271), which says what it is told to and reads all that it is told.
+struct Router {
+    /// Two threads write whole messages.
+    stream: Arc<Mutex<TcpStream>>,
+    asn: u16,
+}
+
+impl Router {
+    fn connect(addr: Ipv4Addr, asn: u16) -> Result<Self> {
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)?;
+        socket.bind(&SocketAddr::from((addr, 0)).into())?;
+        let to: SocketAddr = LISTEN.parse()?;
+        let begin = Instant::now();
+        while let Err(error) = socket.connect(&to.into()) {
+            ensure!(begin.elapsed() < Duration::from_secs(10), "{LISTEN}: {error}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let mut stream = TcpStream::from(socket);
+        let [high, low] = asn.to_be_bytes();
+        let [a, b, c, d] = addr.octets();
+        // Version, AS, hold time 180 s, identifier; IPv4 unicast and 4-octet AS numbers.
+        let open = [4, high, low, 0, 180, a, b, c, d, 14, 2, 12, 1, 4, 0, 1, 0, 1, 65, 4, 0, 0, high, low];
+        stream.write_all(&message(1, &open))?;
+        stream.write_all(&message(4, &[]))?;
+        let mut reader = stream.try_clone()?;
+        let stream = Arc::new(Mutex::new(stream));
+        let keeper = Arc::downgrade(&stream);
+        let (up, established) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let (mut keepalive, mut octets) = (false, vec![0; 1 << 16]);
+            while let Ok(size @ 1..) = reader.read(&mut octets) {
+                // Whatever comes behind its OPEN says that the session is up.
+                keepalive |= size == 19 || size > 60;
+                if keepalive {
+                    let _ = up.send(());
+                }
+            }
+        });
+        std::thread::spawn(move || {
+            while let Some(stream) = keeper.upgrade() {
+                if send(&stream, &message(4, &[])).is_err() {
+                    break;
+                }
+                drop(stream);
+                std::thread::sleep(Duration::from_secs(20));
+            }
+        });
+        established.recv_timeout(Duration::from_secs(30)).context("no session")?;
+        Ok(Self { stream, asn })
+    }
+
+    fn announce(&self, base: Ipv4Addr, count: usize) -> Result<()> {
+        let [high, low] = self.asn.to_be_bytes();
+        let mut out = Vec::new();
+        for first in (0..count).step_by(SHARED) {
+            let [x, y] = u16::try_from(1 + first / SHARED % 60_000)?.to_be_bytes();
+            let attributes = [
+                // ORIGIN, AS_PATH of two, NEXT_HOP 192.0.2.2, COMMUNITIES.
+                &[0x40, 1, 1, 0, 0x40, 2, 10, 2, 2, 0, 0, high, low, 0, 0, x, y][..],
+                &[0x40, 3, 4, 192, 0, 2, 2, 0xc0, 8, 4, high, low, x, y],
+            ]
+            .concat();
+            let mut body = vec![0, 0, 0, u8::try_from(attributes.len())?];
+            body.extend(attributes);
+            for n in first..count.min(first + SHARED) {
+                let [a, b, c, _] = prefix(base, n).octets();
+                body.extend([24, a, b, c]);
+            }
+            out.extend(message(2, &body));
+            if out.len() > 1 << 15 {
+                send(&self.stream, &std::mem::take(&mut out))?;
+            }
+        }
+        send(&self.stream, &out)
+    }
+}
+
+fn send(stream: &Mutex<TcpStream>, octets: &[u8]) -> Result<()> {
+    let mut stream = stream.lock().map_err(|_| anyhow::anyhow!("the other thread panicked"))?;
+    Ok(stream.write_all(octets)?)
+}
+
+fn message(kind: u8, body: &[u8]) -> Vec<u8> {
+    let mut out = vec![0xff; 16];
+    out.extend(u16::try_from(19 + body.len()).unwrap_or(u16::MAX).to_be_bytes());
+    out.push(kind);
+    out.extend(body);
+    out
+}
+
+async fn fill(store: &dyn Store, rules: usize, cluster: usize) -> Result<()> {
+    let peer = |addr: Ipv4Addr, asn: u32| {
+        let value = format!(r#"{{"ip":"{addr}","as_num":"{asn}","passive_mode":true}}"#);
+        put(&format!("/calico/bgp/v1/global/peer_v4/{addr}"), value)
+    };
+    let mut ops = vec![
+        put("/calico/v1/Ready", "true".to_owned()),
+        put("/calico/v1/ipam/v4/pool/10.0.0.0-8", r#"{"cidr":"10.0.0.0/8"}"#.to_owned()),
+        put(
+            "/calico/v1/policy/profile/open/rules",
+            r#"{"inbound_rules":[{}],"outbound_rules":[{}]}"#.to_owned(),
+        ),
+        peer(SENDER, 65_000),
+        peer(RECEIVER, 65_001),
+    ];
+    for n in 0..500 {
+        ops.push(put(&format!("/calico/bgp/v1/host/o{n}/ip_addr_v4"), address(30, n)));
+    }
+    ops.push(put("/calico/bgp/v1/global/node_mesh", r#"{"enabled":false}"#.to_owned()));
+    ops.extend((0..LOCAL).map(|n| put(&endpoint("h1", n), workload(n, &address(10, n)))));
+    ops.extend(
+        (0..cluster)
+            .map(|n| put(&endpoint(&format!("o{}", n % 500), n + LOCAL), workload(n, &address(20, n)))),
+    );
+    for n in 0..rules / RULES {
+        let rule = |k: usize| {
+            let (port, role) = (1_000 + (n * RULES + k) % 50_000, (n + k) % ROLES);
+            format!(r#"{{"protocol":"tcp","src_selector":"role == 'r{role}'","dst_ports":[{port}]}}"#)
+        };
+        let list = (0..RULES).map(rule).collect::<Vec<_>>().join(",");
+        let value = format!(
+            r#"{{"selector":"role == 'r{}'","order":{n},"inbound_rules":[{list}],"outbound_rules":[{{}}]}}"#,
+            n % ROLES
+        );
+        ops.push(put(&format!("/calico/v1/policy/tier/default/policy/p{n}"), value));
+    }
+    for ops in ops.chunks(MAX_TXN_OPS) {
+        match store.commit(Txn { compare: Vec::new(), ops: ops.to_vec() }).await? {
+            Outcome::Committed(_) => {}
+            other => bail!("the store says {other:?}"),
+        }
+    }
+    Ok(())
+}
+
+fn put(key: &str, value: String) -> Op {
+    Op::Put { key: key.to_owned(), value: value.into_bytes(), lease: None }
+}
+
+fn address(net: usize, n: usize) -> String {
+    format!("10.{}.{}.{}", net + n / 65_536, n / 256 % 256, n % 256)
+}
+
+fn endpoint(host: &str, n: usize) -> String {
+    format!("/calico/v1/host/{host}/workload/cni/w{n}/endpoint/eth0")
+}
+
+fn workload(n: usize, addr: &str) -> String {
+    format!(
+        r#"{{"state":"active","name":"cali{n}","ipv4_nets":["{addr}/32"],"profile_ids":["open"],"labels":{{"role":"r{}"}}}}"#,
+        n % ROLES
+    )
+}
+
+/// The uplink, behind which the announced next hop is, and the workloads' interfaces.
+fn links() -> Result<()> {
+    let mut text =
+        "link set lo up\nlink add eth0 type veth peer name far0\naddress add 192.0.2.1/24 dev eth0\n\
+                    link set eth0 up\nlink set far0 up\n"
+            .to_owned();
+    for n in 0..LOCAL {
+        text +=
+            &format!("link add cali{n} type veth peer name w{n}\nlink set cali{n} up\nlink set w{n} up\n");
+    }
+    let mut child = Command::new("ip").args(["-batch", "-"]).stdin(Stdio::piped()).spawn()?;
+    child.stdin.take().context("a pipe")?.write_all(text.as_bytes())?;
+    ensure!(child.wait()?.success(), "ip failed; is this a namespace of its own, and root?");
+    Ok(())
+}
+
+fn agent(program: &Path, url: &str, dir: &Path) -> Result<Agent> {
+    let socket = dir.join("tortie.sock");
+    let child = Command::new(program)
+        .args(["--datastore", url, "--node", "h1", "--socket"])
+        .arg(&socket)
+        .args([
+            "agent",
+            "--http",
+            "none",
+            "--ip4",
+            "192.0.2.1/24",
+            "--ip6",
+            "none",
+            "--bgp-listen",
+            LISTEN,
+            "--cache",
+        ])
+        .arg(dir.join("cache.json"))
+        .stdout(Stdio::null())
+        .stderr(std::fs::File::create(dir.join("log"))?)
+        .spawn()?;
+    Ok(Agent { child, client: Client::new(&socket) })
+}
+
+fn memory(agent: &Agent) -> Result<String> {
+    let text = std::fs::read_to_string(format!("/proc/{}/status", agent.child.id()))?;
+    let of = |name: &str| -> Option<u64> {
+        text.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().nth(1)?.parse().ok()
+    };
+    let (now, peak) = (of("VmRSS").context("VmRSS")?, of("VmHWM").context("VmHWM")?);
+    Ok(format!("{} MB, peak {} MB", now / 1024, peak / 1024))
+}

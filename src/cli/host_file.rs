@@ -1,0 +1,140 @@
+//! `/etc/tortie/tortie.env`: which store is this host's, for people at its shell as for its service.
+
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use clap::ArgMatches;
+use clap::parser::ValueSource;
+
+use super::Globals;
+use super::failure::{Exit, Failure};
+
+/// The file that the service's unit reads, too.
+pub(super) const FILE: &str = "/etc/tortie/tortie.env";
+
+/// Takes the store from the file where neither flag nor environment name one. It is taken as a whole: what it says of
+/// certificates, of this host's name and of the agent's socket belongs to its store, and has no part in another one.
+///
+/// # Errors
+/// When the file cannot be read as one of variables.
+pub(super) fn settle(globals: &mut Globals, said: &ArgMatches, path: &Path) -> Result<(), Failure> {
+    if said.value_source("datastore") != Some(ValueSource::DefaultValue) {
+        return Ok(());
+    }
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        // Who may not read it may not open the store of this host either; the agent can be asked all the same.
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) => {
+            return Ok(());
+        }
+        Err(error) => {
+            let text = format!("{} cannot be read: {error}", path.display());
+            return Err(Failure::new(Exit::Usage, "invalid", text));
+        }
+    };
+    let mut all = variables(&text).map_err(|(line, what)| {
+        Failure::usage(format!(
+            "{} line {line}: {what}; --datastore names a store without it",
+            path.display()
+        ))
+    })?;
+    let mut take = |name: &str| all.remove(name).filter(|value| !value.is_empty());
+    let Globals { datastore, etcd_ca, etcd_cert, etcd_key, etcd_user, etcd_password_file, .. } = globals;
+    if let Some(value) = take("TORTIE_DATASTORE") {
+        *datastore = value;
+    }
+    for (slot, name) in [
+        (etcd_ca, "TORTIE_ETCD_CA"),
+        (etcd_cert, "TORTIE_ETCD_CERT"),
+        (etcd_key, "TORTIE_ETCD_KEY"),
+        (etcd_password_file, "TORTIE_ETCD_PASSWORD_FILE"),
+    ] {
+        *slot = slot.take().or_else(|| take(name).map(Into::into));
+    }
+    *etcd_user = etcd_user.take().or_else(|| take("TORTIE_ETCD_USER"));
+    globals.node = globals.node.take().or_else(|| take("TORTIE_NODE"));
+    if said.value_source("socket") == Some(ValueSource::DefaultValue)
+        && let Some(value) = take("TORTIE_SOCKET")
+    {
+        globals.socket = value.into();
+    }
+    Ok(())
+}
+
+/// The lines of a file of variables as systemd reads them (systemd.exec(5), `EnvironmentFile`), without continuations.
+fn variables(text: &str) -> Result<BTreeMap<String, String>, (usize, &'static str)> {
+    let mut all = BTreeMap::new();
+    for (at, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with(['#', ';']) {
+            continue;
+        }
+        let (name, value) = line.split_once('=').ok_or((at + 1, "write NAME=VALUE"))?;
+        let value = value.trim();
+        let quoted = ['"', '\''].iter().find(|quote| value.starts_with(**quote));
+        let value = match quoted {
+            Some(quote) => value
+                .strip_prefix(*quote)
+                .and_then(|rest| rest.strip_suffix(*quote))
+                .ok_or((at + 1, "a quote is not closed"))?,
+            None => value,
+        };
+        all.insert(name.trim().to_owned(), value.to_owned());
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory, FromArgMatches};
+
+    use super::super::Cli;
+    use super::*;
+
+    fn settled(words: &[&str], file: &str) -> Result<Globals, Failure> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tortie.env");
+        std::fs::write(&path, file).unwrap();
+        let said = Cli::command().try_get_matches_from(words).unwrap();
+        let mut globals = Cli::from_arg_matches(&said).unwrap().globals;
+        settle(&mut globals, &said, &path).map(|()| globals)
+    }
+
+    const FILE: &str = "# the store\n\nTORTIE_DATASTORE=etcds://192.0.2.1:2379\nTORTIE_ETCD_CA=\"/etc/tortie/ca.pem\"\n\
+                        ; more\nTORTIE_NODE='rack1-n03'\nTORTIE_CONFIG=/etc/tortie/tortie.toml\nTORTIE_SOCKET=\n";
+
+    #[test]
+    fn a_shell_on_the_host_means_the_store_of_its_service() {
+        let globals = settled(&["tortie", "ipam", "pools"], FILE).unwrap();
+        assert_eq!(globals.datastore, "etcds://192.0.2.1:2379");
+        assert_eq!(globals.etcd_ca.as_deref(), Some(Path::new("/etc/tortie/ca.pem")));
+        assert_eq!(globals.node.as_deref(), Some("rack1-n03"));
+        assert_eq!(globals.socket, Path::new("/run/tortie/tortie.sock"), "an empty value says nothing");
+    }
+
+    #[test]
+    fn who_names_a_store_gets_that_and_nothing_of_the_file() {
+        for words in [
+            ["tortie", "--datastore", "sqlite:/s", "ipam", "pools"],
+            ["tortie", "ipam", "pools", "--datastore", "sqlite:/s"],
+        ] {
+            let globals = settled(&words, FILE).unwrap();
+            assert_eq!(
+                (globals.datastore.as_str(), globals.etcd_ca, globals.node),
+                ("sqlite:/s", None, None)
+            );
+        }
+        let globals = settled(&["tortie", "--node", "other", "ipam", "pools"], FILE).unwrap();
+        assert_eq!(globals.node.as_deref(), Some("other"), "a flag wins over the file");
+    }
+
+    #[test]
+    fn a_line_that_is_none_is_named() {
+        for (file, said) in [("TORTIE_NODE\n", "line 1: write NAME=VALUE"), ("\nA=\"b\n", "line 2: a quote")]
+        {
+            let error = settled(&["tortie", "status"], file).unwrap_err();
+            assert!(error.exit == Exit::Usage && error.text.contains(said), "{error}");
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! `--watch`: the same answer again as soon as something happens, as the agent's events or the store's changes tell.
+
+use std::time::Duration;
+
+use super::client::Client;
+use super::failure::{Exit, Failure};
+use super::monitor::Followed;
+use super::{Context, output, report};
+use crate::store::{Watch, WatchEvent};
+
+/// What comes together is shown together: at most four answers a second.
+const PAUSE: Duration = Duration::from_millis(250);
+/// Ages, counters and drops are told by no event.
+const BEAT: Duration = Duration::from_secs(10);
+/// Until it is tried again to follow who does not answer.
+const AWAY: Duration = Duration::from_secs(1);
+
+/// Whose changes make the answer another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum From {
+    Agent,
+    Store,
+}
+
+impl From {
+    pub(super) fn store_if(yes: bool) -> Self {
+        if yes { Self::Store } else { Self::Agent }
+    }
+}
+
+/// Runs an asking command once, or with `--watch` at every change until it is interrupted.
+pub(super) fn repeat<F>(context: &Context, from: From, mut once: impl FnMut() -> F) -> Result<(), Failure>
+where
+    F: Future<Output = Result<(), Failure>>,
+{
+    super::runtime()?.block_on(async {
+        if !context.globals.watch {
+            return once().await;
+        }
+        let (mut told, mut away) = (None, None);
+        loop {
+            // Followed before it is asked: what changes meanwhile is not missed.
+            if told.is_none() {
+                told = Told::begin(context, from).await.ok();
+            }
+            output::again(context.globals.output);
+            match once().await {
+                Ok(()) => away = None,
+                Err(failure) if failure.exit == Exit::Usage => return Err(failure),
+                Err(failure) if failure.code == output::CLOSED => return Ok(()),
+                // Once, not each second.
+                Err(failure) if failure.exit == Exit::Unreachable => {
+                    if away.as_ref() != Some(&failure) {
+                        report(context.globals.output, &failure);
+                    }
+                    (told, away) = (None, Some(failure));
+                }
+                Err(failure) => {
+                    report(context.globals.output, &failure);
+                    away = None;
+                }
+            }
+            let goes_on = match &mut told {
+                Some(told) => told.changed().await,
+                None => false,
+            };
+            if !goes_on {
+                told = None;
+                tokio::time::sleep(AWAY).await;
+            }
+        }
+    })
+}
+
+/// A stream of changes.
+enum Told {
+    Agent(Box<Followed>),
+    Store(Box<dyn Watch>),
+}
+
+impl Told {
+    async fn begin(context: &Context, from: From) -> Result<Self, Failure> {
+        match from {
+            From::Agent => {
+                let client = Client::new(&context.globals.socket);
+                Ok(Self::Agent(Box::new(Followed::begin(&client, "").await?)))
+            }
+            From::Store => {
+                let store = super::store::open(&context.globals, false).await?;
+                // Any list names the revision; this one is short.
+                let after = store.list(&["/calico/v1/Ready".to_owned()]).await?.revision;
+                Ok(Self::Store(store.watch(&["/calico/".to_owned()], after).await?))
+            }
+        }
+    }
+
+    /// Waits for a change, and for those that come with it; `false`: the stream has ended.
+    async fn changed(&mut self) -> bool {
+        match tokio::time::timeout(BEAT, self.next()).await {
+            Err(_) => return true,
+            Ok(false) => return false,
+            Ok(true) => {}
+        }
+        let pause = tokio::time::sleep(PAUSE);
+        tokio::pin!(pause);
+        loop {
+            tokio::select! {
+                () = &mut pause => return true,
+                more = self.next() => if !more { return false },
+            }
+        }
+    }
+
+    async fn next(&mut self) -> bool {
+        match self {
+            Self::Agent(stream) => stream.next().await.is_some(),
+            Self::Store(watch) => loop {
+                match watch.next().await {
+                    Ok(WatchEvent::Progress(_)) => {}
+                    Ok(WatchEvent::Delta(_)) => return true,
+                    Ok(WatchEvent::Compacted { .. }) | Err(_) => return false,
+                }
+            },
+        }
+    }
+}
