@@ -4,6 +4,7 @@
 //! what it does not.
 
 pub mod agent;
+pub mod beside;
 pub mod cli;
 pub mod ipam;
 pub mod kernel;

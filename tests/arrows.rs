@@ -17,16 +17,20 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("serve", &["routing", "policy", "ipam", "model", "store", "measure"]),
     ("speaker", &["routing", "policy", "ipam", "model", "store", "measure"]),
     ("kernel", &["routing", "policy", "ipam", "model", "store", "measure"]),
+    ("beside", &["routing", "policy", "ipam", "model", "store", "measure", "kernel"]),
     ("plugins", &["serve", "routing", "policy", "ipam", "model", "store", "measure", "kernel"]),
     (
         "agent",
-        &["serve", "speaker", "kernel", "plugins", "routing", "policy", "ipam", "model", "store", "measure"],
+        &[
+            "serve", "speaker", "kernel", "beside", "plugins", "routing", "policy", "ipam", "model", "store",
+            "measure",
+        ],
     ),
     (
         "cli",
         &[
-            "agent", "serve", "speaker", "kernel", "plugins", "routing", "policy", "ipam", "model", "store",
-            "measure",
+            "agent", "serve", "speaker", "kernel", "beside", "plugins", "routing", "policy", "ipam", "model",
+            "store", "measure",
         ],
     ),
 ];

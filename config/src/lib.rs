@@ -5,6 +5,7 @@
 
 mod check;
 mod cidr;
+pub mod digest;
 pub mod key;
 pub mod link_local;
 pub mod resource;

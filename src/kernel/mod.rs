@@ -28,6 +28,7 @@ mod ends;
 mod enforce;
 mod entries;
 mod link;
+mod look;
 mod measures;
 mod netlink;
 mod nexthop;
@@ -65,6 +66,7 @@ pub use self::api::*;
 pub use self::connections::{Connection, connections};
 pub use self::detect::{HostAddress, default_addresses};
 pub use self::ends::EndpointView;
+pub use self::look::{Look, MainHop, MainRoute, RouteKind};
 pub use self::measures::{Compared, DriftCounts, Measures, OPS, RESULTS, RuleDrift, RuleMeasures};
 #[cfg(debug_assertions)]
 #[doc(hidden)]

@@ -59,6 +59,17 @@ fn wanted_mtu(intent: &TunnelIntent, picture: &Picture, node: Option<IpAddr>) ->
     })
 }
 
+/// What is not as wanted, in words.
+pub(super) fn words(change: &Change) -> String {
+    match change {
+        Change::CreateIpip { name } => format!("{name} is missing"),
+        Change::Set { mtu: Some(mtu), .. } => format!("{DEVICE} is not up with an MTU of {mtu}"),
+        Change::Set { mtu: None, .. } => format!("{DEVICE} is not up"),
+        Change::AddAddress { addr, .. } => format!("{DEVICE} does not have the address {addr}/32"),
+        Change::DeleteAddress { addr, len, .. } => format!("{DEVICE} has the address {addr}/{len}, too"),
+    }
+}
+
 /// The reason in words when the device cannot be had.
 pub(super) fn explain(change: &Change, code: i32, text: &str) -> String {
     match change {

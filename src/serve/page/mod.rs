@@ -3,19 +3,18 @@
 //! What it does: serves that file with a policy under which a browser runs exactly this script and this style and
 //! connects to nobody else. What it does not: know anything; all that the page shows it reads from `v1/...` beside itself.
 
-mod digest;
-
 use std::sync::LazyLock;
 
 use axum::http::{HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
+use tortie_config::digest::{base64, sha256};
 
 /// The page.
 pub const PAGE: &str = include_str!("index.html");
 
 /// What a browser may do with the page.
 static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
-    let source = |tag| element(tag).map_or_else(|| "'none'".to_owned(), digest::source);
+    let source = |tag| element(tag).map_or_else(|| "'none'".to_owned(), source_of);
     let policy = format!(
         "default-src 'none'; script-src {}; style-src {}; img-src data:; connect-src 'self'; base-uri 'none'; form-action \
          'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
@@ -25,6 +24,11 @@ static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
     // Hashes and words are ASCII; were they not, nothing at all would be allowed.
     HeaderValue::try_from(policy).unwrap_or(HeaderValue::from_static("default-src 'none'"))
 });
+
+/// `'sha256-...'` of a text (CSP Level 3, 2.3.1).
+fn source_of(text: &str) -> String {
+    format!("'sha256-{}'", base64(&sha256(text.as_bytes())))
+}
 
 /// The text of the one element of this name.
 fn element(tag: &str) -> Option<&'static str> {
@@ -104,7 +108,7 @@ mod tests {
         let policy = response.headers()[header::CONTENT_SECURITY_POLICY].to_str().unwrap();
         assert!(policy.starts_with("default-src 'none'; script-src 'sha256-"), "{policy}");
         for tag in ["script", "style"] {
-            let source = digest::source(element(tag).unwrap());
+            let source = source_of(element(tag).unwrap());
             assert!(policy.contains(&format!("{tag}-src {source};")), "{policy}");
         }
         assert!(

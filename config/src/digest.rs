@@ -1,5 +1,5 @@
-//! SHA-256 (FIPS 180-4) of what is embedded, as a source expression of a Content-Security-Policy. It guards no secret; the
-//! tree has no hash crate for it alone.
+//! SHA-256 and SHA-224 (FIPS 180-4), and the letters of RFC 4648: sources of a Content-Security-Policy, and the names that
+//! Felix gives its chains and sets. They guard no secret; the tree has no hash crate for them alone.
 
 /// The first 32 bits of the fractions of the cube roots of the first 64 primes (FIPS 180-4, 4.2.2).
 #[rustfmt::skip]
@@ -14,16 +14,29 @@ const K: [u32; 64] = [
     0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2,
 ];
 
-/// The first state (FIPS 180-4, 5.3.3).
+/// The first state of SHA-256 (FIPS 180-4, 5.3.3).
 const START: [u32; 8] =
     [0x6a09_e667, 0xbb67_ae85, 0x3c6e_f372, 0xa54f_f53a, 0x510e_527f, 0x9b05_688c, 0x1f83_d9ab, 0x5be0_cd19];
 
-/// `'sha256-...'` of a text (CSP Level 3, 2.3.1).
-pub(super) fn source(text: &str) -> String {
-    format!("'sha256-{}'", base64(&sha256(text.as_bytes())))
+/// The first state of SHA-224 (FIPS 180-4, 5.3.2).
+const START_224: [u32; 8] =
+    [0xc105_9ed8, 0x367c_d507, 0x3070_dd17, 0xf70e_5939, 0xffc0_0b31, 0x6858_1511, 0x64f9_8fa7, 0xbefa_4fa4];
+
+/// SHA-256.
+#[must_use]
+pub fn sha256(data: &[u8]) -> [u8; 32] {
+    digest(START, data)
 }
 
-fn sha256(data: &[u8]) -> [u8; 32] {
+/// SHA-224: the same from another first state, cut to 28 octets.
+#[must_use]
+pub fn sha224(data: &[u8]) -> [u8; 28] {
+    let mut out = [0; 28];
+    out.copy_from_slice(&digest(START_224, data)[..28]);
+    out
+}
+
+fn digest(start: [u32; 8], data: &[u8]) -> [u8; 32] {
     let mut padded = data.to_vec();
     padded.push(0x80);
     padded.resize(padded.len().next_multiple_of(64), 0);
@@ -33,7 +46,7 @@ fn sha256(data: &[u8]) -> [u8; 32] {
     let at = padded.len() - 8;
     let bits = u64::try_from(data.len()).unwrap_or(u64::MAX).wrapping_mul(8);
     padded[at..].copy_from_slice(&bits.to_be_bytes());
-    let mut state = START;
+    let mut state = start;
     for block in padded.chunks_exact(64) {
         turn(&mut state, block);
     }
@@ -68,8 +81,9 @@ fn turn(state: &mut [u32; 8], block: &[u8]) {
     }
 }
 
-/// RFC 4648, 4.
-fn base64(data: &[u8]) -> String {
+/// Base 64 (RFC 4648, 4).
+#[must_use]
+pub fn base64(data: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut out = String::new();
     for three in data.chunks(3) {
@@ -81,6 +95,17 @@ fn base64(data: &[u8]) -> String {
         }
     }
     out
+}
+
+/// Base 64 for URLs, without padding (RFC 4648, 5).
+#[must_use]
+pub fn base64url(data: &[u8]) -> String {
+    let letter = |letter| match letter {
+        '+' => '-',
+        '/' => '_',
+        other => other,
+    };
+    base64(data).trim_end_matches('=').chars().map(letter).collect()
 }
 
 #[cfg(test)]
@@ -104,6 +129,16 @@ mod tests {
             hex(&[b'a'; 1_000_000]),
             "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0"
         );
+    }
+
+    /// NIST's example values for SHA-224.
+    #[test]
+    fn short_digests_are_those_of_the_standard() {
+        let hex =
+            |data: &[u8]| -> String { sha224(data).iter().map(|octet| format!("{octet:02x}")).collect() };
+        assert_eq!(hex(b"abc"), "23097d223405d8228642a477bda255b32aadbce4bda0b3f7e36c9da7");
+        assert_eq!(hex(b""), "d14a028c2a3a2bc9476102bb288234c415a2b01f828ea62ac5b3e42f");
+        assert_eq!(base64url(&[0xfb, 0xef, 0xff, 0xfe]), "--___g");
     }
 
     /// RFC 4648, 10.

@@ -1,0 +1,324 @@
+//! A client of BIRD's control socket (BIRD 1.6 and 2; "Remote control" in its manual): asks, in a session that it has made
+//! read-only first, and reads the answers by their codes.
+//!
+//! An answer is lines `CCCC-text` and last `CCCC text`; a line that begins with a blank goes on with the code before it.
+//! Codes from 8000 on are refusals, 0000 and 0013 to 0017 end an answer without data.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::Ipv4Addr;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use tortie_config::Cidr;
+
+use super::found::{Bird, BirdProtocol, BirdRoute};
+
+/// Where BIRD's sockets are: in Calico's image, and as Debian packages it.
+pub const SOCKETS: [&str; 4] =
+    ["/var/run/calico/bird.ctl", "/var/run/calico/bird6.ctl", "/run/bird/bird.ctl", "/run/bird/bird6.ctl"];
+
+/// The longest wait for any one answer to go on.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The longest time for one BIRD: a full table is told in a few seconds.
+const LIMIT: Duration = Duration::from_secs(60);
+/// Longer lines are no answer of BIRD: an AS path of 2,000 numbers has 20,000 letters.
+const LONGEST: u64 = 1 << 20;
+
+/// Why BIRD was not read.
+#[derive(Debug, thiserror::Error)]
+pub enum BirdError {
+    /// The socket cannot be used.
+    #[error("{0}")]
+    Io(#[from] std::io::Error),
+    /// It refuses (codes 8000 and 9000 on).
+    #[error("BIRD answers `{0}`")]
+    Refused(String),
+    /// It is no BIRD that speaks there.
+    #[error("not an answer of BIRD: `{0}`")]
+    Strange(String),
+    /// It took too long.
+    #[error("the answer was not complete after {} s", LIMIT.as_secs())]
+    Slow,
+}
+
+/// Asks the BIRD behind a socket what it has. Blocks for at most a minute.
+///
+/// # Errors
+/// When there is no BIRD, or it does not answer.
+pub fn ask(socket: &Path) -> Result<Bird, BirdError> {
+    let stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut session = Session { stream: BufReader::new(stream), until: Instant::now() + LIMIT };
+    session.answer(|_, _| ())?;
+    let mut bird = Bird { socket: socket.display().to_string(), ..Bird::default() };
+    session.ask("restrict", |_, _| ())?;
+    session.ask("show status", |code, text| status(&mut bird, code, text))?;
+    session.ask("show protocols all", |code, text| protocol(&mut bird.protocols, code, text))?;
+    let mut reader = Routes::default();
+    session.ask("show route all", |code, text| reader.line(code, text))?;
+    bird.routes = reader.list;
+    Ok(bird)
+}
+
+struct Session {
+    stream: BufReader<UnixStream>,
+    until: Instant,
+}
+
+impl Session {
+    fn ask(&mut self, command: &str, each: impl FnMut(u16, &str)) -> Result<(), BirdError> {
+        self.stream.get_mut().write_all(format!("{command}\n").as_bytes())?;
+        self.answer(each)
+    }
+
+    /// Reads one answer, line by line.
+    fn answer(&mut self, mut each: impl FnMut(u16, &str)) -> Result<(), BirdError> {
+        let (mut code, mut line) = (0, Vec::new());
+        loop {
+            if Instant::now() > self.until {
+                return Err(BirdError::Slow);
+            }
+            line.clear();
+            let read = std::io::Read::take(&mut self.stream, LONGEST).read_until(b'\n', &mut line)?;
+            let text = String::from_utf8_lossy(&line);
+            let text = text.trim_end_matches(['\n', '\r']);
+            if read == 0 || !line.ends_with(b"\n") {
+                return Err(BirdError::Strange(text.chars().take(80).collect()));
+            }
+            match head(text) {
+                Line::More(text) => each(code, text),
+                Line::Part(now, text) => {
+                    code = now;
+                    each(code, text);
+                }
+                Line::Last(8_000.., text) => return Err(BirdError::Refused(text.to_owned())),
+                Line::Last(now, text) => {
+                    each(now, text);
+                    return Ok(());
+                }
+                // Messages of the log, which come between.
+                Line::Aside => {}
+                Line::Strange => return Err(BirdError::Strange(text.chars().take(80).collect())),
+            }
+        }
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Line<'a> {
+    More(&'a str),
+    Part(u16, &'a str),
+    Last(u16, &'a str),
+    Aside,
+    Strange,
+}
+
+fn head(line: &str) -> Line<'_> {
+    if let Some(text) = line.strip_prefix(' ') {
+        return Line::More(text);
+    }
+    if line.starts_with('+') {
+        return Line::Aside;
+    }
+    let coded = line.split_at_checked(4).and_then(|(code, rest)| {
+        let code = code.bytes().all(|b| b.is_ascii_digit()).then(|| code.parse::<u16>().ok())??;
+        Some((code, rest))
+    });
+    match coded {
+        Some((code, rest)) => match (rest.strip_prefix('-'), rest.strip_prefix(' ')) {
+            (Some(text), _) => Line::Part(code, text),
+            (_, Some(text)) => Line::Last(code, text),
+            _ if rest.is_empty() => Line::Last(code, ""),
+            _ => Line::Strange,
+        },
+        None => Line::Strange,
+    }
+}
+
+/// 1000: version; 1011: the rest of `show status`.
+fn status(bird: &mut Bird, code: u16, text: &str) {
+    if code == 1000 {
+        text.trim_start_matches("BIRD").trim().clone_into(&mut bird.version);
+    }
+    if let Some(id) = text.trim().strip_prefix("Router ID is ") {
+        bird.router_id = id.parse::<Ipv4Addr>().ok();
+    }
+}
+
+/// 1002: a row of the table; 1006: what more there is of that protocol.
+fn protocol(list: &mut Vec<BirdProtocol>, code: u16, text: &str) {
+    match code {
+        1002 => {
+            let mut words = text.split_whitespace();
+            let mut next = || words.next().unwrap_or_default().to_owned();
+            let (name, proto, _table, state, mut since) = (next(), next(), next(), next(), next());
+            let mut rest: Vec<&str> = words.collect();
+            // Older times have a date of their own before the time.
+            if since.len() == 10 && since.contains('-') && rest.first().is_some_and(|w| w.contains(':')) {
+                since = rest.remove(0).to_owned();
+            }
+            drop(since);
+            list.push(BirdProtocol { name, proto, state, info: rest.join(" "), ..BirdProtocol::default() });
+        }
+        1006 => {
+            let Some(last) = list.last_mut() else { return };
+            let text = text.trim();
+            if let Some(channel) = text.strip_prefix("Channel ") {
+                last.channels.push(channel.to_owned());
+            }
+            let Some((name, value)) = text.split_once(':') else { return };
+            let value = value.trim();
+            match name {
+                // A link-local neighbor has its interface behind it.
+                "Neighbor address" => {
+                    last.neighbor = value.split('%').next().and_then(|addr| addr.parse().ok());
+                }
+                "Neighbor AS" => last.neighbor_as = value.parse().ok(),
+                "Local AS" => last.local_as = value.parse().ok(),
+                _ => {}
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Reads `show route all`: a head for each route, with lines below that begin with a tab.
+#[derive(Debug, Default)]
+struct Routes {
+    list: Vec<BirdRoute>,
+    prefix: Option<Cidr>,
+}
+
+impl Routes {
+    fn line(&mut self, code: u16, text: &str) {
+        if !(1007..=1012).contains(&code) {
+            return;
+        }
+        if let Some(detail) = text.strip_prefix('\t') {
+            let next_hop = detail.trim().strip_prefix("BGP.next_hop:");
+            if let (Some(value), Some(route)) = (next_hop, self.list.last_mut()) {
+                // With a link-local address beside it, the global one is first.
+                route.next_hop = value.split_whitespace().next().and_then(|addr| addr.parse().ok());
+            }
+            return;
+        }
+        let Some((words, rest)) = text.split_once('[') else { return };
+        // A further route to the same prefix leaves that column empty.
+        if let Some(prefix) = words.split_whitespace().next().and_then(|word| word.parse::<Cidr>().ok()) {
+            self.prefix = Some(prefix);
+        } else if !words.starts_with(' ') {
+            self.prefix = None;
+        }
+        let (Some(prefix), Some(from)) = (self.prefix, rest.split_whitespace().next()) else { return };
+        let after = rest.split_once(']').map_or("", |(_, after)| after);
+        self.list.push(BirdRoute {
+            prefix,
+            from: from.trim_end_matches(']').to_owned(),
+            best: after.split_whitespace().any(|word| word == "*"),
+            next_hop: None,
+            unreachable: words.split_whitespace().any(|word| word == "unreachable"),
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As BIRD 2.0.12 answers on its socket, and as BIRD 1.6 writes the same (doc/reply_codes, nest/rt-table.c).
+    const TWO: &str = "1007-Table master4:\n 0.0.0.0/0            unicast [kernel1 09:18:10.062] * (10)\n \tvia 172.30.0.2 on e1\n1008-\tType: inherit univ\n1012-\tKernel.source: 3\n \tKernel.metric: 0\n1007-10.244.1.0/26        blackhole [static1 09:18:10.061] * (200)\n1008-\tType: static univ\n1007-10.244.2.0/26        unicast [Mesh_172_30_0_2 09:18:11.343] * (100) [i]\n \tvia 172.30.0.2 on e1\n1008-\tType: BGP univ\n1012-\tBGP.origin: IGP\n \tBGP.as_path: \n \tBGP.next_hop: 172.30.0.2\n \tBGP.local_pref: 100\n1007-                     unreachable [Node_10_0_0_1 09:18:12 from 10.0.0.1] (100/-) [AS64601i]\n1008-\tType: BGP univ\n1012-\tBGP.next_hop: 10.0.0.9\n0000 \n";
+    const ONE: &str = "1007-10.244.2.0/26      via 172.30.0.2 on eth0 [Mesh_172_30_0_2 2017-06-01] * (100/0) [i]\n1008-\tType: BGP unicast univ\n1012-\tBGP.origin: IGP\n \tBGP.next_hop: 172.30.0.2\n1007-10.244.1.0/26      blackhole [static1 2017-06-01] * (200)\n0000 \n";
+
+    fn lines(text: &str, mut each: impl FnMut(u16, &str)) {
+        let mut code = 0;
+        for line in text.lines() {
+            match head(line) {
+                Line::More(text) => each(code, text),
+                Line::Part(now, text) | Line::Last(now, text) => {
+                    code = now;
+                    each(code, text);
+                }
+                other => panic!("{other:?}: {line}"),
+            }
+        }
+    }
+
+    fn routes(text: &str) -> Vec<(String, String, bool, Option<String>, bool)> {
+        let mut reader = Routes::default();
+        lines(text, |code, text| reader.line(code, text));
+        let row = |r: BirdRoute| {
+            (r.prefix.to_string(), r.from, r.best, r.next_hop.map(|n| n.to_string()), r.unreachable)
+        };
+        reader.list.into_iter().map(row).collect()
+    }
+
+    #[test]
+    fn routes_of_both_generations_are_read() {
+        let row = |p: &str, from: &str, best, next: Option<&str>, un| {
+            (p.to_owned(), from.to_owned(), best, next.map(str::to_owned), un)
+        };
+        assert_eq!(
+            routes(TWO),
+            [
+                row("0.0.0.0/0", "kernel1", true, None, false),
+                row("10.244.1.0/26", "static1", true, None, false),
+                row("10.244.2.0/26", "Mesh_172_30_0_2", true, Some("172.30.0.2"), false),
+                row("10.244.2.0/26", "Node_10_0_0_1", false, Some("10.0.0.9"), true),
+            ]
+        );
+        let list = routes(ONE);
+        assert_eq!(list[0], row("10.244.2.0/26", "Mesh_172_30_0_2", true, Some("172.30.0.2"), false));
+        assert_eq!(list[1].1, "static1");
+    }
+
+    #[test]
+    fn protocols_are_read_with_their_neighbors() {
+        let text = "2002-Name       Proto      Table      State  Since         Info\n1002-device1    Device     ---        up     09:18:10.061  \n1006-\n1002-kernel1    Kernel     master4    up     09:18:10.061  \n1006-  Channel ipv4\n     State:          UP\n \n1002-Mesh_172_30_0_2 BGP        ---        up     09:18:11.019  Established   \n1006-  BGP state:          Established\n     Neighbor address: 172.30.0.2\n     Neighbor AS:      64512\n     Local AS:         64512\n   Channel ipv4\n1002-Node_10_0_0_9 BGP      master   start  2017-06-01 10:00:00  Active        Socket: Connection refused\n1006-  Neighbor address: 10.0.0.9\n0000 \n";
+        let mut bird = Bird::default();
+        lines(text, |code, text| protocol(&mut bird.protocols, code, text));
+        let names: Vec<&str> = bird.protocols.iter().map(|p| p.name.as_str()).collect();
+        assert_eq!(names, ["device1", "kernel1", "Mesh_172_30_0_2", "Node_10_0_0_9"]);
+        let mesh = &bird.protocols[2];
+        assert!(mesh.is_established());
+        assert_eq!(mesh.neighbor, Some("172.30.0.2".parse().unwrap()));
+        assert_eq!((mesh.neighbor_as, mesh.local_as), (Some(64_512), Some(64_512)));
+        let node = &bird.protocols[3];
+        assert_eq!((node.state.as_str(), node.info.as_str()), ("start", "Active Socket: Connection refused"));
+        assert!(bird.tells(true) && !bird.tells(false));
+    }
+
+    #[test]
+    fn codes_end_answers_and_strangers_are_known() {
+        assert_eq!(head("0001 BIRD 2.0.12 ready."), Line::Last(1, "BIRD 2.0.12 ready."));
+        assert_eq!(head("8003 No protocols match"), Line::Last(8_003, "No protocols match"));
+        assert_eq!(head("1007-Table master4:"), Line::Part(1_007, "Table master4:"));
+        assert_eq!(head(" \tvia"), Line::More("\tvia"));
+        assert_eq!(head("+0013 log"), Line::Aside);
+        for strange in ["", "HTTP/1.1 400", "12", "1007xTable", "９９９９-x"] {
+            assert_eq!(head(strange), Line::Strange, "{strange}");
+        }
+    }
+
+    #[test]
+    fn whoever_is_no_bird_is_an_error_and_no_hang() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s.ctl");
+        assert!(matches!(ask(&path), Err(BirdError::Io(_))));
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let server = std::thread::spawn(move || {
+            for answer in ["SSH-2.0-x\n", "0001 BIRD ready\n9001 syntax error\n", "0001 BIRD"] {
+                let (mut stream, _) = listener.accept().unwrap();
+                stream.write_all(answer.as_bytes()).unwrap();
+                // Its question is read, so that the answer is not lost with the connection.
+                stream.shutdown(std::net::Shutdown::Write).unwrap();
+                let _ = std::io::Read::read_to_end(&mut stream, &mut Vec::new());
+            }
+        });
+        assert!(matches!(ask(&path), Err(BirdError::Strange(text)) if text.contains("SSH")));
+        assert!(matches!(ask(&path), Err(BirdError::Refused(text)) if text.contains("syntax")));
+        assert!(matches!(ask(&path), Err(BirdError::Strange(_))));
+        server.join().unwrap();
+    }
+}

@@ -1,0 +1,295 @@
+//! Packet rules: the chains of Felix for each endpoint, what leads to them and what they lead to.
+//!
+//! What is compared is which policies and profiles a packet of an endpoint meets, in which order. What single rules of a
+//! policy match is not: Felix and Tortie write one rule of the store in several of the kernel, each in its own way.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Judgement, Plane, Verdict};
+use crate::beside::felix::chain_name;
+use crate::beside::found::{Backend, FelixTable, Found};
+use crate::beside::wanted::Wanted;
+use crate::policy::{ChainId, Direction, EndpointPolicy, Source, Stages, host_interfaces};
+
+/// Prefixes of Felix's chains of endpoints: to and from workloads, to and from interfaces of the host.
+const ENDS: [&str; 4] = ["cali-tw-", "cali-fw-", "cali-th-", "cali-fh-"];
+/// And those of policies and profiles, inbound and outbound.
+const SOURCES: [&str; 4] = ["cali-pi-", "cali-po-", "cali-pri-", "cali-pro-"];
+
+/// A chain of an endpoint as it should be.
+struct Chain<'a> {
+    interface: String,
+    prefix: &'static str,
+    /// Its dispatch chains begin so.
+    dispatch: &'static str,
+    /// The packets that it sees come by the interface.
+    comes: bool,
+    active: bool,
+    stages: &'a Stages,
+}
+
+pub(super) fn judge(wanted: &Wanted, found: &Found, out: &mut Judgement) {
+    let chains = chains(wanted, found);
+    for v4 in [true, false] {
+        if !v4 && !wanted.globals.ipv6 {
+            continue;
+        }
+        let unread: Vec<&str> = [Backend::Legacy, Backend::Nft]
+            .into_iter()
+            .filter(|backend| !found.felix.read.contains(&(*backend, v4)))
+            .map(Backend::as_str)
+            .collect();
+        match found.felix.table(v4, "filter") {
+            Some(table) => filter(wanted, table, &chains, out),
+            None if !unread.is_empty() => {
+                let why = format!("the rules of {} could not be listed", unread.join(" and "));
+                for name in names(&chains) {
+                    out.put(Plane::Rule, Verdict::NotJudged, subject(v4, name), why.as_str());
+                }
+            }
+            None => {
+                for name in names(&chains) {
+                    out.put(
+                        Plane::Rule,
+                        Verdict::Missing,
+                        subject(v4, name),
+                        "Felix has no chains in the table `filter`",
+                    );
+                }
+            }
+        }
+        twice(v4, found, out);
+        if v4 || found.felix.table(v4, "nat").is_some() {
+            nat(v4, wanted, found, &unread, out);
+        }
+    }
+}
+
+fn subject(v4: bool, name: &str) -> String {
+    if v4 { name.to_owned() } else { format!("{name} (IPv6)") }
+}
+
+fn names<'a>(chains: &'a [Chain<'_>]) -> BTreeSet<&'a str> {
+    chains.iter().map(|chain| chain.interface.as_str()).collect()
+}
+
+fn chains<'a>(wanted: &'a Wanted, found: &Found) -> Vec<Chain<'a>> {
+    let mut all = Vec::new();
+    for policy in wanted.ruleset.endpoints.values() {
+        let EndpointPolicy::Workload(workload) = &**policy else { continue };
+        let one = |prefix, dispatch, comes, stages| Chain {
+            interface: workload.interface.to_string(),
+            prefix,
+            dispatch,
+            comes,
+            active: workload.active,
+            stages,
+        };
+        all.push(one("cali-tw-", "cali-to-wl-dispatch", false, &workload.inbound));
+        all.push(one("cali-fw-", "cali-from-wl-dispatch", true, &workload.outbound));
+    }
+    let interfaces = found.look.interfaces();
+    let interfaces = interfaces.iter().map(|(name, addrs)| (*name, addrs.iter().copied()));
+    for (interface, key) in host_interfaces(&wanted.ruleset, &wanted.globals, interfaces) {
+        let Some(EndpointPolicy::Host(host)) = wanted.ruleset.endpoints.get(&key).map(|policy| &**policy)
+        else {
+            continue;
+        };
+        let one = |prefix, dispatch, comes, stages| Chain {
+            interface: interface.to_string(),
+            prefix,
+            dispatch,
+            comes,
+            active: true,
+            stages,
+        };
+        all.push(one("cali-th-", "cali-to-host-endpoint", false, &host.outbound));
+        all.push(one("cali-fh-", "cali-from-host-endpoint", true, &host.inbound));
+    }
+    all
+}
+
+/// The table that filters, of one family.
+fn filter(wanted: &Wanted, table: &FelixTable, chains: &[Chain<'_>], out: &mut Judgement) {
+    for hook in ["INPUT", "FORWARD", "OUTPUT"] {
+        let target = format!("cali-{hook}");
+        let leads = table.hooks.iter().any(|(chain, rule)| chain == hook && rule.target() == Some(&target));
+        if leads {
+            out.equal(Plane::Rule);
+        } else {
+            let text = format!("no rule of {hook} leads to {target}: Felix's rules do not act there");
+            out.put(Plane::Rule, Verdict::Missing, subject(table.v4, hook), text);
+        }
+    }
+    let mut known: BTreeSet<String> = BTreeSet::new();
+    for chain in chains {
+        known.insert(chain_name(chain.prefix, &chain.interface));
+        one(chain, table, out);
+    }
+    bodies(wanted, table, out);
+    for name in table.chains.keys() {
+        let ours = ENDS.iter().any(|prefix| name.starts_with(prefix));
+        if ours && !known.contains(name) {
+            let text = "a chain of an endpoint that this host does not have";
+            out.put(Plane::Rule, Verdict::Extra, subject(table.v4, name), text);
+        }
+    }
+}
+
+/// One chain of an endpoint.
+fn one(chain: &Chain<'_>, table: &FelixTable, out: &mut Judgement) {
+    let name = chain_name(chain.prefix, &chain.interface);
+    let place = subject(table.v4, &name);
+    let Some(rules) = table.chains.get(&name) else {
+        return out.put(Plane::Rule, Verdict::Missing, place, format!("the chain of {}", chain.interface));
+    };
+    let leads = table.chains.iter().filter(|(from, _)| from.starts_with(chain.dispatch)).any(|(_, rules)| {
+        rules.iter().any(|rule| {
+            let by = if chain.comes { rule.comes_by() } else { rule.leaves_by() };
+            rule.target() == Some(&name) && by == Some(chain.interface.as_str())
+        })
+    });
+    if !leads {
+        let text = format!("no rule of {} sends packets of {} there", chain.dispatch, chain.interface);
+        return out.put(Plane::Rule, Verdict::Different, place, text);
+    }
+    let there: Vec<&str> = rules
+        .iter()
+        .filter_map(|rule| rule.target())
+        .filter(|target| SOURCES.iter().any(|prefix| target.starts_with(prefix)))
+        .collect();
+    if !chain.active {
+        return match there.first() {
+            None if rules.iter().any(|rule| rule.target() == Some("DROP")) => out.equal(Plane::Rule),
+            _ => out.put(
+                Plane::Rule,
+                Verdict::Different,
+                place,
+                "the endpoint is not active, and the chain lets packets on",
+            ),
+        };
+    }
+    if chain.stages.tiers.len() > 1 {
+        let why = "its policies are in several tiers, which Felix 2 takes for one";
+        return out.put(Plane::Rule, Verdict::NotJudged, place, why);
+    }
+    let wanted: Vec<String> = chain.stages.chains().map(name_of).collect();
+    if wanted.iter().map(String::as_str).eq(there.iter().copied()) {
+        return out.equal(Plane::Rule);
+    }
+    let list = |names: &[&str]| if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+    let wanted: Vec<&str> = wanted.iter().map(String::as_str).collect();
+    let text = format!("packets should meet {}, and meet {}", list(&wanted), list(&there));
+    out.put(Plane::Rule, Verdict::Different, place, text);
+}
+
+/// The chain of a policy or a profile.
+fn name_of(id: &ChainId) -> String {
+    match (&id.source, id.direction) {
+        (Source::Policy { name, .. }, Direction::Inbound) => chain_name("cali-pi-", name),
+        (Source::Policy { name, .. }, Direction::Outbound) => chain_name("cali-po-", name),
+        (Source::Profile(name), Direction::Inbound) => chain_name("cali-pri-", name),
+        (Source::Profile(name), Direction::Outbound) => chain_name("cali-pro-", name),
+    }
+}
+
+/// The chains of policies and profiles: whether they are there. What their rules match is not compared.
+fn bodies(wanted: &Wanted, table: &FelixTable, out: &mut Judgement) {
+    let here: BTreeSet<&ChainId> = wanted
+        .ruleset
+        .endpoints
+        .values()
+        .flat_map(|policy| match &**policy {
+            EndpointPolicy::Workload(w) => w.inbound.chains().chain(w.outbound.chains()),
+            EndpointPolicy::Host(h) => h.inbound.chains().chain(h.outbound.chains()),
+        })
+        .collect();
+    let early = wanted.ruleset.chains.keys().filter(|id| !here.contains(id)).count();
+    if early > 0 {
+        let text = format!(
+            "{early} chains act before connection tracking or DNAT: the tables raw and mangle are not compared"
+        );
+        out.put(Plane::Rule, Verdict::NotJudged, subject(table.v4, "raw, mangle"), text);
+    }
+    let ids: BTreeMap<String, &ChainId> = here.iter().map(|id| (name_of(id), *id)).collect();
+    for (name, id) in &ids {
+        let place = subject(table.v4, name);
+        match table.chains.get(name) {
+            None => out.put(Plane::Rule, Verdict::Missing, place, format!("the chain of {}", id.source)),
+            Some(rules) => {
+                let of = wanted.ruleset.chains.get(*id).map_or(0, |chain| chain.rules.len());
+                if of == 0 && rules.is_empty() {
+                    out.equal(Plane::Rule);
+                } else {
+                    let text = format!(
+                        "the chain of {} is there; whether its {} rules match what the {of} of the store do is not compared",
+                        id.source,
+                        rules.len()
+                    );
+                    out.put(Plane::Rule, Verdict::NotJudged, place, text);
+                }
+            }
+        }
+    }
+    // Felix writes both directions of a policy that acts here, used or not.
+    let sources: BTreeSet<&Source> = wanted.ruleset.chains.keys().map(|id| &id.source).collect();
+    let both = |source: &&Source| {
+        [Direction::Inbound, Direction::Outbound]
+            .map(|direction| name_of(&ChainId { source: (*source).clone(), direction }))
+    };
+    let known: BTreeSet<String> = sources.iter().flat_map(both).collect();
+    for name in table.chains.keys() {
+        if SOURCES.iter().any(|prefix| name.starts_with(prefix)) && !known.contains(name) {
+            let text = "a chain of a policy or profile that acts on no endpoint of this host";
+            out.put(Plane::Rule, Verdict::Extra, subject(table.v4, name), text);
+        }
+    }
+}
+
+/// Both backends act on packets.
+fn twice(v4: bool, found: &Found, out: &mut Judgement) {
+    let all: Vec<&FelixTable> =
+        found.felix.tables.iter().filter(|table| table.v4 == v4 && table.name == "filter").collect();
+    if let [first, second, ..] = all.as_slice() {
+        let old = if first.chains.len() < second.chains.len() { first } else { second };
+        let text = format!(
+            "{} has chains of Felix, too, and they act on every packet: what an earlier Felix left",
+            old.backend.as_str()
+        );
+        out.put(Plane::Rule, Verdict::Extra, subject(v4, old.backend.as_str()), text);
+    }
+}
+
+/// Masquerading of pools.
+fn nat(v4: bool, wanted: &Wanted, found: &Found, unread: &[&str], out: &mut Judgement) {
+    let wants = wanted.globals.masquerade.iter().any(|pool| pool.is_v4() == v4);
+    let there = found.felix.table(v4, "nat").is_some_and(|table| {
+        let leads = |(chain, rule): &(String, _)| {
+            let rule: &crate::beside::found::FelixRule = rule;
+            chain == "POSTROUTING" && rule.target() == Some("cali-POSTROUTING")
+        };
+        table.hooks.iter().any(leads)
+            && table.chains.get("cali-nat-outgoing").is_some_and(|rules| {
+                rules.iter().any(|rule| matches!(rule.target(), Some("MASQUERADE" | "SNAT")))
+            })
+    });
+    let place = subject(v4, "cali-nat-outgoing");
+    match (wants, there) {
+        (true, true) => out.equal(Plane::Rule),
+        (false, false) => {}
+        (true, false) if !unread.is_empty() => {
+            out.put(
+                Plane::Rule,
+                Verdict::NotJudged,
+                place,
+                format!("the rules of {} could not be listed", unread.join(" and ")),
+            );
+        }
+        (true, false) => {
+            out.put(Plane::Rule, Verdict::Missing, place, "pools ask for masquerading, and no rule does it")
+        }
+        (false, true) => {
+            out.put(Plane::Rule, Verdict::Extra, place, "no pool asks for masquerading, and a rule does it")
+        }
+    }
+}
