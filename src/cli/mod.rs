@@ -36,6 +36,7 @@ mod lab;
 mod live;
 mod log;
 mod man;
+mod migrate;
 mod monitor;
 mod mrt;
 #[cfg(test)]
@@ -225,6 +226,9 @@ enum Command {
     Log(log::LogCommand),
     /// One file to attach to a report: what agent, store, kernel and system know, without secrets
     Diags(diags::DiagsCommand),
+    /// Move this host from Calico's BIRD, confd and Felix to Tortie, and back
+    #[command(subcommand)]
+    Migrate(migrate::MigrateCommand),
     /// Labs of network namespaces from containerlab files
     #[command(subcommand)]
     Lab(lab::LabCommand),
@@ -431,6 +435,7 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
         Command::Doctor => runtime()?.block_on(doctor::run(&context)),
         Command::Log(command) => runtime()?.block_on(log::run(&context, command)),
         Command::Diags(command) => runtime()?.block_on(diags::run(&context, command)),
+        Command::Migrate(command) => runtime()?.block_on(migrate::run(&context, command)),
         Command::Lab(command) => lab::run(&context, command),
         Command::Kurma(command) => kurma::run(command),
         Command::Completion(command) => complete::script(command),

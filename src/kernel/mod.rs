@@ -27,6 +27,7 @@ mod dump;
 mod ends;
 mod enforce;
 mod entries;
+pub mod handover;
 mod link;
 mod look;
 mod measures;

@@ -12,7 +12,7 @@
 
 mod host;
 mod judge;
-mod ports;
+pub(super) mod ports;
 
 use std::fmt::Write as _;
 
@@ -72,7 +72,18 @@ pub(super) async fn examine(context: &Context) -> Report {
 
 /// One line a finding; the fix stands below what it mends.
 pub(super) fn render(out: &mut String, report: &Report, wide: bool) {
-    for finding in &report.items {
+    render_items(out, &report.items, wide);
+    let plural = |n: usize, word: &str| format!("{n} {word}{}", if n == 1 { "" } else { "s" });
+    let _ = write!(out, "{}, {}", plural(report.failures, "failure"), plural(report.warnings, "warning"));
+    if report.not_tried > 0 {
+        let _ = write!(out, ", {} not tried", report.not_tried);
+    }
+    out.push_str(".\n");
+}
+
+/// The lines alone.
+pub(super) fn render_items(out: &mut String, items: &[Finding], wide: bool) {
+    for finding in items {
         let _ = writeln!(out, "{:<5} {}", finding.result.as_str(), finding.text);
         if wide && !finding.detail.is_empty() {
             let _ = writeln!(out, "      {}", finding.detail);
@@ -81,10 +92,4 @@ pub(super) fn render(out: &mut String, report: &Report, wide: bool) {
             let _ = writeln!(out, "      fix: {fix}");
         }
     }
-    let plural = |n: usize, word: &str| format!("{n} {word}{}", if n == 1 { "" } else { "s" });
-    let _ = write!(out, "{}, {}", plural(report.failures, "failure"), plural(report.warnings, "warning"));
-    if report.not_tried > 0 {
-        let _ = write!(out, ", {} not tried", report.not_tried);
-    }
-    out.push_str(".\n");
 }

@@ -1,0 +1,526 @@
+//! `tortie migrate adopt`: from BIRD and Felix to our agent, in an order in which no packet is without a way.
+//!
+//! ```text
+//!   compare, save --> stop --> copy --> start, settle --> remove-rules, remove-sets, remove-routes --> verify
+//!   nothing written   |  BIRD's routes lead, Felix's rules and then both judge  |  ours lead, ours judge
+//! ```
+//!
+//! Our routes are written beside BIRD's before our agent starts. It therefore finds them as one finds its own after kill -9:
+//! it tells peers that forwarding went on (RFC 4724, the F bit), keeps the routes as stale until peers have sent theirs, and
+//! sweeps then. Adoption is thus the agent's ordinary restart.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use tortie_config::Cidr;
+
+use super::daemons::{self, Daemon, StopWith};
+use super::journal::{Journal, Phase, Record, Snapshot, Step};
+use super::plan::{Inventory, Plan, names};
+use super::report::{Line, Progress};
+use super::rules::felix_sets;
+use super::trial::{self, Compared};
+use super::{AdoptCommand, Common, ours, tools};
+use crate::cli::Context;
+use crate::cli::failure::{Exit, Failure};
+use crate::kernel::handover::{self, BIRD, KeptRoute};
+use crate::serve::policy::Diff;
+
+/// Reads the kernel as Calico has it.
+///
+/// # Errors
+/// When something of it cannot be read.
+pub(super) fn look() -> Result<Snapshot, Failure> {
+    let routes = handover::kept_routes(BIRD)
+        .map_err(|e| Failure::new(Exit::Partial, "routes", format!("the kernel's routes: {e}")))?;
+    let mut rules = tools::saved_rules()?;
+    rules.retain(|saved| saved.listing().has_felix());
+    let (sets, _) = felix_sets(&tools::saved_sets()?);
+    Ok(Snapshot { version: 0, routes, rules, sets })
+}
+
+/// `tortie migrate plan`, and `adopt --dry-run` without the comparison.
+pub(super) fn plan(context: &Context, command: &AdoptCommand) -> Result<(), Failure> {
+    let (there, daemons) = (Inventory::of(&look()?), daemons::find());
+    let state_dir = command.common.state_dir.display().to_string();
+    let steps = command.plan(&there, &daemons, &state_dir).lines();
+    let mut progress =
+        Progress::new(context.globals.output, "MigratePlan", &context.globals.node_name()?, steps.len());
+    progress.report.phase = "planned".to_owned();
+    for (at, line) in steps.iter().enumerate() {
+        progress.say(&format!("{:>2}  {}", at + 1, line.what));
+        progress.say(&format!("      traffic:  {}", line.traffic));
+        progress.say(&format!("      way back: {}", line.way_back));
+    }
+    progress.report.steps = steps;
+    progress.report.next = leftovers(&daemons, &command.stop);
+    progress.say("Afterwards:");
+    progress.end()
+}
+
+impl AdoptCommand {
+    fn plan<'a>(&'a self, there: &'a Inventory, daemons: &'a [Daemon], state_dir: &'a str) -> Plan<'a> {
+        Plan {
+            there,
+            daemons,
+            stop: &self.stop,
+            agent_with: &self.agent_with,
+            protocol: self.common.route_protocol,
+            metric: self.common.route_metric,
+            state_dir,
+        }
+    }
+}
+
+/// What is left to people when Calico is gone.
+fn leftovers(daemons: &[Daemon], stop: &StopWith) -> Vec<String> {
+    let mut units: Vec<&str> = stop.unit.iter().map(String::as_str).collect();
+    units.extend(daemons.iter().filter_map(|daemon| daemon.unit.as_deref()));
+    units.sort_unstable();
+    units.dedup();
+    let mut next: Vec<String> = units
+        .iter()
+        .map(|unit| {
+            format!("systemctl disable {unit}       (so that it does not come back at the next boot)")
+        })
+        .collect();
+    let mut containers: Vec<&str> = daemons.iter().filter_map(|daemon| daemon.container.as_deref()).collect();
+    containers.dedup();
+    next.extend(containers.iter().map(|id| {
+        format!("docker update --restart=no {id}       (and its unit, if one starts it: systemctl disable)")
+    }));
+    next.push("tortie status       (way back at any time: tortie migrate rollback)".to_owned());
+    next
+}
+
+/// `tortie migrate adopt`.
+pub(super) async fn run(context: &Context, command: &AdoptCommand) -> Result<(), Failure> {
+    let mut progress =
+        Progress::new(context.globals.output, "MigrateAdopt", &context.globals.node_name()?, Step::ALL.len());
+    let result = go(context, command, &mut progress).await;
+    // Machines get all of it whatever came of it; people have read it.
+    if result.is_ok() || !context.globals.output.is_text() {
+        progress.end()?;
+    }
+    result
+}
+
+async fn go(context: &Context, command: &AdoptCommand, progress: &mut Progress) -> Result<(), Failure> {
+    let common = &command.common;
+    let record = Journal::peek(&common.state_dir)?;
+    if let Some(record) = record.filter(|record| record.phase != Phase::RolledBack) {
+        progress.report.phase = record.phase.as_str().to_owned();
+        let refuse = |code: &str, text: &str| Err(Failure::new(Exit::Refused, code, text));
+        match record.phase {
+            Phase::Adopted => return adopted_already(progress),
+            _ if record.node != context.globals.node_name()? => {
+                return refuse(
+                    "state",
+                    "the state file is another host's: name another folder with --state-dir",
+                );
+            }
+            Phase::RollingBack => {
+                return refuse(
+                    "rolling-back",
+                    "a rollback was begun: `tortie migrate rollback` brings it to its end",
+                );
+            }
+            Phase::Adopting if !record.is_this_boot() => {
+                return refuse(
+                    "booted",
+                    "this host was booted since: `tortie migrate rollback`, then adopt anew",
+                );
+            }
+            Phase::Adopting | Phase::RolledBack => {}
+        }
+    }
+    let mut session = Session::open(context, command)?;
+    session.compare(progress).await?;
+    if command.dry_run {
+        return session.only_told(progress);
+    }
+    session.stop(progress).await?;
+    session.start(progress).await?;
+    session.clear(progress).await?;
+    session.verify(progress).await
+}
+
+fn adopted_already(progress: &mut Progress) -> Result<(), Failure> {
+    let daemons = daemons::find();
+    if daemons.is_empty() {
+        progress.report.next = vec!["This host is adopted already: tortie status".to_owned()];
+        return Ok(());
+    }
+    let text = format!(
+        "this host was adopted, and {} again: stop it (systemctl disable --now), or `tortie migrate rollback`",
+        if let [one] = daemons.as_slice() {
+            format!("{} runs", names(std::slice::from_ref(one)))
+        } else {
+            format!("{} run", names(&daemons))
+        }
+    );
+    Err(Failure::new(Exit::Refused, "still-running", text))
+}
+
+/// A move under way.
+struct Session<'a> {
+    context: &'a Context,
+    command: &'a AdoptCommand,
+    /// None with `--dry-run`.
+    journal: Option<Journal>,
+    snapshot: Snapshot,
+    inventory: Inventory,
+    daemons: Vec<Daemon>,
+    state_dir: String,
+}
+
+impl<'a> Session<'a> {
+    fn open(context: &'a Context, command: &'a AdoptCommand) -> Result<Self, Failure> {
+        let journal = if command.dry_run { None } else { Some(Journal::open(&command.common.state_dir)?) };
+        let begun = journal.as_ref().is_some_and(|j| j.has_begun(Step::Stop) && !is_over(j));
+        let (snapshot, daemons) = match &journal {
+            Some(journal) if begun => (
+                Journal::peek_snapshot(&command.common.state_dir)?,
+                journal.record.as_ref().map(|r| r.daemons.clone()).unwrap_or_default(),
+            ),
+            _ => (look()?, daemons::find()),
+        };
+        let inventory = Inventory::of(&snapshot);
+        let state_dir = command.common.state_dir.display().to_string();
+        Ok(Self { context, command, journal, snapshot, inventory, daemons, state_dir })
+    }
+
+    fn line(&self, step: Step) -> Line {
+        self.command.plan(&self.inventory, &self.daemons, &self.state_dir).line(step)
+    }
+
+    fn common(&self) -> &'a Common {
+        &self.command.common
+    }
+
+    fn marks(&self) -> (u8, u32) {
+        (self.common().route_protocol, self.common().route_metric)
+    }
+
+    fn wait(&self) -> Duration {
+        Duration::from_secs(self.common().wait)
+    }
+
+    fn socket(&self) -> &'a Path {
+        &self.context.globals.socket
+    }
+
+    fn journal(&mut self) -> Result<&mut Journal, Failure> {
+        self.journal
+            .as_mut()
+            .ok_or_else(|| Failure::new(Exit::Partial, "state", "nothing is written with --dry-run"))
+    }
+
+    fn has_ended(&self, step: Step) -> bool {
+        self.journal.as_ref().is_some_and(|j| j.has_ended(step) && !is_over(j))
+    }
+
+    /// Compares and, when there is nothing against it, keeps what is there.
+    async fn compare(&mut self, progress: &mut Progress) -> Result<(), Failure> {
+        if self.journal.as_ref().is_some_and(|j| j.has_begun(Step::Stop) && !is_over(j)) {
+            for step in [Step::Compare, Step::Save] {
+                progress.skip(self.line(step), "done before, and Calico's daemons were ended since");
+            }
+            return Ok(());
+        }
+        let running = &self.daemons;
+        if self.inventory == Inventory::default() && running.is_empty() {
+            let text = "there is nothing of Calico on this host: start the agent (systemctl start tortie)";
+            return Err(Failure::new(Exit::No, "nothing-to-adopt", text));
+        }
+        if !running.is_empty() && self.command.stop.is_empty() && !self.command.dry_run {
+            let text = format!(
+                "{} runs, and it was not said how to end it; by what keeps it: {}",
+                names(running),
+                StopWith::suggested(running)
+            );
+            return Err(Failure::usage(text));
+        }
+        self.command.stop.check(running)?;
+        let mut found = Compared::default();
+        let wait = self.wait();
+        let line = self.line(Step::Compare);
+        let against = self.against();
+        let compared = progress
+            .step(line, async {
+                found = trial::compare(&self.context.globals, wait).await?;
+                found.differences.extend(against);
+                Ok(found.in_words())
+            })
+            .await;
+        progress.report.differences.clone_from(&found.differences);
+        progress.report.not_judged.clone_from(&found.not_judged);
+        compared?;
+        for text in &found.differences {
+            progress.say(&format!("       differs: {text}"));
+        }
+        for text in &found.not_judged {
+            progress.say(&format!("       not judged: {text}"));
+        }
+        if !found.differences.is_empty() && !self.command.accept_differences && !self.command.dry_run {
+            let text = format!(
+                "{} differences between what Calico left and what Tortie wants: mend them, or take them over with \
+                 --accept-differences. Nothing was changed",
+                found.differences.len()
+            );
+            return Err(Failure::new(Exit::Refused, "differences", text));
+        }
+        if self.command.dry_run {
+            return Ok(());
+        }
+        let line = self.line(Step::Save);
+        let words = self.inventory.in_words();
+        let (marks, stop, daemons) = (self.marks(), self.command.stop.clone(), self.daemons.clone());
+        let (node, socket) = (self.context.globals.node_name()?, self.socket().to_owned());
+        let snapshot = self.snapshot.clone();
+        let journal = self.journal()?;
+        progress.report.phase = Phase::Adopting.as_str().to_owned();
+        progress
+            .step(line, async {
+                journal.write(Record { stop, daemons, ..Record::new(node, socket, marks) })?;
+                for step in [Step::Compare, Step::Save] {
+                    journal.begin(step)?;
+                    journal.keep(&snapshot)?;
+                    journal.end(step)?;
+                }
+                Ok(format!("{words} are kept"))
+            })
+            .await
+    }
+
+    /// What speaks against it besides the comparison.
+    fn against(&self) -> Vec<String> {
+        let rules = self.snapshot.rules.iter().filter_map(|saved| {
+            let why = saved.listing().drops_without_felix("cali")?;
+            let tool = saved.tool();
+            Some(format!(
+                "rules {tool}: {why}, and only Felix's rules let workloads pass it. Mend: {tool} -A FORWARD -i cali+ -j ACCEPT; \
+                 {tool} -A FORWARD -o cali+ -j ACCEPT"
+            ))
+        });
+        rules.collect()
+    }
+
+    fn only_told(&mut self, progress: &mut Progress) -> Result<(), Failure> {
+        progress.report.phase = "planned".to_owned();
+        for step in Step::ALL.into_iter().skip(1) {
+            let line = self.line(step);
+            let at = progress.report.steps.len() + 1;
+            progress.say(&format!("{at:>2}/{}  {:<14} would: {}", Step::ALL.len(), line.step, line.what));
+            progress.report.steps.push(line);
+        }
+        progress.report.next = vec!["Nothing was changed (--dry-run).".to_owned()];
+        if progress.report.differences.is_empty() {
+            return Ok(());
+        }
+        let text = format!(
+            "{} differences: adopt would refuse without --accept-differences",
+            progress.report.differences.len()
+        );
+        Err(Failure::new(Exit::No, "differences", text))
+    }
+
+    async fn stop(&mut self, progress: &mut Progress) -> Result<(), Failure> {
+        let line = self.line(Step::Stop);
+        if self.has_ended(Step::Stop) && daemons::find().is_empty() {
+            progress.skip(line, "no daemon of Calico runs");
+            return Ok(());
+        }
+        let stop = self.command.stop.clone();
+        let journal = self.journal()?;
+        journal.change(|record| record.stop = stop.clone())?;
+        let mut last = None;
+        progress
+            .step(line, async {
+                journal.begin(Step::Stop)?;
+                let running = daemons::find();
+                if !running.is_empty() {
+                    stop.end(&running)?;
+                }
+                // As they left it, which is what is given back.
+                let snapshot = look()?;
+                journal.keep(&snapshot)?;
+                last = Some(snapshot);
+                journal.end(Step::Stop)?;
+                Ok(format!("{} are gone", names(&running)))
+            })
+            .await?;
+        if let Some(snapshot) = last {
+            self.inventory = Inventory::of(&snapshot);
+            self.snapshot = snapshot;
+        }
+        Ok(())
+    }
+
+    async fn start(&mut self, progress: &mut Progress) -> Result<(), Failure> {
+        let (protocol, metric) = self.marks();
+        let (socket, wait) = (self.socket(), self.wait());
+        let runs = ours::status(socket).await.is_some_and(|status| status.dataplane.mode == "program");
+        let (copy, start, settle) = (self.line(Step::Copy), self.line(Step::Start), self.line(Step::Settle));
+        let (agent_with, accepted) = (self.command.agent_with.clone(), self.command.accept_differences);
+        let copies: Vec<KeptRoute> =
+            self.snapshot.routes.iter().map(|route| route.under(protocol, metric)).collect();
+        let journal = self.journal()?;
+        if runs {
+            progress.skip(copy, "our agent runs already and has its own");
+            progress.skip(start, "our agent runs already");
+        } else {
+            progress
+                .step(copy, async {
+                    journal.begin(Step::Copy)?;
+                    let refused = handover::put_routes(&copies).map_err(|e| kernel(&e))?;
+                    if let Some(first) = refused.first() {
+                        return Err(kernel(&format!("{}: {}", first.prefix, first.reason)));
+                    }
+                    journal.end(Step::Copy)?;
+                    Ok(format!("{} routes stand", copies.len()))
+                })
+                .await?;
+            progress
+                .step(start, async {
+                    journal.begin(Step::Start)?;
+                    daemons::run_shell(&agent_with)?;
+                    journal.end(Step::Start)?;
+                    Ok("it is started".to_owned())
+                })
+                .await?;
+        }
+        progress
+            .step(settle, async {
+                journal.begin(Step::Settle)?;
+                let status = ours::settle(socket, wait).await?;
+                let missing = without_ours(protocol, metric)?;
+                journal.change(|record| record.without_ours.clone_from(&missing))?;
+                if let Some(first) = missing.first()
+                    && !accepted
+                {
+                    let text = format!(
+                        "{} routes of BIRD have none of ours beside them ({first} is the first: tortie why route {first}). They \
+                         still lead; go on with --accept-differences, or `tortie migrate rollback`",
+                        missing.len()
+                    );
+                    return Err(Failure::new(Exit::Refused, "differences", text));
+                }
+                journal.end(Step::Settle)?;
+                let (mesh, peers) = (status.bgp.mesh, status.bgp.peers);
+                Ok(format!(
+                    "{} of {} sessions are up, {} routes and {} endpoints in force",
+                    mesh.up + peers.up,
+                    mesh.of + peers.of,
+                    status.routes.installed,
+                    status.policy.endpoints
+                ))
+            })
+            .await
+    }
+
+    async fn clear(&mut self, progress: &mut Progress) -> Result<(), Failure> {
+        let (protocol, metric) = self.marks();
+        let (rules, sets, routes) =
+            (self.line(Step::RemoveRules), self.line(Step::RemoveSets), self.line(Step::RemoveRoutes));
+        let journal = self.journal()?;
+        progress
+            .step(rules, async {
+                journal.begin(Step::RemoveRules)?;
+                let mut removed = 0;
+                for saved in tools::saved_rules()? {
+                    let listing = saved.listing();
+                    if let Some(text) = listing.removal() {
+                        removed += listing.felix_rules();
+                        tools::restore(saved.backend, saved.v4, &text)?;
+                        super::journal::halt("remove-rules", "half");
+                    }
+                }
+                journal.end(Step::RemoveRules)?;
+                Ok(format!("{removed} rules are gone"))
+            })
+            .await?;
+        progress
+            .step(sets, async {
+                journal.begin(Step::RemoveSets)?;
+                let (_, names) = felix_sets(&tools::saved_sets()?);
+                tools::remove_sets(&names)?;
+                journal.end(Step::RemoveSets)?;
+                Ok(format!("{} sets are gone", names.len()))
+            })
+            .await?;
+        progress
+            .step(routes, async {
+                journal.begin(Step::RemoveRoutes)?;
+                // Once more: what was withdrawn since has none of ours, and BIRD's would be wrong.
+                let theirs = handover::kept_routes(BIRD).map_err(|e| kernel(&e))?;
+                let refused = handover::remove_routes(&theirs).map_err(|e| kernel(&e))?;
+                if let Some(first) = refused.first() {
+                    return Err(kernel(&format!("{}: {}", first.prefix, first.reason)));
+                }
+                journal.end(Step::RemoveRoutes)?;
+                let ours = own(protocol, metric)?.len();
+                Ok(format!("{} routes are gone, {ours} of ours lead", theirs.len()))
+            })
+            .await
+    }
+
+    async fn verify(&mut self, progress: &mut Progress) -> Result<(), Failure> {
+        let (socket, wait) = (self.socket(), self.wait());
+        let line = self.line(Step::Verify);
+        let next = leftovers(&self.daemons, &self.command.stop);
+        let journal = self.journal()?;
+        progress
+            .step(line, async {
+                journal.begin(Step::Verify)?;
+                ours::settle(socket, wait).await?;
+                let left = look()?;
+                if !left.routes.is_empty() || !left.rules.is_empty() || !left.sets.is_empty() {
+                    let text = format!(
+                        "{} are here again: something of Calico still runs. Stop it, then adopt again",
+                        Inventory::of(&left).in_words()
+                    );
+                    return Err(Failure::new(Exit::No, "still-there", text));
+                }
+                let diff: Diff = crate::cli::client::Client::new(socket).get("/v1/diff").await?;
+                let compared = Compared::read(&diff);
+                journal.end(Step::Verify)?;
+                journal.change(|record| record.phase = Phase::Adopted)?;
+                Ok(format!(
+                    "nothing of Calico is left in the kernel; against what is wanted: {}",
+                    compared.in_words()
+                ))
+            })
+            .await?;
+        progress.report.phase = Phase::Adopted.as_str().to_owned();
+        progress.report.next = next;
+        Ok(())
+    }
+}
+
+fn is_over(journal: &Journal) -> bool {
+    journal.record.as_ref().is_some_and(|record| record.phase == Phase::RolledBack)
+}
+
+fn kernel(error: &dyn std::fmt::Display) -> Failure {
+    Failure::new(Exit::Partial, "kernel", format!("the kernel: {error}"))
+}
+
+/// Our routes to elsewhere and blackholes.
+///
+/// # Errors
+/// When the kernel cannot be read.
+pub(super) fn own(protocol: u8, metric: u32) -> Result<Vec<KeptRoute>, Failure> {
+    let mut routes = handover::kept_routes(protocol).map_err(|e| kernel(&e))?;
+    routes.retain(|route| route.metric == metric);
+    Ok(routes)
+}
+
+/// BIRD's routes that have none of ours beside them.
+fn without_ours(protocol: u8, metric: u32) -> Result<Vec<Cidr>, Failure> {
+    let ours: BTreeMap<Cidr, KeptRoute> =
+        own(protocol, metric)?.into_iter().map(|route| (route.prefix, route)).collect();
+    let theirs = handover::kept_routes(BIRD).map_err(|e| kernel(&e))?;
+    Ok(theirs.into_iter().map(|route| route.prefix).filter(|prefix| !ours.contains_key(prefix)).collect())
+}

@@ -1,0 +1,105 @@
+//! `tortie migrate`: a host from Calico's daemons to Tortie and back, in place, while its workloads talk.
+//!
+//! What it does: looks (`check`), says what would happen (`plan`), moves (`adopt`), and moves back from wherever it stands
+//! (`rollback`). What it does not: change the store, touch connections, decide what routes and rules should be (the agent
+//! does), or end a process that was not named to it.
+//!
+//! ```text
+//!   check.rs  --> findings          daemons.rs  processes of Calico; how they are ended
+//!   plan.rs   --> steps in words    trial.rs    an observing agent compares      ours.rs  the agent that takes over
+//!   adopt.rs ---+--> journal.rs (what was begun, the snapshot; on disk first)
+//!   rollback.rs +--> kernel::handover (routes, our rules), tools.rs + rules.rs (Felix's rules and sets)
+//! ```
+
+mod adopt;
+mod check;
+mod daemons;
+mod journal;
+mod ours;
+mod plan;
+mod report;
+mod rollback;
+mod rules;
+mod tools;
+mod trial;
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use self::daemons::StopWith;
+use super::Context;
+use super::failure::Failure;
+
+/// `tortie migrate`.
+#[derive(Debug, Subcommand)]
+pub(super) enum MigrateCommand {
+    /// Can this host be moved: what is there, what is not supported, what has to be mended first; exit 1 when it cannot
+    Check(Common),
+    /// The exact steps of adopt, what packets notice of each, and its way back; changes nothing
+    Plan(Box<AdoptCommand>),
+    /// Take this host over from BIRD and Felix; goes on where it was cut off
+    Adopt(Box<AdoptCommand>),
+    /// Give this host back to BIRD and Felix, from wherever adopt stands
+    Rollback(RollbackCommand),
+}
+
+/// Options of all of them.
+#[derive(Debug, Clone, Args)]
+pub(super) struct Common {
+    /// Keep what was begun, and what was there before, in this folder
+    #[arg(long, value_name = "DIR", env = "TORTIE_MIGRATE_STATE", default_value = "/var/lib/tortie/migrate")]
+    state_dir: PathBuf,
+    /// Protocol number of Tortie's kernel routes, as the agent has it
+    #[arg(long, value_name = "N", env = "TORTIE_ROUTE_PROTOCOL", default_value_t = 179, value_parser = clap::value_parser!(u8).range(5..))]
+    route_protocol: u8,
+    /// Metric of Tortie's kernel routes, as the agent has it
+    #[arg(long, value_name = "N", env = "TORTIE_ROUTE_METRIC", default_value_t = 1790, value_parser = clap::value_parser!(u32).range(1..))]
+    route_metric: u32,
+    /// Seconds to wait for anything that takes time: peers, the agent, Felix
+    #[arg(long, value_name = "SECONDS", default_value_t = 180)]
+    wait: u64,
+}
+
+/// `tortie migrate adopt` and `plan`.
+#[derive(Debug, Clone, Args)]
+pub(super) struct AdoptCommand {
+    #[command(flatten)]
+    stop: StopWith,
+    /// Starts our agent, which has to program the kernel; run by `sh -c`
+    #[arg(long, value_name = "COMMAND", default_value = "systemctl start tortie.service")]
+    agent_with: String,
+    /// Take the host over although Calico and Tortie do not want the same
+    #[arg(long)]
+    accept_differences: bool,
+    /// Compare and say the steps; change nothing
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// `tortie migrate rollback`.
+#[derive(Debug, Clone, Args)]
+pub(super) struct RollbackCommand {
+    /// Starts Calico's daemons; run by `sh -c` [example: docker start calico-node]
+    #[arg(long, value_name = "COMMAND")]
+    start_with: Option<String>,
+    /// Restore saved rules although workloads came since, whose packets Felix's rules drop until it runs
+    #[arg(long)]
+    accept_differences: bool,
+    /// Say the steps; change nothing
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    common: Common,
+}
+
+pub(super) async fn run(context: &Context, command: &MigrateCommand) -> Result<(), Failure> {
+    match command {
+        MigrateCommand::Check(common) => check::run(context, common).await,
+        MigrateCommand::Plan(command) => adopt::plan(context, command),
+        MigrateCommand::Adopt(command) => adopt::run(context, command).await,
+        MigrateCommand::Rollback(command) => rollback::run(context, command).await,
+    }
+}

@@ -1,0 +1,200 @@
+//! The steps, in words: what each does, what packets notice of it, how it is undone. Pure; `adopt` and `rollback` go
+//! exactly these.
+
+use super::daemons::{Daemon, StopWith};
+use super::journal::{Snapshot, Step};
+use super::report::{Line, line, named};
+use super::rules;
+
+/// What is there to be moved.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Inventory {
+    pub(super) routes: usize,
+    pub(super) blackholes: usize,
+    /// Rules by the tool that writes them.
+    pub(super) rules: Vec<(String, usize)>,
+    pub(super) sets: usize,
+}
+
+impl Inventory {
+    pub(super) fn of(snapshot: &Snapshot) -> Self {
+        let blackholes = snapshot.routes.iter().filter(|route| route.blackhole).count();
+        let rules = snapshot.rules.iter().map(|saved| (saved.tool(), saved.listing().felix_rules()));
+        Self {
+            routes: snapshot.routes.len() - blackholes,
+            blackholes,
+            rules: rules.filter(|(_, rules)| *rules > 0).collect(),
+            sets: rules::felix_sets(&snapshot.sets).1.len(),
+        }
+    }
+
+    pub(super) fn rules_in_words(&self) -> String {
+        let parts: Vec<String> = self.rules.iter().map(|(tool, n)| format!("{n} of {tool}")).collect();
+        if parts.is_empty() { "no rules".to_owned() } else { format!("rules: {}", parts.join(", ")) }
+    }
+
+    pub(super) fn in_words(&self) -> String {
+        let Self { routes, blackholes, sets, .. } = self;
+        format!(
+            "{routes} routes and {blackholes} blackholes of BIRD, {}, {sets} sets of Felix",
+            self.rules_in_words()
+        )
+    }
+}
+
+/// What the steps need to be said exactly.
+#[derive(Debug)]
+pub(super) struct Plan<'a> {
+    pub(super) there: &'a Inventory,
+    pub(super) daemons: &'a [Daemon],
+    pub(super) stop: &'a StopWith,
+    pub(super) agent_with: &'a str,
+    pub(super) protocol: u8,
+    pub(super) metric: u32,
+    pub(super) state_dir: &'a str,
+}
+
+impl Plan<'_> {
+    /// A step of `adopt`.
+    pub(super) fn line(&self, step: Step) -> Line {
+        let Self { there, protocol, metric, agent_with, state_dir, .. } = self;
+        let rollback = "tortie migrate rollback";
+        let (what, traffic, back): (String, &str, String) = match step {
+            Step::Compare => (
+                "compare what an observing agent wants with what BIRD and Felix left".to_owned(),
+                "none: nothing is written",
+                "nothing to undo".to_owned(),
+            ),
+            Step::Save => (
+                format!("keep {} in {state_dir}", there.in_words()),
+                "none",
+                "nothing to undo".to_owned(),
+            ),
+            Step::Stop => (
+                match (self.daemons.is_empty(), self.stop.is_empty()) {
+                    (true, _) => "nothing: no daemon of Calico runs".to_owned(),
+                    (false, true) => format!(
+                        "end {}: not said how; suggested: {}",
+                        names(self.daemons),
+                        StopWith::suggested(self.daemons)
+                    ),
+                    (false, false) => format!("end {}: {}", names(self.daemons), self.stop.words()),
+                },
+                "none: kernel routes and rules stay, BGP peers keep this host's routes for the restart time \
+                 (Calico: 120 s)",
+                "rollback, then start them again".to_owned(),
+            ),
+            Step::Copy => (
+                format!("write our own routes beside BIRD's (protocol {protocol}, metric {metric})"),
+                "none: BIRD's have the smaller metric and win",
+                format!("{rollback} removes protocol {protocol}"),
+            ),
+            Step::Start => (
+                format!("start our agent: {agent_with}"),
+                "none: it says to peers that it restarted and kept its forwarding state (RFC 4724); its rules and Felix's \
+                 both have to let a packet pass",
+                format!("{rollback} stops it; it ends without a farewell to peers"),
+            ),
+            Step::Settle => (
+                "wait until sessions, routes, rules and endpoints are in force, and a route of ours stands beside each of \
+                 BIRD's"
+                    .to_owned(),
+                "none",
+                "as for start".to_owned(),
+            ),
+            Step::RemoveRules => (
+                format!("take Felix's rules away, each table in one transaction ({})", there.rules_in_words()),
+                "none: ours are in force; connections stay known",
+                format!("{rollback} restores them from {state_dir} before ours go"),
+            ),
+            Step::RemoveSets => (
+                format!("destroy Felix's {} address sets, which nothing uses any more", there.sets),
+                "none",
+                format!("{rollback} restores them"),
+            ),
+            Step::RemoveRoutes => (
+                format!("remove BIRD's {} routes and {} blackholes", there.routes, there.blackholes),
+                "none: a route of ours to the same place stands for each, and takes over in the same moment",
+                format!("{rollback} writes BIRD's beside ours before ours go"),
+            ),
+            Step::Verify => (
+                "compare the kernel with what is wanted once more".to_owned(),
+                "none",
+                "nothing to undo".to_owned(),
+            ),
+        };
+        line(step, &what, traffic, &back)
+    }
+
+    /// All steps of `adopt`.
+    pub(super) fn lines(&self) -> Vec<Line> {
+        Step::ALL.into_iter().map(|step| self.line(step)).collect()
+    }
+}
+
+/// The steps of `rollback`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Back {
+    Sets,
+    Rules,
+    Agent,
+    Routes,
+    Ours,
+    Start,
+    OurRules,
+}
+
+impl Back {
+    /// Their order when what was saved is put back; else [`Back::FRESH`].
+    pub(super) const SAVED: [Self; 7] =
+        [Self::Sets, Self::Rules, Self::Agent, Self::Routes, Self::Ours, Self::OurRules, Self::Start];
+    /// Endpoints came since: Felix writes its rules itself while ours are in force.
+    pub(super) const FRESH: [Self; 5] = [Self::Agent, Self::Routes, Self::Ours, Self::Start, Self::OurRules];
+
+    /// The step in words. `start_with`: the command that starts Calico, where one was given.
+    pub(super) fn line(self, start_with: Option<&str>) -> Line {
+        let resume = "run rollback again: each step finds out what is left to do";
+        let (id, what, traffic) = match self {
+            Self::Sets => ("restore-sets", "restore Felix's address sets".to_owned(), "none"),
+            Self::Rules => (
+                "restore-rules",
+                "restore Felix's rules, each table in one transaction".to_owned(),
+                "none: they let pass what they let pass when they were saved, and ours still stand",
+            ),
+            Self::Agent => (
+                "stop-agent",
+                "stop our agent".to_owned(),
+                "none: kernel routes and rules stay, BGP peers keep this host's routes for the restart time",
+            ),
+            Self::Routes => (
+                "restore-routes",
+                "write BIRD's routes beside ours, as they are now".to_owned(),
+                "none: they lead to the same places",
+            ),
+            Self::Ours => (
+                "remove-routes",
+                "remove our routes and nexthop objects; those of endpoints stay and become the plugin's"
+                    .to_owned(),
+                "none: BIRD's stand",
+            ),
+            Self::OurRules => {
+                ("remove-rules", "remove our packet rules".to_owned(), "none: Felix's are in force")
+            }
+            Self::Start => (
+                "start",
+                match start_with {
+                    Some(command) => format!("start Calico: {command}"),
+                    None => "start Calico: by hand, see below".to_owned(),
+                },
+                "none: BIRD takes over the routes that it finds, peers hear of a restart",
+            ),
+        };
+        named(id, &what, traffic, resume)
+    }
+}
+
+/// Daemons in words.
+pub(super) fn names(daemons: &[Daemon]) -> String {
+    let names: Vec<String> = daemons.iter().map(|d| format!("{} (pid {})", d.role, d.pid)).collect();
+    if names.is_empty() { "no daemon".to_owned() } else { names.join(", ") }
+}

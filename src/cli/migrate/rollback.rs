@@ -1,0 +1,323 @@
+//! `tortie migrate rollback`: from wherever the move stands back to Calico, in an order in which no packet is without a way.
+//!
+//! What it does: finds out from the state file what was begun, and undoes that; each step looks first at what is left to do,
+//! so that it may be cut off and run again. What it does not: guess when nothing was begun.
+//!
+//! Rules come from what was saved while it still fits: as long as no interface of a workload is here that they do not know
+//! (Felix drops what comes from those). Else Felix has to write its rules itself while ours are in force (`--start-with`).
+//! Routes are not those of then but those of now, under BIRD's name.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use tortie_config::Cidr;
+
+use super::adopt::own;
+use super::daemons;
+use super::journal::{Journal, Phase, Record, Snapshot, Step};
+use super::plan::Back;
+use super::report::Progress;
+use super::rules::{Backend, Listing};
+use super::{RollbackCommand, ours, tools};
+use crate::cli::Context;
+use crate::cli::failure::{Exit, Failure};
+use crate::kernel::Marks;
+use crate::kernel::handover::{self, BIRD, KeptRoute};
+
+/// `tortie migrate rollback`.
+pub(super) async fn run(context: &Context, command: &RollbackCommand) -> Result<(), Failure> {
+    let mut progress = Progress::new(
+        context.globals.output,
+        "MigrateRollback",
+        &context.globals.node_name()?,
+        Back::SAVED.len(),
+    );
+    let result = go(command, &mut progress).await;
+    if result.is_ok() || !context.globals.output.is_text() {
+        progress.end()?;
+    }
+    result
+}
+
+async fn go(command: &RollbackCommand, progress: &mut Progress) -> Result<(), Failure> {
+    let dir = &command.common.state_dir;
+    let Some(record) = Journal::peek(dir)? else {
+        let text = format!("nothing was adopted on this host: there is no state in {}", dir.display());
+        return Err(Failure::new(Exit::No, "nothing-begun", text));
+    };
+    progress.report.phase = record.phase.as_str().to_owned();
+    if record.phase == Phase::RolledBack {
+        progress.report.next = how_to_start(&record);
+        progress.report.next.insert(0, "This host is rolled back already.".to_owned());
+        return Ok(());
+    }
+    let (saved, running) = (Journal::peek_snapshot(dir)?, daemons::find());
+    let unknown = unknown_interfaces(&saved);
+    let removed = record.steps.iter().any(|begun| begun.step == Step::RemoveRules);
+    // After a boot the kernel has nothing of then, and routes and rules of Calico would be news to nobody but it.
+    let fits = record.is_this_boot();
+    let fresh = (removed && !unknown.is_empty() || !fits) && command.start_with.is_some();
+    if removed && fits && !unknown.is_empty() && !fresh && !command.accept_differences && running.is_empty() {
+        let names: Vec<&str> = unknown.iter().take(5).map(String::as_str).collect();
+        let text = format!(
+            "{} workloads came since ({}): Felix's saved rules drop their packets until Felix runs. Give --start-with COMMAND, \
+             so that Felix writes its rules while ours are in force, or --accept-differences. Nothing was changed",
+            unknown.len(),
+            names.join(", ")
+        );
+        return Err(Failure::new(Exit::Refused, "differences", text));
+    }
+    let steps: Vec<Back> = if fresh { Back::FRESH.to_vec() } else { Back::SAVED.to_vec() };
+    progress.of(steps.len());
+    let start_with = command.start_with.as_deref();
+    if command.dry_run {
+        for (at, step) in steps.iter().enumerate() {
+            let line = step.line(start_with);
+            progress.say(&format!("{:>2}/{}  {:<14} would: {}", at + 1, steps.len(), line.step, line.what));
+            progress.report.steps.push(line);
+        }
+        progress.report.next = vec!["Nothing was changed (--dry-run).".to_owned()];
+        return Ok(());
+    }
+    let mut journal = Journal::open(dir)?;
+    journal.change(|record| record.phase = Phase::RollingBack)?;
+    progress.report.phase = Phase::RollingBack.as_str().to_owned();
+    let work = Work { record, saved, fits, wait: Duration::from_secs(command.common.wait), command };
+    for step in steps {
+        progress
+            .step(step.line(start_with), async {
+                super::journal::halt(&step.line(None).step, "begun");
+                let done = work.go(step).await?;
+                super::journal::halt(&step.line(None).step, "done");
+                Ok(done)
+            })
+            .await?;
+    }
+    journal.change(|record| record.phase = Phase::RolledBack)?;
+    progress.report.phase = Phase::RolledBack.as_str().to_owned();
+    if command.start_with.is_none() && daemons::find().is_empty() {
+        progress.report.next = how_to_start(&work.record);
+    }
+    Ok(())
+}
+
+/// How Calico's daemons come back, by what kept them.
+fn how_to_start(record: &Record) -> Vec<String> {
+    let mut ways: Vec<String> = Vec::new();
+    let mut add = |way: String| {
+        if !ways.contains(&way) {
+            ways.push(way);
+        }
+    };
+    for unit in &record.stop.unit {
+        add(format!("  systemctl start {unit}"));
+    }
+    for daemon in &record.daemons {
+        match (&daemon.container, &daemon.unit) {
+            (Some(container), _) if record.stop.unit.is_empty() => add(format!("  docker start {container}")),
+            (Some(_), _) => {}
+            (None, Some(unit)) => add(format!("  systemctl start {unit}")),
+            (None, None) => add(format!("  {}", daemon.command)),
+        }
+    }
+    if ways.is_empty() {
+        return ways;
+    }
+    ways.insert(
+        0,
+        "Start Calico again now: peers keep this host's routes for 120 s from the stop of our agent."
+            .to_owned(),
+    );
+    ways
+}
+
+/// Workload interfaces of this host that saved rules do not name.
+fn unknown_interfaces(saved: &Snapshot) -> BTreeSet<String> {
+    let filters: Vec<Listing> =
+        saved.rules.iter().filter(|saved| saved.v4).map(tools::Saved::listing).collect();
+    if filters.is_empty() {
+        return BTreeSet::new();
+    }
+    let known: BTreeSet<String> = filters.iter().flat_map(Listing::interfaces).collect();
+    workloads().difference(&known).cloned().collect()
+}
+
+fn workloads() -> BTreeSet<String> {
+    let links = std::fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
+    links
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .filter(|name| name.starts_with("cali"))
+        .collect()
+}
+
+/// What a way back needs.
+struct Work<'a> {
+    record: Record,
+    saved: Snapshot,
+    /// What was saved is of this boot.
+    fits: bool,
+    wait: Duration,
+    command: &'a RollbackCommand,
+}
+
+impl Work<'_> {
+    fn has_begun(&self, step: Step) -> bool {
+        self.record.steps.iter().any(|begun| begun.step == step)
+    }
+
+    async fn go(&self, step: Back) -> Result<String, Failure> {
+        match step {
+            Back::Sets => self.sets(),
+            Back::Rules => self.rules(),
+            Back::Agent => self.agent(),
+            Back::Routes => self.routes(),
+            Back::Ours => self.ours(),
+            Back::OurRules => self.our_rules().await,
+            Back::Start => self.start(),
+        }
+    }
+
+    fn sets(&self) -> Result<String, Failure> {
+        if !self.fits || !self.has_begun(Step::RemoveRules) {
+            return Ok("they were not touched".to_owned());
+        }
+        if !self.saved.sets.is_empty() {
+            tools::restore_sets(&self.saved.sets)?;
+        }
+        Ok(format!("{} sets stand", super::rules::felix_sets(&self.saved.sets).1.len()))
+    }
+
+    fn rules(&self) -> Result<String, Failure> {
+        if !self.fits || !self.has_begun(Step::RemoveRules) {
+            return Ok("they were not touched".to_owned());
+        }
+        let now: BTreeMap<(Backend, bool), Listing> = tools::saved_rules()?
+            .into_iter()
+            .map(|saved| ((saved.backend, saved.v4), saved.listing()))
+            .collect();
+        let (empty, mut rules) = (Listing::default(), 0);
+        for saved in &self.saved.rules {
+            let listing = saved.listing();
+            rules += listing.felix_rules();
+            let there = now.get(&(saved.backend, saved.v4)).unwrap_or(&empty);
+            if let Some(text) = listing.restoration(there) {
+                tools::restore(saved.backend, saved.v4, &text)?;
+                super::journal::halt("restore-rules", "half");
+            }
+        }
+        Ok(format!("{rules} rules stand"))
+    }
+
+    fn agent(&self) -> Result<String, Failure> {
+        if !self.has_begun(Step::Start) && !self.has_begun(Step::Settle) {
+            return Ok("it was not started".to_owned());
+        }
+        ours::stop(&self.record.socket)
+    }
+
+    fn routes(&self) -> Result<String, Failure> {
+        let (protocol, metric) = (self.record.protocol, self.record.metric);
+        let ours = own(protocol, metric)?;
+        let theirs = handover::kept_routes(BIRD).map_err(|e| kernel(&e))?;
+        let there: BTreeSet<Cidr> = theirs.iter().map(|route| route.prefix).collect();
+        let wanted = wanted(&ours, &self.saved.routes, &there, &self.record.without_ours, self.fits);
+        let refused = handover::put_routes(&wanted).map_err(|e| kernel(&e))?;
+        if let Some(first) = refused.first() {
+            return Err(kernel(&format!("{}: {}", first.prefix, first.reason)));
+        }
+        Ok(format!("{} routes stand, {} of them written", there.len() + wanted.len(), wanted.len()))
+    }
+
+    fn ours(&self) -> Result<String, Failure> {
+        let marks = Marks {
+            protocol: self.record.protocol,
+            metric: self.record.metric,
+            ..crate::kernel::Options::new(crate::kernel::Mode::Off).marks
+        };
+        let given = handover::give_up_routes(marks).map_err(|e| kernel(&e))?;
+        Ok(format!(
+            "{} routes and {} nexthop objects are gone, {} routes of endpoints are the plugin's",
+            given.routes, given.nexthops, given.endpoints
+        ))
+    }
+
+    /// Ours go when Felix's are in force.
+    async fn our_rules(&self) -> Result<String, Failure> {
+        if !self.has_begun(Step::Start) {
+            return Ok("there are none".to_owned());
+        }
+        let begin = Instant::now();
+        let felix_wrote = (self.has_begun(Step::RemoveRules) || !self.fits) && !self.saved.rules.is_empty();
+        while felix_wrote && self.command.start_with.is_some() {
+            let missing: Vec<String> = missing_in_felix()?;
+            let Some(first) = missing.first() else { break };
+            if begin.elapsed() > self.wait {
+                let text = format!(
+                    "Felix has no rules for {first} after {} s ({} interfaces lack them): ours stay in force. See why, then run \
+                     rollback again",
+                    self.wait.as_secs(),
+                    missing.len()
+                );
+                return Err(Failure::new(Exit::TimedOut, "felix", text));
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        handover::give_up_rules().map_err(|e| kernel(&e))?;
+        Ok("table inet tortie is gone".to_owned())
+    }
+
+    fn start(&self) -> Result<String, Failure> {
+        daemons::release(&self.record.stop.unit)?;
+        let Some(command) = &self.command.start_with else {
+            return Ok("left to you".to_owned());
+        };
+        if !daemons::find().is_empty() {
+            return Ok("it runs".to_owned());
+        }
+        daemons::run_shell(command)?;
+        Ok("it is started".to_owned())
+    }
+}
+
+/// Workload interfaces that no rule of Felix names now.
+fn missing_in_felix() -> Result<Vec<String>, Failure> {
+    let all = tools::saved_rules()?;
+    let known: BTreeSet<String> =
+        all.iter().filter(|saved| saved.v4).flat_map(|saved| saved.listing().interfaces()).collect();
+    let has_felix = all.iter().any(|saved| saved.listing().has_felix());
+    let missing: Vec<String> = workloads().difference(&known).cloned().collect();
+    Ok(if has_felix { missing } else { vec!["any interface".to_owned()] })
+}
+
+/// The routes of BIRD that have to be written so that each place that is reached now is reached by one of BIRD's.
+fn wanted(
+    ours: &[KeptRoute],
+    saved: &[KeptRoute],
+    there: &BTreeSet<Cidr>,
+    without_ours: &[Cidr],
+    fits: bool,
+) -> Vec<KeptRoute> {
+    // BIRD gives all its routes of a family one metric.
+    let usual = |v4: bool| {
+        let first = saved.iter().find(|route| route.prefix.is_v4() == v4);
+        first.map_or(if v4 { 0 } else { 1024 }, |route| route.metric)
+    };
+    let by_prefix: BTreeMap<Cidr, &KeptRoute> = saved.iter().map(|route| (route.prefix, route)).collect();
+    let mut wanted: Vec<KeptRoute> = ours
+        .iter()
+        .filter(|route| !there.contains(&route.prefix))
+        .map(|route| {
+            let metric =
+                by_prefix.get(&route.prefix).map_or(usual(route.prefix.is_v4()), |saved| saved.metric);
+            route.under(BIRD, metric)
+        })
+        .collect();
+    // Those that were given up knowingly. What else is missing was withdrawn since.
+    let lost = without_ours.iter().filter(|prefix| fits && !there.contains(prefix));
+    wanted.extend(lost.filter_map(|prefix| by_prefix.get(prefix)).map(|route| (*route).clone()));
+    wanted
+}
+
+fn kernel(error: &dyn std::fmt::Display) -> Failure {
+    Failure::new(Exit::Partial, "kernel", format!("the kernel: {error}"))
+}

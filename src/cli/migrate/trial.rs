@@ -1,0 +1,157 @@
+//! What our agent would do, by an agent that only observes: the one that runs already, or one for this moment.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::cli::Globals;
+use crate::cli::client::Client;
+use crate::cli::failure::{Exit, Failure};
+use crate::serve::api::Status;
+use crate::serve::policy::Diff;
+
+/// How often an agent that starts is asked.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// What came of the comparison.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Compared {
+    pub(super) differences: Vec<String>,
+    pub(super) not_judged: Vec<String>,
+}
+
+impl Compared {
+    pub(super) fn in_words(&self) -> String {
+        match (self.differences.len(), self.not_judged.len()) {
+            (0, 0) => "no difference".to_owned(),
+            (n, 0) => format!("{n} differences"),
+            (n, unknown) => format!("{n} differences, {unknown} not judged"),
+        }
+    }
+
+    /// Takes over what an agent says.
+    pub(super) fn read(diff: &Diff) -> Self {
+        let mut all = Self::default();
+        for section in &diff.sections {
+            let said = section.lines.iter();
+            all.differences.extend(said.map(|line| format!("{} {} {}", section.what, line.mark, line.text)));
+            if section.count > section.lines.len() {
+                let more = section.count - section.lines.len();
+                all.differences.push(format!("{} and {more} more", section.what));
+            }
+            if !section.trouble.is_empty() {
+                all.differences.push(format!("{} {}", section.what, section.trouble));
+            }
+        }
+        all
+    }
+}
+
+/// An agent for this moment; its folder goes with it.
+struct Trial {
+    child: Child,
+    dir: PathBuf,
+}
+
+impl Drop for Trial {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// Compares.
+///
+/// # Errors
+/// When an agent programs this host already, or the observing one does not come to an answer in time.
+pub(super) async fn compare(globals: &Globals, wait: Duration) -> Result<Compared, Failure> {
+    let client = Client::new(&globals.socket);
+    if let Ok(status) = client.get::<Status>("/v1/status").await {
+        if status.dataplane.mode == "program" {
+            let text =
+                "an agent of Tortie programs this host already: stop it, or go on with `tortie status`";
+            return Err(Failure::new(Exit::Refused, "agent-runs", text));
+        }
+        return answer(&client, wait).await;
+    }
+    let dir = std::env::temp_dir().join(format!("tortie-trial-{}", std::process::id()));
+    let wrong = |e: std::io::Error| Failure::new(Exit::Partial, "trial", format!("{}: {e}", dir.display()));
+    std::os::unix::fs::DirBuilderExt::mode(&mut std::fs::DirBuilder::new(), 0o700)
+        .create(&dir)
+        .map_err(wrong)?;
+    let socket = dir.join("agent.sock");
+    let program = std::env::current_exe().map_err(wrong)?;
+    let mut command = Command::new(program);
+    command.arg("--datastore").arg(&globals.datastore).arg("--node").arg(globals.node_name()?);
+    let files = [
+        ("--etcd-ca", globals.etcd_ca.as_ref()),
+        ("--etcd-cert", globals.etcd_cert.as_ref()),
+        ("--etcd-key", globals.etcd_key.as_ref()),
+        ("--etcd-password-file", globals.etcd_password_file.as_ref()),
+    ];
+    for (flag, file) in files {
+        if let Some(file) = file {
+            command.arg(flag).arg(file);
+        }
+    }
+    if let Some(user) = &globals.etcd_user {
+        command.arg("--etcd-user").arg(user);
+    }
+    command.arg("--socket").arg(&socket);
+    command.args(["agent", "--kernel", "observe", "--http", "none", "--cache"]).arg(dir.join("cache.json"));
+    let log = std::fs::File::create(dir.join("log")).map_err(wrong)?;
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+    // What is set for the agent that is to come is not meant for this one.
+    for name in [
+        "TORTIE_KERNEL",
+        "TORTIE_POLICY",
+        "TORTIE_HTTP",
+        "TORTIE_DOCKER",
+        "TORTIE_DOCKER_COMPAT",
+        "NOTIFY_SOCKET",
+    ] {
+        command.env_remove(name);
+    }
+    let child = command.spawn().map_err(wrong)?;
+    let mut trial = Trial { child, dir: dir.clone() };
+    let compared = answer(&Client::new(&socket), wait).await;
+    if let (Err(failure), Ok(Some(status))) = (&compared, trial.child.try_wait()) {
+        let log = std::fs::read_to_string(dir.join("log")).unwrap_or_default();
+        let last = log.lines().last().unwrap_or("it says nothing");
+        let text = format!("the observing agent ended ({status}): {last}");
+        return Err(Failure::new(failure.exit, "trial", text));
+    }
+    compared
+}
+
+/// Asks until the agent has compared; an agent that has just begun is given time until its answer stands still.
+async fn answer(client: &Client, wait: Duration) -> Result<Compared, Failure> {
+    let begin = Instant::now();
+    let mut last: Option<(Compared, Instant)> = None;
+    loop {
+        let compared = match client.get::<Status>("/v1/status").await {
+            Ok(status) if status.verdict != "starting" => {
+                let diff: Diff = client.get("/v1/diff").await?;
+                diff.compared_seconds.map(|_| Compared::read(&diff))
+            }
+            _ => None,
+        };
+        if let Some(now) = compared {
+            let since =
+                last.take().filter(|(before, _)| *before == now).map_or_else(Instant::now, |(_, at)| at);
+            // Nothing differs: that needs no second look.
+            let patience = if now.differences.is_empty() { Duration::ZERO } else { Duration::from_secs(3) };
+            if since.elapsed() >= patience {
+                return Ok(now);
+            }
+            last = Some((now, since));
+        }
+        if begin.elapsed() > wait {
+            let text =
+                format!("the observing agent came to no answer in {} s: see `tortie status`", wait.as_secs());
+            return Err(Failure::new(Exit::TimedOut, "trial", text));
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
