@@ -5,11 +5,22 @@ export CARGO_TERM_COLOR ?= auto
 # The tests and the demo look for peers here first, then in PATH.
 export TORTIE_PEERS := $(CURDIR)/$(PEERS)/bin
 
-.PHONY: demo build test test-long soak fuzz-smoke bench peers fmt fmt-check lint docs
+# Rust's name of the C library musl on this processor.
+STATIC := $(shell uname -m)-unknown-linux-musl
+
+.PHONY: demo build static test test-long soak fuzz-smoke bench peers fmt fmt-check lint docs
 .DEFAULT_GOAL := build
 
 build: peers
 	$(CARGO) build --workspace
+
+# One file that runs on any Linux of this processor, whatever C library it has: musl, SQLite and TLS are inside. Needs rustup, which
+# brings the target, and a C compiler for it (Debian: musl-tools); then it is tried in an empty root.
+static: peers
+	@command -v musl-gcc >/dev/null || { echo "musl-gcc is missing (Debian: apt install musl-tools)" >&2; exit 1; }
+	rustup target add $(STATIC)
+	$(CARGO) build --release --locked --bin tortie --target $(STATIC)
+	packaging/static.sh target/$(STATIC)/release/tortie
 
 demo: peers
 	$(CARGO) build --bin tortie

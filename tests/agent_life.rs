@@ -15,8 +15,12 @@ mod hosts;
 mod ipam;
 #[path = "agent_life/leave.rs"]
 mod leave;
+#[path = "agent_life/life.rs"]
+mod life;
 #[path = "agent_life/metrics.rs"]
 mod metrics;
+#[path = "agent_life/versions.rs"]
+mod versions;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};

@@ -21,6 +21,7 @@ use crate::kernel::{KernelIntent, Mode, PolicyChange};
 use crate::model::{Dirty, Guard, Model, Part};
 use crate::routing::{self, ChangeId, DynamicPeer, NodeOptions, Planner, RoutingIntent};
 use crate::serve::api::Problem;
+use crate::serve::nodes::NodeStatus;
 use crate::speaker::ChangeIds;
 use crate::store::{Change, Delta, FeedEvent, Snapshot};
 
@@ -166,7 +167,7 @@ pub(super) struct Core {
     /// The last time that others changed what is ours: how many objects, and the first in words.
     pub(super) repaired: Option<(Instant, usize, String)>,
     /// Versions of the agents of other hosts, as far as they were looked up.
-    pub(super) versions: Vec<(String, String)>,
+    pub(super) versions: Vec<NodeStatus>,
     /// With a SQLite store: the hosts whose agents run.
     pub(super) present: Option<Vec<String>>,
     pub(super) restart_done: bool,

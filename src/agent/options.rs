@@ -227,6 +227,12 @@ impl<'de> Deserialize<'de> for HttpChoice {
 }
 
 impl Settings {
+    /// Where the last good state of the store is kept.
+    #[must_use]
+    pub fn cache_path(&self) -> PathBuf {
+        self.cache.clone().unwrap_or_else(|| PathBuf::from("/var/lib/tortie/cache.json"))
+    }
+
     /// Reads the settings file (TOML, the flags' names without dashes in front).
     ///
     /// # Errors

@@ -183,8 +183,12 @@ fn agent(facts: &CoreFacts, out: &mut Vec<Problem>) {
     let skewed: Vec<String> = facts
         .versions
         .iter()
-        .filter(|(host, version)| *host != facts.node && is_skewed(env!("CARGO_PKG_VERSION"), version))
-        .map(|(host, version)| format!("{host} {version}"))
+        .filter(|other| other.node != facts.node)
+        .filter_map(|other| {
+            let form = other.other_form().map(|form| format!(" ({form})"));
+            (form.is_some() || is_skewed(env!("CARGO_PKG_VERSION"), &other.version))
+                .then(|| format!("{} {}{}", other.node, other.version, form.unwrap_or_default()))
+        })
         .collect();
     if let Some(first) = skewed.first() {
         let more = if skewed.len() > 1 { format!(" and {} more", skewed.len() - 1) } else { String::new() };

@@ -19,6 +19,7 @@ use crate::model::watch_scope;
 use crate::plugins::docker;
 use crate::serve;
 use crate::serve::api::{Applied, AppliedRequest, Problem};
+use crate::serve::nodes::NodeStatus;
 use crate::speaker::{ChangeIds, SpeakerFact, SpeakerHandle, ToSpeaker};
 use crate::store::{self, Feed, FeedEvent, Store, StoreOptions};
 
@@ -71,7 +72,7 @@ pub(super) enum Fact {
     /// The store was asked whether this host may start, and told that it does.
     Checked(Result<(), String>),
     /// The hosts whose agents run, with the versions of those, where they were looked up.
-    Present(Vec<(String, String)>),
+    Present(Vec<NodeStatus>),
     /// What the look around found.
     Surroundings(Vec<Problem>),
     /// What became of the host's address in the tunnel.
@@ -180,6 +181,8 @@ impl Agent {
         use tokio::signal::unix::{SignalKind, signal};
         let mut terminate = signal(SignalKind::terminate()).ok();
         let mut interrupt = signal(SignalKind::interrupt()).ok();
+        // Its default would end the agent, and scripts that turn logs over send it to daemons unasked.
+        let mut hangup = signal(SignalKind::hangup()).ok();
         let patience = tokio::time::sleep(STORE_PATIENCE);
         tokio::pin!(patience);
         let mut waited = false;
@@ -191,6 +194,14 @@ impl Agent {
                 biased;
                 () = signalled(&mut terminate) => return,
                 () = signalled(&mut interrupt) => return,
+                () = signalled(&mut hangup) => {
+                    began = Instant::now();
+                    tracing::info!(
+                        target: "tortie",
+                        "SIGHUP: nothing to reload; the store is followed as it is, flags and the settings file are read at \
+                         the start (systemctl restart tortie, which interrupts nothing)"
+                    );
+                }
                 event = self.feed.next() => {
                     began = Instant::now();
                     match event {

@@ -1,7 +1,6 @@
 //! The start, in the order that keeps forwarding: store or cache, the host made known, kernel dump, speaker.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64};
 use std::sync::mpsc::TrySendError;
@@ -88,7 +87,8 @@ impl Agent {
             now,
         );
         tracing::info!(target: "tortie", "tortie {} starts as {} on {}", env!("CARGO_PKG_VERSION"), options.node, store.describe());
-        let what = FeedOptions { prefixes: watch_scope(&options.node), cache: Some(cache_path(&options)) };
+        let what =
+            FeedOptions { prefixes: watch_scope(&options.node), cache: Some(options.settings.cache_path()) };
         let feed = Feed::start(&io, Arc::clone(&store), what);
         let (facts_in, facts) = mpsc::unbounded_channel();
         let presence = presence::Presence::start(&io, Arc::clone(&store), &options.node, writes);
@@ -313,10 +313,6 @@ async fn serve_api(
 
 fn joined(error: tokio::task::JoinError) -> AgentError {
     AgentError::System("run a task", std::io::Error::other(error))
-}
-
-fn cache_path(options: &AgentOptions) -> PathBuf {
-    options.settings.cache.clone().unwrap_or_else(|| PathBuf::from("/var/lib/tortie/cache.json"))
 }
 
 /// Registers the host: reads what stands, writes what is missing; again when somebody else wrote in between.

@@ -16,6 +16,7 @@ use crate::serve::api::{
     API_VERSION, ApiError, BgpStatus, BlockStatus, DataplaneStatus, InvalidObject, KernelRouteRow, PeerRange,
     PoolStatus, Problem, RouteStatus, Status, StoreStatus, UpOf,
 };
+use crate::serve::nodes::NodeStatus;
 use crate::serve::policy::{PolicyStatus, TableStatus};
 use crate::serve::{Backend, RouteQuery, codes};
 
@@ -55,7 +56,7 @@ pub(super) struct CoreFacts {
     /// What the look around found.
     pub(super) surroundings: Vec<Problem>,
     /// Hosts with the versions of their agents.
-    pub(super) versions: Vec<(String, String)>,
+    pub(super) versions: Vec<NodeStatus>,
     /// This host.
     pub(super) node: String,
     /// What the speaker's thread knows of routes that are not announced or not used.

@@ -25,27 +25,30 @@ impl Agent {
     /// are also asked which agents run, and in which version: a SQLite store serves one machine, and it says so when hosts
     /// of others stand in it.
     fn maintain(&mut self, now: Instant) {
-        if self.maintained.is_some_and(|at| now.duration_since(at) < MAINTAIN_EVERY) {
-            return;
-        }
-        self.maintained = Some(now);
-        let store = Arc::clone(&self.store);
+        let keep = self.maintained.is_none_or(|at| now.duration_since(at) >= MAINTAIN_EVERY);
         // Thousands of agents must not read each other's status.
         let due = self.looked_up.is_none_or(|at| now.duration_since(at) >= LOOK_UP_EVERY);
         let few = self.core.loaded() && self.core.model.hosts().len() <= LOOK_UP_MOST;
-        let present = (self.is_sqlite() || (due && few)).then(|| self.facts_in.clone());
+        let present = ((keep && self.is_sqlite()) || (due && few)).then(|| self.facts_in.clone());
+        if !keep && present.is_none() {
+            return;
+        }
+        if keep {
+            self.maintained = Some(now);
+        }
         if present.is_some() {
             self.looked_up = Some(now);
         }
+        let store = Arc::clone(&self.store);
         self.io.spawn(async move {
-            if let Err(error) = store.maintain().await {
+            if keep && let Err(error) = store.maintain().await {
                 tracing::debug!(target: "tortie", "the store is not maintained: {error}");
             }
             if let Some(facts) = present
                 && let Ok(found) = store.list(&[prefix::STATUS.to_owned()]).await
             {
-                let status = |kv| NodeStatus::read(kv).map(|status| (status.node, status.version));
-                let _ = facts.send(Fact::Present(found.entries.iter().filter_map(status).collect()));
+                let said = found.entries.iter().filter_map(NodeStatus::read);
+                let _ = facts.send(Fact::Present(said.map(|status| status.of_its_version()).collect()));
             }
         });
     }
@@ -55,9 +58,9 @@ impl Agent {
     }
 
     /// Which agents run, and in which version.
-    pub(super) fn present(&mut self, hosts: Vec<(String, String)>) {
+    pub(super) fn present(&mut self, hosts: Vec<NodeStatus>) {
         if self.is_sqlite() {
-            self.core.present = Some(hosts.iter().map(|(host, _)| host.clone()).collect());
+            self.core.present = Some(hosts.iter().map(|status| status.node.clone()).collect());
         }
         self.core.versions = hosts;
     }

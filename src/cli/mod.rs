@@ -47,6 +47,7 @@ mod nodes;
 mod offline;
 pub mod output;
 mod policy;
+mod purge;
 mod route;
 mod schema;
 mod selector;
@@ -229,6 +230,8 @@ enum Command {
     /// Move this host from Calico's BIRD, confd and Felix to Tortie, and back
     #[command(subcommand)]
     Migrate(migrate::MigrateCommand),
+    /// Take away what the agent leaves on this host on purpose: routes, rules, files, and with --keys its keys in the store
+    Purge(purge::PurgeCommand),
     /// Labs of network namespaces from containerlab files
     #[command(subcommand)]
     Lab(lab::LabCommand),
@@ -436,6 +439,7 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
         Command::Log(command) => runtime()?.block_on(log::run(&context, command)),
         Command::Diags(command) => runtime()?.block_on(diags::run(&context, command)),
         Command::Migrate(command) => runtime()?.block_on(migrate::run(&context, command)),
+        Command::Purge(command) => runtime()?.block_on(purge::run(&context, command)),
         Command::Lab(command) => lab::run(&context, command),
         Command::Kurma(command) => kurma::run(command),
         Command::Completion(command) => complete::script(command),

@@ -22,7 +22,7 @@ use crate::store::{Compare, Op, Outcome, Snapshot, Txn};
 /// What was taken away.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Removed {
+pub(super) struct Removed {
     node: String,
     /// Released, in the host's own blocks and in others'.
     addresses: Vec<IpAddr>,
@@ -45,6 +45,12 @@ fn signs_of_life(name: &str) -> [(&'static str, String); 2] {
 }
 
 pub(super) async fn run(context: &Context, name: &str, force: bool) -> Result<(), Failure> {
+    let removed = remove(context, name, force).await?;
+    output::print(context.globals.output, &removed, |out, _| tell(out, &removed))
+}
+
+/// Takes the host away.
+pub(super) async fn remove(context: &Context, name: &str, force: bool) -> Result<Removed, Failure> {
     let store = super::store::open(&context.globals, false).await?;
     let mut prefixes = prefix::all_of_host(name);
     let signs = signs_of_life(name);
@@ -96,7 +102,7 @@ pub(super) async fn run(context: &Context, name: &str, force: bool) -> Result<()
     removed.addresses = sorted(gone.released);
     removed.blocks = sorted(gone.blocks.deleted);
     removed.kept_blocks = sorted(gone.blocks.kept);
-    output::print(context.globals.output, &removed, |out, _| tell(out, &removed))
+    Ok(removed)
 }
 
 fn lives(name: &str, who: &str, sign: &str) -> Failure {
@@ -142,7 +148,7 @@ fn peers_elsewhere(snapshot: &Snapshot, name: &str) -> Vec<String> {
     peers.into_iter().filter(|(addr, _)| addrs.contains(addr)).map(|(_, key)| key).collect()
 }
 
-fn tell(out: &mut String, removed: &Removed) {
+pub(super) fn tell(out: &mut String, removed: &Removed) {
     let _ = writeln!(out, "{} is removed: {} keys deleted", removed.node, removed.keys);
     let list = |out: &mut String, what: &str, items: Vec<String>| {
         if items.is_empty() {

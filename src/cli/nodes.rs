@@ -150,6 +150,9 @@ fn summary(out: &mut String, items: &[ClusterNode]) {
     let sum = |f: fn(&ClusterNode) -> usize| items.iter().map(f).sum::<usize>();
     let up = sum(|n| n.status.as_ref().map_or(0, |s| s.sessions.up));
     let all = sum(|n| n.status.as_ref().map_or(0, |s| s.sessions.of));
+    for (node, form) in items.iter().filter_map(|n| Some((&n.name, n.status.as_ref()?.other_form()?))) {
+        let _ = writeln!(out, "\n{node} {form}: what it says more is in -o json");
+    }
     let _ = writeln!(
         out,
         "\n{} nodes, {silent} silent; {up} of {all} sessions up, each counted on both sides",

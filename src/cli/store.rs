@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use clap::Subcommand;
 use serde::Serialize;
+use tortie_config::key::{FelixItem, Key};
 
 use super::client::Client;
 use super::diags::redact;
@@ -73,7 +74,7 @@ pub(super) enum StoreCommand {
         #[arg(long)]
         raw: bool,
     },
-    /// Print everything as one JSON object {"<full key>": "<value as text>"}
+    /// Print everything, as it is at one revision, as one JSON object {"<full key>": "<value as text>"}
     Export {
         /// Write *** in the place of passwords, tokens and keys
         #[arg(long)]
@@ -185,14 +186,18 @@ pub(super) async fn run(context: &Context, command: &StoreCommand) -> Result<(),
         StoreCommand::Watch { prefix } => watch(&*open(globals, false).await?, prefix, format).await,
         StoreCommand::Import { file, raw } => import(globals, file, *raw).await,
         StoreCommand::Export { redact } => {
-            let snapshot = open(globals, false).await?.list(&[ROOT.to_owned()]).await?;
+            let store = open(globals, false).await?;
+            let snapshot = store.list(&[ROOT.to_owned()]).await?;
             let all: BTreeMap<&str, String> = snapshot
                 .entries
                 .iter()
                 .map(|e| (e.key.as_str(), if *redact { redact::value(&e.value) } else { text(&e.value) }))
                 .collect();
             let json = serde_json::to_string_pretty(&all).map_err(|e| Failure::usage(e.to_string()))?;
-            write_out(&format!("{json}\n"))
+            write_out(&format!("{json}\n"))?;
+            // Which moment a backup is of; the data itself stays what `import` reads.
+            eprintln!("{} keys of {} at revision {}", all.len(), store.describe(), snapshot.revision);
+            Ok(())
         }
         StoreCommand::Validate => validate(globals).await,
         StoreCommand::Accept => {
@@ -223,6 +228,11 @@ fn committed(outcome: Outcome) -> Result<u64, Failure> {
 
 fn text(value: &[u8]) -> String {
     String::from_utf8_lossy(value).into_owned()
+}
+
+/// A key that says that an agent lives: without its lease it would say so for ever.
+fn is_of_the_moment(key: &str) -> bool {
+    matches!(Key::parse(key), Ok(Key::TortieStatus { .. } | Key::Felix { item: FelixItem::Status, .. }))
 }
 
 fn check(key: &str, value: &[u8]) -> Result<(), Failure> {
@@ -297,7 +307,7 @@ async fn import(globals: &Globals, file: &Path, raw: bool) -> Result<(), Failure
         ))
     })?;
     let mut ops = Vec::with_capacity(map.len());
-    let mut wrong = Vec::new();
+    let (mut wrong, mut passed) = (Vec::new(), Vec::new());
     for (key, value) in map {
         if !key.starts_with('/') {
             wrong.push(format!("{key}: a full key begins with /"));
@@ -310,6 +320,13 @@ async fn import(globals: &Globals, file: &Path, raw: bool) -> Result<(), Failure
         };
         if !raw && let Err(error) = tortie_config::check(&key, value.as_bytes()) {
             wrong.push(error.to_string());
+        }
+        if !raw && redact::is_redacted(value.as_bytes()) {
+            wrong.push(format!("{key}: the export was made with --redact, so its secrets are gone (***)"));
+        }
+        if !raw && is_of_the_moment(&key) {
+            passed.push(key);
+            continue;
         }
         warn_unsupported(&key);
         ops.push(Op::Put { key, value: value.into_bytes(), lease: None });
@@ -327,6 +344,12 @@ async fn import(globals: &Globals, file: &Path, raw: bool) -> Result<(), Failure
             let _ = write!(text, "\n  and {more} more");
         }
         return Err(Failure::usage(text));
+    }
+    if let Some(first) = passed.first() {
+        eprintln!(
+            "warning: {} keys that agents write while they run are not written ({first})",
+            passed.len()
+        );
     }
     let count = ops.len();
     let store = open(globals, true).await?;

@@ -40,6 +40,7 @@ mod plan;
 #[cfg(test)]
 mod plan_tests;
 pub mod plumb;
+mod purge;
 mod reach;
 mod resolve;
 mod route;
@@ -76,6 +77,7 @@ pub use self::nft::{
     Denial, DropKind, Dropped, Drops, Meaning, RuleCounts, RuleHits, RulePlace, RuleView, Traced, TracedFlow,
     TracedPacket, TracedStep, TracedVerdict, trace,
 };
+pub use self::purge::{Purge, Purged, links_named, purge};
 pub use self::reach::{ForeignRoute, LinkView, NeighbourEntry, neighbour, protocol_name};
 pub use self::resolve::Covering;
 pub use self::sightings::{Place, Sighting, Sightings, sightings};

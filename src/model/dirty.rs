@@ -32,7 +32,7 @@ pub struct Dirty {
     pub policy: bool,
     /// Settings that apply to this host, log levels, BMP stations and `multipath` among them.
     pub settings: bool,
-    /// `Ready`.
+    /// `Ready`, or the schema that the store needs.
     pub ready: bool,
     /// IPAM's configuration.
     pub ipam: bool,

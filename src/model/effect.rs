@@ -20,7 +20,7 @@ impl Model {
         let value = |effective: Option<&Effective>| effective.and_then(|e| e.value.clone());
         let changed = value(before) != value(after);
         match key {
-            Key::Ready => dirty.ready |= changed,
+            Key::Ready | Key::Schema => dirty.ready |= changed,
             Key::Setting(scope, _) => dirty.settings |= changed && self.applies(scope),
             Key::BirdIp { .. } | Key::HostMetadata { .. } => dirty.hosts |= changed,
             // Revisions of own endpoints matter: others wait until a revision is applied.

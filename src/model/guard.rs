@@ -3,6 +3,7 @@
 //! The model always follows the store. While the guard says frozen, nothing is computed from it: sessions, kernel and
 //! rules stay as they are. That is so while
 //!
+//! - the store needs a program of a later schema (`newer-schema`), which nobody can accept;
 //! - `Ready` has another value than `true` (`not-ready`), or is gone although this store had it (`ready-vanished`);
 //! - the store has another identity than the one that the state in force came from (`other-store`);
 //! - a relist lost every pool, every own block, or more than half of the hosts or of the endpoints (`lost-pools`,
@@ -79,6 +80,10 @@ impl Guard {
     #[must_use]
     pub fn frozen(&self, model: &Model) -> Option<Freeze> {
         const ACCEPT: &str = "everything stays as it is until they return or `tortie store accept`";
+        if let Err(text) = model.schema() {
+            let text = format!("{text}; everything stays as it is");
+            return Some(Freeze { code: "newer-schema", text });
+        }
         if let Some(other) = &self.other_store {
             let text = format!(
                 "the store is another one ({other} instead of {}): everything stays as it is until the former one \

@@ -14,7 +14,7 @@ use tortie_config::{Cidr, Resource};
 use super::slot::Slot;
 use super::value::Value;
 use super::{Census, Host, Model, Problem, Ready};
-use crate::store::Revision;
+use crate::store::{Revision, schema};
 
 /// A noun with where it stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,6 +76,17 @@ impl Model {
         match self.rest.get(&Key::Ready).and_then(Slot::value) {
             Some(Value::Ready(ready)) => ready,
             _ => &Ready::Absent,
+        }
+    }
+
+    /// Whether this program may follow the store.
+    ///
+    /// # Errors
+    /// In words, when the store needs a later one.
+    pub fn schema(&self) -> Result<(), String> {
+        match self.rest.get(&Key::Schema).and_then(Slot::value) {
+            Some(Value::Schema(needed)) => schema::check(*needed),
+            _ => Ok(()),
         }
     }
 

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use tortie_config::key::Key;
-use tortie_config::resource::{Asn, BgpLogLevel};
+use tortie_config::resource::{Asn, BgpLogLevel, StoreSchema};
 use tortie_config::{Cidr, Resource};
 
 use super::Ready;
@@ -13,6 +13,8 @@ use super::Ready;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Value {
     Ready(Ready),
+    /// `None`: in a form that only later versions know.
+    Schema(Option<u32>),
     Address(Option<IpAddr>),
     Network(Option<Cidr>),
     Asn(Asn),
@@ -34,6 +36,10 @@ impl Value {
                 b"true" => Ready::True,
                 other => Ready::Other(String::from_utf8_lossy(other).chars().take(40).collect()),
             }));
+        }
+        if matches!(key, Key::Schema) {
+            let found = StoreSchema::parse(bytes);
+            return Ok(Self::Schema(found.ok().map(|found| found.schema)));
         }
         Ok(match Resource::parse(key, bytes).map_err(|error| error.to_string())? {
             Resource::Address(addr) => Self::Address(addr),

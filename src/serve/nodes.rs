@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use tortie_config::key::{BgpItem, Key, Scope};
 
 use super::api::UpOf;
@@ -51,6 +52,9 @@ pub struct NodeStatus {
     pub problems: Vec<String>,
     /// The store revision that is in force there.
     pub revision: u64,
+    /// What later versions say more, as they say it.
+    #[serde(flatten)]
+    pub more: serde_json::Map<String, Value>,
 }
 
 impl NodeStatus {
@@ -58,8 +62,33 @@ impl NodeStatus {
     #[must_use]
     pub fn read(kv: &KeyValue) -> Option<Self> {
         let Ok(Key::TortieStatus { host }) = kv.key.parse::<Key>() else { return None };
-        let said: Self = serde_json::from_slice(&kv.value).unwrap_or_default();
+        let said = serde_json::from_slice(&kv.value).unwrap_or_else(|_| Self::as_far_as_it_goes(&kv.value));
         Some(Self { node: host, ..said })
+    }
+
+    /// Another version may have given one of the members another form: that one is among [`Self::more`] then.
+    fn as_far_as_it_goes(value: &[u8]) -> Self {
+        let Ok(Value::Object(members)) = serde_json::from_slice(value) else { return Self::default() };
+        let (read, odd): (serde_json::Map<_, _>, _) = members.into_iter().partition(|(name, member)| {
+            let alone = serde_json::Map::from_iter([(name.clone(), member.clone())]);
+            serde_json::from_value::<Self>(Value::Object(alone)).is_ok()
+        });
+        let mut status: Self = serde_json::from_value(Value::Object(read)).unwrap_or_default();
+        status.more.extend(odd);
+        status
+    }
+
+    /// Only what tells of its version: thousands of them are kept.
+    #[must_use]
+    pub fn of_its_version(self) -> Self {
+        Self { node: self.node, version: self.version, schema: self.schema, ..Self::default() }
+    }
+
+    /// What tells its version from ours, in words; `None`: nothing.
+    #[must_use]
+    pub fn other_form(&self) -> Option<String> {
+        (self.schema != SCHEMA && self.schema != 0)
+            .then(|| format!("writes status schema {}, this one reads {SCHEMA}", self.schema))
     }
 
     /// Names of missing sessions, as many as have room.
@@ -205,6 +234,22 @@ mod tests {
         status.set_down((0..5_000).map(|i| format!("a-rather-long-name-of-a-host-{i:04}.rack7.example.net")));
         assert_eq!(status.down.len() + status.down_more, 5_000);
         assert!(serde_json::to_vec(&status).unwrap().len() < 2_048);
+    }
+
+    #[test]
+    fn what_a_later_version_wrote_is_read_as_far_as_it_goes() {
+        let later = r#"{"node":"h1","version":"2.3.0","schema":2,"ready":true,"sessions":"all up","blocks":"many",
+            "endpoints":7,"zone":{"rack":"r7"}}"#;
+        let status = NodeStatus::read(&kv("/calico/tortie/v1/status/h1", later)).unwrap();
+        assert_eq!((&*status.version, status.schema, status.ready), ("2.3.0", 2, true));
+        assert_eq!((status.endpoints, status.blocks, status.sessions), (7, 0, UpOf::default()));
+        assert_eq!(status.more["zone"]["rack"], "r7");
+        assert_eq!(status.more["blocks"], "many");
+        assert!(status.other_form().unwrap().contains("schema 2"));
+        assert_eq!(NodeStatus { schema: SCHEMA, ..status }.other_form(), None);
+        // Not even an object.
+        let status = NodeStatus::read(&kv("/calico/tortie/v1/status/h1", "up")).unwrap();
+        assert_eq!((&*status.node, &*status.version, status.other_form()), ("h1", "", None));
     }
 
     #[test]

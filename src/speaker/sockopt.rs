@@ -203,7 +203,8 @@ pub(super) fn ethernet_address(socket: &impl AsFd, interface: &str) -> Option<[u
         *to = libc::c_char::from_ne_bytes([from]);
     }
     // SAFETY: SIOCGIFHWADDR (netdevice(7)) reads and writes one ifreq, and the pointer is to one.
-    let done = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), libc::SIOCGIFHWADDR, &raw mut request) };
+    // The number is of another type in each C library.
+    let done = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), libc::SIOCGIFHWADDR as _, &raw mut request) };
     // SAFETY: the call filled in this field; before, it was zeroes, which are a value of it too.
     let address = unsafe { request.ifr_ifru.ifru_hwaddr };
     let octets = address.sa_data.first_chunk::<6>()?.map(|octet| octet.to_ne_bytes()[0]);

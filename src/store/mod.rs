@@ -13,6 +13,7 @@ pub mod etcd;
 pub mod feed;
 mod measured;
 mod options;
+pub mod schema;
 pub mod sqlite;
 mod turn;
 mod txn;

@@ -113,7 +113,8 @@ impl std::str::FromStr for StoreUrl {
 ///
 /// # Errors
 /// [`StoreError::Unusable`] for a URL that says nothing, options that do not fit together, a file that cannot be read,
-/// and for what [`sqlite::SqliteStore::open`] says.
+/// and for what [`sqlite::SqliteStore::open`] says. Writes to a store
+/// that needs a later schema are refused with the same error.
 pub async fn open(options: &StoreOptions) -> Result<Arc<dyn Store>, StoreError> {
     match options.url.parse()? {
         StoreUrl::Sqlite(path) => {
@@ -130,10 +131,14 @@ pub async fn open(options: &StoreOptions) -> Result<Arc<dyn Store>, StoreError> 
                     options.url
                 )));
             }
-            Ok(Arc::new(sqlite::SqliteStore::open(&path, options.create).await?))
+            Ok(guarded(Arc::new(sqlite::SqliteStore::open(&path, options.create).await?)))
         }
         StoreUrl::Etcd { endpoints, tls } => open_etcd(options, endpoints, tls),
     }
+}
+
+fn guarded(store: Arc<dyn Store>) -> Arc<dyn Store> {
+    Arc::new(super::schema::Guarded::new(store))
 }
 
 #[cfg(feature = "etcd")]
@@ -142,7 +147,7 @@ fn open_etcd(
     endpoints: Vec<String>,
     tls: bool,
 ) -> Result<Arc<dyn Store>, StoreError> {
-    Ok(Arc::new(super::etcd::EtcdStore::new(options, endpoints, tls)?))
+    Ok(guarded(Arc::new(super::etcd::EtcdStore::new(options, endpoints, tls)?)))
 }
 
 #[cfg(not(feature = "etcd"))]

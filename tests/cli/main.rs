@@ -12,6 +12,7 @@ mod arguments;
 mod completion;
 mod diags;
 mod help;
+mod machine;
 mod package;
 #[path = "../page/mod.rs"]
 mod page;
@@ -21,3 +22,4 @@ mod rig;
 mod schema;
 mod service;
 mod store;
+mod systemd;

@@ -130,3 +130,36 @@ fn the_package_installs_runs_and_leaves_nothing_when_purged() {
     assert_eq!(files(&root), before);
     assert_eq!(groups(), group);
 }
+
+#[test]
+#[ignore = "minutes: a release build of everything for musl, then it is tried"]
+fn long_make_static_gives_one_file_that_needs_nothing() {
+    let make = Command::new("make").arg("static").current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
+    let said = format!("{}{}", stdout(&make), String::from_utf8_lossy(&make.stderr));
+    if said.contains("musl-gcc is missing") {
+        return eprintln!("skipped: {said}");
+    }
+    assert!(make.status.success() && said.contains(", static, "), "{said}");
+    // As a package it depends on nothing.
+    let arch = std::env::consts::ARCH;
+    let program = format!("{}/target/{arch}-unknown-linux-musl/release/tortie", env!("CARGO_MANIFEST_DIR"));
+    let dir = tempfile::tempdir().unwrap();
+    let built = Command::new(format!("{PACKAGING}/deb.sh"))
+        .args([&program, dir.path().to_str().unwrap()])
+        .output()
+        .unwrap();
+    let deb = stdout(&built).trim().to_owned();
+    let depends = Command::new("dpkg-deb").args(["-f", &deb, "Depends"]).output().unwrap();
+    assert_eq!((stdout(&depends).trim(), depends.status.success()), ("", true), "{built:?}");
+}
+
+/// The check of `make static` finds what it is for.
+#[test]
+fn a_program_that_asks_for_a_loader_is_not_static() {
+    if !Command::new("readelf").arg("--version").output().is_ok_and(|o| o.status.success()) {
+        return eprintln!("skipped: no readelf (Debian: binutils)");
+    }
+    let output = Command::new(format!("{PACKAGING}/static.sh")).arg(TORTIE).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(crate::rig::stderr(&output).contains("asks for a loader"), "{output:?}");
+}

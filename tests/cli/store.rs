@@ -168,6 +168,21 @@ fn export_and_import_are_each_others_inverse() {
     assert!(second.run(&["store", "import", file.to_str().unwrap()]).status.success());
     assert_eq!(stdout(&second.run(&["store", "export"])), text);
     assert!(second.run(&["store", "validate"]).status.success());
+    // What an agent says while it runs would say so for ever.
+    let alive = ("/calico/tortie/v1/status/h7", r#"{"node":"h7","ready":true}"#);
+    let running = Store::with(&[("/calico/v1/Ready", "true"), alive]);
+    let exported = running.run(&["store", "export"]);
+    assert!(
+        stderr(&exported).contains("2 keys of sqlite:") && stderr(&exported).contains("at revision 2"),
+        "{exported:?}"
+    );
+    let file = running.file("export.json", &stdout(&exported));
+    let restored = Store::none();
+    let done = restored.run(&["store", "import", file.to_str().unwrap()]);
+    assert!(done.status.success() && stderr(&done).contains(alive.0), "{done:?}");
+    assert_eq!(restored.export().into_keys().collect::<Vec<_>>(), ["/calico/v1/Ready"]);
+    let raw = restored.run(&["store", "import", "--raw", file.to_str().unwrap()]);
+    assert!(raw.status.success() && restored.export().contains_key(alive.0), "{raw:?}");
 }
 
 #[test]
@@ -184,6 +199,20 @@ fn passwords_are_shown_only_to_who_asks_for_the_value() {
         "{redacted}"
     );
     assert!(stdout(&store.run(&["store", "export"])).contains(SECRET));
+    // In whatever form somebody wrote it: nested, or cut off, so that nobody can say where it ends.
+    let odd = Store::with(&[
+        (
+            "/calico/bgp/v1/global/peer_v4/192.0.2.2",
+            &format!(r#"{{"password":["{SECRET}"],"token":{{"a":"{SECRET}"}}}}"#),
+        ),
+        ("/calico/bgp/v1/global/peer_v4/192.0.2.3", &format!(r#"{{"ip":"192.0.2.3","password":"{SECRET}"#)),
+    ]);
+    assert!(!stdout(&odd.run(&["store", "export", "--redact"])).contains(SECRET));
+    // It is no backup, and does not pass for one.
+    let file = store.file("redacted.json", &redacted);
+    let into = Store::none();
+    let words = ["--datastore", &into.url, "store", "import", file.to_str().unwrap()];
+    refused(&words, &["node_mesh", "peer_v4/192.0.2.1", "--redact", "nothing was written"]);
     // No complaint repeats it, whatever is wrong beside it or with it.
     let bad = [
         format!(r#"{{"ip":"192.0.2.1","as_num":"65000","password":"{SECRET}""#),

@@ -20,6 +20,7 @@ mod hosts;
 mod cni;
 mod containerd;
 mod docker;
+mod image;
 mod libcni;
 mod life;
 mod podman;

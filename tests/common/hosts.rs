@@ -255,7 +255,7 @@ impl Hosts {
     pub(crate) fn import_at(&self, member: usize, data: &BTreeMap<String, String>) {
         let name = format!("import{member}.json");
         std::fs::write(self.shared().join(&name), serde_json::to_string(data).unwrap()).unwrap();
-        let output = self.store_at(member, &["import", &format!("/store/{name}")]);
+        let output = self.store_at(member, &["import", "--raw", &format!("/store/{name}")]);
         assert!(output.status.success(), "{output:?}");
     }
 

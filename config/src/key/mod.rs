@@ -103,6 +103,8 @@ pub enum Key {
         /// What is reported.
         item: FelixItem,
     },
+    /// `tortie/v1/schema`: who may follow and write the store.
+    Schema,
     /// `tortie/v1/status/<h>`, leased.
     TortieStatus {
         /// The host.

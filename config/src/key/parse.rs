@@ -57,6 +57,7 @@ fn parse(text: &str) -> Result<Key, Problem> {
             bgp(Scope::Host(name("host", host)?), rest)?
         }
         ["felix", "v1", "host", rest @ ..] => felix(rest)?,
+        ["tortie", "v1", "schema"] => Some(Key::Schema),
         ["tortie", "v1", "status", host] => Some(Key::TortieStatus { host: name("host", host)? }),
         ["tortie", "v1", "host", host, "docker", rest @ ..] => docker(host, rest)?,
         _ => None,

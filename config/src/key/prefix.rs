@@ -28,6 +28,8 @@ pub const HANDLES: &str = "/calico/ipam/v2/handle/";
 pub const AFFINITIES: &str = "/calico/ipam/v2/host/";
 /// The hosts' status values.
 pub const STATUS: &str = "/calico/tortie/v1/status/";
+/// The one key that says which schema the store needs.
+pub const SCHEMA: &str = "/calico/tortie/v1/schema";
 /// What belongs to one host alone, of all hosts.
 pub const TORTIE_HOSTS: &str = "/calico/tortie/v1/host/";
 
@@ -83,5 +85,5 @@ pub fn all_of_host(name: &str) -> Vec<String> {
 /// affinities, handles or status.
 #[must_use]
 pub fn watched_by(host: &str) -> Vec<String> {
-    vec![V1.to_owned(), BGP.to_owned(), IPAM_CONFIG.to_owned(), affinities_of(host)]
+    vec![V1.to_owned(), BGP.to_owned(), IPAM_CONFIG.to_owned(), affinities_of(host), SCHEMA.to_owned()]
 }

@@ -73,6 +73,7 @@ const CANONICAL: &[&str] = &[
     "/calico/felix/v1/host/h1/workload/libnetwork/libnetwork/endpoint/75f9",
     "/calico/felix/v1/host/h1/endpoint/eth0",
     "/calico/tortie/v1/status/h1",
+    "/calico/tortie/v1/schema",
 ];
 
 #[test]

@@ -47,6 +47,7 @@ impl fmt::Display for Key {
             Self::Bgp(Scope::Global, item) => write!(f, "/calico/bgp/v1/global/{item}"),
             Self::Bgp(Scope::Host(host), item) => write!(f, "/calico/bgp/v1/host/{}/{item}", escape(host)),
             Self::Felix { host, item } => write!(f, "/calico/felix/v1/host/{}/{item}", escape(host)),
+            Self::Schema => f.write_str(super::prefix::SCHEMA),
             Self::TortieStatus { host } => write!(f, "/calico/tortie/v1/status/{}", escape(host)),
             Self::Docker { host, item } => write!(f, "/calico/tortie/v1/host/{}/docker/{item}", escape(host)),
             Self::Old(old) => write_old(f, old.newest()),

@@ -36,6 +36,7 @@ mod policy;
 mod pool;
 mod rule;
 mod rule_match;
+mod schema;
 mod setting;
 mod setting_value;
 mod status;
@@ -74,6 +75,7 @@ pub use policy::{Order, Policy, PolicyTypes, Rules, TierMetadata};
 pub use pool::{Ipip, IpipMode, Pool};
 pub use rule::{Action, Rule, Side};
 pub use rule_match::{Icmp, PortRange, Protocol};
+pub use schema::StoreSchema;
 pub use setting::{Setting, Settings};
 pub use setting_value::{AllowAction, Failsafe, HostAction, InsertMode, MarkMask, Severity};
 pub use status::{AgentStatus, EndpointState, EndpointStatus};
@@ -149,6 +151,8 @@ pub enum Resource {
     AgentStatus(AgentStatus),
     /// An agent's report about an endpoint.
     EndpointStatus(EndpointStatus),
+    /// Which schema the data model needs.
+    Schema(StoreSchema),
     /// Tortie's status of a host.
     TortieStatus(Extra),
     /// What a Docker driver remembers.
@@ -192,6 +196,7 @@ impl Resource {
                 Self::AgentStatus(AgentStatus::parse(bytes)?)
             }
             Key::Felix { .. } => Self::EndpointStatus(EndpointStatus::parse(bytes)?),
+            Key::Schema => Self::Schema(StoreSchema::parse(bytes)?),
             Key::TortieStatus { .. } => Self::TortieStatus(policy::parse_object(bytes)?),
             Key::Docker { item: DockerItem::Space { .. }, .. } => Self::Opaque(bytes.to_vec()),
             Key::Docker { .. } => Self::Docker(policy::parse_object(bytes)?),
@@ -239,6 +244,7 @@ impl Resource {
             Self::HostMetadata(object) | Self::TortieStatus(object) | Self::Docker(object) => {
                 json::Writer::default().bytes(object)
             }
+            Self::Schema(schema) => schema.to_value(),
             Self::Filter(filter) => filter.to_value(),
             Self::OrchestratorRefs(list) => OrchestratorRef::list_to_value(list),
             Self::WorkloadEndpoint(endpoint) => endpoint.to_value(),

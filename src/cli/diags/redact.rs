@@ -14,14 +14,42 @@ fn is_secret(name: &str) -> bool {
     NAMES.iter().any(|part| name.contains(part)) && !name.ends_with("_file") && !name.ends_with("_path")
 }
 
-/// A value of the store with `***` for every member that is a secret; text that is no JSON stays as it is.
+/// A value of the store with `***` for every member that is a secret. Text that is no JSON stays as it is, unless it names a
+/// secret: then nobody knows where that ends, and all of it goes.
 pub(in crate::cli) fn value(bytes: &[u8]) -> String {
-    if let Ok(mut json) = serde_json::from_slice::<serde_json::Value>(bytes)
-        && hide(&mut json, &mut |_| ())
-    {
-        return json.to_string();
+    let text = String::from_utf8_lossy(bytes).into_owned();
+    match serde_json::from_slice::<serde_json::Value>(bytes) {
+        Ok(mut json) => {
+            if hide(&mut json, &mut |_| ()) {
+                json.to_string()
+            } else {
+                text
+            }
+        }
+        Err(_) if is_secret(&text) => HIDDEN.to_owned(),
+        Err(_) => text,
     }
-    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Whether [`value`] made it: a member that is a secret says `***`.
+pub(in crate::cli) fn is_redacted(bytes: &[u8]) -> bool {
+    let Ok(mut json) = serde_json::from_slice::<serde_json::Value>(bytes) else {
+        return bytes == HIDDEN.as_bytes();
+    };
+    let mut found = false;
+    hide(&mut json, &mut |secret| found |= secret == HIDDEN);
+    found
+}
+
+/// Every text and number in a value, whatever it is nested in.
+fn scalars(value: &serde_json::Value, found: &mut impl FnMut(&str)) {
+    use serde_json::Value;
+    match value {
+        Value::String(text) => found(text),
+        Value::Array(list) => list.iter().for_each(|item| scalars(item, found)),
+        Value::Object(map) => map.values().for_each(|member| scalars(member, found)),
+        other => found(&other.to_string()),
+    }
 }
 
 /// Hides secrets of a value, and gives each to `found`.
@@ -29,12 +57,8 @@ fn hide(value: &mut serde_json::Value, found: &mut impl FnMut(&str)) -> bool {
     use serde_json::Value;
     match value {
         Value::Object(map) => map.iter_mut().fold(false, |hidden, (name, member)| {
-            let is_value = !member.is_null() && !member.is_object() && !member.is_array();
-            if is_secret(name) && is_value {
-                match &*member {
-                    Value::String(text) => found(text),
-                    other => found(&other.to_string()),
-                }
+            if is_secret(name) && !member.is_null() {
+                scalars(member, found);
                 *member = Value::String(HIDDEN.to_owned());
                 return true;
             }

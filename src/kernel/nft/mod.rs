@@ -56,5 +56,7 @@ pub(in crate::kernel) fn remove_own() -> Result<(), socket::BatchError> {
     socket::Socket::open()?.remove(firewall::TABLE)
 }
 
+/// Every table that this program makes.
+pub(in crate::kernel) const OWN_TABLES: [&str; 2] = [firewall::TABLE, tracer::MARKS];
 /// The log group that hears of what is dropped.
 pub(in crate::kernel) const DENY_GROUP: u16 = 179;

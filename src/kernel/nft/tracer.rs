@@ -26,7 +26,7 @@ use crate::kernel::netlink::grow_recv_buffer;
 use crate::kernel::wire::{self, Attrs, Messages};
 
 /// The table that marks packets.
-const MARKS: &str = "tortie-trace";
+pub(super) const MARKS: &str = "tortie-trace";
 /// Before our first chains.
 const PRIORITY: i32 = -301;
 /// Packets a second that are marked.

@@ -113,14 +113,16 @@ pub(in crate::speaker) fn receive(socket: &Socket, buffer: &mut [u8]) -> io::Res
             message.msg_iov = &raw mut iov;
             message.msg_iovlen = 1;
             message.msg_control = control.as_mut_ptr().cast();
-            message.msg_controllen = size_of_val(&control);
+            // Lengths are of another type in each C library.
+            message.msg_controllen = size_of_val(&control) as _;
             let len = libc::recvmsg(fd, &raw mut message, libc::MSG_DONTWAIT);
             let Ok(len) = usize::try_from(len) else { return Err(io::Error::last_os_error()) };
             *storage_len = message.msg_namelen;
             let mut header = libc::CMSG_FIRSTHDR(&raw const message);
             while let Some(h) = header.as_ref() {
                 let data = libc::CMSG_DATA(header);
-                let room = h.cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
+                let len: usize = h.cmsg_len as _;
+                let room = len.saturating_sub(libc::CMSG_LEN(0) as usize);
                 match (h.cmsg_level, h.cmsg_type) {
                     (libc::IPPROTO_IP, libc::IP_TTL) | (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT)
                         if room >= size_of::<c_int>() =>
@@ -150,10 +152,17 @@ pub(in crate::speaker) fn receive(socket: &Socket, buffer: &mut [u8]) -> io::Res
 
 /// Gives the calling thread the best priority that it may have.
 pub(in crate::speaker) fn prioritise() -> BfdPriority {
-    let parameters = libc::sched_param { sched_priority: PRIORITY };
-    // SAFETY: 0 is the calling thread, and the structure is read only during the call.
+    // The kernel's `sched_param` is one int.
+    let priority: c_int = PRIORITY;
+    // SAFETY: 0 is the calling thread, and the number is read only during the call. The call itself: musl's function of
+    // this name always says ENOSYS.
     let done = unsafe {
-        libc::sched_setscheduler(0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, &raw const parameters)
+        libc::syscall(
+            libc::SYS_sched_setscheduler,
+            0,
+            libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK,
+            &raw const priority,
+        )
     };
     if done == 0 {
         return BfdPriority::RealTime;

@@ -71,12 +71,8 @@ fn state(conn: &Connection, files: &Files) -> Result<State, StoreError> {
     let (application, version) =
         (number("application_id").map_err(fail)?, number("user_version").map_err(fail)?);
     let place = files.database.display();
-    if application == APPLICATION_ID && version > SCHEMA_VERSION {
-        return Err(StoreError::Unusable(format!(
-            "{place} has schema {version}, this tortie knows up to {SCHEMA_VERSION}; run the newer tortie that made it"
-        )));
-    }
     if application == APPLICATION_ID {
+        known(version, files)?;
         return Ok(State::Ours);
     }
     let table = conn.query_row("SELECT name FROM sqlite_schema LIMIT 1", [], |row| row.get::<_, String>(0));
@@ -86,6 +82,22 @@ fn state(conn: &Connection, files: &Files) -> Result<State, StoreError> {
             "{place} is a SQLite database of another program; name another file with --datastore"
         ))),
     }
+}
+
+fn known(version: i32, files: &Files) -> Result<(), StoreError> {
+    if version <= SCHEMA_VERSION {
+        return Ok(());
+    }
+    Err(StoreError::Unusable(format!(
+        "{} has schema {version}, this tortie knows up to {SCHEMA_VERSION}; run the newer tortie that made it",
+        files.database.display()
+    )))
+}
+
+/// Whether nobody changed the tables since this connection was opened: a newer tortie may have been installed meanwhile.
+pub(super) fn still_known(conn: &Connection, files: &Files) -> Result<(), StoreError> {
+    let version = conn.pragma_query_value(None, "user_version", |row| row.get::<_, i32>(0));
+    known(version.map_err(|e| failed(files, &e))?, files)
 }
 
 /// One value of `meta`.

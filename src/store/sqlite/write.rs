@@ -9,7 +9,7 @@ use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, 
 
 use super::super::{Compare, LeaseId, Op, Outcome, Revision, StoreError, Turn, Txn, prefix_end};
 use super::files::{Files, Identity, Lock};
-use super::schema::{boot_id, boot_millis, connect, failed, meta};
+use super::schema::{boot_id, boot_millis, connect, failed, meta, still_known};
 
 /// The agent writes the log back (`maintain`). Where none runs, a writer does at this size, so that it stays bounded.
 const WAL_WITHOUT_AGENT: u64 = 64 << 20;
@@ -101,6 +101,7 @@ impl Writer {
             return Err(StoreError::Away("the caller has given up".into()));
         }
         let tx = self.conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(fail)?;
+        still_known(&tx, &self.files)?;
         let before: Revision = meta(&tx, "revision").map_err(fail)?;
         let mut edit = Edit { tx, boot: &self.boot, now: boot_millis(), revision: before };
         edit.expire().map_err(fail)?;

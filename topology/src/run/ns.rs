@@ -170,7 +170,8 @@ fn stand_for(child: i32) -> ! {
     // Descriptors are closed first: one of them is the pipe by which the starting process learns that exec succeeded.
     #[allow(unsafe_code)]
     unsafe {
-        libc::close_range(3, libc::c_uint::MAX, 0);
+        // The call itself: musl has no function for it.
+        libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0);
         // A terminal's interrupt is for the process inside; this one ends when that one has.
         libc::signal(libc::SIGINT, libc::SIG_IGN);
         let mut status = 0;

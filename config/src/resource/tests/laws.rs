@@ -102,6 +102,7 @@ fn samples() -> Vec<(&'static str, Value)> {
         ("/calico/felix/v1/host/h1/status", json!({"time": "t", "uptime": 1.5, "first_update": true})),
         ("/calico/felix/v1/host/h1/endpoint/e", json!({"status": "down"})),
         ("/calico/tortie/v1/status/h1", json!({"a": [1]})),
+        ("/calico/tortie/v1/schema", json!({"schema": 1})),
     ]
 }
 

@@ -1,0 +1,258 @@
+//! `tortie purge`: what the agent leaves on this host on purpose goes, and is named; so is what stays.
+//!
+//! The kernel's part comes first and needs no store. Keys go only when that is asked for: other hosts and a reinstallation
+//! of this one read them.
+
+use std::fmt::Write as _;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use serde::Serialize;
+use tortie_config::key::{Key, Scope, prefix};
+
+use super::Context;
+use super::failure::{Exit, Failure};
+use super::node_delete::{self, Removed};
+use super::output;
+use crate::agent::Settings;
+use crate::kernel::{self, Marks, Mode, Purge};
+use crate::plugins::docker;
+use crate::store::StoreUrl;
+
+/// What interfaces of workloads begin with.
+const WORKLOADS: &str = "cali";
+/// Longest wait for a store that only helps.
+const STORE: Duration = Duration::from_secs(3);
+
+/// Options of `tortie purge`.
+#[derive(Debug, Args)]
+pub(super) struct PurgeCommand {
+    /// This host's keys in the store, too: endpoints, addresses, blocks, BGP, settings, status (as `tortie node delete`)
+    #[arg(long)]
+    keys: bool,
+    /// The SQLite store whole, with everything in it
+    #[arg(long, conflicts_with = "keys")]
+    store: bool,
+    /// Take nothing away: say what would go
+    #[arg(long)]
+    dry_run: bool,
+    /// Also while workloads of this host use the routes and rules
+    #[arg(long)]
+    force: bool,
+    /// The agent's settings: its route protocol, cache and folder of Docker's plugins
+    #[arg(long, value_name = "FILE", env = "TORTIE_CONFIG")]
+    config: Option<PathBuf>,
+}
+
+/// What went, or would.
+#[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Report {
+    node: String,
+    /// Nothing was done.
+    dry_run: bool,
+    /// Routes of the main table.
+    routes: usize,
+    nexthops: usize,
+    /// Tables of nftables, family inet.
+    tables: Vec<String>,
+    tunnel_address: Option<String>,
+    files: Vec<PathBuf>,
+    /// Of this host in the store; absent when that was not asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    keys: Option<Removed>,
+    /// What is left, and who takes it away.
+    stays: Vec<String>,
+}
+
+pub(super) async fn run(context: &Context, command: &PurgeCommand) -> Result<(), Failure> {
+    let node = context.globals.node_name()?;
+    let settings = match &command.config {
+        Some(path) => Settings::from_file(path).map_err(Failure::usage)?,
+        None => Settings::default(),
+    };
+    if !rustix::process::geteuid().is_root() {
+        let text = "routes, rules and files are root's: run it with sudo";
+        return Err(Failure::new(Exit::Permission, "denied", text));
+    }
+    refuse_while_alive(context)?;
+    let sqlite = match context.globals.datastore.parse::<StoreUrl>()? {
+        StoreUrl::Sqlite(path) => Some(path),
+        StoreUrl::Etcd { .. } if command.store => {
+            return Err(Failure::usage(
+                "--store takes a SQLite store away, and this one is etcd: give --keys",
+            ));
+        }
+        StoreUrl::Etcd { .. } => None,
+    };
+    let workloads = kernel::links_named(WORKLOADS).map_err(|error| refused(&error))?;
+    if let (Some(first), false) = (workloads.first(), command.force || command.dry_run) {
+        let text = format!(
+            "{} interfaces of workloads are here ({first}, ...), which have no routes and no rules any more after this: stop \
+             the workloads first, or give --force",
+            workloads.len()
+        );
+        return Err(Failure::new(Exit::Refused, "workloads", text));
+    }
+    if command.store && !command.dry_run {
+        nobody_else_lives(context, &node).await?;
+    }
+    let usual = kernel::Options::new(Mode::Program).marks;
+    let marks = Marks {
+        protocol: settings.route_protocol.unwrap_or(usual.protocol),
+        metric: settings.route_metric.unwrap_or(usual.metric),
+        ..usual
+    };
+    let tunnel = tunnel_address(context, &node).await;
+    let what = Purge { marks, tunnel, dry_run: command.dry_run };
+    let gone = kernel::purge(&what).map_err(|error| refused(&error))?;
+    let mut report = Report {
+        node: node.clone(),
+        dry_run: command.dry_run,
+        routes: gone.routes,
+        nexthops: gone.nexthops,
+        tables: gone.tables,
+        tunnel_address: gone.tunnel.map(|addr| addr.to_string()),
+        files: remove(
+            &files(context, &settings, sqlite.as_deref().filter(|_| command.store)),
+            command.dry_run,
+        )?,
+        ..Report::default()
+    };
+    // Last: what is told of them helps with the rest when something went wrong before.
+    if command.keys && !command.dry_run {
+        report.keys = match node_delete::remove(context, &node, false).await {
+            Ok(removed) => Some(removed),
+            Err(failure) if failure.code == "not-found" => Some(Removed::default()),
+            Err(failure) => return Err(failure),
+        };
+    }
+    report.stays = stays(command, sqlite.as_deref(), &workloads);
+    output::print(context.globals.output, &report, |out, _| tell(out, &report))
+}
+
+/// An agent that only hangs listens, too.
+fn refuse_while_alive(context: &Context) -> Result<(), Failure> {
+    let socket = &context.globals.socket;
+    if UnixStream::connect(socket).is_err() {
+        return Ok(());
+    }
+    let text = format!(
+        "an agent answers at {}, and would write everything again: stop it first (systemctl disable --now tortie)",
+        socket.display()
+    );
+    Err(Failure::new(Exit::Refused, "agent-lives", text))
+}
+
+/// A SQLite store may be that of many hosts of this machine.
+async fn nobody_else_lives(context: &Context, node: &str) -> Result<(), Failure> {
+    let Ok(store) = super::store::open(&context.globals, false).await else { return Ok(()) };
+    let found = store.list(&[prefix::STATUS.to_owned()]).await?.entries;
+    let own = Key::TortieStatus { host: node.to_owned() }.to_string();
+    match found.into_iter().find(|kv| kv.key != own) {
+        None => Ok(()),
+        Some(kv) => {
+            let text = format!("another agent uses this store ({}): stop it first", kv.key);
+            Err(Failure::new(Exit::Refused, "agent-lives", text))
+        }
+    }
+}
+
+/// This host's address in the tunnel, where the store still answers.
+async fn tunnel_address(context: &Context, node: &str) -> Option<std::net::Ipv4Addr> {
+    let ask = async {
+        let store = super::store::open(&context.globals, false).await.ok()?;
+        let key = Key::Setting(Scope::Host(node.to_owned()), "IpInIpTunnelAddr".to_owned()).to_string();
+        store.get(&key).await.ok()?
+    };
+    let found = tokio::time::timeout(STORE, ask).await.ok()??;
+    std::str::from_utf8(&found.value).ok()?.trim().parse().ok()
+}
+
+/// What the agent wrote on this host, there or not.
+fn files(context: &Context, settings: &Settings, store: Option<&Path>) -> Vec<PathBuf> {
+    let mut all = vec![settings.cache_path(), context.globals.socket.clone()];
+    let plugins = settings.docker_dir.clone().unwrap_or_else(|| PathBuf::from(docker::PLUGINS));
+    all.extend(["tortie.sock", "tortie-ipam.sock"].map(|name| plugins.join(name)));
+    if let Some(database) = store {
+        // SQLite's own and those beside it; the database last, so that an interruption leaves a store or none.
+        for ending in ["-wal", "-shm"] {
+            let mut name = database.as_os_str().to_owned();
+            name.push(ending);
+            all.push(name.into());
+        }
+        all.extend(["wake", "turn", "lock"].map(|ending| database.with_extension(ending)));
+        all.push(database.to_owned());
+    }
+    all
+}
+
+/// Those that were there.
+fn remove(files: &[PathBuf], dry_run: bool) -> Result<Vec<PathBuf>, Failure> {
+    let mut gone = Vec::new();
+    for path in files {
+        let done =
+            if dry_run { std::fs::symlink_metadata(path).map(|_| ()) } else { std::fs::remove_file(path) };
+        match done {
+            Ok(()) => gone.push(path.clone()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => {
+                let text = format!("{} cannot be removed: {error}; run it again", path.display());
+                return Err(Failure::new(Exit::Permission, "denied", text));
+            }
+        }
+    }
+    Ok(gone)
+}
+
+fn stays(command: &PurgeCommand, sqlite: Option<&Path>, workloads: &[String]) -> Vec<String> {
+    let mut stays = Vec::new();
+    if !workloads.is_empty() {
+        stays.push(format!("{} interfaces of workloads, which their runtimes own", workloads.len()));
+    }
+    match sqlite {
+        Some(path) if !command.store => stays.push(format!("the store {} (--store)", path.display())),
+        _ if command.store => {}
+        _ if command.keys => stays.push("what the store has of other hosts and of all hosts".to_owned()),
+        _ => stays.push("this host's keys in the store (--keys)".to_owned()),
+    }
+    stays.push("settings below /etc/tortie (apt purge tortie)".to_owned());
+    stays.push("CNI plugins and their list (tortie cni install --uninstall)".to_owned());
+    stays.push("sysctls such as net.ipv4.ip_forward, until the next boot".to_owned());
+    stays
+}
+
+fn refused(error: &std::io::Error) -> Failure {
+    let exit = match error.kind() {
+        std::io::ErrorKind::PermissionDenied => (Exit::Permission, "denied"),
+        _ => (Exit::Partial, "kernel"),
+    };
+    Failure::new(exit.0, exit.1, format!("{error}; what was removed before stays removed: run it again"))
+}
+
+fn tell(out: &mut String, report: &Report) {
+    let verb = if report.dry_run { "would lose" } else { "has lost" };
+    let _ = writeln!(out, "{} {verb}:", report.node);
+    let mut line = |what: &str, value: String| {
+        let _ = writeln!(out, "  {what:<16} {value}");
+    };
+    line("routes", report.routes.to_string());
+    line("nexthop objects", report.nexthops.to_string());
+    let dash = |text: String| if text.is_empty() { "-".to_owned() } else { text };
+    line(
+        "packet rules",
+        dash(report.tables.iter().map(|t| format!("table inet {t}")).collect::<Vec<_>>().join(", ")),
+    );
+    line("tunnel address", dash(report.tunnel_address.clone().unwrap_or_default()));
+    line("files", dash(report.files.iter().map(|f| f.display().to_string()).collect::<Vec<_>>().join(", ")));
+    if let Some(removed) = &report.keys {
+        out.push('\n');
+        node_delete::tell(out, removed);
+    }
+    let _ = writeln!(out, "\nleft where it is:");
+    for item in &report.stays {
+        let _ = writeln!(out, "  {item}");
+    }
+}

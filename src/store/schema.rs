@@ -1,0 +1,170 @@
+//! Which schema of the data model this program knows, and what keeps it from writing where a later one is needed.
+//!
+//! One key of the store says it, `/calico/tortie/v1/schema` with `{"schema": N}`; absent means 1. Programs keep fields that
+//! they do not know, so most changes of the data model need no new number: only one that an older program would spoil, or
+//! would enforce wrongly. It is raised by an operator when every host has the later version (docs/install.md). An agent that
+//! meets a number beyond its own holds still (`model::Guard`); every other program may read, and writes nothing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::OnceCell;
+use tortie_config::key::prefix;
+use tortie_config::resource::StoreSchema;
+
+use super::{KeyValue, LeaseId, Outcome, Read, Revision, Snapshot, Store, StoreError, Turn, Txn, Watch};
+
+/// What this program knows.
+pub const SCHEMA: u32 = 1;
+
+/// Whether a store that needs `needed` may be followed and written; `None`: a number that cannot be read.
+///
+/// # Errors
+/// A sentence with the next step.
+pub fn check(needed: Option<u32>) -> Result<(), String> {
+    let key = prefix::SCHEMA;
+    match needed {
+        Some(needed) if needed <= SCHEMA => Ok(()),
+        Some(needed) => Err(format!(
+            "{key} says that the store needs schema {needed}, and this tortie {} knows up to {SCHEMA}: install the version \
+             that the other hosts have",
+            env!("CARGO_PKG_VERSION")
+        )),
+        None => Err(format!(
+            "{key} has a form that this tortie {} does not know: install the version that the other hosts have",
+            env!("CARGO_PKG_VERSION")
+        )),
+    }
+}
+
+/// Asks a store once for the schema that it needs, before the first write.
+pub(super) struct Guarded {
+    store: Arc<dyn Store>,
+    asked: OnceCell<()>,
+}
+
+impl Guarded {
+    /// Around a store.
+    pub(super) fn new(store: Arc<dyn Store>) -> Self {
+        Self { store, asked: OnceCell::new() }
+    }
+
+    async fn may_write(&self, txn: &Txn) -> Result<(), StoreError> {
+        // What is wrong must be mendable.
+        if !txn.ops.is_empty() && txn.ops.iter().all(|op| op.key() == prefix::SCHEMA) {
+            return Ok(());
+        }
+        let ask = || async {
+            let Some(found) = self.store.get(prefix::SCHEMA).await? else { return Ok(()) };
+            let needed = StoreSchema::parse(&found.value).ok().map(|found| found.schema);
+            check(needed).map_err(StoreError::Unusable)
+        };
+        self.asked.get_or_try_init(ask).await.copied()
+    }
+}
+
+#[async_trait::async_trait]
+impl Store for Guarded {
+    async fn get(&self, key: &str) -> Result<Option<KeyValue>, StoreError> {
+        self.store.get(key).await
+    }
+
+    async fn get_many(&self, keys: &[String]) -> Result<Vec<Option<KeyValue>>, StoreError> {
+        self.store.get_many(keys).await
+    }
+
+    async fn names(&self, prefixes: &[String]) -> Result<Vec<String>, StoreError> {
+        self.store.names(prefixes).await
+    }
+
+    async fn read(&self, keys: &[String], prefixes: &[String]) -> Result<Read, StoreError> {
+        self.store.read(keys, prefixes).await
+    }
+
+    async fn turn(&self) -> Option<Turn> {
+        self.store.turn().await
+    }
+
+    async fn list(&self, prefixes: &[String]) -> Result<Snapshot, StoreError> {
+        self.store.list(prefixes).await
+    }
+
+    async fn watch(&self, prefixes: &[String], after: Revision) -> Result<Box<dyn Watch>, StoreError> {
+        self.store.watch(prefixes, after).await
+    }
+
+    async fn commit(&self, txn: Txn) -> Result<Outcome, StoreError> {
+        self.may_write(&txn).await?;
+        self.store.commit(txn).await
+    }
+
+    async fn commit_in_turn(&self, txn: Txn, turn: &mut Option<Turn>) -> Result<Outcome, StoreError> {
+        self.may_write(&txn).await?;
+        self.store.commit_in_turn(txn, turn).await
+    }
+
+    async fn grant(&self, ttl: Duration) -> Result<LeaseId, StoreError> {
+        self.store.grant(ttl).await
+    }
+
+    async fn keep_alive(&self, lease: LeaseId) -> Result<bool, StoreError> {
+        self.store.keep_alive(lease).await
+    }
+
+    async fn revoke(&self, lease: LeaseId) -> Result<(), StoreError> {
+        self.store.revoke(lease).await
+    }
+
+    async fn compact(&self, revision: Revision) -> Result<(), StoreError> {
+        self.store.compact(revision).await
+    }
+
+    async fn maintain(&self) -> Result<(), StoreError> {
+        self.store.maintain().await
+    }
+
+    fn describe(&self) -> String {
+        self.store.describe()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Op, StoreOptions, open};
+    use super::*;
+
+    fn put(key: &str, value: &str) -> Txn {
+        let op = Op::Put { key: key.to_owned(), value: value.into(), lease: None };
+        Txn { ops: vec![op], ..Txn::default() }
+    }
+
+    #[tokio::test]
+    async fn a_store_that_needs_a_later_schema_is_read_and_not_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}", dir.path().join("store.db").display());
+        let options = StoreOptions { url, ..StoreOptions::default() };
+        let ready = || put("/calico/v1/Ready", "true");
+        let first = open(&options).await.unwrap();
+        first.commit(ready()).await.unwrap();
+        for (value, refused) in [
+            (r#"{"schema":1}"#, None),
+            (r#"{"schema":1,"since":"0.1.0"}"#, None),
+            (r#"{"schema":2,"later":[1]}"#, Some("needs schema 2")),
+            ("2.0", Some("does not know")),
+        ] {
+            let store = open(&options).await.unwrap();
+            // The key itself can always be put right.
+            store.commit(put(prefix::SCHEMA, value)).await.unwrap();
+            let outcome = store.commit(ready()).await;
+            match refused {
+                None => assert!(matches!(outcome, Ok(Outcome::Committed(_))), "{value}: {outcome:?}"),
+                Some(word) => {
+                    let error = outcome.unwrap_err().to_string();
+                    assert!(error.contains(word) && error.contains(prefix::SCHEMA), "{value}: {error}");
+                }
+            }
+            assert_eq!(store.get("/calico/v1/Ready").await.unwrap().unwrap().value, b"true");
+            assert_eq!(store.list(&["/calico/".to_owned()]).await.unwrap().entries.len(), 2);
+        }
+    }
+}

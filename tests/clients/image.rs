@@ -1,0 +1,91 @@
+//! The agent's own image: made by packaging/docker/image.sh from nothing but the program, built and run by a real dockerd, with no
+//! registry anywhere.
+
+use std::path::Path;
+use std::process::Command;
+
+use tortie_topology::Signal;
+
+use crate::docker::Docker;
+use crate::hosts::{TORTIE, within};
+use crate::site::{PATIENCE, Site};
+
+const IMAGE_SH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/packaging/docker/image.sh");
+
+#[test]
+#[ignore = "half a minute: two dockerds and an image"]
+fn long_the_agent_runs_from_its_own_image() {
+    let Some(mut site) = Site::up(&["dockerd", "docker", "busybox"], "") else { return };
+    let docker = Docker::up(&site, &[]);
+    let (there, here) = site.shared();
+    let program = here.join("program");
+    // What only a debugger reads is most of it.
+    let stripped = Command::new("strip").arg("-o").args([&program, Path::new(TORTIE)]).status();
+    if !stripped.is_ok_and(|status| status.success()) {
+        std::fs::copy(TORTIE, &program).unwrap();
+    }
+    let made =
+        Command::new(IMAGE_SH).arg(&program).arg("--context").arg(here.join("context")).output().unwrap();
+    assert!(made.status.success(), "{made:?}");
+    site.run(1, &["docker", "build", "-t", "tortie:test", &format!("{there}/context")]);
+    // It has no shell to run anything with.
+    assert!(site.try_run(1, &["docker", "run", "--rm", "--entrypoint", "/bin/sh", "tortie:test"]).is_err());
+    let version = site.run(1, &["docker", "run", "--rm", "--network", "none", "tortie:test", "version"]);
+    assert_eq!(version, format!("tortie {}", env!("CARGO_PKG_VERSION")));
+
+    // In the place of the agent of host 1.
+    let up = |site: &Site| {
+        within(PATIENCE, "the session of host 2 with host 1", || {
+            let peers = site.hosts.sessions(2);
+            if peers.values().all(|(state, ..)| state == "established") && !peers.is_empty() {
+                Ok(())
+            } else {
+                Err(format!("{peers:?}"))
+            }
+        });
+    };
+    up(&site);
+    let routes = site.hosts.routes(1);
+    site.hosts.signal("host1", Signal::TERM);
+    site.hosts.until_ended(1);
+    let volume = format!("{there}:{there}");
+    let store = format!("TORTIE_DATASTORE=sqlite:{there}/store.db");
+    site.run(
+        1,
+        &[
+            "docker",
+            "run",
+            "-d",
+            "--name",
+            "agent",
+            "--network",
+            "host",
+            "--pid",
+            "host",
+            "--privileged",
+            "-v",
+            "/run/tortie:/run/tortie",
+            "-v",
+            &volume,
+            "-e",
+            &store,
+            "-e",
+            "TORTIE_NODE=host1",
+            "tortie:test",
+        ],
+    );
+    within(PATIENCE, "the agent of the container is ready", || {
+        site.try_run(1, &["docker", "exec", "agent", "/usr/bin/tortie", "status"]).map(|_| ())
+    });
+    up(&site);
+    assert_eq!(site.hosts.routes(1), routes);
+    let status = site.run(1, &["docker", "exec", "agent", "/usr/bin/tortie", "status", "-o", "json"]);
+    for code in ["missing-capability", "listen", "enforcement"] {
+        assert!(!status.contains(&format!("\"code\": \"{code}\"")), "{status}");
+    }
+    // `docker stop` is what `systemctl stop` is.
+    site.run(1, &["docker", "stop", "-t", "20", "agent"]);
+    assert_eq!(site.run(1, &["docker", "inspect", "-f", "{{.State.ExitCode}}", "agent"]), "0");
+    assert_eq!(site.hosts.routes(1), routes);
+    drop(docker);
+}
