@@ -13,8 +13,11 @@ if readelf --dynamic --wide "$program" | grep -q NEEDED; then
   echo "static.sh: $program asks for libraries: it is not static" >&2
   exit 1
 fi
-# An empty root: no loader, no library, no file of this machine. The store shows that SQLite works there.
+# An empty root: no loader, no library, no file of this machine but the name of the boot, which leases of a store need. The store
+# shows that SQLite works there.
 root=$(mktemp -d); trap 'rm -rf "$root"' EXIT
+mkdir -p "$root/proc/sys/kernel/random"
+cat /proc/sys/kernel/random/boot_id > "$root/proc/sys/kernel/random/boot_id"
 install -m 0755 "$program" "$root/tortie"
 inside=(chroot "$root" /tortie)
 [ "$(id -u)" = 0 ] || inside=(unshare --map-root-user "${inside[@]}")

@@ -546,7 +546,7 @@ impl Backend for Live {
         let text = if self.ask(Ask::Accept).await? {
             "the store is taken as it is; all goes on"
         } else {
-            "nothing was frozen by a loss, or /calico/v1/Ready still is not `true`: see `tortie status`"
+            "nothing was frozen by a loss, or /calico/v1/Ready is not `true`, or the store needs a later version: see `tortie status`"
         };
         Ok(Done { text: text.to_owned() })
     }

@@ -38,7 +38,7 @@ pub(super) struct PurgeCommand {
     /// Take nothing away: say what would go
     #[arg(long)]
     dry_run: bool,
-    /// Also while workloads of this host use the routes and rules
+    /// Also while workloads of this host use the routes and rules, or the store says that its agent runs
     #[arg(long)]
     force: bool,
     /// The agent's settings: its route protocol, cache and folder of Docker's plugins
@@ -123,7 +123,7 @@ pub(super) async fn run(context: &Context, command: &PurgeCommand) -> Result<(),
     };
     // Last: what is told of them helps with the rest when something went wrong before.
     if command.keys && !command.dry_run {
-        report.keys = match node_delete::remove(context, &node, false).await {
+        report.keys = match node_delete::remove(context, &node, command.force).await {
             Ok(removed) => Some(removed),
             Err(failure) if failure.code == "not-found" => Some(Removed::default()),
             Err(failure) => return Err(failure),
