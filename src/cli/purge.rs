@@ -56,6 +56,8 @@ struct Report {
     /// Routes of the main table.
     routes: usize,
     nexthops: usize,
+    /// Permanent ones, of workloads.
+    neighbours: usize,
     /// Tables of nftables, family inet.
     tables: Vec<String>,
     tunnel_address: Option<String>,
@@ -113,6 +115,7 @@ pub(super) async fn run(context: &Context, command: &PurgeCommand) -> Result<(),
         dry_run: command.dry_run,
         routes: gone.routes,
         nexthops: gone.nexthops,
+        neighbours: gone.neighbours,
         tables: gone.tables,
         tunnel_address: gone.tunnel.map(|addr| addr.to_string()),
         files: remove(
@@ -240,6 +243,7 @@ fn tell(out: &mut String, report: &Report) {
     };
     line("routes", report.routes.to_string());
     line("nexthop objects", report.nexthops.to_string());
+    line("neighbours", report.neighbours.to_string());
     let dash = |text: String| if text.is_empty() { "-".to_owned() } else { text };
     line(
         "packet rules",

@@ -1,5 +1,5 @@
-//! What the agent leaves in the kernel on purpose, taken away: routes and nexthop objects with our number, our tables of packet
-//! rules, the tunnel's address.
+//! What the agent leaves in the kernel on purpose, taken away: routes, nexthop objects and neighbours with our number, our
+//! tables of packet rules, the tunnel's address.
 //!
 //! What it does not: sysctls (others may rely on them by now), interfaces of workloads (their runtimes own them), `tunl0` itself
 //! (the kernel's). Nobody else may write at the same time: the caller sees to it that no agent runs.
@@ -12,7 +12,7 @@ use super::link::{Address, Change};
 use super::netlink::{Refusal, Socket};
 use super::nft::{self, dump as rules, socket::Socket as Rules};
 use super::route::Route;
-use super::{dump, nexthop, route, tunnel};
+use super::{dump, ends, nexthop, route, tunnel};
 
 /// Routes of one prefix and metric go one by one; the next reading shows what is left.
 const ROUNDS: usize = 8;
@@ -24,6 +24,8 @@ pub struct Purged {
     pub routes: usize,
     /// Nexthop objects.
     pub nexthops: usize,
+    /// Permanent neighbours of workloads.
+    pub neighbours: usize,
     /// Tables of family `inet`.
     pub tables: Vec<String>,
     /// The address that the tunnel device lost.
@@ -105,6 +107,7 @@ pub fn purge(what: &Purge) -> io::Result<Purged> {
             return Err(told("a nexthop object", &refusal));
         }
     }
+    done.neighbours = neighbours(&mut socket, what)?;
     if let Some(addr) = what.tunnel {
         done.tunnel = leave_tunnel(&mut socket, addr, what.dry_run)?;
     }
@@ -131,6 +134,29 @@ fn own_routes(socket: &mut Socket, marks: Marks) -> io::Result<Vec<Route>> {
         }
     })?;
     Ok(own)
+}
+
+fn neighbours(socket: &mut Socket, what: &Purge) -> io::Result<usize> {
+    let mut own = ends::neighbours(socket)?;
+    own.retain(|n| n.permanent && n.protocol == what.marks.protocol);
+    if !what.dry_run {
+        let mut refused = None;
+        socket.batch(
+            &own,
+            |n, buf, flags, seq| ends::delete_neighbour(buf, flags, seq, n.ifindex, n.addr),
+            |_, result| {
+                if let Err(refusal) = result
+                    && !matches!(refusal.code, libc::ENOENT | libc::ENODEV)
+                {
+                    refused.get_or_insert(refusal);
+                }
+            },
+        )?;
+        if let Some(refusal) = refused {
+            return Err(told("a neighbour", &refusal));
+        }
+    }
+    Ok(own.len())
 }
 
 /// Our tables that are there; taken away unless `dry_run`. A kernel without nf_tables has none.

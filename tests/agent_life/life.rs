@@ -12,8 +12,9 @@ const BLOCK: &str = "10.244.1.0/26";
 const STATUS: &str = "/calico/tortie/v1/status/host1";
 
 /// What the kernel of host 1 has of everybody, counters aside.
-fn kernel(hosts: &Hosts) -> [String; 3] {
-    ["ip route show", "ip nexthop show", "nft -s list ruleset"].map(|command| hosts.run("host1", command))
+fn kernel(hosts: &Hosts) -> [String; 4] {
+    ["ip route show", "ip nexthop show", "ip neigh show nud permanent", "nft -s list ruleset"]
+        .map(|command| hosts.run("host1", command))
 }
 
 fn keys(hosts: &Hosts) -> BTreeMap<String, String> {
@@ -42,8 +43,8 @@ fn at_host2(hosts: &Hosts) -> bool {
 fn what_stays_and_what_goes_at_each_end() {
     let mut data = lab_data(2, false);
     let endpoint = "/calico/v1/host/host1/workload/cni/w1/endpoint/eth0".to_owned();
-    let value =
-        json!({"state": "active", "name": "cali1", "profile_ids": ["open"], "ipv4_nets": ["10.244.1.9/32"]});
+    let value = json!({"state": "active", "name": "cali1", "profile_ids": ["open"], "ipv4_nets": ["10.244.1.9/32"],
+        "mac": "ee:ee:ee:ee:ee:01"});
     data.insert(endpoint.clone(), value.to_string());
     data.insert(
         "/calico/v1/policy/profile/open/rules".to_owned(),
@@ -59,10 +60,11 @@ fn what_stays_and_what_goes_at_each_end() {
     (1..=2).for_each(|host| hosts.go(host));
     hosts.until_sessions(1);
     within(PATIENCE, "routes and rules", || {
-        let [routes, nexthops, rules] = kernel(&hosts);
+        let [routes, nexthops, neighbours, rules] = kernel(&hosts);
         let there = ["10.244.2.0/26", BLOCK, "10.244.1.9"].iter().all(|word| routes.contains(word));
         let there =
             there && rules.contains("table inet tortie") && rules.contains("cali1") && !nexthops.is_empty();
+        let there = there && neighbours.contains("10.244.1.9");
         if there && at_host2(&hosts) { Ok(()) } else { Err(format!("{routes}{nexthops}{rules}")) }
     });
     until_told(&hosts);
@@ -99,12 +101,13 @@ fn what_stays_and_what_goes_at_each_end() {
     let own = running[0].lines().filter(|line| line.contains("proto 179")).count();
     assert_eq!((&would["routes"], &would["tables"]), (&json!(own), &json!(["tortie"])));
     assert_eq!(would["nexthops"], json!(running[1].lines().count()));
+    assert_eq!(would["neighbours"], json!(1));
     assert!(would["stays"].to_string().contains("--store"), "{would}");
 
     // The kernel's part needs no store.
     let (code, gone, said) = purge(&hosts, &["--force"]);
     assert_eq!(code, Some(0), "{said}");
-    for what in ["routes", "nexthops", "tables", "files"] {
+    for what in ["routes", "nexthops", "neighbours", "tables", "files"] {
         assert_eq!(gone[what], would[what], "{gone}");
     }
     let files = gone["files"].to_string();

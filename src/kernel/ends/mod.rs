@@ -57,7 +57,9 @@ use self::claims::Claims;
 pub(in crate::kernel) use self::driver::{Driver, neighbours};
 pub(in crate::kernel) use self::heard::Reading;
 use self::known::Known;
-pub(in crate::kernel) use self::neighbour::{Neighbour, encode_put as put_neighbour};
+pub(in crate::kernel) use self::neighbour::{
+    Neighbour, encode_delete as delete_neighbour, encode_put as put_neighbour,
+};
 pub use self::view::EndpointView;
 use super::api::EndpointCondition;
 use crate::policy::{EndpointPolicy, Globals, WorkloadPolicy};

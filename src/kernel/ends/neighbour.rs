@@ -46,7 +46,7 @@ pub(in crate::kernel) fn encode_put(
 }
 
 /// Writes the request that removes a neighbour.
-pub(super) fn encode_delete(buf: &mut Vec<u8>, flags: u16, seq: u32, ifindex: u32, addr: IpAddr) {
+pub(in crate::kernel) fn encode_delete(buf: &mut Vec<u8>, flags: u16, seq: u32, ifindex: u32, addr: IpAddr) {
     let mut w = Writer::begin(buf, RTM_DELNEIGH, flags, seq);
     header(&mut w, wire::family_of(&addr), ifindex, 0);
     w.attr_addr(NDA_DST, addr);
