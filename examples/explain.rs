@@ -7,14 +7,15 @@
 //! starts the agent as a process of its own with kernel and rules, and is its two routers: one announces ROUTES (100,000)
 //! prefixes, the other is told of them. Then each question 200 times, one after the other, as `tortie why` and `policy trace`
 //! ask it; then the same questions while the router announces TABLE (1,000,000) more, until the kernel has them. Printed are
-//! percentiles of the time from the connection to the parsed answer. The limits that issue and README name: 50 ms, and 200 ms
-//! meanwhile.
+//! percentiles of the time from the connection to the parsed answer. The limits: 50 ms, and 200 ms meanwhile. Last, where the
+//! browser of `make peers` is here, the CPU of agent and page while the page is open and nothing happens; the limit is 1 %.
 
 #![allow(clippy::print_stdout, reason = "its output")]
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,6 +35,8 @@ const RULES: usize = 10;
 const ROLES: usize = 20;
 /// Times that each question is asked.
 const TIMES: usize = 200;
+/// For how long nothing happens.
+const IDLE: Duration = Duration::from_secs(20);
 /// Prefixes of an UPDATE, which share their attributes.
 const SHARED: usize = 8;
 /// Where the agent listens, and its routers dial from.
@@ -91,6 +94,7 @@ async fn run(program: &Path, routes: usize, rules: usize, table: usize, cluster:
     let mut times = ask(&agent.client, &questions, TIMES, &quiet).await?;
     say("nothing happens", &mut times);
     processes(program, dir.path())?;
+    idle(&agent)?;
 
     let done = Arc::new(AtomicBool::new(false));
     let (over, begin) = (Arc::clone(&done), Instant::now());
@@ -180,6 +184,81 @@ fn processes(program: &Path, dir: &Path) -> Result<()> {
     }
     row("tortie why route, the process", &mut times);
     Ok(())
+}
+
+/// The CPU of the agent alone, then of agent and page together.
+fn idle(agent: &Agent) -> Result<()> {
+    let pid = agent.child.id();
+    let (begin, before) = (Instant::now(), cpu(&[pid])?);
+    std::thread::sleep(IDLE);
+    let share = |used: Duration, begin: Instant| 100.0 * used.as_secs_f64() / begin.elapsed().as_secs_f64();
+    println!("\nidle, nobody looks: agent {:.2} % of a CPU", share(cpu(&[pid])? - before, begin));
+    let browser = std::env::var_os("TORTIE_PEERS")
+        .map_or_else(|| PathBuf::from("target/peers/bin"), PathBuf::from)
+        .join("chromium");
+    if !browser.exists() {
+        println!("no {}: the page was not looked at", browser.display());
+        return Ok(());
+    }
+    for view in [
+        "about:blank",
+        "http://127.0.0.1:9099/",
+        "http://127.0.0.1:9099/#/routes",
+        "http://127.0.0.1:9099/#/timeline",
+    ] {
+        let home = tempfile::tempdir()?;
+        let mut child = Command::new(&browser)
+            .args(["--no-sandbox", "--disable-gpu", "--remote-debugging-port=0", "--window-size=1280,900"])
+            .arg(format!("--user-data-dir={}", home.path().display()))
+            .arg(view)
+            .env("HOME", home.path())
+            .process_group(0)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?;
+        let group = child.id();
+        // It has started and drawn.
+        std::thread::sleep(Duration::from_secs(6));
+        let (begin, agents, pages) = (Instant::now(), cpu(&[pid])?, cpu(&members(group)?)?);
+        std::thread::sleep(IDLE);
+        println!(
+            "idle, {view:<34} agent {:.2} %, all processes of the browser {:.2} %",
+            share(cpu(&[pid])? - agents, begin),
+            share(cpu(&members(group)?)?.saturating_sub(pages), begin)
+        );
+        let kind = rustix::process::Signal::KILL;
+        let pid = rustix::process::Pid::from_raw(i32::try_from(group)?).context("a process group")?;
+        let _ = rustix::process::kill_process_group(pid, kind);
+        let _ = child.wait();
+    }
+    Ok(())
+}
+
+/// The processes of a group.
+fn members(group: u32) -> Result<Vec<u32>> {
+    let mut out = Vec::new();
+    for entry in std::fs::read_dir("/proc")? {
+        let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        // Behind the name: state, parent, group.
+        let fields = stat.rsplit_once(") ").map_or("", |(_, rest)| rest).split(' ');
+        if fields.skip(2).next().and_then(|text| text.parse().ok()) == Some(group) {
+            out.push(pid);
+        }
+    }
+    Ok(out)
+}
+
+/// User and system time of processes; of one that has ended none.
+fn cpu(pids: &[u32]) -> Result<Duration> {
+    let mut ticks = 0;
+    for pid in pids {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let fields = stat.rsplit_once(") ").map_or("", |(_, rest)| rest).split(' ').skip(11).take(2);
+        ticks += fields.filter_map(|text| text.parse::<u64>().ok()).sum::<u64>();
+    }
+    // USER_HZ is 100 (proc(5)).
+    Ok(Duration::from_millis(ticks * 10))
 }
 
 fn say(what: &str, times: &mut Times) {
@@ -401,7 +480,7 @@ fn agent(program: &Path, url: &str, dir: &Path) -> Result<Agent> {
         .args([
             "agent",
             "--http",
-            "none",
+            "127.0.0.1:9099",
             "--ip4",
             "192.0.2.1/24",
             "--ip6",

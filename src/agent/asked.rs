@@ -117,14 +117,15 @@ impl Live {
         &self,
         query: TraceQuery,
     ) -> Result<(Asked, path::Trace, Arc<Globals>), ApiError> {
-        let (asked, model, globals) = self
+        let (asked, excerpt, globals) = self
             .picture(move |picture| {
                 let asked = Asked::read(picture, &query)?;
-                Ok((asked, picture.model.clone(), Arc::new(picture.globals.clone())))
+                let excerpt = asked.excerpt(picture.model)?;
+                Ok((asked, excerpt, Arc::new(picture.globals.clone())))
             })
             .await?;
-        // Rules of other hosts are made from the whole cluster: not on the core's thread.
-        let work = move || asked.follow(&model).map(|found| (asked, found, globals));
+        // Rules of hosts are made from every policy: not on the core's thread.
+        let work = move || asked.follow(&excerpt).map(|found| (asked, found, globals));
         tokio::task::spawn_blocking(work).await.map_err(|_| busy("the agent is stopping"))?
     }
 

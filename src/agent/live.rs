@@ -116,7 +116,7 @@ fn beside(
     if let (Some((source, _)), Some(port)) = (&mut half.flow.packet.ports, packet.source_port) {
         *source = port;
     }
-    let (_, path): Walked = packet::live(view, node, globals, &half);
+    let (_, path, _): Walked = packet::live(view, node, globals, &half);
     let views = packet.steps.iter().map(|step| step.place.and_then(|place| view.rule(&step.chain, place)));
     let views: Vec<Option<RuleView>> = views.collect();
     let seen = Seen::of(packet, &views);

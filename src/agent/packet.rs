@@ -12,7 +12,7 @@ use super::picture::{Picture, addresses_of, endpoint_name};
 use super::trace;
 use crate::kernel::KernelView;
 use crate::model::Model;
-use crate::policy::path::{self, Half, Node, OUTSIDE, Party, Place, Probe, Routes};
+use crate::policy::path::{self, Change, Excerpt, Half, Node, OUTSIDE, Party, Place, Probe, Routes};
 use crate::policy::{Globals, Verdict, host_interfaces};
 use crate::serve::api::ApiError;
 use crate::serve::policy::{Trace, TraceEnd, TraceHost, TraceQuery};
@@ -30,8 +30,8 @@ pub(super) struct Asked {
     what: String,
 }
 
-/// The way through one host, in words and as it is.
-pub(super) type Walked = (TraceHost, path::Path);
+/// The way through one host, in words and as it is, and what is closest to letting it pass.
+pub(super) type Walked = (TraceHost, path::Path, Vec<Change>);
 
 fn invalid(text: String) -> ApiError {
     ApiError { code: "invalid".to_owned(), text }
@@ -77,12 +77,20 @@ impl Asked {
         Ok(Self { from, to, probe, ends: [from_end, to_end], what })
     }
 
-    /// The way as the store has it. It makes the rules of each host from the whole cluster.
+    /// What of the model the way takes.
+    ///
+    /// # Errors
+    /// When an end has no address.
+    pub(super) fn excerpt(&self, model: &Model) -> Result<Excerpt, ApiError> {
+        Excerpt::of(model, &self.from, &self.to).map_err(invalid)
+    }
+
+    /// The way as the store has it, with the rules of each host that it meets.
     ///
     /// # Errors
     /// When the two have no addresses in common, or neither is known.
-    pub(super) fn follow(&self, model: &Model) -> Result<path::Trace, ApiError> {
-        path::trace(model, &self.from, &self.to, self.probe).map_err(invalid)
+    pub(super) fn follow(&self, excerpt: &Excerpt) -> Result<path::Trace, ApiError> {
+        excerpt.trace(&self.from, &self.to, self.probe).map_err(invalid)
     }
 
     /// Its ends, by address and name, and what it is.
@@ -95,11 +103,11 @@ impl Asked {
 
     /// The answer. `walk`: what a host does with it.
     pub(super) fn answer(&self, found: &path::Trace, walked: Vec<Walked>, live: bool) -> Trace {
-        let denied = walked.iter().find(|(_, path)| path.verdict == Verdict::Deny);
-        let by_rule = || walked.iter().rev().find(|(_, path)| path.decider().is_some());
+        let denied = walked.iter().find(|(_, path, _)| path.verdict == Verdict::Deny);
+        let by_rule = || walked.iter().rev().find(|(_, path, _)| path.decider().is_some());
         let decided = denied.or_else(by_rule).or(walked.last());
-        let by =
-            decided.map_or_else(String::new, |(host, path)| format!("{} on {}", trace::by(path), host.host));
+        let by = decided
+            .map_or_else(String::new, |(host, path, _)| format!("{} on {}", trace::by(path), host.host));
         let verdict = if denied.is_some() { "deny" } else { "allow" };
         let mut not_looked_at: Vec<String> = found.unseen.iter().map(ToString::to_string).collect();
         if live && let Some(first) = not_looked_at.first_mut() {
@@ -107,13 +115,27 @@ impl Asked {
                 .clone_into(first);
         }
         let ([from, to], what) = self.named(found);
+        let closest_changes = match denied {
+            Some((host, path, changes)) => {
+                let whole = walked.iter().filter(|(_, path, _)| path.verdict == Verdict::Deny).count() == 1;
+                let words = |change| trace::change(change, &path.packet, found.packet.src, [&from, &to]);
+                let on = if whole {
+                    String::new()
+                } else {
+                    format!(", on {} (it is denied elsewhere, too)", host.host)
+                };
+                changes.iter().map(|change| words(change) + &on).collect()
+            }
+            None => Vec::new(),
+        };
         Trace {
+            closest_changes,
             verdict: verdict.to_owned(),
             from,
             to,
             what,
             by,
-            hosts: walked.into_iter().map(|(host, _)| host).collect(),
+            hosts: walked.into_iter().map(|(host, _, _)| host).collect(),
             not_looked_at,
         }
     }
@@ -122,7 +144,8 @@ impl Asked {
 /// A part of the way as the store has it.
 pub(super) fn stored(node: &str, half: &Half) -> Walked {
     let here = half.host == node;
-    (trace::host(&half.host, here, half.outer, &half.path, &half.ruleset), half.path.clone())
+    let host = trace::host(&half.host, here, half.outer, &half.path, &half.ruleset);
+    (host, half.path.clone(), half.closest.clone())
 }
 
 /// The same part on this host, with the rules, interfaces and routes that its kernel thread has.
@@ -154,8 +177,10 @@ pub(super) fn live(view: &KernelView<'_>, node: &str, globals: &Arc<Globals>, ha
     {
         flow.from = Place::Interface(device.into());
     }
-    let path = Node { ruleset, globals, hosts: &hosts, routes: &routes }.path(&flow);
-    (trace::host(node, true, half.outer, &path, ruleset), path)
+    let walked = Node { ruleset, globals, hosts: &hosts, routes: &routes };
+    let path = walked.path(&flow);
+    let closest = path::closest(&walked, &flow, &path);
+    (trace::host(node, true, half.outer, &path, ruleset), path, closest)
 }
 
 /// Protocol with port or ICMP type.

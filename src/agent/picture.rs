@@ -68,7 +68,7 @@ impl Offline {
     /// When an end is not known or the packet cannot be.
     pub fn trace(&self, query: &TraceQuery) -> Result<Trace, ApiError> {
         let asked = Asked::read(&self.picture(), query)?;
-        let found = asked.follow(&self.model)?;
+        let found = asked.follow(&asked.excerpt(&self.model)?)?;
         let walked = found.halves.iter().map(|half| packet::stored(self.model.node(), half)).collect();
         Ok(asked.answer(&found, walked, false))
     }

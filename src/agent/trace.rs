@@ -1,13 +1,17 @@
 //! The way of a packet in words: which policies and profiles were asked, which rule decided. The way itself is
 //! `policy`'s ([`Path`]); nothing is decided here.
 
+use std::net::IpAddr;
+
+use tortie_config::Selector;
 use tortie_config::key::EndpointKey;
-use tortie_config::resource::HostAction;
+use tortie_config::resource::{HostAction, Protocol};
+use tortie_config::selector::Expr;
 
 use super::picture::endpoint_name;
-use crate::policy::path::{OUTSIDE, Path, Place, Reason, Stage, Step};
-use crate::policy::{ChainId, Decider, Decision, EndpointPolicy, Ruleset, Stages, Verdict};
-use crate::serve::policy::{TraceHost, TraceRule, TraceStep};
+use crate::policy::path::{Change, Fix, OUTSIDE, Path, Place, Reason, Stage, Step, Which};
+use crate::policy::{ChainId, Decider, Decision, EndpointPolicy, Packet, Ruleset, SetId, Stages, Verdict};
+use crate::serve::policy::{TraceEnd, TraceHost, TraceRule, TraceStep};
 
 /// A way through one host.
 pub(super) fn host(name: &str, here: bool, outer: bool, path: &Path, ruleset: &Ruleset) -> TraceHost {
@@ -49,6 +53,62 @@ pub(super) fn decider(by: &Decider) -> String {
         Decider::EndOfTier(tier) => format!("end of tier {tier}"),
         Decider::EndOfProfiles => "no policy and no profile allows it".to_owned(),
         Decider::Nobody => "no rule matches".to_owned(),
+    }
+}
+
+/// A change that would let a packet pass, in words. `src`: where the packet came from before anybody translated it.
+pub(super) fn change(change: &Change, packet: &Packet, src: IpAddr, [from, to]: [&TraceEnd; 2]) -> String {
+    let (list, rule) = (&change.chain, change.rule.unwrap_or_default());
+    // One whose address was translated is not whom the rule sees.
+    let who = |which: Which| match which {
+        Which::Source if packet.src == src => from.endpoint.as_deref(),
+        Which::Source => None,
+        Which::Destination => to.endpoint.as_deref(),
+    };
+    let (end, addr) = match &change.fix {
+        Fix::Select(Which::Destination, _) | Fix::Deselect(Which::Destination, _) => ("dst", packet.dst),
+        _ => ("src", packet.src),
+    };
+    match &change.fix {
+        Fix::Select(which, set) => match who(*which) {
+            Some(who) => {
+                format!("{} on {who}, or let {end}_selector of rule {rule} of {list} select it", label(set))
+            }
+            None => format!("let rule {rule} of {list} take {addr} ({end}_net in the place of its selector)"),
+        },
+        Fix::Deselect(which, set) => {
+            let who = who(*which).map_or_else(|| addr.to_string(), str::to_owned);
+            format!("take {who} out of !{end}_selector `{}` of rule {rule} of {list}", set.selector())
+        }
+        Fix::Widen(field) => {
+            let value = match (*field, packet.ports, packet.icmp) {
+                ("protocol" | "!protocol", ..) => Protocol::new(packet.protocol).map(|name| name.to_string()),
+                ("src_ports" | "!src_ports", Some((port, _)), _) => Some(port.to_string()),
+                ("dst_ports" | "!dst_ports", Some((_, port)), _) => Some(port.to_string()),
+                ("icmp_type" | "!icmp_type", _, Some((kind, code))) => Some(format!("{kind} code {code}")),
+                ("src_net" | "!src_net", ..) => Some(packet.src.to_string()),
+                ("dst_net" | "!dst_net", ..) => Some(packet.dst.to_string()),
+                _ => None,
+            };
+            let value = value.unwrap_or_else(|| "this packet".to_owned());
+            match field.strip_prefix('!') {
+                Some(_) => format!("take {value} out of {field} of rule {rule} of {list}"),
+                None => format!("let {field} of rule {rule} of {list} take {value}"),
+            }
+        }
+        Fix::Remove => format!("take rule {rule} out of {list}, or put a rule that allows it before it"),
+        Fix::Write => format!("write {}", list.source),
+        Fix::Add => format!("add a rule that allows it to {list}"),
+    }
+}
+
+/// What an endpoint would need to be selected.
+fn label(set: &SetId) -> String {
+    let selector = set.selector();
+    match selector.parse::<Selector>().as_ref().map(Selector::expr) {
+        Ok(Expr::Eq(name, value)) => format!("label {name}={value}"),
+        Ok(Expr::Has(name)) => format!("label or tag {name}"),
+        _ => format!("labels for which `{selector}` holds"),
     }
 }
 

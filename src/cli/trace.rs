@@ -81,6 +81,15 @@ fn render(out: &mut String, trace: &Trace) {
     for host in &trace.hosts {
         way(out, host);
     }
+    if !trace.closest_changes.is_empty() {
+        let _ = writeln!(
+            out,
+            "\nClosest change (tried on a copy of the rules; a label may count elsewhere, too):"
+        );
+        for change in &trace.closest_changes {
+            let _ = writeln!(out, "  {change}");
+        }
+    }
     let _ = writeln!(out, "\nNot looked at:");
     for what in &trace.not_looked_at {
         let _ = writeln!(out, "  {what}");

@@ -25,7 +25,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
-use tortie_config::key::{BgpItem, Key, Scope};
+use tortie_config::Resource;
+use tortie_config::key::{BgpItem, EndpointKey, Key, Scope};
 
 use crate::store::{Change, Delta, KeyValue, Revision, Snapshot};
 
@@ -156,6 +157,33 @@ impl Model {
         }
         self.revision = self.revision.max(delta.revision);
         dirty
+    }
+
+    /// A copy with no other endpoints than those that are wanted, and without blocks and affinities: for questions that are
+    /// answered somewhere else.
+    #[must_use]
+    pub fn excerpt(&self, wanted: impl Fn(&EndpointKey, &Resource) -> bool) -> Self {
+        let keeps = |key: &Key, slot: &Slot| match key {
+            Key::Endpoint(endpoint) => {
+                slot.value().and_then(Value::resource).is_some_and(|resource| wanted(endpoint, resource))
+            }
+            Key::Block(_) | Key::Affinity { .. } => false,
+            _ => true,
+        };
+        let kept = self.rest.iter().filter(|(key, slot)| keeps(key, slot));
+        Self {
+            rest: kept.map(|(key, slot)| (key.clone(), slot.clone())).collect(),
+            problems: self.problems.clone(),
+            node: self.node.clone(),
+            hosts: self.hosts.clone(),
+            hosts_at: self.hosts_at.clone(),
+            shared: self.shared.clone(),
+            silent: self.silent.clone(),
+            peered_by: FxHashMap::default(),
+            store_id: self.store_id.clone(),
+            blocks_store_id: self.blocks_store_id.clone(),
+            ..*self
+        }
     }
 
     /// Takes a snapshot in that holds every key of `part`, and says what differs from before: what is not in it is

@@ -58,6 +58,9 @@ pub struct Decision {
     pub logs: Vec<LogPrefix>,
 }
 
+/// Sets of so few members are looked through.
+const FEW: usize = 24;
+
 /// How a chain ended.
 enum Outcome {
     Decided(Verdict, usize),
@@ -70,7 +73,13 @@ impl Ruleset {
     #[must_use]
     pub fn is_member(&self, set: &SetId, addr: IpAddr) -> bool {
         let Some(members) = self.sets.get(set) else { return false };
-        members.contains(&Cidr::host(addr)) || members.iter().any(|net| !net.is_host() && net.contains(addr))
+        if members.len() <= FEW {
+            return members.iter().any(|net| net.contains(addr));
+        }
+        // A set may hold the whole cluster: each length is looked up, no member is looked at.
+        members.contains(&Cidr::host(addr))
+            || (0..Cidr::host(addr).len())
+                .any(|len| Cidr::new(addr, len).is_ok_and(|net| members.contains(&net)))
     }
 
     /// The verdict of tiers and profiles on a packet of an endpoint.
@@ -136,25 +145,31 @@ impl Ruleset {
         rule.is_for(IpFamily::of(packet.src))
             && rule.protocol.is_none_or(|protocol| protocol.number() == packet.protocol)
             && rule.not_protocol.is_none_or(|protocol| protocol.number() != packet.protocol)
-            && self.matches_end(&rule.src, packet.src, packet.ports.map(|ports| ports.0))
-            && self.matches_end(&rule.dst, packet.dst, packet.ports.map(|ports| ports.1))
             && rule.icmp.is_none_or(|icmp| is_icmp(icmp, packet))
             && rule.not_icmp.is_none_or(|icmp| !is_icmp(icmp, packet))
+            && fits(&rule.src, packet.src, packet.ports.map(|ports| ports.0))
+            && fits(&rule.dst, packet.dst, packet.ports.map(|ports| ports.1))
+            && self.selects(&rule.src, packet.src)
+            && self.selects(&rule.dst, packet.dst)
     }
 
-    fn matches_end(&self, end: &End, addr: IpAddr, port: Option<u16>) -> bool {
-        let inside = |nets: &[Cidr]| nets.iter().any(|net| net.contains(addr));
-        // A packet without ports matches neither a list of them nor its negation.
-        let among = |ports: &[PortRange], yes: bool| {
-            ports.is_empty() || port.is_some_and(|port| ports.iter().any(|range| range.contains(port)) == yes)
-        };
+    fn selects(&self, end: &End, addr: IpAddr) -> bool {
         end.sets.iter().all(|set| self.is_member(set, addr))
             && !end.not_sets.iter().any(|set| self.is_member(set, addr))
-            && (end.nets.is_empty() || inside(&end.nets))
-            && !inside(&end.not_nets)
-            && among(&end.ports, true)
-            && among(&end.not_ports, false)
     }
+}
+
+/// Networks and ports of an end.
+fn fits(end: &End, addr: IpAddr, port: Option<u16>) -> bool {
+    let inside = |nets: &[Cidr]| nets.iter().any(|net| net.contains(addr));
+    // A packet without ports matches neither a list of them nor its negation.
+    let among = |ports: &[PortRange], yes: bool| {
+        ports.is_empty() || port.is_some_and(|port| ports.iter().any(|range| range.contains(port)) == yes)
+    };
+    (end.nets.is_empty() || inside(&end.nets))
+        && !inside(&end.not_nets)
+        && among(&end.ports, true)
+        && among(&end.not_ports, false)
 }
 
 fn is_icmp(icmp: Icmp, packet: &Packet) -> bool {

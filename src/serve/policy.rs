@@ -243,6 +243,10 @@ pub struct Trace {
     pub by: String,
     /// Its way through each host that was looked at, in order.
     pub hosts: Vec<TraceHost>,
+    /// Of a denied packet: the changes of labels and rules that are closest to letting it pass, nearest first. Each was tried
+    /// on a copy of the rules.
+    #[serde(default)]
+    pub closest_changes: Vec<String>,
     /// What this answer does not know.
     pub not_looked_at: Vec<String>,
 }

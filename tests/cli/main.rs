@@ -11,6 +11,7 @@ mod agent;
 mod arguments;
 mod completion;
 mod diags;
+mod documents;
 mod help;
 mod machine;
 mod package;

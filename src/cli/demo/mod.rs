@@ -405,6 +405,8 @@ fn shell(node: &str) -> Result<(), Failure> {
     }
     let path = std::env::var("PATH").unwrap_or_else(|_| "/usr/sbin:/usr/bin:/sbin:/bin".to_owned());
     command.args(["sh"]).env("PATH", format!("/run/lab/bin:{path}")).env("PS1", format!("{node}# "));
+    // What is asked of a store there is asked of the demo's, never of this machine's.
+    command.env("TORTIE_DATASTORE", network::STORE).env("TORTIE_NODE", node);
     let error = command.exec();
     Err(Failure::new(Exit::No, "nsenter", format!("nsenter (package util-linux) cannot be run: {error}")))
 }

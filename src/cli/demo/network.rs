@@ -35,6 +35,8 @@ pub const ROUTER_V4: Ipv4Addr = Ipv4Addr::new(172, 30, 0, 254);
 pub const ROUTER_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x172, 0x30, 0, 0, 0, 0, 0xfe);
 /// The hosts' interface to the wire.
 pub const UPLINK: &str = "eth1";
+/// The store, as every host of the demo sees it.
+pub(super) const STORE: &str = "sqlite:/store/store.db";
 /// The bridge that is the wire.
 pub const WIRE: &str = "lan";
 /// Most hosts: each needs its own third octet, and the page and the checks stay readable.
@@ -154,7 +156,7 @@ impl Spec {
             true => "{net.ipv4.ip_forward: 1, net.ipv6.conf.all.forwarding: 1}",
             false => "{net.ipv4.ip_forward: 1}",
         };
-        let datastore = self.datastore.as_deref().unwrap_or("sqlite:/store/store.db");
+        let datastore = self.datastore.as_deref().unwrap_or(STORE);
         let mut nodes = format!(
             "    {WIRE}: {{kind: bridge}}\n    {ROUTER}: {{sysctls: {forwarding}, {}}}\n",
             self.router.node(self.v6)

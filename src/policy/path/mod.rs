@@ -1,7 +1,7 @@
 //! The whole way of a packet through this host: every place where it can be dropped, accepted or translated, in order.
 //!
 //! What it does: says what becomes of a packet and why ([`Node::path`]), and what becomes of one between two endpoints of
-//! the cluster as far as the store tells ([`trace`]). What it does not: no I/O; it asks the kernel nothing, and it matches
+//! the cluster as far as the store tells ([`trace`]), and which small changes would let a denied one pass ([`closest()`]). What it does not: no I/O; it asks the kernel nothing, and it matches
 //! no rule itself ([`Ruleset::decide`](super::Ruleset::decide) does).
 //!
 //! ```text
@@ -11,6 +11,7 @@
 //!  from the host:   Route -- Untracked -- Dnat -- Tunnel | HostOutbound -- Snat
 //! ```
 
+mod closest;
 mod eval;
 #[cfg(test)]
 mod laws;
@@ -21,6 +22,7 @@ mod trace;
 mod trace_tests;
 mod types;
 
+pub use closest::{Change, Fix, Which, closest};
 pub use eval::{Node, Prepared};
-pub use trace::{Half, OUTSIDE, Party, Probe, Trace, Unseen, trace};
+pub use trace::{Excerpt, Half, OUTSIDE, Party, Probe, Trace, Unseen, trace};
 pub use types::{Flow, Path, Place, Reason, Routes, Stage, State, Step};

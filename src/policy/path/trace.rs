@@ -9,6 +9,7 @@ use tortie_config::key::{EndpointKey, Key};
 use tortie_config::resource::IpipMode;
 use tortie_config::{Cidr, Resource};
 
+use super::closest::{Change, closest};
 use super::eval::Node;
 use super::types::{Flow, Path, Place, Reason, Routes, State};
 use crate::model::Model;
@@ -101,8 +102,10 @@ pub struct Half {
     pub flow: Flow,
     /// Its way through the host.
     pub path: Path,
-    /// The rules of the host.
+    /// The rules of the host, as far as they have a part in it: sets hold the addresses that count, and few others.
     pub ruleset: Arc<Ruleset>,
+    /// Where it is denied: the changes that are closest to letting it pass.
+    pub closest: Vec<Change>,
 }
 
 /// The way of a packet through the hosts of the cluster.
@@ -167,14 +170,104 @@ struct Located {
     interface: Option<Box<str>>,
 }
 
+/// What of a cluster has a part in the way of a packet between two parties: of its endpoints only those that the packet could
+/// meet, and those that have an address that it could bear.
+#[derive(Debug)]
+pub struct Excerpt(Model);
+
+impl Excerpt {
+    /// Takes it from a model. It looks at every endpoint of the cluster and makes rules of none.
+    ///
+    /// # Errors
+    /// When a party has no address.
+    pub fn of(model: &Model, from: &Party, to: &Party) -> Result<Self, String> {
+        let mut addrs: BTreeSet<IpAddr> = BTreeSet::new();
+        let mut hosts: BTreeSet<&str> = BTreeSet::new();
+        for party in [from, to] {
+            let own = addresses(model, party)?;
+            match party {
+                Party::Endpoint(key) => _ = hosts.insert(key.host()),
+                Party::Host(name) => _ = hosts.insert(name),
+                Party::Addr(addr) => hosts.extend(model.hosts_at(*addr).map(|(name, _)| name)),
+            }
+            addrs.extend(own);
+        }
+        // A floating address stands for the one inside, and the other way round.
+        let mut pairs = Vec::new();
+        for (key, resource) in model.endpoint_resources() {
+            let Resource::WorkloadEndpoint(workload) = &**resource else { continue };
+            let has = |addr: &IpAddr| {
+                workload.nets().any(|net| net.contains(*addr))
+                    || workload.nats().any(|(inside, outside)| inside == *addr || outside == *addr)
+            };
+            if addrs.iter().any(has) {
+                hosts.insert(key.host());
+                pairs.extend(workload.nats().flat_map(|(inside, outside)| [inside, outside]));
+            }
+        }
+        addrs.extend(pairs);
+        // What is masqueraded or tunnelled bears a host's.
+        addrs.extend(hosts.iter().filter_map(|name| model.host(name)).flat_map(|host| host.addrs()));
+        let meets = |key: &EndpointKey, resource: &Resource| match resource {
+            Resource::WorkloadEndpoint(workload) => {
+                addrs.iter().any(|addr| workload.nets().any(|net| net.contains(*addr)))
+                    || workload
+                        .nats()
+                        .any(|(inside, outside)| addrs.contains(&inside) || addrs.contains(&outside))
+            }
+            Resource::HostEndpoint(host) => {
+                hosts.contains(key.host()) || host.addrs().any(|addr| addrs.contains(&addr))
+            }
+            _ => false,
+        };
+        // Two endpoints may claim one interface.
+        let interfaces: BTreeSet<(&str, &str)> = model
+            .endpoint_resources()
+            .filter(|(key, resource)| meets(key, resource))
+            .filter_map(|(key, resource)| Some((key.host(), interface(resource)?)))
+            .collect();
+        let wanted = |key: &EndpointKey, resource: &Resource| {
+            meets(key, resource)
+                || interface(resource).is_some_and(|name| interfaces.contains(&(key.host(), name)))
+        };
+        Ok(Self(model.excerpt(wanted)))
+    }
+
+    #[cfg(test)]
+    pub(super) fn model(&self) -> &Model {
+        &self.0
+    }
+
+    /// [`trace`], of what was taken out for these parties.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn trace(&self, from: &Party, to: &Party, probe: Probe) -> Result<Trace, String> {
+        follow(&self.0, from, to, probe)
+    }
+}
+
+/// The interface of a workload.
+fn interface(resource: &Resource) -> Option<&str> {
+    match resource {
+        Resource::WorkloadEndpoint(workload) => Some(workload.name.as_str()),
+        _ => None,
+    }
+}
+
 /// Follows a packet from one party to another: what the sender's host does with it, then what the receiver's does, each
 /// as if it were new. Of a party with addresses of both families the one that both have counts, IPv4 first.
 ///
-/// It reads every endpoint of the cluster.
+/// It looks at every endpoint of the cluster ([`Excerpt::of`]).
 ///
 /// # Errors
 /// When a party has no address, the two have none in common, or neither is in the store.
 pub fn trace(model: &Model, from: &Party, to: &Party, probe: Probe) -> Result<Trace, String> {
+    Excerpt::of(model, from, to)?.trace(from, to, probe)
+}
+
+/// The same with all that a model holds.
+pub(super) fn follow(model: &Model, from: &Party, to: &Party, probe: Probe) -> Result<Trace, String> {
     let (sources, targets) = (addresses(model, from)?, addresses(model, to)?);
     let pair = sources.iter().find_map(|src| {
         let dst = targets.iter().find(|dst| dst.is_ipv4() == src.is_ipv4())?;
@@ -356,6 +449,7 @@ impl World {
         let node = Node { ruleset, globals, hosts, routes };
         let flow = Flow { packet, from, state: State::New };
         let path = node.path(&flow);
-        Half { host: self.host.clone(), outer, flow, path, ruleset: Arc::clone(ruleset) }
+        let closest = closest(&node, &flow, &path);
+        Half { closest, host: self.host.clone(), outer, flow, path, ruleset: Arc::clone(ruleset) }
     }
 }

@@ -1,4 +1,5 @@
 use super::tests::addr;
+use super::trace::follow;
 use super::*;
 use crate::model::Model;
 use crate::policy::tests::model;
@@ -38,7 +39,16 @@ fn party(model: &Model, name: &str) -> Party {
 
 fn web_to(model: &Model, to: &str, port: u16) -> Trace {
     let probe = Probe { protocol: 6, ports: Some((40_000, port)), icmp: None };
-    trace(model, &party(model, "default.web"), &party(model, to), probe).unwrap()
+    let (from, to) = (party(model, "default.web"), party(model, to));
+    let found = trace(model, &from, &to, probe).unwrap();
+    // What is left out of the model has no part in it.
+    let whole = follow(model, &from, &to, probe).unwrap();
+    assert_eq!((found.packet, found.verdict, &found.unseen), (whole.packet, whole.verdict, &whole.unseen));
+    let ways = |trace: &Trace| -> Vec<_> {
+        trace.halves.iter().map(|half| (half.host.clone(), half.path.clone(), half.closest.clone())).collect()
+    };
+    assert_eq!(ways(&found), ways(&whole));
+    found
 }
 
 /// Host by host: what it says and who decided.
@@ -139,6 +149,92 @@ fn a_pool_with_a_tunnel_is_followed_outside_and_inside() {
     let cross = web_to(&store(&[cross]), "default.db", 80);
     assert_eq!(cross.halves.len(), 2);
     assert!(cross.unseen.contains(&Unseen::Tunnel("10.0.0.0/16".parse().unwrap())));
+}
+
+/// What is closest, host by host, as `fix chain rule`.
+fn closest_of(trace: &Trace) -> Vec<String> {
+    let changes = trace.halves.iter().flat_map(|half| &half.closest);
+    changes.map(|change| format!("{:?} {} {:?}", change.fix, change.chain, change.rule)).collect()
+}
+
+#[test]
+fn what_is_closest_to_a_yes_lets_the_packet_pass_and_nothing_else_is_named() {
+    let ingress = |rules: &str| {
+        let value = format!(r#"{{"selector":"role == 'db'","inbound_rules":[{rules}]}}"#);
+        web_to(&store(&[(POLICY, &value)]), "default.db", 5432)
+    };
+    let own = r#"{"protocol":"tcp","src_selector":"role == 'api'","dst_ports":[5432]}"#;
+    let far = r#"{"protocol":"udp","src_selector":"role == 'api'"}"#;
+    let denied = ingress(&format!("{far},{own}"));
+    assert_eq!(
+        closest_of(&denied),
+        [r#"Select(Source, SetId("role == \"api\"")) policy p inbound Some(1)"#, "Add policy p inbound None",],
+        "a rule with two matches in the way is far"
+    );
+    // A label would not help against a rule before it that denies: what denies is named, and that it would help.
+    let denied = ingress(&format!(r#"{{"action":"deny","protocol":"tcp"}},{own},{{}}"#));
+    assert_eq!(closest_of(&denied), ["Remove policy p inbound Some(0)"]);
+    for (rules, fix) in [
+        (r#"{"protocol":"tcp","dst_ports":[80]}"#, r#"Widen("dst_ports")"#),
+        (r#"{"protocol":"udp"}"#, r#"Widen("protocol")"#),
+        (r#"{"src_net":"192.0.2.0/24"}"#, r#"Widen("src_net")"#),
+        (r#"{"protocol":"tcp","!dst_ports":[5432]}"#, r#"Widen("!dst_ports")"#),
+        (r#"{"!src_selector":"role == 'web'"}"#, r#"Deselect(Source, SetId("role == \"web\""))"#),
+    ] {
+        assert_eq!(
+            closest_of(&ingress(rules)).first(),
+            Some(&format!("{fix} policy p inbound Some(0)")),
+            "{rules}"
+        );
+    }
+    assert_eq!(closest_of(&ingress(r#"{"ip_version":6}"#)), ["Add policy p inbound None"]);
+    assert_eq!(closest_of(&ingress("{}")), [""; 0], "nothing is in the way");
+    // A profile that is not there, and one endpoint that is not active: no rule helps.
+    let lost = (
+        STORE[3].0,
+        r#"{"state":"active","name":"cali2","ipv4_nets":["10.0.1.1/32"],"profile_ids":["none"]}"#,
+    );
+    assert_eq!(closest_of(&web_to(&store(&[lost]), "default.db", 80)), ["Write profile none inbound None"]);
+    let asleep = (
+        STORE[3].0,
+        r#"{"state":"inactive","name":"cali2","ipv4_nets":["10.0.1.1/32"],"profile_ids":["open"]}"#,
+    );
+    assert_eq!(closest_of(&web_to(&store(&[asleep]), "default.db", 80)), [""; 0]);
+}
+
+/// Other endpoints of the cluster, in the sets and on the interfaces of the two.
+#[test]
+fn who_else_is_there_makes_no_difference_unless_the_packet_meets_him() {
+    let crowd: Vec<(String, String)> = (0..40)
+        .map(|n| {
+            let key = format!("/calico/v1/host/h{}/workload/cni/w{n}/endpoint/eth0", 1 + n % 3);
+            let role = ["web", "db", "api"][n % 3];
+            let interface = if n == 7 { "cali2".to_owned() } else { format!("calix{n}") };
+            let value = format!(
+                r#"{{"state":"active","name":"{interface}","ipv4_nets":["10.0.{}.{n}/32"],"profile_ids":["open"],"labels":{{"role":"{role}"}}}}"#,
+                2 + n % 3
+            );
+            (key, value)
+        })
+        .collect();
+    let rules = r#"{"selector":"role == 'db'","inbound_rules":[{"protocol":"tcp","src_selector":"role == 'web'","dst_ports":[80]}]}"#;
+    let mut entries: Vec<(&str, &str)> =
+        vec![(POLICY, rules), (POOL, r#"{"cidr":"10.0.0.0/16","masquerade":true}"#)];
+    entries.extend(crowd.iter().map(|(key, value)| (key.as_str(), value.as_str())));
+    let model = store(&entries);
+    assert_eq!(web_to(&model, "default.db", 80).verdict, Verdict::Allow);
+    let denied = web_to(&model, "default.db", 81);
+    assert_eq!(
+        closest_of(&denied),
+        [r#"Widen("dst_ports") policy p inbound Some(0)"#, "Add policy p inbound None"]
+    );
+    for (to, port) in [("203.0.113.1", 80), ("10.0.3.4", 80), ("h2", 22), ("198.51.100.7", 80), ("w7", 80)] {
+        web_to(&model, to, port);
+    }
+    let (from, to) = (party(&model, "default.web"), party(&model, "default.db"));
+    let left = Excerpt::of(&model, &from, &to).unwrap();
+    let left = left.model().endpoint_resources().count();
+    assert_eq!(left, 3, "the two, and who claims the same interface");
 }
 
 #[test]

@@ -1,0 +1,270 @@
+//! What is closest to a yes: small changes of labels and rules with which a packet that policy denies would pass its host.
+//!
+//! Each was tried: the packet goes its way again, through the same evaluator, with rules that are changed so.
+
+use std::sync::Arc;
+
+use tortie_config::Cidr;
+use tortie_config::key::IpFamily;
+use tortie_config::resource::{Action, Icmp};
+
+use super::eval::Node;
+use super::types::{Flow, Path, Reason, Stage};
+use crate::policy::types::{ChainId, End, EndpointPolicy, Rule, Ruleset, SetId, Stages};
+use crate::policy::verdict::{Decider, Packet, Verdict};
+
+/// The most changes that are named.
+const NAMED: usize = 3;
+/// The most that are tried: each costs a walk.
+const TRIED: usize = 24;
+
+/// One end of a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Which {
+    /// Where it comes from.
+    Source,
+    /// Where it goes.
+    Destination,
+}
+
+/// What would have to change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fix {
+    /// The rule's selector or tag would have to select the endpoint at this end.
+    Select(Which, SetId),
+    /// A negated selector or tag of the rule selects the endpoint at this end.
+    Deselect(Which, SetId),
+    /// This field of the rule, as the data model names it, would have to hold for the packet.
+    Widen(&'static str),
+    /// The rule denies.
+    Remove,
+    /// The profile is missing, or cannot be read.
+    Write,
+    /// No rule of the chain allows it: one would have to.
+    Add,
+}
+
+/// A change with which the packet would pass the host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// The policy or profile, and which of its lists.
+    pub chain: ChainId,
+    /// Its rule, counted from 0; `None`: none of them, or a new one.
+    pub rule: Option<usize>,
+    /// What about it.
+    pub fix: Fix,
+}
+
+/// The changes that are closest to letting a packet pass that policy denies, nearest first, at most three: rules that fit but for
+/// one match, then the rule that denies, then a rule more. Empty when it passes, or when something else than a rule drops it.
+#[must_use]
+pub fn closest(node: &Node<'_>, flow: &Flow, path: &Path) -> Vec<Change> {
+    if path.verdict == Verdict::Allow {
+        return Vec::new();
+    }
+    let Some(step) = path.decisive() else { return Vec::new() };
+    let Reason::Policy(decision) = &step.reason else { return Vec::new() };
+    let Some(policy) = step.endpoint.as_ref().and_then(|key| node.ruleset.endpoints.get(key)) else {
+        return Vec::new();
+    };
+    // Denied here, so that it stands as it stood here.
+    let packet = &path.packet;
+    let asked = asked(step.stage, policy, &decision.by);
+    let mut found: Vec<Change> = Vec::new();
+    for chain in &asked {
+        let Some(rules) = node.ruleset.chains.get(*chain) else { continue };
+        let before = match &decision.by {
+            Decider::Rule(id, at) if id == *chain => *at,
+            _ => rules.rules.len(),
+        };
+        for (at, rule) in rules.rules.iter().enumerate().take(before) {
+            if matches!(rule.action, Action::Allow | Action::NextTier)
+                && let [fix] = misses(node.ruleset, rule, packet).as_slice()
+            {
+                found.push(Change { chain: (*chain).clone(), rule: Some(at), fix: fix.clone() });
+            }
+        }
+    }
+    // The ones that were asked last are nearest to what decided.
+    found.reverse();
+    found.truncate(TRIED);
+    found.extend(last(node.ruleset, &decision.by, &asked));
+    let thin = thin(node.ruleset, flow, path);
+    found.retain(|change| passes(node, &thin, flow, change));
+    found.truncate(NAMED);
+    found
+}
+
+/// The chains that were asked, in order, up to the one that decided.
+fn asked<'a>(stage: Stage, policy: &'a EndpointPolicy, by: &Decider) -> Vec<&'a ChainId> {
+    let stages: &Stages = match (stage, policy) {
+        (Stage::FromWorkload, EndpointPolicy::Workload(workload)) => &workload.outbound,
+        (Stage::ToWorkload, EndpointPolicy::Workload(workload)) => &workload.inbound,
+        (Stage::HostInbound, EndpointPolicy::Host(host)) => &host.inbound,
+        (Stage::HostOutbound, EndpointPolicy::Host(host)) => &host.outbound,
+        (Stage::PreDnat, EndpointPolicy::Host(host)) => return until(host.pre_dnat.iter(), by),
+        (Stage::Untracked, EndpointPolicy::Host(host)) => {
+            return until(host.untracked_inbound.iter().chain(&host.untracked_outbound), by);
+        }
+        _ => return Vec::new(),
+    };
+    match by {
+        Decider::EndOfTier(name) => {
+            let end = stages.tiers.iter().position(|tier| *tier.name == **name).map_or(0, |at| at + 1);
+            stages.tiers.iter().take(end).flat_map(|tier| &tier.policies).collect()
+        }
+        _ => until(stages.chains(), by),
+    }
+}
+
+fn until<'a>(chains: impl Iterator<Item = &'a ChainId>, by: &Decider) -> Vec<&'a ChainId> {
+    let mut out = Vec::new();
+    for chain in chains {
+        out.push(chain);
+        if matches!(by, Decider::Rule(id, _) if id == chain) {
+            break;
+        }
+    }
+    out
+}
+
+/// What about the place that decided itself.
+fn last(ruleset: &Ruleset, by: &Decider, asked: &[&ChainId]) -> Option<Change> {
+    match by {
+        Decider::Rule(chain, at) => {
+            let closed = ruleset.chains.get(chain).is_some_and(|chain| chain.closed.is_some());
+            let (rule, fix) = if closed { (None, Fix::Write) } else { (Some(*at), Fix::Remove) };
+            Some(Change { chain: chain.clone(), rule, fix })
+        }
+        Decider::EndOfTier(_) | Decider::EndOfProfiles => {
+            Some(Change { chain: (*asked.last()?).clone(), rule: None, fix: Fix::Add })
+        }
+        Decider::Nobody => None,
+    }
+}
+
+/// What of a rule does not hold for a packet. A rule for the other family is none that could be bent: no fix, or two.
+fn misses(ruleset: &Ruleset, rule: &Rule, packet: &Packet) -> Vec<Fix> {
+    if !rule.is_for(IpFamily::of(packet.src)) {
+        return Vec::new();
+    }
+    let mut out = Vec::new();
+    let mut needs = |holds: bool, field: &'static str| {
+        if !holds {
+            out.push(Fix::Widen(field));
+        }
+    };
+    needs(rule.protocol.is_none_or(|protocol| protocol.number() == packet.protocol), "protocol");
+    needs(rule.not_protocol.is_none_or(|protocol| protocol.number() != packet.protocol), "!protocol");
+    let is = |icmp: Icmp| {
+        packet.icmp.is_some_and(|(kind, code)| {
+            kind == icmp.icmp_type() && icmp.code().is_none_or(|wanted| wanted == code)
+        })
+    };
+    needs(rule.icmp.is_none_or(is), "icmp_type");
+    needs(!rule.not_icmp.is_some_and(is), "!icmp_type");
+    let ports = packet.ports.map_or([None, None], |(src, dst)| [Some(src), Some(dst)]);
+    let [src, dst] = ports;
+    let names = ["src_net", "!src_net", "src_ports", "!src_ports"];
+    end(ruleset, Which::Source, &rule.src, packet.src, src, names, &mut out);
+    let names = ["dst_net", "!dst_net", "dst_ports", "!dst_ports"];
+    end(ruleset, Which::Destination, &rule.dst, packet.dst, dst, names, &mut out);
+    out
+}
+
+fn end(
+    ruleset: &Ruleset,
+    which: Which,
+    end: &End,
+    addr: std::net::IpAddr,
+    port: Option<u16>,
+    [nets, not_nets, ports, not_ports]: [&'static str; 4],
+    out: &mut Vec<Fix>,
+) {
+    let absent = end.sets.iter().filter(|set| !ruleset.is_member(set, addr));
+    out.extend(absent.map(|set| Fix::Select(which, set.clone())));
+    let present = end.not_sets.iter().filter(|set| ruleset.is_member(set, addr));
+    out.extend(present.map(|set| Fix::Deselect(which, set.clone())));
+    let inside = |nets: &[Cidr]| nets.iter().any(|net| net.contains(addr));
+    let among = |ranges: &[tortie_config::resource::PortRange]| {
+        port.map(|port| ranges.iter().any(|range| range.contains(port)))
+    };
+    for (holds, field) in [
+        (end.nets.is_empty() || inside(&end.nets), nets),
+        (!inside(&end.not_nets), not_nets),
+        (end.ports.is_empty() || among(&end.ports) == Some(true), ports),
+        (end.not_ports.is_empty() || among(&end.not_ports) == Some(false), not_ports),
+    ] {
+        if !holds {
+            out.push(Fix::Widen(field));
+        }
+    }
+}
+
+/// The ruleset with no other members of sets than the addresses of the packet: what it takes to walk again.
+fn thin(ruleset: &Ruleset, flow: &Flow, path: &Path) -> Ruleset {
+    let addrs = [flow.packet.src, flow.packet.dst, path.packet.src, path.packet.dst];
+    let of = |set: &SetId| {
+        let mut members = rustc_hash::FxHashSet::default();
+        members
+            .extend(addrs.iter().filter(|addr| ruleset.is_member(set, **addr)).map(|addr| Cidr::host(*addr)));
+        members
+    };
+    Ruleset {
+        sets: ruleset.sets.keys().map(|set| (set.clone(), of(set))).collect(),
+        chains: ruleset.chains.clone(),
+        endpoints: ruleset.endpoints.clone(),
+    }
+}
+
+/// Whether the packet passes with this change.
+fn passes(node: &Node<'_>, thin: &Ruleset, flow: &Flow, change: &Change) -> bool {
+    let Some(chain) = thin.chains.get(&change.chain) else { return false };
+    let mut chain = (**chain).clone();
+    match (&change.fix, change.rule.and_then(|at| chain.rules.get_mut(at))) {
+        (Fix::Remove, Some(_)) => {
+            if let Some(at) = change.rule {
+                chain.rules.remove(at);
+            }
+        }
+        (Fix::Write | Fix::Add, _) => {
+            chain.closed = None;
+            chain.rules.retain(|_| change.fix == Fix::Add);
+            chain.rules.push(Rule::default());
+        }
+        (fix, Some(rule)) => bend(rule, fix),
+        (_, None) => return false,
+    }
+    let mut ruleset = thin.clone();
+    ruleset.chains.insert(change.chain.clone(), Arc::new(chain));
+    Node { ruleset: &ruleset, ..*node }.path(flow).verdict == Verdict::Allow
+}
+
+/// Takes the match out that does not hold: for this packet the same as one that holds.
+fn bend(rule: &mut Rule, fix: &Fix) {
+    fn of(rule: &mut Rule, which: Which) -> &mut End {
+        match which {
+            Which::Source => &mut rule.src,
+            Which::Destination => &mut rule.dst,
+        }
+    }
+    match fix {
+        Fix::Select(which, set) => of(rule, *which).sets.retain(|other| other != set),
+        Fix::Deselect(which, set) => of(rule, *which).not_sets.retain(|other| other != set),
+        Fix::Widen("protocol") => rule.protocol = None,
+        Fix::Widen("!protocol") => rule.not_protocol = None,
+        Fix::Widen("icmp_type") => rule.icmp = None,
+        Fix::Widen("!icmp_type") => rule.not_icmp = None,
+        Fix::Widen(field) => {
+            let which = if field.contains("src") { Which::Source } else { Which::Destination };
+            let end = of(rule, which);
+            match (field.starts_with('!'), field.ends_with("net")) {
+                (false, true) => end.nets.clear(),
+                (true, true) => end.not_nets.clear(),
+                (false, false) => end.ports.clear(),
+                (true, false) => end.not_ports.clear(),
+            }
+        }
+        Fix::Remove | Fix::Write | Fix::Add => {}
+    }
+}
