@@ -222,6 +222,9 @@ impl Live {
 
     /// How the kernel differs from what is wanted.
     pub(super) async fn differences(&self, max: usize) -> Result<Diff, ApiError> {
+        if self.beside.is_some() {
+            return self.observed_differences(max).await;
+        }
         self.kernel(move |view| {
             let section =
                 |what: &str, mode: Mode, count: usize, lines: Vec<DiffLine>, trouble: Option<&str>| {
@@ -231,6 +234,8 @@ impl Live {
                         count,
                         lines,
                         trouble: trouble.unwrap_or_default().to_owned(),
+                        equal: None,
+                        not_judged: None,
                     }
                 };
             let (routes, first) = view.differences(max);
@@ -267,6 +272,7 @@ impl Live {
                 ],
                 compared_seconds: view.last_compare().map(|(ago, _)| ago.as_secs()),
                 held_seconds: held.map(|left| left.as_secs()),
+                unseen: Vec::new(),
             }
         })
         .await

@@ -93,6 +93,8 @@ pub(super) struct Live {
     pub(super) speaker: ArcSwapOption<SpeakerHandle>,
     pub(super) kernel: ArcSwapOption<std::sync::mpsc::SyncSender<ToKernel>>,
     pub(super) drops: ArcSwapOption<Drops>,
+    /// Of an agent that observes.
+    pub(super) beside: Option<super::beside::Beside>,
     /// For what is only read on demand.
     pub(super) store: Arc<dyn Store>,
     /// Places for those who follow the flight recorder.
@@ -136,6 +138,13 @@ impl Live {
     }
 
     fn handle(&self) -> Result<Arc<SpeakerHandle>, ApiError> {
+        if self.beside.is_some() {
+            return Err(ApiError {
+                code: "observes".to_owned(),
+                text: "this agent observes and has no BGP sessions: `tortie diff sessions` compares those of BIRD"
+                    .to_owned(),
+            });
+        }
         self.speaker.load_full().ok_or_else(|| busy("the speaker has not started yet"))
     }
 
@@ -270,12 +279,17 @@ impl Backend for Live {
             facts.ranges = Self::ranges(self).await;
             facts.traded = self.speaker(remarks::traded).await.unwrap_or_default();
         }
-        let kernel = self.kernel(status::kernel_facts).await.ok();
+        let mut kernel = self.kernel(status::kernel_facts).await.ok();
+        let judged = self.beside.as_ref().and_then(super::beside::Beside::last);
+        if let Some(judged) = &judged {
+            facts.iter_mut().for_each(|facts| judged.replace_sessions(facts));
+            kernel.iter_mut().for_each(|kernel| judged.replace_kernel(kernel));
+        }
         let hints = self.hints().await;
         let intent = self.intent.load_full();
         let hints = hints.into_values().chain(self.drained().await);
         let notes = hints.chain(self.denied()).chain(self.held().await);
-        Arc::new(status::build(self, facts, kernel, intent.as_deref(), notes))
+        Arc::new(status::build(self, facts, kernel, intent.as_deref(), judged.as_deref(), notes))
     }
 
     async fn ranges(&self) -> Result<List<PeerRange>, ApiError> {

@@ -23,6 +23,7 @@ mod answers;
 mod applied;
 mod asked;
 mod backend;
+mod beside;
 mod books;
 mod caps;
 mod census;

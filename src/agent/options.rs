@@ -138,7 +138,7 @@ pub struct Settings {
     /// Accept BGP sessions here [default: the node's addresses, port from the store or 179]
     #[arg(long, value_name = "ADDR:PORT", env = "TORTIE_BGP_LISTEN", value_delimiter = ',')]
     pub bgp_listen: Vec<SocketAddr>,
-    /// Serve health, metrics and the read-only API here; `none` for nowhere [default: 127.0.0.1:9099]
+    /// Serve health, metrics and the read-only API here; `none` for nowhere [default: 127.0.0.1:9099; with --kernel observe none]
     #[arg(long, value_name = "ADDR:PORT", env = "TORTIE_HTTP")]
     pub http: Option<HttpChoice>,
     /// Answer HTTP under this name, too; may be repeated. Loopback names and the address of --http always are
@@ -162,6 +162,9 @@ pub struct Settings {
     /// What to do to the kernel's packet rules, and to the routes of endpoints [default: as --kernel]
     #[arg(long, value_enum, env = "TORTIE_POLICY")]
     pub policy: Option<Extent>,
+    /// With --kernel observe: BIRD's control socket, may be repeated [default: where Calico and Debian have it]
+    #[arg(long, value_name = "PATH", env = "TORTIE_BIRD_SOCKET", value_delimiter = ',')]
+    pub bird_socket: Vec<PathBuf>,
     /// Keep the last good state of the store here [default: /var/lib/tortie/cache.json]
     #[arg(long, value_name = "PATH", env = "TORTIE_CACHE")]
     pub cache: Option<PathBuf>,
@@ -272,6 +275,7 @@ impl Settings {
             route_metric: self.route_metric.or(weaker.route_metric),
             kernel: self.kernel.or(weaker.kernel),
             policy: self.policy.or(weaker.policy),
+            bird_socket: if self.bird_socket.is_empty() { weaker.bird_socket } else { self.bird_socket },
             cache: self.cache.or(weaker.cache),
             ip4: self.ip4.or(weaker.ip4),
             ip6: self.ip6.or(weaker.ip6),
@@ -291,6 +295,8 @@ impl Settings {
         match self.http {
             Some(HttpChoice::Nowhere) => None,
             Some(HttpChoice::At(addr)) => Some(addr),
+            // Felix's health port, and Felix is there.
+            None if self.kernel() == Extent::Observe => None,
             None => Some(SocketAddr::from(([127, 0, 0, 1], 9099))),
         }
     }
@@ -340,6 +346,12 @@ impl Settings {
         }
         if let Some(AddressChoice::Given(addr @ IpAddr::V4(_), _)) = self.ip6 {
             return Err(format!("--ip6 {addr} is an IPv4 address: use --ip4"));
+        }
+        if self.kernel() == Extent::Observe && (self.docker == Some(true) || self.docker_compat == Some(true))
+        {
+            let text = "--docker and --kernel observe exclude each other: who observes writes nothing, and Docker's drivers \
+                        write addresses and endpoints";
+            return Err(text.to_owned());
         }
         Ok(())
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use tortie_config::key::{Key, ProfilePart};
 
 use super::status::{CoreFacts, KernelFacts, PeerFacts, Traded};
+use crate::kernel::Drift;
 use crate::routing::RoutingIntent;
 use crate::serve::api::Problem;
 use crate::serve::codes::{self, Code, Kind};
@@ -160,6 +161,14 @@ fn dataplane(facts: &CoreFacts, kernel: Option<&KernelFacts>, out: &mut Vec<Prob
         let text = format!("{} objects differ from what is wanted", kernel.rules_drift);
         out.push(finding(&codes::DRIFT, "rules", "packet rules", text));
     }
+}
+
+/// What BIRD's sessions differ in, of an agent that observes.
+pub(super) fn sessions_differ(drift: &Drift) -> Option<Problem> {
+    (drift.count > 0).then(|| {
+        let text = format!("{} differ: {}", drift.count, drift.first.join("; "));
+        finding(&codes::DRIFT, "sessions", "BGP sessions", text)
+    })
 }
 
 fn addresses(facts: &CoreFacts, out: &mut Vec<Problem>) {

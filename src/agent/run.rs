@@ -315,7 +315,9 @@ impl Agent {
             Effect::Speaker(..) | Effect::LocalReady | Effect::NextHop(..) | Effect::KernelTook
                 if self.speaker.is_none() =>
             {
-                self.held.push(effect);
+                if !self.observes() {
+                    self.held.push(effect);
+                }
             }
             Effect::Speaker(intent, change) => {
                 self.to_speaker(ToSpeaker::Intent(intent, change));
@@ -342,7 +344,11 @@ impl Agent {
             }
             Effect::Trust(generation, upto) => self.feed.trust(generation, upto),
             Effect::Logs => {
-                let wanted = host::log_settings(&self.core.model);
+                let mut wanted = host::log_settings(&self.core.model);
+                if self.observes() {
+                    // The file of the store's setting is Felix's.
+                    wanted.file = None;
+                }
                 self.log_trouble = self.logs.apply(&wanted);
                 self.follow_stations();
             }

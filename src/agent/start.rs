@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 use tortie_bgp::Family;
 
 use super::backend::Live;
+use super::beside::{self, Beside};
 use super::books::Books;
 use super::collector::Collector;
 use super::core::Core;
@@ -41,12 +42,11 @@ impl Agent {
         let store: Arc<dyn Store> = Arc::new(store::Measured::new(store, Arc::clone(&requests)));
         let sqlite = options.store.url.starts_with("sqlite:");
         let (ask, asks) = mpsc::channel(1_024);
+        let protocol =
+            options.settings.route_protocol.unwrap_or(kernel::Options::new(Mode::Off).marks.protocol);
         let live = Arc::new(Live {
             node: options.node.clone(),
-            protocol: options
-                .settings
-                .route_protocol
-                .unwrap_or(kernel::Options::new(Mode::Off).marks.protocol),
+            protocol,
             started: now,
             ask,
             books: Books::new(Arc::clone(&store)),
@@ -54,6 +54,8 @@ impl Agent {
             speaker: ArcSwapOption::empty(),
             kernel: ArcSwapOption::empty(),
             drops: ArcSwapOption::empty(),
+            beside: (options.settings.kernel() == Extent::Observe)
+                .then(|| Beside::new(&options.settings.bird_socket, protocol)),
             store: Arc::clone(&store),
             followers: Arc::new(tokio::sync::Semaphore::new(super::events::FOLLOWERS)),
             tracing: Arc::default(),
@@ -100,6 +102,9 @@ impl Agent {
         let tell = move |looked| drop(told.send(Fact::Collected(looked)));
         let low_port = options.settings.bgp_listen.iter().any(lookout::is_low);
         lookout::start(&io, Arc::clone(&live), facts_in.clone(), low_port);
+        if live.beside.is_some() {
+            beside::start(&io, Arc::clone(&live));
+        }
         let told = facts_in.clone();
         let census = super::census::Taker::start(&io, Arc::clone(&store), move |census| {
             drop(told.send(Fact::Census(census)));
@@ -157,6 +162,11 @@ impl Agent {
         self.options.settings.kernel() == Extent::Program
     }
 
+    /// Sees what others do and touches nothing.
+    pub(super) fn observes(&self) -> bool {
+        self.options.settings.kernel() == Extent::Observe
+    }
+
     pub(super) fn start_kernel(&mut self) {
         if self.kernel.is_some() {
             return;
@@ -195,6 +205,11 @@ impl Agent {
 
     /// `v4`, `v6`: own routes that the kernel kept. None at all: a first start, which has nothing to preserve.
     pub(super) fn start_speaker(&mut self, v4: usize, v6: usize) {
+        if self.observes() {
+            // The sessions are BIRD's, and so is the port.
+            self.core.restart_done = true;
+            return;
+        }
         let found = [(v4, Family::Ipv4Unicast), (v6, Family::Ipv6Unicast)];
         let families: Vec<Family> = found.iter().filter(|(n, _)| *n > 0).map(|(_, f)| *f).collect();
         if families.is_empty() {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tortie_config::Cidr;
 
 use super::backend::Live;
+use super::beside::Judged;
 use super::collector::Collected;
 use super::core::now_text;
 use super::problems;
@@ -136,12 +137,23 @@ pub(super) fn build(
     facts: Option<CoreFacts>,
     kernel: Option<KernelFacts>,
     intent: Option<&RoutingIntent>,
+    judged: Option<&Judged>,
     hints: impl Iterator<Item = Problem>,
 ) -> Status {
     let ready = live.ready();
     let facts = facts.unwrap_or_default();
-    let problems = problems::problems(&facts, kernel.as_ref());
-    let (verdict, summary) = problems::verdict(&facts, intent, ready, &problems);
+    let mut problems = problems::problems(&facts, kernel.as_ref());
+    let (mut verdict, mut summary) = problems::verdict(&facts, intent, ready, &problems);
+    if let Some(judged) = judged {
+        problems.extend(problems::sessions_differ(&judged.session_drift()));
+        problems.sort_by_key(|problem| codes::weight(&problem.code));
+        if facts.running && facts.frozen.is_none() && facts.away.is_none() && !facts.from_cache {
+            (verdict, summary) = judged.verdict();
+        }
+        if verdict == "ready" && !problems.is_empty() {
+            verdict = "degraded";
+        }
+    }
     let mut notes: Vec<Problem> = facts.notes.iter().cloned().chain(hints).collect();
     notes.extend(problems::traded(&facts.traded, intent));
     notes.sort_by_key(|note| codes::weight(&note.code));
@@ -196,6 +208,7 @@ pub(super) fn build(
             keys: facts.keys,
         },
         dataplane: DataplaneStatus { protocol: live.protocol, ..dataplane(kernel.as_ref(), intent) },
+        beside: judged.map(Judged::status),
         problems,
         notes,
     }

@@ -39,9 +39,11 @@ impl Agent {
         if present.is_some() {
             self.looked_up = Some(now);
         }
+        // Whoever observes writes nothing, not even that.
+        let folds = keep && !self.observes();
         let store = Arc::clone(&self.store);
         self.io.spawn(async move {
-            if keep && let Err(error) = store.maintain().await {
+            if folds && let Err(error) = store.maintain().await {
                 tracing::debug!(target: "tortie", "the store is not maintained: {error}");
             }
             if let Some(facts) = present
@@ -120,7 +122,7 @@ impl Agent {
         let listens = !self.core.listening.is_empty() || !self.core.listen_failed.is_empty();
         let wanted = !self.options.settings.bgp_listen.is_empty()
             || self.core.intent.as_ref().is_some_and(|i| !i.listen.is_empty());
-        self.core.running() && (listens || !wanted)
+        self.core.running() && (listens || !wanted || self.observes())
     }
 
     fn up(&self) -> usize {
@@ -134,12 +136,17 @@ impl Agent {
         intent.peers.keys().filter(|name| established(name)).count()
     }
 
-    /// Serving: the kernel answered, the store answers, and at least one session is up where any is wanted.
+    /// Serving: the kernel answered, the store answers, and at least one session is up where any is wanted; observing: all
+    /// was compared once.
     fn is_ready(&self) -> bool {
         let wanted =
             self.core.intent.as_ref().is_some_and(|i| i.peers.values().any(|p| p.shutdown.is_none()));
         let store = self.core.link.away.is_none() && !self.core.link.from_cache;
-        self.core.running() && !self.stopping && store && (!wanted || self.up() > 0)
+        let works = match &self.live.beside {
+            Some(beside) => beside.last().is_some(),
+            None => !wanted || self.up() > 0,
+        };
+        self.core.running() && !self.stopping && store && works
     }
 
     pub(super) fn ask(&mut self, ask: Ask) {

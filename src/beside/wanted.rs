@@ -73,6 +73,8 @@ pub struct Wanted {
     pub ruleset: Ruleset,
     /// The frame that they stand in.
     pub globals: Arc<Globals>,
+    /// Endpoints and rules are Tortie's to judge: not with `--policy off`.
+    pub rules: bool,
 }
 
 impl Wanted {
@@ -89,7 +91,7 @@ impl Wanted {
         let unsettled =
             model.affinities(model.node()).map(|a| *a.key).filter(|block| !own.contains(block)).collect();
         let remote = affinities.map(|affinities| remote(model, &intent, affinities));
-        Self { intent, remote, unsettled, ruleset, globals }
+        Self { intent, remote, unsettled, ruleset, globals, rules: true }
     }
 
     /// From a snapshot of the whole store, without an agent.

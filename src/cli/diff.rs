@@ -37,9 +37,11 @@ enum What {
     Rules,
     /// Address sets of packet rules
     Sets,
+    /// BGP sessions of BIRD, of an agent that observes
+    Sessions,
 }
 
-/// Exit 1 when anything differs.
+/// Exit 1 when anything differs; 6 when nothing does that could be judged, and not everything could.
 pub(super) async fn run(context: &Context, command: &DiffCommand) -> Result<(), Failure> {
     let client = Client::new(&context.globals.socket);
     if command.repair || command.hold.is_some() {
@@ -55,17 +57,31 @@ pub(super) async fn run(context: &Context, command: &DiffCommand) -> Result<(), 
             What::Routes => "routes",
             What::Rules => "rules",
             What::Sets => "sets",
+            What::Sessions => "sessions",
         };
         diff.sections.retain(|section| section.what == name);
     }
     output::print(context.globals.output, &diff, |out, _| render(out, &diff))?;
     let differs = diff.sections.iter().any(|section| section.count > 0 || !section.trouble.is_empty());
-    if differs { Err(Failure::new(Exit::No, "differs", "")) } else { Ok(()) }
+    let unknown: usize = diff.sections.iter().filter_map(|section| section.not_judged).sum();
+    match (differs, unknown) {
+        (true, _) => Err(Failure::new(Exit::No, "differs", "")),
+        (_, 0) => Ok(()),
+        _ => Err(Failure::new(Exit::Partial, "not-judged", "")),
+    }
 }
 
 fn render(out: &mut String, diff: &Diff) {
     for section in &diff.sections {
+        let judged = |count| {
+            let unknown = section.not_judged.unwrap_or_default();
+            let unknown = if unknown > 0 { format!(", {unknown} not judged") } else { String::new() };
+            let differ = if count == 0 { "none differs".to_owned() } else { format!("{count} differ") };
+            let equal = section.equal.unwrap_or_default();
+            format!("{differ}, {equal} equal{unknown} (observing: nothing is written)")
+        };
         let state = match (section.mode.as_str(), section.count) {
+            (_, count) if section.equal.is_some() => judged(count),
             ("off", _) => "not compared: off".to_owned(),
             (_, 0) => "equal".to_owned(),
             ("observe", count) => format!("{count} differ (observing: nothing is written)"),
@@ -88,11 +104,15 @@ fn render(out: &mut String, diff: &Diff) {
     if diff.sections.iter().flat_map(|section| &section.lines).any(|line| line.hint.is_some()) {
         let _ = writeln!(out, "The netlink port is a hint, often the sender's process: it proves nothing.");
     }
+    for unseen in &diff.unseen {
+        let _ = writeln!(out, "not looked at: {unseen}");
+    }
     if let Some(left) = diff.held_seconds {
         let _ = writeln!(out, "Repair is held for {} more; tortie diff --repair does it now.", span(left));
     }
     if let Some(age) = diff.compared_seconds {
-        let _ = writeln!(out, "last full compare of routes {} ago", span(age));
+        let what = if diff.sections.iter().any(|s| s.equal.is_some()) { "" } else { " of routes" };
+        let _ = writeln!(out, "last full compare{what} {} ago", span(age));
     }
 }
 
@@ -108,6 +128,8 @@ mod tests {
             count: lines.len(),
             lines,
             trouble: String::new(),
+            equal: None,
+            not_judged: None,
         }
     }
 
@@ -129,6 +151,7 @@ mod tests {
             ],
             compared_seconds: Some(38),
             held_seconds: Some(540),
+            unseen: Vec::new(),
         };
         let mut out = String::new();
         render(&mut out, &diff);

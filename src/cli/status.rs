@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use super::failure::{Exit, Failure};
 use super::output::{self, span};
 use super::{Context, client::Client, nodes};
-use crate::serve::api::Status;
+use crate::serve::api::{BesideStatus, Status};
 use crate::serve::policy::PolicyStatus;
 
 /// What `status` takes.
@@ -81,7 +81,33 @@ fn render(out: &mut String, s: &Status, wide: bool) {
         "  Dataplane  {}  protocol {}  {}  tunnel {}   last full compare {compared}",
         d.mode, d.protocol, d.nexthops, d.tunnel
     );
+    if let Some(beside) = &s.beside {
+        self::beside(out, beside);
+    }
     findings(out, s);
+}
+
+fn beside(out: &mut String, b: &BesideStatus) {
+    let mut title = "Beside";
+    for line in b.bird.iter().chain(&b.felix) {
+        let _ = writeln!(out, "  {title:<10} {line}");
+        title = "";
+    }
+    for p in &b.planes {
+        let counts = counts(&[
+            (p.equal, "equal", true),
+            (p.different, "different", false),
+            (p.missing, "missing", false),
+            (p.extra, "extra", false),
+            (p.not_judged, "not judged", false),
+        ]);
+        let _ = writeln!(out, "  {title:<10} {:<10} {counts}", p.plane);
+        title = "";
+    }
+    for unseen in &b.unseen {
+        let _ = writeln!(out, "  {title:<10} not looked at: {unseen}");
+        title = "";
+    }
 }
 
 fn bgp(out: &mut String, s: &Status, wide: bool) {

@@ -406,7 +406,7 @@ pub struct Connections {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Diff {
-    /// Routes, sets and rules, each by itself.
+    /// Routes, sets and rules, each by itself; of an agent that observes sessions, too.
     pub sections: Vec<DiffSection>,
     /// How long the last full comparison of routes is ago.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -414,13 +414,16 @@ pub struct Diff {
     /// How long differences are still left for study; none: they are repaired by themselves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_seconds: Option<u64>,
+    /// What an agent that observes could not look at, and why.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unseen: Vec<String>,
 }
 
 /// One difference.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DiffLine {
-    /// `-` missing in the kernel, `~` different there, `+` there and not wanted.
+    /// `-` missing in the kernel, `~` different there, `+` there and not wanted, `?` not judged.
     pub mark: String,
     /// In words.
     pub text: String,
@@ -459,6 +462,12 @@ pub struct DiffSection {
     /// Why they cannot be as wanted at all.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub trouble: String,
+    /// Of an agent that observes: how many are as wanted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub equal: Option<usize>,
+    /// Of an agent that observes: how many cannot be known; they never count as equal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_judged: Option<usize>,
 }
 
 /// Packets of one kind that rules dropped.

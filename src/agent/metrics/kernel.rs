@@ -1,10 +1,12 @@
 //! Kernel routes, drift of all planes, comparisons.
 
 use super::KernelScrape;
-use super::page::{Page, n, unix_before};
-use crate::kernel::{OPS, RESULTS};
+use super::page::{Family, Page, n, unix_before};
+use crate::agent::beside::Judged;
+use crate::beside::{Plane, Verdict};
+use crate::kernel::{DriftCounts, OPS, RESULTS};
 
-pub(super) fn write(page: &mut Page, kernel: &KernelScrape, protocol: u8) {
+pub(super) fn write(page: &mut Page, kernel: &KernelScrape, judged: Option<&Judged>, protocol: u8) {
     let own = protocol.to_string();
     let c = &kernel.counts;
     let mut family = page.gauge(
@@ -57,28 +59,50 @@ pub(super) fn write(page: &mut Page, kernel: &KernelScrape, protocol: u8) {
         "Own routes that the kernel dropped with their device or address",
     )
     .put(&[], n(kernel.counters.vanished));
-    drift(page, kernel);
-    compared(page, kernel);
+    drift(page, kernel, judged);
+    compared(page, kernel, judged);
 }
 
-fn drift(page: &mut Page, kernel: &KernelScrape) {
+fn drift(page: &mut Page, kernel: &KernelScrape, judged: Option<&Judged>) {
     let drift = &kernel.drift;
     let mut family = page.gauge(
         "tortie_drift_items",
-        "Own objects that differ from what is wanted: routes, routes and neighbours of endpoints (interface), packet rules, sets",
+        "Objects that differ from what is wanted: routes, routes and neighbours of endpoints (interface), packet rules, sets; \
+         with --kernel observe those of BIRD and Felix, and sessions",
     );
+    if let Some(judged) = judged {
+        for plane in Plane::ALL {
+            let tally = judged.judgement.tally(plane);
+            for verdict in [Verdict::Missing, Verdict::Extra, Verdict::Different] {
+                family.count(&[("plane", plane.as_str()), ("kind", verdict.as_str())], tally.of(verdict));
+            }
+        }
+    } else {
+        own_drift(drift, &mut family);
+    }
+    let mut family = page.gauge(
+        "tortie_drift_unjudged_items",
+        "Objects of BIRD and Felix of which it cannot be known whether they differ; 0 without --kernel observe",
+    );
+    for plane in Plane::ALL {
+        let count = judged.map_or(0, |judged| judged.judgement.tally(plane).not_judged);
+        family.count(&[("plane", plane.as_str())], count);
+    }
+    page.counter("tortie_drift_repairs_total", "Own objects put back after somebody else changed them")
+        .put(&[("plane", "route")], n(kernel.counters.repairs))
+        .put(&[("plane", "rule")], n(kernel.counters.rule_repairs));
+}
+
+fn own_drift(drift: &DriftCounts, family: &mut Family<'_>) {
     for (plane, counts) in [("route", drift.routes), ("rule", drift.rules.rules), ("set", drift.rules.sets)] {
         for (kind, count) in ["missing", "extra", "different"].into_iter().zip(counts) {
             family.count(&[("plane", plane), ("kind", kind)], count);
         }
     }
     family.count(&[("plane", "interface"), ("kind", "different")], drift.interfaces);
-    page.counter("tortie_drift_repairs_total", "Own objects put back after somebody else changed them")
-        .put(&[("plane", "route")], n(kernel.counters.repairs))
-        .put(&[("plane", "rule")], n(kernel.counters.rule_repairs));
 }
 
-fn compared(page: &mut Page, kernel: &KernelScrape) {
+fn compared(page: &mut Page, kernel: &KernelScrape, judged: Option<&Judged>) {
     let measures = &kernel.measures;
     let mut family =
         page.counter("tortie_resyncs_total", "Full comparisons with the kernel, by what asked for them");
@@ -92,7 +116,8 @@ fn compared(page: &mut Page, kernel: &KernelScrape) {
         .observed(&[("plane", "rule")], &measures.rules.compare);
     let mut family =
         page.gauge("tortie_last_full_compare_timestamp_seconds", "Unix time of the last full comparison");
-    for (plane, ago) in [("route", kernel.compared.routes), ("rule", kernel.compared.rules)] {
+    let ago = judged.map(Judged::age);
+    for (plane, ago) in [("route", ago.or(kernel.compared.routes)), ("rule", ago.or(kernel.compared.rules))] {
         if let Some(ago) = ago {
             family.put(&[("plane", plane)], unix_before(ago));
         }

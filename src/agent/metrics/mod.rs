@@ -34,6 +34,7 @@ use self::core::CoreScrape;
 use self::page::Page;
 use super::asked::CoreQuestion;
 use super::backend::{Ask, Live};
+use super::beside::Judged;
 use super::status::mode_name;
 use crate::kernel::{
     self as kernel_room, Compared, Counters, Counts, Denial, DriftCounts, KernelView, RuleCounts,
@@ -81,6 +82,8 @@ struct More {
 
 /// What all threads told at about the same time; `None`: a thread did not answer.
 struct Scrape {
+    /// Of an agent that observes.
+    judged: Option<Arc<Judged>>,
     core: Option<CoreScrape>,
     kernel: Option<KernelScrape>,
     bgp: Option<BgpScrape>,
@@ -118,7 +121,7 @@ impl Live {
                 }
                 rib::write(&mut page, &scrape);
                 if let Some(kernel) = &scrape.kernel {
-                    kernel::write(&mut page, kernel, self.protocol);
+                    kernel::write(&mut page, kernel, scrape.judged.as_deref(), self.protocol);
                 }
                 if let (Some(bgp), Some(core)) = (&scrape.bgp, &scrape.core) {
                     bfd::write(&mut page, bgp, core);
@@ -162,7 +165,8 @@ impl Live {
             self.kept
                 .count(kernel, &self.drops.load_full().map(|drops| drops.logged().0).unwrap_or_default());
         }
-        Scrape { core, kernel, bgp }
+        let judged = self.beside.as_ref().and_then(super::beside::Beside::last);
+        Scrape { judged, core, kernel, bgp }
     }
 }
 

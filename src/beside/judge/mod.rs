@@ -196,8 +196,10 @@ pub fn judge(wanted: &Wanted, found: &Found) -> Judgement {
     let mut judgement = Judgement::default();
     routes::judge(wanted, found, &mut judgement);
     sessions::judge(wanted, found, &mut judgement);
-    rules::judge(wanted, found, &mut judgement);
-    sets::judge(wanted, found, &mut judgement);
+    if wanted.rules {
+        rules::judge(wanted, found, &mut judgement);
+        sets::judge(wanted, found, &mut judgement);
+    }
     judgement.items.sort_unstable();
     judgement
 }

@@ -273,7 +273,8 @@ impl Court<'_> {
             if self.done.contains(&route.prefix) || last == Some(route.prefix) {
                 continue;
             }
-            let workload = route.protocol != KERNEL
+            let workload = self.wanted.rules
+                && route.protocol != KERNEL
                 && route.hops.iter().any(|hop| {
                     self.look.interface(hop.ifindex).is_some_and(|name| self.wanted.globals.is_workload(name))
                 });

@@ -1,0 +1,333 @@
+//! `--kernel observe` beside a real BIRD 2, configured as Calico's confd does it, and rules and sets as Felix leaves them, by
+//! the real iptables of both backends and ipset: nothing is written, nothing differs while nothing does, and each real
+//! difference is found.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use serde_json::Value;
+use tortie::beside::felix::set_id;
+
+use super::hosts::{Hosts, PATIENCE, Plan, lab_data, stderr, stdout, within};
+
+/// A policy with a selector, and no IPv6.
+fn data() -> std::collections::BTreeMap<String, String> {
+    let mut data = lab_data(3, false);
+    let policy = r#"{"selector":"app == 'web1'","order":10,"inbound_rules":[{"action":"allow","src_selector":"app == 'web2'"}],"outbound_rules":[{"action":"allow"}]}"#;
+    data.insert("/calico/v1/policy/tier/default/policy/web".to_owned(), policy.to_owned());
+    data.insert("/calico/v1/config/Ipv6Support".to_owned(), "false".to_owned());
+    data
+}
+
+/// What confd makes of the store on a host, in the words of BIRD 2. Its kernel is scanned rarely, so that it does not mend
+/// what the test breaks.
+fn bird_conf(host: usize) -> String {
+    let mut conf = format!(
+        "router id 172.30.0.{host};\nprotocol device {{ scan time 2; }}\n\
+         protocol direct {{ interface -\"cali*\", -\"kube-ipvs*\", \"*\"; ipv4; }}\n\
+         protocol static {{ ipv4; route 10.244.{host}.0/26 blackhole; }}\n\
+         filter calico_export_to_bgp_peers {{\n  if net = 10.244.{host}.0/26 then accept;\n  \
+         if net ~ 10.244.{host}.0/26 then reject;\n  if net ~ 10.244.0.0/16 then accept;\n  reject;\n}}\n\
+         protocol kernel {{ learn; persist; scan time 3600; graceful restart; merge paths on; ipv4 {{ import all; export all; }}; }}\n"
+    );
+    for other in (1..=3).filter(|other| *other != host) {
+        let _ = writeln!(
+            conf,
+            "protocol bgp Mesh_172_30_0_{other} {{ local 172.30.0.{host} as 64512; neighbor 172.30.0.{other} as 64512; multihop; \
+             graceful restart; connect delay time 1; connect retry time 1; ipv4 {{ import all; \
+             export filter calico_export_to_bgp_peers; add paths on; gateway recursive; }}; }}"
+        );
+    }
+    conf
+}
+
+/// What Felix 2.6 leaves for the one endpoint of a host, in the form of iptables-restore.
+fn felix(policies: [&[&str]; 2], set: &str) -> String {
+    let mut text = "*filter\n".to_owned();
+    for chain in [
+        "cali-INPUT",
+        "cali-FORWARD",
+        "cali-OUTPUT",
+        "cali-wl-to-host",
+        "cali-from-wl-dispatch",
+        "cali-to-wl-dispatch",
+        "cali-tw-cali1",
+        "cali-fw-cali1",
+        "cali-pri-lab",
+        "cali-pro-lab",
+        "cali-pi-web",
+        "cali-po-web",
+    ] {
+        if !chain.ends_with("-web") || !policies[0].is_empty() {
+            let _ = writeln!(text, ":{chain} - [0:0]");
+        }
+    }
+    text += "-A INPUT -m comment --comment \"cali:Cz_u1IQiXIMmKD4c\" -j cali-INPUT\n\
+             -A FORWARD -m comment --comment \"cali:wUHhoiAYhphO9Mso\" -j cali-FORWARD\n\
+             -A OUTPUT -m comment --comment \"cali:tVnHkvAo15HuiPy0\" -j cali-OUTPUT\n\
+             -A cali-INPUT -i cali+ -m comment --comment \"cali:d4znnv6_6rx6sE6M\" -g cali-wl-to-host\n\
+             -A cali-FORWARD -i cali+ -m comment --comment \"cali:8ZoYfO5HKXWbB3pk\" -j cali-from-wl-dispatch\n\
+             -A cali-FORWARD -o cali+ -m comment --comment \"cali:jdEuaPBe14V2hutn\" -j cali-to-wl-dispatch\n\
+             -A cali-FORWARD -i cali+ -m comment --comment \"cali:12bc6HljsMKsmfr-\" -j ACCEPT\n\
+             -A cali-wl-to-host -m comment --comment \"cali:Ee9Sbo10IpVujdIY\" -j cali-from-wl-dispatch\n\
+             -A cali-from-wl-dispatch -i cali1 -g cali-fw-cali1\n\
+             -A cali-from-wl-dispatch -m comment --comment \"Unknown interface\" -j DROP\n\
+             -A cali-to-wl-dispatch -o cali1 -g cali-tw-cali1\n\
+             -A cali-to-wl-dispatch -m comment --comment \"Unknown interface\" -j DROP\n";
+    for (chain, policies, profile) in
+        [("cali-tw-cali1", policies[0], "cali-pri-lab"), ("cali-fw-cali1", policies[1], "cali-pro-lab")]
+    {
+        let _ = write!(
+            text,
+            "-A {chain} -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT\n-A {chain} -m conntrack --ctstate INVALID -j DROP\n\
+             -A {chain} -j MARK --set-xmark 0x0/0x1000000\n"
+        );
+        for policy in policies {
+            let _ = write!(
+                text,
+                "-A {chain} -m mark --mark 0x0/0x2000000 -j {policy}\n\
+                 -A {chain} -m comment --comment \"Return if policy accepted\" -m mark --mark 0x1000000/0x1000000 -j RETURN\n"
+            );
+        }
+        if !policies.is_empty() {
+            let _ = writeln!(
+                text,
+                "-A {chain} -m comment --comment \"Drop if no policies passed packet\" -m mark --mark 0x0/0x2000000 -j DROP"
+            );
+        }
+        let _ = write!(
+            text,
+            "-A {chain} -j {profile}\n-A {chain} -m mark --mark 0x1000000/0x1000000 -j RETURN\n\
+             -A {chain} -m comment --comment \"Drop if no profiles matched\" -j DROP\n"
+        );
+    }
+    if !policies[0].is_empty() {
+        let _ = write!(
+            text,
+            "-A cali-pi-web -m set --match-set {set} src -j MARK --set-xmark 0x1000000/0x1000000\n\
+             -A cali-pi-web -m mark --mark 0x1000000/0x1000000 -j RETURN\n\
+             -A cali-po-web -j MARK --set-xmark 0x1000000/0x1000000\n"
+        );
+    }
+    text + "-A cali-pri-lab -j MARK --set-xmark 0x1000000/0x1000000\n-A cali-pro-lab -j MARK --set-xmark 0x1000000/0x1000000\nCOMMIT\n"
+}
+
+/// The real tools, as a host with iptables has them.
+fn tools(hosts: &Hosts) -> bool {
+    let peers = std::env::var_os("TORTIE_PEERS")
+        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("target/peers/bin"), PathBuf::from);
+    let root = peers.parent().map(|peers| peers.join("root")).unwrap_or_default();
+    if !root.join("usr/sbin/xtables-legacy-multi").exists() {
+        assert!(std::env::var_os("CI").is_none(), "no iptables in {}", root.display());
+        eprintln!("skipped: no iptables in {}; tests/tools/peers.sh brings it", root.display());
+        return false;
+    }
+    let root = root.display();
+    for backend in ["legacy", "nft"] {
+        for family in ["iptables", "ip6tables"] {
+            for what in ["", "-save", "-restore"] {
+                let name = format!("{family}-{backend}{what}");
+                let script = format!(
+                    "for d in {root}/usr/lib/*-linux-gnu; do l=$d; done\n\
+                     export LD_LIBRARY_PATH=$l:{root}/lib/${{l##*/}} XTABLES_LIBDIR=$l/xtables XTABLES_LOCKFILE=/tmp/xtables.lock\n\
+                     exec {root}/usr/sbin/xtables-{backend}-multi {family}{what} \"$@\""
+                );
+                hosts.tool(&name, &script);
+            }
+        }
+    }
+    true
+}
+
+fn sh(hosts: &Hosts, host: usize, script: &str) -> String {
+    let words = ["sh", "-c", &format!("PATH=/store/bin:$PATH; set -e; {script}")];
+    let output = hosts.lab.exec(&Hosts::node(host), &words).unwrap();
+    assert!(output.status.success(), "host{host}: {script}: {}", stderr(&output));
+    stdout(&output)
+}
+
+/// Everything that others could change in a host's kernel, without counters and times.
+fn kernel(hosts: &Hosts, host: usize) -> String {
+    let text = sh(
+        hosts,
+        host,
+        "ip route show table all; ip -6 route show table all; ip rule; ip -d link; ip addr; ip neigh show nud permanent; \
+         iptables-legacy-save; iptables-nft-save; nft list ruleset; ipset save; sysctl -a 2>/dev/null | grep -E 'forward|rp_filter|proxy_arp'",
+    );
+    let bare = |line: &str| {
+        let line = line.split(" [").next().unwrap_or_default();
+        line.split(" expires").next().unwrap_or_default().to_owned()
+    };
+    text.lines()
+        .filter(|line| !line.starts_with('#') && !line.contains("valid_lft"))
+        .map(bare)
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+fn diff(hosts: &Hosts, host: usize) -> (Option<i32>, Vec<String>, Value) {
+    let output = hosts.tortie(host, &["diff", "-o", "json"]);
+    let diff: Value = serde_json::from_str(&stdout(&output)).unwrap_or_else(|e| panic!("{e}: {output:?}"));
+    let lines =
+        diff["sections"].as_array().unwrap().iter().flat_map(|section| section["lines"].as_array().unwrap());
+    let text =
+        |line: &Value| format!("{} {}", line["mark"].as_str().unwrap(), line["text"].as_str().unwrap());
+    (output.status.code(), lines.map(text).collect(), diff)
+}
+
+fn differing(lines: &[String]) -> Vec<&str> {
+    lines.iter().map(String::as_str).filter(|line| !line.starts_with('?')).collect()
+}
+
+#[test]
+fn observe_sees_what_bird_and_felix_left_and_touches_nothing() {
+    let flags = [
+        (1, "--kernel observe --bird-socket /run/bird1.ctl".to_owned()),
+        (2, "--kernel observe --bird-socket /run/bird2.ctl --http 127.0.0.1:9300".to_owned()),
+    ];
+    let plan =
+        Plan { hosts: 3, data: Some(data()), later: vec![1, 2, 3], flags: flags.into(), ..Plan::default() };
+    let Some(hosts) = Hosts::up(plan) else { return };
+    if !tools(&hosts) {
+        return;
+    }
+    let share = |name: &str, text: &str| {
+        let path = hosts.lab.lab_dir().join("store").join(name);
+        std::fs::write(path, text).unwrap();
+    };
+    let set = format!("cali40{}", set_id(r#"app == "web2""#));
+    share("web.rules", &felix([&["cali-pi-web"], &["cali-po-web"]], &set));
+    share("plain.rules", &felix([&[], &[]], &set));
+    share("sets", &format!("create {set} hash:net family inet maxelem 1048576\nadd {set} 10.244.2.1\n"));
+    for host in [1, 2, 3] {
+        share(&format!("bird{host}.conf"), &bird_conf(host));
+        sh(&hosts, host, &format!("bird -c /store/bird{host}.conf -s /run/bird{host}.ctl -P /run/bird.pid"));
+        sh(
+            &hosts,
+            host,
+            &format!(
+                "ip link add cali1 type veth peer name c1; ip link set cali1 up; ip link set c1 up; \
+                 ip route add 10.244.{host}.1/32 dev cali1 scope link"
+            ),
+        );
+    }
+    sh(&hosts, 1, "ipset restore < /store/sets; iptables-legacy-restore < /store/web.rules");
+    sh(&hosts, 2, "iptables-nft-restore < /store/plain.rules");
+    for host in [1, 2] {
+        within(PATIENCE, "BIRD has all routes", || {
+            let routes = hosts.run(&Hosts::node(host), "ip route show proto bird");
+            let all = (1..=3).all(|n| routes.contains(&format!("10.244.{n}.0/26")));
+            if all { Ok(()) } else { Err(routes) }
+        });
+    }
+    let exported = || stdout(&hosts.store(&["export"]));
+    let before = (exported(), kernel(&hosts, 1), kernel(&hosts, 2));
+    hosts.go(1);
+    hosts.go(2);
+
+    // All is as it would be; what rules match is not known, and that is said.
+    for host in [1, 2] {
+        let status = hosts.until(host, "has compared", |s| s["ready"] == true && s["beside"].is_object());
+        let (code, lines, _) = diff(&hosts, host);
+        assert_eq!((code, differing(&lines)), (Some(6), Vec::<&str>::new()), "{lines:#?}");
+        assert!(lines.iter().any(|line| line.contains("is not compared")), "{lines:#?}");
+        assert_eq!(status["verdict"], "ready", "{status:#}");
+        assert_eq!(
+            (&status["bgp"]["mesh"]["up"], &status["bgp"]["mesh"]["of"]),
+            (&2.into(), &2.into()),
+            "{status:#}"
+        );
+        let planes = status["beside"]["planes"].as_array().unwrap();
+        let equal =
+            |name: &str| planes.iter().find(|p| p["plane"] == name).unwrap()["equal"].as_u64().unwrap();
+        assert_eq!((equal("route"), equal("interface"), equal("session")), (3, 1, 2), "{status:#}");
+        let words = status["beside"]["felix"].to_string();
+        assert!(
+            words.contains(if host == 1 { "iptables-legacy filter" } else { "iptables-nft filter" }),
+            "{words}"
+        );
+    }
+    let screen = stdout(&hosts.tortie(1, &["status"]));
+    assert!(screen.contains("observes: ") && screen.contains("2 of 2 sessions up"), "{screen}");
+    // Neither BGP nor Felix's health port.
+    let sockets = |host: usize| hosts.run(&Hosts::node(host), "cat /proc/net/tcp");
+    let listens = |host: usize, port: u16| {
+        sockets(host).lines().any(|line| line.contains(&format!(":{port:04X} ")) && line.contains(" 0A "))
+    };
+    assert!(!listens(1, 9099) && !listens(2, 9099) && listens(2, 9300), "{}", sockets(2));
+    assert!(hosts.log(1).contains("observes") || !hosts.log(1).contains("listen"), "{}", hosts.log(1));
+    let peers = hosts.tortie(1, &["bgp", "peers"]);
+    assert!(!peers.status.success() && stderr(&peers).contains("observes"), "{peers:?}");
+    let after = (exported(), kernel(&hosts, 1), kernel(&hosts, 2));
+    assert_eq!(before.0, after.0, "the store");
+    assert_eq!(before.1, after.1, "the kernel of host1");
+    assert_eq!(before.2, after.2, "the kernel of host2");
+
+    // Real differences, one of each kind.
+    sh(
+        &hosts,
+        1,
+        "ip route del 10.244.3.0/26 proto bird; ip route replace 10.244.2.0/26 via 172.30.0.3 dev eth1 proto bird metric 32; \
+         ip route add 10.244.77.0/26 via 172.30.0.2 dev eth1 proto bird; ip route del 10.244.1.1/32; \
+         ip route add 198.51.100.0/24 via 172.30.0.2",
+    );
+    sh(
+        &hosts,
+        1,
+        &format!(
+            "iptables-legacy -D cali-to-wl-dispatch -o cali1 -g cali-tw-cali1; iptables-legacy -F cali-tw-cali1; \
+             iptables-legacy -X cali-tw-cali1; ipset del {set} 10.244.2.1; ipset add {set} 10.244.9.9"
+        ),
+    );
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    let (code, lines, _) = diff(&hosts, 1);
+    let found = differing(&lines);
+    assert_eq!(code, Some(1), "{lines:#?}");
+    let expected = [
+        "- 10.244.1.1/32: route to cali1: missing",
+        "- 10.244.3.0/26: route to block of host3 over 172.30.0.3: missing",
+        "~ 10.244.2.0/26: block of host2: should be via 172.30.0.2 dev eth1",
+        "+ 10.244.77.0/26: via 172.30.0.2 dev eth1, proto bird: nobody announces it any more",
+        "~ app == \"web2\": ",
+        "- cali-tw-cali1: ",
+    ];
+    assert_eq!(found.len(), expected.len(), "{found:#?}");
+    for line in expected {
+        assert!(found.iter().any(|found| found.starts_with(line)), "{line}: {found:#?}");
+    }
+    let status = hosts.until(1, "says so", |s| s["verdict"] == "degraded");
+    let problems = status["problems"].to_string();
+    assert!(problems.contains("tortie diff routes") && problems.contains("tortie diff rules"), "{problems}");
+    let (_, page) = hosts.ask(1, "GET", "/metrics", "").unwrap();
+    for line in [
+        "tortie_drift_items{plane=\"route\",kind=\"missing\"} 1",
+        "tortie_drift_items{plane=\"route\",kind=\"different\"} 1",
+        "tortie_drift_items{plane=\"route\",kind=\"extra\"} 1",
+        "tortie_drift_items{plane=\"interface\",kind=\"missing\"} 1",
+        "tortie_drift_items{plane=\"set\",kind=\"different\"} 1",
+        "tortie_drift_items{plane=\"rule\",kind=\"missing\"} 1",
+        "tortie_kernel_mode{mode=\"observe\"} 1",
+    ] {
+        assert!(page.contains(line), "{line}: {page}");
+    }
+
+    // BIRD ends: its routes stay, and what only it knew is not judged, and not equal.
+    let (_, _, whole) = diff(&hosts, 2);
+    let sessions = |diff: &Value| {
+        diff["sections"].as_array().unwrap().iter().find(|s| s["what"] == "sessions").unwrap().clone()
+    };
+    assert_eq!(sessions(&whole)["equal"], 2);
+    sh(&hosts, 2, "kill $(cat /run/bird.pid)");
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    within(PATIENCE, "BIRD is gone", || {
+        let (_, lines, whole) = diff(&hosts, 2);
+        let now = sessions(&whole);
+        let gone = now["equal"] == 0 && now["notJudged"] == 2 && now["count"] == 0;
+        if gone && whole["unseen"].to_string().contains("control socket") {
+            Ok(())
+        } else {
+            Err(format!("{lines:#?}"))
+        }
+    });
+    assert!(exported() == before.0, "the store");
+}
