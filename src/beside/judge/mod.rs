@@ -3,6 +3,7 @@
 //! An item that cannot be known is `not judged`, with the reason; it never counts as equal. What neither side has is no
 //! item.
 
+mod bodies;
 mod routes;
 mod rules;
 mod sessions;

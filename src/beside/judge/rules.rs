@@ -1,10 +1,11 @@
 //! Packet rules: the chains of Felix for each endpoint, what leads to them and what they lead to.
 //!
-//! What is compared is which policies and profiles a packet of an endpoint meets, in which order. What single rules of a
-//! policy match is not: Felix and Tortie write one rule of the store in several of the kernel, each in its own way.
+//! What is compared is which policies and profiles a packet of an endpoint meets, in which order, and what their rules match
+//! where Felix writes them the simple way. The frame (failsafe ports, what workloads may ask of their host, IPIP) is not.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::bodies::{Line, of_felix, of_store, pass_mark};
 use super::{Judgement, Plane, Verdict};
 use crate::beside::felix::chain_name;
 use crate::beside::found::{Backend, FelixTable, Found};
@@ -127,6 +128,11 @@ fn filter(wanted: &Wanted, table: &FelixTable, chains: &[Chain<'_>], out: &mut J
         one(chain, table, out);
     }
     bodies(wanted, table, out);
+    if !chains.is_empty() {
+        let text =
+            "failsafe ports, what workloads may ask of their host, and who may send IPIP are not compared";
+        out.put(Plane::Rule, Verdict::NotJudged, subject(table.v4, "frame"), text);
+    }
     for name in table.chains.keys() {
         let ours = ENDS.iter().any(|prefix| name.starts_with(prefix));
         if ours && !known.contains(name) {
@@ -193,7 +199,14 @@ fn name_of(id: &ChainId) -> String {
     }
 }
 
-/// The chains of policies and profiles: whether they are there. What their rules match is not compared.
+/// Where two chains part.
+fn first_difference(ours: &[Line], theirs: &[Line]) -> String {
+    let same = ours.iter().zip(theirs).take_while(|(a, b)| a == b).count();
+    let word = |line: Option<&Line>| line.map_or_else(|| "nothing".to_owned(), |line| format!("`{line}`"));
+    format!("has as rule {}: {}, and should have: {}", same + 1, word(theirs.get(same)), word(ours.get(same)))
+}
+
+/// The chains of policies and profiles: whether they are there, and what their rules match where that can be read.
 fn bodies(wanted: &Wanted, table: &FelixTable, out: &mut Judgement) {
     let here: BTreeSet<&ChainId> = wanted
         .ruleset
@@ -212,21 +225,28 @@ fn bodies(wanted: &Wanted, table: &FelixTable, out: &mut Judgement) {
         out.put(Plane::Rule, Verdict::NotJudged, subject(table.v4, "raw, mangle"), text);
     }
     let ids: BTreeMap<String, &ChainId> = here.iter().map(|id| (name_of(id), *id)).collect();
+    let pass = pass_mark(table);
     for (name, id) in &ids {
         let place = subject(table.v4, name);
         match table.chains.get(name) {
             None => out.put(Plane::Rule, Verdict::Missing, place, format!("the chain of {}", id.source)),
             Some(rules) => {
-                let of = wanted.ruleset.chains.get(*id).map_or(0, |chain| chain.rules.len());
-                if of == 0 && rules.is_empty() {
-                    out.equal(Plane::Rule);
-                } else {
-                    let text = format!(
-                        "the chain of {} is there; whether its {} rules match what the {of} of the store do is not compared",
-                        id.source,
-                        rules.len()
-                    );
-                    out.put(Plane::Rule, Verdict::NotJudged, place, text);
+                let chain = wanted.ruleset.chains.get(*id);
+                let ours = chain.and_then(|chain| of_store(&chain.rules, table.v4));
+                match (ours, of_felix(rules, pass, table.v4)) {
+                    (Some(ours), Some(theirs)) if ours == theirs => out.equal(Plane::Rule),
+                    (Some(ours), Some(theirs)) => {
+                        let text = format!("the chain of {} {}", id.source, first_difference(&ours, &theirs));
+                        out.put(Plane::Rule, Verdict::Different, place, text);
+                    }
+                    _ => {
+                        let text = format!(
+                            "the chain of {} is there; its {} rules are not of the simple kind that is compared",
+                            id.source,
+                            rules.len()
+                        );
+                        out.put(Plane::Rule, Verdict::NotJudged, place, text);
+                    }
                 }
             }
         }
