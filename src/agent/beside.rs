@@ -340,6 +340,8 @@ impl Judged {
         kernel.withheld.clear();
         kernel.compared = Some(self.age());
         kernel.tunnel = None;
+        // Our own table, which is not in the kernel.
+        kernel.rules = None;
     }
 
     /// The sessions that BIRD has, in the place of our own; what nobody tells of is left out.

@@ -25,7 +25,8 @@ struct Set {
 
 pub(super) fn judge(wanted: &Wanted, found: &Found, out: &mut Judgement) {
     let felix = &found.felix;
-    for v4 in [true, false] {
+    let families = if wanted.globals.ipv6 { &[true, false][..] } else { &[true] };
+    for v4 in families.iter().copied() {
         let all = sets(wanted, v4);
         if !felix.sets_read {
             for set in &all {
