@@ -33,7 +33,7 @@ pub(super) fn judge(wanted: &Wanted, found: &Found, out: &mut Judgement) {
     court.blackholes(out);
     court.workloads(out);
     court.remote(out);
-    court.from_outside(out);
+    court.outside(out);
     court.rest(out);
     court.tunnel(out);
 }
@@ -217,7 +217,7 @@ impl Court<'_> {
     }
 
     /// What BIRD learned besides blocks and workloads of this cluster.
-    fn from_outside(&mut self, out: &mut Judgement) {
+    fn outside(&mut self, out: &mut Judgement) {
         let best = |(prefix, routes): (&Cidr, &Vec<&'_ BirdRoute>)| {
             // Where another protocol of BIRD has a better one it is told with the rest.
             routes.first().filter(|route| route.best).map(|route| (*prefix, (*route).clone()))

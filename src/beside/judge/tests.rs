@@ -208,7 +208,8 @@ fn a_host_as_bird_and_felix_leave_it_differs_in_nothing() {
 
 #[test]
 fn every_route_that_is_not_as_it_should_be_is_found() {
-    let cases: &[(&dyn Fn(&mut Vec<MainRoute>), &[&str])] = &[
+    type Change<'a> = &'a dyn Fn(&mut Vec<MainRoute>);
+    let cases: &[(Change<'_>, &[&str])] = &[
         (&|r| r.retain(|r| r.prefix.to_string() != "10.65.2.0/26"), &["- 10.65.2.0/26"]),
         (&|r| r.retain(|r| r.prefix.to_string() != "10.65.1.0/26"), &["- 10.65.1.0/26"]),
         (&|r| r.retain(|r| r.prefix.to_string() != "10.65.1.5/32"), &["- 10.65.1.5/32"]),

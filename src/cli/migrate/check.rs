@@ -374,7 +374,8 @@ mod tests {
             .map(|(key, value)| KeyValue {
                 key: (*key).to_owned(),
                 value: value.as_bytes().to_vec(),
-                ..KeyValue::default()
+                mod_revision: 1,
+                create_revision: 1,
             })
             .collect();
         let mut items = Vec::new();
