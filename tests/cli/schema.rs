@@ -94,6 +94,7 @@ fn answers_are_as_the_schema_says() {
         ("Why", &["why", "peer", "127.0.0.2"]),
         ("Why", &["why", "route", "10.244.0.0/26"]),
         ("Diff", &["diff"]),
+        ("MigrateCheck", &["--datastore", &agent.store.url, "migrate", "check", "--state-dir", "/nowhere"]),
         ("ClusterNodeList", &["--datastore", &agent.store.url, "status", "--all-nodes"]),
         ("ClusterNodeList", &["--datastore", &agent.store.url, "bgp", "peers", "--all-nodes"]),
     ] {

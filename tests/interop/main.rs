@@ -15,6 +15,7 @@
 
 mod hints;
 mod links;
+mod migrate;
 mod ping;
 mod probe;
 mod restart;

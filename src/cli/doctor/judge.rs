@@ -222,18 +222,20 @@ fn ports(seen: &Seen, found: &mut Findings) {
 fn others(seen: &Seen, found: &mut Findings) {
     for rival in &seen.rivals {
         let text = format!("{} runs (pid {}): two write the same routes and rules", rival.name, rival.pid);
-        let fix = format!("stop it before the agent starts: systemctl disable --now {}", rival.name);
-        found.fail("rival", text, &fix);
+        let fix = match rival.name.as_str() {
+            "bgpd" => "stop it before the agent starts: systemctl disable --now bgpd",
+            _ => "tortie migrate check, then tortie migrate adopt: takes over while packets flow",
+        };
+        found.fail("rival", text, fix);
     }
     for (rules, tool) in seen.felix_rules.iter().zip(["iptables-legacy", "iptables-nft"]) {
         match rules {
             Some(0) => {}
             Some(n) => {
                 let text = format!("{tool} has {n} rules of Felix (cali-*), which still filter beside ours");
-                let fix = format!(
-                    "when Felix is gone: {tool}-save | grep -v cali | {tool}-restore (and ip6tables so, too)"
-                );
-                found.fail("felix-rules", text, &fix);
+                let fix =
+                    "tortie migrate adopt takes them away when ours are in force; packets flow meanwhile";
+                found.fail("felix-rules", text, fix);
             }
             None => {
                 found.skip("felix-rules", format!("the rules of {tool} cannot be listed: try it as root"))

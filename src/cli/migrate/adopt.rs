@@ -24,8 +24,12 @@ use super::trial::{self, Compared};
 use super::{AdoptCommand, Common, ours, tools};
 use crate::cli::Context;
 use crate::cli::failure::{Exit, Failure};
+use crate::kernel::Look;
 use crate::kernel::handover::{self, BIRD, KeptRoute};
 use crate::serve::policy::Diff;
+
+/// Who writes the routes of connected networks (`RTPROT_KERNEL`).
+const KERNEL: u8 = 2;
 
 /// Reads the kernel as Calico has it.
 ///
@@ -54,7 +58,7 @@ pub(super) fn plan(context: &Context, command: &AdoptCommand) -> Result<(), Fail
         progress.say(&format!("      way back: {}", line.way_back));
     }
     progress.report.steps = steps;
-    progress.report.next = leftovers(&daemons, &command.stop);
+    progress.report.next = leftovers(&daemons, command);
     progress.say("Afterwards:");
     progress.end()
 }
@@ -74,8 +78,8 @@ impl AdoptCommand {
 }
 
 /// What is left to people when Calico is gone.
-fn leftovers(daemons: &[Daemon], stop: &StopWith) -> Vec<String> {
-    let mut units: Vec<&str> = stop.unit.iter().map(String::as_str).collect();
+fn leftovers(daemons: &[Daemon], command: &AdoptCommand) -> Vec<String> {
+    let mut units: Vec<&str> = command.stop.unit.iter().map(String::as_str).collect();
     units.extend(daemons.iter().filter_map(|daemon| daemon.unit.as_deref()));
     units.sort_unstable();
     units.dedup();
@@ -90,6 +94,9 @@ fn leftovers(daemons: &[Daemon], stop: &StopWith) -> Vec<String> {
     next.extend(containers.iter().map(|id| {
         format!("docker update --restart=no {id}       (and its unit, if one starts it: systemctl disable)")
     }));
+    if let Some(unit) = command.agent_with.strip_prefix("systemctl start ") {
+        next.push(format!("systemctl enable {unit}       (so that Tortie comes back at the next boot)"));
+    }
     next.push("tortie status       (way back at any time: tortie migrate rollback)".to_owned());
     next
 }
@@ -327,6 +334,10 @@ impl<'a> Session<'a> {
     }
 
     async fn stop(&mut self, progress: &mut Progress) -> Result<(), Failure> {
+        self.daemons = match daemons::find() {
+            running if running.is_empty() => std::mem::take(&mut self.daemons),
+            running => running,
+        };
         let line = self.line(Step::Stop);
         if self.has_ended(Step::Stop) && daemons::find().is_empty() {
             progress.skip(line, "no daemon of Calico runs");
@@ -348,7 +359,11 @@ impl<'a> Session<'a> {
                 journal.keep(&snapshot)?;
                 last = Some(snapshot);
                 journal.end(Step::Stop)?;
-                Ok(format!("{} are gone", names(&running)))
+                Ok(if running.is_empty() {
+                    "none runs".to_owned()
+                } else {
+                    format!("gone: {}", names(&running))
+                })
             })
             .await?;
         if let Some(snapshot) = last {
@@ -469,7 +484,7 @@ impl<'a> Session<'a> {
     async fn verify(&mut self, progress: &mut Progress) -> Result<(), Failure> {
         let (socket, wait) = (self.socket(), self.wait());
         let line = self.line(Step::Verify);
-        let next = leftovers(&self.daemons, &self.command.stop);
+        let next = leftovers(&self.daemons, self.command);
         let journal = self.journal()?;
         progress
             .step(line, async {
@@ -522,5 +537,9 @@ fn without_ours(protocol: u8, metric: u32) -> Result<Vec<Cidr>, Failure> {
     let ours: BTreeMap<Cidr, KeptRoute> =
         own(protocol, metric)?.into_iter().map(|route| (route.prefix, route)).collect();
     let theirs = handover::kept_routes(BIRD).map_err(|e| kernel(&e))?;
-    Ok(theirs.into_iter().map(|route| route.prefix).filter(|prefix| !ours.contains_key(prefix)).collect())
+    // BIRD writes connected networks a second time, for which the kernel has its own routes.
+    let look = Look::now(&[BIRD, protocol]).map_err(|e| kernel(&e))?;
+    let connected = |prefix: &Cidr| look.at(prefix).iter().any(|route| route.protocol == KERNEL);
+    let missing = theirs.into_iter().map(|route| route.prefix).filter(|prefix| !ours.contains_key(prefix));
+    Ok(missing.filter(|prefix| !connected(prefix)).collect())
 }

@@ -1,6 +1,5 @@
 //! Our own agent: started as somebody says, waited for, stopped.
 
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -102,24 +101,14 @@ fn agents() -> Vec<i32> {
     .collect()
 }
 
-/// The process that listens on the socket.
-fn listener(socket: &Path) -> Option<i32> {
-    let stream = UnixStream::connect(socket).ok()?;
-    let peer = rustix::net::sockopt::socket_peercred(&stream).ok()?;
-    Some(peer.pid.as_raw_nonzero().get())
-}
-
 /// Stops our agent so that peers keep its routes, and waits until it is gone. Gives what was done.
 ///
 /// # Errors
 /// When it does not end.
-pub(super) fn stop(socket: &Path) -> Result<String, Failure> {
+pub(super) fn stop() -> Result<String, Failure> {
     /// It closes its sessions first.
     const ENDS: Duration = Duration::from_secs(20);
-    let mut all = agents();
-    all.extend(listener(socket));
-    all.sort_unstable();
-    all.dedup();
+    let all = agents();
     if all.is_empty() {
         return Ok("it does not run".to_owned());
     }

@@ -212,7 +212,7 @@ impl Work<'_> {
         if !self.has_begun(Step::Start) && !self.has_begun(Step::Settle) {
             return Ok("it was not started".to_owned());
         }
-        ours::stop(&self.record.socket)
+        ours::stop()
     }
 
     fn routes(&self) -> Result<String, Failure> {

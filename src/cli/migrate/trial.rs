@@ -29,18 +29,21 @@ impl Compared {
         }
     }
 
-    /// Takes over what an agent says.
+    /// Takes over what an agent says: `?` marks what cannot be known, which is neither equal nor different.
     pub(super) fn read(diff: &Diff) -> Self {
         let mut all = Self::default();
         for section in &diff.sections {
-            let said = section.lines.iter();
-            all.differences.extend(said.map(|line| format!("{} {} {}", section.what, line.mark, line.text)));
-            if section.count > section.lines.len() {
-                let more = section.count - section.lines.len();
-                all.differences.push(format!("{} and {more} more", section.what));
+            let what = &section.what;
+            let (unknown, differing): (Vec<_>, Vec<_>) =
+                section.lines.iter().partition(|line| line.mark == "?");
+            all.differences
+                .extend(differing.iter().map(|line| format!("{what} {} {}", line.mark, line.text)));
+            all.not_judged.extend(unknown.iter().map(|line| format!("{what} {}", line.text)));
+            if let Some(more) = section.count.checked_sub(differing.len()).filter(|more| *more > 0) {
+                all.differences.push(format!("{what} and {more} more"));
             }
             if !section.trouble.is_empty() {
-                all.differences.push(format!("{} {}", section.what, section.trouble));
+                all.differences.push(format!("{what} {}", section.trouble));
             }
         }
         all
@@ -109,6 +112,7 @@ pub(super) async fn compare(globals: &Globals, wait: Duration) -> Result<Compare
         "TORTIE_HTTP",
         "TORTIE_DOCKER",
         "TORTIE_DOCKER_COMPAT",
+        "TORTIE_METRICS_COMPAT",
         "NOTIFY_SOCKET",
     ] {
         command.env_remove(name);
