@@ -101,6 +101,11 @@ fn agents() -> Vec<i32> {
     .collect()
 }
 
+/// Whether an agent that may write to the kernel runs here.
+pub(super) fn runs() -> bool {
+    !agents().is_empty()
+}
+
 /// Stops our agent so that peers keep its routes, and waits until it is gone. Gives what was done.
 ///
 /// # Errors

@@ -212,6 +212,12 @@ impl Work<'_> {
         if !self.has_begun(Step::Start) && !self.has_begun(Step::Settle) {
             return Ok("it was not started".to_owned());
         }
+        // A command that starts it may return before it is there.
+        let patience = if self.has_begun(Step::Settle) { Duration::ZERO } else { Duration::from_secs(3) };
+        let begin = Instant::now();
+        while !ours::runs() && begin.elapsed() < patience {
+            std::thread::sleep(Duration::from_millis(20));
+        }
         ours::stop()
     }
 
@@ -261,6 +267,10 @@ impl Work<'_> {
                 return Err(Failure::new(Exit::TimedOut, "felix", text));
             }
             tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        if ours::runs() {
+            let text = "our agent is here again: stop what restarts it, then run rollback again";
+            return Err(Failure::new(Exit::Refused, "agent-runs", text));
         }
         handover::give_up_rules().map_err(|e| kernel(&e))?;
         Ok("table inet tortie is gone".to_owned())

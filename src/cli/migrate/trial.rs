@@ -46,6 +46,7 @@ impl Compared {
                 all.differences.push(format!("{what} {}", section.trouble));
             }
         }
+        all.not_judged.extend(diff.unseen.iter().map(|unseen| format!("not looked at: {unseen}")));
         all
     }
 }
@@ -76,7 +77,7 @@ pub(super) async fn compare(globals: &Globals, wait: Duration) -> Result<Compare
                 "an agent of Tortie programs this host already: stop it, or go on with `tortie status`";
             return Err(Failure::new(Exit::Refused, "agent-runs", text));
         }
-        return answer(&client, wait).await;
+        return answer(&client, wait, || None).await;
     }
     let dir = std::env::temp_dir().join(format!("tortie-trial-{}", std::process::id()));
     let wrong = |e: std::io::Error| Failure::new(Exit::Partial, "trial", format!("{}: {e}", dir.display()));
@@ -119,27 +120,34 @@ pub(super) async fn compare(globals: &Globals, wait: Duration) -> Result<Compare
     }
     let child = command.spawn().map_err(wrong)?;
     let mut trial = Trial { child, dir: dir.clone() };
-    let compared = answer(&Client::new(&socket), wait).await;
-    if let (Err(failure), Ok(Some(status))) = (&compared, trial.child.try_wait()) {
+    let ended = || {
+        let status = trial.child.try_wait().ok().flatten()?;
         let log = std::fs::read_to_string(dir.join("log")).unwrap_or_default();
-        let last = log.lines().last().unwrap_or("it says nothing");
-        let text = format!("the observing agent ended ({status}): {last}");
-        return Err(Failure::new(failure.exit, "trial", text));
-    }
-    compared
+        Some(format!(
+            "the observing agent ended ({status}): {}",
+            log.lines().last().unwrap_or("it says nothing")
+        ))
+    };
+    answer(&Client::new(&socket), wait, ended).await
 }
 
 /// Asks until the agent has compared; an agent that has just begun is given time until its answer stands still.
-async fn answer(client: &Client, wait: Duration) -> Result<Compared, Failure> {
+async fn answer(
+    client: &Client,
+    wait: Duration,
+    mut ended: impl FnMut() -> Option<String>,
+) -> Result<Compared, Failure> {
     let begin = Instant::now();
     let mut last: Option<(Compared, Instant)> = None;
+    let mut said = "it does not answer".to_owned();
     loop {
-        let compared = match client.get::<Status>("/v1/status").await {
-            Ok(status) if status.verdict != "starting" => {
-                let diff: Diff = client.get("/v1/diff").await?;
-                diff.compared_seconds.map(|_| Compared::read(&diff))
+        // It says that it is busy until store and kernel were read once.
+        let compared = match client.get::<Diff>("/v1/diff").await {
+            Ok(diff) => diff.compared_seconds.map(|_| Compared::read(&diff)),
+            Err(failure) => {
+                said = failure.text;
+                None
             }
-            _ => None,
         };
         if let Some(now) = compared {
             let since =
@@ -151,9 +159,11 @@ async fn answer(client: &Client, wait: Duration) -> Result<Compared, Failure> {
             }
             last = Some((now, since));
         }
+        if let Some(text) = ended() {
+            return Err(Failure::new(Exit::Partial, "trial", text));
+        }
         if begin.elapsed() > wait {
-            let text =
-                format!("the observing agent came to no answer in {} s: see `tortie status`", wait.as_secs());
+            let text = format!("the observing agent came to no answer in {} s: {said}", wait.as_secs());
             return Err(Failure::new(Exit::TimedOut, "trial", text));
         }
         tokio::time::sleep(LOOK).await;
