@@ -15,13 +15,11 @@ use tortie_config::Cidr;
 use super::api::Marks;
 use super::ends::{self, GATEWAY, Neighbour};
 use super::netlink::{Refusal, Socket};
-use super::nexthop;
 use super::route::{self, RTN_BLACKHOLE, RTN_UNICAST, Route};
 use super::wire::{
     AF_INET, AF_INET6, Attrs, Message, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, RTM_NEWROUTE, Writer, u8_at,
     u16_at,
 };
-use super::{dump, nft};
 
 /// The number of routes that BIRD writes (`RTPROT_BIRD`).
 pub const BIRD: u8 = 12;
@@ -217,19 +215,18 @@ fn send(
     Ok(refused)
 }
 
-/// What of ours was taken away or given to others.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// What of ours was given to others or taken away.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Given {
     /// Routes of endpoints, which are now such as the CNI plugin writes.
     pub endpoints: usize,
     /// Learned routes and blackholes, which are gone.
     pub routes: usize,
-    /// Nexthop objects, which are gone.
-    pub nexthops: usize,
 }
 
-/// Gives up what of the kernel's routes is ours, so that nothing is left that Felix or BIRD would not know: routes of
-/// endpoints stay and become the plugin's, in place; learned routes, blackholes and nexthop objects go.
+/// Gives up what of the kernel's routes is ours, so that nothing is left that BIRD would learn or Felix would not know:
+/// routes of endpoints and static neighbours stay and become the plugin's, in place; learned routes and blackholes go.
+/// Nexthop objects and rules are left for [`super::purge`].
 ///
 /// # Errors
 /// When the kernel cannot be read or refuses.
@@ -250,46 +247,17 @@ pub fn give_up_routes(marks: Marks) -> io::Result<Given> {
     let mut refused = send(&ends, replace, |_| false)?;
     refused.extend(remove_routes(&rest)?);
     let mut socket = Socket::open()?;
-    let (list, _) = dump::nexthops(&mut socket)?;
-    // Groups before their members.
-    let mut ids: Vec<(bool, u32)> = list
-        .values()
-        .filter(|n| n.protocol == marks.protocol && n.id >= marks.nexthop_base)
-        .map(|n| (!matches!(n.content, nexthop::Content::Group(_)), n.id))
-        .collect();
-    ids.sort_unstable();
-    let mut trouble = refused.first().map(|r| format!("{}: {}", r.prefix, r.reason));
+    let mut neighbours: Vec<Neighbour> = ends::neighbours(&mut socket)?;
+    neighbours.retain(|n| n.permanent && n.protocol == marks.protocol);
     socket.batch(
-        &ids,
-        |(_, id), buf, flags, seq| nexthop::encode_delete(buf, flags, seq, *id),
-        |(_, id), result| match result {
-            Err(r) if r.code != libc::ENOENT => {
-                trouble.get_or_insert_with(|| format!("nexthop {id:#x}: {r}"));
-            }
-            _ => {}
-        },
-    )?;
-    let static_ones: Vec<Neighbour> = ends::neighbours(&mut socket)?
-        .into_iter()
-        .filter(|n| n.permanent && n.protocol == marks.protocol)
-        .collect();
-    socket.batch(
-        &static_ones,
+        &neighbours,
         |n, buf, flags, seq| ends::put_neighbour(buf, flags, seq, n.ifindex, n.addr, n.mac, BOOT),
         |_, _| {},
     )?;
-    match trouble {
-        Some(text) => Err(io::Error::other(text)),
-        None => Ok(Given { endpoints: ends.len(), routes: rest.len(), nexthops: ids.len() }),
+    match refused.first() {
+        Some(first) => Err(io::Error::other(format!("{}: {}", first.prefix, first.reason))),
+        None => Ok(Given { endpoints: ends.len(), routes: rest.len() }),
     }
-}
-
-/// Takes our packet rules away, in one transaction.
-///
-/// # Errors
-/// When the kernel refuses; nothing of them is gone then.
-pub fn give_up_rules() -> io::Result<()> {
-    nft::remove_own().map_err(|error| io::Error::other(error.to_string()))
 }
 
 /// Octets as text.

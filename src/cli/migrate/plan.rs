@@ -173,13 +173,14 @@ impl Back {
             ),
             Self::Ours => (
                 "remove-routes",
-                "remove our routes and nexthop objects; those of endpoints stay and become the plugin's"
-                    .to_owned(),
+                "remove our routes; those of endpoints stay and become the plugin's".to_owned(),
                 "none: BIRD's stand",
             ),
-            Self::OurRules => {
-                ("remove-rules", "remove our packet rules".to_owned(), "none: Felix's are in force")
-            }
+            Self::OurRules => (
+                "remove-rules",
+                "remove our packet rules and nexthop objects".to_owned(),
+                "none: Felix's are in force",
+            ),
             Self::Start => (
                 "start",
                 match start_with {

@@ -21,8 +21,8 @@ use super::rules::{Backend, Listing};
 use super::{RollbackCommand, ours, tools};
 use crate::cli::Context;
 use crate::cli::failure::{Exit, Failure};
-use crate::kernel::Marks;
 use crate::kernel::handover::{self, BIRD, KeptRoute};
+use crate::kernel::{Marks, Purge};
 
 /// `tortie migrate rollback`.
 pub(super) async fn run(context: &Context, command: &RollbackCommand) -> Result<(), Failure> {
@@ -235,16 +235,16 @@ impl Work<'_> {
     }
 
     fn ours(&self) -> Result<String, Failure> {
-        let marks = Marks {
+        let given = handover::give_up_routes(self.marks()).map_err(|e| kernel(&e))?;
+        Ok(format!("{} routes are gone, {} of endpoints are the plugin's", given.routes, given.endpoints))
+    }
+
+    fn marks(&self) -> Marks {
+        Marks {
             protocol: self.record.protocol,
             metric: self.record.metric,
             ..crate::kernel::Options::new(crate::kernel::Mode::Off).marks
-        };
-        let given = handover::give_up_routes(marks).map_err(|e| kernel(&e))?;
-        Ok(format!(
-            "{} routes and {} nexthop objects are gone, {} routes of endpoints are the plugin's",
-            given.routes, given.nexthops, given.endpoints
-        ))
+        }
     }
 
     /// Ours go when Felix's are in force.
@@ -272,8 +272,14 @@ impl Work<'_> {
             let text = "our agent is here again: stop what restarts it, then run rollback again";
             return Err(Failure::new(Exit::Refused, "agent-runs", text));
         }
-        handover::give_up_rules().map_err(|e| kernel(&e))?;
-        Ok("table inet tortie is gone".to_owned())
+        let what = Purge { marks: self.marks(), tunnel: None, dry_run: false };
+        let gone = crate::kernel::purge(&what).map_err(|e| kernel(&e))?;
+        let tables = if gone.tables.is_empty() {
+            "no table".to_owned()
+        } else {
+            format!("table inet {}", gone.tables.join(", "))
+        };
+        Ok(format!("{tables} and {} nexthop objects are gone", gone.nexthops))
     }
 
     fn start(&self) -> Result<String, Failure> {

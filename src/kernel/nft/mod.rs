@@ -47,16 +47,8 @@ pub use self::render::{Meaning, RuleView};
 pub(in crate::kernel) use self::tracer::tidy;
 pub use self::tracer::{RulePlace, Traced, TracedFlow, TracedPacket, TracedStep, TracedVerdict, trace};
 
-/// Takes our table away, and what a trace may have left. In one transaction: all of it is gone, or nothing.
-///
-/// # Errors
-/// When the kernel refuses it or does not answer.
-pub(in crate::kernel) fn remove_own() -> Result<(), socket::BatchError> {
-    tidy();
-    socket::Socket::open()?.remove(firewall::TABLE)
-}
-
 /// Every table that this program makes.
 pub(in crate::kernel) const OWN_TABLES: [&str; 2] = [firewall::TABLE, tracer::MARKS];
+
 /// The log group that hears of what is dropped.
 pub(in crate::kernel) const DENY_GROUP: u16 = 179;
