@@ -37,7 +37,7 @@ fn long_the_agent_runs_from_its_own_image() {
     let up = |site: &Site| {
         within(PATIENCE, "the session of host 2 with host 1", || {
             let peers = site.hosts.sessions(2);
-            if peers.values().all(|(state, ..)| state == "established") && !peers.is_empty() {
+            if peers.values().all(|(state, ..)| state == "Established") && !peers.is_empty() {
                 Ok(())
             } else {
                 Err(format!("{peers:?}"))
