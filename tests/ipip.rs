@@ -3,7 +3,8 @@
 //!
 //! The machine's own kernel may have no ipip, and nobody wants its module unloaded there: the lab runs in user-mode Linux
 //! (`tests/tools/uml-run.sh`). One machine is started for all cases. In it this same program runs again, as [`guest`],
-//! goes through the cases one after the other and prints one JSON line for each; the tests here read them.
+//! goes through the cases one after the other and prints one JSON line for each; the tests here read them. User-mode
+//! Linux has no packet rules: what needs both runs in the same way in an emulated PC (`tests/tools/qemu-run.sh`).
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -11,6 +12,8 @@
 mod guest;
 #[path = "ipip/rig.rs"]
 mod rig;
+#[path = "ipip/rules.rs"]
+mod rules;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -30,20 +33,32 @@ struct Case {
     evidence: String,
 }
 
-/// Set in the guest.
+/// Set in the guest: which cases it goes through.
 const GUEST: &str = "TORTIE_IPIP_GUEST";
 
-/// All cases, from one run of the machine; `Err` says why there is none.
-static CASES: LazyLock<Result<BTreeMap<String, Case>, String>> = LazyLock::new(|| {
+type Cases = LazyLock<Result<BTreeMap<String, Case>, String>>;
+
+/// All cases of one run of a machine; `Err` says why there is none.
+static TUNNEL: Cases = LazyLock::new(|| cases("uml-run.sh", "linux.uml", "tunnel", &[]));
+static RULES: Cases =
+    LazyLock::new(|| cases("qemu-run.sh", "qemu-system-x86_64", "rules", &["-c", "2", "-m", "1024M"]));
+
+fn cases(
+    machine: &str,
+    program: &str,
+    guest: &str,
+    options: &[&str],
+) -> Result<BTreeMap<String, Case>, String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let peers = std::env::var_os("TORTIE_PEERS").map_or_else(|| root.join("target/peers/bin"), PathBuf::from);
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut folders = std::env::split_paths(&path).chain([peers.clone()]);
-    if !folders.any(|f| f.join("linux.uml").exists()) {
-        return Err("no user-mode Linux (linux.uml): run make peers".to_owned());
+    if !folders.any(|f| f.join(program).exists()) {
+        return Err(format!("there is no {program}: run make peers"));
     }
-    let output = Command::new(root.join("tests/tools/uml-run.sh"))
-        .args(["-t", "150", "-e", "RUST_BACKTRACE=0", "-e", &format!("{GUEST}=1")])
+    let output = Command::new(root.join("tests/tools").join(machine))
+        .args(["-t", "200", "-e", "RUST_BACKTRACE=0", "-e", &format!("{GUEST}={guest}")])
+        .args(options)
         .args(["-e", &format!("TORTIE_PEERS={}", peers.display()), "--"])
         .arg(std::env::current_exe().unwrap())
         .args(["--exact", "guest", "--ignored", "--nocapture", "--test-threads", "1"])
@@ -64,11 +79,15 @@ static CASES: LazyLock<Result<BTreeMap<String, Case>, String>> = LazyLock::new(|
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "the guest failed: {}\n{text}\n{errors}", output.status);
     Ok(cases)
-});
+}
 
-/// Every named case went well. Without user-mode Linux the test is skipped and says so; in CI that is a failure.
+/// Every named case went well. Without the machine the test is skipped and says so; in CI that is a failure.
 fn went_well(names: &[&str]) {
-    let cases = match &*CASES {
+    all_well(&TUNNEL, names);
+}
+
+fn all_well(cases: &Cases, names: &[&str]) {
+    let cases = match &**cases {
         Ok(cases) => cases,
         Err(why) => {
             assert!(std::env::var_os("CI").is_none(), "cannot run: {why}");
@@ -83,11 +102,23 @@ fn went_well(names: &[&str]) {
 }
 
 #[test]
-#[ignore = "the half that runs in user-mode Linux, started by the tests of this file"]
+#[ignore = "the half that runs in the machines, started by the tests of this file"]
 fn guest() {
-    if std::env::var_os(GUEST).is_some() {
-        guest::run();
+    match std::env::var(GUEST).as_deref() {
+        Ok("tunnel") => guest::run(),
+        Ok("rules") => rules::run(),
+        _ => {}
     }
+}
+
+#[test]
+fn the_tunnel_works_with_packet_rules_and_takes_packets_of_hosts_alone() {
+    all_well(&RULES, &["tunnelled", "masqueraded", "stranger", "workload-that-tunnels", "filter-off"]);
+}
+
+#[test]
+fn rules_that_log_write_to_the_log_of_the_kernel_and_then_act() {
+    all_well(&RULES, &["log-of-a-deny", "log-that-goes-on", "log-of-an-allow"]);
 }
 
 #[test]

@@ -9,7 +9,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 DIR=$(realpath -m "${1:-target/peers}")
-STAMP="peers 15"
+STAMP="peers 16"
 PATH=$PATH:/usr/sbin:/sbin
 has() { command -v "$1" >/dev/null; }
 if [ "$(cat "$DIR/stamp" 2>/dev/null)" = "$STAMP" ] && has cc && has c++ && has protoc && has ip; then exit 0; fi
@@ -22,6 +22,8 @@ PACKAGES="$PACKAGES docker.io containerd runc podman conmon containernetworking-
 PACKAGES="$PACKAGES golang-go golang-github-appc-cni-dev python3-grpcio python3-protobuf"
 # Whose tab keys are pressed: tests/cli/completion.rs. The static one, because a shell's modules stand at one place for good.
 PACKAGES="$PACKAGES zsh-static zsh-common fish"
+# A machine with ipip and nf_tables at once: tests/tools/qemu-run.sh.
+[ "$(dpkg --print-architecture 2>/dev/null)" != amd64 ] || PACKAGES="$PACKAGES qemu-system-x86 linux-image-cloud-amd64"
 # What opens the page: tests/page.
 PACKAGES="$PACKAGES chromium-headless-shell"
 say() { echo "peers: $*" >&2; }
@@ -117,6 +119,13 @@ for name in insmod modprobe; do ln -sf kmod "$DIR/root/$(dirname "$(first usr/bi
 wrap insmod "$(first usr/bin/insmod bin/insmod)"
 wrap modprobe "$(first usr/bin/modprobe bin/modprobe)"
 wrap linux.uml usr/bin/linux.uml 'export UML_MODULES=${UML_MODULES:-$(cd "$r/usr/lib/uml/modules" && pwd)}'
+if [ -e "$DIR/root/usr/bin/qemu-system-x86_64" ]; then
+  wrap qemu-system-x86_64 usr/bin/qemu-system-x86_64 "" '-L "$r/usr/share/qemu" -L "$r/usr/share/seabios" '
+  wrap virtiofsd usr/lib/qemu/virtiofsd
+  ln -sf kmod "$DIR/root/$(dirname "$(first usr/bin/kmod bin/kmod)")/depmod"
+  wrap depmod "$(first usr/bin/depmod bin/depmod)"
+  for release in $(ls "$DIR/root/lib/modules"); do "$DIR/bin/depmod" -b "$DIR/root" "$release"; done
+fi
 python=/usr/bin/python3; [ -x $python ] || python='$r/usr/bin/python3'
 cat > "$DIR/bin/exabgp" <<WRAP
 #!/bin/sh
