@@ -21,7 +21,8 @@ use super::status::{CoreFacts, KernelFacts};
 use crate::beside::{self, Affinities, BIRD, Found, Judgement, Plane, Tally, Unseen, Verdict, Wanted, bird};
 use crate::kernel::Drift;
 use crate::policy::{Globals, Ruleset};
-use crate::serve::api::{ApiError, BesidePlane, BesideStatus};
+use crate::serve::api::ApiError;
+use crate::serve::beside::{BesidePlane, BesideStatus};
 use crate::serve::policy::{Diff, DiffLine, DiffSection};
 use crate::store::Store;
 

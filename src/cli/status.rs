@@ -6,7 +6,8 @@ use std::fmt::Write as _;
 use super::failure::{Exit, Failure};
 use super::output::{self, span};
 use super::{Context, client::Client, nodes};
-use crate::serve::api::{BesideStatus, Status};
+use crate::serve::api::Status;
+use crate::serve::beside::BesideStatus;
 use crate::serve::policy::PolicyStatus;
 
 /// What `status` takes.

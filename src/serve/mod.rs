@@ -9,6 +9,7 @@
 //! ```
 
 pub mod api;
+pub mod beside;
 pub mod client;
 pub mod codes;
 mod guard;
