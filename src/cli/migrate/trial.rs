@@ -46,6 +46,7 @@ impl Compared {
                 all.differences.push(format!("{what} {}", section.trouble));
             }
         }
+        all.not_judged.extend(diff.unseen.iter().map(|unseen| format!("not looked at: {unseen}")));
         all
     }
 }
