@@ -20,6 +20,7 @@ use crate::model::Model;
 use crate::policy::path::{self, Half};
 use crate::policy::{EndpointPolicy, Globals, Source};
 use crate::serve::api::{ApiError, Done, List};
+use crate::serve::codes;
 use crate::serve::policy::{
     Counted, Diff, DiffLine, DiffRequest, DiffSection, DropRow, DryRun, DryRunRequest, Endpoint,
     EndpointDetail, Policy, PolicyCounted, PolicyDetail, PolicyStatus, Trace, TraceQuery,
@@ -225,6 +226,8 @@ impl Live {
         if self.beside.is_some() {
             return self.observed_differences(max).await;
         }
+        let notes = self.facts().await.map(|facts| facts.notes).unwrap_or_default();
+        let lately = notes.into_iter().find(|note| note.code == codes::FOREIGN_CHANGES.name);
         self.kernel(move |view| {
             let section =
                 |what: &str, mode: Mode, count: usize, lines: Vec<DiffLine>, trouble: Option<&str>| {
@@ -273,6 +276,7 @@ impl Live {
                 compared_seconds: view.last_compare().map(|(ago, _)| ago.as_secs()),
                 held_seconds: held.map(|left| left.as_secs()),
                 unseen: Vec::new(),
+                lately,
             }
         })
         .await

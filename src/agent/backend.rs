@@ -126,7 +126,7 @@ impl Live {
         patient(wait).await
     }
 
-    async fn facts(&self) -> Result<CoreFacts, ApiError> {
+    pub(super) async fn facts(&self) -> Result<CoreFacts, ApiError> {
         self.ask(Ask::Facts).await
     }
 

@@ -77,4 +77,4 @@ pub use log_lines::LogForm;
 pub use options::{AddressChoice, Extent, HttpChoice, Settings};
 pub use picture::{Offline, Picture, endpoint_name};
 pub use run::{AgentError, AgentOptions, run};
-pub use surroundings::{Clock, Conntrack, Link, Role, Surroundings, judge};
+pub use surroundings::{Clock, Conntrack, Link, Role, Surroundings, judge, mend};

@@ -339,7 +339,7 @@ pub(super) fn kernel_get(view: &KernelView<'_>, addr: IpAddr) -> (Option<KernelR
                 None => format!("without our routes: on-link dev {dev}"),
             }
         }
-        None => "without our routes: unreachable".to_owned(),
+        None => "without our routes: unreachable (unresolved)".to_owned(),
     };
     (own, says)
 }

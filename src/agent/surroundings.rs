@@ -22,6 +22,9 @@ const JUMP: Duration = Duration::from_secs(2);
 /// More workloads with too large an MTU than this are told as one.
 const LISTED: usize = 5;
 
+/// Packets that reverse path filters dropped.
+const RP_FILTERED: &str = "IPReversePathFilter";
+
 /// `CAP_NET_BIND_SERVICE` of capabilities(7).
 const BIND_SERVICE: u8 = 10;
 /// `CAP_NET_ADMIN`.
@@ -113,7 +116,7 @@ impl Surroundings {
             capabilities: read("/proc/self/status").as_deref().and_then(capabilities),
             conntrack: conntrack(),
             links: links.into_iter().map(link).collect(),
-            rp_filtered: read("/proc/net/netstat").as_deref().and_then(rp_filtered),
+            rp_filtered: read("/proc/net/netstat").as_deref().and_then(|t| tcp_ext(t, RP_FILTERED)),
             clock: Some(Clock::now()),
         }
     }
@@ -173,11 +176,60 @@ fn dropped(stat: &str) -> Option<u64> {
     Some(lines.filter_map(of).sum())
 }
 
-/// `TcpExt: IPReversePathFilter`: names in one line, numbers in the next.
-fn rp_filtered(netstat: &str) -> Option<u64> {
+/// A counter of `TcpExt`: names in one line, numbers in the next.
+fn tcp_ext(netstat: &str, counter: &str) -> Option<u64> {
     let mut rows = netstat.lines().filter(|line| line.starts_with("TcpExt:"));
-    let column = rows.next()?.split_whitespace().position(|name| name == "IPReversePathFilter")?;
+    let column = rows.next()?.split_whitespace().position(|name| name == counter)?;
     rows.next()?.split_whitespace().nth(column)?.parse().ok()
+}
+
+/// What TCP of this namespace dropped before anybody was told, since the namespace is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct TcpDropped {
+    /// Segments with another TCP key than ours, with one where none is wanted, or without one where one is.
+    pub(super) key: u64,
+    /// Segments whose TTL was below the least that the connection takes (RFC 5082).
+    pub(super) ttl: u64,
+}
+
+impl TcpDropped {
+    /// Reads the counters; those that this kernel does not have count nothing.
+    pub(super) fn read() -> Self {
+        read("/proc/net/netstat").as_deref().map_or_else(Self::default, Self::of)
+    }
+
+    fn of(netstat: &str) -> Self {
+        let sum = |names: &[&str]| names.iter().filter_map(|name| tcp_ext(netstat, name)).sum();
+        let keys = ["TCPMD5NotFound", "TCPMD5Unexpected", "TCPMD5Failure"];
+        let more = ["TCPAOBad", "TCPAOKeyNotFound", "TCPAORequired"];
+        Self { key: sum(&keys) + sum(&more), ttl: sum(&["TCPMinTTLDrop"]) }
+    }
+}
+
+/// What mends a finding of [`judge`], or of the agent about this host, in a command or a step.
+#[must_use]
+pub fn mend(problem: &Problem) -> String {
+    let subject = problem.subject.as_str();
+    match problem.code.as_str() {
+        "forwarding-off" if subject.starts_with("IPv6") => {
+            "sysctl -w net.ipv6.conf.all.forwarding=1".to_owned()
+        }
+        "forwarding-off" => "sysctl -w net.ipv4.ip_forward=1".to_owned(),
+        "rp-filter" => format!("sysctl -w net.ipv4.conf.{subject}.rp_filter=2"),
+        "missing-capability" => format!("AmbientCapabilities={subject} in the unit of the service"),
+        "conntrack-full" => {
+            "sysctl -w net.netfilter.nf_conntrack_max=N, with an N of twice as many".to_owned()
+        }
+        "clock-jump" => "timedatectl: let NTP slew the clock, which steps it only at boot".to_owned(),
+        "tunnel-mtu" => "tortie store put /calico/v1/config/IpInIpMtu MTU, or take that key out".to_owned(),
+        "workload-mtu" => "give the interface, and its other end, the MTU of the way out".to_owned(),
+        "listen" => "stop who listens there, or --bgp-listen ADDR:PORT".to_owned(),
+        "tunnel" => "modprobe ipip, or take `ipip` out of the pools".to_owned(),
+        "store-away" | "from-cache" | "stale-revision" => {
+            "see to the store, or name another with --datastore; the agent goes on by itself".to_owned()
+        }
+        _ => "tortie status".to_owned(),
+    }
 }
 
 /// What is wrong now, and what changed for the worse since an earlier reading.
@@ -251,8 +303,7 @@ fn reverse_paths(now: &Surroundings, role: &Role, found: &mut Vec<Problem>) {
              dropped{dropped}",
             uplinks.len()
         );
-        let sysctl = format!("net.ipv4.conf.{}.rp_filter", link.name);
-        found.push(finding(&codes::RP_FILTER, &sysctl, link.name.clone(), text));
+        found.push(finding(&codes::RP_FILTER, &link.name, link.name.clone(), text));
     }
 }
 
@@ -286,8 +337,7 @@ fn sizes(now: &Surroundings, role: &Role, found: &mut Vec<Problem>) {
     }
     if wide.len() > LISTED {
         let text = format!("{} more have a larger MTU than {}", wide.len() - LISTED, narrowest.name);
-        let next = "tortie endpoint list".to_owned();
-        found.push(Problem { next, ..finding(&codes::WORKLOAD_MTU, "", "endpoints", text) });
+        found.push(finding(&codes::WORKLOAD_MTU, "", "endpoints", text));
     }
 }
 
@@ -307,117 +357,5 @@ fn connections(now: &Surroundings, before: Option<&Surroundings>, found: &mut Ve
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn link(name: &str, mtu: u32, rp_filter: u8) -> Link {
-        Link { name: name.to_owned(), mtu, up: true, rp_filter: Some(rp_filter) }
-    }
-
-    fn host(links: &[Link]) -> Surroundings {
-        Surroundings {
-            forwarding: [Some(true), Some(true)],
-            capabilities: Some(u64::MAX),
-            links: links.to_vec(),
-            ..Surroundings::default()
-        }
-    }
-
-    fn role(uplinks: &[&str]) -> Role {
-        Role {
-            programs: true,
-            low_port: true,
-            routes: [true, true],
-            uplinks: uplinks.iter().map(|name| (*name).to_owned()).collect(),
-            tunnel: Some("tunl0".to_owned()),
-            workloads: vec![("cni/web/eth0".to_owned(), "cali1".to_owned())],
-        }
-    }
-
-    fn found(now: &Surroundings, before: Option<&Surroundings>, role: &Role) -> Vec<(String, String)> {
-        judge(now, before, role).into_iter().map(|p| (p.code, p.subject)).collect()
-    }
-
-    fn one(code: &str, subject: &str) -> Vec<(String, String)> {
-        vec![(code.to_owned(), subject.to_owned())]
-    }
-
-    #[test]
-    fn a_host_that_is_well_has_no_findings() {
-        let well = host(&[link("eth0", 1500, 1), link("tunl0", 1480, 0), link("cali1", 1500, 1)]);
-        assert!(judge(&well, Some(&well), &role(&["eth0"])).is_empty());
-        // What could not be read is not wrong.
-        assert!(judge(&Surroundings::default(), None, &role(&["eth0"])).is_empty());
-    }
-
-    #[test]
-    fn a_strict_filter_matters_only_where_packets_may_come_another_way() {
-        let strict = host(&[link("eth0", 1500, 1), link("eth1", 1500, 2)]);
-        assert_eq!(found(&strict, None, &role(&["eth0", "eth1"])), one("rp-filter", "eth0"));
-        assert!(found(&strict, None, &role(&["eth0"])).is_empty());
-        let next = &judge(&strict, None, &role(&["eth0", "eth1"]))[0].next;
-        assert_eq!(next, "sysctl -w net.ipv4.conf.eth0.rp_filter=2");
-    }
-
-    #[test]
-    fn packets_have_to_fit() {
-        let tunnel = host(&[link("eth0", 1450, 0), link("tunl0", 1440, 0)]);
-        assert_eq!(found(&tunnel, None, &role(&["eth0"])), one("tunnel-mtu", "tunl0"));
-        let workload = host(&[link("eth0", 1450, 0), link("cali1", 1500, 0)]);
-        assert_eq!(found(&workload, None, &role(&["eth0"])), one("workload-mtu", "endpoint cni/web/eth0"));
-    }
-
-    #[test]
-    fn what_the_agent_lacks_is_told_where_it_is_needed() {
-        let bare = Surroundings { capabilities: Some(0), forwarding: [Some(false), None], ..host(&[]) };
-        let codes: Vec<String> = found(&bare, None, &role(&[])).into_iter().map(|(code, _)| code).collect();
-        assert_eq!(codes, ["missing-capability", "missing-capability", "forwarding-off"]);
-        let looks_only = Role { programs: false, low_port: false, ..role(&[]) };
-        assert!(found(&bare, None, &looks_only).is_empty());
-    }
-
-    #[test]
-    fn connections_are_too_many_from_nine_tenths_on_or_when_some_were_dropped() {
-        let with = |count, dropped| Surroundings {
-            conntrack: Some(Conntrack { count, max: 1000, dropped }),
-            ..host(&[])
-        };
-        let role = role(&[]);
-        assert!(found(&with(899, 0), None, &role).is_empty());
-        assert_eq!(found(&with(900, 0), None, &role), one("conntrack-full", "connection tracking"));
-        // Drops of long ago are no news.
-        assert!(found(&with(10, 5), Some(&with(10, 5)), &role).is_empty());
-        assert_eq!(
-            found(&with(10, 6), Some(&with(10, 5)), &role),
-            one("conntrack-full", "connection tracking")
-        );
-    }
-
-    #[test]
-    fn a_clock_that_is_set_jumps_and_one_that_sleeps_does_not() {
-        let at = |wall, running| Surroundings {
-            clock: Some(Clock { wall: Duration::from_secs(wall), running: Duration::from_secs(running) }),
-            ..host(&[])
-        };
-        let (start, role) = (at(1_000_000, 50), role(&[]));
-        assert!(found(&at(1_000_010, 60), Some(&start), &role).is_empty());
-        assert!(found(&at(1_008_000, 8_050), Some(&start), &role).is_empty());
-        assert_eq!(found(&at(1_003_610, 60), Some(&start), &role), one("clock-jump", "clock"));
-        let back = judge(&at(996_410, 60), Some(&start), &role);
-        assert!(back[0].text.contains("set back by 3600.0s"), "{back:?}");
-    }
-
-    #[test]
-    fn what_the_kernel_prints_is_read() {
-        assert_eq!(capabilities("Name:\ttortie\nCapEff:\t0000000000003400\n"), Some(0x3400));
-        // Linux 6.1: hexadecimal, a line for each processor.
-        let stat = "entries  clashres found new invalid ignore delete chainlength insert insert_failed drop early_drop\n\
-                    0000000a  00000000 00000000 00000000 00000000 00000000 00000000 00000003 00000000 00000000 00000010 00000000\n\
-                    0000000a  00000000 00000000 00000000 00000000 00000000 00000000 00000003 00000000 00000000 00000001 00000000\n";
-        assert_eq!(dropped(stat), Some(17));
-        let netstat = "TcpExt: SyncookiesSent IPReversePathFilter TimeWaited\nTcpExt: 0 7 12\nIpExt: InNoRoutes\nIpExt: 1\n";
-        assert_eq!(rp_filtered(netstat), Some(7));
-        let here = Surroundings::read([("lo".to_owned(), 65536, true)]);
-        assert!(here.capabilities.is_some() && here.clock.is_some() && here.link("lo").is_some());
-    }
-}
+#[path = "surroundings_tests.rs"]
+mod tests;

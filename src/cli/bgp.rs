@@ -165,10 +165,7 @@ fn peers(items: &[Peer], wide: bool) -> String {
             row
         })
         .collect();
-    let up = items.iter().filter(|p| p.state == "Established").count();
-    let mut out = table(&head, rows);
-    let _ = writeln!(out, "\n{} sessions: {up} established, {} down", items.len(), items.len() - up);
-    out
+    table(&head, rows)
 }
 
 fn ranges(items: &[PeerRange]) -> String {

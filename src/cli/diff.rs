@@ -85,8 +85,8 @@ fn render(out: &mut String, diff: &Diff) {
             ("off", _) => "not compared: off".to_owned(),
             (_, 0) => "equal".to_owned(),
             ("observe", count) => format!("{count} differ (observing: nothing is written)"),
-            (_, count) if diff.held_seconds.is_some() => format!("{count} differ, left for study"),
-            (_, count) => format!("{count} differ, to be repaired"),
+            (_, count) if diff.held_seconds.is_some() => format!("{count} differ, left for study   [drift]"),
+            (_, count) => format!("{count} differ, to be repaired   [drift]"),
         };
         let _ = writeln!(out, "{:<8} {state}", section.what);
         for line in &section.lines {
@@ -107,6 +107,9 @@ fn render(out: &mut String, diff: &Diff) {
     for unseen in &diff.unseen {
         let _ = writeln!(out, "not looked at: {unseen}");
     }
+    if let Some(lately) = &diff.lately {
+        let _ = writeln!(out, "lately   {}   [{}]", lately.text, lately.code);
+    }
     if let Some(left) = diff.held_seconds {
         let _ = writeln!(out, "Repair is held for {} more; tortie diff --repair does it now.", span(left));
     }
@@ -119,6 +122,7 @@ fn render(out: &mut String, diff: &Diff) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::serve::api::Problem;
     use crate::serve::policy::{DiffLine, DiffSection};
 
     fn section(what: &str, lines: Vec<DiffLine>) -> DiffSection {
@@ -152,16 +156,23 @@ mod tests {
             compared_seconds: Some(38),
             held_seconds: Some(540),
             unseen: Vec::new(),
+            lately: Some(Problem {
+                code: "foreign-changes".to_owned(),
+                subject: "kernel".to_owned(),
+                text: "1 changed by somebody else 12s ago and put right again, first: a route".to_owned(),
+                next: "tortie diff".to_owned(),
+            }),
         };
         let mut out = String::new();
         render(&mut out, &diff);
         let expected = "\
-routes   1 differ, left for study
+routes   1 differ, left for study   [drift]
   -  10.244.5.0/26: missing   since 12s   (deleted via netlink port 4471: no such process any more)
 sets     equal
-rules    1 differ, left for study
+rules    1 differ, left for study   [drift]
   ~  chain forward is changed
 The netlink port is a hint, often the sender's process: it proves nothing.
+lately   1 changed by somebody else 12s ago and put right again, first: a route   [foreign-changes]
 Repair is held for 9m00s more; tortie diff --repair does it now.
 last full compare of routes 38s ago
 ";

@@ -399,7 +399,7 @@ async fn validate(globals: &Globals) -> Result<(), Failure> {
     let count = snapshot.entries.len();
     output::print(globals.output, &findings, |out, _| {
         for finding in &findings {
-            let _ = writeln!(out, "{}\n    {}", finding.key, finding.error);
+            let _ = writeln!(out, "{}\n    {}   [invalid-value]", finding.key, finding.error);
         }
         let _ = writeln!(
             out,

@@ -107,7 +107,12 @@ fn drops(items: &[DropRow]) -> String {
             row.rule.clone(),
         ]
     });
-    table(&["COUNT", "FIRST", "LAST", "FROM", "TO", "WHAT", "RULE"], rows.collect())
+    let mut out = table(&["COUNT", "FIRST", "LAST", "FROM", "TO", "WHAT", "RULE"], rows.collect());
+    out.push_str(match items {
+        [] => "no packet was dropped by rules in that time\n",
+        _ => "at most ten packets a second and rule are counted   [packets-denied]\n",
+    });
+    out
 }
 
 #[cfg(test)]

@@ -82,22 +82,22 @@ codes! {
         "tortie store accept, if the store is right as it is";
     STORE_AWAY "store-away"
         "The store does not answer; the last good state stays in force.",
-        "tortie store get /calico/v1/Ready";
+        "tortie doctor";
     FROM_CACHE "from-cache"
         "The agent runs from its cache on disk, because the store has not answered since it started.",
-        "tortie store get /calico/v1/Ready";
+        "tortie doctor";
     STALE_REVISION "stale-revision"
         "The store answers, but its watch has brought no proof of freshness for too long: what is in force may be old.",
-        "tortie store watch /calico/v1/";
+        "tortie doctor";
     MISSING_CAPABILITY "missing-capability"
         "The agent lacks a Linux capability that it needs, so a part of its work cannot be done.",
-        "tortie status -o wide";
+        "tortie doctor";
     LISTEN "listen"
         "BGP cannot be listened for on an address: the port is taken, or the address is not here.",
         "tortie doctor";
     FORWARDING_OFF "forwarding-off"
         "The kernel does not forward packets of a family that is routed here.",
-        "sysctl -w {}=1";
+        "tortie doctor";
     RULES "rules"
         "Packet rules cannot be enforced.",
         "tortie diff rules";
@@ -139,7 +139,7 @@ codes! {
         "tortie endpoint show {}";
     TUNNEL "tunnel"
         "The IPIP tunnel that a pool wants cannot be made.",
-        "modprobe ipip";
+        "tortie doctor";
     TUNNEL_ADDRESS "tunnel-address"
         "This host gets no address in the tunnel.",
         "tortie ipam pools";
@@ -148,19 +148,19 @@ codes! {
         "tortie store validate";
     CONNTRACK_FULL "conntrack-full"
         "The table of connections is nearly full, or full: new connections are dropped.",
-        "sysctl net.netfilter.nf_conntrack_max";
+        "tortie doctor";
     RP_FILTER "rp-filter"
         "An interface drops packets that come in by another way than replies go out (strict `rp_filter`).",
-        "sysctl -w {}=2";
+        "tortie doctor";
     TUNNEL_MTU "tunnel-mtu"
         "Packets of the tunnel's size do not fit into the link below once they are wrapped: large packets get lost.",
-        "tortie endpoint list";
+        "tortie doctor";
     WORKLOAD_MTU "workload-mtu"
         "A workload may send larger packets than the way out of this host takes.",
-        "tortie endpoint show {}";
+        "tortie doctor";
     CLOCK_JUMP "clock-jump"
         "The clock was set by more than a few seconds: times in logs, histories and leases do not fit together.",
-        "timedatectl";
+        "tortie doctor";
     LEAKED_ADDRESSES "leaked-addresses"
         "Addresses are assigned that nobody has.",
         "tortie ipam check";
@@ -251,6 +251,8 @@ codes! {
     CAUSES:
     CAUSE_CONNECTION_REFUSED "connection-refused" "The other host answers, and nothing listens on its port.", "tortie why peer {}";
     CAUSE_CONNECT_TIMEOUT "connect-timeout" "Packets go out and nothing comes back: a firewall, or another TCP key.", "tortie why peer {}";
+    CAUSE_TCP_KEY "tcp-key" "Packets between both ends fail the check of their TCP key (RFC 2385, RFC 5925): the passwords differ.", "tortie why peer {}";
+    CAUSE_TTL_SECURITY "ttl-security" "Packets come from further away than `ttl_security` allows, or from an end that does not send TTL 255 (RFC 5082).", "tortie why peer {}";
     CAUSE_NO_NEIGHBOUR "no-neighbour" "The other host, or the gateway, does not answer ARP or neighbour discovery.", "tortie why peer {}";
     CAUSE_HOST_UNREACHABLE "host-unreachable" "A router on the way says that the other host is not there.", "tortie why peer {}";
     CAUSE_NO_ROUTE "no-route" "This host has no route to the peer.", "tortie why peer {}";

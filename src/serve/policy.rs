@@ -417,6 +417,9 @@ pub struct Diff {
     /// What an agent that observes could not look at, and why.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unseen: Vec<String>,
+    /// What others changed in the last minutes, as `status` tells it; it was put right again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lately: Option<super::api::Problem>,
 }
 
 /// One difference.

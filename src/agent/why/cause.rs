@@ -154,6 +154,28 @@ fn connect(e: &Evidence, text: &str) -> Cause {
 /// Packets go out and nothing comes back.
 fn silence(e: &Evidence) -> Cause {
     let (p, there) = (&e.peer, there(e));
+    if e.dropped.key > 0 {
+        let here =
+            e.guard.key.map_or_else(|| "none is set here".to_owned(), |key| format!("{key} is set here"));
+        let text = format!(
+            "SYNs get no answer, and TCP of this host dropped {} segments for their TCP key ({here}): the keys of both ends \
+             differ, or one end has none",
+            e.dropped.key
+        );
+        return Cause::implied("tcp-key", text).with(format!(
+            "give both ends one password; dmesg and nstat -az 'TcpExtTCPMD5*' say more, here and on {there}"
+        ));
+    }
+    if let Some(hops) = e.guard.hops.filter(|_| e.dropped.ttl > 0) {
+        let text = format!(
+            "the answers of {there} come with too small a TTL: TCP of this host dropped {} segments, as ttl_security takes \
+             peers of at most {hops} hops that send TTL 255",
+            e.dropped.ttl
+        );
+        return Cause::implied("ttl-security", text).with(format!(
+            "on {there}: TTL security for this host, too; or take ttl_security out of the peer's value"
+        ));
+    }
     match (e.guard.key, e.guard.hops) {
         (Some(key), _) => Cause::implied(
             "connect-timeout",

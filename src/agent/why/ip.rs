@@ -3,7 +3,7 @@
 use super::origin::Known;
 use crate::serve::api::RouteGet;
 use crate::serve::policy::EndpointDetail;
-use crate::serve::why::{Step, Verdict, Why};
+use crate::serve::why::{Certainty, Step, Verdict, Why};
 
 /// What is known of an address.
 #[derive(Debug, Clone)]
@@ -12,6 +12,8 @@ pub(super) struct Evidence {
     pub(super) known: Known,
     /// The endpoint that has it, of this host or of another.
     pub(super) endpoint: Option<EndpointDetail>,
+    /// The endpoints of this host that have it, where they are several.
+    pub(super) held: Vec<String>,
     /// The host whose own address it is.
     pub(super) host: Option<String>,
     pub(super) route: RouteGet,
@@ -23,6 +25,9 @@ pub(super) struct Evidence {
 pub(super) fn answer(mut why: Why, e: &Evidence) -> Why {
     let here = e.endpoint.as_ref().filter(|found| found.endpoint.host == why.node);
     let (code, text) = match (&e.endpoint, &e.host) {
+        _ if e.held.len() > 1 => {
+            ("duplicate-address", format!("is of {} endpoints here: {}", e.held.len(), e.held.join(", ")))
+        }
         (Some(found), _)
             if here.is_some() && found.endpoint.state != "up" && found.endpoint.state != "active" =>
         {
@@ -37,6 +42,11 @@ pub(super) fn answer(mut why: Why, e: &Evidence) -> Why {
     why.code = code.to_owned();
     why.answer = format!("{} {text}", e.address);
     let mut say = |verdict, name: &str, text: String| why.steps.push(Step::new(verdict, name, text));
+    if e.held.len() > 1 {
+        say(Verdict::Stop, "endpoints", e.held.join(", "));
+        why.conclusion = Some("one of them gets the packets for it, and the others none".to_owned());
+        why.certainty = Certainty::Implied;
+    }
     if let Some(found) = &e.endpoint {
         let end = &found.endpoint;
         let at = end.interface.as_ref().map_or_else(String::new, |name| format!(", interface {name}"));

@@ -33,6 +33,7 @@ use super::asked::CoreQuestion;
 use super::backend::{Ask, Live};
 use super::core::{Core, now_text};
 use super::status;
+use super::surroundings::TcpDropped;
 use crate::kernel::{self, KernelView, Mode};
 use crate::routing::{self, PeerIntent, PeerKind, RoutingIntent};
 use crate::serve::api::{ApiError, RouteGet};
@@ -54,6 +55,8 @@ struct CoreSide {
     key_revision: Option<u64>,
     ended: Option<Ended>,
     trouble: Option<String>,
+    /// What `status` says of it: code and text.
+    status: Vec<(String, String)>,
 }
 
 /// The key that a wanted session rests on.
@@ -77,7 +80,16 @@ impl Core {
             key: key.map(|key| key.to_string()),
             ended: self.peers.get(session).and_then(|record| record.ended.clone()),
             trouble: self.peer_trouble.get(session).cloned(),
+            status: self.told_of(&format!("tortie why peer {session}")),
         }
+    }
+}
+
+impl Core {
+    /// What of the look around leads to this command.
+    fn told_of(&self, command: &str) -> Vec<(String, String)> {
+        let told = self.surroundings.iter().filter(|problem| problem.next == command);
+        told.map(|problem| (problem.code.clone(), problem.text.clone())).collect()
     }
 }
 
@@ -153,6 +165,8 @@ impl Live {
             path,
             theirs,
             blocks,
+            status: side.status,
+            dropped: if up { TcpDropped::default() } else { TcpDropped::read() },
             peer: shown,
         };
         Ok(peer::answer(self.empty("WhyPeer", side.revision, session), &evidence))
@@ -392,8 +406,11 @@ impl Live {
                 Ok((picture.endpoint(&text).ok(), host))
             })
             .await?;
+        let duplicates = self.core(move |core| core.duplicates()).await?;
+        let held = duplicates.into_iter().find(|(held, _)| *held == addr).map(|(_, names)| names);
         let device = self.kernel(move |view| view.device(addr).map(str::to_owned)).await.ok().flatten();
-        let evidence = ip::Evidence { address: addr.to_string(), known, endpoint, host, route, device };
+        let held = held.unwrap_or_default();
+        let evidence = ip::Evidence { address: addr.to_string(), known, endpoint, held, host, route, device };
         Ok(ip::answer(self.empty("WhyIp", evidence.known.revision, addr.to_string()), &evidence))
     }
 }

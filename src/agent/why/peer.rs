@@ -7,6 +7,7 @@ use tortie_config::Cidr;
 
 use super::cause::{Cause, cause};
 use super::joined;
+use crate::agent::surroundings::TcpDropped;
 use crate::kernel::NeighbourEntry;
 use crate::serve::api::{MessageError, Peer};
 use crate::serve::span;
@@ -41,6 +42,10 @@ pub(super) struct Evidence {
     /// The blocks of the host at the other end, and whether another path leads there; `None`: it is no host, or its blocks
     /// were not read.
     pub(super) blocks: Option<Vec<(Cidr, bool)>>,
+    /// What `status` says of it beside its state: code and text.
+    pub(super) status: Vec<(String, String)>,
+    /// What TCP of this host dropped for keys and TTLs, of all connections.
+    pub(super) dropped: TcpDropped,
 }
 
 /// Connection attempts since the session was last up.
@@ -157,6 +162,9 @@ fn steps(e: &Evidence, cause: &Cause) -> Vec<Step> {
     if let Some(text) = &e.trouble {
         say(Verdict::Stop, "configuration", text.clone());
     }
+    for (code, text) in &e.status {
+        say(Verdict::Note, "status", format!("{text} ({code})"));
+    }
     match (&e.ended, up) {
         (_, true) => {
             let families: Vec<String> = p
@@ -213,7 +221,14 @@ fn steps(e: &Evidence, cause: &Cause) -> Vec<Step> {
         }
         None => "no ttl_security here".to_owned(),
     };
-    say(Verdict::Note, "guard", format!("{key}; {hops}"));
+    let TcpDropped { key: keys, ttl } = e.dropped;
+    let dropped = match (keys, ttl) {
+        (0, 0) => String::new(),
+        _ => format!(
+            "; TCP of this host dropped {keys} segments for their key and {ttl} for their TTL, of all peers"
+        ),
+    };
+    say(stands(&["tcp-key", "ttl-security"]), "guard", format!("{key}; {hops}{dropped}"));
     if let Some(bfd) = &p.bfd {
         let why = bfd.last_down.as_ref().map_or_else(String::new, |d| format!(", last down: {}", d.text));
         let verdict = if bfd.state == "Up" { Verdict::Ok } else { stands(&["bfd"]) };

@@ -84,6 +84,8 @@ fn down(code: &str, text: &str) -> Evidence {
             ("10.244.5.0/26".parse().unwrap(), false),
             ("10.244.5.64/26".parse().unwrap(), false),
         ]),
+        status: Vec::new(),
+        dropped: TcpDropped::default(),
     }
 }
 

@@ -6,6 +6,7 @@ use super::host::{PORTS, Seen};
 use crate::agent;
 use crate::cli::failure::Exit;
 use crate::kernel::{Ability, Outcome};
+use crate::serve::api::Problem;
 
 /// How one thing is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -89,13 +90,25 @@ pub(super) fn judge(seen: &Seen) -> Vec<Finding> {
     others(seen, &mut found);
     store(seen, &mut found);
     agent(seen, &mut found);
+    // The agent knows its ways out, and what it may do itself.
+    let told: Vec<&Problem> = match &seen.agent {
+        Some(Ok(status)) => status.problems.iter().filter(|p| p.next == "tortie doctor").collect(),
+        _ => Vec::new(),
+    };
+    for problem in &told {
+        found.warn(&problem.code, said(problem), &agent::mend(problem));
+    }
     for problem in agent::judge(&seen.surroundings, None, &seen.role) {
         // What this shell may do is judged above.
-        if problem.code != "missing-capability" {
-            found.warn(&problem.code, format!("{}: {}", problem.subject, problem.text), &problem.next);
+        if problem.code != "missing-capability" && told.iter().all(|told| told.code != problem.code) {
+            found.warn(&problem.code, said(&problem), &agent::mend(&problem));
         }
     }
     found.0
+}
+
+fn said(problem: &Problem) -> String {
+    format!("{}: {}", problem.subject, problem.text)
 }
 
 fn kernel(seen: &Seen, found: &mut Findings) {

@@ -2,7 +2,8 @@
 //!
 //! What it does: tries each ability of the kernel in a network namespace of its own (`kernel::try_abilities`), reads what of
 //! the host matters (`host.rs`), and judges both (`judge.rs`, pure). What it does not: change anything on the host, or judge
-//! what `status` judges while an agent runs; of the surroundings both ask `agent::judge`.
+//! what `status` judges while an agent runs: what that sends here (`next: tortie doctor`) is repeated with what mends it, and
+//! of the surroundings both ask `agent::judge`.
 //!
 //! ```text
 //!   kernel, speaker: trials --+
@@ -84,7 +85,12 @@ pub(super) fn render(out: &mut String, report: &Report, wide: bool) {
 /// The lines alone.
 pub(super) fn render_items(out: &mut String, items: &[Finding], wide: bool) {
     for finding in items {
-        let _ = writeln!(out, "{:<5} {}", finding.result.as_str(), finding.text);
+        // What is right needs no name.
+        let code = match finding.result {
+            Verdict::Ok => String::new(),
+            _ => format!("   [{}]", finding.code),
+        };
+        let _ = writeln!(out, "{:<5} {}{code}", finding.result.as_str(), finding.text);
         if wide && !finding.detail.is_empty() {
             let _ = writeln!(out, "      {}", finding.detail);
         }

@@ -73,7 +73,7 @@ pub(super) async fn list(context: &Context) -> Result<(), Failure> {
     output::print(context.globals.output, &rows, |out, wide| {
         out.push_str(&pool_table(&rows, wide));
         if rows.is_empty() {
-            out.push_str("There is no pool: tortie ipam pool create 10.65.0.0/16\n");
+            out.push_str("There is no pool: tortie ipam pool create 10.65.0.0/16   [no-pool]\n");
         }
         let lost = words::in_no_pool(&picture);
         if lost > 0 {
