@@ -23,6 +23,14 @@ mod life;
 mod metrics;
 #[path = "agent_life/versions.rs"]
 mod versions;
+#[path = "common/schema.rs"]
+mod published;
+#[path = "agent_life/refusals.rs"]
+mod refusals;
+#[path = "agent_life/screens.rs"]
+mod screens;
+#[path = "agent_life/scrub.rs"]
+mod scrub;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};

@@ -15,9 +15,8 @@ pub fn evidence(host: &str) -> Evidence {
         Ok(seen) => Evidence { host, ..told(seen) },
         Err(error) => Evidence {
             host,
-            seen: Vec::new(),
             blind: vec![format!("the kernel of this host cannot be read: {error}")],
-            since: None,
+            ..Evidence::default()
         },
     }
 }
@@ -39,7 +38,8 @@ fn told(seen: Sightings) -> Evidence {
     let mut all: Vec<Seen> = on_interfaces.into_iter().chain(behind).collect();
     all.sort_unstable();
     // Those who ask look twice, and what a plugin is about to use is in use by then.
-    Evidence { host: None, seen: all, blind: seen.blind, since: None }
+    let interfaces = Some(seen.interfaces);
+    Evidence { host: None, seen: all, interfaces, blind: seen.blind, since: None }
 }
 
 #[cfg(test)]
@@ -62,7 +62,7 @@ mod tests {
             at("10.0.0.3", inside("/run/netns/b")),
         ];
         found.sort_unstable();
-        let told = told(Sightings { found, spaces: 3, blind: Vec::new() });
+        let told = told(Sightings { found, spaces: 3, ..Sightings::default() });
         let places: Vec<(String, &str)> = told.seen.iter().map(|s| (s.addr.to_string(), &*s.place)).collect();
         assert_eq!(
             places.iter().map(|(addr, place)| (&**addr, *place)).collect::<Vec<_>>(),

@@ -76,5 +76,6 @@ pub use heap::Heap;
 pub use log_lines::LogForm;
 pub use options::{AddressChoice, Extent, HttpChoice, Settings};
 pub use picture::{Offline, Picture, endpoint_name};
+pub use problems::is_skewed;
 pub use run::{AgentError, AgentOptions, run};
 pub use surroundings::{Clock, Conntrack, Link, Role, Surroundings, judge, mend};

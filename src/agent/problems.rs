@@ -219,8 +219,9 @@ fn agent(facts: &CoreFacts, out: &mut Vec<Problem>) {
     }
 }
 
-/// Further apart than one minor version.
-fn is_skewed(own: &str, other: &str) -> bool {
+/// Whether two versions of the agent are further apart than one minor version.
+#[must_use]
+pub fn is_skewed(own: &str, other: &str) -> bool {
     let parts = |version: &str| {
         let mut numbers = version.split(['.', '-']).map(|part| part.parse::<u64>().ok());
         Some((numbers.next()??, numbers.next()??))
@@ -242,6 +243,14 @@ pub(super) fn traded(traded: &Traded, intent: Option<&RoutingIntent>) -> Vec<Pro
         let reasons: Vec<String> = reasons.iter().map(|(reason, n)| format!("{reason} {n}")).collect();
         let text = format!("{refused} of its {received} routes are not used: {}", reasons.join(", "));
         notes.push(finding(&codes::ROUTES_REFUSED, session, format!("peer {name}"), text));
+    }
+    for (session, wrong, ago) in &traded.malformed {
+        let name = intent.and_then(|i| i.peers.get(session)).map_or(session.as_str(), |p| p.name.as_str());
+        let text = format!(
+            "{} ago it sent an UPDATE that could not be used as it was (RFC 7606): {wrong}",
+            span(ago.as_secs())
+        );
+        notes.push(finding(&codes::MALFORMED_UPDATE, session, format!("peer {name}"), text));
     }
     // What no gate announces, or a block speaks for, is meant so.
     let meant = ["none", "inside-own-block"];

@@ -59,10 +59,18 @@ pub(super) fn traded(view: &SpeakerView<'_>) -> Traded {
     let named =
         |list: Vec<(&'static str, u64)>| list.into_iter().map(|(name, n)| (name.to_owned(), n)).collect();
     let mut refusing = Vec::new();
+    let mut malformed = Vec::new();
     for peer in view.peers() {
+        let unused = |e: &&tortie_bgp::LastError| {
+            e.ago < LATELY && matches!(e.kind.as_str(), "treat_as_withdraw" | "attribute_discard")
+        };
+        if let Some(error) = peer.last_error.as_ref().filter(unused).filter(|_| malformed.len() < REFUSING.0)
+        {
+            malformed.push((peer.name.to_string(), error.text.clone(), error.ago));
+        }
         let sum = |of: fn(&tortie_bgp::FamilyStatus) -> u32| peer.families.iter().map(of).sum::<u32>();
         let (filtered, received) = (sum(|f| f.filtered), sum(|f| f.received));
-        if filtered == 0 {
+        if filtered == 0 || refusing.len() == REFUSING.0 {
             continue;
         }
         let mut reasons: BTreeMap<&'static str, usize> = BTreeMap::new();
@@ -77,9 +85,6 @@ pub(super) fn traded(view: &SpeakerView<'_>) -> Traded {
             }
         }
         refusing.push((peer.name.to_string(), filtered, received, reasons));
-        if refusing.len() == REFUSING.0 {
-            break;
-        }
     }
-    Traded { withheld: named(totals.withheld), refused: named(totals.rejected), refusing }
+    Traded { withheld: named(totals.withheld), refused: named(totals.rejected), refusing, malformed }
 }

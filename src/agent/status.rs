@@ -80,6 +80,8 @@ pub(super) struct Traded {
     pub(super) refused: BTreeMap<String, u64>,
     /// Of peers whose routes import refuses: session, how many of how many, and how many of each reason.
     pub(super) refusing: Vec<(String, u32, u32, BTreeMap<&'static str, usize>)>,
+    /// Of peers that lately sent UPDATEs that could not be used as they were: session, what was wrong, how long ago.
+    pub(super) malformed: Vec<(String, String, Duration)>,
 }
 
 /// What the core knows of one session.

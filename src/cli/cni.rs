@@ -232,7 +232,7 @@ fn status(context: &Context, args: &NetworkArgs) -> Result<(), Failure> {
     }
     let answer = child.wait_with_output().map_err(failed)?;
     if answer.status.success() {
-        return output::write_out("containers can be added\n");
+        return super::store::say(context.globals.output, "containers can be added");
     }
     let error: Value = serde_json::from_slice(&answer.stdout).unwrap_or_default();
     let msg = error.get("msg").and_then(Value::as_str).unwrap_or("the plugin says nothing");

@@ -41,12 +41,15 @@ pub(super) struct CompleteCommand {
 }
 
 /// Prints a script.
-pub(super) fn script(command: &CompletionCommand) -> Result<(), Failure> {
-    output::write_out(match command.shell {
-        Shell::Bash => BASH,
-        Shell::Zsh => ZSH,
-        Shell::Fish => FISH,
-    })
+pub(super) fn script(context: &Context, command: &CompletionCommand) -> Result<(), Failure> {
+    output::text(
+        context.globals.output,
+        match command.shell {
+            Shell::Bash => BASH,
+            Shell::Zsh => ZSH,
+            Shell::Fish => FISH,
+        },
+    )
 }
 
 // Bash takes words apart at `:` and `=`: candidates are given back without what it took away.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::{Arg, Command, CommandFactory};
 
 use super::failure::{Exit, Failure};
-use super::{Cli, output};
+use super::{Cli, Context, output};
 
 /// `tortie man`.
 #[derive(Debug, clap::Args)]
@@ -17,18 +17,17 @@ pub(super) struct ManCommand {
 }
 
 /// Prints or writes the pages.
-pub(super) fn run(command: &ManCommand) -> Result<(), Failure> {
+pub(super) fn run(context: &Context, command: &ManCommand) -> Result<(), Failure> {
     let all = pages();
     let Some(dir) = &command.dir else {
-        return output::write_out(all.first().map_or("", |(_, text)| text));
+        return output::text(context.globals.output, all.first().map_or("", |(_, text)| text));
     };
     std::fs::create_dir_all(dir).map_err(|error| unwritten(dir, &error))?;
     for (name, text) in &all {
         let path = dir.join(format!("{name}.1"));
         std::fs::write(&path, text).map_err(|error| unwritten(&path, &error))?;
     }
-    eprintln!("{} pages in {}", all.len(), dir.display());
-    Ok(())
+    super::store::say(context.globals.output, &format!("{} pages in {}", all.len(), dir.display()))
 }
 
 fn unwritten(path: &Path, error: &std::io::Error) -> Failure {

@@ -442,11 +442,18 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
         Command::Purge(command) => runtime()?.block_on(purge::run(&context, command)),
         Command::Lab(command) => lab::run(&context, command),
         Command::Kurma(command) => kurma::run(command),
-        Command::Completion(command) => complete::script(command),
+        Command::Completion(command) => complete::script(&context, command),
         Command::Complete(command) => runtime()?.block_on(complete::run(&context, command)),
         Command::Schema(command) => schema::run(command),
-        Command::Man(command) => man::run(command),
-        Command::Version => output::write_out(&format!("tortie {}\n", env!("CARGO_PKG_VERSION"))),
+        Command::Man(command) => man::run(&context, command),
+        Command::Version => {
+            let version = env!("CARGO_PKG_VERSION");
+            let json =
+                serde_json::json!({ "apiVersion": crate::serve::api::API_VERSION, "version": version });
+            output::print(context.globals.output, &json, |out, _| {
+                let _ = writeln!(out, "tortie {version}");
+            })
+        }
     }
 }
 

@@ -9,7 +9,9 @@ use crate::serve::codes::{ALL, Kind};
 fn subject(kind: Kind, name: &str) -> &'static str {
     match name {
         _ if kind == Kind::Cause => "Mesh_192_0_2_15",
-        "peer-down" | "peer-configuration" | "prefix-limit" | "slow-peer" => "Mesh_192_0_2_15",
+        "peer-down" | "malformed-update" | "peer-configuration" | "prefix-limit" | "slow-peer" => {
+            "Mesh_192_0_2_15"
+        }
         "drift" => "routes",
         "duplicate-address" | "own-endpoint" | "unresolved" => "10.0.0.1",
         _ => "10.0.0.0/26",

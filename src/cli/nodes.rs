@@ -105,6 +105,18 @@ fn status(out: &mut String, items: &[ClusterNode], wide: bool) {
         row
     };
     out.push_str(&table(&head, items.iter().map(row).collect()));
+    let own = env!("CARGO_PKG_VERSION");
+    let version = |node: &&ClusterNode| {
+        node.status.as_ref().is_some_and(|status| crate::agent::is_skewed(own, &status.version))
+    };
+    let skewed: Vec<&str> = items.iter().filter(version).map(|node| node.name.as_str()).collect();
+    if !skewed.is_empty() {
+        let _ = writeln!(
+            out,
+            "\nmore than one minor version away from this program ({own}): {}   [version-skew]",
+            skewed.join(", ")
+        );
+    }
     summary(out, items);
 }
 

@@ -149,6 +149,14 @@ pub fn print<T: Serialize>(
     write_out(&out)
 }
 
+/// Prints a text that is no table; for machines as the field `text` of an object.
+///
+/// # Errors
+/// When the output cannot be written; a closed pipe is no error.
+pub fn text(format: Format, text: &str) -> Result<(), Failure> {
+    print(format, &serde_json::json!({ "text": text }), |out, _| out.push_str(text))
+}
+
 /// Writes to stdout.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! `tortie schema [KIND]`: what machines may rely on in an answer, as JSON Schema (draft 2020-12).
+//! `tortie schema [KIND|COMMAND]`: what machines may rely on in an answer, as JSON Schema (draft 2020-12).
 
 use serde_json::{Map, Value};
 
@@ -11,26 +11,45 @@ const DOCUMENT: &str = include_str!("../../docs/schema/v1.json");
 /// `tortie schema`.
 #[derive(Debug, clap::Args)]
 pub(super) struct SchemaCommand {
-    /// Only this kind, as `kind` of an answer names it, with what it refers to; without it all are printed
-    #[arg(value_name = "KIND")]
-    kind: Option<String>,
+    /// Only this kind, as `kind` of an answer names it, or what this command answers, such as `bgp peers`; with what it
+    /// refers to. Without it all are printed
+    #[arg(value_name = "KIND|COMMAND")]
+    of: Vec<String>,
 }
 
 /// Prints it.
 pub(super) fn run(command: &SchemaCommand) -> Result<(), Failure> {
-    let Some(kind) = &command.kind else { return output::write_out(DOCUMENT) };
+    if command.of.is_empty() {
+        return output::write_out(DOCUMENT);
+    }
+    let asked = command.of.join(" ");
     let internal = |error: &dyn std::fmt::Display| Failure::new(Exit::Partial, "schema", error.to_string());
     let mut document: Value = serde_json::from_str(DOCUMENT).map_err(|error| internal(&error))?;
     let all = document.get("$defs").and_then(Value::as_object).cloned().unwrap_or_default();
-    if !all.contains_key(kind) {
-        let kinds: Vec<&str> = all.keys().map(String::as_str).collect();
-        let text = format!("no kind `{kind}`: there are {}", kinds.join(", "));
-        return Err(Failure::new(Exit::No, "not-found", text));
-    }
+    let of_command = document.get("commands").and_then(|commands| commands.get(&asked)).cloned();
+    let root = match of_command {
+        _ if all.contains_key(&asked) => serde_json::json!({ "$ref": format!("#/$defs/{asked}") }),
+        Some(command) => match command.get("schema") {
+            Some(schema) => schema.clone(),
+            None => {
+                let about = command.get("about").and_then(Value::as_str).unwrap_or_default();
+                let text = format!("`tortie {asked}` has no answer in JSON: {about}");
+                return Err(Failure::new(Exit::No, "no-schema", text));
+            }
+        },
+        None => {
+            let kinds: Vec<&str> = all.keys().map(String::as_str).collect();
+            let text = format!("no kind or command `{asked}`: there are {}", kinds.join(", "));
+            return Err(Failure::new(Exit::No, "not-found", text));
+        }
+    };
     let mut needed = Map::new();
-    gather(kind, &all, &mut needed);
+    for name in references(&root) {
+        gather(&name, &all, &mut needed);
+    }
     if let Some(document) = document.as_object_mut() {
-        document.insert("$ref".to_owned(), Value::from(format!("#/$defs/{kind}")));
+        document.remove("commands");
+        document.extend(root.as_object().cloned().unwrap_or_default());
         document.insert("$defs".to_owned(), Value::Object(needed));
     }
     let text = serde_json::to_string_pretty(&document).map_err(|error| internal(&error))?;

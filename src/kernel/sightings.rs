@@ -7,7 +7,7 @@
 //! Not every namespace can be found or entered. Behind an interface of its own that does no harm: a workload there has a
 //! route that leads to it. Behind a port of a bridge nothing else tells of it, so that is said ([`Sightings::blind`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
 use std::net::IpAddr;
@@ -94,6 +94,8 @@ impl std::fmt::Display for Place {
 pub struct Sightings {
     /// Every place of every address, sorted; loopback, link-local and multicast ones left out.
     pub found: Vec<Sighting>,
+    /// The interfaces of the host's own namespace.
+    pub interfaces: BTreeSet<String>,
     /// Namespaces that were looked into, the host's own among them.
     pub spaces: usize,
     /// What could not be looked at, in words. An address that is not in `found` may be there.
@@ -119,6 +121,7 @@ pub fn sightings() -> io::Result<Sightings> {
     let mut socket = Socket::open()?;
     let (links, addresses) = dump::devices(&mut socket)?;
     note(&mut seen.found, &links, &addresses, |interface| Place::Here { interface });
+    seen.interfaces = links.iter().map(|link| link.name.clone()).collect();
     let mut routes = Vec::new();
     dump::routes(&mut socket, |route| routes.extend(straight(&route)))?;
     let names: BTreeMap<u32, &str> = links.iter().map(|link| (link.index, &*link.name)).collect();

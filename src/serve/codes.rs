@@ -226,9 +226,12 @@ codes! {
     ROUTES_REFUSED "routes-refused"
         "Import refuses routes that a peer announces.",
         "tortie bgp routes --from {}";
+    MALFORMED_UPDATE "malformed-update"
+        "A peer sent an UPDATE that could not be used as it was: its routes were taken as withdrawn, or an attribute was left out (RFC 7606).",
+        "tortie why peer {}";
     ROUTES_HELD_BACK "routes-held-back"
         "Export filters, or a limit of the peer, hold routes back that would be announced otherwise.",
-        "tortie bgp peers -o wide";
+        "tortie status -o wide";
     PACKETS_DENIED "packets-denied"
         "Packet rules dropped packets in the last minutes.",
         "tortie why drop";
@@ -314,6 +317,7 @@ codes! {
     ORIGINATOR_LOOP "originator_loop" "It began here and came back by a reflector (RFC 4456 8).", "tortie bgp routes --from {}";
     CLUSTER_LOOP "cluster_loop" "It came back to our own cluster (RFC 4456 8).", "tortie bgp routes --from {}";
     NEXT_HOP_SELF "next_hop_self" "Its next hop is our own address (RFC 4271 5.1.3).", "tortie bgp routes --from {}";
+    NEXT_HOP_FAMILY "next_hop_family" "Its filter sets a next hop of another family (RFC 8950).", "tortie store ls /calico/bgp/v1/global/filters/";
     TOO_MANY_PATHS "too_many_paths" "The peer sends more paths of one prefix than are kept (RFC 7911).", "tortie why peer {}";
 }
 
@@ -436,6 +440,9 @@ mod tests {
         }
         for name in quoted(include_str!("../../bgp/src/rib/import.rs"), "return Some(") {
             assert!(find(Kind::Import, &name).is_some(), "{name}");
+        }
+        for name in quoted(include_str!("../../bgp/src/rib/import.rs"), "return Err(") {
+            assert!(name == "gone" || find(Kind::Import, &name).is_some(), "{name}");
         }
         for name in quoted(include_str!("../../bgp/src/out/export.rs"), "Verdict::Gate(") {
             assert!(find(Kind::Export, &name).is_some(), "{name}");

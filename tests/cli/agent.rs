@@ -84,6 +84,8 @@ pub(crate) struct Agent {
     running: Running,
     pub(crate) store: Store,
     socket: String,
+    /// Where it takes BGP sessions.
+    pub(crate) listen: std::net::SocketAddr,
 }
 
 impl Agent {
@@ -97,7 +99,8 @@ impl Agent {
         let socket = store.dir.path().join("tortie.sock").display().to_string();
         let cache = store.dir.path().join("cache").display().to_string();
         let log = std::fs::File::create(store.dir.path().join("log")).unwrap();
-        let listen = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+        let at = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let listen = at.to_string();
         let words = [
             "--datastore",
             &store.url,
@@ -121,7 +124,7 @@ impl Agent {
         command.stdout(Stdio::null()).stderr(log);
         more(&mut command);
         let child = command.spawn().unwrap();
-        let this = Self { running: Running(child), store, socket };
+        let this = Self { running: Running(child), store, socket, listen: at };
         let until = Instant::now() + Duration::from_secs(60);
         while this.run(&["bgp", "peers"]).status.code() != Some(0) {
             assert!(Instant::now() < until, "{}", this.log());

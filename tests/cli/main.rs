@@ -18,7 +18,10 @@ mod package;
 #[path = "../page/mod.rs"]
 mod page;
 mod policy;
+#[path = "../common/schema.rs"]
+mod published;
 mod ranges;
+mod reasons;
 mod rig;
 mod schema;
 mod service;

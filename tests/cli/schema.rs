@@ -3,64 +3,8 @@
 use serde_json::Value;
 
 use crate::agent::Agent;
+use crate::published::check;
 use crate::rig::{stdout, tortie};
-
-/// The part of JSON Schema that ours uses.
-fn check(schema: &Value, value: &Value, root: &Value, place: &str) -> Result<(), String> {
-    if let Some(path) = schema["$ref"].as_str() {
-        let name = path.strip_prefix("#/$defs/").unwrap();
-        let found = &root["$defs"][name];
-        assert!(found.is_object(), "{path} is not there");
-        return check(found, value, root, place);
-    }
-    if let Some(choices) = schema["anyOf"].as_array() {
-        let tried: Vec<String> = choices.iter().filter_map(|s| check(s, value, root, place).err()).collect();
-        return if tried.len() < choices.len() { Ok(()) } else { Err(tried.join("; ")) };
-    }
-    if let Some(only) = schema.get("const") {
-        return if only == value { Ok(()) } else { Err(format!("{place}: {value} instead of {only}")) };
-    }
-    if let Some(all) = schema["enum"].as_array() {
-        return if all.contains(value) {
-            Ok(())
-        } else {
-            Err(format!("{place}: {value} is none of {all:?}"))
-        };
-    }
-    let right = match schema["type"].as_str() {
-        None => true,
-        Some("string") => value.is_string(),
-        Some("boolean") => value.is_boolean(),
-        Some("integer") => value.is_i64() || value.is_u64(),
-        Some("number") => value.is_number(),
-        Some("null") => value.is_null(),
-        Some("array") => value.is_array(),
-        Some("object") => value.is_object(),
-        Some(other) => panic!("type {other} is not used here"),
-    };
-    if !right {
-        return Err(format!("{place}: {value} is no {}", schema["type"]));
-    }
-    for (at, item) in value.as_array().into_iter().flatten().enumerate() {
-        check(&schema["items"], item, root, &format!("{place}[{at}]"))?;
-    }
-    let Some(fields) = value.as_object().filter(|_| schema["type"].is_string()) else { return Ok(()) };
-    for name in schema["required"].as_array().into_iter().flatten() {
-        if !fields.contains_key(name.as_str().unwrap()) {
-            return Err(format!("{place} has no {name}"));
-        }
-    }
-    for (name, field) in fields {
-        let place = format!("{place}.{name}");
-        match (schema["properties"].get(name), schema.get("additionalProperties")) {
-            (Some(schema), _) => check(schema, field, root, &place)?,
-            (None, Some(Value::Bool(false))) => return Err(format!("{place} is not in the schema")),
-            (None, Some(schema)) => check(schema, field, root, &place)?,
-            (None, None) => {}
-        }
-    }
-    Ok(())
-}
 
 #[test]
 fn answers_are_as_the_schema_says() {

@@ -47,6 +47,8 @@ fn each_kind_is_found_and_what_can_be_is_mended() {
         let tunnel = assign(&store, &tunnel).remove(0);
         put(&store, &("/calico/v1/host/h2/config/IpInIpTunnelAddr".to_owned(), tunnel.clone()));
         ip(&format!("address add {}/32 dev lo", used[2]));
+        ip("link add caliweb type veth peer name calicopy");
+        ip("link add caliapi type veth peer name caliagain");
         let clean = check(&store);
         assert!(clean.status.success(), "{clean:?}");
         assert_eq!(json(&clean)["findings"].as_array().unwrap().len(), 0);
@@ -116,6 +118,38 @@ fn free(store: &Store, used: &[String]) -> String {
         json(&store.run(&["ipam", "show", &used[0], "-o", "json"]))["block"].as_str().unwrap().to_owned();
     let first: u8 = block.split('/').next().unwrap().rsplit('.').next().unwrap().parse().unwrap();
     format!("{head}.{}", first + 63)
+}
+
+#[test]
+fn an_endpoint_without_its_interface_is_found_on_its_host() {
+    in_netns(|| {
+        let store = store(&[POOL]);
+        host(&store, "h1", 1);
+        host(&store, "h2", 2);
+        let [stands, lost] = &assign(&store, &["--node", "h1", "--num4", "2", "--handle", "c"])[..] else {
+            panic!()
+        };
+        let far = assign(&store, &["--node", "h2", "--handle", "far"]);
+        ip("link add caliweb type veth peer name tmp1");
+        put(&store, &endpoint("h1", "web", stands));
+        let ghost = endpoint("h1", "ghost", lost);
+        put(&store, &ghost);
+        put(&store, &endpoint("h2", "away", &far[0]));
+        let output = check(&store);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert_eq!(
+            found(&output),
+            [(ghost.0.clone(), "no-interface".to_owned())].into(),
+            "h2 alone can tell of its own"
+        );
+        assert!(evidence(&output, &ghost.0).contains("no interface calighost on h1"), "{output:?}");
+        // A person decides; what is left then is mended by itself.
+        fails(&store, &["ipam", "release", "--from-check", "--node", "h1"], 1, &[]);
+        done(&store.run(&["store", "rm", &ghost.0]));
+        assert_eq!(found(&check(&store)), [(lost.clone(), "leaked".to_owned())].into());
+        let only = store.run(&["ipam", "check", "--store-only"]);
+        assert!(!String::from_utf8_lossy(&only.stdout).contains("no-interface"), "{only:?}");
+    });
 }
 
 #[test]

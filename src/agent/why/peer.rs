@@ -266,8 +266,8 @@ fn message(error: &MessageError) -> String {
     let what = match error.code.as_str() {
         "notification_sent" => "we sent NOTIFICATION",
         "notification_received" => "they sent NOTIFICATION",
-        "treat_as_withdraw" => "an UPDATE was treated as withdrawal (RFC 7606)",
-        "attribute_discard" => "an attribute was left out (RFC 7606)",
+        "treat_as_withdraw" => "malformed-update: an UPDATE was treated as withdrawal (RFC 7606)",
+        "attribute_discard" => "malformed-update: an attribute was left out (RFC 7606)",
         other => other,
     };
     let code = error.notification.map_or_else(String::new, |[code, sub]| format!(" {code}/{sub}"));

@@ -22,6 +22,7 @@ pub fn findings(picture: &Picture, evidence: &Evidence) -> Vec<Finding> {
     let mut check = Check { picture, evidence, users: users(picture, evidence), found: Vec::new() };
     check.addresses();
     check.users();
+    check.interfaces();
     check.blocks();
     check.handles();
     check.affinities();
@@ -175,6 +176,36 @@ impl Check<'_> {
                     format!("{user} has it, of pool {pool}, and it is not allocated: another one may get it");
                 self.say(Kind::Unaccounted, &subject, text, None);
             }
+        }
+    }
+
+    /// Endpoints of this host whose interface is not there: what a runtime leaves that never says that a container has ended.
+    fn interfaces(&mut self) {
+        let Some(interfaces) = &self.evidence.interfaces else { return };
+        let lost = |endpoint: &&super::Endpoint| {
+            endpoint.active
+                && self.evidence.host.as_deref() == Some(&endpoint.host)
+                && !interfaces.contains(&endpoint.interface)
+        };
+        let lost: Vec<(String, String)> = self
+            .picture
+            .endpoints
+            .iter()
+            .filter(lost)
+            .map(|endpoint| {
+                let nets: Vec<String> = endpoint.nets.iter().map(|net| net.addr().to_string()).collect();
+                let text = format!(
+                    "it stands as active with {}, and there is no interface {} on {}: its workload is gone, and nobody said so; \
+                     tortie store rm takes the endpoint away, after which its addresses are leaked ones",
+                    if nets.is_empty() { "no address".to_owned() } else { nets.join(", ") },
+                    endpoint.interface,
+                    endpoint.host
+                );
+                (endpoint.key.clone(), text)
+            })
+            .collect();
+        for (key, text) in lost {
+            self.say(Kind::NoInterface, &key, text, None);
         }
     }
 

@@ -8,6 +8,7 @@ mod findings;
 mod mend;
 mod picture;
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
@@ -25,6 +26,8 @@ pub struct Evidence {
     pub host: Option<String>,
     /// The addresses that interfaces of the host and of its namespaces have.
     pub seen: Vec<Seen>,
+    /// The interfaces of the host; none: they were not looked at.
+    pub interfaces: Option<BTreeSet<String>>,
     /// What could not be looked at, such as a namespace without the right to enter it. While there is anything, no address
     /// of the host is called leaked.
     pub blind: Vec<String>,
@@ -53,6 +56,8 @@ pub enum Kind {
     Unaccounted,
     /// Two endpoints or two interfaces have one address, or two blocks overlap.
     Duplicate,
+    /// An endpoint stands, and its interface is not on its host: nobody answers for its addresses.
+    NoInterface,
     /// A block that nobody owns and nobody uses, or whose owner is no host any more.
     Ownerless,
     /// A handle and the blocks say different things.
@@ -72,6 +77,7 @@ impl Kind {
             Self::Unproven => "unproven",
             Self::Unaccounted => "unaccounted",
             Self::Duplicate => "duplicate",
+            Self::NoInterface => "no-interface",
             Self::Ownerless => "ownerless",
             Self::Handle => "handle",
             Self::Affinity => "affinity",

@@ -28,6 +28,10 @@ pub struct Endpoint {
     pub host: String,
     /// Its addresses, as prefixes.
     pub nets: Vec<Cidr>,
+    /// Its interface on the host.
+    pub interface: String,
+    /// It may send and receive.
+    pub active: bool,
 }
 
 /// All of IPAM at one revision.
@@ -152,7 +156,13 @@ impl Picture {
             Key::Endpoint(EndpointKey::Workload { host, .. }) => match Resource::parse(&key, &entry.value) {
                 Ok(Resource::WorkloadEndpoint(endpoint)) => {
                     let nets = endpoint.ipv4_nets.iter().chain(&endpoint.ipv6_nets).copied().collect();
-                    self.endpoints.push(Endpoint { key: entry.key.clone(), host: host.clone(), nets });
+                    self.endpoints.push(Endpoint {
+                        key: entry.key.clone(),
+                        host: host.clone(),
+                        nets,
+                        interface: endpoint.name.to_string(),
+                        active: endpoint.active,
+                    });
                 }
                 Ok(_) => {}
                 Err(error) => self.unreadable.push((entry.key.clone(), error.to_string())),

@@ -1,0 +1,98 @@
+//! Screens without what differs from run to run: times, spans, revisions, counters.
+
+/// Columns that hold such things.
+const MOVING: &[&str] = &[
+    "REVISION",
+    "MSGIN",
+    "MSGOUT",
+    "UP/DOWN",
+    "SAID",
+    "BOOT",
+    "STATUS OF",
+    "CHANGE",
+    "FIRST",
+    "LAST",
+    "KEYS",
+    "BYTES",
+    "FLAPS",
+];
+/// Words before a number that does.
+const BEFORE: &[&str] = &["rev", "revision", "port", "pid", "revisions"];
+
+/// The text with `#` in their places, and at most two blanks in a row.
+pub(crate) fn scrub(text: &str) -> String {
+    let mut out = String::new();
+    let mut moving: Vec<usize> = Vec::new();
+    for line in text.lines() {
+        let cells: Vec<&str> = line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
+        let is_head = |cell: &&str| cell.chars().all(|c| c.is_ascii_uppercase() || "/-*> ".contains(c));
+        if cells.len() > 1 && cells.iter().all(is_head) {
+            moving = (0..cells.len()).filter(|at| MOVING.contains(&cells[*at])).collect();
+        } else if line.trim().is_empty() {
+            moving.clear();
+        }
+        let is_table = !moving.is_empty() && !cells.iter().all(is_head);
+        // Messages come and go, and what others say of themselves is older than the lab.
+        if let Some(at) =
+            ["  messages ", "their view "].iter().find_map(|word| Some(line.find(word)? + word.len()))
+        {
+            out.push_str(&format!("  {} #\n", line[..at].trim()));
+            continue;
+        }
+        let indent = if line.starts_with("  ") { "  " } else { "" };
+        let cells: Vec<String> = cells
+            .iter()
+            .enumerate()
+            .map(|(at, cell)| if is_table && moving.contains(&at) { "#".to_owned() } else { words(cell) })
+            .collect();
+        out.push_str(&format!("{indent}{}\n", cells.join("  ")));
+    }
+    out
+}
+
+fn words(cell: &str) -> String {
+    let mut before = "";
+    let mut out = Vec::new();
+    for word in cell.split(' ') {
+        let core = word.trim_matches(|c: char| "(),;:.[]".contains(c));
+        let moves = !core.is_empty()
+            && (is_time(core)
+                || is_span(core)
+                || is_change(core)
+                || is_mac(core)
+                || (is_mac(before) && word.chars().all(|c| c.is_ascii_lowercase()))
+                || (BEFORE.contains(&before) && core.chars().all(|c| c.is_ascii_digit())));
+        out.push(if moves { word.replacen(core, "#", 1) } else { word.to_owned() });
+        before = word;
+    }
+    out.join(" ")
+}
+
+/// `2026-11-20T14:02:41.000Z`, `2026-11-20` and `14:02:41.114Z`.
+fn is_time(word: &str) -> bool {
+    let shape: String = word.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();
+    ["0000-00-00", "00:00:00.000Z", "00:00:00Z"].contains(&shape.as_str()) || shape.starts_with("0000-00-00T")
+}
+
+/// `3s`, `1m02s`, `12d04h`, `0.2s`, `1.5ms`.
+fn is_span(word: &str) -> bool {
+    let mut rest = word;
+    let mut parts = 0;
+    while !rest.is_empty() {
+        let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.').len();
+        let unit = ["ms", "s", "m", "h", "d"].into_iter().find(|unit| rest[digits..].starts_with(unit));
+        let (true, Some(unit)) = (digits > 0, unit) else { return false };
+        rest = &rest[digits + unit.len()..];
+        parts += 1;
+    }
+    parts > 0
+}
+
+fn is_change(word: &str) -> bool {
+    word.strip_prefix("c-").is_some_and(|id| !id.is_empty() && id.chars().all(|c| c.is_ascii_hexdigit()))
+}
+
+fn is_mac(word: &str) -> bool {
+    let parts: Vec<&str> = word.split(':').collect();
+    parts.len() == 6 && parts.iter().all(|p| p.len() == 2 && p.chars().all(|c| c.is_ascii_hexdigit()))
+}
