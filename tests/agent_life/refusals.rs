@@ -127,7 +127,8 @@ fn says(text: &str, sentence: &str) -> bool {
 
 /// Whether tests name it: a part of it that nothing else could mean.
 fn is_named(tests: &str, sentence: &str) -> bool {
-    let mut parts = sentence.split(['{', '}']).enumerate().filter(|(at, _)| at % 2 == 0).map(|(_, part)| part.trim());
+    let mut parts =
+        sentence.split(['{', '}']).enumerate().filter(|(at, _)| at % 2 == 0).map(|(_, part)| part.trim());
     parts.any(|part| {
         let words: Vec<&str> = part.split(' ').collect();
         words.windows(3).any(|three| three.concat().len() > 8 && tests.contains(&three.join(" ")))

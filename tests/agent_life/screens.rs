@@ -131,6 +131,8 @@ const RUNS: &[Run] = &[
     json_of("man", &["/run/man"], 0),
     json_of("bgp mrt show", &["/run/table.mrt"], 0),
     json_of("bgp mrt show", &["/run/table.mrt", "--summary"], 0),
+    json_of("migrate check", &["--state-dir", "/run/migrate"], ANY),
+    json_of("migrate plan", &["--state-dir", "/run/migrate"], ANY),
     // What changes something.
     text("log level", &["all:debug"]),
     json_of("log level", &["--reset"], 0),
@@ -272,6 +274,10 @@ const RUNS: &[Run] = &[
     error(1, "schema", &["Nonsense"]),
     error(1, "schema", &["agent"]),
     error(2, "version", &["--nonsense"]),
+    error(2, "migrate check", &["--route-protocol", "4"]),
+    error(2, "migrate plan", &["--route-metric", "0"]),
+    error(1, "migrate adopt", &["--state-dir", "/run/migrate"]),
+    error(1, "migrate rollback", &["--state-dir", "/run/migrate"]),
     error(1, "kurma setup", &[]),
     error(1, "kurma add", &["/run/none", "x"]),
     error(1, "kurma del", &["/run/none", "x"]),
@@ -283,6 +289,8 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("lab up", "tests/lab_cli.rs"),
     ("lab down", "tests/lab_cli.rs, its text"),
     ("lab exec", "tests/lab_cli.rs"),
+    ("migrate adopt", "tests of the move: it needs Calico's daemons"),
+    ("migrate rollback", "tests of the move: it needs Calico's daemons"),
     ("cni status", "tests/clients: it needs a runtime's network"),
 ];
 const NEVER_REFUSE: &[(&str, &str)] = &[
