@@ -326,6 +326,7 @@ codes! {
     KERNEL_REASONS:
     UNRESOLVED "unresolved" "The kernel reaches none of its next hops.", "tortie route get {}";
     NO_TUNNEL "no-tunnel" "Its pool needs the tunnel, and tunl0 is not there.", "tortie status";
+    FOREIGN_ROUTE "foreign-route" "A route of somebody else has its prefix and takes precedence, or its place.", "tortie why route {}";
     NO_NETWORK_REASON "no-network" "Its pool is cross-subnet, and the network of this host is not known.", "tortie node list -o wide";
 }
 

@@ -171,7 +171,7 @@ const FAULTS: &[Fault] = &[
         at: At::Host(2),
         code: "packets-denied",
         of: "10.244.2.1",
-        says: &["[packets-denied]", "lab/web2/eth1 (10.244.2.1)", "icmp", "policy default/quiet"],
+        says: &["[packets-denied]", "lab/web2/eth1 (10.244.2.1)", "icmp", "policy quiet outbound, rule 0"],
     },
     Fault {
         name: "a full conntrack table",
@@ -198,7 +198,7 @@ const FAULTS: &[Fault] = &[
         name: "a peer without TTL security",
         at: At::Beside("guards"),
         code: "peer-down",
-        of: "172.30.0.2",
+        of: "172.30.0.254",
         says: &["ttl-security", "TTL 255"],
     },
     Fault {
@@ -283,8 +283,8 @@ fn guards(hosts: &Hosts) -> Beside {
         "/calico/v1/Ready": "true",
         "/calico/bgp/v1/global/peer_v4/172.30.0.1":
             json!({ "ip": "172.30.0.1", "as_num": 64512, "password": "other" }).to_string(),
-        "/calico/bgp/v1/global/peer_v4/172.30.0.2":
-            json!({ "ip": "172.30.0.2", "as_num": 64512, "ttl_security": 1 }).to_string(),
+        "/calico/bgp/v1/global/peer_v4/172.30.0.254":
+            json!({ "ip": "172.30.0.254", "as_num": 65000, "ttl_security": 1 }).to_string(),
     });
     let script = format!(
         "echo '{peers}' > /run/guards.json; {TORTIE} --datastore sqlite:/run/faults-guards.db store import /run/guards.json"
@@ -417,8 +417,12 @@ fn status_tells_each_fault_and_names_the_command_that_explains_it() {
     let _bare = beside(&hosts, "bare", "sqlite:/run/faults-bare.db", &bare, "127.0.0.1:179");
     hosts.until_routes(1, &["10.244.1.0/26 blackhole", "10.244.2.0/26", "10.244.3.0/26"]);
     run("host1", "ip route del 10.244.2.0/26 proto 179");
+    run(
+        "host2",
+        "for i in $(seq 100); do nft list table inet tortie | grep -q '\"cali1\"' && break; sleep 0.1; done; \
+         ip netns exec web ping -c 5 -i 0.2 -W 1 10.244.1.1 || true",
+    );
     run("host2", "echo 0 > /proc/sys/net/ipv4/ip_forward");
-    run("host2", "ip netns exec web ping -c 3 -i 0.2 -W 1 10.244.1.1 || true");
     run("host3", DELETE_ELEMENT);
     let _guards = guards(&hosts);
     let clock = clock(&hosts);

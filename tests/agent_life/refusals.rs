@@ -37,6 +37,14 @@ const UNSAID: &[(&str, &str)] = &[
     ("history below revision", "a compaction while it watches; tests/store"),
     ("standard input cannot be read", "a terminal that is gone"),
     ("the agent has ended the stream", "needs a terminal"),
+    ("{} line {line}: {what}", "it reads /etc/tortie/tortie.env; the tests beside it"),
+    ("the kernel's routes: ", "a kernel that does not answer"),
+    ("the kernel: ", "a kernel that does not answer"),
+    ("nothing is written with --dry-run", "a mistake of ours"),
+    ("`{command}` ", "a command of whoever moves the host, which fails"),
+    ("--pid {pid} is no daemon of Calico", "it depends on what runs on the machine"),
+    ("not ready: {}", "tests/cli/agent.rs has an agent that is not"),
+    ("{} is not ready: {}", "tests/cli/agent.rs has an agent that is not"),
 ];
 
 /// A sentence in the source: where, and what stands between its placeholders.

@@ -113,9 +113,6 @@ const RUNS: &[Run] = &[
     both("ipam show", &["10.244.2.0/26"]),
     both("ipam configure", &[]),
     json_of("ipam check", &["--store-only"], 1),
-    both("node list", &[]),
-    text("node list", &["-o", "wide"]),
-    both("node show", &["host1"]),
     both("store ls", &["/calico/bgp/v1/global/"]),
     both("store get", &["/calico/v1/Ready"]),
     no("store validate", &[]),
@@ -167,6 +164,9 @@ const RUNS: &[Run] = &[
     text("store import", &["/run/import.json"]),
     json_of("store import", &["/run/import.json"], 0),
     both("store accept", &[]),
+    both("node list", &[]),
+    text("node list", &["-o", "wide"]),
+    both("node show", &["host1"]),
     text("node delete", &["host8"]),
     json_of("node delete", &["host9", "--force"], 0),
     both("cni install", &["--bin-dir", "/run/cni", "--conf-dir", "/run/net.d"]),
@@ -413,6 +413,9 @@ fn screens_and_answers_are_as_agreed() {
     let Some(hosts) = up() else { return };
     let mut texts: BTreeMap<String, String> = BTreeMap::new();
     for one in RUNS {
+        if one.command == "node list" && one.see == See::Both {
+            status_keys(&hosts);
+        }
         let place = format!("`tortie {} {}`", one.command, one.words.join(" "));
         let of = one.command.split(' ').next().unwrap();
         if matches!(one.see, See::Both | See::Text) {
@@ -471,6 +474,15 @@ fn screens_and_answers_are_as_agreed() {
         wrong.len(),
         wrong.join("\n")
     );
+}
+
+/// Waits until both hosts have said that all their sessions are up; they say so not at once.
+fn status_keys(hosts: &Hosts) {
+    let list = Run { command: "node list", words: &[], exit: 0, see: See::Json };
+    within(PATIENCE, "status keys", || {
+        let text = stdout(&run(hosts, &list, true));
+        if text.matches("\"sessionsUp\": 2").count() == 2 { Ok(()) } else { Err(text) }
+    });
 }
 
 /// Takes a refusal down.

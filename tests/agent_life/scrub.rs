@@ -17,7 +17,7 @@ const MOVING: &[&str] = &[
     "FLAPS",
 ];
 /// Words before a number that does.
-const BEFORE: &[&str] = &["rev", "revision", "port", "pid", "revisions"];
+const BEFORE: &[&str] = &["rev", "revision", "port", "pid", "revisions", "after"];
 
 /// The text with `#` in their places, and at most two blanks in a row.
 pub(crate) fn scrub(text: &str) -> String {
@@ -25,7 +25,7 @@ pub(crate) fn scrub(text: &str) -> String {
     let mut moving: Vec<usize> = Vec::new();
     for line in text.lines() {
         let cells: Vec<&str> = line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
-        let is_head = |cell: &&str| cell.chars().all(|c| c.is_ascii_uppercase() || "/-*> ".contains(c));
+        let is_head = |cell: &&str| cell.chars().all(|c| c.is_ascii_uppercase() || "46/-*> ".contains(c));
         if cells.len() > 1 && cells.iter().all(is_head) {
             moving = (0..cells.len()).filter(|at| MOVING.contains(&cells[*at])).collect();
         } else if line.trim().is_empty() {

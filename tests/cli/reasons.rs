@@ -26,7 +26,7 @@ const IN_POOL: &[u8] = &[26, 10, 244, 5, 0];
 /// Gates that announce, and what this agent never says: it always gives a policy to its peers.
 const NO_FAULT: &[&str] = &["own-block", "advertised", "pool", "no_policy"];
 /// In tests/agent_life/faults.rs; the last in the tests of routing, as an agent writes the network of its host.
-const IN_KERNEL: &[&str] = &["unresolved", "no-tunnel", "no-network"];
+const IN_KERNEL: &[&str] = &["unresolved", "no-tunnel", "foreign-route", "no-network"];
 
 /// No reason of a route: of a whole UPDATE.
 const MALFORMED: &str = "malformed-update";
@@ -160,6 +160,7 @@ fn scenes() -> Vec<Scene> {
         attributes: [base(&[], HOP), more].concat(),
         ..import(reason)
     };
+    let v6 = || ("/calico/bgp/v1/host/h1/ip_addr_v6", "fd00::1".to_owned());
     let us = Ipv4Addr::LOCALHOST;
     let block = json!({
         "cidr": "10.244.0.0/26", "affinity": "host:h1", "strictAffinity": false,
@@ -167,7 +168,7 @@ fn scenes() -> Vec<Scene> {
     });
     let own = || {
         vec![
-            ("/calico/ipam/v2/host/h1/ipv4/block/10.244.0.0-26", "confirmed".to_owned()),
+            ("/calico/ipam/v2/host/h1/ipv4/block/10.244.0.0-26", String::new()),
             ("/calico/ipam/v2/assignment/ipv4/block/10.244.0.0-26", block.to_string()),
         ]
     };
@@ -213,7 +214,7 @@ fn scenes() -> Vec<Scene> {
         ),
         Scene {
             sender: json!({ "families": ["ipv4", "ipv6"] }),
-            store: vec![("/calico/bgp/v1/host/h1/ip_addr_v6", "fd00::1".to_owned())],
+            store: vec![v6()],
             capabilities: vec![1, 4, 0, 2, 0, 1],
             attributes: six(1),
             prefixes: Vec::new(),
@@ -221,7 +222,11 @@ fn scenes() -> Vec<Scene> {
         },
         Scene {
             sender: json!({ "filters": ["f"], "families": ["ipv4", "ipv6"] }),
-            store: filter(r#"{"import": [{"set": {"next_hop": "192.0.2.9"}, "then": "accept"}]}"#),
+            store: [
+                filter(r#"{"import": [{"set": {"next_hop": "192.0.2.9"}, "then": "accept"}]}"#),
+                vec![v6()],
+            ]
+            .concat(),
             capabilities: vec![1, 4, 0, 2, 0, 1],
             attributes: six(2),
             prefixes: Vec::new(),

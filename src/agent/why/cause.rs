@@ -58,6 +58,12 @@ pub(super) fn cause(e: &Evidence) -> Cause {
         }
         _ => {}
     }
+    // TCP took the connection before it looked at keys and TTLs of what follows.
+    if matches!(p.state.as_str(), "OpenSent" | "OpenConfirm")
+        && let Some(cause) = dropped(e)
+    {
+        return cause;
+    }
     let Some(error) = &p.last_error else { return untried(e) };
     if let Some((code, sub)) = e.notification {
         return told(e, code, sub, error.code == "notification_received", &error.text);
@@ -151,30 +157,38 @@ fn connect(e: &Evidence, text: &str) -> Cause {
     }
 }
 
-/// Packets go out and nothing comes back.
-fn silence(e: &Evidence) -> Cause {
-    let (p, there) = (&e.peer, there(e));
+/// What TCP of this host says that it dropped of peers; of which, it does not say.
+fn dropped(e: &Evidence) -> Option<Cause> {
+    let there = there(e);
     if e.dropped.key > 0 {
         let here =
             e.guard.key.map_or_else(|| "none is set here".to_owned(), |key| format!("{key} is set here"));
         let text = format!(
-            "SYNs get no answer, and TCP of this host dropped {} segments for their TCP key ({here}): the keys of both ends \
+            "nothing comes, and TCP of this host dropped {} segments for their TCP key ({here}): the keys of both ends \
              differ, or one end has none",
             e.dropped.key
         );
-        return Cause::implied("tcp-key", text).with(format!(
+        let fix = format!(
             "give both ends one password; dmesg and nstat -az 'TcpExtTCPMD5*' say more, here and on {there}"
-        ));
-    }
-    if let Some(hops) = e.guard.hops.filter(|_| e.dropped.ttl > 0) {
-        let text = format!(
-            "the answers of {there} come with too small a TTL: TCP of this host dropped {} segments, as ttl_security takes \
-             peers of at most {hops} hops that send TTL 255",
-            e.dropped.ttl
         );
-        return Cause::implied("ttl-security", text).with(format!(
-            "on {there}: TTL security for this host, too; or take ttl_security out of the peer's value"
-        ));
+        return Some(Cause::implied("tcp-key", text).with(fix));
+    }
+    let hops = e.guard.hops.filter(|_| e.dropped.ttl > 0)?;
+    let text = format!(
+        "what {there} sends has too small a TTL: TCP of this host dropped {} segments, as ttl_security takes peers of at \
+         most {hops} hops that send TTL 255",
+        e.dropped.ttl
+    );
+    let fix =
+        format!("on {there}: TTL security for this host, too; or take ttl_security out of the peer's value");
+    Some(Cause::implied("ttl-security", text).with(fix))
+}
+
+/// Packets go out and nothing comes back.
+fn silence(e: &Evidence) -> Cause {
+    let (p, there) = (&e.peer, there(e));
+    if let Some(cause) = dropped(e) {
+        return cause;
     }
     match (e.guard.key, e.guard.hops) {
         (Some(key), _) => Cause::implied(

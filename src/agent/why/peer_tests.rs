@@ -143,6 +143,17 @@ fn silence_refusal_and_a_refused_open_are_three_things() {
     assert_eq!((code.as_str(), certainty), ("connect-timeout", Certainty::Implied));
     assert!(text.contains("TCP MD5 (RFC 2385) is set here: with another key"), "{text}");
 
+    let counted = |key, ttl| TcpDropped { key, ttl };
+    let (code, certainty, text) = concluded(&Evidence { dropped: counted(3, 0), ..quiet.clone() });
+    assert_eq!((code.as_str(), certainty), ("tcp-key", Certainty::Implied));
+    assert!(text.contains("dropped 3 segments for their TCP key (none is set here)"), "{text}");
+    let near_by =
+        Evidence { guard: Guard { key: None, hops: Some(1) }, dropped: counted(0, 12), ..quiet.clone() };
+    assert_eq!(concluded(&near_by).0, "ttl-security");
+    // Of segments of other peers nothing follows for one without ttl_security.
+    assert_eq!(concluded(&Evidence { dropped: counted(0, 12), ..quiet.clone() }).0, "connect-timeout");
+    let waiting = Evidence { peer: peer("OpenSent", None), ..near_by };
+    assert_eq!(concluded(&waiting).0, "ttl-security", "TCP stands, and no OPEN comes");
     let (code, certainty, _) = concluded(&Evidence { path: near("failed"), ..quiet });
     assert_eq!((code.as_str(), certainty), ("no-neighbour", Certainty::Certain));
 
