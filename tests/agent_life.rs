@@ -21,8 +21,6 @@ mod leave;
 mod life;
 #[path = "agent_life/metrics.rs"]
 mod metrics;
-#[path = "agent_life/versions.rs"]
-mod versions;
 #[path = "common/schema.rs"]
 mod published;
 #[path = "agent_life/refusals.rs"]
@@ -31,6 +29,8 @@ mod refusals;
 mod screens;
 #[path = "agent_life/scrub.rs"]
 mod scrub;
+#[path = "agent_life/versions.rs"]
+mod versions;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};

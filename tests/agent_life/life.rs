@@ -24,6 +24,9 @@ fn keys(hosts: &Hosts) -> BTreeMap<String, String> {
 fn purge(hosts: &Hosts, words: &[&str]) -> (Option<i32>, Value, String) {
     let output =
         hosts.tortie(1, &[&["--datastore", "sqlite:/store/store.db", "purge", "-o", "json"], words].concat());
+    if !output.stdout.is_empty() {
+        super::published::Published::read().answers("purge", &output.stdout).unwrap();
+    }
     (output.status.code(), serde_json::from_slice(&output.stdout).unwrap_or_default(), stderr(&output))
 }
 
