@@ -235,6 +235,7 @@ impl Live {
             ],
             compared_seconds: Some(judged.at.elapsed().as_secs()),
             held_seconds: None,
+            lately: None,
             unseen: judged.unseen.iter().map(words).collect(),
         })
     }
