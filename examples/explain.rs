@@ -241,8 +241,8 @@ fn members(group: u32) -> Result<Vec<u32>> {
         let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         // Behind the name: state, parent, group.
-        let fields = stat.rsplit_once(") ").map_or("", |(_, rest)| rest).split(' ');
-        if fields.skip(2).next().and_then(|text| text.parse().ok()) == Some(group) {
+        let mut fields = stat.rsplit_once(") ").map_or("", |(_, rest)| rest).split(' ');
+        if fields.nth(2).and_then(|text| text.parse().ok()) == Some(group) {
             out.push(pid);
         }
     }
