@@ -140,7 +140,7 @@ fn at<T: Send + 'static>(netns: &str, what: impl FnOnce() -> T + Send + 'static)
 /// Opens ports in a namespace; what comes to them is told.
 fn listen(netns: &str, ports: &[u16]) -> Receiver<Heard> {
     let (tell, told) = channel();
-    for port in ports.to_vec() {
+    for port in ports.iter().copied() {
         let tell = tell.clone();
         let socket = at(netns, move || UdpSocket::bind(("0.0.0.0", port)).unwrap());
         std::thread::spawn(move || {
