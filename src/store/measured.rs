@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{KeyValue, LeaseId, Outcome, Revision, Snapshot, Store, StoreError, Turn, Txn, Watch};
+use super::{KeyValue, LeaseId, Outcome, Read, Revision, Snapshot, Store, StoreError, Turn, Txn, Watch};
 use crate::measure::Table;
 
 /// Times of requests by operation and result: `ok`, `conflict` (a transaction whose condition did not hold), `away`,
@@ -48,6 +48,10 @@ fn ok<T>(_: &T) -> &'static str {
     "ok"
 }
 
+fn committed(outcome: &Outcome) -> &'static str {
+    if *outcome == Outcome::Conflict { "conflict" } else { "ok" }
+}
+
 #[async_trait::async_trait]
 impl Store for Measured {
     async fn get(&self, key: &str) -> Result<Option<KeyValue>, StoreError> {
@@ -56,6 +60,14 @@ impl Store for Measured {
 
     async fn get_many(&self, keys: &[String]) -> Result<Vec<Option<KeyValue>>, StoreError> {
         self.time("get", ok, self.store.get_many(keys)).await
+    }
+
+    async fn names(&self, prefixes: &[String]) -> Result<Vec<String>, StoreError> {
+        self.time("list", ok, self.store.names(prefixes)).await
+    }
+
+    async fn read(&self, keys: &[String], prefixes: &[String]) -> Result<Read, StoreError> {
+        self.time("get", ok, self.store.read(keys, prefixes)).await
     }
 
     async fn turn(&self) -> Option<Turn> {
@@ -71,8 +83,11 @@ impl Store for Measured {
     }
 
     async fn commit(&self, txn: Txn) -> Result<Outcome, StoreError> {
-        let of = |outcome: &Outcome| if *outcome == Outcome::Conflict { "conflict" } else { "ok" };
-        self.time("commit", of, self.store.commit(txn)).await
+        self.time("commit", committed, self.store.commit(txn)).await
+    }
+
+    async fn commit_in_turn(&self, txn: Txn, turn: &mut Option<Turn>) -> Result<Outcome, StoreError> {
+        self.time("commit", committed, self.store.commit_in_turn(txn, turn)).await
     }
 
     async fn grant(&self, ttl: Duration) -> Result<LeaseId, StoreError> {

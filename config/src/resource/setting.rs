@@ -58,6 +58,22 @@ macro_rules! settings {
             /// The names of all parameters that are read.
             pub const NAMES: &'static [&'static str] = &[$(stringify!($name),)+];
 
+            /// Those of them that are read and change nothing: what they are about is done in another way or by flags of the
+            /// agent.
+            pub const WITHOUT_EFFECT: &'static [&'static str] = &[
+                "HealthPort",
+                "IpsetsRefreshInterval",
+                "IptablesFilterAllowAction",
+                "IptablesRefreshInterval",
+                "LogSeveritySys",
+                "MaxIpsetSize",
+                "MetadataAddr",
+                "MetadataPort",
+                "NetlinkTimeoutSecs",
+                "PrometheusMetricsPort",
+                "RouteRefreshInterval",
+            ];
+
             /// Reads the parameter `name`.
             ///
             /// # Errors

@@ -177,7 +177,8 @@ fn data(entries: &[KeyValue], node: &str, items: &mut Vec<Finding>) {
             Ok(Key::Unknown(key)) if !key.starts_with("/calico/resources/") => unknown.push(key),
             Ok(Key::Setting(scope, name)) => {
                 let here = matches!(&scope, Scope::Global) || scope.host() == Some(node);
-                if here && !Setting::NAMES.contains(&name.as_str()) {
+                let known = Setting::NAMES.contains(&name.as_str());
+                if here && (!known || Setting::WITHOUT_EFFECT.contains(&name.as_str())) {
                     settings.push(name);
                 }
             }
@@ -206,7 +207,7 @@ fn data(entries: &[KeyValue], node: &str, items: &mut Vec<Finding>) {
     settings.sort_unstable();
     settings.dedup();
     if !settings.is_empty() {
-        let text = format!("settings of Felix that Tortie does not have: {}", settings.join(", "));
+        let text = format!("settings of Felix that have no effect here: {}", settings.join(", "));
         say(
             items,
             Verdict::Warn,
@@ -409,6 +410,7 @@ mod tests {
         has(Verdict::Fail, "unsupported", "custom_filters/v4/mine");
         has(Verdict::Warn, "unknown-keys", "/calico/dhcp/v1/subnet/x");
         has(Verdict::Warn, "unknown-settings", "MetadataAddr");
+        assert!(Setting::WITHOUT_EFFECT.iter().all(|name| Setting::NAMES.contains(name)));
         has(Verdict::Warn, "invalid-value", "10.244.0.0-16");
         assert!(!all.iter().any(|(.., text)| text.contains("Other")), "{all:#?}");
     }
