@@ -194,7 +194,7 @@ fn without_ipip_status_names_the_trouble_and_routes_are_withheld() {
         match tunnel {
             None if !lacks => Ok(()),
             Some(p)
-                if lacks && p.to_string().contains("modprobe ipip") && p.to_string().contains("NET_IPIP") =>
+                if lacks && p["next"] == "tortie doctor" && p["text"].to_string().contains("NET_IPIP") =>
             {
                 Ok(())
             }

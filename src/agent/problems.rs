@@ -157,7 +157,8 @@ fn dataplane(facts: &CoreFacts, kernel: Option<&KernelFacts>, out: &mut Vec<Prob
         let text = format!("{} differ: {}", kernel.drift.count, kernel.drift.first.join("; "));
         out.push(finding(&codes::DRIFT, "routes", "kernel routes", text));
     }
-    if kernel.rules_drift > 0 && facts.policy.in_sync {
+    // Where rules are off they all differ, and that is said already.
+    if kernel.rules_drift > 0 && facts.policy.in_sync && facts.rules_trouble.is_none() {
         let text = format!("{} objects differ from what is wanted", kernel.rules_drift);
         out.push(finding(&codes::DRIFT, "rules", "packet rules", text));
     }
@@ -328,5 +329,30 @@ pub(super) fn verdict(
         (_, 1, _) => ("degraded", format!("{sessions}, 1 other problem")),
         (_, n, 0) => ("degraded", format!("{sessions}, {n} problems")),
         (_, n, _) => ("degraded", format!("{sessions}, {n} other problems")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn codes_of(facts: &CoreFacts) -> Vec<String> {
+        problems(facts, None).into_iter().map(|problem| problem.code).collect()
+    }
+
+    /// Watches of both stores prove each second that nothing newer is there; one that hangs without ending does not.
+    #[test]
+    fn a_revision_that_nothing_confirms_is_told_and_a_store_that_is_away_says_it_itself() {
+        let stale = codes::STALE_REVISION.name.to_owned();
+        let fresh = CoreFacts { connected: true, revision: 7, ..CoreFacts::default() };
+        let late = CoreFacts { lag: STALE + Duration::from_secs(1), ..fresh.clone() };
+        assert!(!codes_of(&fresh).contains(&stale));
+        assert!(codes_of(&late).contains(&stale));
+        let told = problems(&late, None).into_iter().find(|p| p.code == stale).map(|p| (p.text, p.next));
+        let (text, next) = told.unwrap_or_default();
+        assert!(text.contains("since 21s") && text.contains("revision 7"), "{text}");
+        assert!(next.starts_with("tortie "), "{next}");
+        let away = CoreFacts { away: Some("no answer".to_owned()), ..late };
+        assert!(!codes_of(&away).contains(&stale));
     }
 }

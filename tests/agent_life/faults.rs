@@ -3,7 +3,7 @@
 //! Every fault is in place before the agents start, side by side on three hosts, and in small agents of their own beside
 //! the third. Two readings are given to agents, as no namespace has its own: the clock by a library that is loaded before
 //! the system's, the size of the conntrack table by a file that is mounted over it. What no namespace here can have (a
-//! tunnel, and so its MTU) is in the tests of the pure judges, as is what takes a while: a revision that gets stale.
+//! tunnel, and so its MTU) is in the tests of the pure judges.
 
 use std::collections::BTreeMap;
 use std::io::Write;
