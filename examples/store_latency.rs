@@ -59,7 +59,7 @@ async fn measure(url: &str, count: usize, pause: Duration) -> Result<Vec<i64>> {
     let store = open(&StoreOptions { url: url.to_owned(), ..StoreOptions::default() }).await?;
     let prefixes = ["/calico/test/".to_owned(), "/calico/other/".to_owned()];
     let after = store.list(&prefixes).await?.revision;
-    let mut watch = store.watch(&prefixes, after).await?;
+    let mut watch = store.watch(&prefixes, after, None).await?;
     // Watchers of etcd hold back at first.
     let settle = async {
         loop {

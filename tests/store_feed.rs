@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use cases::{Shared, delete, put, text, write};
 use tokio::runtime::Handle;
 use tortie::store::sqlite::SqliteStore;
-use tortie::store::{Change, Feed, FeedEvent, FeedOptions, Snapshot};
+use tortie::store::{Change, Feed, FeedEvent, FeedOptions, Snapshot, WatchEvent};
 
 const PREFIX: &str = "/calico/v1/";
 
@@ -125,6 +125,29 @@ async fn a_replaced_store_is_listed_anew_and_has_another_id() {
     while seen != ["+/calico/v1/c=1"] {
         seen = changes(&mut feed).await;
     }
+}
+
+#[tokio::test]
+async fn who_lists_a_replaced_store_hides_it_from_no_watcher() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store.db");
+    let store = open(&path).await;
+    write(&store, vec![put("/calico/v1/a", "1")]).await;
+    let prefixes = [PREFIX.to_owned()];
+    let listed = store.list(&prefixes).await.unwrap();
+    for name in ["store.db", "store.db-wal", "store.db-shm", "store.wake"] {
+        std::fs::remove_file(dir.path().join(name)).unwrap();
+    }
+    let fresh = open(&path).await;
+    for i in 0..10 {
+        write(&fresh, vec![put("/calico/v1/b", &i.to_string())]).await;
+    }
+    // As another part of the same agent does: the one that counts leaks, the one that looks for other agents.
+    let other = store.list(&prefixes).await.unwrap();
+    assert!(other.store_id != listed.store_id && other.revision > listed.revision);
+    let mut watch = store.watch(&prefixes, listed.revision, Some(&listed.store_id)).await.unwrap();
+    let event = watch.next().await.unwrap();
+    assert!(matches!(event, WatchEvent::Compacted { .. }), "{event:?}");
 }
 
 #[tokio::test]
@@ -418,7 +441,7 @@ mod etcd {
         // Outside of the grant.
         let denied = store.get("/other").await.unwrap_err();
         assert!(matches!(&denied, StoreError::Denied(t) if t.contains("role")), "{denied}");
-        assert!(matches!(store.watch(&["/other/".into()], 0).await, Err(StoreError::Denied(_))));
+        assert!(matches!(store.watch(&["/other/".into()], 0, None).await, Err(StoreError::Denied(_))));
 
         // The file is read again at each connect; the wrong one is told and not taken for absence.
         password("wrong");
@@ -485,7 +508,7 @@ mod etcd {
         let Some(cluster) = Cluster::start(1, Security::Plain) else { return };
         let store = tortie::store::open(&cluster.options()).await.unwrap();
         insist(&store, 0).await;
-        let mut watch = store.watch(&BOTH.map(str::to_owned), 1).await.unwrap();
+        let mut watch = store.watch(&BOTH.map(str::to_owned), 1, None).await.unwrap();
         let until = Instant::now() + Duration::from_secs(45);
         while Instant::now() < until {
             watch.next().await.unwrap();

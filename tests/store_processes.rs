@@ -88,7 +88,7 @@ async fn kill_in_mid_write() {
     let path = dir.path().join("store.db");
     let store = open(&path).await;
     let start = write(&store, vec![put(A, "0"), put(B, "0")]).await;
-    let mut watch = store.watch(&["/calico/test/".to_owned()], start).await.unwrap();
+    let mut watch = store.watch(&["/calico/test/".to_owned()], start, None).await.unwrap();
     let mut committed = 0_u64;
     for round in 0..20 {
         let mut running = child("child_pairs", &path);

@@ -420,8 +420,9 @@ async fn validate(globals: &Globals) -> Result<(), Failure> {
 
 async fn watch(store: &dyn Store, prefix: &str, format: Format) -> Result<(), Failure> {
     let prefixes = [prefix.to_owned()];
-    let start = store.list(&prefixes).await?.revision;
-    let mut watch = store.watch(&prefixes, start).await?;
+    let listed = store.list(&prefixes).await?;
+    let start = listed.revision;
+    let mut watch = store.watch(&prefixes, start, Some(&listed.store_id)).await?;
     eprintln!("watching {prefix} after revision {start}; end with Ctrl-C");
     loop {
         match watch.next().await? {

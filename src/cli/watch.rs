@@ -88,8 +88,9 @@ impl Told {
             From::Store => {
                 let store = super::store::open(&context.globals, false).await?;
                 // Any list names the revision; this one is short.
-                let after = store.list(&["/calico/v1/Ready".to_owned()]).await?.revision;
-                Ok(Self::Store(store.watch(&["/calico/".to_owned()], after).await?))
+                let listed = store.list(&["/calico/v1/Ready".to_owned()]).await?;
+                let of = Some(listed.store_id.as_str());
+                Ok(Self::Store(store.watch(&["/calico/".to_owned()], listed.revision, of).await?))
             }
         }
     }

@@ -95,6 +95,7 @@ impl Feed {
             prefixes: Vec::new(),
             wanted,
             position: None,
+            of: String::new(),
             floors: Vec::new(),
             away: None,
             pause: BACK_OFF.0,
@@ -140,6 +141,8 @@ struct Task {
     wanted: watch::Receiver<Vec<String>>,
     /// Everything up to here was told; `None` asks for a list.
     position: Option<Revision>,
+    /// The store whose revision that is.
+    of: String,
     /// Changes in this prefix up to this revision were told with the prefix.
     floors: Vec<(String, Revision)>,
     away: Option<Absence>,
@@ -197,8 +200,8 @@ impl Task {
         if let Err(e) = self.add(after).await? {
             return self.failed(e).await;
         }
-        let after = self.position.unwrap_or(after);
-        match self.store.watch(&self.prefixes, after).await {
+        let Some(after) = self.position else { return Ok(()) };
+        match self.store.watch(&self.prefixes, after, Some(&self.of)).await {
             Ok(watch) => {
                 self.back().await?;
                 self.follow(watch).await
@@ -216,6 +219,7 @@ impl Task {
                 let new = if self.generation == 0 { Vec::new() } else { uncovered(&self.prefixes, &known) };
                 let added = (!new.is_empty()).then(|| part(&snapshot, new));
                 let revision = snapshot.revision;
+                self.of.clone_from(&snapshot.store_id);
                 self.generation += 1;
                 self.floors.clear();
                 self.position = Some(revision);
@@ -251,6 +255,12 @@ impl Task {
                     return Ok(Err(e));
                 }
             };
+            if snapshot.store_id != self.of {
+                // Another store than that of the rest: everything is listed anew.
+                self.position = None;
+                self.wanted.mark_changed();
+                return Ok(Ok(()));
+            }
             if snapshot.revision > after {
                 self.floors.extend(new.iter().map(|prefix| (prefix.clone(), snapshot.revision)));
             }

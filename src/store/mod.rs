@@ -202,8 +202,15 @@ pub trait Store: Send + Sync {
     }
     /// Reads all keys with any of these prefixes, at one revision.
     async fn list(&self, prefixes: &[String]) -> Result<Snapshot, StoreError>;
-    /// Watches these prefixes for changes after `after` (a revision that [`Store::list`] gave).
-    async fn watch(&self, prefixes: &[String], after: Revision) -> Result<Box<dyn Watch>, StoreError>;
+    /// Watches these prefixes for changes after `after` (a revision that [`Store::list`] gave). `of` is the identity that
+    /// came with it: revisions of another store say nothing of this one, and the answer is [`WatchEvent::Compacted`]. `None`
+    /// takes whatever store there is now.
+    async fn watch(
+        &self,
+        prefixes: &[String],
+        after: Revision,
+        of: Option<&str>,
+    ) -> Result<Box<dyn Watch>, StoreError>;
     /// Runs one transaction. When it is answered it is durable.
     async fn commit(&self, txn: Txn) -> Result<Outcome, StoreError>;
     /// The same for who has a turn: it ends as soon as the next in line can read what was written, which may be before it is

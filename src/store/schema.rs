@@ -89,8 +89,13 @@ impl Store for Guarded {
         self.store.list(prefixes).await
     }
 
-    async fn watch(&self, prefixes: &[String], after: Revision) -> Result<Box<dyn Watch>, StoreError> {
-        self.store.watch(prefixes, after).await
+    async fn watch(
+        &self,
+        prefixes: &[String],
+        after: Revision,
+        of: Option<&str>,
+    ) -> Result<Box<dyn Watch>, StoreError> {
+        self.store.watch(prefixes, after, of).await
     }
 
     async fn commit(&self, txn: Txn) -> Result<Outcome, StoreError> {

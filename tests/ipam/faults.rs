@@ -101,8 +101,13 @@ impl Store for Faulty {
     async fn list(&self, prefixes: &[String]) -> Result<Snapshot, StoreError> {
         self.around("list", self.inner.list(prefixes)).await
     }
-    async fn watch(&self, prefixes: &[String], after: Revision) -> Result<Box<dyn Watch>, StoreError> {
-        self.inner.watch(prefixes, after).await
+    async fn watch(
+        &self,
+        prefixes: &[String],
+        after: Revision,
+        of: Option<&str>,
+    ) -> Result<Box<dyn Watch>, StoreError> {
+        self.inner.watch(prefixes, after, of).await
     }
     async fn commit(&self, txn: Txn) -> Result<Outcome, StoreError> {
         let meanwhile = self.meanwhile.lock().unwrap().take();

@@ -202,7 +202,7 @@ pub(crate) async fn watch(store: &Shared, p: &str) {
     // History first, then what comes.
     write(store, vec![put(&format!("{a}1"), "1"), put(&format!("{other}1"), "no")]).await;
     write(store, vec![put(&format!("{other}2"), "no")]).await;
-    let mut watch = store.watch(&[a.clone(), b.clone()], start).await.unwrap();
+    let mut watch = store.watch(&[a.clone(), b.clone()], start, None).await.unwrap();
     let live =
         write(store, vec![put(&format!("{b}1"), "1"), delete(&format!("{a}0")), delete(&format!("{a}none"))])
             .await;
@@ -242,7 +242,7 @@ pub(crate) async fn watch_under_load(store: &Shared, p: &str) {
     const EACH: usize = 150;
     let prefixes = ["a/", "b/", "c/"].map(|name| format!("{p}{name}"));
     let start = write(store, vec![put(&format!("{p}start"), "")]).await;
-    let mut watch = store.watch(&prefixes, start).await.unwrap();
+    let mut watch = store.watch(&prefixes, start, None).await.unwrap();
     for writer in 0..WRITERS {
         let (store, prefixes) = (Arc::clone(store), prefixes.clone());
         tokio::spawn(async move {
@@ -270,7 +270,7 @@ pub(crate) async fn watch_under_load(store: &Shared, p: &str) {
 
 pub(crate) async fn watch_is_cancel_safe(store: &Shared, p: &str) {
     let start = write(store, vec![put(&format!("{p}k"), "start")]).await;
-    let mut watch = store.watch(&[format!("{p}k")], start).await.unwrap();
+    let mut watch = store.watch(&[format!("{p}k")], start, None).await.unwrap();
     let writer = Arc::clone(store);
     let key = format!("{p}k");
     let writing = tokio::spawn(async move {
@@ -296,7 +296,7 @@ pub(crate) async fn watch_is_cancel_safe(store: &Shared, p: &str) {
 
 pub(crate) async fn progress(store: &Shared, p: &str) {
     let start = write(store, vec![put(&format!("{p}k"), "1")]).await;
-    let mut watch = store.watch(&[p.to_owned()], start).await.unwrap();
+    let mut watch = store.watch(&[p.to_owned()], start, None).await.unwrap();
     let alive = tokio::time::timeout(PATIENCE, watch.next()).await.expect("no sign of life").unwrap();
     assert!(matches!(alive, WatchEvent::Progress(revision) if revision >= start), "{alive:?}");
 }
@@ -311,7 +311,7 @@ pub(crate) async fn compaction(store: &Shared, p: &str) {
     store.compact(second).await.unwrap();
     for after in [0, first] {
         let event = async {
-            let mut watch = store.watch(&[p.to_owned()], after).await.unwrap();
+            let mut watch = store.watch(&[p.to_owned()], after, None).await.unwrap();
             loop {
                 match watch.next().await.unwrap() {
                     WatchEvent::Progress(_) => {}
@@ -322,7 +322,7 @@ pub(crate) async fn compaction(store: &Shared, p: &str) {
         let event = tokio::time::timeout(PATIENCE, event).await.expect("nothing said");
         assert_eq!(event, WatchEvent::Compacted { oldest: third }, "after {after}");
     }
-    let mut watch = store.watch(&[p.to_owned()], second).await.unwrap();
+    let mut watch = store.watch(&[p.to_owned()], second, None).await.unwrap();
     assert_eq!(text(&delta(&mut watch).await), [format!("+{key}=3")]);
     assert_eq!(value(store, &key).await.as_deref(), Some("3"));
 }
@@ -333,7 +333,7 @@ pub(crate) async fn leases(store: &Shared, p: &str) {
     let put_leased = |name: &str, lease| Op::Put { key: key(name), value: b"x".to_vec(), lease: Some(lease) };
     let revoked = store.grant(Duration::from_secs(60)).await.unwrap();
     let start = write(store, vec![put_leased("revoked", revoked)]).await;
-    let mut watch = store.watch(&[p.to_owned()], start).await.unwrap();
+    let mut watch = store.watch(&[p.to_owned()], start, None).await.unwrap();
     store.revoke(revoked).await.unwrap();
     assert_eq!(text(&delta(&mut watch).await), [format!("-{}", key("revoked"))]);
     assert_eq!(value(store, &key("revoked")).await, None);
@@ -437,7 +437,7 @@ pub(crate) async fn large_list(store: &Shared, p: &str) {
     assert_eq!(read.entries.into_iter().map(|kv| kv.key).collect::<Vec<_>>(), expected);
     // All of it again through a watch.
     let first = store.get(&expected[0]).await.unwrap().unwrap().mod_revision;
-    let mut watch = store.watch(&strings([p]), first - 1).await.unwrap();
+    let mut watch = store.watch(&strings([p]), first - 1, None).await.unwrap();
     let mut keys = Vec::new();
     while keys.len() < expected.len() {
         for change in delta(&mut watch).await.changes {

@@ -40,11 +40,14 @@ const TURN: &str = "/run/tortie/store.turn";
 /// A list begins anew this often when its revision is compacted away under it.
 const LIST_ATTEMPTS: u32 = 3;
 
+/// The identity of a store, by its cluster id.
+fn identity(cluster: u64) -> String {
+    format!("{cluster:x}")
+}
+
 /// An etcd cluster.
 pub struct EtcdStore {
     pool: Pool,
-    /// Cluster id of the last list, 0 before.
-    cluster: AtomicU64,
     /// Raft term of the last list, 0 before. It never falls in one history: a cluster that lost its data and was set up
     /// anew has the same id, and may have as many revisions again.
     term: AtomicU64,
@@ -56,11 +59,7 @@ impl EtcdStore {
     /// # Errors
     /// [`StoreError::Unusable`] for options that do not fit together and files that cannot be read.
     pub fn new(options: &StoreOptions, endpoints: Vec<String>, tls: bool) -> Result<Self, StoreError> {
-        Ok(Self {
-            pool: Pool::new(options, endpoints, tls)?,
-            cluster: AtomicU64::new(0),
-            term: AtomicU64::new(0),
-        })
+        Ok(Self { pool: Pool::new(options, endpoints, tls)?, term: AtomicU64::new(0) })
     }
 
     async fn range(&self, key: impl Into<Vec<u8>>, options: GetOptions) -> Result<GetResponse, StoreError> {
@@ -93,7 +92,7 @@ impl EtcdStore {
         let header = answer.header().ok_or_else(headless)?;
         let mut listed = Snapshot {
             revision: revision_of(header.revision()),
-            store_id: format!("{:x}", header.cluster_id()),
+            store_id: identity(header.cluster_id()),
             entries: Vec::new(),
         };
         let mut values = Vec::with_capacity(keys.len());
@@ -128,8 +127,7 @@ impl EtcdStore {
                 if at.is_none() {
                     at = Some(header.revision());
                     snapshot.revision = revision_of(header.revision());
-                    snapshot.store_id = format!("{:x}", header.cluster_id());
-                    self.cluster.store(header.cluster_id(), Ordering::Relaxed);
+                    snapshot.store_id = identity(header.cluster_id());
                     self.term.store(header.raft_term(), Ordering::Relaxed);
                 }
                 let (more, kvs) = (answer.more(), answer.take_kvs());
@@ -189,7 +187,12 @@ impl Store for EtcdStore {
         Ok(self.list_as(prefixes, true).await?.entries.into_iter().map(|kv| kv.key).collect())
     }
 
-    async fn watch(&self, prefixes: &[String], after: Revision) -> Result<Box<dyn Watch>, StoreError> {
+    async fn watch(
+        &self,
+        prefixes: &[String],
+        after: Revision,
+        of: Option<&str>,
+    ) -> Result<Box<dyn Watch>, StoreError> {
         let prefixes = disjoint_prefixes(prefixes);
         if prefixes.is_empty() {
             return Err(StoreError::Refused("nothing to watch".into()));
@@ -198,9 +201,10 @@ impl Store for EtcdStore {
         let first = prefixes.first().map_or("/", String::as_str);
         let now = self.range(first, GetOptions::new().with_keys_only()).await?;
         let header = now.header().ok_or_else(headless)?;
-        let (current, known) = (revision_of(header.revision()), self.cluster.load(Ordering::Relaxed));
+        let current = revision_of(header.revision());
+        let other = of.is_some_and(|of| of != identity(header.cluster_id()));
         let younger = header.raft_term() < self.term.load(Ordering::Relaxed);
-        if current < after || younger || (known != 0 && known != header.cluster_id()) {
+        if current < after || younger || other {
             // Another cluster, or one that was restored from a copy: only a list can tell.
             return Ok(Box::new(Restart { oldest: Some(current) }));
         }

@@ -105,11 +105,16 @@ impl Store for SqliteStore {
         self.reader.run(move |reader, _| reader.list(&prefixes)).await
     }
 
-    async fn watch(&self, prefixes: &[String], after: Revision) -> Result<Box<dyn Watch>, StoreError> {
+    async fn watch(
+        &self,
+        prefixes: &[String],
+        after: Revision,
+        of: Option<&str>,
+    ) -> Result<Box<dyn Watch>, StoreError> {
         // A watch outlives no reader: it purges expired leases through a writer of its own, opened when it has to.
         let prefixes = super::disjoint_prefixes(prefixes);
-        let reader = Arc::clone(&self.reader);
-        let watch = watch::SqliteWatch::start(Arc::clone(&self.files), reader, prefixes, after).await?;
+        let (reader, of) = (Arc::clone(&self.reader), of.map(str::to_owned));
+        let watch = watch::SqliteWatch::start(Arc::clone(&self.files), reader, prefixes, after, of).await?;
         Ok(Box::new(watch))
     }
 

@@ -21,8 +21,6 @@ pub(super) struct Reader {
     conn: Connection,
     identity: Identity,
     store_id: String,
-    /// Identity of the store that was listed last: revisions of watchers are its.
-    listed: Option<String>,
     boot: String,
 }
 
@@ -35,8 +33,8 @@ pub(super) struct Changes {
     pub(super) oldest: Revision,
     /// The last revision of the store.
     pub(super) current: Revision,
-    /// The store is not the one that was listed.
-    pub(super) replaced: bool,
+    /// The store that was looked at.
+    pub(super) store_id: String,
     /// A lease has ended and its keys are still there.
     pub(super) expired: bool,
 }
@@ -48,14 +46,13 @@ impl Reader {
         let conn = connect(&files)?;
         conn.pragma_update(None, "query_only", true).map_err(|e| failed(&files, &e))?;
         let store_id = meta(&conn, "store_id").map_err(|e| failed(&files, &e))?;
-        Ok(Self { boot: boot_id()?, identity, conn, store_id, listed: None, files })
+        Ok(Self { boot: boot_id()?, identity, conn, store_id, files })
     }
 
     /// Follows the path: a store that was moved away and made anew is another store, not the old one for ever.
     fn follow(&mut self) -> Result<(), StoreError> {
         if self.files.identity()? != self.identity {
-            let listed = self.listed.take();
-            *self = Self { listed, ..Self::open(Arc::clone(&self.files), false)? };
+            *self = Self::open(Arc::clone(&self.files), false)?;
         }
         Ok(())
     }
@@ -82,9 +79,7 @@ impl Reader {
     }
 
     pub(super) fn list(&mut self, prefixes: &[String]) -> Result<Snapshot, StoreError> {
-        let (_, listed) = self.read(&[], prefixes)?;
-        self.listed = Some(listed.store_id.clone());
-        Ok(listed)
+        Ok(self.read(&[], prefixes)?.1)
     }
 
     /// Keys and prefixes at one revision.
@@ -137,7 +132,6 @@ impl Reader {
 
     /// The changes after `after` in these prefixes, as many as one look takes.
     pub(super) fn changes(&mut self, prefixes: &[String], after: Revision) -> Result<Changes, StoreError> {
-        let listed = self.listed.clone();
         self.within(|conn, boot, store_id| {
             let current: Revision = meta(conn, "revision")?;
             let expired = "SELECT EXISTS(SELECT 1 FROM leases WHERE boot <> ?1 OR expires <= ?2)";
@@ -146,7 +140,7 @@ impl Reader {
                 upto: current,
                 oldest: meta(conn, "oldest")?,
                 current,
-                replaced: listed.is_some_and(|listed| listed != store_id),
+                store_id: store_id.to_owned(),
                 expired: conn
                     .prepare_cached(expired)?
                     .query_row(params![boot, boot_millis()], |row| row.get(0))?,

@@ -25,6 +25,8 @@ pub(super) struct SqliteWatch {
     prefixes: Arc<[String]>,
     /// Everything up to here was handed out or is pending.
     seen: Revision,
+    /// The store whose revision that is.
+    of: String,
     pending: VecDeque<WatchEvent>,
     wake: Arc<Notify>,
     /// Set after a wake-up that showed nothing.
@@ -42,6 +44,7 @@ impl SqliteWatch {
         reader: Arc<Worker<Reader>>,
         prefixes: Vec<String>,
         after: Revision,
+        of: Option<String>,
     ) -> Result<Self, StoreError> {
         // Before the first look, so that no commit falls between the two.
         let wake = wake::start(&files)?;
@@ -53,6 +56,7 @@ impl SqliteWatch {
             reader,
             prefixes,
             seen: after,
+            of: of.unwrap_or_else(|| first.store_id.clone()),
             pending: VecDeque::new(),
             wake,
             back_off: None,
@@ -67,7 +71,10 @@ impl SqliteWatch {
     /// Keeps what one look showed.
     fn take(&mut self, found: Changes) {
         // Another file, or one that was restored from an older copy: list again.
-        if found.replaced || self.seen.saturating_add(1) < found.oldest || found.current < self.seen {
+        if found.store_id != self.of
+            || self.seen.saturating_add(1) < found.oldest
+            || found.current < self.seen
+        {
             self.pending.push_back(WatchEvent::Compacted { oldest: found.oldest });
             self.over = true;
             return;
