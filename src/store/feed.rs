@@ -9,7 +9,8 @@
 //! The task decides nothing about the data: whether a snapshot is to be believed says the consumer (the model's guard),
 //! and only what it trusts reaches the cache on disk.
 
-use std::collections::BTreeMap;
+mod copy;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -18,10 +19,9 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
-use super::cache::{CACHE_INTERVAL, Cache, Cached, Debounce};
-use super::{
-    Change, Delta, KeyValue, Revision, Snapshot, Store, StoreError, Watch, WatchEvent, disjoint_prefixes,
-};
+use self::copy::Copy;
+use super::cache::{Cache, Cached};
+use super::{Delta, KeyValue, Revision, Snapshot, Store, StoreError, Watch, WatchEvent, disjoint_prefixes};
 
 /// Events that wait for the consumer; then the watch waits too.
 const CAPACITY: usize = 256;
@@ -289,11 +289,11 @@ impl Task {
                 }
                 () = Copy::sleep(due) => {
                     if let Some(copy) = &mut self.copy {
-                        copy.save(self.position.unwrap_or(0)).await;
+                        copy.save(self.position.unwrap_or(0));
                     }
                     continue;
                 }
-                changed = Copy::trust_changed(&mut self.copy) => {
+                changed = Copy::changed(&mut self.copy) => {
                     changed?;
                     continue;
                 }
@@ -357,7 +357,7 @@ impl Task {
         if let Some(copy) =
             self.copy.as_mut().filter(|copy| copy.due().is_some_and(|due| due <= Instant::now()))
         {
-            copy.save(self.position.unwrap_or(0)).await;
+            copy.save(self.position.unwrap_or(0));
         }
         let jittered = self.pause.mul_f64(rand::random_range(0.5..1.0));
         self.pause = (self.pause * 2).min(BACK_OFF.1);
@@ -394,129 +394,4 @@ fn part(whole: &Snapshot, prefixes: Vec<String>) -> FeedEvent {
     let entries = whole.entries.iter().filter(wanted).cloned().collect();
     let snapshot = Snapshot { revision: whole.revision, store_id: whole.store_id.clone(), entries };
     FeedEvent::Added { prefixes, snapshot }
-}
-
-/// The state that was told, kept for the cache.
-struct Copy {
-    cache: Cache,
-    store_id: String,
-    entries: BTreeMap<Box<str>, Held>,
-    generation: u64,
-    /// The revision of the newest entry or deletion in it.
-    newest: Revision,
-    trust: watch::Receiver<(u64, Revision)>,
-    debounce: Debounce,
-}
-
-/// What is kept of an entry, without what its key says: the copy is as large as the store.
-struct Held {
-    value: Box<[u8]>,
-    mod_revision: Revision,
-    create_revision: Revision,
-}
-
-impl Held {
-    fn of(kv: &KeyValue) -> (Box<str>, Self) {
-        let (mod_revision, create_revision) = (kv.mod_revision, kv.create_revision);
-        (kv.key.as_str().into(), Self { value: kv.value.as_slice().into(), mod_revision, create_revision })
-    }
-
-    fn entry(&self, key: &str) -> KeyValue {
-        let Self { value, mod_revision, create_revision } = self;
-        KeyValue {
-            key: key.to_owned(),
-            value: value.to_vec(),
-            mod_revision: *mod_revision,
-            create_revision: *create_revision,
-        }
-    }
-}
-
-impl Copy {
-    fn new(cache: Cache, trust: watch::Receiver<(u64, Revision)>) -> Self {
-        let debounce = Debounce::new(CACHE_INTERVAL);
-        Self {
-            cache,
-            store_id: String::new(),
-            entries: BTreeMap::new(),
-            generation: 0,
-            newest: 0,
-            trust,
-            debounce,
-        }
-    }
-
-    fn replace(&mut self, snapshot: &Snapshot, generation: u64) {
-        self.generation = generation;
-        self.store_id.clone_from(&snapshot.store_id);
-        self.entries.clear();
-        self.newest = 0;
-        self.insert(snapshot);
-    }
-
-    fn insert(&mut self, snapshot: &Snapshot) {
-        self.entries.extend(snapshot.entries.iter().map(Held::of));
-        self.newest = self.newest.max(snapshot.revision);
-        self.debounce.changed();
-    }
-
-    fn apply(&mut self, delta: &Delta) {
-        for change in &delta.changes {
-            match change {
-                Change::Put(kv) => self.entries.extend([Held::of(kv)]),
-                Change::Delete { key } => drop(self.entries.remove(key.as_str())),
-            }
-        }
-        self.newest = self.newest.max(delta.revision);
-        self.debounce.changed();
-    }
-
-    fn keep_only(&mut self, prefixes: &[String]) {
-        self.entries.retain(|key, _| prefixes.iter().any(|prefix| key.starts_with(prefix.as_str())));
-    }
-
-    /// When to save; never what the consumer does not trust.
-    fn due(&self) -> Option<Instant> {
-        let (generation, upto) = *self.trust.borrow();
-        if generation == self.generation && upto >= self.newest {
-            self.debounce.due(Instant::now())
-        } else {
-            None
-        }
-    }
-
-    async fn sleep(due: Option<Instant>) {
-        match due {
-            Some(due) => tokio::time::sleep_until(due.into()).await,
-            None => std::future::pending().await,
-        }
-    }
-
-    async fn trust_changed(copy: &mut Option<Self>) -> Result<(), Gone> {
-        match copy {
-            Some(copy) => copy.trust.changed().await.map_err(|_| Gone),
-            None => std::future::pending().await,
-        }
-    }
-
-    async fn save(&mut self, revision: Revision) {
-        self.debounce.writing(Instant::now());
-        let (cache, store_id) = (self.cache.clone(), self.store_id.clone());
-        // Lent to the blocking thread, so that nothing is copied.
-        let entries = std::mem::take(&mut self.entries);
-        let write = move || {
-            let saved = cache.save(&store_id, revision, entries.iter().map(|(key, held)| held.entry(key)));
-            (entries, saved)
-        };
-        match tokio::task::spawn_blocking(write).await {
-            Ok((entries, saved)) => {
-                self.entries = entries;
-                if let Err(e) = saved {
-                    tracing::error!(error = %e, "the cache of the store was not written");
-                }
-            }
-            // A panic there ends the process; a runtime that ends needs no cache.
-            Err(e) => tracing::error!(error = %e, "the cache of the store was not written"),
-        }
-    }
 }
