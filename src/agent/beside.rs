@@ -287,7 +287,7 @@ fn felix(found: &Found) -> Vec<String> {
         let family = if table.v4 { "IPv4" } else { "IPv6" };
         let rules: usize = table.chains.values().map(Vec::len).sum();
         let chains = table.chains.len();
-        format!("{} {} {family}: {chains} chains, {rules} rules", table.backend.as_str(), table.name)
+        format!("{} {} {family}: {chains} chains, {rules} rules", table.backend.tool(true), table.name)
     };
     let mut all: Vec<String> = found.felix.tables.iter().map(one).collect();
     if !found.felix.sets.is_empty() {

@@ -31,19 +31,14 @@ const LONGEST: u64 = 256 << 20;
 #[must_use]
 pub fn read() -> (Felix, Vec<Unseen>) {
     let (mut felix, mut unseen) = (Felix::default(), Vec::new());
-    for (backend, v4, tool) in [
-        (Backend::Legacy, true, "iptables-legacy-save"),
-        (Backend::Legacy, false, "ip6tables-legacy-save"),
-        (Backend::Nft, true, "iptables-nft-save"),
-        (Backend::Nft, false, "ip6tables-nft-save"),
-    ] {
-        match rules(backend, v4, tool) {
+    for (backend, v4) in Backend::ALL.into_iter().flat_map(|backend| [(backend, true), (backend, false)]) {
+        match rules(backend, v4) {
             Ok(text) => {
                 felix.tables.extend(tables(backend, v4, &text));
                 felix.read.insert((backend, v4));
             }
             Err(why) => {
-                unseen.push(Unseen { what: format!("rules of {}", tool.trim_end_matches("-save")), why })
+                unseen.push(Unseen { what: format!("rules of {}", backend.tool(v4)), why });
             }
         }
     }
@@ -59,15 +54,18 @@ pub fn read() -> (Felix, Vec<Unseen>) {
     (felix, unseen)
 }
 
-fn rules(backend: Backend, v4: bool, tool: &str) -> Result<String, String> {
-    if backend == Backend::Legacy {
-        let names = if v4 { "/proc/net/ip_tables_names" } else { "/proc/net/ip6_tables_names" };
-        // Without such tables there is nothing to list, and asking would load them.
-        if fs::read_to_string(names).map_or(true, |text| text.trim().is_empty()) {
-            return Ok(String::new());
-        }
+/// The names of the tables that the kernel has of `iptables-legacy`. Its tools would load them where there are none.
+#[must_use]
+pub fn legacy_tables(v4: bool) -> Vec<String> {
+    let names = if v4 { "/proc/net/ip_tables_names" } else { "/proc/net/ip6_tables_names" };
+    fs::read_to_string(names).unwrap_or_default().split_whitespace().map(str::to_owned).collect()
+}
+
+fn rules(backend: Backend, v4: bool) -> Result<String, String> {
+    if backend == Backend::Legacy && legacy_tables(v4).is_empty() {
+        return Ok(String::new());
     }
-    list(tool, &[])
+    list(&format!("{}-save", backend.tool(v4)), &[])
 }
 
 fn sets_text() -> Result<String, String> {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use serde::{Deserialize, Serialize};
 use tortie_config::Cidr;
 
 pub use crate::kernel::{Look, MainHop, MainRoute, RouteKind};
@@ -43,7 +44,8 @@ impl Found {
 // Felix.
 
 /// The two generations of packet rules in the kernel; Felix writes one of them, and both act on packets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Backend {
     /// `iptables-legacy`.
     Legacy,
@@ -52,12 +54,17 @@ pub enum Backend {
 }
 
 impl Backend {
-    /// As its tools are called.
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Legacy, Self::Nft];
+
+    /// What its tools for a family are called, before `-save` and `-restore`.
     #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Legacy => "iptables-legacy",
-            Self::Nft => "iptables-nft",
+    pub fn tool(self, v4: bool) -> &'static str {
+        match (self, v4) {
+            (Self::Legacy, true) => "iptables-legacy",
+            (Self::Legacy, false) => "ip6tables-legacy",
+            (Self::Nft, true) => "iptables-nft",
+            (Self::Nft, false) => "ip6tables-nft",
         }
     }
 }

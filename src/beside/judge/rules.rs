@@ -35,10 +35,10 @@ pub(super) fn judge(wanted: &Wanted, found: &Found, out: &mut Judgement) {
         if !v4 && !wanted.globals.ipv6 {
             continue;
         }
-        let unread: Vec<&str> = [Backend::Legacy, Backend::Nft]
+        let unread: Vec<&str> = Backend::ALL
             .into_iter()
             .filter(|backend| !found.felix.read.contains(&(*backend, v4)))
-            .map(Backend::as_str)
+            .map(|backend| backend.tool(true))
             .collect();
         match found.felix.table(v4, "filter") {
             Some(table) => filter(wanted, table, &chains, out),
@@ -274,9 +274,9 @@ fn twice(v4: bool, found: &Found, out: &mut Judgement) {
         let old = if first.chains.len() < second.chains.len() { first } else { second };
         let text = format!(
             "{} has chains of Felix, too, and they act on every packet: what an earlier Felix left",
-            old.backend.as_str()
+            old.backend.tool(true)
         );
-        out.put(Plane::Rule, Verdict::Extra, subject(v4, old.backend.as_str()), text);
+        out.put(Plane::Rule, Verdict::Extra, subject(v4, old.backend.tool(true)), text);
     }
 }
 

@@ -7,27 +7,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use serde::{Deserialize, Serialize};
-
-/// The two generations of rules in the kernel. Felix writes one of them; both act on packets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum Backend {
-    Legacy,
-    Nft,
-}
-
-impl Backend {
-    pub(super) const ALL: [Self; 2] = [Self::Legacy, Self::Nft];
-
-    pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Self::Legacy => "legacy",
-            Self::Nft => "nft",
-        }
-    }
-}
-
 /// The rules of one backend and family.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Listing(BTreeMap<String, Table>);

@@ -3,7 +3,8 @@
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
-use super::rules::{Backend, Listing};
+use super::rules::Listing;
+use crate::beside::{Backend, felix};
 use crate::cli::failure::{Exit, Failure};
 
 /// Seconds to wait for the lock of the old tables.
@@ -24,7 +25,7 @@ impl Saved {
 
     /// As people call the tool that writes them.
     pub(super) fn tool(&self) -> String {
-        format!("{}-{}", family(self.v4), self.backend.as_str())
+        self.backend.tool(self.v4).to_owned()
     }
 }
 
@@ -41,20 +42,18 @@ pub(super) fn saved_rules() -> Result<Vec<Saved>, Failure> {
     for backend in Backend::ALL {
         for v4 in [true, false] {
             // Asking would load the modules of the old tables.
-            let listed = format!("/proc/net/{}_tables_names", if v4 { "ip" } else { "ip6" });
-            let tables = std::fs::read_to_string(listed).unwrap_or_default();
+            let tables = felix::legacy_tables(v4);
             let legacy = backend == Backend::Legacy;
-            if legacy && tables.trim().is_empty() {
+            if legacy && tables.is_empty() {
                 continue;
             }
             match run(backend, v4, "save", &[], None) {
                 Ok(Some(text)) => all.push(Saved { backend, v4, text }),
                 Ok(None) if legacy => {
-                    let tool = format!("{}-legacy-save", family(v4));
+                    let tool = backend.tool(v4);
                     let text = format!(
-                        "the kernel has tables of {}-legacy ({}), and there is no {tool} to read them: install iptables",
-                        family(v4),
-                        tables.split_whitespace().collect::<Vec<_>>().join(", ")
+                        "the kernel has tables of {tool} ({}), and there is no {tool}-save to read them: install iptables",
+                        tables.join(", ")
                     );
                     return Err(Failure::new(Exit::Partial, "rules-unread", text));
                 }
@@ -74,7 +73,7 @@ pub(super) fn restore(backend: Backend, v4: bool, text: &str) -> Result<(), Fail
     match run(backend, v4, "restore", &["--noflush", "-w", LOCK], Some(text))? {
         Some(_) => Ok(()),
         None => {
-            let text = format!("there is no {}-{}-restore: install iptables", family(v4), backend.as_str());
+            let text = format!("there is no {}-restore: install iptables", backend.tool(v4));
             Err(Failure::new(Exit::Partial, "no-tool", text))
         }
     }
@@ -88,7 +87,7 @@ fn run(
     words: &[&str],
     input: Option<&str>,
 ) -> Result<Option<String>, Failure> {
-    let by_name = format!("{}-{}-{verb}", family(v4), backend.as_str());
+    let by_name = format!("{}-{verb}", backend.tool(v4));
     if let Some(output) = call(&by_name, words, input)? {
         return Ok(Some(output));
     }
