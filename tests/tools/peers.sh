@@ -12,7 +12,12 @@ DIR=$(realpath -m "${1:-target/peers}")
 STAMP="peers 16"
 PATH=$PATH:/usr/sbin:/sbin
 has() { command -v "$1" >/dev/null; }
-if [ "$(cat "$DIR/stamp" 2>/dev/null)" = "$STAMP" ] && has cc && has c++ && has protoc && has ip; then exit 0; fi
+# protoc with the types that come with it: Debian keeps them in a package of their own.
+has_protoc() {
+  has protoc && echo 'syntax = "proto3"; import "google/protobuf/descriptor.proto"; import "google/protobuf/struct.proto";' \
+    | protoc --descriptor_set_out=/dev/null --proto_path=/dev /dev/stdin >/dev/null 2>&1
+}
+if [ "$(cat "$DIR/stamp" 2>/dev/null)" = "$STAMP" ] && has cc && has c++ && has_protoc && has ip; then exit 0; fi
 
 PACKAGES="bird2 frr gobgpd openbgpd exabgp etcd-server etcd-client iproute2 iputils-ping user-mode-linux kmod bgpdump mrtparse nftables iptables ipset"
 # promtool, which reads metrics, rules and their tests.
@@ -36,7 +41,7 @@ missing=()
 has cc || missing+=(gcc libc6-dev)
 has c++ || missing+=(g++)
 has make || missing+=(make)
-has protoc || missing+=(protobuf-compiler)
+has_protoc || missing+=(protobuf-compiler libprotobuf-dev)
 has ip || missing+=(iproute2)
 if [ ${#missing[@]} -gt 0 ]; then
   sudo=()
