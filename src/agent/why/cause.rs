@@ -1,6 +1,7 @@
 //! What keeps a session down, concluded from what was observed. Pure.
 
 use super::peer::{Evidence, Path, Theirs};
+use crate::serve::codes;
 use crate::serve::why::Certainty;
 use crate::speaker::dial_failure;
 
@@ -31,7 +32,7 @@ impl Cause {
 pub(super) fn cause(e: &Evidence) -> Cause {
     let p = &e.peer;
     if p.state == "Established" {
-        return Cause::certain("ok", "the session is established");
+        return slow(e).unwrap_or_else(|| Cause::certain("ok", "the session is established"));
     }
     if let Some(text) = &p.shutdown {
         let told = if text.is_empty() { String::new() } else { format!(" ({text})") };
@@ -86,6 +87,23 @@ pub(super) fn cause(e: &Evidence) -> Cause {
         "collision" => Cause::certain("collision", "one of two connections was closed (RFC 4271 6.8); the other goes on"),
         _ => Cause { certainty: Certainty::Unknown, ..Cause::certain("unknown", error.text.clone()) },
     }
+}
+
+/// A session stands and is of no use: what is sent stays on the way.
+fn slow(e: &Evidence) -> Option<Cause> {
+    let (_, text) = e.status.iter().find(|(code, _)| *code == codes::SLOW_PEER.name)?;
+    let there = there(e);
+    Some(
+        Cause::implied(
+            "slow-peer",
+            format!(
+                "the session stands, but {there} {text}: its BGP process hangs or has too much to do, or large packets do not \
+                 arrive there"
+            ),
+        )
+        .with(format!("on {there}: does its BGP process run, and on what does it wait?"))
+        .with(format!("ping -M do -s 1472 {}", e.peer.address)),
+    )
 }
 
 fn untried(e: &Evidence) -> Cause {

@@ -120,7 +120,8 @@ pub(super) enum Theirs {
 pub(super) fn answer(mut why: Why, e: &Evidence) -> Why {
     let p = &e.peer;
     let cause = cause(e);
-    why.good = p.state == "Established";
+    let up = p.state == "Established";
+    why.good = up && cause.code == "ok";
     let called = if p.name == p.address { String::new() } else { format!("{}, ", p.name) };
     let kind = match p.kind.as_str() {
         "mesh" => "node-to-node mesh",
@@ -133,9 +134,9 @@ pub(super) fn answer(mut why: Why, e: &Evidence) -> Why {
         p.address,
         p.remote_as,
         p.state,
-        if why.good { "up" } else { "down" },
+        if up { "up" } else { "down" },
         // Attempts go from state to state all the time.
-        span(e.down.filter(|_| !why.good).unwrap_or(p.state_seconds))
+        span(e.down.filter(|_| !up).unwrap_or(p.state_seconds))
     );
     why.steps = steps(e, &cause);
     why.code = cause.code.to_owned();
@@ -163,7 +164,7 @@ fn steps(e: &Evidence, cause: &Cause) -> Vec<Step> {
         say(Verdict::Stop, "configuration", text.clone());
     }
     for (code, text) in &e.status {
-        say(Verdict::Note, "status", format!("{text} ({code})"));
+        say(stands(&[code.as_str()]), "status", format!("{text} ({code})"));
     }
     match (&e.ended, up) {
         (_, true) => {
@@ -325,6 +326,10 @@ fn path(path: &Path) -> String {
 /// What it does to traffic.
 fn effect(e: &Evidence) -> String {
     let p = &e.peer;
+    if p.state == "Established" {
+        return "it goes on with what it heard before: what changed since then, withdrawn routes too, it does not know"
+            .to_owned();
+    }
     let stale: u64 = p.families.iter().map(|f| f.stale).sum();
     if stale > 0 {
         return format!("{stale} routes of it are kept as stale and still used ({})", p.graceful_restart);

@@ -253,6 +253,24 @@ fn stale_routes_are_said_and_an_established_session_has_nothing_to_say() {
 }
 
 #[test]
+fn a_session_that_stands_and_whose_peer_takes_nothing_is_not_well() {
+    let mut e = down("tcp_closed", "the peer closed the connection");
+    e.peer.state = "Established".to_owned();
+    e.status = vec![("slow-peer".to_owned(), "takes nothing of what waits for it for 34s".to_owned())];
+    let why = ask(&e);
+    let (code, certainty, text) = concluded(&e);
+    assert_eq!((code.as_str(), certainty), ("slow-peer", Certainty::Implied));
+    assert!(text.contains("but rack1-n05 takes nothing of what waits for it for 34s"), "{text}");
+    assert!(why.answer.ends_with("is Established, up for 6m12s"), "{}", why.answer);
+    assert!(!why.good && why.effect.is_some_and(|effect| effect.contains("withdrawn routes")));
+    assert_eq!(why.steps.iter().filter(|step| step.verdict == Verdict::Stop).count(), 1);
+    // What else `status` says of it does not spoil the session.
+    e.status =
+        vec![("prefix-limit".to_owned(), "announces 9 prefixes, and its max_prefixes is 10".to_owned())];
+    assert!(ask(&e).good && ask(&e).stop().is_none());
+}
+
+#[test]
 fn offending_octets_are_shown_and_cut() {
     let mut e = down("notification_sent", "malformed AS_PATH");
     e.notification = Some((3, 11));
