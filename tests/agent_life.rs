@@ -9,6 +9,8 @@
 
 #[path = "agent_life/beside.rs"]
 mod beside;
+#[path = "agent_life/fault_rigs.rs"]
+mod fault_rigs;
 #[path = "agent_life/faults.rs"]
 mod faults;
 #[path = "common/hosts.rs"]

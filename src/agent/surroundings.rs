@@ -225,7 +225,10 @@ pub fn mend(problem: &Problem) -> String {
         "workload-mtu" => "give the interface, and its other end, the MTU of the way out".to_owned(),
         "listen" => "stop who listens there, or --bgp-listen ADDR:PORT".to_owned(),
         "tunnel" => "modprobe ipip, or take `ipip` out of the pools".to_owned(),
-        "store-away" | "from-cache" | "stale-revision" => {
+        "stale-revision" => "look at etcd's load and at what lies between: a firewall that forgets connections, a proxy that holds \
+                             back what etcd sends; the agent asks anew by itself"
+            .to_owned(),
+        "store-away" | "from-cache" => {
             "see to the store, or name another with --datastore; the agent goes on by itself".to_owned()
         }
         _ => "tortie status".to_owned(),

@@ -2,17 +2,16 @@
 //!
 //! Every fault is in place before the agents start, side by side on three hosts, and in small agents of their own beside
 //! the third. Two readings are given to agents, as no namespace has its own: the clock by a library that is loaded before
-//! the system's, the size of the conntrack table by a file that is mounted over it. What no namespace here can have (a
-//! tunnel, and so its MTU) is in the tests of the pure judges.
+//! the system's, the size of the conntrack table by a file that is mounted over it. Where the kernel has no ipip, a device
+//! of another kind stands in for the tunnel whose MTU is too large.
 
 use std::collections::BTreeMap;
-use std::io::Write;
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::fault_rigs::{Beside, FORGETFUL, beside, clock, forgetful, guards, stuck};
 use super::hosts::{Hosts, PATIENCE, Plan, TORTIE, comes, lab_data, stderr, stdout, within};
 
 /// Who is asked.
@@ -33,8 +32,8 @@ struct Fault {
     says: &'static [&'static str],
 }
 
-/// How long a row may take; most take a moment.
-const ROW: Duration = Duration::from_secs(30);
+/// How long a row may take; most take a moment. A peer is slow after half a minute.
+const ROW: Duration = PATIENCE;
 
 /// Lines that fit on one screen.
 const SCREEN: usize = 50;
@@ -188,6 +187,13 @@ const FAULTS: &[Fault] = &[
         says: &["[tunnel]", "modprobe ipip"],
     },
     Fault {
+        name: "packets of the tunnel that do not fit into the link below",
+        at: At::Host(3),
+        code: "tunnel-mtu",
+        of: "tunl0",
+        says: &["[tunnel-mtu]", "its MTU is 1490", "store put /calico/v1/config/IpInIpMtu"],
+    },
+    Fault {
         name: "a password that the peer does not have",
         at: At::Beside("guards"),
         code: "peer-down",
@@ -207,6 +213,20 @@ const FAULTS: &[Fault] = &[
         code: "clock-jump",
         of: "forward by 3600",
         says: &["[clock-jump]", "timedatectl"],
+    },
+    Fault {
+        name: "connections to the store are forgotten on the way",
+        at: At::Beside("stale"),
+        code: "stale-revision",
+        of: "nothing proves since",
+        says: &["[stale-revision]", "forgets connections"],
+    },
+    Fault {
+        name: "a peer that takes nothing",
+        at: At::Beside("slow"),
+        code: "slow-peer",
+        of: "172_31_0_2",
+        says: &["slow-peer", "takes nothing of what waits for it"],
     },
     Fault {
         name: "a next hop that the kernel does not reach",
@@ -255,18 +275,9 @@ fn data() -> BTreeMap<String, String> {
         json!({ "selector": "app == 'web2'", "order": 6, "inbound_rules": [], "outbound_rules": [rule] }),
     );
     put("v1/ipam/v4/pool/10.11.0.0-16", json!({ "cidr": "10.11.0.0/16", "ipip": "tunl0" }));
+    put("v1/config/IpInIpMtu", json!(1490));
     put("tortie/v1/status/host9", json!({ "node": "host9", "version": "0.9.0", "ready": true }));
     data
-}
-
-/// A small agent in the namespace of host 3; it ends with the test.
-struct Beside(Child);
-
-impl Drop for Beside {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 /// The first element of the first set that has one.
@@ -277,60 +288,6 @@ const DELETE_ELEMENT: &str = "for i in $(seq 100); do
   set=$(awk '$1 == \"set\" { name = $2 } /elements = .*10.244.2.1/ { print name; exit }' /run/table)
   nft delete element inet tortie $set '{ 10.244.2.1 }'";
 
-/// An agent whose peers drop its segments, or whose segments it drops.
-fn guards(hosts: &Hosts) -> Beside {
-    let peers = json!({
-        "/calico/v1/Ready": "true",
-        "/calico/bgp/v1/global/peer_v4/172.30.0.1":
-            json!({ "ip": "172.30.0.1", "as_num": 64512, "password": "other" }).to_string(),
-        "/calico/bgp/v1/global/peer_v4/172.30.0.254":
-            json!({ "ip": "172.30.0.254", "as_num": 65000, "ttl_security": 1 }).to_string(),
-    });
-    let script = format!(
-        "echo '{peers}' > /run/guards.json; {TORTIE} --datastore sqlite:/run/faults-guards.db store import /run/guards.json"
-    );
-    let done = hosts.lab.exec("host3", &["sh", "-ec", &script]).unwrap();
-    assert!(done.status.success(), "{done:?}");
-    beside(hosts, "guards", "sqlite:/run/faults-guards.db", &[], "127.0.0.1:1792")
-}
-
-/// An agent whose clock is an hour ahead from the moment on that /run/faults-later is there; and when it was started.
-fn clock(hosts: &Hosts) -> (Beside, Instant) {
-    const LATER: &str = r#"
-        #include <sys/syscall.h>
-        #include <time.h>
-        #include <unistd.h>
-        int clock_gettime(clockid_t clock, struct timespec *time) {
-            int failed = syscall(SYS_clock_gettime, clock, time);
-            if (!failed && clock == CLOCK_REALTIME && !access("/run/faults-later", F_OK)) time->tv_sec += 3600;
-            return failed;
-        }"#;
-    let script = "cat > /run/later.c; cc -shared -fPIC -D_GNU_SOURCE -o /run/later.so /run/later.c";
-    let mut cc = hosts
-        .lab
-        .spawn("host3", &["sh", "-ec", script], |command| {
-            command.stdin(Stdio::piped());
-        })
-        .unwrap();
-    cc.stdin.take().unwrap().write_all(LATER.as_bytes()).unwrap();
-    assert!(cc.wait().unwrap().success(), "cc, which links this test, too");
-    let before = ["env", "LD_PRELOAD=/run/later.so"];
-    (beside(hosts, "clock", "sqlite:/run/faults-clock.db", &before, "127.0.0.1:1793"), Instant::now())
-}
-
-fn beside(hosts: &Hosts, name: &str, store: &str, before: &[&str], listen: &str) -> Beside {
-    let socket = format!("/run/faults-{name}.sock");
-    let cache = format!("/run/faults-{name}.cache");
-    let mut words = before.to_vec();
-    words.extend([TORTIE, "--datastore", store, "--node", name, "--socket", &socket, "agent"]);
-    words.extend(["--kernel", "off", "--http", "none", "--bgp-listen", listen, "--cache", &cache]);
-    words.extend(["--ip4", "172.30.0.3/24"]);
-    let child = hosts.lab.spawn("host3", &words, |command| {
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
-    });
-    Beside(child.unwrap())
-}
-
 /// A command of `tortie`, as the person there would type it.
 fn typed(hosts: &Hosts, at: At, words: &[&str]) -> std::process::Output {
     let (node, socket, store) = match at {
@@ -339,8 +296,11 @@ fn typed(hosts: &Hosts, at: At, words: &[&str]) -> std::process::Output {
             ("host3".to_owned(), "/run/faults-away.sock".to_owned(), "etcd://127.0.0.1:2379")
         }
         At::Beside(name) => {
-            let store =
-                if name == "empty" { "sqlite:/run/faults-empty.db" } else { "sqlite:/run/faults-bare.db" };
+            let store = match name {
+                "empty" => "sqlite:/run/faults-empty.db",
+                "stale" => FORGETFUL,
+                _ => "sqlite:/run/faults-bare.db",
+            };
             ("host3".to_owned(), format!("/run/faults-{name}.sock"), store)
         }
     };
@@ -408,7 +368,15 @@ fn status_tells_each_fault_and_names_the_command_that_explains_it() {
          ip -n web route add default via 169.254.1.1; \
          echo 1 > /run/max; mount --bind /run/max /proc/sys/net/netfilter/nf_conntrack_max",
     );
-    run("host3", "ip route add 10.244.2.0/26 via 172.30.0.1 proto static metric 1790");
+    run(
+        "host3",
+        "ip route add 10.244.2.0/26 via 172.30.0.1 proto static metric 1790; \
+         { ip link show tunl0 || ip link add tunl0 type veth peer name tunl0-end; } >/dev/null 2>&1; \
+         ip link set tunl0-end up 2>/dev/null || true",
+    );
+    // What takes longest comes first.
+    let _stuck = stuck(&hosts);
+    let _forgetful = forgetful(&hosts);
     let assigned = typed(&hosts, At::Host(1), &["ipam", "assign", "--handle", "lab.gone"]);
     assert!(assigned.status.success(), "{assigned:?}");
     (1..=3).for_each(|host| hosts.go(host));

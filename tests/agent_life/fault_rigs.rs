@@ -1,0 +1,217 @@
+//! Faults that need a process of their own: small agents beside host 3, and what lies between them and others.
+
+use std::collections::BTreeMap;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use super::hosts::{Hosts, PATIENCE, TORTIE, block, block_keys, stdout, within};
+
+/// A small agent in the namespace of host 3; it ends with the test.
+pub(super) struct Beside(pub(super) Child);
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// An agent whose peers drop its segments, or whose segments it drops.
+pub(super) fn guards(hosts: &Hosts) -> Beside {
+    let peers = json!({
+        "/calico/v1/Ready": "true",
+        "/calico/bgp/v1/global/peer_v4/172.30.0.1":
+            json!({ "ip": "172.30.0.1", "as_num": 64512, "password": "other" }).to_string(),
+        "/calico/bgp/v1/global/peer_v4/172.30.0.254":
+            json!({ "ip": "172.30.0.254", "as_num": 65000, "ttl_security": 1 }).to_string(),
+    });
+    let script = format!(
+        "echo '{peers}' > /run/guards.json; {TORTIE} --datastore sqlite:/run/faults-guards.db store import /run/guards.json"
+    );
+    let done = hosts.lab.exec("host3", &["sh", "-ec", &script]).unwrap();
+    assert!(done.status.success(), "{done:?}");
+    beside(hosts, "guards", "sqlite:/run/faults-guards.db", &[], "127.0.0.1:1792")
+}
+
+/// An agent whose clock is an hour ahead from the moment on that /run/faults-later is there; and when it was started.
+pub(super) fn clock(hosts: &Hosts) -> (Beside, Instant) {
+    const LATER: &str = r#"
+        #include <sys/syscall.h>
+        #include <time.h>
+        #include <unistd.h>
+        int clock_gettime(clockid_t clock, struct timespec *time) {
+            int failed = syscall(SYS_clock_gettime, clock, time);
+            if (!failed && clock == CLOCK_REALTIME && !access("/run/faults-later", F_OK)) time->tv_sec += 3600;
+            return failed;
+        }"#;
+    let script = "cat > /run/later.c; cc -shared -fPIC -D_GNU_SOURCE -o /run/later.so /run/later.c";
+    let mut cc = hosts
+        .lab
+        .spawn("host3", &["sh", "-ec", script], |command| {
+            command.stdin(Stdio::piped());
+        })
+        .unwrap();
+    cc.stdin.take().unwrap().write_all(LATER.as_bytes()).unwrap();
+    assert!(cc.wait().unwrap().success(), "cc, which links this test, too");
+    let before = ["env", "LD_PRELOAD=/run/later.so"];
+    (beside(hosts, "clock", "sqlite:/run/faults-clock.db", &before, "127.0.0.1:1793"), Instant::now())
+}
+
+pub(super) fn beside(hosts: &Hosts, name: &str, store: &str, before: &[&str], listen: &str) -> Beside {
+    agent(hosts, name, store, before, &["--bgp-listen", listen, "--ip4", "172.30.0.3/24"])
+}
+
+fn agent(hosts: &Hosts, name: &str, store: &str, before: &[&str], flags: &[&str]) -> Beside {
+    let socket = socket(name);
+    let cache = format!("/run/faults-{name}.cache");
+    let mut words = before.to_vec();
+    words.extend([TORTIE, "--datastore", store, "--node", name, "--socket", &socket, "agent"]);
+    words.extend(["--kernel", "off", "--http", "none", "--cache", &cache]);
+    words.extend(flags);
+    Beside(hosts.lab.spawn("host3", &words, silent).unwrap())
+}
+
+fn socket(name: &str) -> String {
+    format!("/run/faults-{name}.sock")
+}
+
+fn silent(command: &mut Command) {
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
+}
+
+/// A namespace behind host 3 with one wire.
+const BEHIND: &str = "ip netns add behind; ip link add to-behind type veth peer name eth0 netns behind; \
+    ip address add 172.31.0.1/30 dev to-behind; ip link set to-behind up; \
+    ip -n behind address add 172.31.0.2/30 dev eth0; ip -n behind link set eth0 up; \
+    ip netns exec behind sh -c 'echo 4096 4096 4096 > /proc/sys/net/ipv4/tcp_rmem'";
+/// Blocks that are announced when the peer has stopped: more than its TCP takes.
+const BLOCKS: u32 = 2_000;
+
+/// Two agents with a session; then one of them is stopped, and the other has much to tell it.
+pub(super) fn stuck(hosts: &Hosts) -> [Beside; 2] {
+    let peer = |ip: &str, from: &str| {
+        json!({ "ip": ip, "as_num": 64512, "source_addr": from, "hold_time": 900 }).to_string()
+    };
+    let store = |name: &str, data: &BTreeMap<String, String>| {
+        let file = format!("/run/{name}.json");
+        std::fs::write(hosts.holder_path("host3", &file), serde_json::to_string(data).unwrap()).unwrap();
+        let url = format!("sqlite:/run/faults-{name}.db");
+        let done = hosts
+            .lab
+            .exec("host3", &[TORTIE, "--datastore", &url, "store", "import", "--raw", &file])
+            .unwrap();
+        assert!(done.status.success(), "{done:?}");
+    };
+    let behind = hosts.lab.exec("host3", &["sh", "-ec", BEHIND]).unwrap();
+    assert!(behind.status.success(), "{behind:?}");
+    let key = |ip: &str| format!("/calico/bgp/v1/global/peer_v4/{ip}");
+    store("slow", &BTreeMap::from([(key("172.31.0.2"), peer("172.31.0.2", "172.31.0.1"))]));
+    store("stuck", &BTreeMap::from([(key("172.31.0.1"), peer("172.31.0.1", "172.31.0.2"))]));
+    let flags = ["--bgp-listen", "172.31.0.1:179", "--ip4", "172.31.0.1/30"];
+    let slow = agent(hosts, "slow", "sqlite:/run/faults-slow.db", &[], &flags);
+    let flags = ["--bgp-listen", "172.31.0.2:179", "--ip4", "172.31.0.2/30"];
+    let there = ["ip", "netns", "exec", "behind"];
+    let stuck = agent(hosts, "stuck", "sqlite:/run/faults-stuck.db", &there, &flags);
+    within(PATIENCE, "the session of both", || {
+        let words = [TORTIE, "--socket", &socket("slow"), "bgp", "peers"];
+        let peers = stdout(&hosts.lab.exec("host3", &words).unwrap());
+        if peers.contains("Established") { Ok(()) } else { Err(peers) }
+    });
+    let pid = rustix::process::Pid::from_child(&stuck.0);
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    let own = |n: u32| {
+        let cidr = format!("10.{}.{}.{}/26", 64 + n / 1024, n / 4 % 256, n % 4 * 64);
+        let [affinity, value] = block_keys(&cidr, "slow");
+        [(affinity, String::new()), (value, block(&cidr, "slow"))]
+    };
+    store("slow", &(0..BLOCKS).flat_map(own).collect());
+    [slow, stuck]
+}
+
+/// A store whose connections are forgotten on the way.
+pub(super) const FORGETFUL: &str = "etcd://127.0.0.1:2391";
+/// How long one is remembered: less than a watch is silent before it asks.
+const REMEMBERED: Duration = Duration::from_secs(3);
+
+/// An etcd, an agent, and between both what firewalls do that forget: each connection is carried for a while, and after
+/// that taken and not carried, without a word.
+pub(super) fn forgetful(hosts: &Hosts) -> (Beside, Beside, Forgetful) {
+    let words = ["etcd", "--data-dir", "/run/faults-etcd", "--listen-peer-urls", "http://127.0.0.1:2390"];
+    let urls =
+        ["--listen-client-urls", "--advertise-client-urls"].map(|flag| [flag, "http://127.0.0.1:2389"]);
+    let words: Vec<&str> = words.into_iter().chain(urls.into_iter().flatten()).collect();
+    let etcd = Beside(hosts.lab.spawn("host3", &words, silent).unwrap());
+    let between = Forgetful::start(hosts.lab.netns("host3").unwrap());
+    (etcd, beside(hosts, "stale", FORGETFUL, &[], "127.0.0.1:1794"), between)
+}
+
+/// Ends what carries.
+pub(super) struct Forgetful(Arc<AtomicBool>);
+
+impl Drop for Forgetful {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Forgetful {
+    fn start(netns: PathBuf) -> Self {
+        let over = Arc::new(AtomicBool::new(false));
+        let ends = Arc::clone(&over);
+        let (listens, ready) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let file = std::fs::File::open(netns).unwrap();
+            let kind = rustix::thread::LinkNameSpaceType::Network;
+            rustix::thread::move_into_link_name_space(file.as_fd(), Some(kind)).unwrap();
+            let listener = TcpListener::bind("127.0.0.1:2391").unwrap();
+            listener.set_nonblocking(true).unwrap();
+            listens.send(()).unwrap();
+            while !ends.load(Ordering::Relaxed) {
+                let Ok((here, _)) = listener.accept() else {
+                    std::thread::sleep(Duration::from_millis(5));
+                    continue;
+                };
+                // Until etcd listens nobody answers.
+                let Ok(there) = TcpStream::connect("127.0.0.1:2389") else { continue };
+                here.set_nonblocking(false).unwrap();
+                let until = Instant::now() + REMEMBERED;
+                let ways = [(here.try_clone(), there.try_clone()), (Ok(there), Ok(here))];
+                for (from, to) in ways {
+                    let (from, to, ends) = (from.unwrap(), to.unwrap(), Arc::clone(&ends));
+                    std::thread::spawn(move || carry(from, to, until, &ends));
+                }
+            }
+        });
+        ready.recv().unwrap();
+        Self(over)
+    }
+}
+
+fn carry(mut from: TcpStream, mut to: TcpStream, until: Instant, over: &AtomicBool) {
+    from.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    let mut octets = [0; 65_536];
+    while !over.load(Ordering::Relaxed) {
+        match from.read(&mut octets) {
+            Ok(0) => break,
+            Ok(n) if Instant::now() < until => {
+                if to.write_all(&octets[..n]).is_err() {
+                    break;
+                }
+            }
+            Ok(_) => {}
+            Err(error) if [ErrorKind::WouldBlock, ErrorKind::TimedOut].contains(&error.kind()) => {}
+            Err(_) => break,
+        }
+    }
+    // The other way may stand in a read.
+    let _ = to.shutdown(Shutdown::Both);
+}
