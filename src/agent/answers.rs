@@ -12,10 +12,8 @@ use tortie_config::{Cidr, link_local};
 
 use crate::routing::{LearnedPath, OriginKind, RangeIntent, RoutingIntent};
 use crate::serve::RouteQuery;
-use crate::serve::api::{
-    API_VERSION, ApiError, BgpPath, BgpRoute, List, MessageError, Peer, PeerBfd, PeerError, PeerFamily,
-    PeerRange,
-};
+use crate::serve::api::{API_VERSION, ApiError, List};
+use crate::serve::bgp::{BgpPath, BgpRoute, MessageError, Peer, PeerBfd, PeerError, PeerFamily, PeerRange};
 use crate::speaker::{RangeView, SpeakerView};
 
 /// How many prefixes of a router inside one pool are looked at for hints: a look must not hold the speaker up.

@@ -23,9 +23,10 @@ use crate::kernel::{Drops, KernelView, ToKernel};
 use crate::measure::Table;
 use crate::routing::{LearnedPath, PeerIntent, RoutingIntent};
 use crate::serve::api::{
-    ApiError, Applied, AppliedRequest, BgpRoute, Done, DrainRequest, Event, KernelRouteRow, List,
-    LogLevelRequest, Peer, PeerRange, Problem, ResetRequest, RouteGet, Status, Told,
+    ApiError, Applied, AppliedRequest, Done, DrainRequest, Event, KernelRouteRow, List, LogLevelRequest,
+    Problem, ResetRequest, RouteGet, Status, Told,
 };
+use crate::serve::bgp::{BgpRoute, Peer, PeerRange};
 use crate::serve::ipam::{BlockRow, BlockView, PoolRow};
 use crate::serve::nodes::ClusterNode;
 use crate::serve::policy::{

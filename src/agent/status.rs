@@ -14,9 +14,10 @@ use super::problems;
 use crate::kernel::{Counters, Counts, Drift, KernelView, Mode, RouteCondition, RouteState, RuleCounts};
 use crate::routing::{ChangeId, Hop, OriginKind, RoutingIntent};
 use crate::serve::api::{
-    API_VERSION, ApiError, BgpStatus, BlockStatus, DataplaneStatus, InvalidObject, KernelRouteRow, PeerRange,
+    API_VERSION, ApiError, BgpStatus, BlockStatus, DataplaneStatus, InvalidObject, KernelRouteRow,
     PoolStatus, Problem, RouteStatus, Status, StoreStatus, UpOf,
 };
+use crate::serve::bgp::PeerRange;
 use crate::serve::nodes::NodeStatus;
 use crate::serve::policy::{PolicyStatus, TableStatus};
 use crate::serve::{Backend, RouteQuery, codes};

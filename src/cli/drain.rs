@@ -9,7 +9,8 @@ use serde::Serialize;
 use super::client::Client;
 use super::failure::{Exit, Failure};
 use super::output::{self, Format, table};
-use crate::serve::api::{Done, DrainRequest, List, Peer};
+use crate::serve::api::{Done, DrainRequest, List};
+use crate::serve::bgp::Peer;
 
 /// How often peers are looked at.
 const LOOK: Duration = Duration::from_millis(100);

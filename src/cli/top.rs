@@ -9,7 +9,8 @@ use super::client::Client;
 use super::failure::{Exit, Failure};
 use super::monitor::{Followed, line};
 use super::output;
-use crate::serve::api::{Event, List, Peer, Status};
+use crate::serve::api::{Event, List, Status};
+use crate::serve::bgp::Peer;
 use crate::serve::span;
 
 /// Times and counters move without events.
@@ -132,7 +133,7 @@ fn screen(status: &Status, peers: &[Peer], events: &[Event], lines: usize, colum
     // Half of what is left at most is for sessions.
     let room = (lines.saturating_sub(rows.len() + 3) / 2).max(1);
     for peer in sorted.iter().take(room) {
-        let sum = |of: fn(&crate::serve::api::PeerFamily) -> u64| peer.families.iter().map(of).sum::<u64>();
+        let sum = |of: fn(&crate::serve::bgp::PeerFamily) -> u64| peer.families.iter().map(of).sum::<u64>();
         let why = peer.last_error.as_ref().filter(|_| !is_up(peer)).map_or("", |error| error.text.as_str());
         rows.push(format!(
             "{:<28} {:<12} {:<8} {:>7} {:>7}  {why}",

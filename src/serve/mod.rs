@@ -10,6 +10,7 @@
 
 pub mod api;
 pub mod beside;
+pub mod bgp;
 pub mod client;
 pub mod codes;
 mod guard;
@@ -30,9 +31,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::{
-    ApiError, Applied, AppliedRequest, BgpRoute, Done, DrainRequest, Event, KernelRouteRow, List,
-    LogLevelRequest, Peer, PeerRange, ResetRequest, RouteGet, Status,
+    ApiError, Applied, AppliedRequest, Done, DrainRequest, Event, KernelRouteRow, List, LogLevelRequest,
+    ResetRequest, RouteGet, Status,
 };
+use bgp::{BgpRoute, Peer, PeerRange};
 use ipam::{BlockRow, BlockView, PoolRow};
 use nodes::ClusterNode;
 use policy::{

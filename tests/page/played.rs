@@ -9,9 +9,10 @@ use serde_json::{Value, json};
 use tortie::ipam::Space;
 use tortie::ipam::check::Picture;
 use tortie::serve::api::{
-    ApiError, Applied, AppliedRequest, BgpRoute, Done, DrainRequest, Event, KernelRouteRow, List,
-    LogLevelRequest, Peer, PeerRange, ResetRequest, RouteGet, Status, Told,
+    ApiError, Applied, AppliedRequest, Done, DrainRequest, Event, KernelRouteRow, List, LogLevelRequest,
+    ResetRequest, RouteGet, Status, Told,
 };
+use tortie::serve::bgp::{BgpRoute, Peer, PeerRange};
 use tortie::serve::ipam::{self, BlockRow, BlockView, Holder, PoolRow};
 use tortie::serve::nodes::ClusterNode;
 use tortie::serve::policy::{

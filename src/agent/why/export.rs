@@ -4,7 +4,7 @@ use tortie_bgp::ExportStep;
 
 use super::origin::{Filter, Known};
 use crate::routing::EXPORT_GATES;
-use crate::serve::api::{BgpRoute, Peer};
+use crate::serve::bgp::{BgpRoute, Peer};
 use crate::serve::why::{Certainty, Step, Verdict, Why};
 
 /// Rules that say who may be told what, before any policy is asked.

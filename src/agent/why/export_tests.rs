@@ -3,7 +3,7 @@
 use super::super::origin::{Origin, tests::known};
 use super::*;
 use crate::routing::OriginKind;
-use crate::serve::api::BgpPath;
+use crate::serve::bgp::BgpPath;
 
 fn rung(step: &'static str, pass: bool, verdict: &str) -> ExportStep {
     ExportStep { step, pass, verdict: verdict.to_owned() }

@@ -9,7 +9,7 @@ use super::cause::{Cause, cause};
 use super::joined;
 use crate::agent::surroundings::TcpDropped;
 use crate::kernel::NeighbourEntry;
-use crate::serve::api::{MessageError, Peer};
+use crate::serve::bgp::{MessageError, Peer};
 use crate::serve::span;
 use crate::serve::why::{Step, Verdict, Why};
 use crate::speaker::dial_failure;

@@ -1,7 +1,7 @@
 //! Why a session is down, on made-up evidence: the texts as people see them.
 
 use super::*;
-use crate::serve::api::{PeerError, PeerFamily};
+use crate::serve::bgp::{PeerError, PeerFamily};
 use crate::serve::why::Certainty;
 
 fn peer(state: &str, error: Option<(&str, &str)>) -> Peer {

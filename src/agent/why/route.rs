@@ -9,7 +9,8 @@ use super::joined;
 use super::origin::{Known, Origin};
 use crate::kernel::{ForeignRoute, protocol_name};
 use crate::routing::{KernelRoute, StepOutcome};
-use crate::serve::api::{BgpPath, BgpRoute, KernelRouteRow, MessageError};
+use crate::serve::api::KernelRouteRow;
+use crate::serve::bgp::{BgpPath, BgpRoute, MessageError};
 use crate::serve::why::{Certainty, Step, Verdict, Why};
 
 /// Sessions that are named one by one; of more, those with the same answer stand in one line.

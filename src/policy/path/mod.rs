@@ -20,6 +20,8 @@ mod tests;
 mod trace;
 #[cfg(test)]
 mod trace_tests;
+#[cfg(test)]
+mod translation_tests;
 mod types;
 
 pub use closest::{Change, Fix, Which, closest};

@@ -21,10 +21,11 @@ pub(super) const W2: (&str, &str) = (
 );
 pub(super) const OPEN: (&str, &str) =
     ("/calico/v1/policy/profile/open/rules", r#"{"inbound_rules":[{}],"outbound_rules":[{}]}"#);
-const ETH0: (&str, &str) = ("/calico/v1/host/h1/endpoint/e0", r#"{"name":"eth0","labels":{"host":"yes"}}"#);
-const POOL: (&str, &str) =
+pub(super) const ETH0: (&str, &str) =
+    ("/calico/v1/host/h1/endpoint/e0", r#"{"name":"eth0","labels":{"host":"yes"}}"#);
+pub(super) const POOL: (&str, &str) =
     ("/calico/v1/ipam/v4/pool/10.0.0.0-16", r#"{"cidr":"10.0.0.0/16","masquerade":true}"#);
-const RETURN: (&str, &str) = ("/calico/v1/config/DefaultEndpointToHostAction", "RETURN");
+pub(super) const RETURN: (&str, &str) = ("/calico/v1/config/DefaultEndpointToHostAction", "RETURN");
 
 /// Host h1: `eth0` leads everywhere, `eth1` to 198.51.100.0/24, and `tunl0` to 10.0.9.0/24.
 pub(super) struct Host {
@@ -60,13 +61,13 @@ impl Host {
     }
 
     /// `by`: the interface, or nothing for the host.
-    fn path(&self, by: &str, packet: Packet, state: State) -> Path {
+    pub(super) fn path(&self, by: &str, packet: Packet, state: State) -> Path {
         let from = if by.is_empty() { Place::Host } else { Place::Interface(by.into()) };
         self.node().path(&Flow { packet, from, state })
     }
 
     /// Who had the last word on the first packet of a connection.
-    fn new_says(&self, by: &str, packet: Packet) -> String {
+    pub(super) fn new_says(&self, by: &str, packet: Packet) -> String {
         says(&self.path(by, packet, State::New))
     }
 }
@@ -83,10 +84,6 @@ fn icmp(src: &str, dst: &str, kind: u8) -> Packet {
     let src = addr(src);
     let protocol = if src.is_ipv4() { 1 } else { 58 };
     Packet { src, dst: addr(dst), protocol, ports: None, icmp: Some((kind, 0)) }
-}
-
-fn ipip(src: &str, dst: &str) -> Packet {
-    Packet { src: addr(src), dst: addr(dst), protocol: 4, ports: None, icmp: None }
 }
 
 /// `allow` or `deny`, the place, the endpoint, and why.
@@ -108,11 +105,11 @@ fn says(path: &Path) -> String {
     format!("{verdict} {:?}{}: {why}", step.stage, endpoint.unwrap_or_default())
 }
 
-fn policy(name: &str, value: &str) -> (String, String) {
+pub(super) fn policy(name: &str, value: &str) -> (String, String) {
     (format!("/calico/v1/policy/tier/default/policy/{name}"), value.to_owned())
 }
 
-fn with(base: &[(&str, &str)], more: &[(String, String)]) -> Host {
+pub(super) fn with(base: &[(&str, &str)], more: &[(String, String)]) -> Host {
     let mut entries = base.to_vec();
     entries.extend(more.iter().map(|(key, value)| (key.as_str(), value.as_str())));
     Host::new(&entries)
@@ -473,97 +470,6 @@ fn pre_dnat_policy_sees_the_address_before_translation() {
     let mid = host.path("eth0", tcp("192.0.2.9", "203.0.113.1", 81), State::Established { reply: false });
     assert_eq!(says(&mid), "allow ToWorkload w1: Established");
     assert_eq!(host.new_says("", tcp("192.0.2.1", "203.0.113.1", 81)), "allow HostOutbound: OwnWorkload");
-}
-
-#[test]
-fn connections_to_the_outside_address_arrive_inside() {
-    let host = Host::new(&[W1, W2, OPEN, RETURN, POOL]);
-    for (by, src) in [("eth0", "192.0.2.9"), ("cali2", "10.0.0.2"), ("", "192.0.2.1")] {
-        let path = host.path(by, tcp(src, "203.0.113.1", 80), State::New);
-        assert_eq!((path.verdict, path.packet.dst), (Verdict::Allow, addr("10.0.0.1")), "{by}");
-    }
-    let path = host.path("eth0", tcp("2001:db8::9", "2001:db8:1::1", 80), State::New);
-    assert_eq!((path.verdict, path.packet.dst), (Verdict::Allow, addr("fd00::1")));
-    // Its inbound policy sees the inside address.
-    let inside = policy("p", r#"{"selector":"role == 'web'","inbound_rules":[{"dst_net":"10.0.0.1/32"}]}"#);
-    let host = with(&[W1, OPEN], &[inside]);
-    assert_eq!(host.new_says("eth0", tcp("192.0.2.9", "203.0.113.1", 80)), "allow ToWorkload w1: policy p 0");
-}
-
-#[test]
-fn connections_from_inside_keep_their_source_but_to_their_own_outside_address() {
-    let host = Host::new(&[W1, W2, OPEN]);
-    let source = |dst| host.path("cali1", tcp("10.0.0.1", dst, 80), State::New).packet.src;
-    assert_eq!(source("192.0.2.9"), addr("10.0.0.1"));
-    assert_eq!(source("10.0.0.2"), addr("10.0.0.1"));
-    assert_eq!(source("203.0.113.1"), addr("203.0.113.1"), "it calls itself");
-    let six = |dst| host.path("cali1", tcp("fd00::1", dst, 80), State::New).packet.src;
-    assert_eq!((six("2001:db8::9"), six("2001:db8:1::1")), (addr("fd00::1"), addr("2001:db8:1::1")));
-}
-
-#[test]
-fn a_mapping_of_a_foreign_address_maps_nothing() {
-    let stray = W1.1.replace(r#""int_ip":"10.0.0.1""#, r#""int_ip":"10.0.0.2""#);
-    let host = Host::new(&[(W1.0, &stray), W2, OPEN]);
-    let path = host.path("eth0", tcp("192.0.2.9", "203.0.113.1", 80), State::New);
-    assert_eq!(path.packet.dst, addr("203.0.113.1"));
-    // Its endpoint is in force.
-    assert_eq!(
-        host.new_says("eth0", tcp("192.0.2.9", "10.0.0.1", 80)),
-        "allow ToWorkload w1: profile open 0"
-    );
-}
-
-#[test]
-fn pools_are_masqueraded_towards_addresses_of_no_pool() {
-    let other = ("/calico/v1/ipam/v4/pool/172.16.0.0-16", r#"{"cidr":"172.16.0.0/16","disabled":true}"#);
-    let host = Host::new(&[W1, W2, OPEN, POOL, other]);
-    let masqueraded = |dst| {
-        let path = host.path("cali1", tcp("10.0.0.1", dst, 80), State::New);
-        assert_eq!(path.verdict, Verdict::Allow);
-        path.steps.last().unwrap().reason == Reason::Masquerade
-    };
-    assert!(masqueraded("192.0.2.9"));
-    assert!(!masqueraded("10.0.0.2") && !masqueraded("10.0.9.9"));
-    assert!(!masqueraded("172.16.0.1"), "a disabled pool is one too");
-    let plain = Host::new(&[W1, OPEN, (POOL.0, r#"{"cidr":"10.0.0.0/16"}"#)]);
-    let path = plain.path("cali1", tcp("10.0.0.1", "192.0.2.9", 80), State::New);
-    assert!(path.steps.iter().all(|step| step.stage != Stage::Snat), "absent means no");
-}
-
-#[test]
-fn what_leaves_by_the_tunnel_has_its_address() {
-    let tunnel = ("/calico/v1/ipam/v4/pool/10.0.0.0-16", r#"{"cidr":"10.0.0.0/16","ipip":"tunl0"}"#);
-    let own = ("/calico/v1/host/h1/config/IpInIpTunnelAddr", "10.0.8.1");
-    let host = Host::new(&[W1, OPEN, tunnel, own]);
-    let snat = |by, src, dst| {
-        let path = host.path(by, tcp(src, dst, 80), State::New);
-        path.steps.iter().any(|step| step.reason == Reason::Masquerade)
-    };
-    assert!(snat("", "192.0.2.1", "10.0.9.1"));
-    assert!(!snat("", "10.0.8.1", "10.0.9.1"), "it has it already");
-    assert!(!snat("cali1", "10.0.0.1", "10.0.9.1"), "not the host's");
-    assert!(!snat("", "192.0.2.1", "192.0.2.9"), "another way");
-}
-
-#[test]
-fn ipip_is_taken_from_known_hosts_only() {
-    let hosts = [
-        ("/calico/v1/host/h2/bird_ip", "192.0.2.2"),
-        ("/calico/bgp/v1/host/h3/ip_addr_v4", "192.0.2.3"),
-        ("/calico/v1/config/IpInIpEnabled", "true"),
-        ETH0,
-    ];
-    let host = Host::new(&hosts);
-    for src in ["192.0.2.2", "192.0.2.3"] {
-        assert_eq!(host.new_says("eth0", ipip(src, "192.0.2.1")), "allow Tunnel: KnownTunnel");
-        assert_eq!(host.new_says("", ipip("192.0.2.1", src)), "allow Tunnel: KnownTunnel");
-    }
-    assert_eq!(host.new_says("eth0", ipip("192.0.2.9", "192.0.2.1")), "deny Tunnel: UnknownTunnel");
-    assert_eq!(host.new_says("", ipip("192.0.2.1", "192.0.2.9")), "deny HostOutbound e0: EndOfProfiles");
-    // Switched off it is a protocol like any other.
-    let off = Host::new(&hosts[..2]);
-    assert_eq!(off.new_says("eth0", ipip("192.0.2.9", "192.0.2.1")), "allow HostInbound: NoEndpoint");
 }
 
 #[test]

@@ -1,0 +1,105 @@
+//! Watches that nothing moves on hosts while something else happens.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use super::Hosts;
+
+impl Hosts {
+    /// Begins to watch that nothing moves on these hosts.
+    pub(crate) fn still(&self, hosts: &[usize]) -> Still {
+        let watch = |host: &usize| {
+            let file = self.dir.path().join(format!("monitor{host}-{}", rand::random::<u32>()));
+            let out = std::fs::File::create(&file).unwrap();
+            let child =
+                self.lab.spawn(&Self::node(*host), &["ip", "-ts", "monitor", "route", "nexthop"], |c| {
+                    c.stdin(Stdio::null()).stdout(out).stderr(Stdio::null());
+                });
+            let begin = Instant::now();
+            Watched {
+                host: *host,
+                file,
+                child: child.unwrap(),
+                begin,
+                before: self.sessions(*host),
+                routes: self.routes(*host),
+            }
+        };
+        let still = Still { watched: hosts.iter().map(watch).collect() };
+        // Until the monitors listen.
+        std::thread::sleep(Duration::from_millis(300));
+        still
+    }
+}
+
+struct Watched {
+    host: usize,
+    file: PathBuf,
+    child: Child,
+    begin: Instant,
+    before: BTreeMap<String, (String, u64, u64)>,
+    routes: BTreeSet<String>,
+}
+
+/// What must not move: the kernel's routes and next hops, and the sessions.
+pub(crate) struct Still {
+    watched: Vec<Watched>,
+}
+
+impl Still {
+    /// Panics when something moved since the beginning; goes on watching.
+    pub(crate) fn check(&mut self, hosts: &Hosts, what: &str) {
+        for w in &mut self.watched {
+            let changes = std::fs::read_to_string(&w.file).unwrap();
+            assert!(w.child.try_wait().unwrap().is_none(), "ip monitor ended");
+            assert!(
+                changes.is_empty(),
+                "{what}: host{}: routes moved:\n{changes}\n{}",
+                w.host,
+                hosts.log(w.host)
+            );
+            assert_eq!(hosts.routes(w.host), w.routes, "{what}: host{}", w.host);
+            sessions_held(hosts, w, what);
+        }
+    }
+
+    /// Panics when a session moved; routes may have.
+    pub(crate) fn check_sessions(&self, hosts: &Hosts, what: &str) {
+        self.watched.iter().for_each(|w| sessions_held(hosts, w, what));
+    }
+
+    /// What `ip monitor` said on a host.
+    pub(crate) fn said(&self, host: usize) -> String {
+        let watched = self.watched.iter().find(|w| w.host == host).expect("watched");
+        std::fs::read_to_string(&watched.file).unwrap()
+    }
+}
+
+fn sessions_held(hosts: &Hosts, w: &Watched, what: &str) {
+    let since = w.begin.elapsed().as_secs();
+    let now = hosts.sessions(w.host);
+    let names = |m: &BTreeMap<String, _>| m.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(names(&now), names(&w.before), "{what}: host{}", w.host);
+    for (session, (state, seconds, flaps)) in &now {
+        let (before, was, flapped) = &w.before[session];
+        let held = state == before && flaps == flapped && seconds + 2 >= was + since;
+        // One that was down may go on trying.
+        assert!(
+            held || before != "Established" && state != "Established",
+            "{what}: host{}: {session} moved: {state} for {seconds}s, {flaps} flaps; before {before} {was}s, {flapped}\n{}",
+            w.host,
+            hosts.log(w.host)
+        );
+    }
+}
+
+impl Drop for Still {
+    fn drop(&mut self) {
+        for w in &mut self.watched {
+            let _ = w.child.kill();
+            let _ = w.child.wait();
+        }
+    }
+}
