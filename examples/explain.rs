@@ -12,12 +12,14 @@
 
 #![allow(clippy::print_stdout, reason = "its output")]
 
+mod common;
+
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -25,7 +27,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use tortie::cli::Client;
-use tortie::store::{MAX_TXN_OPS, Op, Outcome, Store, StoreOptions, Txn, open};
+use tortie::store::{Store, StoreOptions, open};
+
+use common::{Agent, address, interfaces, percentiles, put, write};
 
 /// Endpoints of this host.
 const LOCAL: usize = 100;
@@ -44,19 +48,6 @@ const LISTEN: &str = "127.0.0.1:1790";
 const SENDER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 const RECEIVER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
 
-/// The agent; ended when it is dropped.
-struct Agent {
-    child: Child,
-    client: Client,
-}
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 fn main() -> Result<()> {
     let mut args = std::env::args().skip(1);
     let program = PathBuf::from(args.next().context("which tortie?")?);
@@ -71,9 +62,10 @@ async fn run(program: &Path, routes: usize, rules: usize, table: usize, cluster:
     let dir = tempfile::tempdir()?;
     let url = format!("sqlite:{}", dir.path().join("store.db").display());
     let store = open(&StoreOptions { url: url.clone(), create: true, ..StoreOptions::default() }).await?;
-    links()?;
+    interfaces(LOCAL)?;
     fill(&*store, rules, cluster).await?;
-    let agent = agent(program, &url, dir.path())?;
+    let more = ["--http", "127.0.0.1:9099", "--bgp-listen", LISTEN];
+    let agent = Agent::start(program, &url, dir.path(), &more)?;
     until(&agent, "rules in force", |s| {
         count_of(s, "/policy/endpoints") >= LOCAL as u64 && s.pointer("/policy/inSync") == Some(&true.into())
     })
@@ -86,7 +78,7 @@ async fn run(program: &Path, routes: usize, rules: usize, table: usize, cluster:
     println!(
         "{routes} routes in the kernel after {:.2} s, {rules} rules, {LOCAL} endpoints here, {cluster} elsewhere; memory {}",
         begin.elapsed().as_secs_f64(),
-        memory(&agent)?
+        agent.memory()?
     );
 
     let questions = questions(routes);
@@ -122,7 +114,7 @@ async fn run(program: &Path, routes: usize, rules: usize, table: usize, cluster:
         "sent within {:.2} s, in the kernel after {:.2} s; memory {}",
         sent.as_secs_f64(),
         whole.as_secs_f64(),
-        memory(&agent)?
+        agent.memory()?
     );
     Ok(())
 }
@@ -272,12 +264,8 @@ fn say(what: &str, times: &mut Times) {
 }
 
 fn row(name: &str, times: &mut [Duration]) {
-    times.sort_unstable();
-    let at = |share: usize| {
-        let found = times.get((times.len().saturating_sub(1)) * share / 100).copied().unwrap_or_default();
-        found.as_secs_f64() * 1e3
-    };
-    println!("  {name:<32} {:>6} {:>9.2} {:>9.2} {:>9.2}", times.len(), at(50), at(99), at(100));
+    let [half, most, worst] = percentiles(times);
+    println!("  {name:<32} {:>6} {half:>9.2} {most:>9.2} {worst:>9.2}", times.len());
 }
 
 fn count_of(status: &Value, pointer: &str) -> u64 {
@@ -428,21 +416,8 @@ async fn fill(store: &dyn Store, rules: usize, cluster: usize) -> Result<()> {
         );
         ops.push(put(&format!("/calico/v1/policy/tier/default/policy/p{n}"), value));
     }
-    for ops in ops.chunks(MAX_TXN_OPS) {
-        match store.commit(Txn { compare: Vec::new(), ops: ops.to_vec() }).await? {
-            Outcome::Committed(_) => {}
-            other => bail!("the store says {other:?}"),
-        }
-    }
+    write(store, ops).await?;
     Ok(())
-}
-
-fn put(key: &str, value: String) -> Op {
-    Op::Put { key: key.to_owned(), value: value.into_bytes(), lease: None }
-}
-
-fn address(net: usize, n: usize) -> String {
-    format!("10.{}.{}.{}", net + n / 65_536, n / 256 % 256, n % 256)
 }
 
 fn endpoint(host: &str, n: usize) -> String {
@@ -454,53 +429,4 @@ fn workload(n: usize, addr: &str) -> String {
         r#"{{"state":"active","name":"cali{n}","ipv4_nets":["{addr}/32"],"profile_ids":["open"],"labels":{{"role":"r{}"}}}}"#,
         n % ROLES
     )
-}
-
-/// The uplink, behind which the announced next hop is, and the workloads' interfaces.
-fn links() -> Result<()> {
-    let mut text =
-        "link set lo up\nlink add eth0 type veth peer name far0\naddress add 192.0.2.1/24 dev eth0\n\
-                    link set eth0 up\nlink set far0 up\n"
-            .to_owned();
-    for n in 0..LOCAL {
-        text +=
-            &format!("link add cali{n} type veth peer name w{n}\nlink set cali{n} up\nlink set w{n} up\n");
-    }
-    let mut child = Command::new("ip").args(["-batch", "-"]).stdin(Stdio::piped()).spawn()?;
-    child.stdin.take().context("a pipe")?.write_all(text.as_bytes())?;
-    ensure!(child.wait()?.success(), "ip failed; is this a namespace of its own, and root?");
-    Ok(())
-}
-
-fn agent(program: &Path, url: &str, dir: &Path) -> Result<Agent> {
-    let socket = dir.join("tortie.sock");
-    let child = Command::new(program)
-        .args(["--datastore", url, "--node", "h1", "--socket"])
-        .arg(&socket)
-        .args([
-            "agent",
-            "--http",
-            "127.0.0.1:9099",
-            "--ip4",
-            "192.0.2.1/24",
-            "--ip6",
-            "none",
-            "--bgp-listen",
-            LISTEN,
-            "--cache",
-        ])
-        .arg(dir.join("cache.json"))
-        .stdout(Stdio::null())
-        .stderr(std::fs::File::create(dir.join("log"))?)
-        .spawn()?;
-    Ok(Agent { child, client: Client::new(&socket) })
-}
-
-fn memory(agent: &Agent) -> Result<String> {
-    let text = std::fs::read_to_string(format!("/proc/{}/status", agent.child.id()))?;
-    let of = |name: &str| -> Option<u64> {
-        text.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().nth(1)?.parse().ok()
-    };
-    let (now, peak) = (of("VmRSS").context("VmRSS")?, of("VmHWM").context("VmHWM")?);
-    Ok(format!("{} MB, peak {} MB", now / 1024, peak / 1024))
 }

@@ -10,14 +10,18 @@
 
 #![allow(clippy::print_stdout, reason = "its output")]
 
+mod common;
+
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use tortie::cli::Client;
 use tortie::serve::api::{Applied, AppliedRequest};
-use tortie::store::{MAX_TXN_OPS, Op, Outcome, Store, StoreOptions, Txn, open};
+use tortie::store::{Op, StoreOptions, open};
+
+use common::{Agent, address, interfaces, percentiles, put, write};
 
 const PROFILES: usize = 5_000;
 const POLICIES: usize = 2_000;
@@ -31,19 +35,6 @@ const OWN_ROLES: usize = 10;
 const ONE: &str = "10.9.0.1";
 const OTHER: &str = "10.9.0.2";
 const PACKETS: u32 = 20_000;
-
-/// The agent; ended when it is dropped.
-struct Agent {
-    child: Child,
-    client: Client,
-}
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 fn main() -> Result<()> {
     let mut args = std::env::args().skip(1);
@@ -78,9 +69,9 @@ async fn run(program: &Path, cluster: usize, local: usize, shared: usize) -> Res
     println!("store: {cluster} endpoints elsewhere, {local} here, {PROFILES} profiles, {POLICIES} policies");
 
     let start = Instant::now();
-    let agent = agent(program, &url, dir.path())?;
+    let agent = Agent::start(program, &url, dir.path(), &["--http", "none"])?;
     applied(&agent.client, &here(local.saturating_sub(1)), revision, Duration::from_secs(60)).await?;
-    println!("first snapshot to kernel: {} ms; memory {}", start.elapsed().as_millis(), memory(&agent)?);
+    println!("first snapshot to kernel: {} ms; memory {}", start.elapsed().as_millis(), agent.memory()?);
     let few = kernel_rules()?;
     let lone = sender.rate()?;
 
@@ -91,7 +82,7 @@ async fn run(program: &Path, cluster: usize, local: usize, shared: usize) -> Res
     println!(
         "rules in the kernel: {few} with {POLICIES} policies, {many} with {}; memory {}",
         POLICIES + STRANGE,
-        memory(&agent)?
+        agent.memory()?
     );
 
     let (mut times, mut writes) = (Vec::new(), Vec::new());
@@ -144,7 +135,7 @@ async fn run(program: &Path, cluster: usize, local: usize, shared: usize) -> Res
         all.as_millis()
     );
     say(&what, &mut times);
-    println!("rules in the kernel: {}; memory {}", kernel_rules()?, memory(&agent)?);
+    println!("rules in the kernel: {}; memory {}", kernel_rules()?, agent.memory()?);
     let crowded = sender.rate()?;
     println!(
         "new connections between two workloads, thousands a second: {lone:.0} with {} endpoints here, {crowded:.0} with {}",
@@ -236,10 +227,6 @@ fn base() -> Vec<Op> {
     ops
 }
 
-fn address(net: usize, n: usize) -> String {
-    format!("10.{}.{}.{}", net + n / 65_536, n / 256 % 256, n % 256)
-}
-
 fn here(n: usize) -> String {
     format!("/calico/v1/host/h1/workload/cni/w{n}/endpoint/eth0")
 }
@@ -267,21 +254,6 @@ fn rules(selector: &str, n: usize) -> String {
     )
 }
 
-fn put(key: &str, value: String) -> Op {
-    Op::Put { key: key.to_owned(), value: value.into_bytes(), lease: None }
-}
-
-async fn write(store: &dyn Store, ops: Vec<Op>) -> Result<u64> {
-    let mut last = 0;
-    for ops in ops.chunks(MAX_TXN_OPS) {
-        match store.commit(Txn { compare: Vec::new(), ops: ops.to_vec() }).await? {
-            Outcome::Committed(revision) => last = revision,
-            other => bail!("the store says {other:?}"),
-        }
-    }
-    Ok(last)
-}
-
 async fn applied(client: &Client, key: &str, revision: u64, patience: Duration) -> Result<()> {
     let deadline = Instant::now() + patience;
     loop {
@@ -296,45 +268,6 @@ async fn applied(client: &Client, key: &str, revision: u64, patience: Duration) 
     }
 }
 
-/// Workload interfaces, whose other ends stay here too.
-fn interfaces(count: usize) -> Result<()> {
-    use std::io::Write as _;
-    let mut child = Command::new("ip").args(["-batch", "-"]).stdin(Stdio::piped()).spawn()?;
-    let mut text = "link set lo up\nlink add eth0 type veth peer name far0\naddress add 192.0.2.1/24 dev eth0\nlink set eth0 up\nlink set far0 up\n".to_owned();
-    for n in 0..count {
-        text +=
-            &format!("link add cali{n} type veth peer name w{n}\nlink set cali{n} up\nlink set w{n} up\n");
-    }
-    child.stdin.take().context("a pipe")?.write_all(text.as_bytes())?;
-    ensure!(
-        child.wait()?.success(),
-        "ip could not make {count} interfaces; is this a namespace of its own, and root?"
-    );
-    Ok(())
-}
-
-fn agent(program: &Path, url: &str, dir: &Path) -> Result<Agent> {
-    let socket = dir.join("tortie.sock");
-    let child = Command::new(program)
-        .args(["--datastore", url, "--node", "h1", "--socket"])
-        .arg(&socket)
-        .args(["agent", "--http", "none", "--ip4", "192.0.2.1/24", "--ip6", "none", "--cache"])
-        .arg(dir.join("cache.json"))
-        .stdout(Stdio::null())
-        .stderr(std::fs::File::create(dir.join("log"))?)
-        .spawn()?;
-    Ok(Agent { child, client: Client::new(&socket) })
-}
-
-fn memory(agent: &Agent) -> Result<String> {
-    let text = std::fs::read_to_string(format!("/proc/{}/status", agent.child.id()))?;
-    let of = |name: &str| -> Option<u64> {
-        text.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().nth(1)?.parse().ok()
-    };
-    let (now, peak) = (of("VmRSS").context("VmRSS")?, of("VmHWM").context("VmHWM")?);
-    Ok(format!("{} MB, peak {} MB", now / 1024, peak / 1024))
-}
-
 /// As nft counts them.
 fn kernel_rules() -> Result<usize> {
     let dir =
@@ -346,13 +279,6 @@ fn kernel_rules() -> Result<usize> {
 }
 
 fn say(what: &str, times: &mut [Duration]) {
-    times.sort_unstable();
-    let at =
-        |share: usize| times.get((times.len().saturating_sub(1)) * share / 100).copied().unwrap_or_default();
-    println!(
-        "{what}: p50 {:.1} ms, p99 {:.1} ms, worst {:.1} ms",
-        at(50).as_secs_f64() * 1e3,
-        at(99).as_secs_f64() * 1e3,
-        at(100).as_secs_f64() * 1e3
-    );
+    let [half, most, worst] = percentiles(times);
+    println!("{what}: p50 {half:.1} ms, p99 {most:.1} ms, worst {worst:.1} ms");
 }
