@@ -33,7 +33,7 @@ fn snapshot() -> Snapshot {
             1,
         ));
     }
-    Snapshot { revision: 1, store_id: "bench".to_owned(), entries }
+    Snapshot { revision: 1, store_id: "bench".to_owned(), entries, ..Snapshot::default() }
 }
 
 fn loaded(snapshot: &Snapshot) -> Model {

@@ -145,7 +145,7 @@ async fn who_lists_a_replaced_store_hides_it_from_no_watcher() {
     // As another part of the same agent does: the one that counts leaks, the one that looks for other agents.
     let other = store.list(&prefixes).await.unwrap();
     assert!(other.store_id != listed.store_id && other.revision > listed.revision);
-    let mut watch = store.watch(&prefixes, listed.revision, Some(&listed.store_id)).await.unwrap();
+    let mut watch = store.watch(&prefixes, listed.revision, Some(&listed.history())).await.unwrap();
     let event = watch.next().await.unwrap();
     assert!(matches!(event, WatchEvent::Compacted { .. }), "{event:?}");
 }
@@ -313,6 +313,36 @@ mod etcd {
         }
         mirror.until(&mut feed, 19).await;
         assert_eq!(mirror.snapshots, 1);
+    }
+
+    #[tokio::test]
+    async fn who_lists_a_cluster_that_was_set_up_anew_hides_it_from_no_watcher() {
+        let Some(mut cluster) = Cluster::start(1, Security::Plain) else { return };
+        let store = tortie::store::open(&cluster.options()).await.unwrap();
+        // One election more than the new one will have had.
+        cluster.members[0].kill();
+        cluster.restart();
+        insist(&store, 0).await;
+        let prefixes = BOTH.map(str::to_owned);
+        let listed = store.list(&prefixes).await.unwrap();
+        cluster.members[0].kill();
+        std::fs::remove_dir_all(cluster.dir.path().join("m0")).unwrap();
+        cluster.restart();
+        for n in 0..20 {
+            insist(&store, n).await;
+        }
+        // As another part of the same agent does.
+        let other = store.list(&prefixes).await.unwrap();
+        assert_eq!(other.store_id, listed.store_id, "the same names make the same id");
+        assert!(
+            other.revision > listed.revision && other.term < listed.term,
+            "{} {}",
+            other.term,
+            listed.term
+        );
+        let mut watch = store.watch(&prefixes, listed.revision, Some(&listed.history())).await.unwrap();
+        let event = watch.next().await.unwrap();
+        assert!(matches!(event, WatchEvent::Compacted { .. }), "{event:?}");
     }
 
     #[tokio::test]

@@ -44,7 +44,7 @@ fn main_entries() -> Vec<KeyValue> {
 }
 
 fn snapshot(store_id: &str, revision: u64, entries: Vec<KeyValue>) -> Snapshot {
-    Snapshot { revision, store_id: store_id.to_owned(), entries }
+    Snapshot { revision, store_id: store_id.to_owned(), entries, ..Snapshot::default() }
 }
 
 fn core() -> Core {

@@ -37,7 +37,10 @@ fn model() -> Model {
         create_revision: 7,
     };
     let entries = entries.into_iter().map(kv).collect();
-    model.replace(Part::Main, &Snapshot { revision: 7, store_id: "a".to_owned(), entries });
+    model.replace(
+        Part::Main,
+        &Snapshot { revision: 7, store_id: "a".to_owned(), entries, ..Snapshot::default() },
+    );
     model
 }
 

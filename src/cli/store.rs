@@ -422,7 +422,7 @@ async fn watch(store: &dyn Store, prefix: &str, format: Format) -> Result<(), Fa
     let prefixes = [prefix.to_owned()];
     let listed = store.list(&prefixes).await?;
     let start = listed.revision;
-    let mut watch = store.watch(&prefixes, start, Some(&listed.store_id)).await?;
+    let mut watch = store.watch(&prefixes, start, Some(&listed.history())).await?;
     eprintln!("watching {prefix} after revision {start}; end with Ctrl-C");
     loop {
         match watch.next().await? {

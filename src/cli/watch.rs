@@ -89,8 +89,8 @@ impl Told {
                 let store = super::store::open(&context.globals, false).await?;
                 // Any list names the revision; this one is short.
                 let listed = store.list(&["/calico/v1/Ready".to_owned()]).await?;
-                let of = Some(listed.store_id.as_str());
-                Ok(Self::Store(store.watch(&["/calico/".to_owned()], listed.revision, of).await?))
+                let of = listed.history();
+                Ok(Self::Store(store.watch(&["/calico/".to_owned()], listed.revision, Some(&of)).await?))
             }
         }
     }

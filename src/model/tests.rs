@@ -18,7 +18,7 @@ pub(crate) fn kv(key: &str, value: &str, revision: Revision) -> KeyValue {
 pub(crate) fn snapshot(revision: Revision, entries: &[(&str, &str)]) -> Snapshot {
     let mut entries: Vec<_> = entries.iter().map(|(key, value)| kv(key, value, revision)).collect();
     entries.sort_by(|a, b| a.key.cmp(&b.key));
-    Snapshot { revision, store_id: "s1".to_owned(), entries }
+    Snapshot { revision, store_id: "s1".to_owned(), entries, ..Snapshot::default() }
 }
 
 pub(crate) fn put(revision: Revision, key: &str, value: &str) -> Delta {
@@ -512,6 +512,7 @@ impl FakeStore {
             revision: self.revision,
             store_id: "s1".to_owned(),
             entries: self.keys.values().cloned().collect(),
+            ..Snapshot::default()
         }
     }
 }

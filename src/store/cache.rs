@@ -119,7 +119,8 @@ impl Cache {
             return Err(bad(n, "the checksum is wrong"));
         }
         let saved = SystemTime::UNIX_EPOCH + Duration::from_secs(header.saved_unix);
-        let snapshot = Snapshot { revision: header.revision, store_id: header.store_id, entries };
+        let snapshot =
+            Snapshot { revision: header.revision, store_id: header.store_id, entries, ..Snapshot::default() };
         Ok(Some(Cached { snapshot, saved }))
     }
 
@@ -273,7 +274,10 @@ mod tests {
         for revision in [8, 9] {
             cache.save("id", revision, entries().iter()).unwrap();
             let loaded = cache.load().unwrap().unwrap();
-            assert_eq!(loaded.snapshot, Snapshot { revision, store_id: "id".into(), entries: entries() });
+            assert_eq!(
+                loaded.snapshot,
+                Snapshot { revision, store_id: "id".into(), entries: entries(), ..Snapshot::default() }
+            );
             assert!(loaded.saved.elapsed().unwrap() < Duration::from_secs(60));
         }
         let mode = std::fs::metadata(dir.path().join("cache")).unwrap().permissions().mode();

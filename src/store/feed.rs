@@ -21,7 +21,9 @@ use tokio::task::JoinHandle;
 
 use self::copy::Copy;
 use super::cache::{Cache, Cached};
-use super::{Delta, KeyValue, Revision, Snapshot, Store, StoreError, Watch, WatchEvent, disjoint_prefixes};
+use super::{
+    Delta, History, KeyValue, Revision, Snapshot, Store, StoreError, Watch, WatchEvent, disjoint_prefixes,
+};
 
 /// Events that wait for the consumer; then the watch waits too.
 const CAPACITY: usize = 256;
@@ -95,7 +97,7 @@ impl Feed {
             prefixes: Vec::new(),
             wanted,
             position: None,
-            of: String::new(),
+            of: History::default(),
             floors: Vec::new(),
             away: None,
             pause: BACK_OFF.0,
@@ -141,8 +143,8 @@ struct Task {
     wanted: watch::Receiver<Vec<String>>,
     /// Everything up to here was told; `None` asks for a list.
     position: Option<Revision>,
-    /// The store whose revision that is.
-    of: String,
+    /// The history that it is one of.
+    of: History,
     /// Changes in this prefix up to this revision were told with the prefix.
     floors: Vec<(String, Revision)>,
     away: Option<Absence>,
@@ -219,7 +221,7 @@ impl Task {
                 let new = if self.generation == 0 { Vec::new() } else { uncovered(&self.prefixes, &known) };
                 let added = (!new.is_empty()).then(|| part(&snapshot, new));
                 let revision = snapshot.revision;
-                self.of.clone_from(&snapshot.store_id);
+                self.of = snapshot.history();
                 self.generation += 1;
                 self.floors.clear();
                 self.position = Some(revision);
@@ -255,12 +257,13 @@ impl Task {
                     return Ok(Err(e));
                 }
             };
-            if snapshot.store_id != self.of {
-                // Another store than that of the rest: everything is listed anew.
+            if !self.of.goes_on_in(&snapshot.history()) {
+                // Of another history than the rest: everything is listed anew.
                 self.position = None;
                 self.wanted.mark_changed();
                 return Ok(Ok(()));
             }
+            self.of = snapshot.history();
             if snapshot.revision > after {
                 self.floors.extend(new.iter().map(|prefix| (prefix.clone(), snapshot.revision)));
             }
@@ -392,6 +395,7 @@ fn uncovered(wanted: &[String], known: &[String]) -> Vec<String> {
 fn part(whole: &Snapshot, prefixes: Vec<String>) -> FeedEvent {
     let wanted = |kv: &&KeyValue| prefixes.iter().any(|prefix| kv.key.starts_with(prefix.as_str()));
     let entries = whole.entries.iter().filter(wanted).cloned().collect();
-    let snapshot = Snapshot { revision: whole.revision, store_id: whole.store_id.clone(), entries };
+    let snapshot =
+        Snapshot { revision: whole.revision, store_id: whole.store_id.clone(), term: whole.term, entries };
     FeedEvent::Added { prefixes, snapshot }
 }

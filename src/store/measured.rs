@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{KeyValue, LeaseId, Outcome, Read, Revision, Snapshot, Store, StoreError, Turn, Txn, Watch};
+use super::{
+    History, KeyValue, LeaseId, Outcome, Read, Revision, Snapshot, Store, StoreError, Turn, Txn, Watch,
+};
 use crate::measure::Table;
 
 /// Times of requests by operation and result: `ok`, `conflict` (a transaction whose condition did not hold), `away`,
@@ -82,7 +84,7 @@ impl Store for Measured {
         &self,
         prefixes: &[String],
         after: Revision,
-        of: Option<&str>,
+        of: Option<&History>,
     ) -> Result<Box<dyn Watch>, StoreError> {
         self.time("watch", ok, self.store.watch(prefixes, after, of)).await
     }

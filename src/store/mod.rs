@@ -53,8 +53,36 @@ pub struct Snapshot {
     pub revision: Revision,
     /// Identity of the store (etcd: cluster id; SQLite: random at creation): another value is another store.
     pub store_id: String,
+    /// Raft term of the answer; 0 where the store has none.
+    pub term: u64,
     /// In key order.
     pub entries: Vec<KeyValue>,
+}
+
+impl Snapshot {
+    /// What the revision is one of.
+    #[must_use]
+    pub fn history(&self) -> History {
+        History { store_id: self.store_id.clone(), term: self.term }
+    }
+}
+
+/// What a revision is one of. An etcd cluster that lost its data and was set up anew, or was restored from a copy, has the
+/// same id and may have as many revisions again; the term of its elections begins anew, and never falls in one history.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct History {
+    /// As [`Snapshot::store_id`].
+    pub store_id: String,
+    /// As [`Snapshot::term`].
+    pub term: u64,
+}
+
+impl History {
+    /// Whether a later answer is of the same history.
+    #[must_use]
+    pub fn goes_on_in(&self, later: &Self) -> bool {
+        self.store_id == later.store_id && self.term <= later.term
+    }
 }
 
 /// What [`Store::read`] gives: the values of the keys, and the list of the prefixes.
@@ -202,14 +230,14 @@ pub trait Store: Send + Sync {
     }
     /// Reads all keys with any of these prefixes, at one revision.
     async fn list(&self, prefixes: &[String]) -> Result<Snapshot, StoreError>;
-    /// Watches these prefixes for changes after `after` (a revision that [`Store::list`] gave). `of` is the identity that
-    /// came with it: revisions of another store say nothing of this one, and the answer is [`WatchEvent::Compacted`]. `None`
+    /// Watches these prefixes for changes after `after` (a revision that [`Store::list`] gave). `of` is the history that
+    /// came with it: revisions of another one say nothing of this one, and the answer is [`WatchEvent::Compacted`]. `None`
     /// takes whatever store there is now.
     async fn watch(
         &self,
         prefixes: &[String],
         after: Revision,
-        of: Option<&str>,
+        of: Option<&History>,
     ) -> Result<Box<dyn Watch>, StoreError>;
     /// Runs one transaction. When it is answered it is durable.
     async fn commit(&self, txn: Txn) -> Result<Outcome, StoreError>;

@@ -12,7 +12,9 @@ use tokio::sync::OnceCell;
 use tortie_config::key::prefix;
 use tortie_config::resource::StoreSchema;
 
-use super::{KeyValue, LeaseId, Outcome, Read, Revision, Snapshot, Store, StoreError, Turn, Txn, Watch};
+use super::{
+    History, KeyValue, LeaseId, Outcome, Read, Revision, Snapshot, Store, StoreError, Turn, Txn, Watch,
+};
 
 /// What this program knows.
 pub const SCHEMA: u32 = 1;
@@ -93,7 +95,7 @@ impl Store for Guarded {
         &self,
         prefixes: &[String],
         after: Revision,
-        of: Option<&str>,
+        of: Option<&History>,
     ) -> Result<Box<dyn Watch>, StoreError> {
         self.store.watch(prefixes, after, of).await
     }

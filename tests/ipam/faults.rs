@@ -8,7 +8,7 @@ use std::time::Duration;
 use rand::Rng;
 use tortie::ipam::{Ipam, Request};
 use tortie::store::{
-    KeyValue, LeaseId, Outcome, Read, Revision, Snapshot, Store, StoreError, Turn, Txn, Watch,
+    History, KeyValue, LeaseId, Outcome, Read, Revision, Snapshot, Store, StoreError, Turn, Txn, Watch,
 };
 
 /// What a dead caller is told; nobody tries again after it.
@@ -105,7 +105,7 @@ impl Store for Faulty {
         &self,
         prefixes: &[String],
         after: Revision,
-        of: Option<&str>,
+        of: Option<&History>,
     ) -> Result<Box<dyn Watch>, StoreError> {
         self.inner.watch(prefixes, after, of).await
     }

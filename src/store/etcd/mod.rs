@@ -16,7 +16,6 @@ mod failure;
 mod merge;
 mod watch;
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use etcd_client::{
@@ -25,8 +24,8 @@ use etcd_client::{
 };
 
 use super::{
-    Compare, KeyValue, LeaseId, MAX_TXN_OPS, Op, Outcome, Read, Revision, Snapshot, Store, StoreError,
-    StoreOptions, Turn, Txn, Watch, WatchEvent, disjoint_prefixes, prefix_end, turn,
+    Compare, History, KeyValue, LeaseId, MAX_TXN_OPS, Op, Outcome, Read, Revision, Snapshot, Store,
+    StoreError, StoreOptions, Turn, Txn, Watch, WatchEvent, disjoint_prefixes, prefix_end, turn,
 };
 use connect::{Attempts, Pool};
 use failure::ended_lease;
@@ -48,9 +47,6 @@ fn identity(cluster: u64) -> String {
 /// An etcd cluster.
 pub struct EtcdStore {
     pool: Pool,
-    /// Raft term of the last list, 0 before. It never falls in one history: a cluster that lost its data and was set up
-    /// anew has the same id, and may have as many revisions again.
-    term: AtomicU64,
 }
 
 impl EtcdStore {
@@ -59,7 +55,7 @@ impl EtcdStore {
     /// # Errors
     /// [`StoreError::Unusable`] for options that do not fit together and files that cannot be read.
     pub fn new(options: &StoreOptions, endpoints: Vec<String>, tls: bool) -> Result<Self, StoreError> {
-        Ok(Self { pool: Pool::new(options, endpoints, tls)?, term: AtomicU64::new(0) })
+        Ok(Self { pool: Pool::new(options, endpoints, tls)? })
     }
 
     async fn range(&self, key: impl Into<Vec<u8>>, options: GetOptions) -> Result<GetResponse, StoreError> {
@@ -93,6 +89,7 @@ impl EtcdStore {
         let mut listed = Snapshot {
             revision: revision_of(header.revision()),
             store_id: identity(header.cluster_id()),
+            term: header.raft_term(),
             entries: Vec::new(),
         };
         let mut values = Vec::with_capacity(keys.len());
@@ -128,7 +125,7 @@ impl EtcdStore {
                     at = Some(header.revision());
                     snapshot.revision = revision_of(header.revision());
                     snapshot.store_id = identity(header.cluster_id());
-                    self.term.store(header.raft_term(), Ordering::Relaxed);
+                    snapshot.term = header.raft_term();
                 }
                 let (more, kvs) = (answer.more(), answer.take_kvs());
                 snapshot.entries.extend(kvs.iter().map(key_value));
@@ -191,7 +188,7 @@ impl Store for EtcdStore {
         &self,
         prefixes: &[String],
         after: Revision,
-        of: Option<&str>,
+        of: Option<&History>,
     ) -> Result<Box<dyn Watch>, StoreError> {
         let prefixes = disjoint_prefixes(prefixes);
         if prefixes.is_empty() {
@@ -202,9 +199,8 @@ impl Store for EtcdStore {
         let now = self.range(first, GetOptions::new().with_keys_only()).await?;
         let header = now.header().ok_or_else(headless)?;
         let current = revision_of(header.revision());
-        let other = of.is_some_and(|of| of != identity(header.cluster_id()));
-        let younger = header.raft_term() < self.term.load(Ordering::Relaxed);
-        if current < after || younger || other {
+        let here = History { store_id: identity(header.cluster_id()), term: header.raft_term() };
+        if current < after || of.is_some_and(|of| !of.goes_on_in(&here)) {
             // Another cluster, or one that was restored from a copy: only a list can tell.
             return Ok(Box::new(Restart { oldest: Some(current) }));
         }

@@ -33,7 +33,7 @@ use std::time::Duration;
 use tokio::sync::OnceCell;
 
 use super::{
-    KeyValue, LeaseId, Outcome, Read, Revision, Snapshot, Store, StoreError, Turn, Txn, Watch, turn,
+    History, KeyValue, LeaseId, Outcome, Read, Revision, Snapshot, Store, StoreError, Turn, Txn, Watch, turn,
 };
 use files::Files;
 use read::Reader;
@@ -109,11 +109,11 @@ impl Store for SqliteStore {
         &self,
         prefixes: &[String],
         after: Revision,
-        of: Option<&str>,
+        of: Option<&History>,
     ) -> Result<Box<dyn Watch>, StoreError> {
         // A watch outlives no reader: it purges expired leases through a writer of its own, opened when it has to.
         let prefixes = super::disjoint_prefixes(prefixes);
-        let (reader, of) = (Arc::clone(&self.reader), of.map(str::to_owned));
+        let (reader, of) = (Arc::clone(&self.reader), of.map(|of| of.store_id.clone()));
         let watch = watch::SqliteWatch::start(Arc::clone(&self.files), reader, prefixes, after, of).await?;
         Ok(Box::new(watch))
     }

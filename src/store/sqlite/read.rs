@@ -85,8 +85,11 @@ impl Reader {
     /// Keys and prefixes at one revision.
     pub(super) fn read(&mut self, keys: &[String], prefixes: &[String]) -> Result<Read, StoreError> {
         self.within(|conn, boot, store_id| {
-            let mut snapshot =
-                Snapshot { revision: meta(conn, "revision")?, store_id: store_id.to_owned(), entries: Vec::new() };
+            let mut snapshot = Snapshot {
+                revision: meta(conn, "revision")?,
+                store_id: store_id.to_owned(),
+                ..Snapshot::default()
+            };
             let now = boot_millis();
             for prefix in prefixes {
                 let end = prefix_end(prefix);
