@@ -5,11 +5,13 @@ mod kernel_rig;
 #[path = "common/netns.rs"]
 mod netns;
 
+use std::sync::mpsc::{TryRecvError, channel};
 use std::time::Duration;
 
 use kernel_rig::{Rig, blocks, blocks_v6, cidr, eventually};
 use netns::{in_netns, ip, try_ip, veth};
-use tortie::kernel::{KernelFact, RouteCondition};
+use tortie::kernel::{KernelFact, LearnedChange, RouteCondition, ToKernel};
+use tortie::routing::ChangeId;
 
 /// Own routes as `ip` lists them.
 fn own(family: &str) -> Vec<String> {
@@ -189,6 +191,36 @@ fn each_change_of_a_blackhole_is_acknowledged_once_and_routes_tell_their_change_
         assert_eq!(of("10.65.9.0/26"), Some((1, Some("outside-pools"))));
         assert_eq!(of("10.65.8.0/26"), Some((1, None)), "withheld: its reason is its condition");
         assert_eq!(of("10.65.3.0/26"), None);
+        rig.stop();
+    });
+}
+
+#[test]
+fn questions_are_answered_while_everything_is_compared_and_changes_wait_for_the_end() {
+    in_netns(|| {
+        veth("eth0", "peer0", &["192.0.2.1/24"]);
+        let rig = Rig::program();
+        rig.learn_all(blocks(40_000), &["192.0.2.9"]);
+        let (before, new) = (rig.ask(|v| v.counters().compares), cidr("203.0.113.0/24"));
+        let (tell, done) = channel();
+        // The end of a hold compares at once.
+        rig.send(ToKernel::Hold(None, Box::new(move || tell.send(()).unwrap())));
+        let next_hops = ["192.0.2.9".parse().unwrap()].into_iter().collect();
+        rig.send(ToKernel::Learned(vec![LearnedChange { prefix: new, next_hops, change: ChangeId(1) }]));
+        let mut meanwhile = 0;
+        loop {
+            let (compares, counts, known) =
+                rig.ask(move |v| (v.counters().compares, v.counts(), v.route(&new).is_some()));
+            if done.try_recv() != Err(TryRecvError::Empty) {
+                break;
+            }
+            assert_eq!((compares, counts.installed, known), (before + 1, 40_000, false));
+            meanwhile += 1;
+        }
+        assert!(meanwhile > 10, "{meanwhile} questions were answered while 40,000 routes were compared");
+        rig.wait("Learned", |fact| matches!(fact, KernelFact::Learned { .. }).then_some(()));
+        assert_eq!(rig.ask(|v| (v.counts().installed, v.drift(1).count)), (40_001, 0));
+        assert_eq!(rig.ask(|v| v.counters().external_changes), 0, "what was ours is no news");
         rig.stop();
     });
 }

@@ -404,3 +404,25 @@ fn nothing_leads_to_endpoints_while_there_are_no_rules_at_all() {
         rig.stop();
     });
 }
+
+#[test]
+fn questions_are_answered_while_the_kernel_carries_out_the_first_transaction() {
+    in_netns(|| {
+        let (rig, mut policy) = (Rig::start(&options()), Policy::new());
+        let rule = |n: u16| format!(r#"{{"protocol":"tcp","src_net":"198.51.100.0/24","dst_ports":[{n}]}}"#);
+        let rules = (1..=3_000).map(rule).collect::<Vec<_>>().join(",");
+        let long = format!(r#"{{"selector":"role == 'web'","order":2,"inbound_rules":[{rules}]}}"#);
+        let mut keys = store();
+        keys.push(put("policy/tier/default/policy/long", &long));
+        policy.change_with(&rig, &keys, |_| ());
+        let carried_out =
+            || rig.ask(|view| view.rule_counts().map(|counts| (counts.rules > 3_000, counts.transactions)));
+        let mut before = 0;
+        while carried_out() == Some((true, 0)) {
+            before += 1;
+        }
+        assert!(before > 1, "{before} questions were answered before the transaction was");
+        assert_eq!(carried_out(), Some((true, 1)));
+        rig.stop();
+    });
+}

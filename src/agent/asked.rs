@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::backend::{Ask, Live, busy};
+use super::backend::{Ask, Live, busy, patient};
 use super::core::Core;
 use super::dry_run;
 use super::enforce::Policy as Enforced;
@@ -301,9 +301,12 @@ impl Live {
             return Err(ApiError { code: "invalid".to_owned(), text });
         }
         let handle = self.kernel.load_full().ok_or_else(|| busy("the kernel thread has not started yet"))?;
-        handle.try_send(ToKernel::Hold(span)).map_err(|_| busy("the kernel thread is busy; try again"))?;
-        // Answered after it.
-        self.kernel(|_| ()).await?;
+        let (answer, wait) = oneshot::channel();
+        let done = Box::new(move || _ = answer.send(()));
+        handle
+            .try_send(ToKernel::Hold(span, done))
+            .map_err(|_| busy("the kernel thread is busy; try again"))?;
+        patient(wait).await?;
         let text = match span {
             Some(span) => format!(
                 "what others change in own routes and rules is left as it is for {}; `tortie diff --repair` ends that",

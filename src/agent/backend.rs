@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
 use tokio::sync::{mpsc, oneshot};
-use tortie_bgp::{Drain, Reset, RouteMatch, RouteQuery as Question, RouteTable};
+use tortie_bgp::{Drain, Reset, RouteQuery as Question, RouteTable};
 use tortie_config::Cidr;
 
 use super::answers::{self, Cursor};
@@ -235,7 +235,7 @@ pub(super) async fn ask_speaker<T: Send + 'static>(
     patient(wait).await
 }
 
-async fn patient<T>(wait: oneshot::Receiver<T>) -> Result<T, ApiError> {
+pub(super) async fn patient<T>(wait: oneshot::Receiver<T>) -> Result<T, ApiError> {
     match tokio::time::timeout(PATIENCE, wait).await {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(_)) => Err(busy("the agent is stopping")),
@@ -382,16 +382,7 @@ impl Backend for Live {
     }
 
     async fn route_get(&self, address: std::net::IpAddr) -> Result<RouteGet, ApiError> {
-        let intent = self.sessions().await?;
-        let question = Question { table: RouteTable::Loc, matching: RouteMatch::Longest(address) };
-        let found = self.speaker(move |view| view.routes(question, None, 1)).await?;
-        let (kernel, kernel_says) = self.kernel(move |view| status::kernel_get(view, address)).await?;
-        Ok(RouteGet {
-            address: address.to_string(),
-            bgp: found.first().map(|info| answers::route(info, &intent)),
-            kernel,
-            kernel_says,
-        })
+        Ok(self.way_to(address).await?.0)
     }
 
     async fn endpoints(&self, all: bool) -> Result<List<Endpoint>, ApiError> {

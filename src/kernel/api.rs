@@ -81,8 +81,10 @@ pub enum ToKernel {
     /// Notifications of the watch thread (a coalesced set of them).
     Watched(super::WatchBatch),
     /// Leave differences that others make for study, for this long and at most an hour; `None`: no longer, all is repaired now.
-    Hold(Option<std::time::Duration>),
-    /// A question, answered by the closure (status, `route list`, `diff`).
+    /// The closure is told when that is done.
+    Hold(Option<std::time::Duration>, Box<dyn FnOnce() + Send>),
+    /// A question, answered by the closure (status, `route list`, `diff`). While a comparison or a long transaction is under
+    /// way it is answered ahead of the messages before it, which wait for the end of that.
     Query(Box<dyn FnOnce(&super::KernelView<'_>) + Send>),
     /// End the thread; the kernel stays as it is.
     Stop,
@@ -97,7 +99,7 @@ impl std::fmt::Debug for ToKernel {
             Self::Track(addr) => f.debug_tuple("Track").field(addr).finish(),
             Self::Untrack(addr) => f.debug_tuple("Untrack").field(addr).finish(),
             Self::SweepStale => f.write_str("SweepStale"),
-            Self::Hold(span) => f.debug_tuple("Hold").field(span).finish(),
+            Self::Hold(span, _) => f.debug_tuple("Hold").field(span).finish(),
             Self::Watched(_) => f.write_str("Watched"),
             Self::Query(_) => f.write_str("Query"),
             Self::Stop => f.write_str("Stop"),

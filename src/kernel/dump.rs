@@ -50,13 +50,43 @@ pub(super) fn nexthops(socket: &mut Socket) -> io::Result<(NexthopList, bool)> {
 /// All routes of the main table, one after the other; false when the kernel changed while it was read, so that some may
 /// be missing.
 pub(super) fn routes(socket: &mut Socket, mut each: impl FnMut(Route)) -> io::Result<bool> {
+    route_messages(socket, |message| message.and_then(route::decode).into_iter().for_each(&mut each))
+}
+
+/// The same, those of a datagram at a time. The kernel goes on when the next one is asked for: whoever takes a slice may do
+/// something else before that.
+pub(super) fn route_slices(socket: &mut Socket, mut each: impl FnMut(&mut Vec<Route>)) -> io::Result<bool> {
+    let mut slice = Vec::new();
+    route_messages(socket, |message| match message {
+        Some(message) => slice.extend(route::decode(message)),
+        None => {
+            each(&mut slice);
+            slice.clear();
+        }
+    })
+}
+
+/// The routes of the main table that have this protocol number, each as `of` makes it of its message; and whether none is
+/// missing.
+pub(super) fn routes_of<T>(
+    socket: &mut Socket,
+    protocol: u8,
+    of: impl Fn(&Message<'_>, Route) -> Option<T>,
+) -> io::Result<(Vec<T>, bool)> {
+    let mut found = Vec::new();
+    let complete = route_messages(socket, |message| {
+        let Some(message) = message else { return };
+        let route = route::decode(message).filter(|route| route.protocol == protocol);
+        found.extend(route.and_then(|route| of(message, route)));
+    })?;
+    Ok((found, complete))
+}
+
+/// Every message about a route of the main table, and `None` after each datagram.
+fn route_messages(socket: &mut Socket, mut each: impl FnMut(Option<&Message<'_>>)) -> io::Result<bool> {
     let mut complete = true;
     for family in [AF_INET, AF_INET6] {
-        let answer = socket.dump(
-            |buf, seq| route::encode_dump(buf, seq, family),
-            |m| route::decode(m).into_iter().for_each(&mut each),
-        )?;
-        match answer {
+        match socket.dump_by_datagram(|buf, seq| route::encode_dump(buf, seq, family), &mut each)? {
             Ok(whole) => complete &= whole,
             // The table, or the whole family, does not exist (yet).
             Err(r) if matches!(r.code, libc::ENOENT | libc::EOPNOTSUPP | libc::EAFNOSUPPORT) => {}

@@ -4,16 +4,18 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use tortie_config::key::EndpointKey;
 
 use super::api::{EndpointCondition, KernelFact, KernelIntent, Mode, PolicyChange, ToKernel};
 use super::dump;
-use super::nft::Told;
+use super::inbox::Inbox;
+use super::nft::{Firewall, Told};
 use super::resolve::Picture;
+use super::state::State;
 use super::thread::{Thread, micros_since};
+use super::view::KernelView;
 use crate::policy::{EndpointPolicy, host_endpoints};
 use crate::routing::ChangeId;
 
@@ -39,7 +41,8 @@ impl Thread {
     pub(super) fn enforce(&mut self, changes: &[PolicyChange]) -> io::Result<()> {
         let Some(last) = changes.last() else { return Ok(()) };
         let begin = Instant::now();
-        self.firewall.take(changes, &self.state.picture)?;
+        let Self { firewall, state, inbox, .. } = self;
+        firewall.take(changes, &state.picture, &mut |rules| inbox.answer(&view(state, rules)))?;
         // May take in events, which are answered for the changes before.
         self.take_endpoints(changes)?;
         self.enforced.last = Some((last.serial, last.change));
@@ -108,7 +111,8 @@ impl Thread {
     /// The generation of the kernel's rules, comparisons, attempts that are due.
     pub(super) fn look_at_rules(&mut self, now: Instant) -> io::Result<()> {
         let bare = self.firewall.is_bare();
-        self.firewall.look(now)?;
+        let Self { firewall, state, inbox, .. } = self;
+        firewall.look(now, &mut |rules| inbox.answer(&view(state, rules)))?;
         if bare && !self.firewall.is_bare() {
             self.write_endpoints()?;
         }
@@ -119,7 +123,8 @@ impl Thread {
 
     /// Interfaces came, went, or have other addresses.
     pub(super) fn follow_interfaces(&mut self) -> io::Result<()> {
-        self.firewall.interfaces(&self.state.picture)?;
+        let Self { firewall, state, inbox, .. } = self;
+        firewall.interfaces(&state.picture, &mut |rules| inbox.answer(&view(state, rules)))?;
         self.tell_rules();
         self.tell_enforced(0);
         self.tell_hosts();
@@ -209,6 +214,11 @@ impl Thread {
     }
 }
 
+/// What questions see while rules are written.
+fn view<'a>(state: &'a State, rules: &'a Firewall) -> KernelView<'a> {
+    KernelView { state, rules: Some(rules) }
+}
+
 /// What waits for the thread together with a change of policy.
 #[derive(Debug, Default)]
 pub(super) struct Burst {
@@ -217,22 +227,20 @@ pub(super) struct Burst {
     pub(super) intent: Option<Arc<KernelIntent>>,
     /// The changes: one transaction.
     pub(super) changes: Vec<PolicyChange>,
-    /// The message that ended them.
-    pub(super) next: Option<ToKernel>,
 }
 
 /// All that came while the thread was busy, up to the first message that asks for the changes before it.
-pub(super) fn gather(first: PolicyChange, inbox: &Receiver<ToKernel>) -> Burst {
+pub(super) fn gather(first: PolicyChange, inbox: &mut Inbox) -> Burst {
     let mut burst = Burst { changes: vec![first], ..Burst::default() };
     while burst.changes.len() < GATHERED {
-        match inbox.try_recv() {
-            Ok(ToKernel::Policy(change)) => burst.changes.push(*change),
-            Ok(ToKernel::Intent(intent)) => burst.intent = Some(intent),
-            Ok(message) => {
-                burst.next = Some(message);
+        match inbox.next_now() {
+            Some(ToKernel::Policy(change)) => burst.changes.push(*change),
+            Some(ToKernel::Intent(intent)) => burst.intent = Some(intent),
+            Some(message) => {
+                inbox.put_back(message);
                 break;
             }
-            Err(_) => break,
+            None => break,
         }
     }
     burst
@@ -286,9 +294,10 @@ mod tests {
             sender.send(ToKernel::Intent(Arc::new(intent(serial)))).unwrap();
             sender.send(ToKernel::Policy(Box::new(change(serial)))).unwrap();
         }
-        let burst = gather(change(1), &inbox);
+        let mut inbox = Inbox::new(inbox);
+        let burst = gather(change(1), &mut inbox);
         let serials: Vec<u64> = burst.changes.iter().map(|change| change.serial).collect();
-        assert!(serials.iter().copied().eq(1..=256) && burst.next.is_none());
+        assert!(serials.iter().copied().eq(1..=256));
         assert_eq!(burst.intent.unwrap().generation, 256);
     }
 
@@ -298,8 +307,9 @@ mod tests {
         sender.send(ToKernel::Policy(Box::new(change(2)))).unwrap();
         sender.send(ToKernel::Query(Box::new(|_| ()))).unwrap();
         sender.send(ToKernel::Policy(Box::new(change(3)))).unwrap();
-        let burst = gather(change(1), &inbox);
+        let mut inbox = Inbox::new(inbox);
+        let burst = gather(change(1), &mut inbox);
         assert_eq!(burst.changes.len(), 2);
-        assert!(matches!(burst.next, Some(ToKernel::Query(_))));
+        assert!(matches!(inbox.next_now(), Some(ToKernel::Query(_))));
     }
 }

@@ -13,12 +13,12 @@ use serde::{Deserialize, Serialize};
 use tortie_config::Cidr;
 
 use super::api::Marks;
+use super::dump;
 use super::ends::{self, GATEWAY, Neighbour};
 use super::netlink::{Refusal, Socket};
 use super::route::{self, RTN_BLACKHOLE, RTN_UNICAST, Route};
 use super::wire::{
-    AF_INET, AF_INET6, Attrs, Message, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, RTM_NEWROUTE, Writer, u8_at,
-    u16_at,
+    Attrs, Message, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, RTM_NEWROUTE, Writer, u8_at, u16_at,
 };
 
 /// The number of routes that BIRD writes (`RTPROT_BIRD`).
@@ -66,16 +66,14 @@ pub struct NotTaken {
 }
 
 impl KeptRoute {
-    fn read(message: &Message<'_>) -> Option<(Self, Route)> {
-        let route = route::decode(message)?;
-        let kept = Self {
+    fn read(message: &Message<'_>, route: &Route) -> Option<Self> {
+        Some(Self {
             prefix: route.prefix,
             metric: route.metric,
             protocol: route.protocol,
             blackhole: route.kind == RTN_BLACKHOLE,
             body: clean(message.body)?,
-        };
-        Some((kept, route))
+        })
     }
 
     /// The same route as another program would have written it.
@@ -152,23 +150,10 @@ fn read(protocol: u8) -> io::Result<Vec<(KeptRoute, Route)>> {
     /// A table that changes all the while.
     const TRIES: usize = 5;
     let mut socket = Socket::open()?;
-    let mut found = Vec::new();
+    let both = |message: &Message<'_>, route| Some((KeptRoute::read(message, &route)?, route));
     for _ in 0..TRIES {
-        found.clear();
-        let mut whole = true;
-        for family in [AF_INET, AF_INET6] {
-            let answer = socket.dump(
-                |buf, seq| route::encode_dump(buf, seq, family),
-                |m| found.extend(KeptRoute::read(m).filter(|(kept, _)| kept.protocol == protocol)),
-            )?;
-            match answer {
-                Ok(complete) => whole &= complete,
-                // The table, or the whole family, does not exist.
-                Err(r) if matches!(r.code, libc::ENOENT | libc::EOPNOTSUPP | libc::EAFNOSUPPORT) => {}
-                Err(r) => return Err(io::Error::other(format!("the kernel refuses to be read: {r}"))),
-            }
-        }
-        if whole {
+        let (found, complete) = dump::routes_of(&mut socket, protocol, both)?;
+        if complete {
             return Ok(found);
         }
     }
@@ -293,7 +278,7 @@ mod hex {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::wire::Messages;
+    use crate::kernel::wire::{AF_INET, Messages};
 
     /// A route as the kernel dumps it: over two gateways of which one has no carrier, through an object, with an age.
     fn dumped() -> Vec<u8> {
@@ -316,7 +301,8 @@ mod tests {
     #[test]
     fn a_route_moves_to_another_writer_with_all_that_it_says() {
         let bytes = dumped();
-        let (kept, _) = KeptRoute::read(&Messages(&bytes).next().unwrap()).unwrap();
+        let message = Messages(&bytes).next().unwrap();
+        let kept = KeptRoute::read(&message, &route::decode(&message).unwrap()).unwrap();
         assert_eq!((kept.protocol, kept.metric, kept.blackhole), (BIRD, 32, false));
         let ours = kept.under(179, 1790);
         let mut written = Vec::new();

@@ -21,6 +21,7 @@
 mod abilities;
 mod acks;
 mod api;
+mod compare;
 mod connections;
 mod detect;
 mod dump;
@@ -28,6 +29,7 @@ mod ends;
 mod enforce;
 mod entries;
 pub mod handover;
+mod inbox;
 mod link;
 mod look;
 mod measures;
@@ -200,10 +202,11 @@ pub fn spawn(options: &Options, sink: Sink) -> io::Result<KernelHandle> {
     let state = thread::blank(options, nexthops);
     let rules = nft::Options { log_group: options.log_group, deny_group: nft::DENY_GROUP };
     let firewall = nft::Firewall::open(options.policy, rules, Instant::now());
-    let kernel = thread::Thread::new(state, writer, reader, mailbox, sink, firewall);
+    let kernel =
+        thread::Thread::new(state, inbox::Inbox::new(inbox), writer, reader, mailbox, sink, firewall);
     let stop = watcher.stop();
     let mut threads = vec![
-        start("kernel", move || run("kernel", || kernel.run(&inbox)))?,
+        start("kernel", move || run("kernel", || kernel.run()))?,
         start("watch", move || run("watch", || watcher.run(&wake)))?,
     ];
     if options.policy == Mode::Program {

@@ -259,6 +259,15 @@ impl Socket {
         encode: impl FnOnce(&mut Vec<u8>, u32),
         mut each: impl FnMut(&wire::Message<'_>),
     ) -> io::Result<Result<bool, Refusal>> {
+        self.dump_by_datagram(encode, |message| message.into_iter().for_each(&mut each))
+    }
+
+    /// The same; `each` hears the end of each datagram, too, as `None`.
+    pub(super) fn dump_by_datagram(
+        &mut self,
+        encode: impl FnOnce(&mut Vec<u8>, u32),
+        mut each: impl FnMut(Option<&wire::Message<'_>>),
+    ) -> io::Result<Result<bool, Refusal>> {
         let seq = self.seq;
         self.seq = self.seq.wrapping_add(1);
         let mut request = Vec::with_capacity(64);
@@ -273,19 +282,25 @@ impl Socket {
                 Err(e) if lost(&e) => return Ok(Ok(false)),
                 Err(e) => return Err(e),
             }
-            for message in Messages(&self.recv) {
-                if message.seq != seq {
-                    continue;
-                }
+            let mut end = None;
+            for message in Messages(&self.recv).filter(|message| message.seq == seq) {
                 consistent &= message.flags & NLM_F_DUMP_INTR == 0;
                 match message.kind {
                     NLMSG_DONE => {
                         let code = wire::u32_at(message.body, 0).map_or(0, u32::cast_signed);
-                        return Ok(if code < 0 { Err(Refusal::new(-code, None)) } else { Ok(consistent) });
+                        end = Some(if code < 0 { Err(Refusal::new(-code, None)) } else { Ok(consistent) });
+                        break;
                     }
-                    NLMSG_ERROR => return Ok(refusal(&message).map_or(Ok(true), Err)),
-                    _ => each(&message),
+                    NLMSG_ERROR => {
+                        end = Some(refusal(&message).map_or(Ok(true), Err));
+                        break;
+                    }
+                    _ => each(Some(&message)),
                 }
+            }
+            each(None);
+            if let Some(end) = end {
+                return Ok(end);
             }
         }
     }

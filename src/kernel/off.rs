@@ -40,7 +40,8 @@ pub(super) fn run_off(inbox: &Receiver<ToKernel>, mut sink: Sink, view: &State) 
             ToKernel::Track(addr) => sink(KernelFact::NextHop(addr, Some(reachable(addr)))),
             ToKernel::SweepStale => sink(KernelFact::Swept(0)),
             ToKernel::Query(question) => question(&KernelView { state: view, rules: None }),
-            ToKernel::Untrack(_) | ToKernel::Watched(_) | ToKernel::Hold(_) => {}
+            ToKernel::Hold(_, done) => done(),
+            ToKernel::Untrack(_) | ToKernel::Watched(_) => {}
             ToKernel::Stop => return,
         }
     }

@@ -188,6 +188,14 @@ fn link(index: u32, up: bool) -> Link {
     Link { index, name: format!("eth{index}"), flags: if up { 0x1_0041 } else { 1 }, mtu: 1500 }
 }
 
+fn connected(ifindex: u32) -> Route {
+    let leg = Leg { ifindex, gateway: None, onlink: false };
+    let prefix = format!("192.0.{ifindex}.0/24").parse().unwrap();
+    let mut route = own_route(prefix, RTN_UNICAST, 0, SmallVec::from_slice(&[leg]));
+    (route.protocol, route.metric) = (2, 0);
+    route
+}
+
 /// Device 1 carries 192.0.1.0/24, device 2 192.0.2.0/24.
 fn fresh(nexthop_objects: bool) -> State {
     let mut state = State::new(
@@ -197,11 +205,7 @@ fn fresh(nexthop_objects: bool) -> State {
     );
     for index in DEVICES {
         state.picture.set_link(link(index, true));
-        let leg = Leg { ifindex: index, gateway: None, onlink: false };
-        let prefix = format!("192.0.{index}.0/24").parse().unwrap();
-        let mut route = own_route(prefix, RTN_UNICAST, 0, SmallVec::from_slice(&[leg]));
-        (route.protocol, route.metric) = (2, 0);
-        state.picture.add_route(route, false);
+        state.picture.add_route(connected(index), false);
     }
     state
 }
@@ -228,12 +232,20 @@ fn flush(state: &mut State, fake: &mut Fake, fates: &mut dyn Iterator<Item = Fat
     plan::flush(table, picture, &mut send, &mut |_, _, _| {}).unwrap();
 }
 
+fn compare(state: &mut State, fake: &Fake) {
+    let mut found = state.begin_comparison(Some(&fake.nexthop_list()));
+    let foreign = fake.foreign.iter().map(|prefix| foreign_route(*prefix));
+    let routes = DEVICES.into_iter().map(connected).chain(foreign).chain(fake.route_list());
+    routes.for_each(|route| state.compare_route(&mut found, route));
+    state.end_comparison(found, &[], true, false);
+}
+
 /// As the thread does it: a comparison when in doubt, then a retry of what failed.
 fn settle(state: &mut State, fake: &mut Fake, fates: &mut dyn Iterator<Item = Fate>) {
     state.follow_next_hops();
     flush(state, fake, fates);
     if state.table.doubtful {
-        state.take_comparison(Some(&fake.nexthop_list()), &fake.route_list(), true, false);
+        compare(state, fake);
         flush(state, fake, fates);
     }
     assert_eq!(state.table.sums(), walked(&state.table), "what is counted is what there is");
@@ -310,8 +322,8 @@ fn fate() -> impl Strategy<Value = Fate> {
     ]
 }
 
-fn foreign_route(index: u8) -> Route {
-    let mut route = own_route(prefix(index), RTN_BLACKHOLE, 0, SmallVec::new());
+fn foreign_route(prefix: Cidr) -> Route {
+    let mut route = own_route(prefix, RTN_BLACKHOLE, 0, SmallVec::new());
     route.protocol = 12;
     route
 }
@@ -363,18 +375,21 @@ fn take(state: &mut State, fake: &mut Fake, wanted: &mut Wanted, step: &Step) {
             // It takes the place of ours by force.
             if fake.foreign.insert(prefix(p)) {
                 fake.routes.remove(&prefix(p));
-                state.event(Event::Route { route: foreign_route(p), replaces: true, by: 77 }, &mut due);
+                state.event(
+                    Event::Route { route: foreign_route(prefix(p)), replaces: true, by: 77 },
+                    &mut due,
+                );
             }
         }
         Step::Foreign(p, false) => {
             if fake.foreign.remove(&prefix(p)) {
-                state.event(Event::RouteGone { route: foreign_route(p), by: 77 }, &mut due);
+                state.event(Event::RouteGone { route: foreign_route(prefix(p)), by: 77 }, &mut due);
             }
         }
         Step::Retry => state.table.retry(),
     }
     if due.nexthops {
-        state.take_nexthops(&fake.nexthop_list(), false);
+        state.take_nexthops(&fake.nexthop_list());
     }
     if due.retry {
         state.table.retry();
@@ -407,7 +422,7 @@ proptest! {
         }
         // A timer retries and a periodic comparison clears what refused deletions left.
         for _ in 0..3 {
-            state.take_comparison(Some(&fake.nexthop_list()), &fake.route_list(), true, false);
+            compare(&mut state, &fake);
             state.table.retry();
             settle(&mut state, &mut fake, &mut std::iter::empty());
         }

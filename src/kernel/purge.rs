@@ -11,7 +11,6 @@ use super::api::Marks;
 use super::link::{Address, Change};
 use super::netlink::{Refusal, Socket};
 use super::nft::{self, dump as rules, socket::Socket as Rules};
-use super::route::Route;
 use super::{dump, ends, nexthop, route, tunnel};
 
 /// Routes of one prefix and metric go one by one; the next reading shows what is left.
@@ -52,7 +51,7 @@ pub fn purge(what: &Purge) -> io::Result<Purged> {
     let mut done = Purged { tables: tables(what.dry_run)?, ..Purged::default() };
     let mut first = true;
     for round in 0.. {
-        let own = own_routes(&mut socket, what.marks)?;
+        let (own, _) = dump::routes_of(&mut socket, what.marks.protocol, |_, route| Some(route))?;
         if first {
             done.routes = own.len();
             first = false;
@@ -124,16 +123,6 @@ pub fn links_named(prefix: &str) -> io::Result<Vec<String>> {
         links.into_iter().map(|l| l.name).filter(|n| n.starts_with(prefix)).collect();
     names.sort();
     Ok(names)
-}
-
-fn own_routes(socket: &mut Socket, marks: Marks) -> io::Result<Vec<Route>> {
-    let mut own = Vec::new();
-    dump::routes(socket, |route| {
-        if route.protocol == marks.protocol {
-            own.push(route);
-        }
-    })?;
-    Ok(own)
 }
 
 fn neighbours(socket: &mut Socket, what: &Purge) -> io::Result<usize> {

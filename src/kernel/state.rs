@@ -5,14 +5,14 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashSet;
 use tortie_config::Cidr;
 
 use super::api::{KernelIntent, LearnedChange, Mode};
-use super::ends::{Ends, Neighbour, Reading};
+use super::ends::Ends;
 use super::link::{Address, Link};
 use super::measures::Measures;
-use super::nexthop::{Content, Nexthop};
+use super::nexthop::Nexthop;
 use super::resolve::Picture;
 use super::route::Route;
 use super::table::Table;
@@ -275,77 +275,6 @@ impl State {
                     due.retry = true;
                 }
             }
-        }
-    }
-
-    /// What a dump of everything says. What is missing although no device `moved` is somebody's doing.
-    pub(super) fn take_comparison(
-        &mut self,
-        nexthops: Option<&FxHashMap<u32, Nexthop>>,
-        own: &[Route],
-        complete: bool,
-        moved: bool,
-    ) {
-        if let Some(list) = nexthops {
-            self.take_nexthops(list, !moved);
-            self.table.objects.review();
-        }
-        let (table, mut different, mut first) = (&mut self.table, 0, None);
-        table.begin_compare();
-        table.doubtful = false;
-        for route in own {
-            if table.compare(route) {
-                different += 1;
-                first.get_or_insert(route.prefix);
-            }
-        }
-        if complete {
-            let (missing, example) = table.end_compare();
-            different += missing;
-            first = first.or(example);
-        }
-        if moved {
-            self.counters.vanished += different as u64;
-        } else if let Some(prefix) = first {
-            self.external.note(different, || format!("route {prefix} differed in a comparison"));
-        }
-    }
-
-    /// What the same dump says about this host's endpoints. Leaves in `foreign` what next hops are resolved by.
-    pub(super) fn compare_ends(
-        &mut self,
-        foreign: &mut Vec<Route>,
-        neighbours: &[Neighbour],
-        complete: bool,
-        moved: bool,
-    ) {
-        let reading = Reading { routes: foreign, neighbours, complete, moved };
-        self.ends.compare(&reading, &mut self.external);
-        let ends = &self.ends;
-        foreign.retain(|route| !ends.is_gateway(route));
-    }
-
-    /// What a list of all nexthop objects says about ours.
-    pub(super) fn take_nexthops(&mut self, list: &FxHashMap<u32, Nexthop>, external: bool) {
-        let known: Vec<(u32, Content)> =
-            self.table.objects.present().map(|(id, content)| (id, content.clone())).collect();
-        let gone: Vec<u32> = known.iter().map(|(id, _)| *id).filter(|id| !list.contains_key(id)).collect();
-        let mut changed = Vec::new();
-        for nexthop in list.values() {
-            if self.nexthop_is_ours(nexthop) {
-                changed.push(nexthop);
-            } else {
-                self.table.objects.reserve(nexthop.id);
-            }
-        }
-        // Members before groups, so that a group's content can be read.
-        changed.sort_unstable_by_key(|n| (matches!(n.content, Content::Group(_)), n.id));
-        let routes = self.table.lose_objects(&gone);
-        let news = changed.into_iter().filter(|n| self.table.objects.found(n.id, &n.content, false)).count();
-        if external {
-            self.external.note(gone.len() + news, || "nexthops differed in a comparison".to_owned());
-        } else {
-            self.counters.vanished += routes as u64;
         }
     }
 

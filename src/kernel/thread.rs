@@ -4,7 +4,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
@@ -12,16 +12,18 @@ use tortie_config::Cidr;
 
 use super::acks::Acks;
 use super::api::{KernelFact, KernelIntent, LearnedChange, Mode, ToKernel};
+use super::compare::{self, Timing};
 use super::ends::{self, Ends};
 use super::enforce::{Enforced, gather};
+use super::inbox::Inbox;
 use super::link::Change;
 use super::netlink::Socket;
-use super::nexthop::{self, Content, Nexthop};
+use super::nexthop::{self, Nexthop};
 use super::nft::Firewall;
 use super::plan::{self, Op};
 use super::state::{Due, State};
 use super::study;
-use super::table::{Known, Table, Want};
+use super::table::{Table, Want};
 use super::view::KernelView;
 use super::watch::Mailbox;
 use super::{Sink, dump, measures, sysctl, tunnel};
@@ -32,10 +34,6 @@ const TUNNEL_EVERY: Duration = Duration::from_secs(1);
 /// First pause before what failed is tried again; doubles up to the last.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_LAST: Duration = Duration::from_secs(30);
-/// Silent changes are looked for this long after the event that hints at them.
-const COMPARE_SOON: Duration = Duration::from_millis(200);
-/// And in any case this often.
-const COMPARE_EVERY: Duration = Duration::from_secs(60);
 /// Changes of the kernel thread's own prefixes that go into the single-prefix history, per batch.
 const SAMPLE: usize = 64;
 
@@ -49,6 +47,7 @@ struct Done {
 /// The kernel thread.
 pub(super) struct Thread {
     pub(super) state: State,
+    pub(super) inbox: Inbox,
     pub(super) writer: Socket,
     pub(super) reader: Socket,
     pub(super) mailbox: Arc<Mailbox>,
@@ -58,10 +57,7 @@ pub(super) struct Thread {
     tunnel_addr: Option<Ipv4Addr>,
     retry_due: Option<Instant>,
     retry_pause: Duration,
-    compare_due: Instant,
-    compare_earliest: Instant,
-    /// What asked for the next comparison.
-    compare_reason: &'static str,
+    pub(super) comparisons: Timing,
     applied_failed: Vec<(Cidr, String)>,
     acks: Acks,
     forwards_v6: bool,
@@ -73,6 +69,7 @@ pub(super) struct Thread {
 impl Thread {
     pub(super) fn new(
         state: State,
+        inbox: Inbox,
         writer: Socket,
         reader: Socket,
         mailbox: Arc<Mailbox>,
@@ -82,6 +79,7 @@ impl Thread {
         let now = Instant::now();
         Self {
             state,
+            inbox,
             writer,
             reader,
             mailbox,
@@ -90,9 +88,7 @@ impl Thread {
             tunnel_addr: None,
             retry_due: None,
             retry_pause: RETRY_FIRST,
-            compare_due: now + COMPARE_EVERY,
-            compare_earliest: now,
-            compare_reason: "timer",
+            comparisons: Timing::new(now),
             applied_failed: Vec::new(),
             acks: Acks::default(),
             forwards_v6: false,
@@ -103,7 +99,7 @@ impl Thread {
     }
 
     /// Runs until told to stop or until nobody sends any more.
-    pub(super) fn run(mut self, inbox: &Receiver<ToKernel>) -> io::Result<()> {
+    pub(super) fn run(mut self) -> io::Result<()> {
         if self.state.mode == Mode::Program
             && let Err(text) = sysctl::forward_v4()
         {
@@ -116,22 +112,17 @@ impl Thread {
             let ends = if self.firewall.is_bare() { None } else { self.ends.due(&self.state.ends) };
             let held = self.state.table.study.until();
             let due = [self.tunnel_due, self.retry_due, self.firewall.due(), ends, held];
-            let deadline = due.into_iter().flatten().fold(self.compare_due, Instant::min);
-            let message = inbox.recv_timeout(deadline.saturating_duration_since(now));
+            let deadline = due.into_iter().flatten().fold(self.comparisons.due, Instant::min);
+            let message = self.inbox.next(deadline.saturating_duration_since(now));
             let begin = Instant::now();
             match message {
                 Ok(ToKernel::Stop) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
                 Ok(ToKernel::Policy(first)) => {
-                    let burst = gather(*first, inbox);
+                    let burst = gather(*first, &mut self.inbox);
                     if let Some(intent) = burst.intent {
                         self.intent(intent)?;
                     }
                     self.enforce(&burst.changes)?;
-                    match burst.next {
-                        Some(ToKernel::Stop) => return Ok(()),
-                        Some(message) => self.message(message)?,
-                        None => {}
-                    }
                 }
                 Ok(message) => self.message(message)?,
                 Err(RecvTimeoutError::Timeout) => {}
@@ -140,59 +131,6 @@ impl Thread {
             self.timers()?;
             self.state.measures.turns.time(begin.elapsed());
         }
-    }
-
-    /// The first dump: own routes are kept as stale, own nexthop objects adopted.
-    fn start(&mut self) -> io::Result<()> {
-        let begin = Instant::now();
-        let (links, addresses) = dump::devices(&mut self.reader)?;
-        self.state.ends.set_links(links.iter(), begin);
-        self.state.picture.replace_devices(links, addresses);
-        self.state.look_at_tunnel();
-        if self.state.table.objects.enabled() {
-            let (list, _) = dump::nexthops(&mut self.reader)?;
-            let mut own: Vec<&Nexthop> = Vec::new();
-            for nexthop in list.values() {
-                if self.state.nexthop_is_ours(nexthop) {
-                    own.push(nexthop);
-                } else {
-                    self.state.table.objects.reserve(nexthop.id);
-                }
-            }
-            own.sort_unstable_by_key(|n| (matches!(n.content, Content::Group(_)), n.id));
-            for nexthop in own {
-                self.state.table.objects.found(nexthop.id, &nexthop.content, true);
-            }
-        }
-        let neighbours = ends::neighbours(&mut self.reader)?;
-        let protocol = self.state.table.marks.protocol;
-        let mut foreign = Vec::new();
-        let (mut found, mut blackholes) = ([0usize; 2], [0usize; 2]);
-        let (table, ends) = (&mut self.state.table, &self.state.ends);
-        let complete = dump::routes(&mut self.reader, |route| {
-            if route.protocol != protocol || ends.is_ours(&route) {
-                foreign.push(route);
-                return;
-            }
-            table.load(&route);
-            let Some(entry) = table.entries.get(&route.prefix) else { return };
-            let count = if entry.known == Known::Blackhole { &mut blackholes } else { &mut found };
-            if let Some(n) = count.get_mut(usize::from(!route.prefix.is_v4())) {
-                *n += 1;
-            }
-        })?;
-        self.state.compare_ends(&mut foreign, &neighbours, complete, true);
-        self.state.picture.replace_routes(foreign);
-        let now = Instant::now();
-        self.state.last_compare = Some((now, now - begin));
-        self.state.measures.compare.time(now - begin);
-        *self.state.measures.compares.entry("start").or_default() += 1;
-        if !complete {
-            self.compare_soon(COMPARE_SOON, "interrupted");
-        }
-        let [routes_v4, routes_v6] = found;
-        (self.sink)(KernelFact::Started { routes_v4, routes_v6, blackholes });
-        Ok(())
     }
 
     fn message(&mut self, message: ToKernel) -> io::Result<()> {
@@ -219,7 +157,11 @@ impl Thread {
                 Ok(())
             }
             ToKernel::Policy(change) => self.enforce(&[*change]),
-            ToKernel::Hold(span) => self.hold(span),
+            ToKernel::Hold(span, done) => {
+                self.hold(span)?;
+                done();
+                Ok(())
+            }
             ToKernel::Watched(_) | ToKernel::Stop => Ok(()),
         }
     }
@@ -316,8 +258,7 @@ impl Thread {
         if overruns > 0 {
             self.state.counters.overruns += overruns;
             (self.sink)(KernelFact::Overrun);
-            self.compare_due = self.compare_earliest;
-            self.compare_reason = "overrun";
+            self.comparisons.next("overrun");
         }
         if due.interfaces {
             self.follow_interfaces()?;
@@ -332,7 +273,7 @@ impl Thread {
             self.state.table.retry();
         }
         if due.compare {
-            self.compare_soon(COMPARE_SOON, "event");
+            self.comparisons.soon(compare::SOON, "event");
         }
         self.conclude()
     }
@@ -355,7 +296,7 @@ impl Thread {
         if self.ends.timers(&mut self.state.ends, now) {
             self.conclude()?;
         }
-        if self.compare_due <= now {
+        if self.comparisons.due <= now {
             self.compare()?;
             self.follow_interfaces()?;
             self.conclude()?;
@@ -371,7 +312,7 @@ impl Thread {
         self.flush()?;
         let moved = self.write_endpoints()?;
         if self.state.ends.is_doubtful() {
-            self.compare_soon(Duration::ZERO, "unexpected_answer");
+            self.comparisons.soon(Duration::ZERO, "unexpected_answer");
         }
         if moved {
             self.tell_enforced(0);
@@ -398,68 +339,6 @@ impl Thread {
                 let (generation, change) = (intent.generation, intent.change);
                 (self.sink)(KernelFact::Applied { generation, change, failed, acknowledged, micros: 0 });
             }
-        }
-        Ok(())
-    }
-
-    /// Objects may have vanished without a word: their list tells.
-    fn look_at_nexthops(&mut self) -> io::Result<()> {
-        if self.state.table.objects.enabled() {
-            let (list, complete) = dump::nexthops(&mut self.reader)?;
-            if complete {
-                self.state.take_nexthops(&list, false);
-            } else {
-                self.compare_soon(COMPARE_SOON, "interrupted");
-            }
-        }
-        Ok(())
-    }
-
-    fn compare_soon(&mut self, pause: Duration, reason: &'static str) {
-        let due = (Instant::now() + pause).max(self.compare_earliest);
-        if due < self.compare_due {
-            (self.compare_due, self.compare_reason) = (due, reason);
-        }
-    }
-
-    /// Reads everything and takes over what differs from what was known.
-    pub(super) fn compare(&mut self) -> io::Result<()> {
-        let begin = Instant::now();
-        self.state.counters.compares += 1;
-        let reason = std::mem::replace(&mut self.compare_reason, "timer");
-        *self.state.measures.compares.entry(reason).or_default() += 1;
-        let mut complete = true;
-        let nexthops = if self.state.table.objects.enabled() {
-            let (list, whole) = dump::nexthops(&mut self.reader)?;
-            complete &= whole;
-            whole.then_some(list)
-        } else {
-            None
-        };
-        let neighbours = ends::neighbours(&mut self.reader)?;
-        let (mut foreign, mut own) = (Vec::new(), Vec::new());
-        let state = &self.state;
-        complete &= dump::routes(&mut self.reader, |route| {
-            if state.is_of_the_table(&route) { own.push(route) } else { foreign.push(route) }
-        })?;
-        // Read last: a device that changed meanwhile explains what is missing above.
-        let (links, addresses) = dump::devices(&mut self.reader)?;
-        self.state.ends.set_links(links.iter(), begin);
-        let moved = self.state.picture.replace_devices(links, addresses);
-        self.state.compare_ends(&mut foreign, &neighbours, complete, moved);
-        self.state.picture.replace_routes(foreign);
-        self.state.look_at_tunnel();
-        self.state.take_comparison(nexthops.as_ref(), &own, complete, moved);
-        self.state.forget_next_hops();
-        let took = begin.elapsed();
-        let now = Instant::now();
-        self.state.last_compare = Some((now, took));
-        self.state.measures.compare.time(took);
-        // Comparing takes at most a fifth of the time when events ask for it, and a two-hundredth when they do not.
-        self.compare_earliest = now + took * 4;
-        self.compare_due = now + COMPARE_EVERY.max(took * 200);
-        if !complete || moved {
-            self.compare_soon(COMPARE_SOON, "interrupted");
         }
         Ok(())
     }
@@ -579,7 +458,7 @@ impl Thread {
             self.retry_due = Some(Instant::now() + self.retry_pause);
         }
         if self.state.table.doubtful {
-            self.compare_soon(Duration::ZERO, "unexpected_answer");
+            self.comparisons.soon(Duration::ZERO, "unexpected_answer");
         }
         Ok(done)
     }

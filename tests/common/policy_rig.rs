@@ -66,7 +66,8 @@ impl Policy {
         failed.into_iter().map(|(key, why)| (Key::Endpoint(key).to_string(), why)).collect()
     }
 
-    fn change_with(
+    /// Tells the kernel thread, which may be made worse before, and does not wait for it.
+    pub(crate) fn change_with(
         &mut self,
         rig: &Rig,
         keys: &[(String, Option<String>)],

@@ -11,6 +11,7 @@
 //!  kernel::neighbour, status key --+
 //! ```
 
+mod address;
 mod cause;
 mod export;
 mod ip;
@@ -36,7 +37,7 @@ use super::status;
 use super::surroundings::TcpDropped;
 use crate::kernel::{self, KernelView, Mode};
 use crate::routing::{self, PeerIntent, PeerKind, RoutingIntent};
-use crate::serve::api::{ApiError, RouteGet};
+use crate::serve::api::ApiError;
 use crate::serve::why::{Step, Verdict, Why};
 use crate::speaker::SpeakerView;
 
@@ -370,8 +371,11 @@ impl Live {
         let (found, told, refused, malformed) =
             self.speaker(move |view| heard(view, matching, exact)).await?;
         let prefix = found.as_ref().map_or(exact, |info| info.prefix);
-        let known = self.core(move |core| core.known(prefix)).await?;
-        let kernel = self.kernel(move |view| kernel_side(view, &prefix, addr)).await.ok().flatten();
+        let (known, kernel) = tokio::join!(
+            self.core(move |core| core.known(prefix)),
+            self.kernel(move |view| kernel_side(view, &prefix, addr)),
+        );
+        let (known, kernel) = (known?, kernel.ok().flatten());
         let name = |session: String| intent.peers.get(&session).map_or(session, |peer| peer.name.clone());
         let evidence = route::Evidence {
             asked,
@@ -392,26 +396,6 @@ impl Live {
         };
         let subject = evidence.prefix.clone();
         Ok(route::answer(self.empty("WhyRoute", evidence.known.revision, subject), &evidence))
-    }
-
-    /// What this host does with an address.
-    pub(super) async fn why_ip(&self, addr: IpAddr) -> Result<Why, ApiError> {
-        let route: RouteGet = crate::serve::Backend::route_get(self, addr).await?;
-        let prefix = Cidr::host(addr);
-        let known = self.core(move |core| core.known(prefix)).await?;
-        let text = addr.to_string();
-        let (endpoint, host) = self
-            .picture(move |picture| {
-                let host = picture.model.hosts_at(addr).next().map(|(name, _)| name.to_owned());
-                Ok((picture.endpoint(&text).ok(), host))
-            })
-            .await?;
-        let duplicates = self.core(move |core| core.duplicates()).await?;
-        let held = duplicates.into_iter().find(|(held, _)| *held == addr).map(|(_, names)| names);
-        let device = self.kernel(move |view| view.device(addr).map(str::to_owned)).await.ok().flatten();
-        let held = held.unwrap_or_default();
-        let evidence = ip::Evidence { address: addr.to_string(), known, endpoint, held, host, route, device };
-        Ok(ip::answer(self.empty("WhyIp", evidence.known.revision, addr.to_string()), &evidence))
     }
 }
 

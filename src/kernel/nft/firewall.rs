@@ -11,18 +11,19 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::closed::{self, Closed, Refused};
-use super::drops::Denial;
 use super::dump;
-use super::ir::{Edit, Name, ValueType};
+use super::ir::{Edit, Name};
 use super::render::{Options, Renderer};
 use super::socket::{BatchError, Refusal, Socket};
-use super::{sync, text};
+use super::sync;
 use crate::kernel::api::{Mode, PolicyChange};
 use crate::kernel::measures::{RuleDrift, RuleMeasures};
 use crate::kernel::resolve::Picture;
-use crate::policy::{
-    ChainId, Direction, Globals, HostInterfaces, Ruleset, RulesetDelta, Source, host_interfaces,
-};
+use crate::policy::{ChainId, Globals, HostInterfaces, RulesetDelta, host_interfaces};
+
+mod view;
+
+pub use self::view::{RuleCounts, RuleHits};
 
 /// The table that is ours.
 pub(super) const TABLE: &str = "tortie";
@@ -33,40 +34,10 @@ const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_LAST: Duration = Duration::from_secs(30);
 /// Elements of new sets that one transaction may bring, beside everything else.
 const FILL: usize = 200_000;
+/// While a transaction is under way, other things are done this often.
+const AGAIN: Duration = Duration::from_millis(1);
 /// Differences that are kept in words.
 const WORDS: usize = 100;
-
-/// What was counted since the start, and what there is.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct RuleCounts {
-    /// Chains wanted.
-    pub chains: usize,
-    /// Rules wanted.
-    pub rules: usize,
-    /// Sets and maps wanted.
-    pub sets: usize,
-    /// Of these, maps.
-    pub maps: usize,
-    /// Their elements.
-    pub elements: usize,
-    /// Transactions that the kernel carried out.
-    pub transactions: u64,
-    /// Transactions that it refused.
-    pub refused: u64,
-    /// Comparisons with the kernel's table.
-    pub compares: u64,
-    /// Own objects that somebody else changed or removed.
-    pub external_changes: u64,
-}
-
-/// What a rule counted since it was written.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct RuleHits {
-    /// Packets that it matched.
-    pub packets: u64,
-    /// Their octets.
-    pub bytes: u64,
-}
 
 /// What the thread has to tell.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -76,6 +47,9 @@ pub(in crate::kernel) struct Told {
     /// [`Firewall::trouble`] is another.
     pub(in crate::kernel) trouble: bool,
 }
+
+/// What is done while a long transaction is under way.
+pub(in crate::kernel) type Meanwhile<'a> = dyn FnMut(&Firewall) + 'a;
 
 /// The packet rules of this host.
 pub(in crate::kernel) struct Firewall {
@@ -227,7 +201,12 @@ impl Firewall {
     }
 
     /// Changes of policy, one after the other; one transaction.
-    pub(in crate::kernel) fn take(&mut self, changes: &[PolicyChange], picture: &Picture) -> io::Result<()> {
+    pub(in crate::kernel) fn take(
+        &mut self,
+        changes: &[PolicyChange],
+        picture: &Picture,
+        meanwhile: &mut Meanwhile<'_>,
+    ) -> io::Result<()> {
         let first = !std::mem::replace(&mut self.begun, true);
         let hosts = changes.iter().any(PolicyChange::touches_hosts);
         for change in changes {
@@ -242,16 +221,20 @@ impl Firewall {
         if first {
             self.due = self.socket.is_some().then(Instant::now);
         }
-        self.act()
+        self.act(meanwhile)
     }
 
     /// Links or addresses are others: host endpoints may govern other interfaces.
-    pub(in crate::kernel) fn interfaces(&mut self, picture: &Picture) -> io::Result<()> {
+    pub(in crate::kernel) fn interfaces(
+        &mut self,
+        picture: &Picture,
+        meanwhile: &mut Meanwhile<'_>,
+    ) -> io::Result<()> {
         if !self.begun {
             return Ok(());
         }
         self.resolve(picture);
-        self.act()
+        self.act(meanwhile)
     }
 
     fn resolve(&mut self, picture: &Picture) {
@@ -263,21 +246,21 @@ impl Firewall {
         }
     }
 
-    fn act(&mut self) -> io::Result<()> {
+    fn act(&mut self, meanwhile: &mut Meanwhile<'_>) -> io::Result<()> {
         let edits = self.renderer.edits();
         self.untried = true;
         let others = self.closed.forget(&edits);
         match (self.mode, self.generation) {
             _ if self.socket.is_none() => Ok(()),
             _ if self.clashes() => Ok(()),
-            (Mode::Program, Some(_)) if others => self.compare(false),
+            (Mode::Program, Some(_)) if others => self.compare(false, meanwhile),
             (Mode::Program, Some(_)) if edits.is_empty() => Ok(()),
-            (Mode::Program, Some(_)) => match self.write(&edits)? {
+            (Mode::Program, Some(_)) => match self.write(&edits, None)? {
                 Ok(()) => Ok(()),
                 // Somebody may have taken away what the edits build on. What is newly wanted ends a hold of rules.
-                Err(_) => self.compare(!self.held),
+                Err(_) => self.compare(!self.held, meanwhile),
             },
-            _ => self.compare_now_or_soon(),
+            _ => self.compare_now_or_soon(meanwhile),
         }
     }
 
@@ -307,9 +290,9 @@ impl Firewall {
     }
 
     /// While every change needs a comparison (the kernel refuses rules, or nothing is written) many share one.
-    fn compare_now_or_soon(&mut self) -> io::Result<()> {
+    fn compare_now_or_soon(&mut self, meanwhile: &mut Meanwhile<'_>) -> io::Result<()> {
         if Instant::now() >= self.earliest {
-            return self.compare(false);
+            return self.compare(false, meanwhile);
         }
         (self.waiting, self.generation) = (true, None);
         self.due = Some(self.due.map_or(self.earliest, |due| due.min(self.earliest)));
@@ -317,7 +300,7 @@ impl Firewall {
     }
 
     /// What is due now: the generation, a comparison, another attempt.
-    pub(in crate::kernel) fn look(&mut self, now: Instant) -> io::Result<()> {
+    pub(in crate::kernel) fn look(&mut self, now: Instant, meanwhile: &mut Meanwhile<'_>) -> io::Result<()> {
         if self.due.is_none_or(|due| due > now) {
             return Ok(());
         }
@@ -334,11 +317,11 @@ impl Firewall {
             self.due = Some(self.earliest);
             return Ok(());
         }
-        self.compare(self.generation.is_some() && !again)
+        self.compare(self.generation.is_some() && !again, meanwhile)
     }
 
     /// Reads the table and writes what differs. `external`: what differs is somebody else's doing.
-    fn compare(&mut self, external: bool) -> io::Result<()> {
+    fn compare(&mut self, external: bool, meanwhile: &mut Meanwhile<'_>) -> io::Result<()> {
         if self.clashes() {
             return Ok(());
         }
@@ -399,7 +382,7 @@ impl Firewall {
                 self.worry(None);
                 return Ok(());
             }
-            let refusal = match self.write(&edits)? {
+            let refusal = match self.write(&edits, Some(meanwhile))? {
                 Ok(()) => {
                     self.written(&edits, foreign);
                     return Ok(());
@@ -472,16 +455,31 @@ impl Firewall {
         Ok((socket.generation()? == before).then_some(what))
     }
 
+    /// Sends one transaction. The first one may wait for the kernel to load modules, a whole table for it to be checked:
+    /// with `meanwhile` another thread waits for that. The rules say the same before and after; only the socket is away.
+    fn carry(&mut self, edits: &[Edit], meanwhile: Option<&mut Meanwhile<'_>>) -> Result<(), BatchError> {
+        let Some(mut socket) = self.socket.take() else { return Ok(()) };
+        let carried = match meanwhile {
+            None => socket.batch(edits, TABLE),
+            Some(meanwhile) => beside(|| socket.batch(edits, TABLE), || meanwhile(self)),
+        };
+        self.socket = Some(socket);
+        carried
+    }
+
     /// Sends edits as one transaction; new sets that are large go before it, which nobody can see.
-    fn write(&mut self, edits: &[Edit]) -> io::Result<Result<(), Refusal>> {
-        let Some(socket) = &mut self.socket else { return Ok(Ok(())) };
+    fn write(
+        &mut self,
+        edits: &[Edit],
+        mut meanwhile: Option<&mut Meanwhile<'_>>,
+    ) -> io::Result<Result<(), Refusal>> {
         let known = self.generation.take();
         let mut rest = edits;
         let mut transactions = 0;
         loop {
             let (now, later) = rest.split_at(first_part(rest));
             let begin = Instant::now();
-            match socket.batch(now, TABLE) {
+            match self.carry(now, meanwhile.as_deref_mut()) {
                 Ok(()) => self.measures.applied.time(begin.elapsed()),
                 Err(BatchError::Refused(mut refusal)) => {
                     self.counts.refused += 1;
@@ -503,6 +501,7 @@ impl Firewall {
                 break;
             }
         }
+        let Some(socket) = &mut self.socket else { return Ok(Ok(())) };
         let now = socket.generation()?;
         if known.map(|known| known.wrapping_add(transactions)) == Some(now) {
             self.generation = known.map(|_| now);
@@ -512,102 +511,29 @@ impl Firewall {
         }
         Ok(Ok(()))
     }
+}
 
-    /// The rules that policy makes.
-    pub(in crate::kernel) fn renderer(&self) -> &Renderer {
-        &self.renderer
-    }
-
-    /// Why packets are dropped that are logged with this prefix; `None`: by somebody else, or by a rule that is gone.
-    pub(in crate::kernel) fn explain(&self, prefix: &str) -> Option<String> {
-        self.renderer.explain(prefix).map(ToString::to_string)
-    }
-
-    /// What endpoints are allowed.
-    pub(in crate::kernel) fn ruleset(&self) -> &Ruleset {
-        self.renderer.ruleset()
-    }
-
-    /// Which host endpoint governs which interface.
-    pub(in crate::kernel) fn hosts(&self) -> &HostInterfaces {
-        &self.hosts
-    }
-
-    /// What was counted. Walks the sets and chains.
-    pub(in crate::kernel) fn counts(&self) -> RuleCounts {
-        let table = self.renderer.table();
-        RuleCounts {
-            chains: table.chains.len(),
-            rules: table.chains.values().map(|chain| chain.rules.len()).sum(),
-            sets: table.sets.len(),
-            maps: table.sets.values().filter(|set| set.of.value != ValueType::Member).count(),
-            elements: table.sets.values().map(|set| set.elements.len()).sum(),
-            ..self.counts
-        }
-    }
-
-    /// What differed at the last comparison and is not repaired: how many objects, and the first ones in words.
-    pub(in crate::kernel) fn drift(&self) -> (usize, &[String]) {
-        (self.drift.0, &self.drift.1)
-    }
-
-    /// The same, counted by kind.
-    pub(in crate::kernel) fn drift_counts(&self) -> RuleDrift {
-        self.drift_counts
-    }
-
-    /// What was measured.
-    pub(in crate::kernel) fn measures(&self) -> &RuleMeasures {
-        &self.measures
-    }
-
-    /// When the kernel's table was last compared.
-    pub(in crate::kernel) fn last_compare(&self) -> Option<Instant> {
-        self.last_compare
-    }
-
-    /// Who is denied what by packets that are logged with this prefix.
-    pub(in crate::kernel) fn denial(&self, prefix: &str) -> Option<Denial> {
-        self.renderer.explain(prefix).map(super::render::Denied::denial)
-    }
-
-    /// What the rules of a policy or a profile counted, by their number, inbound and outbound; empty where none is in the
-    /// kernel as wanted.
-    ///
-    /// # Errors
-    /// When the kernel shows no rules.
-    pub(in crate::kernel) fn hits(&self, source: &Source) -> io::Result<[Vec<RuleHits>; 2]> {
-        let mut both = [Vec::new(), Vec::new()];
-        if self.socket.is_none() || self.generation.is_none() {
-            return Ok(both);
-        }
-        let mut socket = Socket::open()?;
-        for (direction, hits) in [Direction::Inbound, Direction::Outbound].into_iter().zip(&mut both) {
-            let id = ChainId { source: source.clone(), direction };
-            let (Some(chain), Some(of)) = (self.renderer.place_of(&id), self.ruleset().chains.get(&id))
-            else {
-                continue;
-            };
-            let (found, origins) = (dump::rules_of(&mut socket, TABLE, &chain)?, self.renderer.rules_of(&id));
-            if found.len() != origins.len() {
-                continue;
+/// Does what may take long beside this thread, and here something else until that is done.
+fn beside<T: Send>(mut long: impl FnMut() -> T + Send, mut meanwhile: impl FnMut()) -> T {
+    let here = std::thread::current();
+    let done = std::thread::scope(|scope| {
+        let work = || {
+            let done = long();
+            here.unpark();
+            done
+        };
+        let other = std::thread::Builder::new().name("rules".to_owned()).spawn_scoped(scope, work).ok()?;
+        loop {
+            meanwhile();
+            if other.is_finished() {
+                break;
             }
-            hits.resize(of.rules.len(), RuleHits::default());
-            for (origin, rule) in origins.iter().zip(&found) {
-                // One rule may stand there once for each family.
-                if let Some(hit) = hits.get_mut(*origin) {
-                    hit.packets += rule.packets;
-                    hit.bytes += rule.bytes;
-                }
-            }
+            std::thread::park_timeout(AGAIN);
         }
-        Ok(both)
-    }
-
-    /// The wanted rules as nft writes them.
-    pub(in crate::kernel) fn text(&self) -> String {
-        text::table(self.renderer.table(), TABLE)
-    }
+        Some(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    });
+    // No thread to be had: then nothing else is done.
+    done.unwrap_or_else(long)
 }
 
 /// How many of the leading edits make the first transaction: new sets alone while they are large.

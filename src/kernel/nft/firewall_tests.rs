@@ -62,7 +62,7 @@ fn settle(firewall: &mut Firewall) {
     while !firewall.settled() || firewall.trouble().is_some() {
         assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", firewall.trouble());
         std::thread::sleep(Duration::from_millis(5));
-        firewall.look(Instant::now()).unwrap();
+        firewall.look(Instant::now(), &mut |_| ()).unwrap();
     }
 }
 
@@ -72,12 +72,12 @@ fn while_the_kernel_refuses_a_burst_of_changes_shares_its_comparisons() {
         let mut owner = Socket::open().unwrap();
         own(&mut owner);
         let (mut firewall, picture) = (firewall(), Picture::default());
-        firewall.take(&first(), &picture).unwrap();
+        firewall.take(&first(), &picture, &mut |_| ()).unwrap();
         assert!(firewall.is_refused() && !firewall.settled());
         assert!(firewall.trouble().unwrap().contains("the kernel refuses"), "{:?}", firewall.trouble());
         let begin = Instant::now();
         for _ in 0..500 {
-            firewall.take(&first(), &picture).unwrap();
+            firewall.take(&first(), &picture, &mut |_| ()).unwrap();
         }
         // A fifth of the time is theirs; each alone took more than 50 us.
         let most = 2 + begin.elapsed().as_micros() / 250;
@@ -101,13 +101,13 @@ fn a_host_endpoint_takes_the_place_of_another_that_allows_the_same() {
         model.apply(&put(1, &key("a"), value));
         let (mut engine, delta) = Engine::new(&model);
         let [change] = first();
-        firewall.take(&[PolicyChange { delta, ..change }], &picture).unwrap();
+        firewall.take(&[PolicyChange { delta, ..change }], &picture, &mut |_| ()).unwrap();
         let mut touched = model.apply(&delete(2, &key("a"))).touched;
         touched.extend(model.apply(&put(3, &key("b"), value)).touched);
         let delta = engine.update(&model, &touched);
         assert_eq!(delta.endpoints.len(), 2);
         let second = PolicyChange { serial: 2, change: ChangeId(2), delta, globals: None };
-        firewall.take(&[second], &picture).unwrap();
+        firewall.take(&[second], &picture, &mut |_| ()).unwrap();
         assert!(firewall.settled() && firewall.hosts().len() == 1);
         assert_eq!(firewall.counts().refused, 0);
     });
@@ -130,7 +130,7 @@ fn sets_with_one_name_stop_the_writing_until_one_of_them_is_gone() {
         model.apply(&put(2, &policy(0), &rules(TWINS[0])));
         let (mut engine, delta) = Engine::new(&model);
         let [change] = first();
-        firewall.take(&[PolicyChange { delta, ..change }], &picture).unwrap();
+        firewall.take(&[PolicyChange { delta, ..change }], &picture, &mut |_| ()).unwrap();
         assert!(firewall.settled() && firewall.trouble().is_none());
         let mut serial = 2;
         let mut take = |firewall: &mut Firewall, change: &crate::store::Delta| {
@@ -138,7 +138,7 @@ fn sets_with_one_name_stop_the_writing_until_one_of_them_is_gone() {
             let delta = engine.update(&model, &touched);
             serial += 1;
             let change = PolicyChange { serial, change: ChangeId(serial), delta, globals: None };
-            firewall.take(&[change], &picture).unwrap();
+            firewall.take(&[change], &picture, &mut |_| ()).unwrap();
         };
         take(&mut firewall, &put(3, &policy(1), &rules(TWINS[1])));
         let trouble = firewall.trouble().unwrap().to_owned();
@@ -169,7 +169,9 @@ fn rules_that_others_change_all_the_time_delay_a_comparison_and_end_nothing() {
         globals.pools =
             (0..60_000u32).map(|i| Cidr::host(Ipv4Addr::from(0x0a00_0000 + i * 2).into())).collect();
         let [change] = first();
-        firewall.take(&[PolicyChange { globals: Some(Arc::new(globals)), ..change }], &picture).unwrap();
+        firewall
+            .take(&[PolicyChange { globals: Some(Arc::new(globals)), ..change }], &picture, &mut |_| ())
+            .unwrap();
         settle(&mut firewall);
         let of = set_of(KeyType::Addr { v4: true }, ValueType::Member, false);
         let one = BTreeMap::from([(SetKey::Addr("10.0.0.1/32".parse().unwrap()), SetValue::Member)]);
@@ -196,7 +198,7 @@ fn rules_that_others_change_all_the_time_delay_a_comparison_and_end_nothing() {
         assert!((0..5).any(|_| dump::table(&mut reader, "tortie").is_err_and(torn)), "they are too slow");
         let (begin, compares) = (Instant::now(), firewall.counts().compares);
         while begin.elapsed() < Duration::from_secs(3) {
-            firewall.look(Instant::now()).unwrap();
+            firewall.look(Instant::now(), &mut |_| ()).unwrap();
             std::thread::sleep(Duration::from_millis(20));
         }
         assert!(firewall.counts().compares > compares, "it was never in anybody's way");
