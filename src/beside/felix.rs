@@ -5,44 +5,38 @@
 //! only it can put into words. A tool that would make the kernel load its tables is not run.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::io::Read;
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 use tortie_config::{Cidr, digest};
 
 use super::found::{Backend, Felix, FelixRule, FelixSet, FelixTable, Unseen};
+use super::tools;
 
 /// What names of chains of Felix begin with.
-pub const CHAIN_PREFIX: &str = "cali-";
+const CHAIN_PREFIX: &str = "cali-";
+/// And those of chains and sets of Calico 1.
+const OLD_PREFIX: &str = "felix-";
 /// The longest name of a chain of Felix (2.1 on), in letters.
 const CHAIN_LENGTH: usize = 28;
 /// The longest name of a set (`IPSET_MAXNAMELEN`), in letters.
 const SET_LENGTH: usize = 31;
-/// What names of sets begin with: those of Felix 2.2 on, and those of 2.0 and 2.1. All are of one length.
+/// What names of sets begin with: those of Felix 2.2 on, and those of 2.0 and 2.1. All are of one length, as that of Calico 1.
 const SET_PREFIXES: [&str; 4] = ["cali40", "cali60", "cali4-", "cali6-"];
-/// A listing takes at most this long; ten thousand rules take a second.
-const LIMIT: Duration = Duration::from_secs(30);
-/// More than this of a listing is no listing, in octets.
-const LONGEST: u64 = 256 << 20;
 
 /// Reads all of it. Blocks while the tools run.
 #[must_use]
 pub fn read() -> (Felix, Vec<Unseen>) {
     let (mut felix, mut unseen) = (Felix::default(), Vec::new());
     for (backend, v4) in Backend::ALL.into_iter().flat_map(|backend| [(backend, true), (backend, false)]) {
-        match rules(backend, v4) {
+        let tool = backend.tool(v4);
+        match told(&format!("{tool}-save"), tools::saved_rules(backend, v4)) {
             Ok(text) => {
                 felix.tables.extend(tables(backend, v4, &text));
                 felix.read.insert((backend, v4));
             }
-            Err(why) => {
-                unseen.push(Unseen { what: format!("rules of {}", backend.tool(v4)), why });
-            }
+            Err(why) => unseen.push(Unseen { what: format!("rules of {tool}"), why }),
         }
     }
-    match sets_text() {
+    match told("ipset", tools::saved_sets()) {
         Ok(text) => {
             for (name, set) in sets(&text) {
                 felix.sets.insert(name, set);
@@ -54,82 +48,49 @@ pub fn read() -> (Felix, Vec<Unseen>) {
     (felix, unseen)
 }
 
-/// The names of the tables that the kernel has of `iptables-legacy`. Its tools would load them where there are none.
+/// What a tool printed; one that is not there is to be installed.
+fn told(tool: &str, said: Result<Option<String>, String>) -> Result<String, String> {
+    said?.ok_or_else(|| format!("{tool} is not installed here: install it on this host"))
+}
+
+/// Whether a chain is Felix's, by its name, of whatever time.
 #[must_use]
-pub fn legacy_tables(v4: bool) -> Vec<String> {
-    let names = if v4 { "/proc/net/ip_tables_names" } else { "/proc/net/ip6_tables_names" };
-    fs::read_to_string(names).unwrap_or_default().split_whitespace().map(str::to_owned).collect()
+pub fn is_chain(name: &str) -> bool {
+    name.starts_with(CHAIN_PREFIX) || is_old(name)
 }
 
-fn rules(backend: Backend, v4: bool) -> Result<String, String> {
-    if backend == Backend::Legacy && legacy_tables(v4).is_empty() {
-        return Ok(String::new());
-    }
-    list(&format!("{}-save", backend.tool(v4)), &[])
+/// Whether a chain or a set is of Calico 1, by its name.
+#[must_use]
+pub fn is_old(name: &str) -> bool {
+    name.starts_with(OLD_PREFIX)
 }
 
-fn sets_text() -> Result<String, String> {
-    if !std::path::Path::new("/sys/module/ip_set").exists() {
-        return Ok(String::new());
-    }
-    list("ipset", &["save"])
-}
-
-/// What a tool lists.
-fn list(tool: &str, words: &[&str]) -> Result<String, String> {
-    let child = Command::new(tool)
-        .args(words)
-        .env("LC_ALL", "C")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn();
-    let mut child = match child {
-        Ok(child) => child,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            return Err(format!("{tool} is not installed here: install it on this host"));
-        }
-        Err(error) => return Err(format!("{tool} cannot be run: {error}")),
-    };
-    let (out, err) = (child.stdout.take(), child.stderr.take());
-    let (sender, told) = std::sync::mpsc::channel();
-    std::thread::spawn(move || {
-        let mut text = Vec::new();
-        let read = out.map_or(Ok(0), |out| out.take(LONGEST).read_to_end(&mut text));
-        let _ = sender.send(read.map(|_| text));
-    });
-    let begin = Instant::now();
-    let text =
-        told.recv_timeout(LIMIT).map_err(|_| format!("{tool} did not end within {} s", LIMIT.as_secs()));
-    if text.is_err() {
-        let _ = child.kill();
-    }
-    let status = child.wait().map_err(|error| format!("{tool}: {error}"))?;
-    let text = text?.map_err(|error| format!("{tool}: {error}"))?;
-    let mut told = String::new();
-    let _ = err.map(|err| err.take(1_000).read_to_string(&mut told));
-    if !status.success() {
-        let first = told.lines().next().unwrap_or("no reason told");
-        return Err(format!("{tool} failed after {:.1} s: {first}", begin.elapsed().as_secs_f64()));
-    }
-    Ok(String::from_utf8_lossy(&text).into_owned())
-}
-
-/// The chains of Felix in a listing of `iptables-save`, by table.
+/// The chains of Felix in a listing of `iptables-save`, by table; those of Calico 1 apart from the others.
 #[must_use]
 pub fn tables(backend: Backend, v4: bool, listing: &str) -> Vec<FelixTable> {
     let mut all: Vec<FelixTable> = Vec::new();
-    for line in listing.lines() {
-        if let Some(name) = line.strip_prefix('*') {
-            let name = name.trim().to_owned();
-            all.push(FelixTable { backend, v4, name, chains: Default::default(), hooks: Vec::new() });
-            continue;
+    let mut name = String::new();
+    let mut put = |table: &str, of: &str, change: &mut dyn FnMut(&mut FelixTable)| {
+        let old = is_old(of);
+        let at = all.iter().position(|known| known.name == table && known.old == old);
+        let at = at.unwrap_or_else(|| {
+            let (chains, hooks) = (Default::default(), Vec::new());
+            all.push(FelixTable { backend, v4, old, name: table.to_owned(), chains, hooks });
+            all.len() - 1
+        });
+        if let Some(table) = all.get_mut(at) {
+            change(table);
         }
-        let Some(table) = all.last_mut() else { continue };
-        if let Some(chain) = line.strip_prefix(':') {
+    };
+    for line in listing.lines() {
+        if let Some(table) = line.strip_prefix('*') {
+            table.trim().clone_into(&mut name);
+        } else if let Some(chain) = line.strip_prefix(':') {
             let chain = chain.split_whitespace().next().unwrap_or_default();
-            if chain.starts_with(CHAIN_PREFIX) {
-                table.chains.entry(chain.to_owned()).or_default();
+            if is_chain(chain) {
+                put(&name, chain, &mut |table| {
+                    table.chains.entry(chain.to_owned()).or_default();
+                });
             }
         } else if let Some(rule) = line.strip_prefix("-A ") {
             let mut words = split(rule);
@@ -138,10 +99,13 @@ pub fn tables(backend: Backend, v4: bool, listing: &str) -> Vec<FelixTable> {
             }
             let chain = words.remove(0);
             let rule = FelixRule { words };
-            if chain.starts_with(CHAIN_PREFIX) {
-                table.chains.entry(chain).or_default().push(rule);
-            } else if rule.target().is_some_and(|target| target.starts_with(CHAIN_PREFIX)) {
-                table.hooks.push((chain, rule));
+            let target = rule.target().filter(|target| is_chain(target)).map(str::to_owned);
+            if is_chain(&chain) {
+                put(&name, &chain, &mut |table| {
+                    table.chains.entry(chain.clone()).or_default().push(rule.clone());
+                });
+            } else if let Some(target) = target {
+                put(&name, &target, &mut |table| table.hooks.push((chain.clone(), rule.clone())));
             }
         }
     }
@@ -201,7 +165,7 @@ pub fn sets(listing: &str) -> Vec<(String, FelixSet)> {
 }
 
 fn is_set(name: &str) -> bool {
-    SET_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+    SET_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) || is_old(name) && !name.contains("tmp")
 }
 
 fn member(text: &str) -> Option<Cidr> {
@@ -282,6 +246,24 @@ COMMIT
         assert!(table.chains["cali-tw-cali1"].is_empty());
     }
 
+    /// As Felix 1.4 leaves it, shortened: chains and sets of other names, in the same tables.
+    #[test]
+    fn chains_and_sets_of_calico_1_are_found_and_kept_apart() {
+        let listing = "*filter\n:INPUT ACCEPT [0:0]\n:felix-INPUT - [0:0]\n:felix-FROM-ENDPOINT - [0:0]\n:felix-from-1234 - [0:0]\n:cali-INPUT - [0:0]\n-A INPUT -j felix-INPUT\n-A INPUT -j cali-INPUT\n-A felix-FROM-ENDPOINT -i tap1234 -g felix-from-1234\nCOMMIT\n";
+        let all = tables(Backend::Legacy, true, listing);
+        let seen: Vec<(bool, usize, usize)> =
+            all.iter().map(|table| (table.old, table.chains.len(), table.hooks.len())).collect();
+        assert_eq!(seen, [(true, 3, 1), (false, 1, 1)]);
+        let felix = Felix { tables: all, ..Felix::default() };
+        assert!(felix.table(true, "filter").is_some_and(|table| table.chains.contains_key("cali-INPUT")));
+        let found = sets(
+            "create felix-v4-abc hash:ip family inet\nadd felix-v4-abc 10.0.0.1\ncreate felix-masq-ipam-pools hash:net family inet\ncreate felix-tmp-x hash:ip family inet\n",
+        );
+        let names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["felix-masq-ipam-pools", "felix-v4-abc"]);
+        assert_eq!(id_of_set(names[0]), "masq-ipam-pools");
+    }
+
     #[test]
     fn sets_are_read_without_temporary_ones_and_those_of_others() {
         let text = "create cali40s:abc hash:net family inet hashsize 1024 maxelem 1048576\nadd cali40s:abc 10.0.0.1\nadd cali40s:abc 10.1.0.0/16\ncreate cali4t0 hash:net family inet\nadd cali4t0 10.9.9.9\ncreate cali60s:abc hash:net family inet6\nadd cali60s:abc fd00::1\ncreate mine hash:ip family inet\nadd mine 10.0.0.9\ncreate cali40s:np hash:ip,port family inet\nadd cali40s:np 10.0.0.1,tcp:80\n";
@@ -305,12 +287,5 @@ COMMIT
         assert_eq!(chain_name("cali-pri-", "ksa.default.default"), "cali-pri-ksa.default.default");
         // In a listing of Felix 2.1 (projectcalico/felix issue 1421): the set of the tag `subnet1`.
         assert_eq!(set_id("has(subnet1)"), id_of_set("cali6-s:mHDOqpY19uvpC-3qX-0xeq2"));
-    }
-
-    #[test]
-    fn a_tool_that_is_not_there_or_fails_is_said() {
-        assert!(list("no-such-tool-of-felix", &[]).unwrap_err().contains("not installed"));
-        assert!(list("false", &[]).unwrap_err().contains("failed"));
-        assert_eq!(list("echo", &["x"]).unwrap(), "x\n");
     }
 }

@@ -74,7 +74,7 @@ impl Backend {
 pub struct Felix {
     /// The tables that have chains of Felix.
     pub tables: Vec<FelixTable>,
-    /// Its sets by name: `cali40...` (IPv4), `cali60...` (IPv6).
+    /// Its sets by name: `cali40...` (IPv4), `cali60...` (IPv6), of Calico 1 `felix-...`.
     pub sets: BTreeMap<String, FelixSet>,
     /// Whether the rules of each backend and family could be read.
     pub read: BTreeSet<(Backend, bool)>,
@@ -83,10 +83,17 @@ pub struct Felix {
 }
 
 impl Felix {
-    /// The table of this name (`filter`, `nat`, ...) of a family; of two backends the one with more chains.
+    /// The table of this name (`filter`, `nat`, ...) of a family, with chains of Felix 2; of two backends the one with more.
     #[must_use]
     pub fn table(&self, v4: bool, name: &str) -> Option<&FelixTable> {
-        self.tables.iter().filter(|t| t.v4 == v4 && t.name == name).max_by_key(|t| t.chains.len())
+        let named = self.tables.iter().filter(|t| t.v4 == v4 && t.name == name && !t.old);
+        named.max_by_key(|t| t.chains.len())
+    }
+
+    /// Whether a table of this name of a family has chains of Calico 1.
+    #[must_use]
+    pub fn has_old(&self, v4: bool, name: &str) -> bool {
+        self.tables.iter().any(|t| t.v4 == v4 && t.name == name && t.old)
     }
 
     /// Nothing of Felix is here.
@@ -103,9 +110,11 @@ pub struct FelixTable {
     pub backend: Backend,
     /// IPv4, else IPv6.
     pub v4: bool,
+    /// Of Calico 1, whose chains are found and not compared.
+    pub old: bool,
     /// `filter`, `nat`, `mangle`, `raw`.
     pub name: String,
-    /// Chains of Felix (`cali-...`) with their rules.
+    /// Chains of Felix (`cali-...`, of Calico 1 `felix-...`) with their rules.
     pub chains: BTreeMap<String, Vec<FelixRule>>,
     /// Rules of other chains that lead into Felix's, with the chain that they stand in.
     pub hooks: Vec<(String, FelixRule)>,

@@ -7,7 +7,7 @@
 //! ```text
 //!   BIRD's socket --bird.rs--+
 //!   main table --kernel::Look+--> Found --+
-//!   iptables, ipset --felix.rs            |
+//!   iptables, ipset --tools.rs, felix.rs--+
 //!                                         +--judge--> Judgement: equal | different | missing | extra | not judged
 //!   Model, affinities --wanted.rs--> Wanted
 //! ```
@@ -18,6 +18,7 @@ pub mod bird;
 pub mod felix;
 mod found;
 mod judge;
+pub mod tools;
 mod wanted;
 
 use std::path::PathBuf;

@@ -17,6 +17,9 @@ const ENDS: [&str; 4] = ["cali-tw-", "cali-fw-", "cali-th-", "cali-fh-"];
 /// And those of policies and profiles, inbound and outbound.
 const SOURCES: [&str; 4] = ["cali-pi-", "cali-po-", "cali-pri-", "cali-pro-"];
 
+/// Why rules of Calico 1 are not compared.
+const OLD: &str = "Felix of Calico 1 wrote them, whose chains are not compared";
+
 /// A chain of an endpoint as it should be.
 struct Chain<'a> {
     interface: String,
@@ -42,8 +45,11 @@ pub(super) fn judge(wanted: &Wanted, found: &Found, out: &mut Judgement) {
             .collect();
         match found.felix.table(v4, "filter") {
             Some(table) => filter(wanted, table, &chains, out),
-            None if !unread.is_empty() => {
-                let why = format!("the rules of {} could not be listed", unread.join(" and "));
+            None if !unread.is_empty() || found.felix.has_old(v4, "filter") => {
+                let why = match found.felix.has_old(v4, "filter") {
+                    true => OLD.to_owned(),
+                    false => format!("the rules of {} could not be listed", unread.join(" and ")),
+                };
                 for name in names(&chains) {
                     out.put(Plane::Rule, Verdict::NotJudged, subject(v4, name), why.as_str());
                 }
@@ -271,7 +277,8 @@ fn twice(v4: bool, found: &Found, out: &mut Judgement) {
     let all: Vec<&FelixTable> =
         found.felix.tables.iter().filter(|table| table.v4 == v4 && table.name == "filter").collect();
     if let [first, second, ..] = all.as_slice() {
-        let old = if first.chains.len() < second.chains.len() { first } else { second };
+        let less = (first.old, second.chains.len()) > (second.old, first.chains.len());
+        let old = if less { first } else { second };
         let text = format!(
             "{} has chains of Felix, too, and they act on every packet: what an earlier Felix left",
             old.backend.tool(true)
@@ -297,6 +304,9 @@ fn nat(v4: bool, wanted: &Wanted, found: &Found, unread: &[&str], out: &mut Judg
     match (wants, there) {
         (true, true) => out.equal(Plane::Rule),
         (false, false) => {}
+        (true, false) if found.felix.has_old(v4, "nat") => {
+            out.put(Plane::Rule, Verdict::NotJudged, place, OLD);
+        }
         (true, false) if !unread.is_empty() => {
             out.put(
                 Plane::Rule,

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tortie_config::Cidr;
 
 use super::{Judgement, Plane, Verdict};
-use crate::beside::felix::{id_of_set, set_id};
+use crate::beside::felix::{id_of_set, is_old, set_id};
 use crate::beside::found::{FelixSet, Found};
 use crate::beside::wanted::Wanted;
 
@@ -40,6 +40,7 @@ pub(super) fn judge(wanted: &Wanted, found: &Found, out: &mut Judgement) {
             .filter(|(_, set)| set.v4 == v4)
             .map(|(name, set)| (id_of_set(name), (name, set)))
             .collect();
+        let old = there.values().any(|(name, _)| is_old(name));
         let mut met: BTreeSet<&str> = BTreeSet::new();
         // Felix has no sets of a family that it does not support.
         let none = there.is_empty() && !v4;
@@ -52,6 +53,10 @@ pub(super) fn judge(wanted: &Wanted, found: &Found, out: &mut Judgement) {
                 Some((name, found)) => {
                     met.insert(name);
                     one(set, name, found, out);
+                }
+                None if old => {
+                    let text = "Felix of Calico 1 names its sets otherwise, and none has these members";
+                    out.put(Plane::Set, Verdict::NotJudged, &set.what, text);
                 }
                 None => {
                     out.put(Plane::Set, Verdict::Missing, &set.what, format!("{} members", set.members.len()))

@@ -315,6 +315,30 @@ fn every_chain_that_is_not_as_it_should_be_is_found() {
 }
 
 #[test]
+fn rules_and_sets_of_calico_1_are_not_judged_and_never_missing() {
+    let mut old = found(&routes());
+    old.felix = felix(&FILTER.replace("cali-", "felix-"));
+    old.felix.sets = BTreeMap::from([
+        ("felix-v4-db".to_owned(), set(&["10.65.2.9/32"])),
+        ("felix-all-ipam-pools".to_owned(), set(&["10.65.0.0/16", "10.66.0.0/16"])),
+    ]);
+    // A set with the members of a selector is that selector's; the pools' set has a name of its own.
+    only(&old, &["~ all pools"]);
+    let judgement = judge(&wanted(), &old);
+    let unknown: Vec<&str> = judgement
+        .items
+        .iter()
+        .filter(|item| item.verdict == Verdict::NotJudged && item.text.contains("Calico 1"))
+        .map(|item| item.subject.as_str())
+        .collect();
+    assert_eq!(unknown, ["cali-nat-outgoing", "cali1", "pools that masquerade"], "{:#?}", lines(&judgement));
+    assert_eq!((judgement.tally(Plane::Set).equal, judgement.tally(Plane::Rule).equal), (1, 0));
+    // What an upgrade left beside the rules of today acts, too.
+    let both = format!("{FILTER}{}", FILTER.replace("cali-", "felix-"));
+    only(&Found { felix: felix(&both), ..found(&routes()) }, &["+ iptables-legacy"]);
+}
+
+#[test]
 fn members_of_sets_are_compared() {
     let mut found = found(&routes());
     let name = format!("cali40{}", felix::set_id("role == \"db\""));

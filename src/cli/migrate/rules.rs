@@ -7,6 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
+use crate::beside::felix::{is_chain, is_old};
+
 /// The rules of one backend and family.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Listing(BTreeMap<String, Table>);
@@ -19,20 +21,15 @@ struct Table {
     rules: BTreeMap<String, Vec<String>>,
 }
 
-/// Whether a chain is Felix's, by its name.
-fn is_felix_chain(name: &str) -> bool {
-    name.starts_with("cali-") || name.starts_with("felix-")
-}
-
 /// Whether an address set is Felix's, by its name.
 pub(super) fn is_felix_set(name: &str) -> bool {
-    name.starts_with("cali4") || name.starts_with("cali6") || name.starts_with("felix-")
+    name.starts_with("cali4") || name.starts_with("cali6") || is_old(name)
 }
 
 /// Whether a rule of somebody else's chain was put there by Felix.
 fn is_felix_rule(rule: &str) -> bool {
     let mut words = rule.split_whitespace();
-    let leads = words.any(|word| word == "-j" || word == "-g") && words.next().is_some_and(is_felix_chain);
+    let leads = words.any(|word| word == "-j" || word == "-g") && words.next().is_some_and(is_chain);
     leads || rule.contains("--comment \"cali:") || rule.contains("--comment cali:")
 }
 
@@ -69,7 +66,7 @@ impl Listing {
 
     /// How many chains of Felix there are.
     pub(super) fn felix_chains(&self) -> usize {
-        self.0.values().map(|table| table.chains.keys().filter(|name| is_felix_chain(name)).count()).sum()
+        self.0.values().map(|table| table.chains.keys().filter(|name| is_chain(name)).count()).sum()
     }
 
     /// Nothing of Felix is here.
@@ -82,7 +79,7 @@ impl Listing {
     pub(super) fn removal(&self) -> Option<String> {
         let mut out = String::new();
         for (name, table) in self.in_order() {
-            let chains: Vec<&String> = table.chains.keys().filter(|name| is_felix_chain(name)).collect();
+            let chains: Vec<&String> = table.chains.keys().filter(|name| is_chain(name)).collect();
             let hooks = table.hooks();
             if chains.is_empty() && hooks.is_empty() {
                 continue;
@@ -114,18 +111,18 @@ impl Listing {
                 continue;
             }
             let _ = writeln!(out, "*{name}");
-            for chain in saved.chains.keys().filter(|name| is_felix_chain(name)) {
+            for chain in saved.chains.keys().filter(|name| is_chain(name)) {
                 let _ = writeln!(out, ":{chain} - [0:0]");
             }
             for (chain, rule) in there.hooks() {
                 let _ = writeln!(out, "-D {chain} {rule}");
             }
-            for (chain, rules) in saved.rules.iter().filter(|(name, _)| is_felix_chain(name)) {
+            for (chain, rules) in saved.rules.iter().filter(|(name, _)| is_chain(name)) {
                 for rule in rules {
                     let _ = writeln!(out, "-A {chain} {rule}");
                 }
             }
-            for (chain, rules) in saved.rules.iter().filter(|(name, _)| !is_felix_chain(name)) {
+            for (chain, rules) in saved.rules.iter().filter(|(name, _)| !is_chain(name)) {
                 let others = |table: &Table| -> Vec<String> {
                     let rules = table.rules.get(chain).into_iter().flatten();
                     rules.filter(|rule| !is_felix_rule(rule)).cloned().collect()
@@ -145,7 +142,7 @@ impl Listing {
             let gone: Vec<&String> = there
                 .chains
                 .keys()
-                .filter(|name| is_felix_chain(name) && !saved.chains.contains_key(*name))
+                .filter(|name| is_chain(name) && !saved.chains.contains_key(*name))
                 .collect();
             for chain in &gone {
                 let _ = writeln!(out, "-F {chain}");
@@ -161,7 +158,7 @@ impl Listing {
     /// Interfaces that Felix's filter chains name in full.
     pub(super) fn interfaces(&self) -> BTreeSet<String> {
         let rules = self.0.get("filter").into_iter().flat_map(|t| &t.rules);
-        let rules = rules.filter(|(chain, _)| is_felix_chain(chain)).flat_map(|(_, rules)| rules);
+        let rules = rules.filter(|(chain, _)| is_chain(chain)).flat_map(|(_, rules)| rules);
         let mut found = BTreeSet::new();
         for rule in rules {
             let words: Vec<&str> = rule.split_whitespace().collect();
@@ -219,7 +216,7 @@ impl Listing {
 
 impl Table {
     fn hooks(&self) -> Vec<(&str, &str)> {
-        let others = self.rules.iter().filter(|(chain, _)| !is_felix_chain(chain));
+        let others = self.rules.iter().filter(|(chain, _)| !is_chain(chain));
         others
             .flat_map(|(chain, rules)| rules.iter().map(move |rule| (chain.as_str(), rule.as_str())))
             .filter(|(_, rule)| is_felix_rule(rule))
@@ -227,16 +224,16 @@ impl Table {
     }
 
     fn felix_rules(&self) -> usize {
-        let inside = self.rules.iter().filter(|(chain, _)| is_felix_chain(chain));
+        let inside = self.rules.iter().filter(|(chain, _)| is_chain(chain));
         inside.map(|(_, rules)| rules.len()).sum::<usize>() + self.hooks().len()
     }
 
     /// All that is Felix's, to compare.
     fn felix(&self) -> (BTreeSet<&str>, BTreeMap<&str, Vec<&str>>) {
-        let chains = self.chains.keys().map(String::as_str).filter(|name| is_felix_chain(name)).collect();
+        let chains = self.chains.keys().map(String::as_str).filter(|name| is_chain(name)).collect();
         let mut rules: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for (chain, all) in &self.rules {
-            let whole = is_felix_chain(chain);
+            let whole = is_chain(chain);
             let of = all.iter().map(String::as_str).filter(|rule| whole || is_felix_rule(rule));
             let of: Vec<&str> = of.collect();
             if !of.is_empty() {

@@ -1,10 +1,7 @@
 //! The tools that read and write what Felix wrote: `iptables-save`, `iptables-restore` and `ipset`, as they are on this host.
 
-use std::io::Write as _;
-use std::process::{Command, Stdio};
-
 use super::rules::Listing;
-use crate::beside::{Backend, felix};
+use crate::beside::{Backend, tools};
 use crate::cli::failure::{Exit, Failure};
 
 /// Seconds to wait for the lock of the old tables.
@@ -29,10 +26,6 @@ impl Saved {
     }
 }
 
-fn family(v4: bool) -> &'static str {
-    if v4 { "iptables" } else { "ip6tables" }
-}
-
 /// All that has rules, of both backends and families.
 ///
 /// # Errors
@@ -41,24 +34,18 @@ pub(super) fn saved_rules() -> Result<Vec<Saved>, Failure> {
     let mut all = Vec::new();
     for backend in Backend::ALL {
         for v4 in [true, false] {
-            // Asking would load the modules of the old tables.
-            let tables = felix::legacy_tables(v4);
-            let legacy = backend == Backend::Legacy;
-            if legacy && tables.is_empty() {
-                continue;
-            }
-            match run(backend, v4, "save", &[], None) {
-                Ok(Some(text)) => all.push(Saved { backend, v4, text }),
-                Ok(None) if legacy => {
+            match tools::saved_rules(backend, v4).map_err(wrong)? {
+                Some(text) if text.is_empty() => {}
+                Some(text) => all.push(Saved { backend, v4, text }),
+                None if backend == Backend::Legacy => {
                     let tool = backend.tool(v4);
                     let text = format!(
                         "the kernel has tables of {tool} ({}), and there is no {tool}-save to read them: install iptables",
-                        tables.join(", ")
+                        tools::legacy_tables(v4).join(", ")
                     );
                     return Err(Failure::new(Exit::Partial, "rules-unread", text));
                 }
-                Ok(None) => {}
-                Err(failure) => return Err(failure),
+                None => {}
             }
         }
     }
@@ -70,7 +57,7 @@ pub(super) fn saved_rules() -> Result<Vec<Saved>, Failure> {
 /// # Errors
 /// When the tool is not there or refuses; what was refused changed nothing in that table.
 pub(super) fn restore(backend: Backend, v4: bool, text: &str) -> Result<(), Failure> {
-    match run(backend, v4, "restore", &["--noflush", "-w", LOCK], Some(text))? {
+    match tools::of(backend, v4, "restore", &["--noflush", "-w", LOCK], Some(text)).map_err(wrong)? {
         Some(_) => Ok(()),
         None => {
             let text = format!("there is no {}-restore: install iptables", backend.tool(v4));
@@ -79,34 +66,12 @@ pub(super) fn restore(backend: Backend, v4: bool, text: &str) -> Result<(), Fail
     }
 }
 
-/// Runs the tool of this backend; `None`: there is none.
-fn run(
-    backend: Backend,
-    v4: bool,
-    verb: &str,
-    words: &[&str],
-    input: Option<&str>,
-) -> Result<Option<String>, Failure> {
-    let by_name = format!("{}-{verb}", backend.tool(v4));
-    if let Some(output) = call(&by_name, words, input)? {
-        return Ok(Some(output));
-    }
-    // Hosts with one generation only have no other name for it.
-    let plain = format!("{}-{verb}", family(v4));
-    let Some(version) = call(family(v4), &["--version"], None)? else { return Ok(None) };
-    let is_nft = version.contains("nf_tables");
-    if is_nft != (backend == Backend::Nft) {
-        return Ok(None);
-    }
-    call(&plain, words, input)
-}
-
 /// Felix's sets and those of others, as `ipset save` prints them; nothing where the kernel has none or nobody made any.
 ///
 /// # Errors
 /// When the tool refuses.
 pub(super) fn saved_sets() -> Result<String, Failure> {
-    Ok(call("ipset", &["save"], None)?.unwrap_or_default())
+    Ok(tools::saved_sets().map_err(wrong)?.unwrap_or_default())
 }
 
 /// Runs lines of `ipset restore`; what is there already is left as it is.
@@ -114,7 +79,7 @@ pub(super) fn saved_sets() -> Result<String, Failure> {
 /// # Errors
 /// When the tool is not there or refuses.
 pub(super) fn restore_sets(text: &str) -> Result<(), Failure> {
-    match call("ipset", &["-exist", "restore"], Some(text))? {
+    match tools::run("ipset", &["-exist", "restore"], Some(text)).map_err(wrong)? {
         Some(_) => Ok(()),
         None => Err(Failure::new(Exit::Partial, "no-tool", "there is no ipset: install it")),
     }
@@ -126,34 +91,14 @@ pub(super) fn restore_sets(text: &str) -> Result<(), Failure> {
 /// When one is in use.
 pub(super) fn remove_sets(names: &[String]) -> Result<(), Failure> {
     for name in names {
-        match call("ipset", &["destroy", name], None) {
-            Err(failure) if failure.text.contains("does not exist") => {}
-            other => drop(other?),
+        match tools::run("ipset", &["destroy", name], None) {
+            Err(said) if said.contains("does not exist") => {}
+            other => drop(other.map_err(wrong)?),
         }
     }
     Ok(())
 }
 
-/// Runs a program to its end; `None`: it is not there.
-fn call(program: &str, words: &[&str], input: Option<&str>) -> Result<Option<String>, Failure> {
-    let wrong = |text: String| Failure::new(Exit::Partial, "tool", text);
-    let mut command = Command::new(program);
-    command.args(words).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command.stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() });
-    let mut child = match command.spawn() {
-        Ok(child) => child,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(wrong(format!("{program} cannot be run: {error}"))),
-    };
-    // The tools read all of their input before they print anything of length.
-    if let (Some(text), Some(mut stdin)) = (input, child.stdin.take()) {
-        let _ = stdin.write_all(text.as_bytes());
-    }
-    let output = child.wait_with_output().map_err(|e| wrong(format!("{program}: {e}")))?;
-    if output.status.success() {
-        return Ok(Some(String::from_utf8_lossy(&output.stdout).into_owned()));
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let said = said.trim().lines().next().unwrap_or("it says nothing");
-    Err(wrong(format!("{program} {}: {}: {said}", words.join(" "), output.status)))
+fn wrong(text: String) -> Failure {
+    Failure::new(Exit::Partial, "tool", text)
 }
