@@ -64,9 +64,10 @@ pub(crate) struct Machine {
 
 impl Machine {
     /// Boots it; `files` is a folder of this machine that it sees as /mnt. `None`, with the reason on stderr, where there is no
-    /// systemd or no right to do it.
+    /// systemd or no right to do it; in CI that is a failure.
     pub(crate) fn boot(files: &Path) -> Option<Self> {
         let skip = |why: &str| {
+            assert!(std::env::var_os("CI").is_none(), "cannot run: {why}");
             eprintln!("skipped: {why}");
             None
         };
