@@ -49,6 +49,35 @@ fn urls_and_files_of_the_store() {
     let other = none.file("notes.txt", "a text that is no database, and longer than its header is");
     let url = format!("sqlite:{}", other.display());
     unusable(&["--datastore", &url, "store", "ls"], &["notes.txt"]);
+    // Tables of another version: a later one, and one that was never written. Neither is opened, changed or made anew.
+    let store = Store::with(&[("/calico/v1/Ready", "true")]);
+    let file = store.dir.path().join("store.db");
+    let version = |version: Option<i32>| -> i32 {
+        let tables = rusqlite::Connection::open(&file).unwrap();
+        if let Some(version) = version {
+            tables.pragma_update(None, "user_version", version).unwrap();
+        }
+        tables.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap()
+    };
+    let path = file.display().to_string();
+    for (number, named) in [
+        (2, ["has schema 2", "knows up to 1", "run the newer tortie"]),
+        (0, ["has schema 0", "no tortie wrote", "import an export"]),
+    ] {
+        version(Some(number));
+        for words in [
+            &["store", "get", "/calico/v1/Ready"][..],
+            &["store", "put", "/calico/v1/Ready", "false"],
+            &["ipam", "assign", "--node", "h1"],
+            &["agent", "--http", "none", "--kernel", "off"],
+        ] {
+            let all = [&["--datastore", &store.url], words].concat();
+            unusable(&all, &[&[path.as_str()][..], &named].concat());
+        }
+        assert_eq!(version(None), number);
+    }
+    version(Some(1));
+    assert_eq!(store.export()["/calico/v1/Ready"], "true");
     // Right, but away.
     fails(
         3,

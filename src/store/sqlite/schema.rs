@@ -85,13 +85,16 @@ fn state(conn: &Connection, files: &Files) -> Result<State, StoreError> {
 }
 
 fn known(version: i32, files: &Files) -> Result<(), StoreError> {
-    if version <= SCHEMA_VERSION {
-        return Ok(());
+    let place = files.database.display();
+    match version {
+        1..=SCHEMA_VERSION => Ok(()),
+        ..1 => Err(StoreError::Unusable(format!(
+            "{place} has schema {version}, which no tortie wrote; move it away with its -wal and -shm files and import an export of it"
+        ))),
+        _ => Err(StoreError::Unusable(format!(
+            "{place} has schema {version}, this tortie knows up to {SCHEMA_VERSION}; run the newer tortie that made it"
+        ))),
     }
-    Err(StoreError::Unusable(format!(
-        "{} has schema {version}, this tortie knows up to {SCHEMA_VERSION}; run the newer tortie that made it",
-        files.database.display()
-    )))
 }
 
 /// Whether nobody changed the tables since this connection was opened: a newer tortie may have been installed meanwhile.
