@@ -2,6 +2,7 @@
 //! dark and narrow; and no console error, no violation of its policy, no request to elsewhere.
 
 mod browser;
+mod observed;
 mod played;
 
 use std::sync::atomic::Ordering;
@@ -242,6 +243,52 @@ fn empty_frozen_without_store_and_without_agent() {
     let failed = ["ERR_CONNECTION", "ERR_INCOMPLETE", "ERR_EMPTY_RESPONSE", "status of 503"];
     let strange = |text: &&String| !failed.iter().any(|failed| text.contains(failed));
     assert_eq!(misdeeds.said.iter().find(strange), None);
+}
+
+#[test]
+fn what_is_observed_is_shown_item_by_item_where_an_agent_observes() {
+    let agent = Played::new(middle());
+    let server = Listening::start(&agent, None);
+    let Some(mut browser) = Browser::start(&server.base()) else { return };
+    browser.look(1280, 900, false);
+    browser.go("#/");
+    browser.sees("24 nodes");
+    // Others have no such view among their tabs; its address says why.
+    let tab = "document.querySelector('nav a[data-view=beside]').checkVisibility()";
+    assert_eq!(browser.eval(tab), false);
+    browser.go("#/beside");
+    browser.sees("This agent does not observe");
+    agent.scene.lock().unwrap().observes = true;
+    for (width, height, dark) in [(1280, 900, false), (360, 760, true)] {
+        browser.look(width, height, dark);
+        browser.load("#/");
+        browser.wait(tab);
+        browser.eval("document.querySelector('nav a[data-view=beside]').click()");
+        browser.sees("Observing: nothing is written. Compared 1m15s ago.");
+        browser.sees("22 of 23 sessions up");
+        browser.sees("ip6tables-nft-save is not installed here");
+        let cells = |table: usize, row: usize| {
+            format!(
+                "[...document.querySelectorAll('main table')[{table}].tBodies[0].rows[{row}].cells].map(c => c.innerText).join('|')"
+            )
+        };
+        browser.wait("document.querySelectorAll('main table')[1].tBodies[0].rows.length === 5");
+        assert_eq!(browser.eval(&cells(0, 0)), "route|41|1|1|1|0");
+        assert_eq!(browser.eval(&cells(0, 1)), "interface|12|0|0|0|1");
+        let how: Vec<String> =
+            (0..5).map(|row| browser.eval(&cells(1, row)).as_str().unwrap().to_owned()).collect();
+        let hostile =
+            format!("▼ missing|routes|10.244.3.0/26: route to block of {}: missing", played::HOSTILE);
+        assert_eq!(how[0], hostile);
+        let words: Vec<&str> = how.iter().filter_map(|line| line.split('|').next()).collect();
+        assert_eq!(words, ["▼ missing", "▲ different", "✚ extra", "○ not judged", "○ not judged"]);
+        assert_eq!(browser.eval("document.getElementById('cmd').textContent"), "tortie diff");
+        let wrong = browser.eval(LOOK);
+        assert!(wrong.as_array().is_some_and(Vec::is_empty), "{width}: {wrong:#}");
+        browser.shoot(&format!("beside-{width}"));
+    }
+    assert_eq!(browser.eval("document.images.length"), 0);
+    innocent(&mut browser);
 }
 
 #[track_caller]

@@ -35,6 +35,8 @@ pub(crate) struct Scene {
     /// Why the store is away.
     pub(crate) away: Option<String>,
     pub(crate) frozen: Option<String>,
+    /// It runs beside BIRD and Felix.
+    pub(crate) observes: bool,
 }
 
 /// The agent's state.
@@ -157,7 +159,7 @@ impl Scene {
                 "lagSeconds": if self.away.is_some() { 754.0 } else { 0.2 }, "away": self.away, "fromCache": false,
                 "frozen": self.frozen, "invalid": [], "keys": 4000 },
             "dataplane": { "mode": "program", "protocol": 179, "nexthops": "nexthop-objects", "tunnel": "up", "comparedSeconds": 38 },
-            "problems": problems, "notes": [],
+            "problems": problems, "notes": [], "beside": self.observes.then(super::observed::status),
         }))
     }
 
@@ -475,7 +477,7 @@ impl Backend for Played {
     }
 
     async fn diff(&self, _: usize) -> Result<Diff, ApiError> {
-        unasked()
+        if self.scene.lock().unwrap().observes { Ok(super::observed::diff()) } else { unasked() }
     }
 
     async fn study(&self, _: DiffRequest) -> Result<Done, ApiError> {
