@@ -83,6 +83,18 @@ fn two_dual_stack_hosts_keep_one_session_over_ipv4_with_both_families() {
     assert_eq!((peer.ipv4, peer.ipv6), (true, true));
     assert_eq!(peer.local_v6, Some("2001:db8::b".parse().unwrap()));
     assert!(!intent.peers["Mesh_192_0_2_99"].ipv6, "c has no IPv6 address");
+    // Beside hosts of Calico, whose two daemons take one family each.
+    let beside = plan(&with(
+        MESH,
+        &[
+            ("bgp/v1/host/a/ip_addr_v6", "2001:db8::a"),
+            ("bgp/v1/host/b/ip_addr_v6", "2001:db8::b"),
+            ("bgp/v1/global/node_mesh", r#"{"enabled":true,"per_family":true}"#),
+        ],
+    ));
+    assert_eq!(names(&beside), ["Mesh_192_0_2_10", "Mesh_192_0_2_99", "Mesh_2001_db8__a"]);
+    let families = beside.peers.values().map(|peer| (peer.ipv4, peer.ipv6)).collect::<Vec<_>>();
+    assert_eq!(families, [(true, false), (true, false), (false, true)]);
 }
 
 #[test]

@@ -14,7 +14,8 @@
 //!
 //! **Families.** Two hosts that both have both addresses keep one session, over IPv4, which carries both families: half
 //! as many sessions and timers as Calico's two daemons, and both families fail and come back together. Over IPv6 only
-//! when they have nothing else in common. An explicit peer that is a host of the cluster is treated alike; any other
+//! when they have nothing else in common. While some hosts still run those two daemons, of which each takes one family, the
+//! mesh is told so (`per_family`): then there is a session of each. An explicit peer that is a host of the cluster is treated alike; any other
 //! carries the family of its address, because nothing is known of its other address, unless its value lists `families`.
 //!
 //! **Who dials.** Between hosts of the cluster the one whose address is greater as text dials at once (`10.0.0.9` is
@@ -230,7 +231,8 @@ impl Ends<'_> {
     /// Whether both ends are hosts that have both addresses.
     fn both_families(&self) -> bool {
         let has_both = |host: &Host| host.addrs().count() == 2;
-        self.local.v4.is_some()
+        !self.local.mesh.per_family
+            && self.local.v4.is_some()
             && self.local.v6.is_some()
             && self.host.is_some_and(|(_, host)| has_both(host))
     }
@@ -258,7 +260,7 @@ impl Ends<'_> {
             Some("this host is a route reflector (rr_cluster_id) and takes no part in the mesh".to_owned())
         } else if host.cluster_id().is_some() {
             Some(format!("{name} is a route reflector (rr_cluster_id) and takes no part in the mesh"))
-        } else if self.family == IpFamily::V6 && self.local.v4.is_some() {
+        } else if self.family == IpFamily::V6 && self.local.v4.is_some() && !self.local.mesh.per_family {
             let other = host.addr(IpFamily::V4)?;
             Some(format!("the session with {name} runs over IPv4, to {other}, and carries both families"))
         } else {

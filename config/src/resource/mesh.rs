@@ -16,13 +16,22 @@ pub struct NodeMesh {
     pub bfd: Option<Bfd>,
     /// Hosts announce nothing to each other but what they originate.
     pub own_only: bool,
+    /// Two hosts that both have both addresses keep a session of each family, as Calico's two daemons do.
+    pub per_family: bool,
     /// Fields that are not named here.
     pub extra: Extra,
 }
 
 impl Default for NodeMesh {
     fn default() -> Self {
-        Self { enabled: true, password: None, bfd: None, own_only: false, extra: Extra::default() }
+        Self {
+            enabled: true,
+            password: None,
+            bfd: None,
+            own_only: false,
+            per_family: false,
+            extra: Extra::default(),
+        }
     }
 }
 
@@ -38,6 +47,7 @@ impl NodeMesh {
             password: Password::take(&mut fields)?,
             bfd: Bfd::take(&mut fields)?,
             own_only: fields.flag("own_only")?,
+            per_family: fields.flag("per_family")?,
             extra: fields.rest(),
         })
     }
@@ -52,6 +62,7 @@ impl NodeMesh {
         }
         writer.put_some("bfd", self.bfd.as_ref().map(Bfd::json));
         writer.put_some("own_only", self.own_only.then_some(true));
+        writer.put_some("per_family", self.per_family.then_some(true));
         writer.bytes(&self.extra)
     }
 }

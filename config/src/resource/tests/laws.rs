@@ -53,7 +53,7 @@ fn samples() -> Vec<(&'static str, Value)> {
         ),
         (
             "/calico/bgp/v1/global/node_mesh",
-            json!({"enabled": false, "password_file": "/etc/tortie/secrets/mesh", "bfd": true, "own_only": true}),
+            json!({"enabled": false, "password_file": "/etc/tortie/secrets/mesh", "bfd": true, "own_only": true, "per_family": true}),
         ),
         (
             "/calico/bgp/v1/host/h1/prefix_advertisements/ip_v6",
