@@ -10,6 +10,8 @@
 
 #[path = "ipip/guest.rs"]
 mod guest;
+#[path = "ipip/moving.rs"]
+mod moving;
 #[path = "ipip/rig.rs"]
 mod rig;
 #[path = "ipip/rules.rs"]
@@ -33,6 +35,25 @@ struct Case {
     evidence: String,
 }
 
+impl Case {
+    /// Goes through one case, and gives its line.
+    fn of(name: &str, case: impl FnOnce() -> String) -> String {
+        let begin = std::time::Instant::now();
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(case));
+        let millis = u64::try_from(begin.elapsed().as_millis()).unwrap();
+        let (ok, evidence) = match result {
+            Ok(evidence) => (true, evidence),
+            Err(panic) => {
+                let text = panic.downcast_ref::<String>().cloned();
+                let log = std::fs::read_to_string("/tmp/agent.log").unwrap_or_default();
+                let end = log.lines().rev().take(10).collect::<Vec<_>>();
+                (false, format!("{}\n{}", text.unwrap_or_default(), end.join("\n")))
+            }
+        };
+        serde_json::to_string(&Self { case: name.to_owned(), ok, millis, evidence }).unwrap()
+    }
+}
+
 /// Set in the guest: which cases it goes through.
 const GUEST: &str = "TORTIE_IPIP_GUEST";
 
@@ -42,6 +63,11 @@ type Cases = LazyLock<Result<BTreeMap<String, Case>, String>>;
 static TUNNEL: Cases = LazyLock::new(|| cases("uml-run.sh", "linux.uml", "tunnel", &[]));
 static RULES: Cases =
     LazyLock::new(|| cases("qemu-run.sh", "qemu-system-x86_64", "rules", &["-c", "2", "-m", "1024M"]));
+
+static MOVING: Cases = LazyLock::new(|| {
+    let options = ["-c", "2", "-m", "1024M", "-t", "560"];
+    cases("qemu-run.sh", "qemu-system-x86_64", "moving", &options)
+});
 
 fn cases(
     machine: &str,
@@ -107,6 +133,7 @@ fn guest() {
     match std::env::var(GUEST).as_deref() {
         Ok("tunnel") => guest::run(),
         Ok("rules") => rules::run(),
+        Ok("moving") => moving::run(),
         _ => {}
     }
 }
@@ -119,6 +146,11 @@ fn the_tunnel_works_with_packet_rules_and_takes_packets_of_hosts_alone() {
 #[test]
 fn rules_that_log_write_to_the_log_of_the_kernel_and_then_act() {
     all_well(&RULES, &["log-of-a-deny", "log-that-goes-on", "log-of-an-allow"]);
+}
+
+#[test]
+fn a_host_that_tunnels_moves_from_calico_and_back_without_a_lost_packet() {
+    all_well(&MOVING, &["observed", "adopted", "rolled-back"]);
 }
 
 #[test]

@@ -12,11 +12,10 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -97,23 +96,11 @@ pub(super) fn run() {
         ("workload-that-tunnels", Machine::workload),
         ("filter-off", Machine::filter_off),
     ] {
-        let begin = Instant::now();
-        let result = catch_unwind(AssertUnwindSafe(|| case(&mut machine)));
-        let millis = u64::try_from(begin.elapsed().as_millis()).unwrap();
-        let (ok, evidence) = match result {
-            Ok(evidence) => (true, evidence),
-            Err(panic) => {
-                let text = panic.downcast_ref::<String>().cloned();
-                let log = std::fs::read_to_string("/tmp/agent.log").unwrap_or_default();
-                let end = log.lines().rev().take(10).collect::<Vec<_>>();
-                (false, format!("{}\n{}", text.unwrap_or_default(), end.join("\n")))
-            }
-        };
-        println!("{}", json!(Case { case: name.to_owned(), ok, millis, evidence }));
+        println!("{}", Case::of(name, || case(&mut machine)));
     }
 }
 
-fn ip(lines: &str) {
+pub(super) fn ip(lines: &str) {
     let mut child = Command::new("ip").args(["-batch", "-"]).stdin(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
     assert!(child.wait().unwrap().success(), "{lines}");
@@ -126,7 +113,7 @@ fn tortie(args: &[&str]) -> Command {
 }
 
 /// Runs something in another network namespace, on a thread of its own.
-fn at<T: Send + 'static>(netns: &str, what: impl FnOnce() -> T + Send + 'static) -> T {
+pub(super) fn at<T: Send + 'static>(netns: &str, what: impl FnOnce() -> T + Send + 'static) -> T {
     let path = Path::new("/run/netns").join(netns);
     let inside = move || {
         let file = File::open(path).unwrap();
@@ -368,7 +355,7 @@ fn packets() -> (u64, u64) {
     (count("rx"), count("tx"))
 }
 
-fn model() -> Value {
+pub(super) fn model() -> Value {
     let block = |n: u8, host: &str| {
         let mut attributes = vec![json!({"handle_id": format!("web.{host}"), "secondary": {}})];
         attributes.push(json!({"handle_id": format!("ipip-tunnel-addr-{host}"), "secondary": {}}));

@@ -1,0 +1,319 @@
+//! A host that tunnels moves from Calico to our agent and back, run as root of an emulated PC: only that has ipip, iptables and
+//! nf_tables at once.
+//!
+//! ```text
+//!   web1 10.244.1.1 --cali1-- this machine (host1)  10.0.1.1 --eth1-- host2 10.0.1.2, BIRD
+//!                                 tunl0 ==================================== tunl0, 10.244.2.1
+//! ```
+//!
+//! Calico's BIRD is a fork that leads routes into the tunnel by itself; BIRD 2 is told the same route.
+
+use std::fs::File;
+use std::io::Write;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::Case;
+use super::rig::within;
+use super::rules::{at, ip, model};
+
+const PATIENCE: u64 = 120_000;
+const ROUTE: &str = "10.244.2.0/26 via 10.0.1.2 dev tunl0";
+
+const MODULES: [&str; 16] = [
+    "ipip",
+    "nf_tables",
+    "nft_compat",
+    "nft_ct",
+    "nft_nat",
+    "nft_chain_nat",
+    "nft_masq",
+    "nft_limit",
+    "nft_fib_inet",
+    "nf_conntrack_netlink",
+    "ip_set_hash_net",
+    "xt_set",
+    "xt_comment",
+    "xt_mark",
+    "xt_conntrack",
+    "xt_addrtype",
+];
+
+const BIRD: &str = "router id 10.0.1.1;
+protocol device { scan time 2; }
+protocol direct { ipv4; interface -\"cali*\", \"*\"; }
+protocol static { ipv4; route 10.244.1.0/26 blackhole; route 10.244.2.0/26 via 10.0.1.2 dev \"tunl0\" onlink; }
+protocol kernel { learn; persist; scan time 2; metric 0; graceful restart; ipv4 { import all; export all; }; }
+protocol bgp Mesh_10_0_1_2 { local 10.0.1.1 as 64512; neighbor 10.0.1.2 as 64512; multihop; graceful restart on;
+  connect delay time 1; connect retry time 2; error wait time 1,3;
+  ipv4 { import all; export where net = 10.244.1.0/26; next hop self; }; }
+";
+
+/// What Felix leaves for one workload whose profile lets everything pass, on a host that tunnels.
+const FELIX: &str = "*nat
+:cali-POSTROUTING - [0:0]
+:cali-nat-outgoing - [0:0]
+-I POSTROUTING -m comment --comment \"cali:O3lYWMrLQYEMJtB5\" -j cali-POSTROUTING
+-A cali-POSTROUTING -m comment --comment \"cali:Z-c7XtVd2Bq7s_hA\" -j cali-nat-outgoing
+-A cali-POSTROUTING -o tunl0 -m comment --comment \"cali:SXWvdsbh4Mw7wOln\" -m addrtype ! --src-type LOCAL --limit-iface-out -m addrtype --src-type LOCAL -j MASQUERADE
+-A cali-nat-outgoing -m comment --comment \"cali:Wd76s91357Uv7N3v\" -m set --match-set cali40masq-ipam-pools src -m set ! --match-set cali40all-ipam-pools dst -j MASQUERADE
+COMMIT
+*filter
+:cali-INPUT - [0:0]
+:cali-FORWARD - [0:0]
+:cali-OUTPUT - [0:0]
+:cali-from-wl-dispatch - [0:0]
+:cali-to-wl-dispatch - [0:0]
+:cali-wl-to-host - [0:0]
+:cali-fw-cali1 - [0:0]
+:cali-tw-cali1 - [0:0]
+:cali-pri-lab - [0:0]
+:cali-pro-lab - [0:0]
+-I INPUT 1 -m comment --comment \"cali:Cz_u1IQiXIMmKD4c\" -j cali-INPUT
+-I FORWARD 1 -m comment --comment \"cali:wUHhoiAYhphO9Mso\" -j cali-FORWARD
+-I OUTPUT 1 -m comment --comment \"cali:tVnHkvAo15HuiPy0\" -j cali-OUTPUT
+-A cali-INPUT -p 4 -m comment --comment \"cali:msRIDfJRWnYwzW4g\" -m comment --comment \"Allow IPIP packets from Calico hosts\" -m set --match-set cali40all-hosts src -m addrtype --dst-type LOCAL -j ACCEPT
+-A cali-INPUT -p 4 -m comment --comment \"cali:1IRlRis1-pHsGnX5\" -m comment --comment \"Drop IPIP packets from non-Calico hosts\" -j DROP
+-A cali-INPUT -i cali+ -m comment --comment \"cali:d4znnv6_6rx6sE6M\" -g cali-wl-to-host
+-A cali-wl-to-host -m comment --comment \"cali:Ee9Sbo10IpVujdIY\" -j cali-from-wl-dispatch
+-A cali-FORWARD -i cali+ -m comment --comment \"cali:8ZoYfO5HKXWbB3pk\" -j cali-from-wl-dispatch
+-A cali-FORWARD -o cali+ -m comment --comment \"cali:jdEuaPBe14V2hutn\" -j cali-to-wl-dispatch
+-A cali-from-wl-dispatch -i cali1 -g cali-fw-cali1
+-A cali-from-wl-dispatch -m comment --comment \"Unknown interface\" -j DROP
+-A cali-to-wl-dispatch -o cali1 -g cali-tw-cali1
+-A cali-to-wl-dispatch -m comment --comment \"Unknown interface\" -j DROP
+-A cali-fw-cali1 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+-A cali-fw-cali1 -j MARK --set-xmark 0x0/0x1000000
+-A cali-fw-cali1 -j cali-pro-lab
+-A cali-fw-cali1 -m mark --mark 0x1000000/0x1000000 -j RETURN
+-A cali-fw-cali1 -j DROP
+-A cali-tw-cali1 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+-A cali-tw-cali1 -j MARK --set-xmark 0x0/0x1000000
+-A cali-tw-cali1 -j cali-pri-lab
+-A cali-tw-cali1 -m mark --mark 0x1000000/0x1000000 -j RETURN
+-A cali-tw-cali1 -j DROP
+-A cali-pri-lab -j MARK --set-xmark 0x1000000/0x1000000
+-A cali-pro-lab -j MARK --set-xmark 0x1000000/0x1000000
+COMMIT
+";
+
+const SETS: &str = "create cali40masq-ipam-pools hash:net family inet
+create cali40all-ipam-pools hash:net family inet
+create cali40all-hosts hash:net family inet
+add cali40masq-ipam-pools 10.244.0.0/16
+add cali40all-ipam-pools 10.244.0.0/16
+add cali40all-hosts 10.0.1.1
+add cali40all-hosts 10.0.1.2
+";
+
+pub(super) fn run() {
+    println!();
+    let site = Site::up();
+    for (name, case) in [
+        ("observed", Site::observed as fn(&Site) -> String),
+        ("adopted", Site::adopted),
+        ("rolled-back", Site::rolled_back),
+    ] {
+        println!("{}", Case::of(name, || case(&site)));
+    }
+}
+
+struct Site {
+    far: Child,
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        let _ = self.far.kill();
+        let _ = self.far.wait();
+    }
+}
+
+/// Runs a line of shell, with the peers in reach.
+fn sh(line: &str) -> Result<String, String> {
+    let path = format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", std::env::var("TORTIE_PEERS").unwrap());
+    let tortie = std::path::Path::new(env!("CARGO_BIN_EXE_tortie")).parent().unwrap().display();
+    let run = Command::new("sh")
+        .args(["-c", line])
+        .env("PATH", format!("{path}:{tortie}"))
+        .env("TORTIE_DATASTORE", "sqlite:/tmp/store.db")
+        .env("TORTIE_NODE", "host1")
+        .env("TORTIE_BIRD_SOCKET", "/tmp/bird1.ctl")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    if run.status.success() { Ok(text(&run.stdout)) } else { Err(text(&run.stdout) + &text(&run.stderr)) }
+}
+
+const START_BIRD: &str = "setsid bird -f -R -s /tmp/bird1.ctl -P /tmp/bird1.pid -c /tmp/bird1.conf > /tmp/bird1.log 2>&1 < /dev/null &";
+
+impl Site {
+    fn up() -> Self {
+        let peers = std::env::var("TORTIE_PEERS").unwrap();
+        let loaded = Command::new(format!("{peers}/modprobe")).arg("-a").args(MODULES).status().unwrap();
+        assert!(loaded.success());
+        // The device as Felix makes it.
+        ip("netns add web1\nnetns add host2\n\
+            link add cali1 type veth peer name eth1 netns web1\n\
+            link add eth1 type veth peer name eth1 netns host2\n\
+            address add 10.0.1.1/24 dev eth1\nlink set eth1 up\nlink set cali1 up\n\
+            route add 10.244.1.1/32 dev cali1 scope link\n\
+            link set tunl0 mtu 1440 up\naddress add 10.244.1.63/32 dev tunl0\n");
+        for (netns, lines) in [
+            (
+                "web1",
+                "link set lo up\nlink set eth1 up\naddress add 10.244.1.1/32 dev eth1\n\
+                 route add 169.254.1.1 dev eth1\nroute add default via 169.254.1.1\n",
+            ),
+            (
+                "host2",
+                "tunnel show tunl0\nlink set lo up\nlink set eth1 up\naddress add 10.0.1.2/24 dev eth1\n\
+                 address add 10.244.2.1/32 dev lo\nlink set tunl0 up\n\
+                 route add 10.244.1.0/26 via 10.0.1.1 dev tunl0 onlink src 10.244.2.1\n",
+            ),
+        ] {
+            at(netns, move || ip(lines));
+        }
+        for (name, text) in [
+            ("/proc/sys/net/ipv4/ip_forward", "1"),
+            ("/proc/sys/net/ipv4/conf/cali1/proxy_arp", "1"),
+            ("/tmp/felix", FELIX),
+            ("/tmp/sets", SETS),
+            ("/tmp/bird1.conf", BIRD),
+            (
+                "/tmp/bird2.conf",
+                "router id 10.0.1.2;\nprotocol device {}\nprotocol static { ipv4; route 10.244.2.0/26 blackhole; }\n\
+                 protocol bgp host1 { local 10.0.1.2 as 64512; neighbor 10.0.1.1 as 64512; multihop; connect delay time 1;\n\
+                   connect retry time 2; ipv4 { import all; export all; next hop self; }; }\n",
+            ),
+        ] {
+            std::fs::write(name, text).unwrap();
+        }
+        let mut data = model();
+        data["/calico/v1/policy/profile/lab/rules"] =
+            json!(r#"{"inbound_rules": [{"action": "allow"}], "outbound_rules": [{"action": "allow"}]}"#);
+        data["/calico/v1/config/Ipv6Support"] = json!("false");
+        File::create("/tmp/data.json").unwrap().write_all(data.to_string().as_bytes()).unwrap();
+        sh("tortie store import /tmp/data.json && ipset restore < /tmp/sets && iptables-restore --noflush < /tmp/felix").unwrap();
+        let far = Command::new("ip")
+            .args(["netns", "exec", "host2", &format!("{peers}/bird"), "-f", "-c", "/tmp/bird2.conf", "-s"])
+            .arg("/tmp/bird2.ctl")
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        sh(START_BIRD).unwrap();
+        let site = Self { far };
+        within(PATIENCE, "BIRD's route and session", || {
+            let said = sh("ip route; birdc -s /tmp/bird1.ctl show protocols")?;
+            let there = said.contains(&format!("{ROUTE} proto bird")) && said.contains("Established");
+            if there { Ok(()) } else { Err(said) }
+        });
+        site
+    }
+
+    fn migrate(&self, words: &str) -> Value {
+        let said = sh(&format!("tortie -o json migrate {words} --state-dir /tmp/state --wait 120"));
+        let log = || {
+            let log = std::fs::read_to_string("/tmp/agent.log").unwrap_or_default();
+            log.lines().rev().take(10).collect::<Vec<_>>().join("\n")
+        };
+        let said = said.unwrap_or_else(|e| panic!("{words}: {e}\n{}", log()));
+        serde_json::from_str(&said).unwrap_or_else(|e| panic!("{words}: {e}: {said}"))
+    }
+
+    fn adopt(&self, more: &str) -> Value {
+        let agent = "setsid tortie agent --ip4 10.0.1.1/24 --ip6 none --http none --cache /tmp/cache.json \
+                     > /tmp/agent.log 2>&1 < /dev/null &";
+        self.migrate(&format!("adopt --pid $(cat /tmp/bird1.pid) --agent-with '{agent}' {more}"))
+    }
+
+    /// The device and the route through it are as Tortie would have them.
+    fn observed(&self) -> String {
+        let report = self.adopt("--dry-run");
+        assert_eq!(report["differences"], json!([]), "{report:#}");
+        // And what is not as it should be is found.
+        sh("ip link set tunl0 mtu 1300; ip route replace 10.244.2.0/26 via 10.0.1.2 dev eth1 proto bird")
+            .unwrap();
+        let agent =
+            sh("tortie -o json migrate adopt --dry-run --pid $(cat /tmp/bird1.pid) --state-dir /tmp/state");
+        sh(&format!("ip link set tunl0 mtu 1440; ip route replace {ROUTE} proto bird onlink")).unwrap();
+        let said = agent.unwrap_err();
+        assert!(said.contains("tunl0") && said.contains("1300"), "{said}");
+        assert!(said.contains("10.244.2.0/26") && said.contains("dev eth1"), "{said}");
+        report["notJudged"].to_string()
+    }
+
+    fn adopted(&self) -> String {
+        under_pings(|| {
+            let report = self.adopt("");
+            assert_eq!(report["phase"], "adopted", "{report:#}");
+            let now = sh("ip route; iptables-save; ip -d link show tunl0").unwrap();
+            assert!(now.contains("dev tunl0 proto 179 metric 1790 onlink"), "{now}");
+            assert!(!now.contains("proto bird") && !now.contains("cali-"), "{now}");
+        })
+    }
+
+    fn rolled_back(&self) -> String {
+        under_pings(|| {
+            let report = self.migrate(&format!("rollback --start-with '{START_BIRD}'"));
+            assert_eq!(report["phase"], "rolled-back", "{report:#}");
+            within(PATIENCE, "Calico is back", || {
+                let now = sh(
+                    "ip route; iptables-save; ipset list -n; birdc -s /tmp/bird1.ctl show protocols; ip address show tunl0",
+                )?;
+                let there = [
+                    &format!("{ROUTE} proto bird onlink"),
+                    "cali-fw-cali1",
+                    "cali40all-hosts",
+                    "Established",
+                    "10.244.1.63/32",
+                ];
+                match there.iter().find(|word| !now.contains(**word)) {
+                    None if !now.contains("proto 179") => Ok(()),
+                    missing => Err(format!("{missing:?}: {now}")),
+                }
+            });
+        })
+    }
+}
+
+/// Pings the other host's workload through the tunnel all the while; each has to be answered.
+fn under_pings(body: impl FnOnce()) -> String {
+    let log = "/tmp/pings";
+    let ping = format!("{}/ping", std::env::var("TORTIE_PEERS").unwrap());
+    let mut child = Command::new("ip")
+        .args(["netns", "exec", "web1", &ping, "-n", "-i", "0.02", "10.244.2.1"])
+        .stdin(Stdio::null())
+        .stdout(File::create(log).unwrap())
+        .spawn()
+        .unwrap();
+    let answered = || {
+        let text = std::fs::read_to_string(log).unwrap();
+        let numbers =
+            text.lines().filter_map(|line| line.split("icmp_seq=").nth(1)?.split(' ').next()?.parse().ok());
+        numbers.collect::<std::collections::BTreeSet<usize>>()
+    };
+    let more = |so_many: usize| {
+        let before = answered().len();
+        within(PATIENCE, "pings are answered", || match answered().len() {
+            now if now >= before + so_many => Ok(()),
+            now => Err(format!("{now}")),
+        });
+    };
+    more(20);
+    let begin = Instant::now();
+    body();
+    let took = begin.elapsed();
+    more(50);
+    std::thread::sleep(Duration::from_millis(500));
+    let _ = child.kill();
+    let _ = child.wait();
+    let all = answered();
+    let last = *all.last().unwrap();
+    let lost: Vec<usize> = (1..=last).filter(|number| !all.contains(number)).collect();
+    assert!(lost.is_empty(), "{last} pings in {took:?}, lost {lost:?}");
+    format!("{last} pings, none lost, in {took:?}")
+}
