@@ -15,7 +15,7 @@ use tortie_config::key::{Key, Scope, prefix};
 use super::Context;
 use super::failure::{Exit, Failure};
 use super::node_delete::{self, Removed};
-use super::output;
+use super::{migrate, output};
 use crate::agent::Settings;
 use crate::kernel::{self, Marks, Mode, Purge};
 use crate::plugins::docker;
@@ -44,6 +44,9 @@ pub(super) struct PurgeCommand {
     /// The agent's settings: its route protocol, cache and folder of Docker's plugins
     #[arg(long, value_name = "FILE", env = "TORTIE_CONFIG")]
     config: Option<PathBuf>,
+    /// Where `tortie migrate` keeps what was begun: nothing is taken away in the middle of a move
+    #[arg(long, value_name = "DIR", env = "TORTIE_MIGRATE_STATE", default_value = migrate::STATE_DIR)]
+    state_dir: PathBuf,
 }
 
 /// What went, or would.
@@ -79,6 +82,8 @@ pub(super) async fn run(context: &Context, command: &PurgeCommand) -> Result<(),
         let text = "routes, rules and files are root's: run it with sudo";
         return Err(Failure::new(Exit::Permission, "denied", text));
     }
+    // First: an agent that runs in the middle of a move must not be stopped for this.
+    migrate::refuse_while_moving(&command.state_dir)?;
     refuse_while_alive(context)?;
     let sqlite = match context.globals.datastore.parse::<StoreUrl>()? {
         StoreUrl::Sqlite(path) => Some(path),
@@ -220,6 +225,9 @@ fn stays(command: &PurgeCommand, sqlite: Option<&Path>, workloads: &[String]) ->
         _ if command.store => {}
         _ if command.keys => stays.push("what the store has of other hosts and of all hosts".to_owned()),
         _ => stays.push("this host's keys in the store (--keys)".to_owned()),
+    }
+    if migrate::has_state(&command.state_dir) {
+        stays.push(format!("what a move from Calico kept of it ({})", command.state_dir.display()));
     }
     stays.push("settings below /etc/tortie (apt purge tortie)".to_owned());
     stays.push("CNI plugins and their list (tortie cni install --uninstall)".to_owned());

@@ -19,22 +19,42 @@ fn data() -> std::collections::BTreeMap<String, String> {
     data
 }
 
-/// What confd makes of the store on a host, in the words of BIRD 2. Its kernel is scanned rarely, so that it does not mend
-/// what the test breaks.
+/// What confd makes of the store on a host of three, in the words of BIRD 2. Its kernel is scanned rarely, so that it does not
+/// mend what the test breaks.
 fn bird_conf(host: usize) -> String {
+    let addresses = |n: usize| (format!("172.30.0.{n}"), format!("Mesh_172_30_0_{n}"));
+    conf(host, 3, "ipv4", &|n| format!("10.244.{n}.0/26"), "10.244.0.0/16", &addresses)
+}
+
+/// The same for the second daemon, `bird6`, of a host of two.
+fn bird6_conf(host: usize) -> String {
+    let addresses = |n: usize| (format!("fd30::{n}"), format!("Mesh_fd30__{n}"));
+    conf(host, 2, "ipv6", &|n| format!("fd00:10:244:{n}::/122"), "fd00:10:244::/48", &addresses)
+}
+
+fn conf(
+    host: usize,
+    hosts: usize,
+    family: &str,
+    block: &dyn Fn(usize) -> String,
+    pool: &str,
+    address: &dyn Fn(usize) -> (String, String),
+) -> String {
+    let (own, block) = (address(host).0, block(host));
     let mut conf = format!(
         "router id 172.30.0.{host};\nprotocol device {{ scan time 2; }}\n\
-         protocol direct {{ interface -\"cali*\", -\"kube-ipvs*\", \"*\"; ipv4; }}\n\
-         protocol static {{ ipv4; route 10.244.{host}.0/26 blackhole; }}\n\
-         filter calico_export_to_bgp_peers {{\n  if net = 10.244.{host}.0/26 then accept;\n  \
-         if net ~ 10.244.{host}.0/26 then reject;\n  if net ~ 10.244.0.0/16 then accept;\n  reject;\n}}\n\
-         protocol kernel {{ learn; persist; scan time 3600; graceful restart; merge paths on; ipv4 {{ import all; export all; }}; }}\n"
+         protocol direct {{ interface -\"cali*\", -\"kube-ipvs*\", \"*\"; {family}; }}\n\
+         protocol static {{ {family}; route {block} blackhole; }}\n\
+         filter calico_export_to_bgp_peers {{\n  if net = {block} then accept;\n  \
+         if net ~ {block} then reject;\n  if net ~ {pool} then accept;\n  reject;\n}}\n\
+         protocol kernel {{ learn; persist; scan time 3600; graceful restart; merge paths on; {family} {{ import all; export all; }}; }}\n"
     );
-    for other in (1..=3).filter(|other| *other != host) {
+    for other in (1..=hosts).filter(|other| *other != host) {
+        let (far, name) = address(other);
         let _ = writeln!(
             conf,
-            "protocol bgp Mesh_172_30_0_{other} {{ local 172.30.0.{host} as 64512; neighbor 172.30.0.{other} as 64512; multihop; \
-             graceful restart; connect delay time 1; connect retry time 1; ipv4 {{ import all; \
+            "protocol bgp {name} {{ local {own} as 64512; neighbor {far} as 64512; multihop; \
+             graceful restart; connect delay time 1; connect retry time 1; {family} {{ import all; \
              export filter calico_export_to_bgp_peers; add paths on; gateway recursive; }}; }}"
         );
     }
@@ -333,4 +353,119 @@ fn observe_sees_what_bird_and_felix_left_and_touches_nothing() {
         }
     });
     assert!(exported() == before.0, "the store");
+}
+
+/// Two hosts of the lab with both families.
+fn dual_data() -> std::collections::BTreeMap<String, String> {
+    let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("topology/labs/dual-stack/store.json");
+    let text = std::fs::read_to_string(file).unwrap().replace("fd00:172:30::", "fd30::");
+    let mut data: std::collections::BTreeMap<String, String> = serde_json::from_str(&text).unwrap();
+    data.retain(|key, _| !key.contains("host3") && !key.contains("web3"));
+    let mesh = r#"{"enabled":true,"per_family":true}"#;
+    data.insert("/calico/bgp/v1/global/node_mesh".to_owned(), mesh.to_owned());
+    let policy = r#"{"selector":"app == 'web1'","order":10,"inbound_rules":[{"action":"allow","src_selector":"app == 'web2'"}],"outbound_rules":[{"action":"allow"}]}"#;
+    data.insert("/calico/v1/policy/tier/default/policy/web".to_owned(), policy.to_owned());
+    data
+}
+
+#[test]
+fn observe_compares_the_second_family_and_its_own_bird_too() {
+    let flags = [(1, "--kernel observe --bird-socket /run/bird.ctl,/run/bird6.ctl".to_owned())];
+    let plan = Plan {
+        hosts: 2,
+        data: Some(dual_data()),
+        later: vec![1, 2],
+        flags: flags.into(),
+        dual: true,
+        ..Plan::default()
+    };
+    let Some(hosts) = Hosts::up(plan) else { return };
+    if !tools(&hosts) {
+        return;
+    }
+    let share = |name: &str, text: &str| {
+        std::fs::write(hosts.lab.lab_dir().join("store").join(name), text).unwrap();
+    };
+    let sets = ["cali40", "cali60"].map(|family| format!("{family}{}", set_id(r#"app == "web2""#)));
+    let rules = |set: &str| felix([&["cali-pi-web"], &["cali-po-web"]], set);
+    share("4.rules", &rules(&sets[0]));
+    share("6.rules", &rules(&sets[1]));
+    let [four, six] = &sets;
+    share(
+        "sets",
+        &format!(
+            "create {four} hash:net family inet maxelem 1048576\nadd {four} 10.244.2.1\n\
+             create {six} hash:net family inet6 maxelem 1048576\nadd {six} fd00:10:244:2::1\n"
+        ),
+    );
+    for host in [1, 2] {
+        // Two daemons, as Calico has them.
+        let four =
+            bird_conf(host).lines().filter(|line| !line.contains("_0_3 ")).collect::<Vec<_>>().join("\n");
+        share(&format!("four{host}.conf"), &four);
+        share(&format!("six{host}.conf"), &bird6_conf(host));
+        sh(
+            &hosts,
+            host,
+            &format!(
+                "sysctl -qw net.ipv6.conf.all.forwarding=1; ip link add cali1 type veth peer name c1; ip link set cali1 up; \
+                 ip link set c1 up; ip route add 10.244.{host}.1/32 dev cali1 scope link; \
+                 ip -6 route add fd00:10:244:{host}::1/128 dev cali1; \
+                 bird -c /store/four{host}.conf -s /run/bird.ctl -P /run/bird.pid; \
+                 bird -c /store/six{host}.conf -s /run/bird6.ctl -P /run/bird6.pid"
+            ),
+        );
+    }
+    sh(
+        &hosts,
+        1,
+        "ipset restore < /store/sets; iptables-nft-restore < /store/4.rules; ip6tables-nft-restore < /store/6.rules",
+    );
+    within(PATIENCE, "both BIRDs have all routes", || {
+        let routes = sh(&hosts, 1, "ip route show proto bird; ip -6 route show proto bird");
+        let all = ["10.244.2.0/26", "fd00:10:244:1::/122", "fd00:10:244:2::/122"];
+        if all.iter().all(|block| routes.contains(block)) { Ok(()) } else { Err(routes) }
+    });
+    let before = kernel(&hosts, 1);
+    hosts.go(1);
+    let status = hosts.until(1, "has compared", |s| s["ready"] == true && s["beside"].is_object());
+    let (code, lines, _) = diff(&hosts, 1);
+    assert_eq!((code, differing(&lines)), (Some(6), Vec::<&str>::new()), "{lines:#?}");
+    let unknown: Vec<&str> = lines.iter().filter_map(|line| line.split(':').next()).collect();
+    assert_eq!(unknown, ["? neighbours", "? frame", "? frame (IPv6)"], "{lines:#?}");
+    let equal = |status: &Value, name: &str| {
+        let planes = status["beside"]["planes"].as_array().unwrap();
+        planes.iter().find(|p| p["plane"] == name).unwrap()["equal"].as_u64().unwrap()
+    };
+    // Own block and the other's, the endpoint, the session: each of both families; a set of both.
+    let planes = ["route", "interface", "session", "set"].map(|name| equal(&status, name));
+    assert_eq!(planes, [4, 2, 2, 2], "{status:#}");
+    assert_eq!(equal(&status, "rule") % 2, 0, "{status:#}");
+    assert!(status["beside"]["felix"].to_string().contains("iptables-nft filter IPv6"), "{status:#}");
+    assert_eq!(kernel(&hosts, 1), before, "nothing is touched");
+
+    // One difference of each kind, in the second family alone.
+    sh(
+        &hosts,
+        1,
+        &format!(
+            "ip -6 route del fd00:10:244:2::/122 proto bird; ip -6 route add fd00:10:244:77::/122 via fd30::2 dev eth1 proto bird; \
+             ip -6 route del fd00:10:244:1::1/128; ip6tables-nft -D cali-to-wl-dispatch -o cali1 -g cali-tw-cali1; \
+             ipset del {six} fd00:10:244:2::1"
+        ),
+    );
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    let (code, lines, _) = diff(&hosts, 1);
+    let found = differing(&lines);
+    let expected = [
+        "- fd00:10:244:2::/122: route to block of host2 over fd30::2: missing",
+        "+ fd00:10:244:77::/122: via fd30::2 dev eth1, proto bird: nobody announces it any more",
+        "- fd00:10:244:1::1/128: route to cali1: missing",
+        "~ cali-tw-cali1 (IPv6): no rule of cali-to-wl-dispatch sends packets of cali1 there",
+        "~ app == \"web2\": ",
+    ];
+    assert_eq!((code, found.len()), (Some(1), expected.len()), "{lines:#?}");
+    for line in expected {
+        assert!(found.iter().any(|found| found.starts_with(line)), "{line}: {found:#?}");
+    }
 }

@@ -9,6 +9,7 @@
 
 mod agent;
 mod arguments;
+mod calico_unit;
 mod completion;
 mod diags;
 mod documents;

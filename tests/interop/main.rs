@@ -13,6 +13,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod calico;
 mod hints;
 mod links;
 mod migrate;

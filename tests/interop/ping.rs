@@ -29,7 +29,7 @@ pub(crate) struct Pings {
 }
 
 impl Pinger {
-    /// Sends a request to an IPv4 address each millisecond from a node.
+    /// Sends a request to an address each millisecond from a node.
     pub(crate) fn start(net: &Net, node: &str, to: &str) -> Self {
         let (stop, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let (netns, to): (_, IpAddr) = (net.running.netns(node).unwrap(), to.parse().unwrap());
@@ -63,7 +63,11 @@ impl Pinger {
 
 fn send(to: IpAddr, stop: &AtomicBool, count: &AtomicU64) -> Vec<bool> {
     const PACE: Duration = Duration::from_millis(1);
-    let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::ICMPV4)).unwrap();
+    let (domain, protocol) = match to {
+        IpAddr::V4(_) => (Domain::IPV4, Protocol::ICMPV4),
+        IpAddr::V6(_) => (Domain::IPV6, Protocol::ICMPV6),
+    };
+    let socket = Socket::new(domain, Type::RAW, Some(protocol)).unwrap();
     socket.set_nonblocking(true).unwrap();
     socket.set_recv_buffer_size(1 << 20).unwrap();
     socket.connect(&SocketAddr::new(to, 0).into()).unwrap();
@@ -79,7 +83,7 @@ fn send(to: IpAddr, stop: &AtomicBool, count: &AtomicU64) -> Vec<bool> {
             }
         } else if now >= next {
             // Refused is lost.
-            let _ = socket.send(&request(u64::try_from(answered.len()).unwrap()));
+            let _ = socket.send(&request(to.is_ipv4(), u64::try_from(answered.len()).unwrap()));
             answered.push(false);
             count.fetch_add(1, Ordering::Relaxed);
             // A sender that was not scheduled does not catch up: a burst would measure the sender.
@@ -91,9 +95,10 @@ fn send(to: IpAddr, stop: &AtomicBool, count: &AtomicU64) -> Vec<bool> {
         let _ = poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&timeout));
         let mut buffer = [0u8; 256];
         while let Ok(len) = (&socket).read(&mut buffer) {
-            // A raw IPv4 socket gives the IP header too; 0 is an echo reply (RFC 792).
-            let icmp = &buffer[usize::from(buffer[0] & 0x0f) * 4..len];
-            if icmp.len() >= 16 && icmp[0] == 0 {
+            // A raw IPv4 socket gives the IP header too; 0 is an echo reply (RFC 792), of IPv6 129 (RFC 4443, 4.2).
+            let (head, reply) = if to.is_ipv4() { (usize::from(buffer[0] & 0x0f) * 4, 0) } else { (0, 129) };
+            let icmp = &buffer[head..len];
+            if icmp.len() >= 16 && icmp[0] == reply {
                 let number = u64::from_be_bytes(icmp[8..16].try_into().unwrap());
                 answered[usize::try_from(number).unwrap()] = true;
             }
@@ -101,9 +106,9 @@ fn send(to: IpAddr, stop: &AtomicBool, count: &AtomicU64) -> Vec<bool> {
     }
 }
 
-/// An echo request (RFC 792) whose data is its whole number.
-fn request(number: u64) -> Vec<u8> {
-    let mut out = vec![8, 0, 0, 0, 0x70, 0x17];
+/// An echo request (RFC 792; RFC 4443, 4.1, whose checksum the kernel fills in) whose data is its whole number.
+fn request(v4: bool, number: u64) -> Vec<u8> {
+    let mut out = vec![if v4 { 8 } else { 128 }, 0, 0, 0, 0x70, 0x17];
     out.extend(&number.to_be_bytes()[6..]);
     out.extend(number.to_be_bytes());
     let sum: u32 = out.chunks(2).map(|p| u32::from(u16::from_be_bytes([p[0], p[1]]))).sum();

@@ -70,6 +70,7 @@ impl AdoptCommand {
             daemons,
             stop: &self.stop,
             agent_with: &self.agent_with,
+            pair: self.pair(),
             protocol: self.common.route_protocol,
             metric: self.common.route_metric,
             state_dir,
@@ -79,8 +80,10 @@ impl AdoptCommand {
 
 /// What is left to people when Calico is gone.
 fn leftovers(daemons: &[Daemon], command: &AdoptCommand) -> Vec<String> {
-    let mut units: Vec<&str> = command.stop.unit.iter().map(String::as_str).collect();
+    let (pair, named) = (command.pair(), command.stop.unit.iter().map(String::as_str));
+    let mut units: Vec<&str> = named.clone().collect();
     units.extend(daemons.iter().filter_map(|daemon| daemon.unit.as_deref()));
+    units.retain(|unit| pair.is_none() || !named.clone().any(|named| named == *unit));
     units.sort_unstable();
     units.dedup();
     let mut next: Vec<String> = units
@@ -94,7 +97,7 @@ fn leftovers(daemons: &[Daemon], command: &AdoptCommand) -> Vec<String> {
     next.extend(containers.iter().map(|id| {
         format!("docker update --restart=no {id}       (and its unit, if one starts it: systemctl disable)")
     }));
-    if let Some(unit) = command.agent_with.strip_prefix("systemctl start ") {
+    if let (Some(unit), None) = (command.agent_with.strip_prefix("systemctl start "), pair) {
         next.push(format!("systemctl enable {unit}       (so that Tortie comes back at the next boot)"));
     }
     next.push("tortie status       (way back at any time: tortie migrate rollback)".to_owned());
@@ -484,7 +487,7 @@ impl<'a> Session<'a> {
     async fn verify(&mut self, progress: &mut Progress) -> Result<(), Failure> {
         let (socket, wait) = (self.socket(), self.wait());
         let line = self.line(Step::Verify);
-        let next = leftovers(&self.daemons, self.command);
+        let (next, pair) = (leftovers(&self.daemons, self.command), self.command.pair());
         let journal = self.journal()?;
         progress
             .step(line, async {
@@ -500,6 +503,12 @@ impl<'a> Session<'a> {
                 }
                 let diff: Diff = crate::cli::client::Client::new(socket).get("/v1/diff").await?;
                 let compared = Compared::read(&diff);
+                if let Some(pair) = pair {
+                    journal.change(|record| {
+                        record.boot_units = std::mem::take(&mut record.boot_units).and(pair);
+                    })?;
+                    journal.record.as_ref().map_or(Ok(()), |record| record.boot_units.change())?;
+                }
                 journal.end(Step::Verify)?;
                 journal.change(|record| record.phase = Phase::Adopted)?;
                 Ok(format!(

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use tortie_config::key::{Key, ROOT, Scope};
-use tortie_config::resource::Setting;
+use tortie_config::resource::{NodeMesh, Setting};
 
 use super::daemons::{self, Daemon, StopWith};
 use super::journal::{Journal, Phase};
@@ -161,6 +161,7 @@ fn data(entries: &[KeyValue], node: &str, items: &mut Vec<Finding>) {
             Some(fix.to_owned()),
         );
     }
+    dual_stack(entries, node, items);
     let (mut unknown, mut settings) = (Vec::new(), Vec::new());
     for entry in entries {
         if let Some(why) = tortie_config::unsupported(&entry.key) {
@@ -216,6 +217,30 @@ fn data(entries: &[KeyValue], node: &str, items: &mut Vec<Finding>) {
             Some("see docs/migrate.md for what stands in their place".to_owned()),
         );
     }
+}
+
+/// Calico's hosts have a session of each family, ours one for both unless they are told otherwise.
+fn dual_stack(entries: &[KeyValue], node: &str, items: &mut Vec<Finding>) {
+    let value = |key: &str| entries.iter().find(|e| e.key == key).map(|e| e.value.as_slice());
+    let has = |host: &str, field: &str| {
+        value(&format!("/calico/bgp/v1/host/{host}/{field}")).is_some_and(|value| !value.is_empty())
+    };
+    let both = |host: &str| has(host, "ip_addr_v4") && has(host, "ip_addr_v6");
+    let mesh = value("/calico/bgp/v1/global/node_mesh").map(NodeMesh::parse).and_then(Result::ok);
+    let mesh = mesh.unwrap_or_default();
+    let hosts = entries.iter().filter_map(|e| {
+        e.key.strip_prefix("/calico/bgp/v1/host/")?.strip_suffix("/ip_addr_v6").filter(|host| *host != node)
+    });
+    let others: Vec<&str> = hosts.filter(|host| both(host)).collect();
+    if !both(node) || others.is_empty() || !mesh.enabled || mesh.per_family {
+        return;
+    }
+    let text = format!(
+        "this host and others ({}) have addresses of both families: Calico's have a session of each, and Tortie's one for both",
+        few(&others)
+    );
+    let fix = "add `\"per_family\": true` to /calico/bgp/v1/global/node_mesh (tortie store get, put), until every host is Tortie's";
+    say(items, Verdict::Fail, "dual-stack", text, Some(fix.to_owned()));
 }
 
 fn few(names: &[&str]) -> String {

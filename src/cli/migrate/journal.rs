@@ -17,6 +17,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tortie_config::Cidr;
 
+use super::boot::Boot;
 use super::daemons::{Daemon, StopWith};
 use super::tools::Saved;
 use crate::cli::failure::{Exit, Failure};
@@ -123,6 +124,9 @@ pub(super) struct Record {
     /// Routes of BIRD that went although none of ours stood for them, because that was accepted.
     #[serde(default)]
     pub(super) without_ours: Vec<Cidr>,
+    /// Units that start at boot since, and that no longer do.
+    #[serde(default)]
+    pub(super) boot_units: Boot,
 }
 
 /// The kernel as Calico left it.
@@ -269,6 +273,7 @@ impl Record {
             stop: StopWith::default(),
             daemons: Vec::new(),
             without_ours: Vec::new(),
+            boot_units: Boot::default(),
         }
     }
 

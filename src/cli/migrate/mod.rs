@@ -7,11 +7,13 @@
 //! ```text
 //!   check.rs  --> findings          daemons.rs  processes of Calico; how they are ended
 //!   plan.rs   --> steps in words    trial.rs    an observing agent compares      ours.rs  the agent that takes over
+//!   boot.rs   which units start at the next boot
 //!   adopt.rs ---+--> journal.rs (what was begun, the snapshot; on disk first)
 //!   rollback.rs +--> kernel::handover (routes, our rules), tools.rs + rules.rs (Felix's rules and sets)
 //! ```
 
 mod adopt;
+mod boot;
 mod check;
 mod daemons;
 mod journal;
@@ -23,13 +25,17 @@ mod rules;
 mod tools;
 mod trial;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 
 use self::daemons::StopWith;
+use self::journal::{Journal, Phase};
 use super::Context;
-use super::failure::Failure;
+use super::failure::{Exit, Failure};
+
+/// Where a move keeps what was begun, unless somebody says otherwise.
+pub(super) const STATE_DIR: &str = "/var/lib/tortie/migrate";
 
 /// `tortie migrate`.
 #[derive(Debug, Subcommand)]
@@ -48,7 +54,7 @@ pub(super) enum MigrateCommand {
 #[derive(Debug, Clone, Args)]
 pub(super) struct Common {
     /// Keep what was begun, and what was there before, in this folder
-    #[arg(long, value_name = "DIR", env = "TORTIE_MIGRATE_STATE", default_value = "/var/lib/tortie/migrate")]
+    #[arg(long, value_name = "DIR", env = "TORTIE_MIGRATE_STATE", default_value = STATE_DIR)]
     state_dir: PathBuf,
     /// Protocol number of Tortie's kernel routes, as the agent has it
     #[arg(long, value_name = "N", env = "TORTIE_ROUTE_PROTOCOL", default_value_t = 179, value_parser = clap::value_parser!(u8).range(5..))]
@@ -82,7 +88,8 @@ pub(super) struct AdoptCommand {
 /// `tortie migrate rollback`.
 #[derive(Debug, Clone, Args)]
 pub(super) struct RollbackCommand {
-    /// Starts Calico's daemons; run by `sh -c` [example: docker start calico-node]
+    /// Starts Calico's daemons; run by `sh -c`. Units that `adopt --unit` stopped are started without it [example: docker start
+    /// calico-node]
     #[arg(long, value_name = "COMMAND")]
     start_with: Option<String>,
     /// Restore saved rules although workloads came since, whose packets Felix's rules drop until it runs
@@ -93,6 +100,33 @@ pub(super) struct RollbackCommand {
     dry_run: bool,
     #[command(flatten)]
     common: Common,
+}
+
+/// For who takes away what a move needs: passes where none was begun, or where it is at one of its ends.
+///
+/// # Errors
+/// When one is under way, with both ways out of it; or when what was begun cannot be read.
+pub(super) fn refuse_while_moving(state_dir: &Path) -> Result<(), Failure> {
+    let Some(record) = Journal::peek(state_dir)? else { return Ok(()) };
+    let ways = match record.phase {
+        Phase::Adopted | Phase::RolledBack => return Ok(()),
+        Phase::Adopting => {
+            "bring it to its end (tortie migrate adopt) or give the host back (tortie migrate rollback)"
+        }
+        Phase::RollingBack => "bring it to its end (tortie migrate rollback)",
+    };
+    let text = format!(
+        "a move from Calico was begun on this host and is {} ({}); without Tortie's routes and rules its workloads would have \
+         none: {ways} first",
+        record.phase.as_str(),
+        state_dir.display()
+    );
+    Err(Failure::new(Exit::Refused, "moving", text))
+}
+
+/// Whether a move was begun here, whatever came of it.
+pub(super) fn has_state(state_dir: &Path) -> bool {
+    !matches!(Journal::peek(state_dir), Ok(None))
 }
 
 pub(super) async fn run(context: &Context, command: &MigrateCommand) -> Result<(), Failure> {

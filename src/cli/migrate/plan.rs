@@ -1,6 +1,7 @@
 //! The steps, in words: what each does, what packets notice of it, how it is undone. Pure; `adopt` and `rollback` go
 //! exactly these.
 
+use super::boot::Pair;
 use super::daemons::{Daemon, StopWith};
 use super::journal::{Snapshot, Step};
 use super::report::{Line, line, named};
@@ -49,6 +50,8 @@ pub(super) struct Plan<'a> {
     pub(super) daemons: &'a [Daemon],
     pub(super) stop: &'a StopWith,
     pub(super) agent_with: &'a str,
+    /// Units that change places at boot.
+    pub(super) pair: Option<Pair<'a>>,
     pub(super) protocol: u8,
     pub(super) metric: u32,
     pub(super) state_dir: &'a str,
@@ -117,11 +120,18 @@ impl Plan<'_> {
                 "none: a route of ours to the same place stands for each, and takes over in the same moment",
                 format!("{rollback} writes BIRD's beside ours before ours go"),
             ),
-            Step::Verify => (
-                "compare the kernel with what is wanted once more".to_owned(),
-                "none",
-                "nothing to undo".to_owned(),
-            ),
+            Step::Verify => match self.pair {
+                None => (
+                    "compare the kernel with what is wanted once more".to_owned(),
+                    "none",
+                    "nothing to undo".to_owned(),
+                ),
+                Some(pair) => (
+                    format!("compare the kernel with what is wanted once more; {}", pair.words()),
+                    "none",
+                    format!("{rollback} gives each its place again"),
+                ),
+            },
         };
         line(step, &what, traffic, &back)
     }

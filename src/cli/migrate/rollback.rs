@@ -53,11 +53,12 @@ async fn go(command: &RollbackCommand, progress: &mut Progress) -> Result<(), Fa
         return Ok(());
     }
     let (saved, running) = (Journal::peek_snapshot(dir)?, daemons::find());
+    let start = StartWith::of(command, &record);
     let unknown = unknown_interfaces(&saved);
     let removed = record.steps.iter().any(|begun| begun.step == Step::RemoveRules);
     // After a boot the kernel has nothing of then, and routes and rules of Calico would be news to nobody but it.
     let fits = record.is_this_boot();
-    let fresh = (removed && !unknown.is_empty() || !fits) && command.start_with.is_some();
+    let fresh = (removed && !unknown.is_empty() || !fits) && start.is_some();
     if removed && fits && !unknown.is_empty() && !fresh && !command.accept_differences && running.is_empty() {
         let names: Vec<&str> = unknown.iter().take(5).map(String::as_str).collect();
         let text = format!(
@@ -70,7 +71,8 @@ async fn go(command: &RollbackCommand, progress: &mut Progress) -> Result<(), Fa
     }
     let steps: Vec<Back> = if fresh { Back::FRESH.to_vec() } else { Back::SAVED.to_vec() };
     progress.of(steps.len());
-    let start_with = command.start_with.as_deref();
+    let start_words = start.as_ref().map(StartWith::words);
+    let start_with = start_words.as_deref();
     if command.dry_run {
         for (at, step) in steps.iter().enumerate() {
             let line = step.line(start_with);
@@ -83,7 +85,7 @@ async fn go(command: &RollbackCommand, progress: &mut Progress) -> Result<(), Fa
     let mut journal = Journal::open(dir)?;
     journal.change(|record| record.phase = Phase::RollingBack)?;
     progress.report.phase = Phase::RollingBack.as_str().to_owned();
-    let work = Work { record, saved, fits, wait: Duration::from_secs(command.common.wait), command };
+    let work = Work { record, saved, fits, wait: Duration::from_secs(command.common.wait), start };
     for step in steps {
         progress
             .step(step.line(start_with), async {
@@ -96,10 +98,39 @@ async fn go(command: &RollbackCommand, progress: &mut Progress) -> Result<(), Fa
     }
     journal.change(|record| record.phase = Phase::RolledBack)?;
     progress.report.phase = Phase::RolledBack.as_str().to_owned();
-    if command.start_with.is_none() && daemons::find().is_empty() {
+    if work.start.is_none() && daemons::find().is_empty() {
         progress.report.next = how_to_start(&work.record);
     }
     Ok(())
+}
+
+/// What starts Calico's daemons.
+enum StartWith {
+    /// A command that somebody gave.
+    Command(String),
+    /// The units that `adopt` was told to stop.
+    Units(Vec<String>),
+}
+
+impl StartWith {
+    fn of(command: &RollbackCommand, record: &Record) -> Option<Self> {
+        let units = || Some(record.stop.unit.clone()).filter(|units| !units.is_empty()).map(Self::Units);
+        command.start_with.clone().map(Self::Command).or_else(units)
+    }
+
+    fn words(&self) -> String {
+        match self {
+            Self::Command(command) => command.clone(),
+            Self::Units(units) => format!("systemctl start {}", units.join(" ")),
+        }
+    }
+
+    fn run(&self) -> Result<(), Failure> {
+        match self {
+            Self::Command(command) => daemons::run_shell(command),
+            Self::Units(units) => units.iter().try_for_each(|unit| daemons::systemctl(&["start", unit])),
+        }
+    }
 }
 
 /// How Calico's daemons come back, by what kept them.
@@ -152,16 +183,17 @@ fn workloads() -> BTreeSet<String> {
 }
 
 /// What a way back needs.
-struct Work<'a> {
+struct Work {
     record: Record,
     saved: Snapshot,
     /// What was saved is of this boot.
     fits: bool,
     wait: Duration,
-    command: &'a RollbackCommand,
+    /// None: somebody starts them by hand.
+    start: Option<StartWith>,
 }
 
-impl Work<'_> {
+impl Work {
     fn has_begun(&self, step: Step) -> bool {
         self.record.steps.iter().any(|begun| begun.step == step)
     }
@@ -255,7 +287,7 @@ impl Work<'_> {
         }
         let begin = Instant::now();
         let felix_wrote = (self.has_begun(Step::RemoveRules) || !self.fits) && !self.saved.rules.is_empty();
-        while felix_wrote && self.command.start_with.is_some() {
+        while felix_wrote && self.start.is_some() {
             let missing: Vec<String> = missing_in_felix()?;
             let Some(first) = missing.first() else { break };
             if begin.elapsed() > self.wait {
@@ -285,13 +317,14 @@ impl Work<'_> {
 
     fn start(&self) -> Result<String, Failure> {
         daemons::release(&self.record.stop.unit)?;
-        let Some(command) = &self.command.start_with else {
+        self.record.boot_units.undo()?;
+        let Some(start) = &self.start else {
             return Ok("left to you".to_owned());
         };
         if !daemons::find().is_empty() {
             return Ok("it runs".to_owned());
         }
-        daemons::run_shell(command)?;
+        start.run()?;
         Ok("it is started".to_owned())
     }
 }

@@ -1,0 +1,118 @@
+//! What starts at the next boot: our unit and Calico's no longer after `adopt`, and as it was after `rollback`.
+//!
+//! Only units that were named take part: Calico's by `--unit`, ours by `--agent-with 'systemctl start UNIT'`; and only together,
+//! so that no host boots with neither of them. What was changed is in the journal before it is.
+
+use std::process::{Command, Stdio};
+
+use serde::{Deserialize, Serialize};
+
+use super::AdoptCommand;
+use super::daemons::systemctl;
+use crate::cli::failure::Failure;
+
+/// The units that change places.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Pair<'a> {
+    pub(super) theirs: &'a [String],
+    pub(super) ours: &'a str,
+}
+
+/// What was changed, to be undone.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Boot {
+    /// Of Calico, which were enabled.
+    #[serde(default)]
+    disabled: Vec<String>,
+    /// Ours, which was not.
+    #[serde(default)]
+    enabled: Vec<String>,
+}
+
+impl AdoptCommand {
+    /// The units that change places, where both sides are units.
+    pub(super) fn pair(&self) -> Option<Pair<'_>> {
+        let ours = self.agent_with.strip_prefix("systemctl start ").map(str::trim)?;
+        let theirs = self.stop.unit.as_slice();
+        (!theirs.is_empty() && !ours.contains(char::is_whitespace)).then_some(Pair { theirs, ours })
+    }
+}
+
+impl Pair<'_> {
+    /// In words.
+    pub(super) fn words(self) -> String {
+        format!("{} starts at the next boot, and {} no longer", self.ours, self.theirs.join(", "))
+    }
+}
+
+impl Boot {
+    /// What has to be changed for a pair, besides what was changed before.
+    pub(super) fn and(mut self, pair: Pair<'_>) -> Self {
+        let mut add = |unit: &str, enabled: bool| {
+            let list = if enabled { &mut self.disabled } else { &mut self.enabled };
+            if is_enabled(unit) == enabled && !list.iter().any(|known| known == unit) {
+                list.push(unit.to_owned());
+            }
+        };
+        pair.theirs.iter().for_each(|unit| add(unit, true));
+        add(pair.ours, false);
+        self
+    }
+
+    /// Changes it.
+    ///
+    /// # Errors
+    /// When the service manager refuses.
+    pub(super) fn change(&self) -> Result<(), Failure> {
+        each("enable", &self.enabled)?;
+        each("disable", &self.disabled)
+    }
+
+    /// Changes it back.
+    ///
+    /// # Errors
+    /// As [`Boot::change`].
+    pub(super) fn undo(&self) -> Result<(), Failure> {
+        each("enable", &self.disabled)?;
+        each("disable", &self.enabled)
+    }
+}
+
+fn each(verb: &str, units: &[String]) -> Result<(), Failure> {
+    units.iter().try_for_each(|unit| systemctl(&[verb, unit]))
+}
+
+/// Whether a unit starts at each boot; one that is only wanted by another (`static`) is that one's.
+fn is_enabled(unit: &str) -> bool {
+    let asked = Command::new("systemctl").args(["is-enabled", unit]).stdin(Stdio::null()).output();
+    asked.is_ok_and(|told| told.stdout.trim_ascii() == b"enabled")
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        adopt: AdoptCommand,
+    }
+
+    #[test]
+    fn units_change_places_only_where_both_are_known() {
+        let words = |line: &[&str]| {
+            let line = Line::try_parse_from([&["adopt"], line].concat()).unwrap();
+            line.adopt.pair().map(Pair::words)
+        };
+        let both = words(&["--unit", "bird.service", "--unit", "calico-felix.service"]);
+        let told = "tortie.service starts at the next boot, and bird.service, calico-felix.service no longer";
+        assert_eq!(both.as_deref(), Some(told));
+        assert_eq!(words(&["--stop-with", "docker kill calico-node"]), None);
+        for command in ["sh /lab/agent", "systemctl start a b", "true"] {
+            assert_eq!(words(&["--unit", "bird.service", "--agent-with", command]), None, "{command}");
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! Calico as a unit of systemd: `migrate adopt --unit` ends it and gives its place at boot to ours, `rollback` starts it again,
+//! under a systemd that runs. The unit is BIRD as Calico configures it, a program that is called as Felix is and only sleeps,
+//! and the rules that Felix leaves, written by the real iptables.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::machine::Machine;
+use crate::rig::{stderr, stdout};
+use crate::systemd::package;
+
+const BIRD: &str = "router id 192.0.2.13;
+protocol static { ipv4; route 10.244.0.0/26 blackhole; }
+protocol kernel { learn; persist; scan time 2; metric 0; graceful restart; ipv4 { import all; export all; }; }
+protocol device { scan time 2; }
+protocol direct { ipv4; interface -\"cali*\", \"*\"; }
+";
+
+/// For one workload whose profile lets everything pass.
+const FELIX: &str = "*filter
+:cali-INPUT - [0:0]
+:cali-FORWARD - [0:0]
+:cali-OUTPUT - [0:0]
+:cali-from-wl-dispatch - [0:0]
+:cali-to-wl-dispatch - [0:0]
+:cali-fw-cali1 - [0:0]
+:cali-tw-cali1 - [0:0]
+:cali-pri-open - [0:0]
+:cali-pro-open - [0:0]
+-I INPUT 1 -m comment --comment \"cali:Cz_u1IQiXIMmKD4c\" -j cali-INPUT
+-I FORWARD 1 -m comment --comment \"cali:wUHhoiAYhphO9Mso\" -j cali-FORWARD
+-I OUTPUT 1 -m comment --comment \"cali:tVnHkvAo15HuiPy0\" -j cali-OUTPUT
+-A cali-FORWARD -i cali+ -m comment --comment \"cali:8ZoYfO5HKXWbB3pk\" -j cali-from-wl-dispatch
+-A cali-FORWARD -o cali+ -m comment --comment \"cali:jdEuaPBe14V2hutn\" -j cali-to-wl-dispatch
+-A cali-from-wl-dispatch -i cali1 -g cali-fw-cali1
+-A cali-from-wl-dispatch -m comment --comment \"Unknown interface\" -j DROP
+-A cali-to-wl-dispatch -o cali1 -g cali-tw-cali1
+-A cali-to-wl-dispatch -m comment --comment \"Unknown interface\" -j DROP
+-A cali-fw-cali1 -j MARK --set-xmark 0x0/0x1000000
+-A cali-fw-cali1 -j cali-pro-open
+-A cali-fw-cali1 -m mark --mark 0x1000000/0x1000000 -j RETURN
+-A cali-fw-cali1 -j DROP
+-A cali-tw-cali1 -j MARK --set-xmark 0x0/0x1000000
+-A cali-tw-cali1 -j cali-pri-open
+-A cali-tw-cali1 -m mark --mark 0x1000000/0x1000000 -j RETURN
+-A cali-tw-cali1 -j DROP
+-A cali-pri-open -j MARK --set-xmark 0x1000000/0x1000000
+-A cali-pro-open -j MARK --set-xmark 0x1000000/0x1000000
+COMMIT
+";
+
+const UNIT: &str = "[Service]
+ExecStart=/mnt/calico-node
+RuntimeDirectory=calico
+Restart=always
+RestartSec=1
+[Install]
+WantedBy=multi-user.target
+";
+
+/// The folder of unpacked peers.
+fn peers() -> Option<PathBuf> {
+    let own = concat!(env!("CARGO_MANIFEST_DIR"), "/target/peers/bin");
+    let dir = std::env::var_os("TORTIE_PEERS").map_or_else(|| PathBuf::from(own), PathBuf::from);
+    let whole = ["bird", "iptables-nft-save"].iter().all(|name| dir.join(name).is_file());
+    assert!(whole || std::env::var_os("CI").is_none(), "bird or iptables is missing in CI");
+    if !whole {
+        eprintln!("skipped: no bird or iptables in {}; tests/tools/peers.sh brings them", dir.display());
+    }
+    whole.then_some(dir)
+}
+
+fn program(path: &Path, text: &str) {
+    std::fs::write(path, format!("#!/bin/sh\n{text}\n")).unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// What the unit needs, as the machine sees it below /mnt.
+fn calico(files: &Path, peers: &Path) {
+    let bin = files.join("bin");
+    std::fs::create_dir(&bin).unwrap();
+    let root = peers.parent().unwrap().join("root");
+    let root = root.display();
+    for family in ["iptables", "ip6tables"] {
+        for what in ["", "-save", "-restore"] {
+            let script = format!(
+                "for d in {root}/usr/lib/*-linux-gnu; do l=$d; done\n\
+                 export LD_LIBRARY_PATH=$l:{root}/lib/${{l##*/}} XTABLES_LIBDIR=$l/xtables\n\
+                 exec {root}/usr/sbin/xtables-nft-multi {family}{what} \"$@\""
+            );
+            program(&bin.join(format!("{family}-nft{what}")), &script);
+        }
+    }
+    std::fs::copy("/bin/sleep", files.join("calico-felix")).unwrap();
+    std::fs::write(files.join("felix.rules"), FELIX).unwrap();
+    std::fs::write(files.join("bird.conf"), BIRD).unwrap();
+    std::fs::write(files.join("calico-node.service"), UNIT).unwrap();
+    let node = format!(
+        "PATH=/mnt/bin:$PATH\n\
+         iptables-nft-save | grep -q cali-FORWARD || iptables-nft-restore --noflush < /mnt/felix.rules\n\
+         /mnt/calico-felix infinity &\n\
+         exec {}/bird -f -R -s /run/calico/bird.ctl -c /mnt/bird.conf",
+        peers.display()
+    );
+    program(&files.join("calico-node"), &node);
+}
+
+/// Routes and rules as people list them, without counters and times; what is nobody's is left out.
+fn kernel(machine: &Machine) -> String {
+    let rules = machine.must("PATH=/mnt/bin:$PATH; iptables-nft-save; ip6tables-nft-save");
+    let mut rules: Vec<&str> = rules.lines().filter(|line| line.starts_with("-A")).collect();
+    // Chains stand in the order of their making; what is in one keeps its order.
+    rules.sort_by_key(|line| line.split(' ').nth(1));
+    let routes = machine.must("ip route; ip -6 route show proto bird");
+    routes.lines().map(str::trim_end).chain(rules).collect::<Vec<_>>().join("\n")
+}
+
+/// `tortie migrate WORDS -o json`.
+fn migrate(machine: &Machine, words: &str) -> Value {
+    let output = machine.run(&format!("PATH=/mnt/bin:$PATH tortie -o json migrate {words}"));
+    let log = machine.journal();
+    assert!(output.status.success(), "{words}: {}{}\n{log}", stdout(&output), stderr(&output));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn enabled(machine: &Machine, unit: &str) -> String {
+    stdout(&machine.run(&format!("systemctl is-enabled {unit}"))).trim().to_owned()
+}
+
+/// Calico's daemons, by the names of their programs.
+fn daemons(machine: &Machine) -> Vec<String> {
+    let all = machine.must("cat /proc/[0-9]*/comm 2>/dev/null; true");
+    let mut all: Vec<String> =
+        all.lines().filter(|name| ["bird", "calico-felix"].contains(name)).map(str::to_owned).collect();
+    all.sort();
+    all
+}
+
+#[test]
+fn a_unit_of_calico_gives_its_place_to_ours_and_gets_it_back() {
+    let Some(peers) = peers() else { return };
+    let files = tempfile::tempdir().unwrap();
+    if package(files.path()).is_none() {
+        return;
+    }
+    calico(files.path(), &peers);
+    let data = serde_json::json!({
+        "/calico/v1/Ready": "true",
+        "/calico/bgp/v1/host/rack1-n03/ip_addr_v4": "192.0.2.13",
+        "/calico/bgp/v1/host/rack1-n03/network_v4": "192.0.2.0/24",
+        "/calico/v1/ipam/v4/pool/10.244.0.0-16": r#"{"cidr":"10.244.0.0/16"}"#,
+        "/calico/v1/config/Ipv6Support": "false",
+        "/calico/v1/policy/profile/open/rules": r#"{"inbound_rules":[{"action":"allow"}],"outbound_rules":[{"action":"allow"}]}"#,
+        "/calico/v1/policy/profile/open/tags": "[]",
+        "/calico/v1/host/rack1-n03/workload/cni/w1/endpoint/eth0":
+            r#"{"state":"active","name":"cali1","profile_ids":["open"],"ipv4_nets":["10.244.0.1/32"]}"#,
+    });
+    std::fs::write(files.path().join("data.json"), data.to_string()).unwrap();
+    let Some(machine) = Machine::boot(files.path()) else { return };
+    machine.must("dpkg -i --no-triggers --force-depends /mnt/tortie.deb");
+    machine.must(
+        "tortie store import /mnt/data.json && tortie ipam assign --node rack1-n03 --ip 10.244.0.1 && \
+         ip link add cali1 type veth peer name w1 && ip link set cali1 up && ip link set w1 up && \
+         ip route add 10.244.0.1/32 dev cali1 scope link && sysctl -qw net.ipv4.ip_forward=1",
+    );
+    machine.must("cp /mnt/calico-node.service /etc/systemd/system/ && systemctl daemon-reload && systemctl enable --now calico-node");
+    machine.until("Calico runs", |machine| {
+        let (routes, daemons) = (kernel(machine), daemons(machine));
+        let there = routes.contains("blackhole 10.244.0.0/26 proto bird") && routes.contains("cali-fw-cali1");
+        if there && daemons == ["bird", "calico-felix"] {
+            Ok(())
+        } else {
+            Err(format!("{daemons:?} {routes}"))
+        }
+    });
+    let before = kernel(&machine);
+
+    // Nobody names the unit: it is suggested by name.
+    let check = machine.run("PATH=/mnt/bin:$PATH tortie migrate adopt");
+    assert!(check.status.code() == Some(2), "{check:?}");
+    assert!(stderr(&check).contains("--unit calico-node.service"), "{}", stderr(&check));
+    assert_eq!(daemons(&machine).len(), 2);
+
+    let report = migrate(&machine, "adopt --unit calico-node.service --wait 30");
+    assert_eq!(report["phase"], "adopted", "{report:#}");
+    let next = report["next"].to_string();
+    assert!(!next.contains("systemctl disable") && !next.contains("systemctl enable"), "{next}");
+    // Nothing restarts it, also after the time that the unit waits for that; the next boot is ours.
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    assert!(daemons(&machine).is_empty(), "{:?}", daemons(&machine));
+    assert_ne!(machine.property("calico-node", "ActiveState"), "active");
+    assert_eq!(machine.property("tortie", "ActiveState"), "active");
+    assert_eq!([enabled(&machine, "calico-node"), enabled(&machine, "tortie")], ["disabled", "enabled"]);
+    let ours = kernel(&machine);
+    assert!(!ours.contains("cali-") && !ours.contains("proto bird"), "{ours}");
+    assert!(ours.contains("blackhole 10.244.0.0/26 proto 179"), "{ours}");
+
+    // Back, by the name that is remembered: the unit as it was, at boot, too.
+    let report = migrate(&machine, "rollback --wait 30");
+    assert_eq!(report["phase"], "rolled-back", "{report:#}");
+    machine.until("Calico is back", |machine| {
+        let (now, daemons) = (kernel(machine), daemons(machine));
+        if now == before && daemons.len() == 2 {
+            Ok(())
+        } else {
+            Err(format!("{daemons:?}\n{now}\nbefore:\n{before}"))
+        }
+    });
+    assert_eq!(machine.property("calico-node", "ActiveState"), "active");
+    assert_eq!(machine.property("calico-node", "Restart"), "always", "nothing of ours is left in the unit");
+    assert_eq!(machine.property("tortie", "ActiveState"), "inactive");
+    assert_eq!([enabled(&machine, "calico-node"), enabled(&machine, "tortie")], ["enabled", "disabled"]);
+}
