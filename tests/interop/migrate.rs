@@ -258,7 +258,13 @@ impl Site {
             "PATH=/lab/bin:{}:$PATH; TORTIE_BIRD_SOCKET=/run/bird1.ctl {halt}tortie --datastore sqlite:/store/store.db --node host1 -o json migrate {words}",
             peers().unwrap().display()
         );
+        let begin = self.net.started.elapsed();
         let output = self.net.output("host1", &["sh", "-c", &line])?;
+        println!(
+            "from {begin:?} to {:?}: {}",
+            self.net.started.elapsed(),
+            words.split(' ').next().unwrap_or(words)
+        );
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         let log = self.file("agent.log");
@@ -266,7 +272,12 @@ impl Site {
         if !output.status.success() {
             return Err(format!("{words}: {}: {text}{error}\n{}", output.status, log.join("\n")));
         }
-        serde_json::from_str(&text).map_err(|e| format!("{words}: {e}: {text}{error}"))
+        let report: Value =
+            serde_json::from_str(&text).map_err(|e| format!("{words}: {e}: {text}{error}"))?;
+        let steps = report["steps"].as_array().into_iter().flatten();
+        let steps: Vec<String> = steps.map(|step| format!("{} {}", step["step"], step["seconds"])).collect();
+        println!("    {}", steps.join(", "));
+        Ok(report)
     }
 
     fn adopt(&self, halt: Option<&str>) -> Result<Value, String> {
@@ -362,7 +373,7 @@ impl Flow {
 
 /// Runs `body` while packets go both ways; none may be lost.
 fn under_traffic(site: &Site, body: impl FnOnce()) {
-    let begin = Instant::now();
+    let (zero, begin) = (site.net.started, Instant::now());
     let pairs = [
         ("web1", "10.244.2.1"),
         ("web3", "10.244.1.1"),
@@ -377,9 +388,10 @@ fn under_traffic(site: &Site, body: impl FnOnce()) {
     pingers[0].wait(500);
     let (round_trips, worst) = flow.stop();
     for (pinger, (from, to)) in pingers.into_iter().zip(pairs) {
-        let pings = pinger.stop(begin);
-        println!("{from} -> {to}: {} sent, {} lost in {:?}", pings.sent, pings.lost.len(), pings.took);
-        assert!(pings.lost.is_empty(), "{from} -> {to}: {} sent, lost {:?}", pings.sent, pings.lost);
+        let pings = pinger.stop(zero);
+        println!("{from} -> {to}: {} sent, {} lost in {:?}", pings.sent, pings.lost.len(), begin.elapsed());
+        let lost = pings.lost.iter().zip(&pings.lost_at).collect::<Vec<_>>();
+        assert!(lost.is_empty(), "{from} -> {to}: {} sent, lost {lost:?}", pings.sent);
     }
     println!("one TCP connection: {round_trips} round trips, the longest {worst:?}");
     assert!(round_trips > 20);

@@ -16,7 +16,7 @@ use crate::rig::{self, Net};
 pub(crate) struct Pinger {
     stop: Arc<AtomicBool>,
     sent: Arc<AtomicU64>,
-    thread: JoinHandle<Vec<bool>>,
+    thread: JoinHandle<(Vec<bool>, Vec<Instant>)>,
 }
 
 /// What came of it.
@@ -25,6 +25,8 @@ pub(crate) struct Pings {
     pub(crate) sent: usize,
     /// The numbers of those that were not answered.
     pub(crate) lost: Vec<usize>,
+    /// When those were sent, after the beginning that [`Pinger::stop`] was told.
+    pub(crate) lost_at: Vec<Duration>,
     pub(crate) took: Duration,
 }
 
@@ -55,13 +57,14 @@ impl Pinger {
     pub(crate) fn stop(self, begin: Instant) -> Pings {
         self.stop.store(true, Ordering::Relaxed);
         let took = begin.elapsed();
-        let answered = self.thread.join().expect("the sender lives");
-        let lost = (0..answered.len()).filter(|n| !answered[*n]).collect();
-        Pings { sent: answered.len(), lost, took }
+        let (answered, sent) = self.thread.join().expect("the sender lives");
+        let lost: Vec<usize> = (0..answered.len()).filter(|n| !answered[*n]).collect();
+        let lost_at = lost.iter().map(|n| sent[*n].saturating_duration_since(begin)).collect();
+        Pings { sent: answered.len(), lost, lost_at, took }
     }
 }
 
-fn send(to: IpAddr, stop: &AtomicBool, count: &AtomicU64) -> Vec<bool> {
+fn send(to: IpAddr, stop: &AtomicBool, count: &AtomicU64) -> (Vec<bool>, Vec<Instant>) {
     const PACE: Duration = Duration::from_millis(1);
     let (domain, protocol) = match to {
         IpAddr::V4(_) => (Domain::IPV4, Protocol::ICMPV4),
@@ -71,7 +74,7 @@ fn send(to: IpAddr, stop: &AtomicBool, count: &AtomicU64) -> Vec<bool> {
     socket.set_nonblocking(true).unwrap();
     socket.set_recv_buffer_size(1 << 20).unwrap();
     socket.connect(&SocketAddr::new(to, 0).into()).unwrap();
-    let mut answered: Vec<bool> = Vec::new();
+    let (mut answered, mut sent): (Vec<bool>, Vec<Instant>) = Default::default();
     let mut next = Instant::now();
     let mut end = None;
     loop {
@@ -79,12 +82,13 @@ fn send(to: IpAddr, stop: &AtomicBool, count: &AtomicU64) -> Vec<bool> {
         if stop.load(Ordering::Relaxed) {
             let end = *end.get_or_insert(now + Duration::from_secs(2));
             if now > end || answered.iter().all(|a| *a) {
-                return answered;
+                return (answered, sent);
             }
         } else if now >= next {
             // Refused is lost.
             let _ = socket.send(&request(to.is_ipv4(), u64::try_from(answered.len()).unwrap()));
             answered.push(false);
+            sent.push(now);
             count.fetch_add(1, Ordering::Relaxed);
             // A sender that was not scheduled does not catch up: a burst would measure the sender.
             next = (next + PACE).max(now);

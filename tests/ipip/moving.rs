@@ -44,8 +44,8 @@ const MODULES: [&str; 16] = [
 const BIRD: &str = "router id 10.0.1.1;
 protocol device { scan time 2; }
 protocol direct { ipv4; interface -\"cali*\", \"*\"; }
-protocol static { ipv4; route 10.244.1.0/26 blackhole; route 10.244.2.0/26 via 10.0.1.2 dev \"tunl0\" onlink; }
-protocol kernel { learn; persist; scan time 2; metric 0; graceful restart; ipv4 { import all; export all; }; }
+protocol static { ipv4; route 10.244.1.0/26 blackhole; route 10.244.2.0/26 via 10.0.1.2%tunl0 onlink; }
+protocol kernel { learn; persist; scan time 2; metric 0; graceful restart; ipv4 { import all; export where source != RTS_DEVICE; }; }
 protocol bgp Mesh_10_0_1_2 { local 10.0.1.1 as 64512; neighbor 10.0.1.2 as 64512; multihop; graceful restart on;
   connect delay time 1; connect retry time 2; error wait time 1,3;
   ipv4 { import all; export where net = 10.244.1.0/26; next hop self; }; }
