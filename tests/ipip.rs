@@ -192,7 +192,7 @@ fn the_module_may_go_and_come() {
 
 #[test]
 fn settings_of_the_store_reach_the_device() {
-    went_well(&["store-mtu", "store-address", "store-back"]);
+    went_well(&["store-mtu", "mtu-that-does-not-fit", "store-address", "store-back"]);
 }
 
 #[test]

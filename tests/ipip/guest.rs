@@ -228,6 +228,22 @@ impl Guest {
             g.put("/calico/v1/config/IpInIpMtu", "1300");
             g.repaired(&Wanted { mtu: 1300, ..cross() })
         });
+        self.case("mtu-that-does-not-fit", |g| {
+            g.put("/calico/v1/config/IpInIpMtu", "1490");
+            // The look around comes each ten seconds.
+            let millis = within(30_000, "status", || {
+                let status = g.rig.json("host1", &["tortie", "status", "-o", "json"]);
+                let told = |p: &serde_json::Value| p["code"] == "tunnel-mtu" && p["next"] == "tortie doctor";
+                let problems = status["problems"].as_array().unwrap();
+                if problems.iter().any(told) { Ok(()) } else { Err(format!("{problems:#?}")) }
+            });
+            let (_, text) = g.rig.exec("host1", &["tortie", "doctor"]);
+            let line = text.lines().find(|line| line.contains("[tunnel-mtu]"));
+            let line = line.unwrap_or_else(|| panic!("{text}"));
+            assert!(line.contains("its MTU is 1490"), "{line}");
+            g.put("/calico/v1/config/IpInIpMtu", "1300");
+            (millis, line.to_owned())
+        });
         self.case("store-address", |g| {
             g.put("/calico/v1/host/host1/config/IpInIpTunnelAddr", "10.244.1.60");
             g.repaired(&Wanted { mtu: 1300, address: "10.244.1.60/32", ..cross() })
