@@ -198,6 +198,32 @@ fn a_kill_of_the_demo_takes_everything_with_it() {
     assert!(!Path::new("/run/tortie-demo").exists());
 }
 
+/// What README says to a newcomer, typed on a machine that has nothing: `tests/tools/bare.sh`.
+#[test]
+#[ignore = "installs a Debian and builds everything there: ten minutes"]
+fn long_readme_is_enough_on_a_bare_debian() {
+    use std::net::ToSocketAddrs;
+    if !matches!(Sandbox::detect(), Ok(Sandbox::Root)) {
+        return skip("needs root");
+    }
+    if Command::new("debootstrap").arg("--version").output().is_err() {
+        return skip("debootstrap is not here: apt install debootstrap");
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut command = Command::new(root.join("tests/tools/bare.sh"));
+    command.arg(Path::new(env!("CARGO_TARGET_TMPDIR")).join("bare")).stdin(Stdio::null());
+    // Where rustup's site is not reached, what it brought here stands for it.
+    if std::env::var_os("BARE_RUST").is_none() && ("sh.rustup.rs", 443).to_socket_addrs().is_err() {
+        command.env("BARE_RUST", std::env::var_os("HOME").unwrap());
+    }
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    println!("{text}");
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    let page = text.lines().find_map(|line| line.strip_prefix("page=")).unwrap();
+    assert!(page.parse::<f64>().unwrap() < 15.0, "from the end of the build to the page: {page} s");
+}
+
 #[test]
 fn wrong_usage_says_what_is_right() {
     for (words, wanted) in [(&["--hosts", "1"][..], "2 to 20"), (&["--hosts", "99"][..], "2 to 20")] {
