@@ -39,8 +39,8 @@ const RULES: usize = 10;
 const ROLES: usize = 20;
 /// Times that each question is asked.
 const TIMES: usize = 200;
-/// For how long nothing happens.
-const IDLE: Duration = Duration::from_secs(20);
+/// For how long nothing happens: what an agent does once a minute is in it once.
+const IDLE: Duration = Duration::from_secs(60);
 /// Prefixes of an UPDATE, which share their attributes.
 const SHARED: usize = 8;
 /// Where the agent listens, and its routers dial from.
