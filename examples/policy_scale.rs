@@ -6,12 +6,15 @@
 //! policies, and starts the agent as a process of its own. Then: the time from the exec until the last local endpoint is
 //! applied and the memory; rules with 18,000 more policies that select nobody here; label changes, from before the
 //! transaction until the agent says that the kernel has it; the same for one more member of a set of the whole cluster;
-//! a burst of 1,000 new endpoints, whose profiles are SHARED different ones (5,000: each has one of its own); and first packets of connections between two workloads before all that and after it. Everything lives in the namespace that it is started in.
+//! a burst of 1,000 new endpoints, whose profiles are SHARED different ones (5,000: each has one of its own), with what the
+//! agent's threads and this program, which shares the processors with it, ran meanwhile; and first packets of connections between
+//! two workloads before all that and after it. Everything lives in the namespace that it is started in.
 
 #![allow(clippy::print_stdout, reason = "its output")]
 
 mod common;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -112,6 +115,7 @@ async fn run(program: &Path, cluster: usize, local: usize, shared: usize) -> Res
     }
     say(&format!("one more member of a set of {cluster}"), &mut times);
 
+    let used = [processor(agent.child.id())?, processor(std::process::id())?];
     let (begin, mut waiting) = (Instant::now(), tokio::task::JoinSet::new());
     for n in local..local + BURST {
         let begin = Instant::now();
@@ -135,6 +139,11 @@ async fn run(program: &Path, cluster: usize, local: usize, shared: usize) -> Res
         all.as_millis()
     );
     say(&what, &mut times);
+    for (who, pid, before) in
+        [("the agent", agent.child.id(), &used[0]), ("this program", std::process::id(), &used[1])]
+    {
+        println!("  processor time of {who}: {}", spent(before, &processor(pid)?));
+    }
     println!("rules in the kernel: {}; memory {}", kernel_rules()?, agent.memory()?);
     let crowded = sender.rate()?;
     println!(
@@ -266,6 +275,32 @@ async fn applied(client: &Client, key: &str, revision: u64, patience: Duration) 
             _ => tokio::time::sleep(Duration::from_millis(2)).await,
         }
     }
+}
+
+/// Nanoseconds that the threads of a process ran so far, by their names.
+fn processor(pid: u32) -> Result<BTreeMap<String, u64>> {
+    let mut all = BTreeMap::new();
+    for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+        let task = task?.path();
+        // It may have ended meanwhile.
+        let Ok(name) = std::fs::read_to_string(task.join("comm")) else { continue };
+        let Ok(text) = std::fs::read_to_string(task.join("schedstat")) else { continue };
+        let ran: u64 = text.split(' ').next().unwrap_or_default().parse()?;
+        *all.entry(name.trim().to_owned()).or_default() += ran;
+    }
+    Ok(all)
+}
+
+/// What was spent between two looks, in all and by thread.
+fn spent(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>) -> String {
+    let since = |(name, ran): (&String, &u64)| {
+        (name.clone(), ran.saturating_sub(before.get(name).copied().unwrap_or_default()) / 1_000_000)
+    };
+    let mut parts: Vec<(String, u64)> = after.iter().map(since).filter(|(_, ms)| *ms > 0).collect();
+    parts.sort_by_key(|(_, ms)| std::cmp::Reverse(*ms));
+    let all: u64 = parts.iter().map(|(_, ms)| ms).sum();
+    let parts: Vec<String> = parts.iter().map(|(name, ms)| format!("{name} {ms}")).collect();
+    format!("{all} ms ({})", parts.join(", "))
 }
 
 /// As nft counts them.
