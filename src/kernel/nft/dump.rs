@@ -416,7 +416,11 @@ impl Elements {
                 let verdict = data(NFTA_DATA_VERDICT)?;
                 let code = find(verdict, NFTA_VERDICT_CODE).and_then(wire::be32)?;
                 let chain = find(verdict, NFTA_VERDICT_CHAIN).map(wire::text)?;
-                (code == NFT_GOTO.cast_unsigned()).then(|| SetValue::Goto(Arc::from(chain)))
+                match code.cast_signed() {
+                    NFT_GOTO => Some(SetValue::Goto(Arc::from(chain))),
+                    NFT_JUMP => Some(SetValue::Jump(Arc::from(chain))),
+                    _ => None,
+                }
             }
         }
     }

@@ -141,6 +141,9 @@ fn element(w: &mut Writer<'_>, key: &Key, end: Option<&Key>, flags: u32, value: 
             SetValue::Goto(chain) => {
                 w.nest(NFTA_SET_ELEM_DATA, |w| verdict(w, NFT_GOTO, Some(chain)));
             }
+            SetValue::Jump(chain) => {
+                w.nest(NFTA_SET_ELEM_DATA, |w| verdict(w, NFT_JUMP, Some(chain)));
+            }
             SetValue::Addr(addr) => {
                 w.nest(NFTA_SET_ELEM_DATA, |w| {
                     w.attr_addr(NFTA_DATA_VALUE, *addr);

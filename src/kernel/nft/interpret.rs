@@ -193,6 +193,14 @@ impl<'a> Walk<'a> {
     }
 
     /// `None`: the next rule.
+    fn jump(&mut self, to: &Name) -> Option<End> {
+        match self.chain(to) {
+            End::Return => None,
+            end => Some(end),
+        }
+    }
+
+    /// `None`: the next rule.
     fn statement(&mut self, statement: &Statement, chain: &Name, at: usize) -> Option<End> {
         let packet = &mut self.outcome.packet;
         match statement {
@@ -203,13 +211,11 @@ impl<'a> Walk<'a> {
                 Some(End::Drop)
             }
             Statement::Return => Some(End::Return),
-            Statement::Jump(to) => match self.chain(to) {
-                End::Return => None,
-                end => Some(end),
-            },
+            Statement::Jump(to) => self.jump(to),
             Statement::Goto(to) => Some(self.chain(to)),
             Statement::VerdictMap { key, map } => match self.look_up(key, map).cloned() {
                 Some(SetValue::Goto(to)) => Some(self.chain(&to)),
+                Some(SetValue::Jump(to)) => self.jump(&to),
                 None => None,
                 other => panic!("{map} gives {other:?}"),
             },
@@ -379,7 +385,7 @@ pub(in crate::kernel) fn check(table: &Table) {
     let set = |name: &Name, by: &Name| assert!(table.sets.contains_key(name), "{by}: no set {name}");
     for (name, set) in &table.sets {
         for value in set.elements.values() {
-            if let SetValue::Goto(to) = value {
+            if let SetValue::Goto(to) | SetValue::Jump(to) = value {
                 chain(to, name);
             }
         }

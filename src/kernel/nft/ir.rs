@@ -79,6 +79,8 @@ pub(in crate::kernel) enum SetValue {
     Member,
     /// Goes to a chain and does not come back.
     Goto(Name),
+    /// Goes to a chain, and on behind the rule that looked it up when that returns.
+    Jump(Name),
     Addr(IpAddr),
 }
 

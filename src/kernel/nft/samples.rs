@@ -212,7 +212,7 @@ pub(super) fn everything() -> Table {
     for v4 in [true, false] {
         for (name, mut set) in sets(v4) {
             for value in set.elements.values_mut() {
-                if let SetValue::Goto(chain) = value {
+                if let SetValue::Goto(chain) | SetValue::Jump(chain) = value {
                     *chain = "plain".into();
                 }
             }
@@ -220,8 +220,10 @@ pub(super) fn everything() -> Table {
         }
     }
     let verdicts = set_of(KeyType::Interface, ValueType::Verdict, false);
-    let elements =
-        BTreeMap::from([(SetKey::Interface("cali0123456789a".into()), SetValue::Goto("plain".into()))]);
+    let elements = BTreeMap::from([
+        (SetKey::Interface("cali0123456789a".into()), SetValue::Goto("plain".into())),
+        (SetKey::Interface("cali1".into()), SetValue::Jump("plain".into())),
+    ]);
     table.sets.insert("from-workload".into(), Set { of: verdicts, comment: "".into(), elements });
 
     let chain = |hook, rules| Chain { hook, rules };
@@ -348,6 +350,7 @@ fn any_set() -> impl Strategy<Value = Set> {
             let elements = keys.enumerate().map(|(i, key)| {
                 let value = match value {
                     ValueType::Member => SetValue::Member,
+                    ValueType::Verdict if i % 2 == 0 => SetValue::Jump("c9".into()),
                     ValueType::Verdict => SetValue::Goto("c9".into()),
                     ValueType::Addr { .. } => SetValue::Addr(addrs[i]),
                 };

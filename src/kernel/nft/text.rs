@@ -81,6 +81,7 @@ fn set(out: &mut String, name: &str, set: &Set) -> fmt::Result {
             match value {
                 SetValue::Member => writeln!(out, "\t\t\t{},", element(key))?,
                 SetValue::Goto(chain) => writeln!(out, "\t\t\t{} : goto {chain},", element(key))?,
+                SetValue::Jump(chain) => writeln!(out, "\t\t\t{} : jump {chain},", element(key))?,
                 SetValue::Addr(addr) => writeln!(out, "\t\t\t{} : {addr},", element(key))?,
             }
         }

@@ -13,6 +13,7 @@ use super::super::ir::{At, Field, Hook, Kind, Match, Side, Statement};
 use super::maps::Map;
 use super::node::{Base, Denied, Draft, Fixed, Frame, Node, family, in_set};
 use super::stages;
+use crate::policy::Direction;
 
 const IPIP: u8 = 4;
 const ICMPV6: u8 = 58;
@@ -137,22 +138,17 @@ pub(super) fn fixed(fixed: Fixed, frame: &Frame<'_>) -> Draft {
         Fixed::AntiSpoof => anti_spoof(&mut draft, frame),
         Fixed::WorkloadToHost => {
             neighbours(&mut draft, frame);
-            draft.look_up(Field::InInterface, Map::FromWorkload);
-            draft.goto(Vec::new(), Node::Denied(Denied::UnknownInterface));
+            stages::workload(&mut draft, Direction::Outbound);
         }
         Fixed::ToHost => {
             draft.rule(vec![Match::Established], Statement::Accept);
             neighbours(&mut draft, frame);
             draft.goto(Vec::new(), Node::Denied(Denied::ToHost));
         }
-        Fixed::FromWorkload => {
-            draft.look_up(Field::InInterface, Map::FromWorkload);
-            draft.goto(Vec::new(), Node::Denied(Denied::UnknownInterface));
-        }
+        Fixed::FromWorkload => stages::workload(&mut draft, Direction::Outbound),
         Fixed::ToWorkload => {
             drop_ipv6(&mut draft, frame);
-            draft.look_up(Field::OutInterface, Map::ToWorkload);
-            draft.goto(Vec::new(), Node::Denied(Denied::UnknownInterface));
+            stages::workload(&mut draft, Direction::Inbound);
         }
         Fixed::Failsafe(ports) => return stages::failsafe(ports, frame),
     }

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::super::ir::Name;
-use super::node::{Denied, Draft, Frame, Node};
+use super::node::{Denied, Draft, Frame, Node, Usage};
 use super::sets::Sets;
 use super::wanted::Wanted;
 use super::{Renderer, base, names, rules, stages};
-use crate::policy::{Direction, Globals, SetId, Stages};
+use crate::policy::{ChainId, Direction, Globals, SetId, Tier};
 
 /// A chain of the table.
 #[derive(Debug, Clone)]
@@ -79,8 +79,8 @@ impl Chains {
     }
 
     /// The chain of a policy or profile, with the rules that its rules were made of.
-    pub(super) fn of(&self, id: &crate::policy::ChainId) -> Option<(Name, &[usize])> {
-        super::node::Usage::ALL.into_iter().find_map(|usage| {
+    pub(super) fn of(&self, id: &ChainId) -> Option<(Name, &[usize])> {
+        Usage::ALL.into_iter().find_map(|usage| {
             let name = names::rules(id, usage);
             self.placed.get(&name).map(|placed| (name, placed.origins.as_slice()))
         })
@@ -100,7 +100,9 @@ impl Renderer {
         match node {
             Node::Rules { id, usage } => rules::draft(id, *usage, &frame),
             Node::Tier { tier, direction } => stages::tier(tier, *direction, &frame),
-            Node::Stages { of, direction, host } => stages::stages(of, *direction, *host, &frame),
+            Node::Tiers { tiers, direction } => stages::tiers(tiers, *direction, &frame),
+            Node::Profiles { profiles, .. } => stages::profiles(profiles),
+            Node::Host { of, direction } => stages::host(of, *direction, &frame),
             Node::Early { chains, usage, direction } => stages::early(chains, *usage, *direction, &frame),
             Node::Denied(denied) => stages::denied(denied, &frame),
             Node::Fixed(fixed) => base::fixed(*fixed, &frame),
@@ -116,15 +118,26 @@ impl Renderer {
         name
     }
 
-    /// The same, for nodes that are dear to make: most endpoints share their chains.
-    pub(super) fn hold_stages(&mut self, of: &Stages, at: Direction, host: bool, globals: &Globals) -> Name {
-        let name = names::stages(of, at, host);
-        let means = |node: &Node| matches!(node, Node::Stages { of: is, direction, host: h } if is == of && *direction == at && *h == host);
+    /// The same for tiers, which are dear to make: most endpoints share their chains.
+    pub(super) fn hold_tiers(&mut self, of: &[Tier], at: Direction, globals: &Globals) -> Name {
+        let name = names::tiers(of, at);
+        let means =
+            |node: &Node| matches!(node, Node::Tiers { tiers, direction } if tiers == of && *direction == at);
         if !self.chains.has(&name, means) {
-            self.place(&name, Node::Stages { of: of.clone(), direction: at, host }, globals);
+            self.place(&name, Node::Tiers { tiers: of.to_vec(), direction: at }, globals);
         }
         self.hold_once(&name);
         name
+    }
+
+    /// The same for profiles; `None`: there are none.
+    pub(super) fn hold_profiles(&mut self, of: &[ChainId], at: Direction, globals: &Globals) -> Option<Name> {
+        let node = match of {
+            [] => return None,
+            [one] => Node::Rules { id: one.clone(), usage: Usage::Filter },
+            several => Node::Profiles { profiles: several.to_vec(), direction: at },
+        };
+        Some(self.hold(node, globals))
     }
 
     fn hold_once(&mut self, name: &Name) {
@@ -240,5 +253,63 @@ impl Chains {
             self.leave(&name, placed.calls);
             self.leave_sets(&name, placed.sets, sets);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{W1, policy, profile, renderer};
+    use super::*;
+    use crate::policy::Stages;
+
+    #[test]
+    fn two_things_with_one_name_are_noted() {
+        let mut other = renderer(&[W1]);
+        let globals = other.globals.clone().unwrap();
+        let node = |name: &str| Node::Rules { id: policy("default", name), usage: Usage::Filter };
+        let name = names::chain(&node("a"));
+        other.place(&name, node("a"), &globals);
+        other.place(&name, node("a"), &globals);
+        assert_eq!(other.clash(), None);
+        // As if its hash were the same.
+        other.place(&name, node("b"), &globals);
+        assert_eq!(other.clash(), Some(&*format!("chains are both called {name}")));
+        let mut other = renderer(&[W1]);
+        let host = |name: &str| Node::Host {
+            of: Stages { tiers: Vec::new(), profiles: vec![profile(name)] },
+            direction: Direction::Inbound,
+        };
+        other.place(&names::chain(&host("x")), host("y"), &globals);
+        other.hold(host("x"), &globals);
+        assert!(other.clash().is_some());
+        let mut other = renderer(&[W1]);
+        let tiers = |name: &str| vec![Tier { name: name.into(), policies: Vec::new() }];
+        let node = Node::Tiers { tiers: tiers("y"), direction: Direction::Inbound };
+        other.place(&names::tiers(&tiers("x"), Direction::Inbound), node, &globals);
+        other.hold_tiers(&tiers("x"), Direction::Inbound, &globals);
+        assert!(other.clash().is_some());
+    }
+
+    /// The kernel walks all chains in each transaction: what a burst of starts brings decides how long each of them waits.
+    #[test]
+    fn a_profile_of_its_own_brings_an_endpoint_that_profiles_rules_and_no_others() {
+        let rules = r#"{"inbound_rules":[{"protocol":"tcp"},{"action":"next-tier"}],"outbound_rules":[{}]}"#;
+        let (first, second) =
+            (("/calico/v1/policy/profile/p/rules", rules), ("/calico/v1/policy/profile/q/rules", rules));
+        let all = ("/calico/v1/policy/tier/default/policy/a", r#"{"selector":"all()"}"#);
+        let value = W1.1.replace("cali1", "cali2").replace("\"p\"", "\"q\"");
+        let start = ("/calico/v1/host/h1/workload/cni/w2/endpoint/eth0", value.as_str());
+        let before = renderer(&[W1, first, second, all]);
+        let after = renderer(&[W1, first, second, all, start]);
+        let new: Vec<&Name> = after
+            .table()
+            .chains
+            .iter()
+            .filter(|(name, chain)| before.table().chains.get(*name) != Some(*chain))
+            .map(|(name, _)| name)
+            .collect();
+        let of_q = [Direction::Inbound, Direction::Outbound]
+            .map(|direction| after.place_of(&ChainId { direction, ..profile("q") }).unwrap());
+        assert_eq!(new, of_q.iter().collect::<Vec<_>>());
     }
 }

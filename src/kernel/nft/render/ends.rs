@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tortie_config::Cidr;
 use tortie_config::key::EndpointKey;
 
-use super::super::ir::{Name, SetKey, SetValue};
+use super::super::ir::{SetKey, SetValue};
 use super::Renderer;
 use super::maps::Map;
 use super::node::{Denied, Fixed, Node, Usage};
@@ -98,7 +98,15 @@ impl Renderer {
         let Some(policy) = self.ends.placed.remove(interface) else { return };
         let EndpointPolicy::Workload(workload) = &*policy else { return };
         self.sources(interface, workload, false);
-        for map in [Map::RawInterfaces, Map::FromWorkload, Map::ToWorkload, Map::Inactive] {
+        self.wanted.remove(&Map::Workloads.name(), &SetKey::Interface(interface.into()));
+        for map in [
+            Map::RawInterfaces,
+            Map::FromWorkload,
+            Map::ToWorkload,
+            Map::FromProfiles,
+            Map::ToProfiles,
+            Map::Inactive,
+        ] {
             self.point(map, interface, None);
         }
     }
@@ -118,19 +126,30 @@ impl Renderer {
         let source =
             if workload.active { Node::Fixed(Fixed::AntiSpoof) } else { Node::Denied(Denied::Inactive) };
         let source = self.hold(source, globals);
-        self.point(Map::RawInterfaces, interface, Some(source));
-        let inactive = (!workload.active).then(|| self.hold(Node::Denied(Denied::Inactive), globals));
-        self.point(Map::Inactive, interface, inactive);
-        for (map, stages, direction) in [
-            (Map::FromWorkload, &workload.outbound, Direction::Outbound),
-            (Map::ToWorkload, &workload.inbound, Direction::Inbound),
+        self.point(Map::RawInterfaces, interface, Some(SetValue::Goto(source)));
+        let (set, key) = (Map::Workloads.name(), SetKey::Interface(interface.into()));
+        if workload.active {
+            self.wanted.put(&set, key, SetValue::Member);
+        } else {
+            self.wanted.remove(&set, &key);
+        }
+        let inactive =
+            |renderer: &mut Self| SetValue::Goto(renderer.hold(Node::Denied(Denied::Inactive), globals));
+        let none = (!workload.active).then(|| inactive(self));
+        self.point(Map::Inactive, interface, none);
+        for (tiers, profiles, stages, direction) in [
+            (Map::FromWorkload, Map::FromProfiles, &workload.outbound, Direction::Outbound),
+            (Map::ToWorkload, Map::ToProfiles, &workload.inbound, Direction::Inbound),
         ] {
-            let to = if workload.active {
-                self.hold_stages(stages, direction, false, globals)
+            let (first, then) = if workload.active {
+                let first = self.hold_tiers(&stages.tiers, direction, globals);
+                let then = self.hold_profiles(&stages.profiles, direction, globals);
+                (SetValue::Jump(first), then.map(SetValue::Jump))
             } else {
-                self.hold(Node::Denied(Denied::Inactive), globals)
+                (inactive(self), None)
             };
-            self.point(map, interface, Some(to));
+            self.point(tiers, interface, Some(first));
+            self.point(profiles, interface, then);
         }
     }
 
@@ -151,29 +170,30 @@ impl Renderer {
             (Map::RawHostOut, early(|host| &host.untracked_outbound, Usage::Untracked, outbound)),
             (Map::PreDnatHost, early(|host| &host.pre_dnat, Usage::PreDnat, inbound)),
         ] {
-            let to = node.map(|node| self.hold(node, globals));
+            let to = node.map(|node| SetValue::Goto(self.hold(node, globals)));
             self.point(map, interface, to);
         }
-        let to = host.map(|host| self.hold_stages(&host.inbound, inbound, true, globals));
-        self.point(Map::HostIn, interface, to);
-        let to = host.map(|host| self.hold_stages(&host.outbound, outbound, true, globals));
-        self.point(Map::HostOut, interface, to);
+        for (map, direction, of) in [
+            (Map::HostIn, inbound, host.map(|host| &host.inbound)),
+            (Map::HostOut, outbound, host.map(|host| &host.outbound)),
+        ] {
+            let to =
+                of.map(|of| SetValue::Goto(self.hold(Node::Host { of: of.clone(), direction }, globals)));
+            self.point(map, interface, to);
+        }
     }
 
     /// Where a map sends an interface: to a chain that is held for it.
-    fn point(&mut self, map: Map, interface: &str, to: Option<Name>) {
+    fn point(&mut self, map: Map, interface: &str, to: Option<SetValue>) {
         let (set, key) = (map.name(), SetKey::Interface(interface.into()));
-        let before = match self.wanted.element(&set, &key) {
-            Some(SetValue::Goto(name)) => Some(Arc::clone(name)),
-            _ => None,
-        };
+        let before = self.wanted.element(&set, &key).cloned();
         match to {
-            Some(name) if before.as_ref() == Some(&name) => {}
-            Some(name) => self.wanted.put(&set, key, SetValue::Goto(name)),
+            Some(to) if before.as_ref() == Some(&to) => {}
+            Some(to) => self.wanted.put(&set, key, to),
             None => self.wanted.remove(&set, &key),
         }
-        if let Some(before) = before {
-            self.unhold(&before);
+        if let Some(SetValue::Goto(name) | SetValue::Jump(name)) = before {
+            self.unhold(&name);
         }
     }
 

@@ -88,9 +88,10 @@ fn check_used(table: &Table) {
     let mut used: BTreeSet<Name> =
         table.chains.iter().filter(|(_, c)| c.hook.is_some()).map(|(n, _)| n.clone()).collect();
     let values = table.sets.values().flat_map(|set| set.elements.values());
-    used.extend(
-        values.filter_map(|value| if let SetValue::Goto(name) = value { Some(name.clone()) } else { None }),
-    );
+    used.extend(values.filter_map(|value| match value {
+        SetValue::Goto(name) | SetValue::Jump(name) => Some(name.clone()),
+        SetValue::Member | SetValue::Addr(_) => None,
+    }));
     for chain in table.chains.values() {
         for rule in &chain.rules {
             if let Statement::Jump(to) | Statement::Goto(to) = &rule.statement {
@@ -144,22 +145,51 @@ fn agree(renderer: &Renderer, expected: &Decision, end: Option<bool>, outcome: &
     assert_eq!(logs, expected, "{what}");
 }
 
+/// The chains that a workload's packets pass, as the maps of its interface lead to them.
+fn passed(stages: &Stages, direction: Direction) -> Vec<Name> {
+    let profiles = match &stages.profiles[..] {
+        [] => None,
+        [one] => Some(Node::Rules { id: one.clone(), usage: Usage::Filter }),
+        several => Some(Node::Profiles { profiles: several.to_vec(), direction }),
+    };
+    let end = Node::Denied(Denied::EndOfProfiles { direction });
+    let then = profiles.iter().chain([&end]).map(names::chain);
+    std::iter::once(names::tiers(&stages.tiers, direction)).chain(then).collect()
+}
+
+/// Each chain as the one before left the packet, until one decides.
+fn in_turn(renderer: &Renderer, chains: &[Name], packet: &Packet) -> (Option<bool>, Outcome) {
+    let mut sum: Option<Outcome> = None;
+    for chain in chains {
+        let now = sum.as_ref().map_or_else(|| sent(packet, None, Conn::New), |sum| sum.packet.clone());
+        let (end, mut outcome) = through(renderer.table(), chain, now, &local());
+        if let Some(before) = sum.take() {
+            outcome.counted.splice(0..0, before.counted);
+            outcome.logs.splice(0..0, before.logs);
+        }
+        if end.is_some() {
+            return (end, outcome);
+        }
+        sum = Some(outcome);
+    }
+    (None, sum.expect("one chain at least"))
+}
+
 /// The chains of an endpoint say what policy says.
 fn check_endpoint(renderer: &Renderer, endpoint: &EndpointPolicy, packet: &Packet) {
     let ruleset = renderer.ruleset();
     let run = |chain: Name| through(renderer.table(), &chain, sent(packet, None, Conn::New), &local());
-    let (both, host): ([(&Stages, Direction); 2], bool) = match endpoint {
-        EndpointPolicy::Workload(w) => {
-            ([(&w.inbound, Direction::Inbound), (&w.outbound, Direction::Outbound)], false)
-        }
-        EndpointPolicy::Host(h) => {
-            ([(&h.inbound, Direction::Inbound), (&h.outbound, Direction::Outbound)], true)
-        }
+    let both: [(&Stages, Direction); 2] = match endpoint {
+        EndpointPolicy::Workload(w) => [(&w.inbound, Direction::Inbound), (&w.outbound, Direction::Outbound)],
+        EndpointPolicy::Host(h) => [(&h.inbound, Direction::Inbound), (&h.outbound, Direction::Outbound)],
     };
     for (stages, direction) in both {
-        let chain = names::chain(&Node::Stages { of: stages.clone(), direction, host });
-        if renderer.table().chains.contains_key(&chain) {
-            let (end, outcome) = run(chain);
+        let chains = match endpoint {
+            EndpointPolicy::Workload(_) => passed(stages, direction),
+            EndpointPolicy::Host(_) => vec![names::host(stages, direction)],
+        };
+        if chains.iter().all(|chain| renderer.table().chains.contains_key(chain)) {
+            let (end, outcome) = in_turn(renderer, &chains, packet);
             agree(renderer, &ruleset.decide(stages, packet), end, &outcome, "stages");
         }
     }

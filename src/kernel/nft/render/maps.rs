@@ -12,9 +12,14 @@ pub(super) enum Map {
     RawHostOut,
     /// Interface: pre-DNAT policy of its host endpoint.
     PreDnatHost,
-    /// Workload interface: what its packets pass.
+    /// Workload interface: the tiers that its packets pass, which return when all let the packet on.
     FromWorkload,
     ToWorkload,
+    /// Workload interface: its profiles, behind the tiers.
+    FromProfiles,
+    ToProfiles,
+    /// Workload interfaces whose endpoint is active.
+    Workloads,
     /// Workload interface whose endpoint is not active.
     Inactive,
     /// Interface: policy of its host endpoint.
@@ -49,13 +54,15 @@ pub(super) enum Map {
 }
 
 impl Map {
-    pub(super) const VERDICTS: [Self; 9] = [
+    pub(super) const VERDICTS: [Self; 11] = [
         Self::RawInterfaces,
         Self::RawHostIn,
         Self::RawHostOut,
         Self::PreDnatHost,
         Self::FromWorkload,
         Self::ToWorkload,
+        Self::FromProfiles,
+        Self::ToProfiles,
         Self::Inactive,
         Self::HostIn,
         Self::HostOut,
@@ -73,6 +80,9 @@ impl Map {
             Self::PreDnatHost => "pre-dnat-host",
             Self::FromWorkload => "from-workload",
             Self::ToWorkload => "to-workload",
+            Self::FromProfiles => "from-profiles",
+            Self::ToProfiles => "to-profiles",
+            Self::Workloads => "workload-interfaces",
             Self::Inactive => "inactive-interfaces",
             Self::HostIn => "host-in",
             Self::HostOut => "host-out",
@@ -100,6 +110,7 @@ impl Map {
             Self::Hairpin { v4 } => (KeyType::AddrPair { v4 }, ValueType::Addr { v4 }, false),
             Self::Masquerade { v4 } | Self::Pools { v4 } => (KeyType::Addr { v4 }, ValueType::Member, true),
             Self::IpipHosts => (KeyType::Addr { v4: true }, ValueType::Member, false),
+            Self::Workloads => (KeyType::Interface, ValueType::Member, false),
             _ => (KeyType::Interface, ValueType::Verdict, false),
         };
         SetType { key, value, interval }
@@ -110,8 +121,11 @@ impl Map {
             Self::RawInterfaces => "workload interfaces: is the source theirs",
             Self::RawHostIn | Self::RawHostOut => "interfaces with untracked policy",
             Self::PreDnatHost => "interfaces with policy before DNAT",
-            Self::FromWorkload => "workload interfaces: what their packets pass",
-            Self::ToWorkload => "workload interfaces: what packets to them pass",
+            Self::FromWorkload => "workload interfaces: the tiers that their packets pass",
+            Self::ToWorkload => "workload interfaces: the tiers that packets to them pass",
+            Self::FromProfiles => "workload interfaces: the profiles that their packets pass",
+            Self::ToProfiles => "workload interfaces: the profiles that packets to them pass",
+            Self::Workloads => "workload interfaces of active endpoints",
             Self::Inactive => "workload interfaces that get nothing, of the host neither",
             Self::HostIn | Self::HostOut => "interfaces of host endpoints",
             Self::From { .. } | Self::FromNets { .. } => "sources of workload interfaces",

@@ -13,8 +13,8 @@
 //!  Globals, HostInterfaces ---> chains with a hook, sets of pools and hosts-+
 //! ```
 //!
-//! Every chain has a [`node::Node`], which says what it means and gives its name; endpoints with the same stages share
-//! theirs. A chain is there as long as a hook, a map or another chain leads to it. So the number of rules grows with the
+//! Every chain has a [`node::Node`], which says what it means and gives its name; endpoints with the same tiers share
+//! theirs, and so do those with the same profiles. A chain is there as long as a hook, a map or another chain leads to it. So the number of rules grows with the
 //! policies that act here and with the different lists of them, not with endpoints.
 //!
 //! With `Ipv6Support` off, IPv6 of host interfaces is not policed, and workloads neither send nor get any.
@@ -297,6 +297,7 @@ impl Renderer {
             for map in Map::VERDICTS {
                 self.fixed_set(map, Some(BTreeMap::new()));
             }
+            self.fixed_set(Map::Workloads, Some(BTreeMap::new()));
         }
         for v4 in [true, false] {
             let on = v4 || globals.ipv6;

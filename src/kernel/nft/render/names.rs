@@ -62,7 +62,12 @@ pub(super) fn chain(node: &Node) -> Name {
             &tier.name,
             &Fnv::new().text(direction(*at)).tier(tier),
         ),
-        Node::Stages { of, direction: at, host } => stages(of, *at, *host),
+        Node::Tiers { tiers: of, direction: at } => tiers(of, *at),
+        Node::Profiles { profiles, direction: at } => {
+            let hash = profiles.iter().fold(Fnv::new().text(direction(*at)), Fnv::chain);
+            format!("{}-profiles-{:016x}", direction(*at), hash.0).into()
+        }
+        Node::Host { of, direction: at } => host(of, *at),
         Node::Early { chains, usage, direction: at } => {
             let hash = chains.iter().fold(Fnv::new(), Fnv::chain);
             match usage {
@@ -119,9 +124,15 @@ pub(super) fn rules(id: &ChainId, usage: Usage) -> Name {
     named(&format!("{}-{kind}", direction(id.direction)), &text, &Fnv::new().chain(id))
 }
 
-/// The chain of tiers and profiles: the same for all endpoints that have the same ones.
-pub(super) fn stages(stages: &Stages, at: Direction, host: bool) -> Name {
-    let hash = Fnv::new().texts([if host { "host" } else { "workload" }, direction(at)]);
+/// The chain of tiers: the same for all workloads that have the same ones.
+pub(super) fn tiers(tiers: &[Tier], at: Direction) -> Name {
+    let hash = tiers.iter().fold(Fnv::new().text(direction(at)), Fnv::tier);
+    format!("{}-tiers-{:016x}", direction(at), hash.0).into()
+}
+
+/// The chain of tiers and profiles of a host's interface.
+pub(super) fn host(stages: &Stages, at: Direction) -> Name {
+    let hash = Fnv::new().texts(["host", direction(at)]);
     let hash = stages.tiers.iter().fold(hash, Fnv::tier).text("profiles");
     let hash = stages.profiles.iter().fold(hash, Fnv::chain);
     format!("st-{:016x}", hash.0).into()

@@ -95,8 +95,12 @@ pub(super) enum Node {
     Rules { id: ChainId, usage: Usage },
     /// The policies of a tier that select an endpoint.
     Tier { tier: Tier, direction: Direction },
-    /// Everything that an endpoint's packets pass in one direction.
-    Stages { of: Stages, direction: Direction, host: bool },
+    /// What a workload's packets pass in one direction before its profiles: returns when all tiers let the packet on.
+    Tiers { tiers: Vec<Tier>, direction: Direction },
+    /// Several profiles of a workload, in order.
+    Profiles { profiles: Vec<ChainId>, direction: Direction },
+    /// Everything that packets of a host's interface pass in one direction.
+    Host { of: Stages, direction: Direction },
     /// Untracked or pre-DNAT policies of a host endpoint.
     Early { chains: Vec<ChainId>, usage: Usage, direction: Direction },
     /// Tells and drops.

@@ -1,6 +1,12 @@
 //! What an endpoint's packets pass: established, tiers, profiles, and the end; and the chains that drop.
+//!
+//! Of a workload, tiers and profiles are two maps of interfaces, so that the start of an endpoint with a profile of its own
+//! brings the rules of that profile and no others: endpoints with the same tiers share all the rest. (One map that leads to
+//! tiers whose chain looks up the profiles would be quadratic: kernels that remember no chain that they have validated walk
+//! the second map once for each element of the first, in every transaction.)
 
-use super::super::ir::{Log, Match, Rule, Side, Statement};
+use super::super::ir::{Field, Log, Match, Rule, Side, Statement};
+use super::maps::Map;
 use super::node::{Denied, Draft, Fixed, Frame, Node, Ports, Usage};
 use super::{base, names, ranges};
 use crate::policy::{ChainId, Direction, Stages, Tier};
@@ -12,9 +18,57 @@ const TELLS: u32 = 10;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 
-/// Everything that an endpoint's packets pass in one direction.
-pub(super) fn stages(of: &Stages, direction: Direction, host: bool, frame: &Frame<'_>) -> Draft {
+/// Everything that packets of a host's interface pass in one direction.
+pub(super) fn host(of: &Stages, direction: Direction, frame: &Frame<'_>) -> Draft {
     let mut draft = Draft::default();
+    known(&mut draft, frame);
+    let ports = if direction == Direction::Inbound { Ports::Inbound } else { Ports::Outbound };
+    failsafe_jump(&mut draft, ports, frame);
+    for tier in &of.tiers {
+        draft.jump(Vec::new(), Node::Tier { tier: tier.clone(), direction });
+    }
+    for profile in &of.profiles {
+        draft.jump(Vec::new(), rules(profile, Usage::Filter));
+    }
+    draft.goto(Vec::new(), Node::Denied(Denied::EndOfProfiles { direction }));
+    draft
+}
+
+/// What the packets of a workload pass, by its interface.
+pub(super) fn workload(draft: &mut Draft, direction: Direction) {
+    let (interface, tiers, profiles) = match direction {
+        Direction::Inbound => (Field::OutInterface, Map::ToWorkload, Map::ToProfiles),
+        Direction::Outbound => (Field::InInterface, Map::FromWorkload, Map::FromProfiles),
+    };
+    draft.look_up(interface, tiers);
+    draft.look_up(interface, profiles);
+    // Only what no profile decided comes so far: packets that are allowed pay nothing for the difference.
+    let active = Match::InSet { not: false, key: vec![interface], set: Map::Workloads.name() };
+    draft.goto(vec![active], Node::Denied(Denied::EndOfProfiles { direction }));
+    draft.goto(Vec::new(), Node::Denied(Denied::UnknownInterface));
+}
+
+/// The tiers of a workload: returns when all let the packet on.
+pub(super) fn tiers(tiers: &[Tier], direction: Direction, frame: &Frame<'_>) -> Draft {
+    let mut draft = Draft::default();
+    known(&mut draft, frame);
+    for tier in tiers {
+        draft.jump(Vec::new(), Node::Tier { tier: tier.clone(), direction });
+    }
+    draft
+}
+
+/// Several profiles of a workload: returns when none decides.
+pub(super) fn profiles(profiles: &[ChainId]) -> Draft {
+    let mut draft = Draft::default();
+    for profile in profiles {
+        draft.jump(Vec::new(), rules(profile, Usage::Filter));
+    }
+    draft
+}
+
+/// Packets of connections that were allowed when they began, and those of none.
+fn known(draft: &mut Draft, frame: &Frame<'_>) {
     draft.rule(vec![Match::Established], Statement::Accept);
     if frame.globals.drop_invalid {
         draft.push(Rule {
@@ -25,21 +79,6 @@ pub(super) fn stages(of: &Stages, direction: Direction, host: bool, frame: &Fram
             ..Rule::default()
         });
     }
-    if host {
-        failsafe_jump(
-            &mut draft,
-            if direction == Direction::Inbound { Ports::Inbound } else { Ports::Outbound },
-            frame,
-        );
-    }
-    for tier in &of.tiers {
-        draft.jump(Vec::new(), Node::Tier { tier: tier.clone(), direction });
-    }
-    for profile in &of.profiles {
-        draft.jump(Vec::new(), rules(profile, Usage::Filter));
-    }
-    draft.goto(Vec::new(), Node::Denied(Denied::EndOfProfiles { direction }));
-    draft
 }
 
 /// The policies of a tier: it returns when one of them passed, else it drops.

@@ -8,7 +8,7 @@ use crate::model::Model;
 use crate::model::tests::put;
 use crate::policy::{Direction, Engine, Source, host_interfaces};
 
-const W1: (&str, &str) = (
+pub(super) const W1: (&str, &str) = (
     "/calico/v1/host/h1/workload/cni/w1/endpoint/eth0",
     r#"{"state":"active","name":"cali1","ipv4_nets":["10.0.0.1/32"],"ipv6_nets":["fd00::1/128"],"profile_ids":["p"],
         "labels":{"role":"web"}}"#,
@@ -22,7 +22,7 @@ const OTHER: (&str, &str) = (
 const ETH0: (&str, &str) =
     ("/calico/v1/host/h1/endpoint/e0", r#"{"name":"eth0","profile_ids":["p"],"labels":{"role":"host"}}"#);
 
-fn renderer(entries: &[(&str, &str)]) -> Renderer {
+pub(super) fn renderer(entries: &[(&str, &str)]) -> Renderer {
     let mut model = Model::new("h1");
     for (at, (key, value)) in entries.iter().enumerate() {
         model.apply(&put(at as u64 + 1, key, value));
@@ -45,11 +45,11 @@ fn lines(renderer: &Renderer, chain: &str) -> Vec<String> {
     renderer.table().chains.get(chain).expect(chain).rules.iter().map(plain).collect()
 }
 
-fn profile(name: &str) -> ChainId {
+pub(super) fn profile(name: &str) -> ChainId {
     ChainId { source: Source::Profile(name.into()), direction: Direction::Inbound }
 }
 
-fn policy(tier: &str, name: &str) -> ChainId {
+pub(super) fn policy(tier: &str, name: &str) -> ChainId {
     let source = Source::Policy { tier: tier.into(), name: name.into() };
     ChainId { source, direction: Direction::Inbound }
 }
@@ -242,17 +242,13 @@ fn next_tier_leads_on_and_ends_a_profile() {
     let (a, b, c) = (policy("first", "a"), policy("default", "b"), policy("default", "c"));
     assert_eq!(lines(&renderer, &place(&a)), ["meta l4proto 6 meta mark set meta mark | 0x1000000 return"]);
     assert_eq!(lines(&renderer, &place(&profile("p"))), ["meta l4proto 6 return"]);
-    let SetValue::Goto(stages) =
-        &renderer.table().sets["to-workload"].elements[&SetKey::Interface("cali1".into())]
-    else {
-        panic!("it goes somewhere")
-    };
-    let stages = lines(&renderer, stages);
-    let [established, invalid, first, second, last, end] = &stages[..] else { panic!("{stages:?}") };
+    let led = |map: &str| &renderer.table().sets[map].elements[&SetKey::Interface("cali1".into())];
+    let SetValue::Jump(tiers) = led("to-workload") else { panic!("it goes somewhere") };
+    let tiers = lines(&renderer, tiers);
+    let [established, invalid, first, second] = &tiers[..] else { panic!("{tiers:?}") };
     assert_eq!(established, "ct state established,related accept");
     assert_eq!(invalid, "ct state invalid drop");
-    assert_eq!(last, &format!("jump {}", place(&profile("p"))));
-    assert!(end.starts_with("goto deny-"), "{end}");
+    assert_eq!(led("to-profiles"), &SetValue::Jump(place(&profile("p"))));
     let tier = |line: &str| lines(&renderer, line.strip_prefix("jump ").unwrap());
     let passed = "meta mark & 0x1000000 != 0 meta mark set meta mark & 0xfeffffff return".to_owned();
     let first = tier(first);
@@ -350,7 +346,19 @@ fn one_member_and_one_endpoint_cost_what_they_are() {
             other => panic!("{other:?}"),
         })
         .collect();
-    assert_eq!(sets, ["from-v4", "from-v6", "from-workload", "raw-interfaces", "to-workload"]);
+    assert_eq!(
+        sets,
+        [
+            "from-v4",
+            "from-v6",
+            "workload-interfaces",
+            "from-profiles",
+            "from-workload",
+            "raw-interfaces",
+            "to-profiles",
+            "to-workload"
+        ]
+    );
 }
 
 #[test]
@@ -419,6 +427,7 @@ fn base_chains_stand_before_or_after_those_of_others() {
 #[test]
 fn the_way_of_workloads() {
     let renderer = renderer(&[W1, ETH0, ("/calico/v1/config/InterfacePrefix", "cali,tap")]);
+    let end = |direction| names::chain(&Node::Denied(Denied::EndOfProfiles { direction }));
     assert_eq!(
         lines(&renderer, "raw-prerouting"),
         [
@@ -452,6 +461,17 @@ fn the_way_of_workloads() {
             "meta nfproto ipv6 meta l4proto 58 icmpv6 type 130-133 accept",
             "meta nfproto ipv6 meta l4proto 58 icmpv6 type 135-136 accept",
             "iifname vmap @from-workload",
+            "iifname vmap @from-profiles",
+            &format!("iifname @workload-interfaces goto {}", end(Direction::Outbound)),
+            "goto deny-unknown",
+        ]
+    );
+    assert_eq!(
+        lines(&renderer, "forward-to-workload"),
+        [
+            "oifname vmap @to-workload",
+            "oifname vmap @to-profiles",
+            &format!("oifname @workload-interfaces goto {}", end(Direction::Inbound)),
             "goto deny-unknown",
         ]
     );
@@ -554,25 +574,4 @@ fn ipip_comes_from_known_hosts_only() {
         lines(&renderer, "output")[2],
         "meta nfproto ipv4 meta l4proto 4 ip daddr @ipip-hosts fib saddr type local accept"
     );
-}
-
-#[test]
-fn two_things_with_one_name_are_noted() {
-    let mut renderer = renderer(&[W1]);
-    let globals = renderer.globals.clone().unwrap();
-    let node = |name: &str| Node::Rules { id: policy("default", name), usage: Usage::Filter };
-    let name = names::chain(&node("a"));
-    renderer.place(&name, node("a"), &globals);
-    renderer.place(&name, node("a"), &globals);
-    assert_eq!(renderer.clash(), None);
-    // As if its hash were the same.
-    renderer.place(&name, node("b"), &globals);
-    assert_eq!(renderer.clash(), Some(&*format!("chains are both called {name}")));
-    let mut other = super::tests::renderer(&[W1]);
-    let stages = |name: &str| crate::policy::Stages { tiers: Vec::new(), profiles: vec![profile(name)] };
-    let name = names::stages(&stages("x"), Direction::Inbound, false);
-    let of = Node::Stages { of: stages("y"), direction: Direction::Inbound, host: false };
-    other.place(&name, of, &globals);
-    other.hold_stages(&stages("x"), Direction::Inbound, false, &globals);
-    assert!(other.clash().is_some());
 }
