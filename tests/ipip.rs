@@ -149,7 +149,7 @@ fn rules_that_log_write_to_the_log_of_the_kernel_and_then_act() {
 }
 
 #[test]
-fn a_host_that_tunnels_moves_from_calico_and_back_without_a_lost_packet() {
+fn a_host_that_tunnels_moves_from_calico_and_back() {
     all_well(&MOVING, &["observed", "adopted", "rolled-back"]);
 }
 

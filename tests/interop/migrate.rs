@@ -408,6 +408,16 @@ fn is_back(site: &Site, before: &Kernel) {
         let said = site.sh("birdc -s /run/bird1.ctl show protocols")?;
         if said.matches("Established").count() == 4 { Ok(()) } else { Err(said) }
     });
+    // Peers that still wait for the end of this restart would drop its routes at the next one.
+    within(DEADLINE, Instant::now(), "BIRD's restart is over", || {
+        let here = site.sh("birdc -s /run/bird1.ctl show status")?;
+        let line =
+            format!("PATH={}:$PATH; birdc -s /run/bird2.ctl show protocols all", peers().unwrap().display());
+        let there = site.net.run("host2", &["sh", "-c", &line])?;
+        let said = (here + &there).to_lowercase();
+        let waits = ["graceful restart recovery in progress", "neighbor graceful restart active"];
+        if waits.iter().any(|words| said.contains(words)) { Err(said) } else { Ok(()) }
+    });
     site.meshed();
 }
 
