@@ -9,7 +9,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 DIR=$(realpath -m "${1:-target/peers}")
-STAMP="peers 16"
+STAMP="peers 17"
 PATH=$PATH:/usr/sbin:/sbin
 has() { command -v "$1" >/dev/null; }
 # protoc with the types that come with it: Debian keeps them in a package of their own.
@@ -74,7 +74,8 @@ awk -v RS= -v ORS='\n\n' -v want=" $PACKAGES " \
 apt=(apt-get -q -y -o "Dir::State::status=$DIR/status" -o Debug::NoLocking=1 -o APT::Sandbox::User=
      -o APT::Get::Assume-Yes=1 --no-install-recommends)
 plan() { "${apt[@]}" -s install $PACKAGES 2>"$DIR/apt.log" | awk '$1 == "Inst" { v = $3; if (v ~ /^\[/) v = $4; sub(/^\(/, "", v); print $2 "=" v }'; }
-get() { local p; p=$(plan) && [ -n "$p" ] && (cd "$DIR/deb" && "${apt[@]}" download $p >"$DIR/apt.log" 2>&1); }
+# From nothing each time: of two versions of a package, half of one would be unpacked over the other.
+get() { local p; rm -f "$DIR"/deb/*.deb; p=$(plan) && [ -n "$p" ] && (cd "$DIR/deb" && "${apt[@]}" download $p >"$DIR/apt.log" 2>&1); }
 if ! get; then
   # Lists are missing or old. A private copy needs no root and leaves the machine's own lists alone.
   say "reading the package lists"
