@@ -155,7 +155,7 @@ fn tables(dry_run: bool) -> io::Result<Vec<String>> {
     found.retain(|name| nft::OWN_TABLES.contains(&name.as_str()));
     if !dry_run {
         for name in &found {
-            socket.remove(name).map_err(|error| match error {
+            socket.retire(name).map_err(|error| match error {
                 nft::socket::BatchError::Refused(refusal) if refusal.code != 0 => {
                     let kind = io::Error::from_raw_os_error(refusal.code).kind();
                     io::Error::new(kind, format!("table inet {name} cannot be removed: {refusal}"))

@@ -59,6 +59,16 @@ pub(super) fn encode_gone(buf: &mut Vec<u8>, base: u32, name: &str) -> u32 {
     batch.count()
 }
 
+/// Writes the transaction that takes every rule of a table away; chains, sets and maps stay.
+pub(super) fn encode_emptied(buf: &mut Vec<u8>, base: u32, name: &str) -> u32 {
+    let mut batch = Batch { buf, base, owners: Vec::new(), table: name, set_ids: 0, last: 0 };
+    batch.frame(NFNL_MSG_BATCH_BEGIN);
+    batch.message(NFT_MSG_DELRULE, 0, None, |_| ());
+    batch.acknowledge();
+    batch.frame(NFNL_MSG_BATCH_END);
+    batch.count()
+}
+
 /// The edits by kind, one a name.
 #[derive(Default)]
 struct Plan<'a> {

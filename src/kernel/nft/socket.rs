@@ -3,6 +3,7 @@
 //! A transaction takes effect whole or not at all, so that no packet ever meets half of it.
 
 use std::io;
+use std::time::Duration;
 
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
@@ -11,6 +12,9 @@ use super::super::wire::{self, NLM_F_ACK, Writer};
 use super::encode;
 use super::ir::{Edit, Table};
 use super::proto::{GENMSG, NFT_MSG_GETGEN, NFT_MSG_NEWGEN, NFT_TABLE_F_OWNER, NFTA_GEN_ID, SUBSYSTEM};
+
+/// Longer than any packet is among rules, also where the processor is taken away from the kernel meanwhile.
+const UNDER_WAY: Duration = Duration::from_millis(20);
 
 /// Why a transaction was refused. Nothing of it was done.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -90,7 +94,23 @@ impl Socket {
         }
     }
 
-    /// Takes a table of family `inet` away, if it is there and nobody else's.
+    /// Takes a table of family `inet` away while packets pass, if it is there and nobody else's. A table that goes in one
+    /// transaction drops some of them: for a moment its rules are still asked, while its maps are empty already. So the rules
+    /// go first.
+    ///
+    /// # Errors
+    /// When the kernel refuses it, or when nobody knows.
+    pub(in crate::kernel) fn retire(&mut self, name: &str) -> Result<(), BatchError> {
+        match self.0.transaction(|buf, base| encode::encode_emptied(buf, base, name))? {
+            Err(Undone::Refused(_, refusal)) if refusal.code == libc::ENOENT => return Ok(()),
+            other => other.map_err(whole)?,
+        }
+        // Who was among the rules when they went is through by then.
+        std::thread::sleep(UNDER_WAY);
+        self.remove(name)
+    }
+
+    /// Takes a table of family `inet` away, if it is there and nobody else's. See [`Socket::retire`] where packets meet it.
     ///
     /// # Errors
     /// When the kernel refuses it, or when nobody knows.
