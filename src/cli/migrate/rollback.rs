@@ -245,8 +245,9 @@ impl Work {
         if !self.has_begun(Step::Start) && !self.has_begun(Step::Settle) {
             return Ok("it was not started".to_owned());
         }
-        // A command that starts it may return before it is there.
-        let patience = if self.has_begun(Step::Settle) { Duration::ZERO } else { Duration::from_secs(3) };
+        // A command that starts it may return before it is there. That it was there is known when what waits for it was over.
+        let patience =
+            if self.has_begun(Step::RemoveRules) { Duration::ZERO } else { Duration::from_secs(3) };
         let begin = Instant::now();
         while !ours::runs() && begin.elapsed() < patience {
             std::thread::sleep(Duration::from_millis(20));
