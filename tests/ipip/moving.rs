@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use super::Case;
 use super::rig::within;
-use super::rules::{at, ip, model};
+use super::rules::{ip, model, wires};
 
 const PATIENCE: u64 = 120_000;
 const ROUTE: &str = "10.244.2.0/26 via 10.0.1.2 dev tunl0";
@@ -155,30 +155,11 @@ impl Site {
         let peers = std::env::var("TORTIE_PEERS").unwrap();
         let loaded = Command::new(format!("{peers}/modprobe")).arg("-a").args(MODULES).status().unwrap();
         assert!(loaded.success());
+        wires();
         // The device as Felix makes it.
-        ip("netns add web1\nnetns add host2\n\
-            link add cali1 type veth peer name eth1 netns web1\n\
-            link add eth1 type veth peer name eth1 netns host2\n\
-            address add 10.0.1.1/24 dev eth1\nlink set eth1 up\nlink set cali1 up\n\
-            route add 10.244.1.1/32 dev cali1 scope link\n\
+        ip("route add 10.244.1.1/32 dev cali1 scope link\n\
             link set tunl0 mtu 1440 up\naddress add 10.244.1.63/32 dev tunl0\n");
-        for (netns, lines) in [
-            (
-                "web1",
-                "link set lo up\nlink set eth1 up\naddress add 10.244.1.1/32 dev eth1\n\
-                 route add 169.254.1.1 dev eth1\nroute add default via 169.254.1.1\n",
-            ),
-            (
-                "host2",
-                "tunnel show tunl0\nlink set lo up\nlink set eth1 up\naddress add 10.0.1.2/24 dev eth1\n\
-                 address add 10.244.2.1/32 dev lo\nlink set tunl0 up\n\
-                 route add 10.244.1.0/26 via 10.0.1.1 dev tunl0 onlink src 10.244.2.1\n",
-            ),
-        ] {
-            at(netns, move || ip(lines));
-        }
         for (name, text) in [
-            ("/proc/sys/net/ipv4/ip_forward", "1"),
             ("/proc/sys/net/ipv4/conf/cali1/proxy_arp", "1"),
             ("/tmp/felix", FELIX),
             ("/tmp/sets", SETS),

@@ -113,7 +113,7 @@ fn tortie(args: &[&str]) -> Command {
 }
 
 /// Runs something in another network namespace, on a thread of its own.
-pub(super) fn at<T: Send + 'static>(netns: &str, what: impl FnOnce() -> T + Send + 'static) -> T {
+fn at<T: Send + 'static>(netns: &str, what: impl FnOnce() -> T + Send + 'static) -> T {
     let path = Path::new("/run/netns").join(netns);
     let inside = move || {
         let file = File::open(path).unwrap();
@@ -166,30 +166,34 @@ fn tunnel_from(outer: Ipv4Addr) {
     socket.send_to(&packet, &SocketAddr::from((HOST, 0)).into()).unwrap();
 }
 
+/// The workload and the other host with their links, addresses and ways; this machine forwards.
+pub(super) fn wires() {
+    ip("netns add web1\nnetns add host2\n\
+        link add cali1 type veth peer name eth1 netns web1\n\
+        link add eth1 type veth peer name eth1 netns host2\n\
+        address add 10.0.1.1/24 dev eth1\nlink set eth1 up\nlink set cali1 up\n");
+    for (netns, lines) in [
+        (
+            "web1",
+            "link set lo up\nlink set eth1 up\naddress add 10.244.1.1/32 dev eth1\n\
+             route add 169.254.1.1 dev eth1\nroute add default via 169.254.1.1\n",
+        ),
+        (
+            // The fallback device is there as soon as the module is: the first command loads it.
+            "host2",
+            "tunnel show tunl0\nlink set lo up\nlink set eth1 up\naddress add 10.0.1.2/24 dev eth1\n\
+             address add 10.244.2.1/32 dev lo\nlink set tunl0 up\n\
+             route add 10.244.1.0/26 via 10.0.1.1 dev tunl0 onlink src 10.244.2.1\n",
+        ),
+    ] {
+        at(netns, move || ip(lines));
+    }
+    std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
+}
+
 impl Machine {
     fn up() -> Self {
-        ip("netns add web1\nnetns add host2\n\
-            link add cali1 type veth peer name eth1 netns web1\n\
-            link add eth1 type veth peer name eth1 netns host2\n\
-            address add 10.0.1.1/24 dev eth1\nlink set eth1 up\nlink set cali1 up\n");
-        for (netns, lines) in [
-            (
-                "web1",
-                "link set lo up\nlink set eth1 up\naddress add 10.244.1.1/32 dev eth1\n\
-                 route add 169.254.1.1 dev eth1\nroute add default via 169.254.1.1\n",
-            ),
-            (
-                // The fallback device is there as soon as the module is: the first command loads it.
-                "host2",
-                "tunnel show tunl0\nlink set lo up\nlink set eth1 up\naddress add 10.0.1.2/24 dev eth1\n\
-                 address add 10.244.2.1/32 dev lo\nlink set tunl0 up\n\
-                 route add 10.244.1.0/26 via 10.0.1.1 dev tunl0 onlink src 10.244.2.1\n",
-            ),
-        ] {
-            let lines = lines.to_owned();
-            at(netns, move || ip(&lines));
-        }
-        std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
+        wires();
         // All at once: each module that the kernel has to ask for is a process more.
         let peers = std::env::var_os("TORTIE_PEERS").unwrap();
         let loaded =
