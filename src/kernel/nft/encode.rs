@@ -51,19 +51,19 @@ pub(super) fn encode_new(buf: &mut Vec<u8>, base: u32, name: &str, flags: u32, t
 
 /// Writes the transaction that takes a table away with everything in it.
 pub(super) fn encode_gone(buf: &mut Vec<u8>, base: u32, name: &str) -> u32 {
-    let mut batch = Batch { buf, base, owners: Vec::new(), table: name, set_ids: 0, last: 0 };
-    batch.frame(NFNL_MSG_BATCH_BEGIN);
-    batch.message(NFT_MSG_DELTABLE, 0, None, |_| ());
-    batch.acknowledge();
-    batch.frame(NFNL_MSG_BATCH_END);
-    batch.count()
+    encode_whole(buf, base, name, NFT_MSG_DELTABLE)
 }
 
 /// Writes the transaction that takes every rule of a table away; chains, sets and maps stay.
 pub(super) fn encode_emptied(buf: &mut Vec<u8>, base: u32, name: &str) -> u32 {
+    encode_whole(buf, base, name, NFT_MSG_DELRULE)
+}
+
+/// A transaction of one message that names a table and nothing in it.
+fn encode_whole(buf: &mut Vec<u8>, base: u32, name: &str, message: u16) -> u32 {
     let mut batch = Batch { buf, base, owners: Vec::new(), table: name, set_ids: 0, last: 0 };
     batch.frame(NFNL_MSG_BATCH_BEGIN);
-    batch.message(NFT_MSG_DELRULE, 0, None, |_| ());
+    batch.message(message, 0, None, |_| ());
     batch.acknowledge();
     batch.frame(NFNL_MSG_BATCH_END);
     batch.count()

@@ -101,10 +101,7 @@ impl Socket {
     /// # Errors
     /// When the kernel refuses it, or when nobody knows.
     pub(in crate::kernel) fn retire(&mut self, name: &str) -> Result<(), BatchError> {
-        match self.0.transaction(|buf, base| encode::encode_emptied(buf, base, name))? {
-            Err(Undone::Refused(_, refusal)) if refusal.code == libc::ENOENT => return Ok(()),
-            other => other.map_err(whole)?,
-        }
+        self.take(name, encode::encode_emptied)?;
         // Who was among the rules when they went is through by then.
         std::thread::sleep(UNDER_WAY);
         self.remove(name)
@@ -115,7 +112,16 @@ impl Socket {
     /// # Errors
     /// When the kernel refuses it, or when nobody knows.
     pub(in crate::kernel) fn remove(&mut self, name: &str) -> Result<(), BatchError> {
-        match self.0.transaction(|buf, base| encode::encode_gone(buf, base, name))? {
+        self.take(name, encode::encode_gone)
+    }
+
+    /// What is not there is taken already.
+    fn take(
+        &mut self,
+        name: &str,
+        encode: impl FnOnce(&mut Vec<u8>, u32, &str) -> u32,
+    ) -> Result<(), BatchError> {
+        match self.0.transaction(|buf, base| encode(buf, base, name))? {
             Err(Undone::Refused(_, refusal)) if refusal.code == libc::ENOENT => Ok(()),
             other => other.map_err(whole),
         }
