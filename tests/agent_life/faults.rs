@@ -383,7 +383,12 @@ fn status_tells_each_fault_and_names_the_command_that_explains_it() {
     let _away = beside(&hosts, "away", "etcd://127.0.0.1:2379", &[], "127.0.0.1:1791");
     let bare = ["setpriv", "--bounding-set=-net_bind_service", "--inh-caps=-net_bind_service"];
     let _bare = beside(&hosts, "bare", "sqlite:/run/faults-bare.db", &bare, "127.0.0.1:179");
-    hosts.until_routes(1, &["10.244.1.0/26 blackhole", "10.244.2.0/26", "10.244.3.0/26"]);
+    // The blocks of tunnel addresses come besides, each at its own time.
+    within(PATIENCE, "host1 has the blocks of all", || {
+        let found = hosts.routes(1);
+        let wanted = ["10.244.1.0/26 blackhole", "10.244.2.0/26", "10.244.3.0/26"];
+        if wanted.iter().all(|w| found.contains(*w)) { Ok(()) } else { Err(format!("{found:?}")) }
+    });
     run("host1", "ip route del 10.244.2.0/26 proto 179");
     run(
         "host2",
