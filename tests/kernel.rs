@@ -5,11 +5,13 @@ mod kernel_rig;
 #[path = "common/netns.rs"]
 mod netns;
 
+use std::net::IpAddr;
 use std::sync::mpsc::{TryRecvError, channel};
 use std::time::Duration;
 
 use kernel_rig::{Rig, blocks, blocks_v6, cidr, eventually};
 use netns::{in_netns, ip, try_ip, veth};
+use smallvec::SmallVec;
 use tortie::kernel::{KernelFact, LearnedChange, RouteCondition, ToKernel};
 use tortie::routing::ChangeId;
 
@@ -221,6 +223,25 @@ fn questions_are_answered_while_everything_is_compared_and_changes_wait_for_the_
         rig.wait("Learned", |fact| matches!(fact, KernelFact::Learned { .. }).then_some(()));
         assert_eq!(rig.ask(|v| (v.counts().installed, v.drift(1).count)), (40_001, 0));
         assert_eq!(rig.ask(|v| v.counters().external_changes), 0, "what was ours is no news");
+        rig.stop();
+    });
+}
+
+#[test]
+fn questions_are_answered_while_routes_are_written() {
+    in_netns(|| {
+        veth("eth0", "peer0", &["192.0.2.1/24"]);
+        let rig = Rig::program();
+        let next_hops: SmallVec<[IpAddr; 2]> = ["192.0.2.9".parse().unwrap()].into_iter().collect();
+        let learned = |prefix| LearnedChange { prefix, next_hops: next_hops.clone(), change: ChangeId(1) };
+        rig.send(ToKernel::Learned(blocks(40_000).into_iter().map(learned).collect()));
+        let mut meanwhile = 0;
+        while rig.ask(|v| v.counts().installed) == 0 {
+            meanwhile += 1;
+        }
+        assert!(meanwhile > 10, "{meanwhile} questions were answered before 40,000 routes were written");
+        rig.wait("Learned", |fact| matches!(fact, KernelFact::Learned { written: 40_000, .. }).then_some(()));
+        assert_eq!(rig.ask(|v| (v.counts().installed, v.drift(1).count)), (40_000, 0));
         rig.stop();
     });
 }

@@ -21,6 +21,7 @@
 mod abilities;
 mod acks;
 mod api;
+mod beside;
 mod compare;
 mod connections;
 mod detect;

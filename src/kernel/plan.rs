@@ -4,7 +4,6 @@
 //! nothing needs any more. A route therefore never names an object that is not there, and no object is deleted under a
 //! route that uses it.
 
-use std::io;
 use std::net::IpAddr;
 
 use rustc_hash::FxHashSet;
@@ -97,45 +96,41 @@ impl Op {
 /// The kernel's answer to one request.
 pub(super) type Answer = Result<(), Refusal>;
 
-/// What sends a list of requests and gives one answer for each.
-pub(super) type Send<'a> = dyn FnMut(&Table, &[Op]) -> io::Result<Vec<Answer>> + 'a;
-
-/// What hears of each request, its answer, and whether it came to its end.
-pub(super) type Each<'a> = dyn FnMut(&Op, &Answer, bool) + 'a;
-
 type Step = fn(&mut Table, &dyn Surroundings) -> Vec<Op>;
+
+const STEPS: [Step; 3] = [nexthops, routes, leftovers];
 
 /// Rounds in one go: ids that are taken and groups that lose members need a second or third.
 const ROUNDS: usize = 4;
 
-/// Writes everything that is due; `each` hears of every request and whether it came to its end (a route that was gone
-/// already counts as deleted).
-pub(super) fn flush(
-    table: &mut Table,
-    around: &dyn Surroundings,
-    send: &mut Send<'_>,
-    each: &mut Each<'_>,
-) -> io::Result<()> {
-    let steps: [Step; 3] = [nexthops, routes, leftovers];
-    for _ in 0..ROUNDS {
-        let mut busy = false;
-        for step in steps {
-            let ops = step(table, around);
-            if ops.is_empty() {
-                continue;
+/// Everything that is due, one list of requests after the other.
+#[derive(Debug, Default)]
+pub(super) struct Rounds {
+    round: usize,
+    step: usize,
+    /// Something was due in this round.
+    busy: bool,
+}
+
+impl Rounds {
+    /// What is to be sent now; what was given before has been settled.
+    pub(super) fn next(&mut self, table: &mut Table, around: &dyn Surroundings) -> Option<Vec<Op>> {
+        while self.round < ROUNDS {
+            while let Some(step) = STEPS.get(self.step) {
+                self.step += 1;
+                let ops = step(table, around);
+                if !ops.is_empty() {
+                    self.busy = true;
+                    return Some(ops);
+                }
             }
-            busy = true;
-            let results = send(table, &ops)?;
-            for (op, result) in ops.iter().zip(&results) {
-                let reason = settle(table, op, result);
-                each(op, result, reason.is_none());
+            if !std::mem::take(&mut self.busy) {
+                return None;
             }
+            (self.round, self.step) = (self.round + 1, 0);
         }
-        if !busy {
-            break;
-        }
+        None
     }
-    Ok(())
 }
 
 /// The nexthop objects that dirty entries and dirty targets need, members before groups.
@@ -211,8 +206,9 @@ fn leftovers(table: &mut Table, _: &dyn Surroundings) -> Vec<Op> {
     if table.doubtful { Vec::new() } else { table.objects.plan_unused() }
 }
 
-/// Takes the kernel's answer to one request over into what is known. Gives the reason when it failed.
-fn settle(table: &mut Table, op: &Op, result: &Result<(), Refusal>) -> Option<String> {
+/// Takes the kernel's answer to one request over into what is known. Gives the reason when it failed: a route that was gone
+/// already counts as deleted.
+pub(super) fn settle(table: &mut Table, op: &Op, result: &Answer) -> Option<String> {
     if matches!(result, Err(r) if r.code == 0) {
         table.doubtful = true;
     }

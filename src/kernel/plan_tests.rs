@@ -212,24 +212,25 @@ fn fresh(nexthop_objects: bool) -> State {
 
 fn flush(state: &mut State, fake: &mut Fake, fates: &mut dyn Iterator<Item = Fate>) {
     let State { table, picture, .. } = state;
-    let mut send = |table: &Table, ops: &[Op]| {
-        Ok(ops
-            .iter()
-            .map(|op| {
-                fake.ops += 1;
-                match fates.next().unwrap_or(Fate::Fair) {
-                    Fate::Fair => fake.carry_out(table, op),
-                    Fate::Refused => no(libc::ENOMEM),
-                    Fate::LostUndone => Err(Refusal::lost()),
-                    Fate::LostDone => {
-                        let _ = fake.carry_out(table, op);
-                        Err(Refusal::lost())
-                    }
+    let mut rounds = plan::Rounds::default();
+    while let Some(ops) = rounds.next(table, picture) {
+        let mut send = |op: &Op| {
+            fake.ops += 1;
+            match fates.next().unwrap_or(Fate::Fair) {
+                Fate::Fair => fake.carry_out(table, op),
+                Fate::Refused => no(libc::ENOMEM),
+                Fate::LostUndone => Err(Refusal::lost()),
+                Fate::LostDone => {
+                    let _ = fake.carry_out(table, op);
+                    Err(Refusal::lost())
                 }
-            })
-            .collect())
-    };
-    plan::flush(table, picture, &mut send, &mut |_, _, _| {}).unwrap();
+            }
+        };
+        let answers: Vec<_> = ops.iter().map(&mut send).collect();
+        for (op, answer) in ops.iter().zip(&answers) {
+            plan::settle(table, op, answer);
+        }
+    }
 }
 
 fn compare(state: &mut State, fake: &Fake) {

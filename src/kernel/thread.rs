@@ -12,6 +12,7 @@ use tortie_config::Cidr;
 
 use super::acks::Acks;
 use super::api::{KernelFact, KernelIntent, LearnedChange, Mode, ToKernel};
+use super::beside::beside;
 use super::compare::{self, Timing};
 use super::ends::{self, Ends};
 use super::enforce::{Enforced, gather};
@@ -20,7 +21,7 @@ use super::link::Change;
 use super::netlink::Socket;
 use super::nexthop::{self, Nexthop};
 use super::nft::Firewall;
-use super::plan::{self, Op};
+use super::plan::{self, Answer, Op, Rounds};
 use super::state::{Due, State};
 use super::study;
 use super::table::{Table, Want};
@@ -34,6 +35,8 @@ const TUNNEL_EVERY: Duration = Duration::from_secs(1);
 /// First pause before what failed is tried again; doubles up to the last.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_LAST: Duration = Duration::from_secs(30);
+/// From so many requests on another thread carries them to the kernel: fewer are through before one could start.
+const MANY: usize = 64;
 /// Changes of the kernel thread's own prefixes that go into the single-prefix history, per batch.
 const SAMPLE: usize = 64;
 
@@ -422,36 +425,30 @@ impl Thread {
             self.state.table.take_dirty();
             return Ok(done);
         }
-        let State { table, picture, counters, measures, .. } = &mut self.state;
-        let (writer, picture) = (&mut self.writer, &*picture);
-        let mut send = |table: &Table, ops: &[Op]| {
-            let mut results = Vec::with_capacity(ops.len());
+        let mut rounds = Rounds::default();
+        while let Some(ops) = rounds.next(&mut self.state.table, &self.state.picture) {
             let begin = Instant::now();
-            writer.batch(
-                ops,
-                |op, buf, flags, seq| op.encode(table, picture, buf, flags, seq),
-                |_, result| results.push(result),
-            )?;
+            let answers = self.send(&ops)?;
+            let State { table, counters, measures, .. } = &mut self.state;
             let batch = match ops.first() {
                 Some(Op::PutNexthop { .. } | Op::DeleteNexthop { .. }) => &mut measures.nexthop_batch,
                 _ => &mut measures.route_batch,
             };
             batch.time(begin.elapsed());
-            Ok(results)
-        };
-        plan::flush(table, picture, &mut send, &mut |op, result, settled| {
-            match op {
-                Op::PutRoute { .. } if settled => done.written += 1,
-                Op::DeleteRoute { .. } if settled => done.deleted += 1,
-                _ => {}
+            for (op, answer) in ops.iter().zip(&answers) {
+                let settled = plan::settle(table, op, answer).is_none();
+                match op {
+                    Op::PutRoute { .. } if settled => done.written += 1,
+                    Op::DeleteRoute { .. } if settled => done.deleted += 1,
+                    _ => {}
+                }
+                let errno = answer.as_ref().err().map(|refusal| refusal.code);
+                let of = counters.ops.get_mut(measures::kind(op));
+                if let Some(count) = of.and_then(|of| of.get_mut(measures::class(errno))) {
+                    *count += 1;
+                }
             }
-            let errno = result.as_ref().err().map(|refusal| refusal.code);
-            if let Some(count) =
-                counters.ops.get_mut(measures::kind(op)).and_then(|of| of.get_mut(measures::class(errno)))
-            {
-                *count += 1;
-            }
-        })?;
+        }
         if self.state.table.failed.is_empty() && !self.state.table.objects.has_refused() {
             (self.retry_due, self.retry_pause) = (None, RETRY_FIRST);
         } else if self.retry_due.is_none() {
@@ -461,6 +458,25 @@ impl Thread {
             self.comparisons.soon(Duration::ZERO, "unexpected_answer");
         }
         Ok(done)
+    }
+
+    /// Sends requests and gives an answer for each. Questions are answered while there are many: nothing of the state changes
+    /// until the answers are here.
+    fn send(&mut self, ops: &[Op]) -> io::Result<Vec<Answer>> {
+        let Self { state, writer, inbox, firewall, .. } = self;
+        let (state, rules) = (&*state, Some(&*firewall));
+        let mut carry = || {
+            let mut answers = Vec::with_capacity(ops.len());
+            let encode = |op: &Op, buf: &mut Vec<u8>, flags, seq| {
+                op.encode(&state.table, &state.picture, buf, flags, seq);
+            };
+            writer.batch(ops, encode, |_, answer| answers.push(answer))?;
+            Ok(answers)
+        };
+        if ops.len() < MANY {
+            return carry();
+        }
+        beside("routes", carry, || inbox.answer(&KernelView { state, rules }))
     }
 }
 

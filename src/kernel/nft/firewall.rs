@@ -17,6 +17,7 @@ use super::render::{Options, Renderer};
 use super::socket::{BatchError, Refusal, Socket};
 use super::sync;
 use crate::kernel::api::{Mode, PolicyChange};
+use crate::kernel::beside::beside;
 use crate::kernel::measures::{RuleDrift, RuleMeasures};
 use crate::kernel::resolve::Picture;
 use crate::policy::{ChainId, Globals, HostInterfaces, RulesetDelta, host_interfaces};
@@ -34,8 +35,6 @@ const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_LAST: Duration = Duration::from_secs(30);
 /// Elements of new sets that one transaction may bring, beside everything else.
 const FILL: usize = 200_000;
-/// While a transaction is under way, other things are done this often.
-const AGAIN: Duration = Duration::from_millis(1);
 /// Differences that are kept in words.
 const WORDS: usize = 100;
 
@@ -461,7 +460,7 @@ impl Firewall {
         let Some(mut socket) = self.socket.take() else { return Ok(()) };
         let carried = match meanwhile {
             None => socket.batch(edits, TABLE),
-            Some(meanwhile) => beside(|| socket.batch(edits, TABLE), || meanwhile(self)),
+            Some(meanwhile) => beside("rules", || socket.batch(edits, TABLE), || meanwhile(self)),
         };
         self.socket = Some(socket);
         carried
@@ -511,29 +510,6 @@ impl Firewall {
         }
         Ok(Ok(()))
     }
-}
-
-/// Does what may take long beside this thread, and here something else until that is done.
-fn beside<T: Send>(mut long: impl FnMut() -> T + Send, mut meanwhile: impl FnMut()) -> T {
-    let here = std::thread::current();
-    let done = std::thread::scope(|scope| {
-        let work = || {
-            let done = long();
-            here.unpark();
-            done
-        };
-        let other = std::thread::Builder::new().name("rules".to_owned()).spawn_scoped(scope, work).ok()?;
-        loop {
-            meanwhile();
-            if other.is_finished() {
-                break;
-            }
-            std::thread::park_timeout(AGAIN);
-        }
-        Some(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-    });
-    // No thread to be had: then nothing else is done.
-    done.unwrap_or_else(long)
 }
 
 /// How many of the leading edits make the first transaction: new sets alone while they are large.
