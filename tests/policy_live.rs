@@ -10,15 +10,19 @@
 #[path = "common/netns.rs"]
 mod netns;
 
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use netns::{in_netns, ip};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 const PORT: u16 = 5432;
@@ -57,14 +61,17 @@ impl Workload {
     }
 
     fn inside<T: Send + 'static>(&self, body: impl FnOnce() -> T + Send + 'static) -> T {
+        self.beside(body).join().unwrap()
+    }
+
+    fn beside<T: Send + 'static>(&self, body: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
         let name = self.0.clone();
-        let thread = std::thread::spawn(move || {
+        std::thread::spawn(move || {
             let file = std::fs::File::open(format!("/run/netns/{name}")).unwrap();
             let kind = rustix::thread::LinkNameSpaceType::Network;
             rustix::thread::move_into_link_name_space(file.as_fd(), Some(kind)).unwrap();
             body()
-        });
-        thread.join().unwrap()
+        })
     }
 
     fn connect(&self, addr: &'static str) -> Option<TcpStream> {
@@ -107,15 +114,28 @@ impl Agent {
             let output = Self::command(&dir, &["store", "put", key, value]).output().unwrap();
             assert!(output.status.success(), "{output:?}");
         }
+        Self { child: Self::spawn(&dir), dir }
+    }
+
+    fn spawn(dir: &tempfile::TempDir) -> Child {
         let cache = dir.path().join("cache").display().to_string();
         let words = ["agent", "--http", "none", "--ip4", "127.0.0.1/8", "--bgp-listen", "127.0.0.1:1790"];
-        let log = std::fs::File::create(dir.path().join("log")).unwrap();
-        let child = Self::command(&dir, &[&words[..], &["--cache", &cache]].concat())
+        let log = std::fs::File::options().create(true).append(true).open(dir.path().join("log")).unwrap();
+        Self::command(dir, &[&words[..], &["--cache", &cache]].concat())
             .stdout(Stdio::null())
             .stderr(log)
             .spawn()
-            .unwrap();
-        Self { child, dir }
+            .unwrap()
+    }
+
+    /// Ends by a signal and comes back; what it enforces is in force again.
+    fn restart(&mut self, signal: Signal) {
+        rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal).unwrap();
+        self.child.wait().unwrap();
+        self.child = Self::spawn(&self.dir);
+        self.until(&["status"], |status| {
+            status["policy"]["endpoints"] == 2 && status["policy"]["inSync"] == true
+        });
     }
 
     fn run(&self, words: &[&str]) -> Output {
@@ -492,5 +512,92 @@ fn what_cannot_be_read_is_named_and_the_rest_is_enforced() {
         assert!(output.status.success(), "{output:?}");
         agent.until(&["status"], |status| named(status, PROFILE));
         assert!(web.connect("10.65.0.2").is_none(), "{}", agent.log());
+    });
+}
+
+/// Datagrams with a number each, from `from` to a port at `to`, until it is told to stop; gives how many were sent. Every second
+/// one is the first of its connection, the others belong to one that was there before.
+fn datagrams(from: &Workload, to: &'static str, port: u16, stop: &Arc<AtomicBool>) -> JoinHandle<u32> {
+    let stop = Arc::clone(stop);
+    let socket = || UdpSocket::bind(("0.0.0.0", 0)).unwrap();
+    from.beside(move || {
+        let old = socket();
+        let mut number = 0u32;
+        while !stop.load(Ordering::Relaxed) {
+            let fresh = socket();
+            let by = if number % 2 == 0 { &fresh } else { &old };
+            by.send_to(&number.to_be_bytes(), (to, port)).unwrap();
+            number += 1;
+            std::thread::sleep(Duration::from_micros(500));
+        }
+        number
+    })
+}
+
+/// The numbers that arrive at a port until nothing comes for a second after it is told to stop.
+fn arrivals(
+    at: &Workload,
+    addr: &'static str,
+    port: u16,
+    stop: &Arc<AtomicBool>,
+) -> JoinHandle<BTreeSet<u32>> {
+    let stop = Arc::clone(stop);
+    let socket = at.inside(move || UdpSocket::bind((addr, port)).unwrap());
+    std::thread::spawn(move || {
+        socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+        let (mut seen, mut number) = (BTreeSet::new(), [0; 4]);
+        loop {
+            let last = stop.load(Ordering::Relaxed);
+            match socket.recv(&mut number) {
+                Ok(_) => drop(seen.insert(u32::from_be_bytes(number))),
+                Err(_) if last => return seen,
+                Err(_) => {}
+            }
+        }
+    })
+}
+
+#[test]
+fn an_agent_that_is_killed_or_stopped_and_comes_back_loses_and_passes_nothing() {
+    const OPEN: u16 = 4242;
+    const CLOSED: u16 = 4243;
+    in_netns(|| {
+        let (web, db, mut agent, mut held) = host();
+        let policy = |order: u32| {
+            json!({"selector": "role == 'db'", "order": order, "outbound_rules": [{"action": "allow"}],
+                   "inbound_rules": [{"action": "deny", "protocol": "udp", "dst_ports": [CLOSED]}, {"action": "allow"}]})
+            .to_string()
+        };
+        agent.write(POLICY, &["store", "put", POLICY, &policy(1)]);
+        let (stop, heard) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let open = arrivals(&db, "10.65.0.2", OPEN, &heard);
+        let closed = arrivals(&db, "10.65.0.2", CLOSED, &heard);
+        let allowed = datagrams(&web, "10.65.0.2", OPEN, &stop);
+        let denied = datagrams(&web, "10.65.0.2", CLOSED, &stop);
+        let handles = nft().map(|nft| (run_nft(&nft, "-s -a list table inet tortie"), nft));
+        for (round, signal) in (0..8).map(|n| (n, [Signal::KILL, Signal::TERM][n % 2])) {
+            agent.restart(signal);
+            if let Some((before, nft)) = handles.as_ref().filter(|_| round < 4) {
+                let after = run_nft(nft, "-s -a list table inet tortie");
+                assert_eq!(&after, before, "what was right stays, with its handles");
+            } else {
+                // Another order: the same packets.
+                agent.write(POLICY, &["store", "put", POLICY, &policy(2 + u32::try_from(round).unwrap())]);
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+        let (allowed, denied) = (allowed.join().unwrap(), denied.join().unwrap());
+        heard.store(true, Ordering::Relaxed);
+        let (open, closed) = (open.join().unwrap(), closed.join().unwrap());
+        let lost: Vec<u32> = (0..allowed).filter(|number| !open.contains(number)).collect();
+        eprintln!(
+            "8 restarts; {allowed} packets allowed, {} lost; {denied} denied, {} passed",
+            lost.len(),
+            closed.len()
+        );
+        assert!(allowed > 100 && denied > 100, "{allowed}, {denied}");
+        assert!(lost.is_empty() && closed.is_empty(), "lost {lost:?}, passed {closed:?}\n{}", agent.log());
+        held.write_all(b"?").unwrap();
+        assert!(web.connect("10.65.0.2").is_some(), "{}", agent.log());
     });
 }
