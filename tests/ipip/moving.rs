@@ -156,8 +156,9 @@ impl Site {
         let loaded = Command::new(format!("{peers}/modprobe")).arg("-a").args(MODULES).status().unwrap();
         assert!(loaded.success());
         wires();
-        // The device as Felix makes it.
-        ip("route add 10.244.1.1/32 dev cali1 scope link\n\
+        // The device as Felix makes it. For 169.254.1.1 the kernel answers (proxy ARP) where it has a way there: on Calico's
+        // hosts that is the default route.
+        ip("route add 10.244.1.1/32 dev cali1 scope link\nroute add default via 10.0.1.254\n\
             link set tunl0 mtu 1440 up\naddress add 10.244.1.63/32 dev tunl0\n");
         for (name, text) in [
             ("/proc/sys/net/ipv4/conf/cali1/proxy_arp", "1"),
@@ -230,7 +231,7 @@ impl Site {
     }
 
     fn adopted(&self) -> String {
-        under_pings(0, || {
+        under_pings(|| {
             let report = self.adopt("");
             assert_eq!(report["phase"], "adopted", "{report:#}");
             let now = sh("ip route; iptables-save; ip -d link show tunl0").unwrap();
@@ -239,10 +240,8 @@ impl Site {
         })
     }
 
-    /// One ping is allowed for: here, and not on the same way without a tunnel, one was seen lost around BIRD's start, and why is
-    /// not known.
     fn rolled_back(&self) -> String {
-        under_pings(1, || {
+        under_pings(|| {
             let report = self.migrate(&format!("rollback --start-with '{START_BIRD}'"));
             assert_eq!(report["phase"], "rolled-back", "{report:#}");
             within(PATIENCE, "Calico is back", || {
@@ -265,21 +264,29 @@ impl Site {
     }
 }
 
-/// Pings the other host's workload through the tunnel all the while; all but so many have to be answered.
-fn under_pings(most: usize, body: impl FnOnce()) -> String {
+/// Pings the other host's workload through the tunnel all the while; each has to be answered. Where one is not, it is said what
+/// the kernel told of links, addresses, routes and neighbours.
+fn under_pings(body: impl FnOnce()) -> String {
     let log = "/tmp/pings";
     let ping = format!("{}/ping", std::env::var("TORTIE_PEERS").unwrap());
-    let mut child = Command::new("ip")
-        .args(["netns", "exec", "web1", &ping, "-n", "-i", "0.02", "10.244.2.1"])
-        .stdin(Stdio::null())
-        .stdout(File::create(log).unwrap())
-        .spawn()
-        .unwrap();
+    let spawn = |words: &[&str], log: &str| {
+        let mut command = Command::new("ip");
+        command.args(words).stdin(Stdio::null()).stdout(File::create(log).unwrap()).spawn().unwrap()
+    };
+    let mut watches = [&[][..], &["-n", "web1"], &["-n", "host2"]].map(|netns: &[&str]| {
+        let words = [&["-ts"], netns, &["monitor", "link", "address", "route", "neigh"]].concat();
+        spawn(&words, &format!("/tmp/monitor{}", netns.last().unwrap_or(&"")))
+    });
+    let mut child = spawn(&["netns", "exec", "web1", &ping, "-n", "-D", "-i", "0.02", "10.244.2.1"], log);
     let answered = || {
         let text = std::fs::read_to_string(log).unwrap();
-        let numbers =
-            text.lines().filter_map(|line| line.split("icmp_seq=").nth(1)?.split(' ').next()?.parse().ok());
-        numbers.collect::<std::collections::BTreeSet<usize>>()
+        // "Destination Host Unreachable" names its number, too.
+        let number = |line: &str| -> Option<usize> {
+            line.split_once(" bytes from ")?.1.split("icmp_seq=").nth(1)?.split(' ').next()?.parse().ok()
+        };
+        let at = |line: &str| line.strip_prefix('[')?.split(']').next()?.parse::<f64>().ok();
+        let lines = text.lines().filter_map(|line| Some((number(line)?, at(line)?)));
+        lines.collect::<std::collections::BTreeMap<usize, f64>>()
     };
     let more = |so_many: usize| {
         let before = answered().len();
@@ -294,12 +301,25 @@ fn under_pings(most: usize, body: impl FnOnce()) -> String {
     let took = begin.elapsed();
     more(50);
     std::thread::sleep(Duration::from_millis(500));
-    let _ = child.kill();
-    let _ = child.wait();
+    for child in watches.iter_mut().chain([&mut child]) {
+        let _ = child.kill();
+        let _ = child.wait();
+    }
     let all = answered();
-    let last = *all.last().unwrap();
-    let lost: Vec<usize> = (1..=last).filter(|number| !all.contains(number)).collect();
+    let last = *all.last_key_value().unwrap().0;
+    let lost: Vec<usize> = (1..=last).filter(|number| !all.contains_key(number)).collect();
     let told = format!("{last} pings in {took:?}, lost {lost:?}");
-    assert!(lost.len() <= most, "{told}");
+    let around = lost.first().map(|first| {
+        let before = all.range(..first).next_back();
+        let after = all.range(first..).next();
+        let told = ["", "web1", "host2"].map(|netns| {
+            format!(
+                "{netns}:\n{}",
+                std::fs::read_to_string(format!("/tmp/monitor{netns}")).unwrap_or_default()
+            )
+        });
+        format!("answered before and after: {before:?} {after:?}\n{}", told.concat())
+    });
+    assert!(lost.is_empty(), "{told}: {}", around.unwrap_or_default());
     told
 }
