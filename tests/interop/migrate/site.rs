@@ -1,0 +1,346 @@
+//! The lab of a move: what stands in it, what is typed in it, and what its first host has in the kernel.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+use std::time::Instant;
+
+use serde_json::Value;
+
+use crate::calico::{BIRD, FELIX, SETS};
+use crate::rig::{self, DEADLINE, Net, within};
+
+/// The lab; `DIR` holds files of the test.
+fn text(dir: &Path) -> String {
+    let mut nodes = String::new();
+    let mut links = String::new();
+    for n in 1..=3 {
+        let command = match n {
+            3 => "tortie --datastore sqlite:/store/store.db --node host3 agent".to_owned(),
+            _ => format!("bird -f -R -s /run/bird{n}.ctl -c /lab/bird{n}.conf"),
+        };
+        let _ = write!(
+            nodes,
+            "    host{n}:\n      group: host\n      cmd: {command}\n      exec:\n        - ip addr add 169.254.1.1/32 dev cali1 scope link\n        \
+             - ip route add 10.244.{n}.1/32 dev cali1 proto boot\n        - ip -6 addr add fe80::1/64 dev cali1 nodad\n        \
+             - ip -6 route replace fd00:10:244:{n}::1/128 dev cali1 proto boot\n    web{n}:\n      group: workload\n      \
+             stages: {{configure: {{wait-for: [{{node: host{n}, stage: create-links}}]}}}}\n"
+        );
+        let _ = write!(
+            links,
+            "    - {{endpoints: [\"host{n}:eth1\", \"switch:eth{n}\"], ipv4: [172.30.0.{n}/24], ipv6: [\"fd00:172:30::{n}/64\"]}}\n    \
+             - {{endpoints: [\"host{n}:cali1\", \"web{n}:eth1\"], ipv4: [\"\", 10.244.{n}.1/32], ipv6: [\"\", \"fd00:10:244:{n}::1/128\"]}}\n"
+        );
+    }
+    let store = dir.join("store.json");
+    let store = store.display();
+    format!(
+        "name: migrate{pid}\ntopology:\n  defaults: {{kind: linux, image: tortie, network-mode: none}}\n  groups:\n    host:\n      \
+         binds: [\"__clabDir__/store:/store\", \"{dir}:/lab\"]\n      sysctls: {{net.ipv4.ip_forward: 1, net.ipv6.conf.all.forwarding: 1}}\n      \
+         stages: {{create: {{wait-for: [{{node: store, stage: exit}}]}}}}\n    workload:\n      cmd: sleep infinity\n      exec:\n        \
+         - ip route add 169.254.1.1 dev eth1\n        - ip route add default via 169.254.1.1\n        \
+         - ip -6 route add default via fe80::1 dev eth1\n  nodes:\n    store:\n      \
+         binds: [\"__clabDir__/store:/store\", \"{store}:/lab/store.json:ro\"]\n      \
+         cmd: tortie --datastore sqlite:/store/store.db store import /lab/store.json\n    switch:\n      cmd: sleep infinity\n      exec:\n        \
+         - ip link add br0 type bridge\n        - ip link set eth1 master br0\n        - ip link set eth2 master br0\n        \
+         - ip link set eth3 master br0\n        - ip link set br0 up\n      stages: {{configure: {{wait-for: [{{node: host1, stage: create-links}}, \
+         {{node: host2, stage: create-links}}, {{node: host3, stage: create-links}}]}}}}\n{nodes}  links:\n{links}",
+        pid = std::process::id(),
+        dir = dir.display(),
+    )
+}
+
+/// The folder of unpacked peers.
+pub(super) fn peers() -> Option<PathBuf> {
+    let own = concat!(env!("CARGO_MANIFEST_DIR"), "/target/peers/bin");
+    let dir = std::env::var_os("TORTIE_PEERS").map_or_else(|| PathBuf::from(own), PathBuf::from);
+    let whole = ["bird", "iptables-nft-save", "ipset"].iter().all(|name| dir.join(name).is_file());
+    assert!(whole || std::env::var_os("CI").is_none(), "bird, iptables or ipset is missing in CI");
+    whole.then_some(dir)
+}
+
+/// Both generations of iptables by the names that Debian gives them, which run the unpacked ones.
+fn tools(dir: &Path) {
+    let peers = peers().unwrap();
+    let root = peers.parent().unwrap().join("root");
+    let script = std::fs::read_to_string(peers.join("iptables-nft-save")).unwrap();
+    let head: Vec<&str> =
+        script.lines().filter(|l| !l.starts_with("r=") && !l.starts_with("exec ")).collect();
+    // In `plain` those of today have no other name, as on hosts that never had the old ones.
+    let plain = dir.with_file_name("plain");
+    for dir in [dir, &plain] {
+        std::fs::create_dir_all(dir).unwrap();
+    }
+    program(&plain.join("ipset"), &["#!/bin/sh", &format!("exec {}/ipset \"$@\"", peers.display())]);
+    for family in ["iptables", "ip6tables"] {
+        for backend in ["legacy", "nft"] {
+            for verb in ["", "-save", "-restore"] {
+                let name = format!("{family}-{backend}{verb}");
+                let mut lines = head.clone();
+                let set = format!("r={}", root.display());
+                let run = format!("exec \"$r/usr/sbin/xtables-{backend}-multi\" {family}{verb} \"$@\"");
+                lines.insert(1, &set);
+                lines.push(&run);
+                program(&dir.join(&name), &lines);
+                program(&plain.join(name.replace("-nft", "")), &lines);
+            }
+        }
+    }
+}
+
+fn program(path: &Path, lines: &[&str]) {
+    std::fs::write(path, lines.join("\n") + "\n").unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+const ROLLBACK: &str = "rollback --state-dir /lab/state --wait 25 --start-with 'sh /lab/bird1'";
+
+/// A lab in which host 1 is Calico's.
+pub(super) struct Site {
+    pub(super) net: Net,
+    pub(super) dir: tempfile::TempDir,
+    backend: &'static str,
+}
+
+/// What Calico has in the kernel of host 1, and what others have there, each line for itself.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Kernel {
+    routes: BTreeSet<String>,
+    rules: String,
+    sets: BTreeSet<String>,
+    tables: String,
+}
+
+impl Site {
+    pub(super) fn up(backend: &'static str) -> Option<Self> {
+        peers()?;
+        let dir = tempfile::tempdir().unwrap();
+        tools(&dir.path().join("bin"));
+        for n in [1, 2] {
+            let mut conf = BIRD.replace('N', &n.to_string());
+            for other in (1..=3).filter(|other| *other != n) {
+                let passive = if other > n { " passive on;" } else { "" };
+                let _ = writeln!(
+                    conf,
+                    "protocol bgp Mesh_172_30_0_{other} from bgp_template {{ neighbor 172.30.0.{other} as 64512;{passive} }}\n\
+                     protocol bgp Mesh_fd00_172_30__{other} from bgp_template6 {{ neighbor fd00:172:30::{other} as 64512;{passive} }}"
+                );
+            }
+            std::fs::write(dir.path().join(format!("bird{n}.conf")), conf).unwrap();
+        }
+        let data = std::fs::read_to_string(concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/topology/labs/dual-stack/store.json"
+        ))
+        .unwrap();
+        let (bare, masquerades) =
+            (r#"\"cidr\": \"10.244.0.0/16\"}"#, r#"\"cidr\": \"10.244.0.0/16\", \"masquerade\": true}"#);
+        let data = data.replace(bare, masquerades);
+        // What `migrate check` asks for where hosts have both families.
+        let (mesh, both) = (r#"{\"enabled\": true}"#, r#"{\"enabled\": true, \"per_family\": true}"#);
+        let data = data.replace(mesh, both);
+        assert!(data.contains("masquerade") && data.contains("per_family"));
+        std::fs::write(dir.path().join("store.json"), &data).unwrap();
+        let net =
+            Net::text(&text(dir.path()), &dir.path().join("lab.clab.yml"), &data, rig::Backend::Sqlite)?;
+        let site = Self { net, dir, backend };
+        std::fs::write(site.dir.path().join("felix"), FELIX).unwrap();
+        std::fs::write(site.dir.path().join("sets"), SETS).unwrap();
+        site.sh("ipset restore < /lab/sets").unwrap();
+        site.sh(&format!("iptables-{backend}-restore --noflush < /lab/felix")).unwrap();
+        // IPv6 has no masquerading, and all else alike.
+        let six = format!("*filter{}", FELIX.split_once("*filter").unwrap().1);
+        std::fs::write(site.dir.path().join("felix6"), six).unwrap();
+        site.sh(&format!("ip6tables-{backend}-restore --noflush < /lab/felix6")).unwrap();
+        let agent = "setsid tortie --datastore sqlite:/store/store.db --node host1 agent >> /lab/agent.log 2>&1 < /dev/null &\n";
+        std::fs::write(site.dir.path().join("agent"), agent).unwrap();
+        for n in [1, 2] {
+            let bird = format!(
+                "setsid bird -f -R -s /run/bird{n}.ctl -c /lab/bird{n}.conf > /lab/bird{n}.log 2>&1 < /dev/null &\n"
+            );
+            std::fs::write(site.dir.path().join(format!("bird{n}")), bird).unwrap();
+        }
+        site.meshed();
+        Some(site)
+    }
+
+    /// Runs a line in host 1.
+    pub(super) fn sh(&self, line: &str) -> Result<String, String> {
+        self.on(1, line)
+    }
+
+    /// Runs a line in a host.
+    pub(super) fn on(&self, n: i32, line: &str) -> Result<String, String> {
+        let line = format!("PATH=/lab/bin:{}:$PATH; {line}", peers().unwrap().display());
+        self.net.run(&format!("host{n}"), &["sh", "-c", &line])
+    }
+
+    /// Each of the three has the blocks of the two others, by whatever writer.
+    pub(super) fn meshed(&self) {
+        for n in 1..=3 {
+            within(DEADLINE, Instant::now(), "the mesh", || {
+                let script = "ip route; ip -6 route";
+                let routes = self.net.run(&format!("host{n}"), &["sh", "-c", script])?;
+                let others = (1..=3).filter(|other| *other != n);
+                let has = |o: &i32| {
+                    let blocks = [format!("10.244.{o}.0/26"), format!("fd00:10:244:{o}::/122")];
+                    blocks.iter().all(|block| routes.contains(block.as_str()))
+                };
+                let missing: Vec<_> = others.filter(|o| !has(o)).collect();
+                if missing.is_empty() {
+                    Ok(())
+                } else {
+                    Err(format!("host{n} has none of {missing:?}: {routes}"))
+                }
+            });
+        }
+    }
+
+    pub(super) fn kernel(&self) -> Kernel {
+        let lines = |text: String| text.lines().map(|l| l.trim_end().to_owned()).collect::<BTreeSet<_>>();
+        let rules = self.sh(&format!("iptables-{0}-save; ip6tables-{0}-save", self.backend)).unwrap();
+        // Counters and dates move.
+        let rules =
+            rules.lines().filter(|l| !l.starts_with('#')).map(|l| l.split(" [").next().unwrap_or_default());
+        let mut rules: Vec<&str> = rules.collect();
+        // A backend gives tables in the order of their making.
+        let text = rules.join("\n");
+        let mut tables: Vec<&str> =
+            text.split("COMMIT").map(str::trim).filter(|t| t.contains("\n-A")).collect();
+        tables.sort_unstable();
+        rules = tables;
+        let chains_sorted: Vec<String> = rules
+            .iter()
+            .map(|table| {
+                let mut chains: Vec<&str> = table.lines().filter(|l| l.starts_with(':')).collect();
+                chains.sort_unstable();
+                let mut by_chain: Vec<&str> = table.lines().filter(|l| l.starts_with("-A")).collect();
+                by_chain.sort_by_key(|l| l.split(' ').nth(1).map(str::to_owned));
+                [chains, by_chain].concat().join("\n")
+            })
+            .collect();
+        Kernel {
+            routes: lines(self.sh("ip route; ip -6 route").unwrap()),
+            rules: chains_sorted.join("\n"),
+            sets: lines(self.sh("ipset save").unwrap()),
+            tables: self.sh("nft list tables | grep -v ' ip '; ip nexthop").unwrap_or_default(),
+        }
+    }
+
+    /// The process of BIRD in host 1.
+    pub(super) fn bird(&self) -> String {
+        // It was started in the background a moment ago.
+        let begin = Instant::now();
+        let (found, _) = within(DEADLINE, begin, "BIRD runs", || match self.birds(1).as_slice() {
+            [pid] => Ok(pid.clone()),
+            other => Err(format!("{other:?}: {}", self.file("bird1.log"))),
+        });
+        found
+    }
+
+    fn birds(&self, n: i32) -> Vec<String> {
+        let script = "for p in /proc/[0-9]*; do [ \"$(cat $p/comm 2>/dev/null)\" = bird ] || continue; \
+                      [ \"$(readlink $p/ns/net)\" = \"$(readlink /proc/self/ns/net)\" ] && basename $p; done; true";
+        self.on(n, script).unwrap().split_whitespace().map(str::to_owned).collect()
+    }
+
+    fn file(&self, name: &str) -> String {
+        std::fs::read_to_string(self.dir.path().join(name)).unwrap_or_default()
+    }
+
+    /// Runs `tortie migrate WORDS`: its exit status as a shell tells it, and what it printed.
+    fn command(&self, words: &str, environment: &str) -> Result<(i32, Output), String> {
+        let line = format!(
+            "PATH=/lab/bin:{}:$PATH; rm -f /lab/status; TORTIE_BIRD_SOCKET=/run/bird1.ctl {environment} \
+             tortie --datastore sqlite:/store/store.db --node host1 -o json migrate {words}; echo $? > /lab/status",
+            peers().unwrap().display()
+        );
+        let begin = self.net.started.elapsed();
+        let output = self.net.output("host1", &["sh", "-c", &line])?;
+        println!(
+            "from {begin:?} to {:?}: {}",
+            self.net.started.elapsed(),
+            words.split(' ').next().unwrap_or(words)
+        );
+        let status = self.file("status");
+        let status = status.trim().parse().map_err(|e| format!("{words}: cut off: {e}: {output:?}"))?;
+        Ok((status, output))
+    }
+
+    /// `tortie migrate WORDS`: its report, or all that it says.
+    pub(super) fn migrate(&self, words: &str) -> Result<Value, String> {
+        let (status, output) = self.command(words, "")?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        if status != 0 {
+            let log = self.file("agent.log");
+            let log: Vec<&str> = log.lines().rev().take(12).collect();
+            return Err(format!("{words}: exit status {status}: {text}{error}\n{}", log.join("\n")));
+        }
+        let report: Value =
+            serde_json::from_str(&text).map_err(|e| format!("{words}: {e}: {text}{error}"))?;
+        let steps = report["steps"].as_array().into_iter().flatten();
+        let steps: Vec<String> = steps.map(|step| format!("{} {}", step["step"], step["seconds"])).collect();
+        println!("    {}", steps.join(", "));
+        Ok(report)
+    }
+
+    /// The same, which is killed at a moment of it. One that comes to an end, be it a refusal, fails the test.
+    fn killed(&self, words: &str, at: &str) {
+        /// As a shell tells of a child that was ended by the signal KILL.
+        const KILLED: i32 = 128 + 9;
+        let (status, output) = self.command(words, &format!("TORTIE_MIGRATE_HALT={at}")).unwrap();
+        assert_eq!(status, KILLED, "{words}: not killed at {at}: {output:?}\n{}", self.file("agent.log"));
+    }
+
+    fn adopting(&self) -> String {
+        let stop = match self.birds(1).is_empty() {
+            true => String::new(),
+            false => format!("--pid {}", self.bird()),
+        };
+        format!("adopt --state-dir /lab/state --wait 25 --agent-with 'sh /lab/agent' {stop}")
+    }
+
+    pub(super) fn adopt(&self) -> Result<Value, String> {
+        self.migrate(&self.adopting())
+    }
+
+    pub(super) fn adopt_killed(&self, at: &str) {
+        self.killed(&self.adopting(), at);
+    }
+
+    pub(super) fn rollback(&self) -> Result<Value, String> {
+        self.migrate(ROLLBACK)
+    }
+
+    pub(super) fn rollback_killed(&self, at: &str) {
+        self.killed(ROLLBACK, at);
+    }
+
+    /// Nobody takes away what the move needs while it is under way, whatever they insist on.
+    pub(super) fn is_not_purged(&self, next: &str) {
+        let line = "tortie --datastore sqlite:/store/store.db --node host1 purge --force --state-dir /lab/state 2>&1; echo exit $?";
+        let said = self.sh(line).unwrap();
+        assert!(
+            said.contains("a move from Calico was begun")
+                && said.contains(next)
+                && said.ends_with("exit 7\n"),
+            "{said}"
+        );
+        let now = self.kernel();
+        let ours = now.routes.iter().any(|line| line.contains("proto 179"));
+        assert!(ours && now.tables.contains("table inet tortie"), "{now:?}");
+    }
+
+    pub(super) fn is_ours(&self) {
+        let now = self.kernel();
+        assert!(!now.rules.contains("cali") && now.rules.contains("of somebody else"), "{}", now.rules);
+        assert!(!now.sets.iter().any(|l| l.contains("cali")) && now.sets.len() == 2, "{:?}", now.sets);
+        assert!(now.tables.contains("table inet tortie"), "{}", now.tables);
+        assert!(!now.routes.iter().any(|l| l.contains("proto bird")), "{:?}", now.routes);
+        let ours = now.routes.iter().filter(|l| l.contains("proto 179 metric 1790"));
+        assert_eq!(ours.count(), 6, "{:?}", now.routes);
+    }
+}
