@@ -47,6 +47,22 @@ pub enum BirdError {
 /// # Errors
 /// When there is no BIRD, or it does not answer.
 pub fn ask(socket: &Path) -> Result<Bird, BirdError> {
+    let (mut session, mut bird) = begin(socket)?;
+    let mut reader = Routes::default();
+    session.ask("show route all", |code, text| reader.line(code, text))?;
+    bird.routes = reader.list;
+    Ok(bird)
+}
+
+/// The same without its routes, which may be many.
+///
+/// # Errors
+/// As [`ask`].
+pub fn ask_state(socket: &Path) -> Result<Bird, BirdError> {
+    Ok(begin(socket)?.1)
+}
+
+fn begin(socket: &Path) -> Result<(Session, Bird), BirdError> {
     let stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
@@ -55,11 +71,10 @@ pub fn ask(socket: &Path) -> Result<Bird, BirdError> {
     let mut bird = Bird { socket: socket.display().to_string(), ..Bird::default() };
     session.ask("restrict", |_, _| ())?;
     session.ask("show status", |code, text| status(&mut bird, code, text))?;
-    session.ask("show protocols all", |code, text| protocol(&mut bird.protocols, code, text))?;
-    let mut reader = Routes::default();
-    session.ask("show route all", |code, text| reader.line(code, text))?;
-    bird.routes = reader.list;
-    Ok(bird)
+    let mut reader = Protocols::default();
+    session.ask("show protocols all", |code, text| reader.line(code, text))?;
+    bird.protocols = reader.list;
+    Ok((session, bird))
 }
 
 struct Session {
@@ -137,7 +152,7 @@ fn head(line: &str) -> Line<'_> {
     }
 }
 
-/// 1000: version; 1011: the rest of `show status`.
+/// 1000: version; 1011: the rest of `show status`; 0024: a recovery.
 fn status(bird: &mut Bird, code: u16, text: &str) {
     if code == 1000 {
         text.trim_start_matches("BIRD").trim().clone_into(&mut bird.version);
@@ -145,42 +160,71 @@ fn status(bird: &mut Bird, code: u16, text: &str) {
     if let Some(id) = text.trim().strip_prefix("Router ID is ") {
         bird.router_id = id.parse::<Ipv4Addr>().ok();
     }
+    if code == 24 {
+        let recovery = bird.recovery.get_or_insert_default();
+        if let Some(timer) = text.trim().strip_prefix("Wait timer is ") {
+            // 234.602/240, of BIRD 1 without a fraction.
+            recovery.seconds = timer.split(['.', '/']).next().and_then(|seconds| seconds.parse().ok());
+        }
+    }
 }
 
-/// 1002: a row of the table; 1006: what more there is of that protocol.
-fn protocol(list: &mut Vec<BirdProtocol>, code: u16, text: &str) {
-    match code {
-        1002 => {
-            let mut words = text.split_whitespace();
-            let mut next = || words.next().unwrap_or_default().to_owned();
-            let (name, proto, _table, state, mut since) = (next(), next(), next(), next(), next());
-            let mut rest: Vec<&str> = words.collect();
-            // Older times have a date of their own before the time.
-            if since.len() == 10 && since.contains('-') && rest.first().is_some_and(|w| w.contains(':')) {
-                since = rest.remove(0).to_owned();
-            }
-            drop(since);
-            list.push(BirdProtocol { name, proto, state, info: rest.join(" "), ..BirdProtocol::default() });
-        }
-        1006 => {
-            let Some(last) = list.last_mut() else { return };
-            let text = text.trim();
-            if let Some(channel) = text.strip_prefix("Channel ") {
-                last.channels.push(channel.to_owned());
-            }
-            let Some((name, value)) = text.split_once(':') else { return };
-            let value = value.trim();
-            match name {
-                // A link-local neighbor has its interface behind it.
-                "Neighbor address" => {
-                    last.neighbor = value.split('%').next().and_then(|addr| addr.parse().ok());
+/// Reads `show protocols all`: 1002 is a row of the table; 1006 what more there is of that protocol.
+#[derive(Debug, Default)]
+struct Protocols {
+    list: Vec<BirdProtocol>,
+    /// The lines are of what the neighbor can do, and not of what we can (BIRD 2).
+    of_neighbor: bool,
+}
+
+impl Protocols {
+    fn line(&mut self, code: u16, text: &str) {
+        match code {
+            1002 => {
+                let mut words = text.split_whitespace();
+                let mut next = || words.next().unwrap_or_default().to_owned();
+                let (name, proto, _table, state, since) = (next(), next(), next(), next(), next());
+                let mut rest: Vec<&str> = words.collect();
+                // Older times have a date of their own before the time.
+                if since.len() == 10 && since.contains('-') && rest.first().is_some_and(|w| w.contains(':')) {
+                    rest.remove(0);
                 }
-                "Neighbor AS" => last.neighbor_as = value.parse().ok(),
-                "Local AS" => last.local_as = value.parse().ok(),
-                _ => {}
+                let info = rest.join(" ");
+                self.list.push(BirdProtocol { name, proto, state, info, ..BirdProtocol::default() });
+                self.of_neighbor = false;
             }
+            1006 => self.detail(text.trim()),
+            _ => {}
         }
-        _ => {}
+    }
+
+    fn detail(&mut self, text: &str) {
+        let Some(last) = self.list.last_mut() else { return };
+        if let Some(channel) = text.strip_prefix("Channel ") {
+            last.channels.push(channel.to_owned());
+        }
+        match text {
+            "Neighbor graceful restart active" => last.neighbor_restarts = true,
+            "Neighbor capabilities" => (self.of_neighbor, last.neighbor_keeps) = (true, Some(false)),
+            "Graceful restart" if self.of_neighbor => last.neighbor_keeps = Some(true),
+            _ => {}
+        }
+        let Some((name, value)) = text.split_once(':') else { return };
+        let value = value.trim();
+        match name {
+            // A link-local neighbor has its interface behind it.
+            "Neighbor address" => {
+                last.neighbor = value.split('%').next().and_then(|addr| addr.parse().ok());
+            }
+            "Neighbor AS" => last.neighbor_as = value.parse().ok(),
+            "Local AS" => last.local_as = value.parse().ok(),
+            // BIRD 1: `restart-aware` or `restart-able`.
+            "Neighbor caps" => {
+                last.neighbor_keeps = Some(value.split(' ').any(|word| word.starts_with("restart-")));
+            }
+            "GR recovery" => last.awaited |= value.split(' ').any(|word| word == "pending"),
+            _ => {}
+        }
     }
 }
 
@@ -226,6 +270,7 @@ impl Routes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::beside::BirdRecovery;
 
     /// As BIRD 2.0.12 answers on its socket, and as BIRD 1.6 writes the same (doc/reply_codes, nest/rt-table.c).
     const TWO: &str = "1007-Table master4:\n 0.0.0.0/0            unicast [kernel1 09:18:10.062] * (10)\n \tvia 172.30.0.2 on e1\n1008-\tType: inherit univ\n1012-\tKernel.source: 3\n \tKernel.metric: 0\n1007-10.244.1.0/26        blackhole [static1 09:18:10.061] * (200)\n1008-\tType: static univ\n1007-10.244.2.0/26        unicast [Mesh_172_30_0_2 09:18:11.343] * (100) [i]\n \tvia 172.30.0.2 on e1\n1008-\tType: BGP univ\n1012-\tBGP.origin: IGP\n \tBGP.as_path: \n \tBGP.next_hop: 172.30.0.2\n \tBGP.local_pref: 100\n1007-                     unreachable [Node_10_0_0_1 09:18:12 from 10.0.0.1] (100/-) [AS64601i]\n1008-\tType: BGP univ\n1012-\tBGP.next_hop: 10.0.0.9\n0000 \n";
@@ -276,8 +321,9 @@ mod tests {
     #[test]
     fn protocols_are_read_with_their_neighbors() {
         let text = "2002-Name       Proto      Table      State  Since         Info\n1002-device1    Device     ---        up     09:18:10.061  \n1006-\n1002-kernel1    Kernel     master4    up     09:18:10.061  \n1006-  Channel ipv4\n     State:          UP\n \n1002-Mesh_172_30_0_2 BGP        ---        up     09:18:11.019  Established   \n1006-  BGP state:          Established\n     Neighbor address: 172.30.0.2\n     Neighbor AS:      64512\n     Local AS:         64512\n   Channel ipv4\n1002-Node_10_0_0_9 BGP      master   start  2017-06-01 10:00:00  Active        Socket: Connection refused\n1006-  Neighbor address: 10.0.0.9\n0000 \n";
-        let mut bird = Bird::default();
-        lines(text, |code, text| protocol(&mut bird.protocols, code, text));
+        let mut reader = Protocols::default();
+        lines(text, |code, text| reader.line(code, text));
+        let bird = Bird { protocols: reader.list, ..Bird::default() };
         let names: Vec<&str> = bird.protocols.iter().map(|p| p.name.as_str()).collect();
         assert_eq!(names, ["device1", "kernel1", "Mesh_172_30_0_2", "Node_10_0_0_9"]);
         let mesh = &bird.protocols[2];
@@ -287,6 +333,37 @@ mod tests {
         let node = &bird.protocols[3];
         assert_eq!((node.state.as_str(), node.info.as_str()), ("start", "Active Socket: Connection refused"));
         assert!(bird.tells(true) && !bird.tells(false));
+    }
+
+    /// As BIRD 2.0.12 answers a short time after its start, and as Calico's BIRD 1.6 writes the same (proto/bgp/bgp.c, nest/proto.c).
+    #[test]
+    fn restarts_that_are_under_way_are_read() {
+        let read = |text: &str| {
+            let mut bird = Bird::default();
+            lines(text, |code, text| status(&mut bird, code, text));
+            bird.recovery
+        };
+        let quiet =
+            "1000-BIRD 2.0.12\n1011-Router ID is 10.9.0.1\n Hostname is vm\n0013 Daemon is up and running\n";
+        assert_eq!(read(quiet), None);
+        let two = quiet.replace("0013", "0024-Graceful restart recovery in progress\n   Waiting for 1 channels to recover\n   Wait timer is 234.602/240\n0013");
+        assert_eq!(read(&two), Some(BirdRecovery { seconds: Some(234) }));
+        let one = two.replace("channels", "protocols").replace("234.602", "51");
+        assert_eq!(read(&one), Some(BirdRecovery { seconds: Some(51) }));
+
+        let two = "1002-Mesh_2     BGP        ---        up     22:59:33.557  Established   \n1006-  BGP state:          Established\n     Neighbor address: 10.9.0.2\n     Neighbor graceful restart active\n     Local capabilities\n       Graceful restart\n         Restart time: 120\n     Neighbor capabilities\n       Multiprotocol\n         AF announced: ipv4\n       Graceful restart\n   Channel ipv4\n     State:          UP\n     GR recovery:   \n \n1002-Mesh_3     BGP        ---        up     22:59:33.557  Established   \n1006-  BGP state:          Established\n     Local capabilities\n       Graceful restart\n     Neighbor capabilities\n       Route refresh\n   Channel ipv4\n     GR recovery:   \n \n1002-Mesh_9     BGP        ---        start  22:59:32.707  Connect       Socket: No route to host\n1006-  BGP state:          Connect\n   Channel ipv4\n     State:          DOWN\n     GR recovery:    pending\n0000 \n";
+        let one = "1002-Mesh_2     BGP        master   up     22:59:33  Established   \n1006-  Preference:     100\n   GR recovery:   \n   BGP state:          Established\n     Neighbor graceful restart active\n     Neighbor caps:    refresh restart-aware AS4\n1002-Mesh_3     BGP        master   up     22:59:33  Established   \n1006-  GR recovery:   \n   BGP state:          Established\n     Neighbor caps:    refresh AS4\n1002-Mesh_9     BGP        master   start  22:59:33  Connect       \n1006-  Preference:     100\n   GR recovery:    pending\n0000 \n";
+        for text in [two, one] {
+            let mut reader = Protocols::default();
+            lines(text, |code, text| reader.line(code, text));
+            let found: Vec<_> =
+                reader.list.iter().map(|p| (p.neighbor_restarts, p.neighbor_keeps, p.awaited)).collect();
+            assert_eq!(
+                found,
+                [(true, Some(true), false), (false, Some(false), false), (false, None, true)],
+                "{text}"
+            );
+        }
     }
 
     #[test]

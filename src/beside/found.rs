@@ -178,6 +178,8 @@ pub struct Bird {
     pub version: String,
     /// Its router id.
     pub router_id: Option<std::net::Ipv4Addr>,
+    /// It was started a short time ago and waits for its peers before it writes and tells routes (graceful restart).
+    pub recovery: Option<BirdRecovery>,
     /// Its protocol instances.
     pub protocols: Vec<BirdProtocol>,
     /// Its routes of all protocols, best or not.
@@ -198,6 +200,13 @@ impl Bird {
     }
 }
 
+/// The recovery of a BIRD that was started with `-R`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct BirdRecovery {
+    /// When it waits no longer, in seconds from when it was asked.
+    pub seconds: Option<u64>,
+}
+
 /// A protocol instance of BIRD.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct BirdProtocol {
@@ -215,6 +224,13 @@ pub struct BirdProtocol {
     pub neighbor_as: Option<u32>,
     /// Of BGP.
     pub local_as: Option<u32>,
+    /// Of BGP: the neighbor restarted, and has not sent all its routes again.
+    pub neighbor_restarts: bool,
+    /// Of BGP: whether the neighbor knows graceful restarts, so that it keeps routes through one; not known of a session that
+    /// is down.
+    pub neighbor_keeps: Option<bool>,
+    /// BIRD's own recovery waits for it.
+    pub awaited: bool,
     /// `ipv4`, `ipv6` (BIRD 2).
     pub channels: Vec<String>,
 }

@@ -54,11 +54,18 @@ fn a_host_of_calico_is_adopted_and_given_back_without_a_lost_packet() {
         site.is_ours();
         // Once more does nothing.
         assert_eq!(site.adopt().unwrap()["steps"].as_array().unwrap().len(), 0);
+        let check =
+            "tortie --datastore sqlite:/store/store.db --node host1 migrate check --state-dir /lab/state";
+        let said = site.sh(check).unwrap();
+        assert!(said.ends_with("This host is Tortie's already: tortie status\n"), "{said}");
         site.rollback_killed("restore-routes:done");
         site.is_not_purged("tortie migrate rollback");
         let report = site.rollback().unwrap();
         assert_eq!(report["phase"], "rolled-back", "{report:#}");
         is_back(&site, &before);
+        // Nobody is told to start what runs.
+        let next = serde_json::json!(["This host is rolled back already."]);
+        assert_eq!(site.rollback().unwrap()["next"], next);
     });
 }
 
@@ -110,6 +117,59 @@ fn what_differs_has_to_be_accepted_and_a_stranger_is_not_killed() {
     let plan = site.migrate(&format!("plan --state-dir /lab/state --pid {}", site.bird())).unwrap();
     assert_eq!(plan["steps"].as_array().unwrap().len(), 10, "{plan:#}");
     assert!(!site.dir.path().join("state/migrate.json").exists());
+}
+
+/// Whoever restarts has told its peers to keep what they have from it, once: what ends it again before it has sent all again
+/// takes its routes away.
+#[test]
+fn a_restart_that_is_under_way_is_waited_for() {
+    let Some(site) = Site::up("legacy") else { return };
+    let before = site.kernel();
+    let adopt = |wait: u32| {
+        let bird = site.bird();
+        site.migrate(&format!(
+            "adopt --state-dir /lab/state --wait {wait} --agent-with 'sh /lab/agent' --pid {bird}"
+        ))
+    };
+    let check =
+        || site.migrate("check --state-dir /lab/state").unwrap_or_else(|said| said.into()).to_string();
+    let refused = |why: &str| {
+        let checked = check();
+        assert!(checked.contains("restarting") && checked.contains(why), "{checked}");
+        let said = adopt(2).unwrap_err();
+        assert!(said.contains("exit status 5") && said.contains(why), "{said}");
+        assert!(said.contains("BIRD was not ended") && said.contains("--wait"), "{said}");
+        assert!(!site.dir.path().join("state/migrate.json").exists(), "nothing was begun");
+    };
+    assert!(!check().contains("restarting"), "{}", check());
+    under_traffic(&site, || {
+        // A neighbour restarts.
+        site.kill_bird(2);
+        refused("Mesh_172_30_0_2 restarts and is not back yet");
+        // This host's BIRD does, and a peer that it waits for is down.
+        site.kill_bird(1);
+        site.start_bird(1);
+        within(DEADLINE, Instant::now(), "BIRD has all from host 3", || {
+            let said =
+                site.sh("birdc -s /run/bird1.ctl show status; birdc -s /run/bird1.ctl show protocols")?;
+            let there = said.matches("Established").count() == 2 && said.contains("Waiting for 2 channels");
+            if there { Ok(()) } else { Err(said) }
+        });
+        refused("waits for Mesh_172_30_0_2, Mesh_fd00_172_30__2, for 2");
+        assert_eq!(site.kernel(), before);
+        // It is over while adopt waits.
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(std::time::Duration::from_secs(4));
+                site.start_bird(2);
+            });
+            let report = adopt(25).unwrap();
+            assert_eq!(report["phase"], "adopted", "{report:#}");
+        });
+        site.is_ours();
+        site.rollback().unwrap();
+        is_back(&site, &before);
+    });
 }
 
 #[test]

@@ -110,6 +110,7 @@ fn bird() -> Bird {
         neighbor_as: Some(asn),
         local_as: Some(64_512),
         channels: vec!["ipv4".to_owned()],
+        ..BirdProtocol::default()
     };
     let kernel = BirdProtocol {
         name: "kernel1".to_owned(),

@@ -7,7 +7,7 @@
 //!
 //! Our routes are written beside BIRD's before our agent starts. It therefore finds them as one finds its own after kill -9:
 //! it tells peers that forwarding went on (RFC 4724, the F bit), keeps the routes as stale until peers have sent theirs, and
-//! sweeps then. Adoption is thus the agent's ordinary restart.
+//! sweeps then. Adoption is thus the agent's ordinary restart. `compare.rs` is what comes before: nothing is written there.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,12 +15,12 @@ use std::time::Duration;
 
 use tortie_config::Cidr;
 
-use super::daemons::{self, Daemon, StopWith};
-use super::journal::{Journal, Phase, Record, Snapshot, Step};
+use super::daemons::{self, Daemon};
+use super::journal::{Journal, Phase, Snapshot, Step};
 use super::plan::{Inventory, Plan, names};
 use super::report::{Line, Progress};
 use super::rules::felix_sets;
-use super::trial::{self, Compared};
+use super::trial::Compared;
 use super::{AdoptCommand, Common, ours, tools};
 use crate::cli::Context;
 use crate::cli::failure::{Exit, Failure};
@@ -150,6 +150,7 @@ async fn go(context: &Context, command: &AdoptCommand, progress: &mut Progress) 
     if command.dry_run {
         return session.only_told(progress);
     }
+    session.keep(progress).await?;
     session.stop(progress).await?;
     session.start(progress).await?;
     session.clear(progress).await?;
@@ -174,14 +175,14 @@ fn adopted_already(progress: &mut Progress) -> Result<(), Failure> {
 }
 
 /// A move under way.
-struct Session<'a> {
-    context: &'a Context,
-    command: &'a AdoptCommand,
+pub(super) struct Session<'a> {
+    pub(super) context: &'a Context,
+    pub(super) command: &'a AdoptCommand,
     /// None with `--dry-run`.
-    journal: Option<Journal>,
-    snapshot: Snapshot,
-    inventory: Inventory,
-    daemons: Vec<Daemon>,
+    pub(super) journal: Option<Journal>,
+    pub(super) snapshot: Snapshot,
+    pub(super) inventory: Inventory,
+    pub(super) daemons: Vec<Daemon>,
     state_dir: String,
 }
 
@@ -201,7 +202,7 @@ impl<'a> Session<'a> {
         Ok(Self { context, command, journal, snapshot, inventory, daemons, state_dir })
     }
 
-    fn line(&self, step: Step) -> Line {
+    pub(super) fn line(&self, step: Step) -> Line {
         self.command.plan(&self.inventory, &self.daemons, &self.state_dir).line(step)
     }
 
@@ -209,19 +210,19 @@ impl<'a> Session<'a> {
         &self.command.common
     }
 
-    fn marks(&self) -> (u8, u32) {
+    pub(super) fn marks(&self) -> (u8, u32) {
         (self.common().route_protocol, self.common().route_metric)
     }
 
-    fn wait(&self) -> Duration {
+    pub(super) fn wait(&self) -> Duration {
         Duration::from_secs(self.common().wait)
     }
 
-    fn socket(&self) -> &'a Path {
+    pub(super) fn socket(&self) -> &'a Path {
         &self.context.globals.socket
     }
 
-    fn journal(&mut self) -> Result<&mut Journal, Failure> {
+    pub(super) fn journal(&mut self) -> Result<&mut Journal, Failure> {
         self.journal
             .as_mut()
             .ok_or_else(|| Failure::new(Exit::Partial, "state", "nothing is written with --dry-run"))
@@ -229,111 +230,6 @@ impl<'a> Session<'a> {
 
     fn has_ended(&self, step: Step) -> bool {
         self.journal.as_ref().is_some_and(|j| j.has_ended(step) && !is_over(j))
-    }
-
-    /// Compares and, when there is nothing against it, keeps what is there.
-    async fn compare(&mut self, progress: &mut Progress) -> Result<(), Failure> {
-        if self.journal.as_ref().is_some_and(|j| j.has_begun(Step::Stop) && !is_over(j)) {
-            for step in [Step::Compare, Step::Save] {
-                progress.skip(self.line(step), "done before, and Calico's daemons were ended since");
-            }
-            return Ok(());
-        }
-        let running = &self.daemons;
-        if self.inventory == Inventory::default() && running.is_empty() {
-            let text = "there is nothing of Calico on this host: start the agent (systemctl start tortie)";
-            return Err(Failure::new(Exit::No, "nothing-to-adopt", text));
-        }
-        if !running.is_empty() && self.command.stop.is_empty() && !self.command.dry_run {
-            let text = format!(
-                "{} runs, and it was not said how to end it; by what keeps it: {}",
-                names(running),
-                StopWith::suggested(running)
-            );
-            return Err(Failure::usage(text));
-        }
-        self.command.stop.check(running)?;
-        let mut found = Compared::default();
-        let wait = self.wait();
-        let line = self.line(Step::Compare);
-        let against = self.against();
-        let compared = progress
-            .step(line, async {
-                found = trial::compare(&self.context.globals, wait).await?;
-                found.differences.extend(against);
-                Ok(found.in_words())
-            })
-            .await;
-        progress.report.differences.clone_from(&found.differences);
-        progress.report.not_judged.clone_from(&found.not_judged);
-        compared?;
-        for text in &found.differences {
-            progress.say(&format!("       differs: {text}"));
-        }
-        for text in &found.not_judged {
-            progress.say(&format!("       not judged: {text}"));
-        }
-        if !found.differences.is_empty() && !self.command.accept_differences && !self.command.dry_run {
-            let text = format!(
-                "{} differences between what Calico left and what Tortie wants: mend them, or take them over with \
-                 --accept-differences. Nothing was changed",
-                found.differences.len()
-            );
-            return Err(Failure::new(Exit::Refused, "differences", text));
-        }
-        if self.command.dry_run {
-            return Ok(());
-        }
-        let line = self.line(Step::Save);
-        let words = self.inventory.in_words();
-        let (marks, stop, daemons) = (self.marks(), self.command.stop.clone(), self.daemons.clone());
-        let (node, socket) = (self.context.globals.node_name()?, self.socket().to_owned());
-        let snapshot = self.snapshot.clone();
-        let journal = self.journal()?;
-        progress.report.phase = Phase::Adopting.as_str().to_owned();
-        progress
-            .step(line, async {
-                journal.write(Record { stop, daemons, ..Record::new(node, socket, marks) })?;
-                for step in [Step::Compare, Step::Save] {
-                    journal.begin(step)?;
-                    journal.keep(&snapshot)?;
-                    journal.end(step)?;
-                }
-                Ok(format!("{words} are kept"))
-            })
-            .await
-    }
-
-    /// What speaks against it besides the comparison.
-    fn against(&self) -> Vec<String> {
-        let rules = self.snapshot.rules.iter().filter_map(|saved| {
-            let why = saved.listing().drops_without_felix("cali")?;
-            let tool = saved.tool();
-            Some(format!(
-                "rules {tool}: {why}, and only Felix's rules let workloads pass it. Mend: {tool} -A FORWARD -i cali+ -j ACCEPT; \
-                 {tool} -A FORWARD -o cali+ -j ACCEPT"
-            ))
-        });
-        rules.collect()
-    }
-
-    fn only_told(&mut self, progress: &mut Progress) -> Result<(), Failure> {
-        progress.report.phase = "planned".to_owned();
-        for step in Step::ALL.into_iter().skip(1) {
-            let line = self.line(step);
-            let at = progress.report.steps.len() + 1;
-            progress.say(&format!("{at:>2}/{}  {:<14} would: {}", Step::ALL.len(), line.step, line.what));
-            progress.report.steps.push(line);
-        }
-        progress.report.next = vec!["Nothing was changed (--dry-run).".to_owned()];
-        if progress.report.differences.is_empty() {
-            return Ok(());
-        }
-        let text = format!(
-            "{} differences: adopt would refuse without --accept-differences",
-            progress.report.differences.len()
-        );
-        Err(Failure::new(Exit::No, "differences", text))
     }
 
     async fn stop(&mut self, progress: &mut Progress) -> Result<(), Failure> {
@@ -523,7 +419,7 @@ impl<'a> Session<'a> {
     }
 }
 
-fn is_over(journal: &Journal) -> bool {
+pub(super) fn is_over(journal: &Journal) -> bool {
     journal.record.as_ref().is_some_and(|record| record.phase == Phase::RolledBack)
 }
 

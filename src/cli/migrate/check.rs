@@ -9,7 +9,8 @@ use tortie_config::resource::{NodeMesh, Setting};
 use super::daemons::{self, Daemon, StopWith};
 use super::journal::{Journal, Phase};
 use super::plan::{Inventory, names};
-use super::{Common, adopt};
+use super::restarts::Restarts;
+use super::{CheckCommand, Common, adopt};
 use crate::cli::Context;
 use crate::cli::doctor::{self, Finding, Verdict, ports};
 use crate::cli::failure::{Exit, Failure};
@@ -34,13 +35,14 @@ const EXPECTED: [&str; 4] = ["rival", "port", "port-taken", "felix-rules"];
 /// Most names in one line; the rest is counted.
 const NAMED: usize = 5;
 
-pub(super) async fn run(context: &Context, common: &Common) -> Result<(), Failure> {
+pub(super) async fn run(context: &Context, command: &CheckCommand) -> Result<(), Failure> {
     let node = context.globals.node_name()?;
     let mut items = Vec::new();
-    state(common, &mut items);
+    let phase = state(&command.common, &mut items);
     store(context, &node, &mut items).await;
     let running = daemons::find();
     who_runs(&running, &mut items);
+    restarts(&Restarts::look(&command.sockets.bird_socket, &running), &mut items);
     who_listens(&running, &mut items);
     kernel(&mut items);
     felix_own_settings(&running, &mut items);
@@ -60,6 +62,9 @@ pub(super) async fn run(context: &Context, common: &Common) -> Result<(), Failur
     output::print(context.globals.output, &report, |out, wide| {
         doctor::render_items(out, &report.items, wide);
         let verdict = match (report.failures, report.warnings) {
+            (0, _) if phase == Some(Phase::Adopted) => {
+                "This host is Tortie's already: tortie status".to_owned()
+            }
             (0, 0) => "This host can be moved: tortie migrate plan".to_owned(),
             (0, n) => format!("This host can be moved; look at {n} warnings first: tortie migrate plan"),
             (n, _) => format!("This host cannot be moved yet: {n} failures."),
@@ -77,10 +82,10 @@ fn say(items: &mut Vec<Finding>, result: Verdict, code: &str, text: impl Into<St
     items.push(Finding { code: code.to_owned(), result, text: text.into(), detail: String::new(), fix });
 }
 
-/// A move that was begun.
-fn state(common: &Common, items: &mut Vec<Finding>) {
+/// A move that was begun, and how far it is.
+fn state(common: &Common, items: &mut Vec<Finding>) -> Option<Phase> {
     match Journal::peek(&common.state_dir) {
-        Ok(None) => {}
+        Ok(None) => None,
         Ok(Some(record)) => {
             let text = format!("this host was moved before: {}", record.phase.as_str());
             let (result, fix) = match record.phase {
@@ -95,8 +100,12 @@ fn state(common: &Common, items: &mut Vec<Finding>) {
                 Phase::RollingBack => (Verdict::Fail, Some("tortie migrate rollback".to_owned())),
             };
             say(items, result, "state", text, fix);
+            Some(record.phase)
         }
-        Err(failure) => say(items, Verdict::NotTried, "state", failure.text, None),
+        Err(failure) => {
+            say(items, Verdict::NotTried, "state", failure.text, None);
+            None
+        }
     }
 }
 
@@ -263,8 +272,41 @@ fn who_runs(running: &[Daemon], items: &mut Vec<Finding>) {
             (None, None) => format!("{} (pid {})", daemon.role, daemon.pid),
         })
         .collect();
-    let text = format!("{} run; adopt ends them with: {}", kept.join(", "), StopWith::suggested(running));
+    let (run, them) = if running.len() == 1 { ("runs", "it") } else { ("run", "them") };
+    let text = format!("{} {run}; adopt ends {them} with: {}", kept.join(", "), StopWith::suggested(running));
     say(items, Verdict::Ok, "daemons", text, None);
+}
+
+/// What peers do with the routes of this host when BIRD is ended.
+fn restarts(found: &Restarts, items: &mut Vec<Finding>) {
+    if !found.under_way.is_empty() {
+        let text = format!(
+            "{}: peers drop the routes of this host when BIRD is ended now",
+            found.under_way.join("; ")
+        );
+        let fix = "adopt waits for it; see `birdc show status` and `birdc show protocols all`";
+        say(items, Verdict::Warn, "restarting", text, Some(fix.to_owned()));
+    }
+    if !found.forgetful.is_empty() {
+        let names: Vec<&str> = found.forgetful.iter().map(String::as_str).collect();
+        let text = format!(
+            "{} do not know graceful restarts: they drop the routes of this host for the moment in which BIRD is ended and Tortie connects",
+            few(&names)
+        );
+        let fix =
+            "configure graceful restart (as a helper) there, or move this host when that does not matter";
+        say(items, Verdict::Warn, "no-graceful-restart", text, Some(fix.to_owned()));
+    }
+    if let Some(why) = &found.unseen {
+        let fix = "name BIRD's socket with --bird-socket (env TORTIE_BIRD_SOCKET)";
+        say(
+            items,
+            Verdict::NotTried,
+            "restarting",
+            format!("whether BIRD or a peer restarts: {why}"),
+            Some(fix.to_owned()),
+        );
+    }
 }
 
 /// Whoever is neither Calico nor we keeps its port.

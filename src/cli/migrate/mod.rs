@@ -7,7 +7,7 @@
 //! ```text
 //!   check.rs  --> findings          daemons.rs  processes of Calico; how they are ended
 //!   plan.rs   --> steps in words    trial.rs    an observing agent compares      ours.rs  the agent that takes over
-//!   boot.rs   which units start at the next boot
+//!   boot.rs   which units start at the next boot                 restarts.rs  of BIRD and its peers, under way
 //!   adopt.rs ---+--> journal.rs (what was begun, the snapshot; on disk first)
 //!   rollback.rs +--> kernel::handover (routes, our rules), tools.rs + rules.rs (Felix's rules and sets)
 //! ```
@@ -15,11 +15,13 @@
 mod adopt;
 mod boot;
 mod check;
+mod compare;
 mod daemons;
 mod journal;
 mod ours;
 mod plan;
 mod report;
+mod restarts;
 mod rollback;
 mod rules;
 mod tools;
@@ -41,7 +43,7 @@ pub(super) const STATE_DIR: &str = "/var/lib/tortie/migrate";
 #[derive(Debug, Subcommand)]
 pub(super) enum MigrateCommand {
     /// Can this host be moved: what is there, what is not supported, what has to be mended first; exit 1 when it cannot
-    Check(Common),
+    Check(CheckCommand),
     /// The exact steps of adopt, what packets notice of each, and its way back; changes nothing
     Plan(Box<AdoptCommand>),
     /// Take this host over from BIRD and Felix; goes on where it was cut off
@@ -67,6 +69,23 @@ pub(super) struct Common {
     wait: u64,
 }
 
+/// Where BIRD is asked.
+#[derive(Debug, Clone, Args)]
+pub(super) struct Sockets {
+    /// BIRD's control sockets, where they are not in their usual place (/var/run/calico, /run/bird)
+    #[arg(long, value_name = "PATH", env = "TORTIE_BIRD_SOCKET", value_delimiter = ',')]
+    bird_socket: Vec<PathBuf>,
+}
+
+/// `tortie migrate check`.
+#[derive(Debug, Clone, Args)]
+pub(super) struct CheckCommand {
+    #[command(flatten)]
+    sockets: Sockets,
+    #[command(flatten)]
+    common: Common,
+}
+
 /// `tortie migrate adopt` and `plan`.
 #[derive(Debug, Clone, Args)]
 pub(super) struct AdoptCommand {
@@ -81,6 +100,8 @@ pub(super) struct AdoptCommand {
     /// Compare and say the steps; change nothing
     #[arg(long)]
     dry_run: bool,
+    #[command(flatten)]
+    sockets: Sockets,
     #[command(flatten)]
     common: Common,
 }
@@ -131,7 +152,7 @@ pub(super) fn has_state(state_dir: &Path) -> bool {
 
 pub(super) async fn run(context: &Context, command: &MigrateCommand) -> Result<(), Failure> {
     match command {
-        MigrateCommand::Check(common) => check::run(context, common).await,
+        MigrateCommand::Check(command) => check::run(context, command).await,
         MigrateCommand::Plan(command) => adopt::plan(context, command),
         MigrateCommand::Adopt(command) => adopt::run(context, command).await,
         MigrateCommand::Rollback(command) => rollback::run(context, command).await,

@@ -48,7 +48,9 @@ async fn go(command: &RollbackCommand, progress: &mut Progress) -> Result<(), Fa
     };
     progress.report.phase = record.phase.as_str().to_owned();
     if record.phase == Phase::RolledBack {
-        progress.report.next = how_to_start(&record);
+        if daemons::find().is_empty() {
+            progress.report.next = how_to_start(&record);
+        }
         progress.report.next.insert(0, "This host is rolled back already.".to_owned());
         return Ok(());
     }

@@ -69,7 +69,11 @@ impl Drop for Trial {
 ///
 /// # Errors
 /// When an agent programs this host already, or the observing one does not come to an answer in time.
-pub(super) async fn compare(globals: &Globals, wait: Duration) -> Result<Compared, Failure> {
+pub(super) async fn compare(
+    globals: &Globals,
+    bird_sockets: &[PathBuf],
+    wait: Duration,
+) -> Result<Compared, Failure> {
     let client = Client::new(&globals.socket);
     if let Ok(status) = client.get::<Status>("/v1/status").await {
         if status.dataplane.mode == "program" {
@@ -104,6 +108,9 @@ pub(super) async fn compare(globals: &Globals, wait: Duration) -> Result<Compare
     }
     command.arg("--socket").arg(&socket);
     command.args(["agent", "--kernel", "observe", "--http", "none", "--cache"]).arg(dir.join("cache.json"));
+    for socket in bird_sockets {
+        command.arg("--bird-socket").arg(socket);
+    }
     let log = std::fs::File::create(dir.join("log")).map_err(wrong)?;
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
     // What is set for the agent that is to come is not meant for this one.

@@ -246,7 +246,22 @@ impl Site {
         self.on(n, script).unwrap().split_whitespace().map(str::to_owned).collect()
     }
 
-    fn file(&self, name: &str) -> String {
+    /// BIRD of a host ends without a word.
+    pub(super) fn kill_bird(&self, n: i32) {
+        for pid in self.birds(n) {
+            self.on(n, &format!("kill -9 {pid}")).unwrap();
+        }
+        within(DEADLINE, Instant::now(), "BIRD has ended", || match self.birds(n).as_slice() {
+            [] => Ok(()),
+            other => Err(format!("{other:?}")),
+        });
+    }
+
+    pub(super) fn start_bird(&self, n: i32) {
+        self.on(n, &format!("sh /lab/bird{n}")).unwrap();
+    }
+
+    pub(super) fn file(&self, name: &str) -> String {
         std::fs::read_to_string(self.dir.path().join(name)).unwrap_or_default()
     }
 

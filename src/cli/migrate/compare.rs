@@ -1,0 +1,141 @@
+//! What comes before a host is adopted: the comparison, what speaks against the move, and what is kept for the way back.
+//! Nothing of Calico is touched here.
+
+use super::adopt::{Session, is_over};
+use super::daemons::StopWith;
+use super::journal::{Phase, Record, Step};
+use super::plan::{Inventory, names};
+use super::report::Progress;
+use super::restarts::{self, Restarts};
+use super::trial::{self, Compared};
+use crate::cli::failure::{Exit, Failure};
+
+/// Of a move that goes on.
+const DONE_BEFORE: &str = "done before, and Calico's daemons were ended since";
+
+impl Session<'_> {
+    /// Calico's daemons were being ended when the move was cut off.
+    fn has_stopped(&self) -> bool {
+        self.journal.as_ref().is_some_and(|j| j.has_begun(Step::Stop) && !is_over(j))
+    }
+
+    /// Compares, and says what there is against the move.
+    pub(super) async fn compare(&mut self, progress: &mut Progress) -> Result<(), Failure> {
+        if self.has_stopped() {
+            progress.skip(self.line(Step::Compare), DONE_BEFORE);
+            return Ok(());
+        }
+        let running = &self.daemons;
+        if self.inventory == Inventory::default() && running.is_empty() {
+            let text = "there is nothing of Calico on this host: start the agent (systemctl start tortie)";
+            return Err(Failure::new(Exit::No, "nothing-to-adopt", text));
+        }
+        if !running.is_empty() && self.command.stop.is_empty() && !self.command.dry_run {
+            let text = format!(
+                "{} runs, and it was not said how to end it; by what keeps it: {}",
+                names(running),
+                StopWith::suggested(running)
+            );
+            return Err(Failure::usage(text));
+        }
+        self.command.stop.check(running)?;
+        if !self.command.dry_run {
+            // A BIRD that recovers has written nothing yet: it would only differ.
+            restarts::over(&self.command.sockets.bird_socket, self.wait(), progress).await?;
+        }
+        let mut found = Compared::default();
+        let (wait, sockets) = (self.wait(), &self.command.sockets.bird_socket);
+        let line = self.line(Step::Compare);
+        let against = self.against();
+        let compared = progress
+            .step(line, async {
+                found = trial::compare(&self.context.globals, sockets, wait).await?;
+                found.differences.extend(against);
+                Ok(found.in_words())
+            })
+            .await;
+        progress.report.differences.clone_from(&found.differences);
+        progress.report.not_judged.clone_from(&found.not_judged);
+        compared?;
+        for text in &found.differences {
+            progress.say(&format!("       differs: {text}"));
+        }
+        for text in &found.not_judged {
+            progress.say(&format!("       not judged: {text}"));
+        }
+        if !found.differences.is_empty() && !self.command.accept_differences && !self.command.dry_run {
+            let text = format!(
+                "{} differences between what Calico left and what Tortie wants: mend them, or take them over with \
+                 --accept-differences. Nothing was changed",
+                found.differences.len()
+            );
+            return Err(Failure::new(Exit::Refused, "differences", text));
+        }
+        Ok(())
+    }
+
+    /// Keeps what is there, when ending BIRD takes nothing away.
+    pub(super) async fn keep(&mut self, progress: &mut Progress) -> Result<(), Failure> {
+        // One may have begun since, or the move goes on and the daemons are there still, or again.
+        restarts::over(&self.command.sockets.bird_socket, self.wait(), progress).await?;
+        if self.has_stopped() {
+            progress.skip(self.line(Step::Save), DONE_BEFORE);
+            return Ok(());
+        }
+        let line = self.line(Step::Save);
+        let words = self.inventory.in_words();
+        let (marks, stop, daemons) = (self.marks(), self.command.stop.clone(), self.daemons.clone());
+        let (node, socket) = (self.context.globals.node_name()?, self.socket().to_owned());
+        let snapshot = self.snapshot.clone();
+        let journal = self.journal()?;
+        progress.report.phase = Phase::Adopting.as_str().to_owned();
+        progress
+            .step(line, async {
+                journal.write(Record { stop, daemons, ..Record::new(node, socket, marks) })?;
+                for step in [Step::Compare, Step::Save] {
+                    journal.begin(step)?;
+                    journal.keep(&snapshot)?;
+                    journal.end(step)?;
+                }
+                Ok(format!("{words} are kept"))
+            })
+            .await
+    }
+
+    /// What speaks against it besides the comparison.
+    fn against(&self) -> Vec<String> {
+        let rules = self.snapshot.rules.iter().filter_map(|saved| {
+            let why = saved.listing().drops_without_felix("cali")?;
+            let tool = saved.tool();
+            Some(format!(
+                "rules {tool}: {why}, and only Felix's rules let workloads pass it. Mend: {tool} -A FORWARD -i cali+ -j ACCEPT; \
+                 {tool} -A FORWARD -o cali+ -j ACCEPT"
+            ))
+        });
+        rules.collect()
+    }
+
+    pub(super) fn only_told(&mut self, progress: &mut Progress) -> Result<(), Failure> {
+        progress.report.phase = "planned".to_owned();
+        let now = Restarts::look(&self.command.sockets.bird_socket, &self.daemons);
+        for step in Step::ALL.into_iter().skip(1) {
+            let mut line = self.line(step);
+            let at = progress.report.steps.len() + 1;
+            progress.say(&format!("{at:>2}/{}  {:<14} would: {}", Step::ALL.len(), line.step, line.what));
+            if step == Step::Save && !now.under_way.is_empty() {
+                line.detail = format!("waits first: {}", now.under_way.join("; "));
+                progress.say(&format!("       {}", line.detail));
+            }
+            progress.report.steps.push(line);
+        }
+        progress.report.next = vec!["Nothing was changed (--dry-run).".to_owned()];
+        if progress.report.differences.is_empty() {
+            return Ok(());
+        }
+        let text = format!(
+            "{} differences: adopt would refuse without --accept-differences",
+            progress.report.differences.len()
+        );
+        Err(Failure::new(Exit::No, "differences", text))
+    }
+}

@@ -1,0 +1,168 @@
+//! Restarts of BGP that are under way, as BIRD tells of them: a move in the middle of one takes routes away.
+//!
+//! Who restarts tells its peers so, and they keep what they had from it until it has sent all again. When it is lost a second
+//! time before that, they delete what has not come yet, at once (RFC 4724 4.2). A BIRD that was started with `-R` sends nothing
+//! before all its peers have sent theirs, or four minutes are over: whoever is down holds it up. A neighbour that restarts
+//! loses what it would still take from this host when its session ends; and one that is away is awaited by BIRD for the time
+//! that it told, by an agent that has just started only until its stale routes are swept.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use super::daemons::{self, Daemon};
+use super::report::Progress;
+use crate::beside::{Bird, bird};
+use crate::cli::failure::{Exit, Failure};
+
+/// How often BIRD is asked.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// What BIRD says of it.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Restarts {
+    /// What is under way, in words.
+    pub(super) under_way: Vec<String>,
+    /// Sessions whose neighbour does not keep routes through a restart.
+    pub(super) forgetful: Vec<String>,
+    /// Why it is not known.
+    pub(super) unseen: Option<String>,
+}
+
+impl Restarts {
+    /// Asks each BIRD that runs here; `sockets` are its, where they are not in their usual place. Blocks.
+    pub(super) fn look(sockets: &[PathBuf], running: &[Daemon]) -> Self {
+        if !has_bird(running) {
+            return Self::default();
+        }
+        let usual = || bird::SOCKETS.iter().map(PathBuf::from).collect();
+        let sockets: Vec<PathBuf> = if sockets.is_empty() { usual() } else { sockets.to_vec() };
+        let (mut birds, mut silent): (Vec<Bird>, Vec<String>) = Default::default();
+        for socket in &sockets {
+            match bird::ask_state(socket) {
+                Ok(bird) => birds.push(bird),
+                Err(bird::BirdError::Io(e)) if e.kind() == std::io::ErrorKind::NotFound => {}
+                Err(error) => silent.push(format!("{}: {error}", socket.display())),
+            }
+        }
+        if birds.is_empty() && silent.is_empty() {
+            let places: Vec<String> = sockets.iter().map(|socket| socket.display().to_string()).collect();
+            silent.push(format!("there is no control socket of BIRD at {}", places.join(", ")));
+        }
+        let unseen = (!silent.is_empty()).then(|| silent.join("; "));
+        Self { unseen, ..Self::of(&birds) }
+    }
+
+    /// Pure.
+    fn of(birds: &[Bird]) -> Self {
+        let mut all = Self::default();
+        let mut say = |list: fn(&mut Self) -> &mut Vec<String>, text: String| {
+            // Two paths may lead to one socket.
+            if !list(&mut all).contains(&text) {
+                list(&mut all).push(text);
+            }
+        };
+        for bird in birds {
+            if let Some(recovery) = bird.recovery {
+                let awaited: Vec<&str> =
+                    bird.sessions().filter(|session| session.awaited).map(|s| s.name.as_str()).collect();
+                let whom = if awaited.is_empty() { "its peers".to_owned() } else { awaited.join(", ") };
+                let until = recovery.seconds.map(|n| format!(", for {n} s at most")).unwrap_or_default();
+                say(
+                    |all| &mut all.under_way,
+                    format!("BIRD was started a short time ago and waits for {whom}{until}"),
+                );
+            }
+            for session in bird.sessions() {
+                if session.neighbor_restarts {
+                    let where_ = if session.is_established() {
+                        "has not sent all its routes yet"
+                    } else {
+                        "is not back yet"
+                    };
+                    say(|all| &mut all.under_way, format!("{} restarts and {where_}", session.name));
+                }
+                if session.neighbor_keeps == Some(false) {
+                    say(|all| &mut all.forgetful, session.name.clone());
+                }
+            }
+        }
+        all
+    }
+}
+
+fn has_bird(running: &[Daemon]) -> bool {
+    running.iter().any(|daemon| daemon.role.starts_with("bird"))
+}
+
+/// Waits until nothing of it is under way.
+///
+/// # Errors
+/// When it is not over in time.
+pub(super) async fn over(sockets: &[PathBuf], wait: Duration, progress: &Progress) -> Result<(), Failure> {
+    let begin = Instant::now();
+    let mut told = false;
+    loop {
+        let now = Restarts::look(sockets, &daemons::find());
+        if !told && let Some(why) = &now.unseen {
+            progress.say(&format!("       not looked at: whether BIRD or a peer restarts: {why}"));
+        }
+        if now.under_way.is_empty() {
+            return Ok(());
+        }
+        let words = now.under_way.join("; ");
+        if begin.elapsed() >= wait {
+            let text = format!(
+                "{words}. Ended now, BIRD's peers would drop the routes that restarts keep. BIRD was not ended after {} s: run \
+                 adopt again when `birdc show status` and `birdc show protocols all` tell of no graceful restart, or with a \
+                 longer --wait",
+                wait.as_secs()
+            );
+            return Err(Failure::new(Exit::TimedOut, "restarting", text));
+        }
+        if !told {
+            progress.say(&format!("       waits: {words}"));
+        }
+        told = true;
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::beside::{BirdProtocol, BirdRecovery};
+
+    #[test]
+    fn restarts_are_said_by_who_waits_for_whom() {
+        let session = |name: &str, info: &str| BirdProtocol {
+            name: name.to_owned(),
+            proto: "BGP".to_owned(),
+            info: info.to_owned(),
+            neighbor_keeps: Some(true),
+            ..BirdProtocol::default()
+        };
+        let quiet = Bird { protocols: vec![session("Mesh_2", "Established")], ..Bird::default() };
+        assert_eq!(Restarts::of(std::slice::from_ref(&quiet)), Restarts::default());
+        let bird = Bird {
+            recovery: Some(BirdRecovery { seconds: Some(51) }),
+            protocols: vec![
+                BirdProtocol { neighbor_restarts: true, ..session("Mesh_2", "Established") },
+                BirdProtocol { neighbor_restarts: true, ..session("Mesh_3", "Active") },
+                BirdProtocol { neighbor_keeps: Some(false), ..session("Global_4", "Established") },
+                BirdProtocol { awaited: true, neighbor_keeps: None, ..session("Mesh_9", "Connect") },
+            ],
+            ..Bird::default()
+        };
+        let found = Restarts::of(&[bird.clone(), bird]);
+        assert_eq!(
+            found.under_way,
+            [
+                "BIRD was started a short time ago and waits for Mesh_9, for 51 s at most",
+                "Mesh_2 restarts and has not sent all its routes yet",
+                "Mesh_3 restarts and is not back yet"
+            ]
+        );
+        assert_eq!(found.forgetful, ["Global_4"]);
+        assert_eq!(Restarts::look(&["/nowhere".into()], &[]), Restarts::default());
+    }
+}
