@@ -13,6 +13,8 @@ mod beside;
 mod fault_rigs;
 #[path = "agent_life/faults.rs"]
 mod faults;
+#[path = "common/felix.rs"]
+mod felix;
 #[path = "common/hosts.rs"]
 mod hosts;
 #[path = "agent_life/ipam.rs"]

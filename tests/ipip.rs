@@ -8,6 +8,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+#[path = "common/felix.rs"]
+mod felix;
 #[path = "ipip/guest.rs"]
 mod guest;
 #[path = "ipip/moving.rs"]

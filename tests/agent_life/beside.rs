@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use serde_json::Value;
 use tortie::beside::felix::set_id;
 
+use super::felix::Felix;
 use super::hosts::{Hosts, PATIENCE, Plan, lab_data, stderr, stdout, within};
 
 /// A policy with a selector, and no IPv6.
@@ -61,75 +62,11 @@ fn conf(
     conf
 }
 
-/// What Felix 2.6 leaves for the one endpoint of a host, in the form of iptables-restore.
-fn felix(policies: [&[&str]; 2], set: &str) -> String {
-    let mut text = "*filter\n".to_owned();
-    for chain in [
-        "cali-INPUT",
-        "cali-FORWARD",
-        "cali-OUTPUT",
-        "cali-wl-to-host",
-        "cali-from-wl-dispatch",
-        "cali-to-wl-dispatch",
-        "cali-tw-cali1",
-        "cali-fw-cali1",
-        "cali-pri-lab",
-        "cali-pro-lab",
-        "cali-pi-web",
-        "cali-po-web",
-    ] {
-        if !chain.ends_with("-web") || !policies[0].is_empty() {
-            let _ = writeln!(text, ":{chain} - [0:0]");
-        }
-    }
-    text += "-A INPUT -m comment --comment \"cali:Cz_u1IQiXIMmKD4c\" -j cali-INPUT\n\
-             -A FORWARD -m comment --comment \"cali:wUHhoiAYhphO9Mso\" -j cali-FORWARD\n\
-             -A OUTPUT -m comment --comment \"cali:tVnHkvAo15HuiPy0\" -j cali-OUTPUT\n\
-             -A cali-INPUT -i cali+ -m comment --comment \"cali:d4znnv6_6rx6sE6M\" -g cali-wl-to-host\n\
-             -A cali-FORWARD -i cali+ -m comment --comment \"cali:8ZoYfO5HKXWbB3pk\" -j cali-from-wl-dispatch\n\
-             -A cali-FORWARD -o cali+ -m comment --comment \"cali:jdEuaPBe14V2hutn\" -j cali-to-wl-dispatch\n\
-             -A cali-FORWARD -i cali+ -m comment --comment \"cali:12bc6HljsMKsmfr-\" -j ACCEPT\n\
-             -A cali-wl-to-host -m comment --comment \"cali:Ee9Sbo10IpVujdIY\" -j cali-from-wl-dispatch\n\
-             -A cali-from-wl-dispatch -i cali1 -g cali-fw-cali1\n\
-             -A cali-from-wl-dispatch -m comment --comment \"Unknown interface\" -j DROP\n\
-             -A cali-to-wl-dispatch -o cali1 -g cali-tw-cali1\n\
-             -A cali-to-wl-dispatch -m comment --comment \"Unknown interface\" -j DROP\n";
-    for (chain, policies, profile) in
-        [("cali-tw-cali1", policies[0], "cali-pri-lab"), ("cali-fw-cali1", policies[1], "cali-pro-lab")]
-    {
-        let _ = write!(
-            text,
-            "-A {chain} -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT\n-A {chain} -m conntrack --ctstate INVALID -j DROP\n\
-             -A {chain} -j MARK --set-xmark 0x0/0x1000000\n"
-        );
-        for policy in policies {
-            let _ = write!(
-                text,
-                "-A {chain} -m mark --mark 0x0/0x2000000 -j {policy}\n\
-                 -A {chain} -m comment --comment \"Return if policy accepted\" -m mark --mark 0x1000000/0x1000000 -j RETURN\n"
-            );
-        }
-        if !policies.is_empty() {
-            let _ = writeln!(
-                text,
-                "-A {chain} -m comment --comment \"Drop if no policies passed packet\" -m mark --mark 0x0/0x2000000 -j DROP"
-            );
-        }
-        let _ = write!(
-            text,
-            "-A {chain} -j {profile}\n-A {chain} -m mark --mark 0x1000000/0x1000000 -j RETURN\n\
-             -A {chain} -m comment --comment \"Drop if no profiles matched\" -j DROP\n"
-        );
-    }
-    if !policies[0].is_empty() {
-        let _ = write!(
-            text,
-            "-A cali-pi-web -m set --match-set {set} src -j MARK --set-xmark 0x1000000/0x1000000\n\
-             -A cali-pi-web -m mark --mark 0x1000000/0x1000000 -j RETURN\n\
-             -A cali-po-web -j MARK --set-xmark 0x1000000/0x1000000\n"
-        );
-    }
-    text + "-A cali-pri-lab -j MARK --set-xmark 0x1000000/0x1000000\n-A cali-pro-lab -j MARK --set-xmark 0x1000000/0x1000000\nCOMMIT\n"
+/// What Felix leaves for the one endpoint of a host; `set` is that of the policy's selector, where one selects it.
+fn felix(v4: bool, set: Option<&str>) -> String {
+    let from = set.map(|set| format!("-m set --match-set {set} src"));
+    let policy = from.as_deref().map(|from| ("web", [from, ""]));
+    Felix { v4, ipip: false, masquerade: false, interface: "cali1", profile: "lab", policy }.rules()
 }
 
 /// The real tools, as a host with iptables has them.
@@ -173,7 +110,7 @@ fn kernel(hosts: &Hosts, host: usize) -> String {
         hosts,
         host,
         "ip route show table all; ip -6 route show table all; ip rule; ip -d link; ip addr; ip neigh show nud permanent; \
-         iptables-legacy-save; iptables-nft-save; nft list ruleset; ipset save; sysctl -a 2>/dev/null | grep -E 'forward|rp_filter|proxy_arp'",
+         iptables-legacy-save; iptables-nft-save; nft -s list ruleset; ipset save; sysctl -a 2>/dev/null | grep -E 'forward|rp_filter|proxy_arp'",
     );
     let bare = |line: &str| {
         let line = line.split(" [").next().unwrap_or_default();
@@ -217,8 +154,8 @@ fn observe_sees_what_bird_and_felix_left_and_touches_nothing() {
         std::fs::write(path, text).unwrap();
     };
     let set = format!("cali40{}", set_id(r#"app == "web2""#));
-    share("web.rules", &felix([&["cali-pi-web"], &["cali-po-web"]], &set));
-    share("plain.rules", &felix([&[], &[]], &set));
+    share("web.rules", &felix(true, Some(&set)));
+    share("plain.rules", &felix(true, None));
     share("sets", &format!("create {set} hash:net family inet maxelem 1048576\nadd {set} 10.244.2.1\n"));
     for host in [1, 2, 3] {
         share(&format!("bird{host}.conf"), &bird_conf(host));
@@ -298,7 +235,7 @@ fn observe_sees_what_bird_and_felix_left_and_touches_nothing() {
         &hosts,
         1,
         &format!(
-            "iptables-legacy -D cali-to-wl-dispatch -o cali1 -g cali-tw-cali1; iptables-legacy -F cali-tw-cali1; \
+            "iptables-legacy -D cali-to-wl-dispatch 1; iptables-legacy -F cali-tw-cali1; \
              iptables-legacy -X cali-tw-cali1; ipset del {set} 10.244.2.1; ipset add {set} 10.244.9.9"
         ),
     );
@@ -353,7 +290,51 @@ fn observe_sees_what_bird_and_felix_left_and_touches_nothing() {
         }
     });
     assert!(exported() == before.0, "the store");
+
+    // Calico 1 in place of it, by the older tools: its chains and sets are seen, and not compared.
+    share("old.rules", OLD_FELIX);
+    sh(
+        &hosts,
+        2,
+        "printf '*raw\\nCOMMIT\\n*mangle\\nCOMMIT\\n*nat\\nCOMMIT\\n*filter\\nCOMMIT\\n' | iptables-nft-restore; \
+         iptables-legacy-restore --noflush < /store/old.rules; \
+         ipset create felix-all-ipam-pools hash:net family inet; ipset add felix-all-ipam-pools 10.244.0.0/16",
+    );
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    let (_, lines, _) = diff(&hosts, 2);
+    let old = |name: &str| {
+        lines.iter().any(|line| line.starts_with(&format!("? {name}: ")) && line.contains("Calico 1"))
+    };
+    assert!(old("cali1"), "{lines:#?}");
+    assert!(
+        !differing(&lines).iter().any(|line| line.contains("cali1") || line.contains("felix")),
+        "{lines:#?}"
+    );
+    let status = hosts.until(2, "has compared", |s| s["beside"].is_object());
+    assert!(status["beside"]["felix"].to_string().contains("iptables-legacy filter"), "{status:#}");
 }
+
+/// What Felix 1.4 leaves, shortened.
+const OLD_FELIX: &str = "*filter
+:felix-INPUT - [0:0]
+:felix-FORWARD - [0:0]
+:felix-FROM-ENDPOINT - [0:0]
+:felix-TO-ENDPOINT - [0:0]
+:felix-from-1 - [0:0]
+:felix-to-1 - [0:0]
+-A INPUT -j felix-INPUT
+-A FORWARD -j felix-FORWARD
+-A felix-INPUT -i cali+ -j felix-FROM-ENDPOINT
+-A felix-FORWARD -i cali+ -j felix-FROM-ENDPOINT
+-A felix-FORWARD -o cali+ -j felix-TO-ENDPOINT
+-A felix-FROM-ENDPOINT -i cali1 -g felix-from-1
+-A felix-FROM-ENDPOINT -j DROP
+-A felix-TO-ENDPOINT -o cali1 -g felix-to-1
+-A felix-TO-ENDPOINT -j DROP
+-A felix-from-1 -m conntrack --ctstate RELATED,ESTABLISHED -j RETURN
+-A felix-to-1 -m conntrack --ctstate RELATED,ESTABLISHED -j RETURN
+COMMIT
+";
 
 /// Two hosts of the lab with both families.
 fn dual_data() -> std::collections::BTreeMap<String, String> {
@@ -387,9 +368,8 @@ fn observe_compares_the_second_family_and_its_own_bird_too() {
         std::fs::write(hosts.lab.lab_dir().join("store").join(name), text).unwrap();
     };
     let sets = ["cali40", "cali60"].map(|family| format!("{family}{}", set_id(r#"app == "web2""#)));
-    let rules = |set: &str| felix([&["cali-pi-web"], &["cali-po-web"]], set);
-    share("4.rules", &rules(&sets[0]));
-    share("6.rules", &rules(&sets[1]));
+    share("4.rules", &felix(true, Some(&sets[0])));
+    share("6.rules", &felix(false, Some(&sets[1])));
     let [four, six] = &sets;
     share(
         "sets",
@@ -450,7 +430,7 @@ fn observe_compares_the_second_family_and_its_own_bird_too() {
         1,
         &format!(
             "ip -6 route del fd00:10:244:2::/122 proto bird; ip -6 route add fd00:10:244:77::/122 via fd30::2 dev eth1 proto bird; \
-             ip -6 route del fd00:10:244:1::1/128; ip6tables-nft -D cali-to-wl-dispatch -o cali1 -g cali-tw-cali1; \
+             ip -6 route del fd00:10:244:1::1/128; ip6tables-nft -D cali-to-wl-dispatch 1; \
              ipset del {six} fd00:10:244:2::1"
         ),
     );

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use crate::felix::Felix;
 use crate::machine::Machine;
 use crate::rig::{stderr, stdout};
 use crate::systemd::package;
@@ -16,39 +17,6 @@ protocol static { ipv4; route 10.244.0.0/26 blackhole; }
 protocol kernel { learn; persist; scan time 2; metric 0; graceful restart; ipv4 { import all; export all; }; }
 protocol device { scan time 2; }
 protocol direct { ipv4; interface -\"cali*\", \"*\"; }
-";
-
-/// For one workload whose profile lets everything pass.
-const FELIX: &str = "*filter
-:cali-INPUT - [0:0]
-:cali-FORWARD - [0:0]
-:cali-OUTPUT - [0:0]
-:cali-from-wl-dispatch - [0:0]
-:cali-to-wl-dispatch - [0:0]
-:cali-fw-cali1 - [0:0]
-:cali-tw-cali1 - [0:0]
-:cali-pri-open - [0:0]
-:cali-pro-open - [0:0]
--I INPUT 1 -m comment --comment \"cali:Cz_u1IQiXIMmKD4c\" -j cali-INPUT
--I FORWARD 1 -m comment --comment \"cali:wUHhoiAYhphO9Mso\" -j cali-FORWARD
--I OUTPUT 1 -m comment --comment \"cali:tVnHkvAo15HuiPy0\" -j cali-OUTPUT
--A cali-FORWARD -i cali+ -m comment --comment \"cali:8ZoYfO5HKXWbB3pk\" -j cali-from-wl-dispatch
--A cali-FORWARD -o cali+ -m comment --comment \"cali:jdEuaPBe14V2hutn\" -j cali-to-wl-dispatch
--A cali-from-wl-dispatch -i cali1 -g cali-fw-cali1
--A cali-from-wl-dispatch -m comment --comment \"Unknown interface\" -j DROP
--A cali-to-wl-dispatch -o cali1 -g cali-tw-cali1
--A cali-to-wl-dispatch -m comment --comment \"Unknown interface\" -j DROP
--A cali-fw-cali1 -j MARK --set-xmark 0x0/0x1000000
--A cali-fw-cali1 -j cali-pro-open
--A cali-fw-cali1 -m mark --mark 0x1000000/0x1000000 -j RETURN
--A cali-fw-cali1 -j DROP
--A cali-tw-cali1 -j MARK --set-xmark 0x0/0x1000000
--A cali-tw-cali1 -j cali-pri-open
--A cali-tw-cali1 -m mark --mark 0x1000000/0x1000000 -j RETURN
--A cali-tw-cali1 -j DROP
--A cali-pri-open -j MARK --set-xmark 0x1000000/0x1000000
--A cali-pro-open -j MARK --set-xmark 0x1000000/0x1000000
-COMMIT
 ";
 
 const UNIT: &str = "[Service]
@@ -94,7 +62,10 @@ fn calico(files: &Path, peers: &Path) {
         }
     }
     std::fs::copy("/bin/sleep", files.join("calico-felix")).unwrap();
-    std::fs::write(files.join("felix.rules"), FELIX).unwrap();
+    // For one workload whose profile lets everything pass, and without sets.
+    let felix =
+        Felix { v4: true, ipip: false, masquerade: false, interface: "cali1", profile: "open", policy: None };
+    std::fs::write(files.join("felix.rules"), felix.rules()).unwrap();
     std::fs::write(files.join("bird.conf"), BIRD).unwrap();
     std::fs::write(files.join("calico-node.service"), UNIT).unwrap();
     let node = format!(

@@ -13,6 +13,8 @@ mod calico_unit;
 mod completion;
 mod diags;
 mod documents;
+#[path = "../common/felix.rs"]
+mod felix;
 mod help;
 mod machine;
 mod package;

@@ -14,6 +14,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod calico;
+#[path = "../common/felix.rs"]
+mod felix;
 mod hints;
 mod links;
 mod migrate;

@@ -16,13 +16,14 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::Case;
+use super::felix::Felix;
 use super::rig::within;
 use super::rules::{ip, model, wires};
 
 const PATIENCE: u64 = 120_000;
 const ROUTE: &str = "10.244.2.0/26 via 10.0.1.2 dev tunl0";
 
-const MODULES: [&str; 16] = [
+const MODULES: [&str; 17] = [
     "ipip",
     "nf_tables",
     "nft_compat",
@@ -39,6 +40,7 @@ const MODULES: [&str; 16] = [
     "xt_mark",
     "xt_conntrack",
     "xt_addrtype",
+    "xt_multiport",
 ];
 
 const BIRD: &str = "router id 10.0.1.1;
@@ -49,54 +51,6 @@ protocol kernel { learn; persist; scan time 2; metric 0; graceful restart; ipv4 
 protocol bgp Mesh_10_0_1_2 { local 10.0.1.1 as 64512; neighbor 10.0.1.2 as 64512; multihop; graceful restart on;
   connect delay time 1; connect retry time 2; error wait time 1,3;
   ipv4 { import all; export where net = 10.244.1.0/26; next hop self; }; }
-";
-
-/// What Felix leaves for one workload whose profile lets everything pass, on a host that tunnels.
-const FELIX: &str = "*nat
-:cali-POSTROUTING - [0:0]
-:cali-nat-outgoing - [0:0]
--I POSTROUTING -m comment --comment \"cali:O3lYWMrLQYEMJtB5\" -j cali-POSTROUTING
--A cali-POSTROUTING -m comment --comment \"cali:Z-c7XtVd2Bq7s_hA\" -j cali-nat-outgoing
--A cali-POSTROUTING -o tunl0 -m comment --comment \"cali:SXWvdsbh4Mw7wOln\" -m addrtype ! --src-type LOCAL --limit-iface-out -m addrtype --src-type LOCAL -j MASQUERADE
--A cali-nat-outgoing -m comment --comment \"cali:Wd76s91357Uv7N3v\" -m set --match-set cali40masq-ipam-pools src -m set ! --match-set cali40all-ipam-pools dst -j MASQUERADE
-COMMIT
-*filter
-:cali-INPUT - [0:0]
-:cali-FORWARD - [0:0]
-:cali-OUTPUT - [0:0]
-:cali-from-wl-dispatch - [0:0]
-:cali-to-wl-dispatch - [0:0]
-:cali-wl-to-host - [0:0]
-:cali-fw-cali1 - [0:0]
-:cali-tw-cali1 - [0:0]
-:cali-pri-lab - [0:0]
-:cali-pro-lab - [0:0]
--I INPUT 1 -m comment --comment \"cali:Cz_u1IQiXIMmKD4c\" -j cali-INPUT
--I FORWARD 1 -m comment --comment \"cali:wUHhoiAYhphO9Mso\" -j cali-FORWARD
--I OUTPUT 1 -m comment --comment \"cali:tVnHkvAo15HuiPy0\" -j cali-OUTPUT
--A cali-INPUT -p 4 -m comment --comment \"cali:msRIDfJRWnYwzW4g\" -m comment --comment \"Allow IPIP packets from Calico hosts\" -m set --match-set cali40all-hosts src -m addrtype --dst-type LOCAL -j ACCEPT
--A cali-INPUT -p 4 -m comment --comment \"cali:1IRlRis1-pHsGnX5\" -m comment --comment \"Drop IPIP packets from non-Calico hosts\" -j DROP
--A cali-INPUT -i cali+ -m comment --comment \"cali:d4znnv6_6rx6sE6M\" -g cali-wl-to-host
--A cali-wl-to-host -m comment --comment \"cali:Ee9Sbo10IpVujdIY\" -j cali-from-wl-dispatch
--A cali-FORWARD -i cali+ -m comment --comment \"cali:8ZoYfO5HKXWbB3pk\" -j cali-from-wl-dispatch
--A cali-FORWARD -o cali+ -m comment --comment \"cali:jdEuaPBe14V2hutn\" -j cali-to-wl-dispatch
--A cali-from-wl-dispatch -i cali1 -g cali-fw-cali1
--A cali-from-wl-dispatch -m comment --comment \"Unknown interface\" -j DROP
--A cali-to-wl-dispatch -o cali1 -g cali-tw-cali1
--A cali-to-wl-dispatch -m comment --comment \"Unknown interface\" -j DROP
--A cali-fw-cali1 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
--A cali-fw-cali1 -j MARK --set-xmark 0x0/0x1000000
--A cali-fw-cali1 -j cali-pro-lab
--A cali-fw-cali1 -m mark --mark 0x1000000/0x1000000 -j RETURN
--A cali-fw-cali1 -j DROP
--A cali-tw-cali1 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
--A cali-tw-cali1 -j MARK --set-xmark 0x0/0x1000000
--A cali-tw-cali1 -j cali-pri-lab
--A cali-tw-cali1 -m mark --mark 0x1000000/0x1000000 -j RETURN
--A cali-tw-cali1 -j DROP
--A cali-pri-lab -j MARK --set-xmark 0x1000000/0x1000000
--A cali-pro-lab -j MARK --set-xmark 0x1000000/0x1000000
-COMMIT
 ";
 
 const SETS: &str = "create cali40masq-ipam-pools hash:net family inet
@@ -160,9 +114,18 @@ impl Site {
         // hosts that is the default route.
         ip("route add 10.244.1.1/32 dev cali1 scope link\nroute add default via 10.0.1.254\n\
             link set tunl0 mtu 1440 up\naddress add 10.244.1.63/32 dev tunl0\n");
+        // For one workload whose profile lets everything pass.
+        let felix = Felix {
+            v4: true,
+            ipip: true,
+            masquerade: true,
+            interface: "cali1",
+            profile: "lab",
+            policy: None,
+        };
         for (name, text) in [
             ("/proc/sys/net/ipv4/conf/cali1/proxy_arp", "1"),
-            ("/tmp/felix", FELIX),
+            ("/tmp/felix", &felix.rules()),
             ("/tmp/sets", SETS),
             ("/tmp/bird1.conf", BIRD),
             (

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use serde_json::Value;
 
-use crate::calico::{BIRD, FELIX, SETS};
+use crate::calico::{BIRD, OTHERS, SETS, felix};
 use crate::rig::{self, DEADLINE, Net, within};
 
 /// The lab; `DIR` holds files of the test.
@@ -146,14 +146,14 @@ impl Site {
         let net =
             Net::text(&text(dir.path()), &dir.path().join("lab.clab.yml"), &data, rig::Backend::Sqlite)?;
         let site = Self { net, dir, backend };
-        std::fs::write(site.dir.path().join("felix"), FELIX).unwrap();
+        std::fs::write(site.dir.path().join("others"), OTHERS).unwrap();
         std::fs::write(site.dir.path().join("sets"), SETS).unwrap();
         site.sh("ipset restore < /lab/sets").unwrap();
-        site.sh(&format!("iptables-{backend}-restore --noflush < /lab/felix")).unwrap();
-        // IPv6 has no masquerading, and all else alike.
-        let six = format!("*filter{}", FELIX.split_once("*filter").unwrap().1);
-        std::fs::write(site.dir.path().join("felix6"), six).unwrap();
-        site.sh(&format!("ip6tables-{backend}-restore --noflush < /lab/felix6")).unwrap();
+        for (tool, v4) in [("iptables", true), ("ip6tables", false)] {
+            std::fs::write(site.dir.path().join(tool), felix(v4)).unwrap();
+            let restore = format!("{tool}-{backend}-restore --noflush");
+            site.sh(&format!("{restore} < /lab/others && {restore} < /lab/{tool}")).unwrap();
+        }
         let agent = "setsid tortie --datastore sqlite:/store/store.db --node host1 agent >> /lab/agent.log 2>&1 < /dev/null &\n";
         std::fs::write(site.dir.path().join("agent"), agent).unwrap();
         for n in [1, 2] {
