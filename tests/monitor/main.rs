@@ -304,6 +304,33 @@ fn a_file_is_played_recorded_and_dumped() {
     }
 }
 
+/// The block of this host stands in its dump, and whoever reads that says so.
+#[test]
+fn a_dump_has_what_this_host_originates() {
+    let agent = Agent::start(&[]);
+    for words in [
+        &["ipam", "pool", "create", "10.244.0.0/16"][..],
+        &["ipam", "claim", "10.244.1.0/26", "--node", "h1"],
+    ] {
+        let output = agent.run(words);
+        assert!(output.status.success(), "{output:?}");
+    }
+    let dump = agent.path("dump.mrt");
+    agent.wait_for("the block", |a| {
+        String::from_utf8(a.run(&["bgp", "routes"]).stdout).unwrap().contains("10.244.1.0/26")
+    });
+    assert!(agent.run(&["bgp", "mrt", "dump", dump.to_str().unwrap()]).status.success());
+    let routes: Vec<_> = agent.show(&dump).into_iter().filter(|l| l["type"] == "route").collect();
+    let [route] = &routes[..] else { panic!("{routes:?}") };
+    assert_eq!((&route["prefix"], &route["peer"]), (&"10.244.1.0/26".into(), &"0.0.0.0".into()));
+    assert_eq!((&route["nextHop"], &route["malformed"]), (&"0.0.0.0".into(), &serde_json::Value::Null));
+    for referee in REFEREES.iter().filter_map(|name| tool(name)) {
+        let output = Command::new(referee).arg("-m").arg(&dump).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.contains("|B|0.0.0.0|64512|10.244.1.0/26||IGP|0.0.0.0|"), "{text}");
+    }
+}
+
 #[test]
 fn a_replay_is_for_labs() {
     let dir = tempfile::tempdir().unwrap();

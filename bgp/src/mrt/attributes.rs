@@ -1,5 +1,7 @@
 //! Attributes as tables keep them (RFC 6396 4.3.4), to and from the speaker's.
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
 use tortie_config::Cidr;
 
 use crate::attr::Attributes;
@@ -7,6 +9,7 @@ use crate::octets::Octets;
 use crate::types::Family;
 use crate::wire::{Families, Negotiated, Problem, Update, write_table_attributes};
 
+const NEXT_HOP: u8 = 3;
 const MP_REACH: u8 = 14;
 const MP_UNREACH: u8 = 15;
 const EXTENDED: u8 = 0x10;
@@ -39,12 +42,14 @@ impl<'a> RawAttributes<'a> {
     }
 
     /// The attributes of the path for `prefix`, judged as those of an UPDATE are (RFC 7606). MP_REACH_NLRI is read in its
-    /// short form and in the full one that old collectors write.
+    /// short form and in the full one that old collectors write. What the collector originates has no next hop: collectors
+    /// write the unspecified address there, which no UPDATE may say.
     ///
     /// # Errors
     /// What is wrong with them.
     pub fn decode(&self, prefix: Cidr) -> Result<Attributes, Problem> {
-        let body = self.update_body(prefix).ok_or(problem(0, "the attributes do not add up"))?;
+        let (body, originated) =
+            self.update_body(prefix).ok_or(problem(0, "the attributes do not add up"))?;
         let session = Negotiated {
             ebgp: false,
             as4: self.form == Form::TableV2,
@@ -61,14 +66,23 @@ impl<'a> RawAttributes<'a> {
             return Err(problem);
         }
         let reach = update.reach.into_iter().find(|r| r.nlri.cidrs().eq([prefix]));
-        reach.map(|r| r.attributes).ok_or(problem(MP_REACH, "no next hop for this prefix"))
+        let mut attributes =
+            reach.map(|r| r.attributes).ok_or(problem(MP_REACH, "no next hop for this prefix"))?;
+        if originated {
+            attributes.next_hop = match attributes.next_hop {
+                IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+                IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+            };
+        }
+        Ok(attributes)
     }
 
-    /// The UPDATE that would have brought the path: what reads that reads this.
-    fn update_body(&self, prefix: Cidr) -> Option<Vec<u8>> {
+    /// The UPDATE that would have brought the path: what reads that reads this. `true`: there is no next hop, and one of
+    /// the addresses of documentation stands for it.
+    fn update_body(&self, prefix: Cidr) -> Option<(Vec<u8>, bool)> {
         let mut attributes = Vec::with_capacity(self.octets.len() + 32);
         let mut rest = Octets::new(self.octets, 0);
-        let mut multiprotocol = false;
+        let (mut multiprotocol, mut originated) = (false, false);
         while !rest.is_empty() {
             let start = rest.rest();
             let (flags, code) = (rest.u8()?, rest.u8()?);
@@ -77,7 +91,9 @@ impl<'a> RawAttributes<'a> {
             match code {
                 MP_REACH => {
                     multiprotocol = true;
-                    let hop = next_hop(value)?;
+                    let said = next_hop(value)?;
+                    let hop = stand_in(said).unwrap_or(said);
+                    originated |= hop != said;
                     let family = Family::of(prefix.addr());
                     let mut full = family.afi().to_be_bytes().to_vec();
                     full.extend_from_slice(&[family.safi(), u8::try_from(hop.len()).ok()?]);
@@ -90,6 +106,11 @@ impl<'a> RawAttributes<'a> {
                 }
                 // Of no meaning in a table.
                 MP_UNREACH => {}
+                NEXT_HOP if let Some(hop) = stand_in(value) => {
+                    originated = true;
+                    attributes.extend_from_slice(&[flags & !EXTENDED, code, u8::try_from(hop.len()).ok()?]);
+                    attributes.extend_from_slice(hop);
+                }
                 _ => {
                     let whole = start.len().checked_sub(rest.rest().len())?;
                     attributes.extend_from_slice(start.get(..whole)?);
@@ -102,7 +123,18 @@ impl<'a> RawAttributes<'a> {
         if !multiprotocol && prefix.is_v4() {
             write_nlri(&mut body, prefix);
         }
-        Some(body)
+        Some((body, originated))
+    }
+}
+
+/// What stands for the unspecified address of a family (RFC 5737, RFC 3849).
+fn stand_in(hop: &[u8]) -> Option<&'static [u8]> {
+    const V4: [u8; 4] = [192, 0, 2, 1];
+    const V6: [u8; 16] = [0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+    match hop {
+        [0, 0, 0, 0] => Some(&V4),
+        hop if hop.len() == V6.len() && hop.iter().all(|octet| *octet == 0) => Some(&V6),
+        _ => None,
     }
 }
 

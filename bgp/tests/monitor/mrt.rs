@@ -118,6 +118,26 @@ fn the_full_form_of_mp_reach_is_read_in_tables_too() {
     assert_eq!(attributes.next_hop, ip("2001:db8::3"));
 }
 
+/// Own routes of a collector: what they are written with is what others write and read (`bgpdump` prints `0.0.0.0`).
+#[test]
+fn what_the_collector_originates_has_no_next_hop() {
+    for (prefix, none) in [("10.244.1.0/26", "0.0.0.0"), ("2001:db8::/64", "::")] {
+        let own = Attributes::new(ip(none));
+        let mut octets = Vec::new();
+        assert!(encode_attributes(&own, &mut octets));
+        let mut list = EntryList::new(false);
+        assert!(list.push(0, 1, 0, &octets));
+        let read = list.entries().iter().next().unwrap().attributes.decode(cidr(prefix)).unwrap();
+        assert_eq!(read, own);
+    }
+    // From a neighbour nothing else is taken than before: 127.0.0.1 is no next hop.
+    let mut octets = Vec::new();
+    assert!(encode_attributes(&Attributes::new(ip("127.0.0.1")), &mut octets));
+    let mut list = EntryList::new(false);
+    assert!(list.push(0, 1, 0, &octets));
+    assert!(list.entries().iter().next().unwrap().attributes.decode(cidr("10.0.0.0/8")).is_err());
+}
+
 /// Each path identifier stands behind the time of its path (RFC 8050 4).
 #[test]
 fn paths_with_identifiers() {

@@ -179,7 +179,8 @@ impl Player {
             attributes.next_hop = plan.next_hops.get(family.index()).copied().flatten()?;
             attributes.link_local = None;
         }
-        Some(attributes)
+        // What the collector originates has none of its own.
+        Some(attributes).filter(|a| !a.next_hop.is_unspecified())
     }
 }
 
