@@ -403,9 +403,12 @@ fn a_broken_value_in_any_one_key_moves_nothing_and_is_named() {
             && !["host2", "host3"].iter().any(|h| key.contains(&format!("/ipam/v2/host/{h}/")))
             && !["10.244.2.0-26", "10.244.3.0-26"].iter().any(|b| key.ends_with(&format!("/block/{b}")));
         if frozen {
-            hosts.until(1, "freezes", |s| {
+            let status = hosts.until(1, "freezes", |s| {
                 is_frozen(s) && s["store"]["frozen"].as_str().unwrap().contains(key)
             });
+            // Nobody can accept that: the next step is another one.
+            let next = status["problems"][0]["next"].as_str().unwrap();
+            assert!(next.starts_with("tortie store put /calico/v1/Ready true,"), "{next}");
         } else if watched {
             let status =
                 hosts.until(1, &format!("names {key}"), |s| names(&s["store"]["invalid"], "key", key));

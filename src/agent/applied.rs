@@ -46,7 +46,7 @@ impl Core {
             ));
         }
         if let Some(reason) = &self.frozen {
-            return Some(("frozen", Some(reason.clone())));
+            return Some(("frozen", Some(reason.text.clone())));
         }
         if !self.running() || self.in_force < request.revision {
             return None;

@@ -18,7 +18,7 @@ use super::measures::{self, Measures};
 use super::recorder::{Plane, Recorder};
 use super::why::Ended;
 use crate::kernel::{KernelIntent, Mode, PolicyChange};
-use crate::model::{Dirty, Guard, Model, Part};
+use crate::model::{Dirty, Freeze, Guard, Model, Part};
 use crate::routing::{self, ChangeId, DynamicPeer, NodeOptions, Planner, RoutingIntent};
 use crate::serve::api::Problem;
 use crate::serve::nodes::NodeStatus;
@@ -121,7 +121,7 @@ pub(super) struct Core {
     pub(super) refused: BTreeMap<Cidr, String>,
     pub(super) kernel_writes: bool,
     pub(super) enforcement: Enforcement,
-    pub(super) frozen: Option<String>,
+    pub(super) frozen: Option<Freeze>,
     guard: Guard,
     /// What was read and not acted on yet.
     pending: Dirty,
@@ -423,10 +423,10 @@ impl Core {
         }
         match self.guard.frozen(&self.model) {
             Some(freeze) => {
-                if self.frozen.as_ref() != Some(&freeze.text) {
+                if self.frozen.as_ref() != Some(&freeze) {
                     self.say(ChangeId::default(), Plane::Agent, '!', "frozen", &freeze.text);
                 }
-                self.frozen = Some(freeze.text);
+                self.frozen = Some(freeze);
                 if !self.loaded() {
                     self.use_cache();
                 }

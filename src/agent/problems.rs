@@ -47,7 +47,8 @@ pub(super) fn problems(facts: &CoreFacts, kernel: Option<&KernelFacts>) -> Vec<P
 
 fn store(facts: &CoreFacts, out: &mut Vec<Problem>) {
     if let Some(frozen) = &facts.frozen {
-        out.push(named(&codes::FROZEN, "store", frozen.clone()));
+        let problem = named(&codes::FROZEN, "store", frozen.text.clone());
+        out.push(Problem { next: frozen.next.to_owned(), ..problem });
     }
     if let Some(away) = &facts.away {
         let text = format!("{away}; the last good state stays in force, and it is tried again by itself");

@@ -12,6 +12,7 @@ use super::collector::Collected;
 use super::core::now_text;
 use super::problems;
 use crate::kernel::{Counters, Counts, Drift, KernelView, Mode, RouteCondition, RouteState, RuleCounts};
+use crate::model::Freeze;
 use crate::routing::{ChangeId, Hop, OriginKind, RoutingIntent};
 use crate::serve::api::{
     API_VERSION, ApiError, BgpStatus, BlockStatus, DataplaneStatus, InvalidObject, KernelRouteRow,
@@ -30,7 +31,7 @@ pub(super) struct CoreFacts {
     pub(super) connected: bool,
     pub(super) away: Option<String>,
     pub(super) from_cache: bool,
-    pub(super) frozen: Option<String>,
+    pub(super) frozen: Option<Freeze>,
     pub(super) lag: Duration,
     pub(super) keys: usize,
     pub(super) invalid: Vec<InvalidObject>,
@@ -206,7 +207,7 @@ pub(super) fn build(
             lag_seconds: facts.lag.as_secs_f64(),
             away: facts.away.clone(),
             from_cache: facts.from_cache,
-            frozen: facts.frozen.clone(),
+            frozen: facts.frozen.as_ref().map(|freeze| freeze.text.clone()),
             invalid: facts.invalid.clone(),
             keys: facts.keys,
         },

@@ -34,9 +34,14 @@ pub struct Census {
 pub struct Freeze {
     /// Stable, for metrics and machines.
     pub code: &'static str,
-    /// In words, with the next step.
+    /// In words, and what ends it.
     pub text: String,
+    /// The command that is the next step.
+    pub next: &'static str,
 }
+
+/// For what an operator may find right as it is.
+const ACCEPT: &str = "tortie store accept, if the store is right as it is";
 
 /// Watches over relists and `Ready`.
 #[derive(Debug, Clone, Default)]
@@ -79,10 +84,11 @@ impl Guard {
     /// Why nothing may be computed now; `None`: go on.
     #[must_use]
     pub fn frozen(&self, model: &Model) -> Option<Freeze> {
-        const ACCEPT: &str = "everything stays as it is until they return or `tortie store accept`";
         if let Err(text) = model.schema() {
             let text = format!("{text}; everything stays as it is");
-            return Some(Freeze { code: "newer-schema", text });
+            // Nobody can accept that: this program does not know what the values mean.
+            let next = "tortie status --all-nodes, which shows the versions of the other hosts";
+            return Some(Freeze { code: "newer-schema", text, next });
         }
         if let Some(other) = &self.other_store {
             let text = format!(
@@ -90,11 +96,14 @@ impl Guard {
                  returns or `tortie store accept`",
                 self.store_id
             );
-            return Some(Freeze { code: "other-store", text });
+            return Some(Freeze { code: "other-store", text, next: ACCEPT });
         }
         if let Some((code, what)) = self.before_loss.as_ref().and_then(|before| lost(before, &model.census()))
         {
-            return Some(Freeze { code, text: format!("a relist lost {what}: {ACCEPT}") });
+            let text = format!(
+                "a relist lost {what}: everything stays as it is until they return or `tortie store accept`"
+            );
+            return Some(Freeze { code, text, next: ACCEPT });
         }
         match model.ready() {
             Ready::True => None,
@@ -104,12 +113,14 @@ impl Guard {
                 text: "/calico/v1/Ready is gone: everything stays as it is until it is `true` again or \
                        `tortie store accept`"
                     .to_owned(),
+                next: ACCEPT,
             }),
             Ready::Other(value) => Some(Freeze {
                 code: "not-ready",
                 text: format!(
                     "/calico/v1/Ready is `{value}`: everything stays as it is until it is `true` again"
                 ),
+                next: "tortie store put /calico/v1/Ready true, when whoever set it has finished",
             }),
         }
     }

@@ -90,6 +90,8 @@ fn versions_share_a_cluster_and_a_store_that_needs_a_later_one_is_left_alone() {
     for host in [1, 2] {
         let status = hosts.until(host, "it holds still", |status| status["verdict"] == "frozen");
         assert!(status["problems"].to_string().contains("needs schema 2"), "{status}");
+        let next = status["problems"][0]["next"].as_str().unwrap();
+        assert!(next.starts_with("tortie status --all-nodes,"), "{next}");
     }
     let [affinity, assigned] = block_keys("10.244.200.0/26", "host2");
     hosts.etcdctl(1, &["put", &assigned, &block("10.244.200.0/26", "host2")]);
