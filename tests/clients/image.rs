@@ -12,6 +12,8 @@ use crate::site::{PATIENCE, Site};
 
 const IMAGE_SH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/packaging/docker/image.sh");
 
+const DOCKERFILE: &str = include_str!("../../packaging/docker/Dockerfile");
+
 #[test]
 #[ignore = "half a minute: two dockerds and an image"]
 fn long_the_agent_runs_from_its_own_image() {
@@ -50,29 +52,15 @@ fn long_the_agent_runs_from_its_own_image() {
     site.hosts.until_ended(1);
     let volume = format!("{there}:{there}");
     let store = format!("TORTIE_DATASTORE=sqlite:{there}/store.db");
+    // The flags that the Dockerfile says, up to where the files of this host begin.
+    let (_, line) = DOCKERFILE.split_once("docker run -d --name tortie --restart unless-stopped").unwrap();
+    let (flags, _) = line.split_once(" -v ").unwrap();
+    let flags: Vec<&str> = flags.split_whitespace().filter(|word| !matches!(*word, "\\" | "#")).collect();
+    assert!(flags.contains(&"NET_ADMIN") && !flags.contains(&"--privileged"), "{flags:?}");
+    let of_here = ["-v", "/run/tortie:/run/tortie", "-v", &volume, "-e", &store, "-e", "TORTIE_NODE=host1"];
     site.run(
         1,
-        &[
-            "docker",
-            "run",
-            "-d",
-            "--name",
-            "agent",
-            "--network",
-            "host",
-            "--pid",
-            "host",
-            "--privileged",
-            "-v",
-            "/run/tortie:/run/tortie",
-            "-v",
-            &volume,
-            "-e",
-            &store,
-            "-e",
-            "TORTIE_NODE=host1",
-            "tortie:test",
-        ],
+        &[&["docker", "run", "-d", "--name", "agent"], &flags[..], &of_here, &["tortie:test"]].concat(),
     );
     within(PATIENCE, "the agent of the container is ready", || {
         site.try_run(1, &["docker", "exec", "agent", "/usr/bin/tortie", "status"]).map(|_| ())
