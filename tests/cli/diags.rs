@@ -57,6 +57,10 @@ fn no_secret_leaves_and_what_is_there_can_be_read() {
     }
     let status: Value = serde_json::from_str(&files["status.json"]).unwrap();
     assert_eq!(status["node"], "h1");
+    // The page with these answers: tests/page opens one.
+    let (_, kept) = files["page.html"].split_once("id=\"kept\">").unwrap();
+    let kept: Value = serde_json::from_str(kept.split_once("</script>").unwrap().0).unwrap();
+    assert_eq!((&kept["status"], &kept["bgp/peers"]["items"][0]["address"]), (&status, &"127.0.0.2".into()));
     let store: Value = serde_json::from_str(&files["store.json"]).unwrap();
     let peer = store["/calico/bgp/v1/global/peer_v4/127.0.0.2"].as_str().unwrap();
     assert!(peer.contains("***") && peer.contains("65000"), "{peer}");
@@ -86,6 +90,7 @@ fn without_agent_and_store_there_is_the_rest_and_it_says_so() {
     assert!(stdout(&output).contains("missing: status.json"), "{output:?}");
     let Some(files) = unpack(&file) else { return eprintln!("skipped: no tar") };
     assert!(files.contains_key("sysctls.txt") && !files.contains_key("status.json"), "{:?}", files.keys());
+    assert!(!files.contains_key("page.html") && files["index.txt"].contains("page.html"));
     assert!(files["index.txt"].contains("Missing:") && files["index.txt"].contains("none.sock"));
 }
 

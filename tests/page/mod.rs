@@ -64,7 +64,7 @@ fn every_view_is_there_wide_and_narrow_light_and_dark() {
     let agent = Played::new(middle());
     let server = Listening::start(&agent, None);
     let Some(mut browser) = Browser::start(&server.base()) else { return };
-    for (width, height, dark) in [(1280, 900, false), (360, 760, true)] {
+    for (width, height, dark) in [(1280, 940, false), (360, 760, true)] {
         browser.look(width, height, dark);
         browser.load("#/");
         for (place, text) in VIEWS {
@@ -106,6 +106,9 @@ fn what_is_asked_is_answered_by_mouse_keys_and_address() {
     browser.sees("Established -> Active hold timer expired");
     assert_eq!(browser.eval("location.hash"), "#/sessions/Mesh_10_0_0_5");
     assert_eq!(browser.eval("document.getElementById('cmd').textContent"), "tortie why peer Mesh_10_0_0_5");
+    // What is down stands first, whatever the order of the answer; on a narrow screen its state is beside its name.
+    browser.wait("document.querySelector('tbody tr').innerText.includes('rack1-n005')");
+    browser.wait("document.querySelectorAll('thead th')[1].innerText.startsWith('State')");
     // Sorting says so.
     browser.eval(
         "[...document.querySelectorAll('thead button')].find(b => b.innerText.startsWith('Flaps')).click()",
@@ -225,7 +228,7 @@ fn empty_frozen_without_store_and_without_agent() {
     agent.scene.lock().unwrap().frozen = Some("all pools vanished".to_owned());
     agent.tell(0, "c-b", "agent", "!", "store", "frozen");
     browser.sees("Frozen: all pools vanished");
-    browser.sees("tortie store accept");
+    browser.sees("tortie store accept, if the store is right as it is");
     // The agent is gone: what was known stays, grey, with its time; then it is back, and the page goes on.
     let addr = server.addr;
     drop(server);
@@ -288,6 +291,57 @@ fn what_is_observed_is_shown_item_by_item_where_an_agent_observes() {
         browser.shoot(&format!("beside-{width}"));
     }
     assert_eq!(browser.eval("document.images.length"), 0);
+    innocent(&mut browser);
+}
+
+/// As `tortie diags` writes it: opened from a disk, with what the agent answered then, and nobody is asked.
+#[test]
+fn a_file_of_diags_is_the_page_without_an_agent() {
+    let agent = Played::new(middle());
+    let server = Listening::start(&agent, None);
+    let Some(mut browser) = Browser::start(&server.base()) else { return };
+    browser.go("#/");
+    let mut answers = serde_json::Map::new();
+    let asked = [
+        "status",
+        "bgp/peers",
+        "bgp/routes?max=500",
+        "routes?max=500",
+        "endpoints",
+        "nodes",
+        "ipam/pools",
+        "ipam/blocks",
+        "history?max=500",
+    ];
+    for path in asked {
+        let answer = browser.eval(&format!("fetch('v1/{path}').then(answer => answer.json())"));
+        answers.insert(path.split('?').next().unwrap().to_owned(), answer);
+    }
+    drop((browser, server));
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("page.html");
+    std::fs::write(&file, tortie::serve::page::with_answers(&answers)).unwrap();
+    let Some(mut browser) = Browser::start(&format!("file://{}", file.display())) else { return };
+    browser.look(1280, 900, false);
+    browser.go("#/");
+    let loaded = browser.requests();
+    for (place, text) in VIEWS {
+        browser.go(place);
+        browser.sees(text);
+        browser.sees("A file of tortie diags");
+    }
+    // A name from the store stays text here, too.
+    browser.go("#/sessions");
+    browser.sees(played::HOSTILE);
+    assert_eq!(browser.eval("document.images.length"), 0);
+    // One of the 300 routes, with what happened to it; what was not asked then cannot be known.
+    browser.go("#/route/10.64.7.0%2F24");
+    browser.wait(ONE_ROW);
+    browser.sees("1 best paths changed");
+    browser.sees("This file does not have that: ask the agent.");
+    assert_eq!(browser.eval("document.getElementById('live').checkVisibility()"), false);
+    browser.shoot("file");
+    assert_eq!(browser.requests(), loaded, "it asks somebody");
     innocent(&mut browser);
 }
 

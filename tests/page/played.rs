@@ -136,12 +136,16 @@ impl Scene {
             () if down.is_empty() && self.away.is_none() => "ready",
             () => "degraded",
         };
+        let frozen = self.frozen.iter().map(|text| {
+            json!({ "code": "frozen", "subject": "store", "text": text, "next": "tortie store accept, if the store is right as it is" })
+        });
         let problems: Vec<Value> = down
             .iter()
             .map(|p| {
                 json!({ "code": "peer-down", "subject": p.name, "text": "Active for 6m12s, connection refused, tcp/179",
                     "next": format!("tortie why peer {}", p.name) })
             })
+            .chain(frozen)
             .collect();
         read(json!({
             "apiVersion": "tortie/v1", "kind": "Status", "node": host(self.here()), "version": "0.1.0", "time": time(0),

@@ -4,7 +4,7 @@
 //! is missing. What it does not: send anything anywhere, or change anything.
 //!
 //! ```text
-//!   agent's socket, store, doctor, tools, /proc, /etc --> parts --redact.rs--> tar.rs --gzip--> FILE
+//!   agent's socket, store, doctor, tools, /proc, /etc --> parts --redact.rs--> page.html, tar.rs --gzip--> FILE
 //! ```
 
 pub(in crate::cli) mod redact;
@@ -34,6 +34,23 @@ const TOOL: Duration = Duration::from_secs(10);
 const MOST: usize = 8 << 20;
 /// Settings of the package, and the folder of secrets.
 const SETTINGS: [&str; 2] = ["/etc/tortie/tortie.toml", "/etc/tortie/tortie.env"];
+
+/// What the agent is asked: the file, what it is, and the path behind `/v1/`. `{}` is the most routes of a table.
+const ASKED: [(&str, &str, &str); 13] = [
+    ("status.json", "the verdict with all problems", "status"),
+    ("peers.json", "BGP sessions", "bgp/peers"),
+    ("ranges.json", "ranges that sessions are taken from", "bgp/ranges"),
+    ("bgp-routes.json", "the BGP table, bounded", "bgp/routes?max={}"),
+    ("routes.json", "kernel routes, bounded", "routes?max={}"),
+    ("endpoints.json", "endpoints of this host", "endpoints"),
+    ("policies.json", "policies that act here", "policies"),
+    ("drops.json", "what rules dropped lately", "why/drop"),
+    ("diff.json", "how the kernel differs from what is wanted", "diff?max=1000"),
+    ("nodes.json", "all hosts, as they say they are", "nodes"),
+    ("pools.json", "pools", "ipam/pools"),
+    ("blocks.json", "blocks", "ipam/blocks"),
+    ("history.json", "the flight recorder: the last changes", "history?max=16384"),
+];
 
 /// Flags of `tortie diags`.
 #[derive(Debug, Args)]
@@ -97,6 +114,9 @@ pub(super) async fn run(context: &Context, command: &DiagsCommand) -> Result<(),
         part.text = redactor.clean(&bounded(&part.text));
         part.bytes = part.text.len();
     }
+    let mut page = Part::of("page.html", "the page with these answers, for a browser", page(&parts));
+    page.bytes = page.text.len();
+    parts.insert(0, page);
     let seconds = u64::try_from(now.as_second()).unwrap_or_default();
     let mut archive = tar::Archive::default();
     archive.add(&format!("{folder}/index.txt"), seconds, index(&node, &now.to_string(), &parts).as_bytes());
@@ -143,20 +163,9 @@ fn secrets(context: &Context) -> Redactor {
 
 async fn from_agent(context: &Context, max: u32) -> Vec<Part> {
     let client = Client::new(&context.globals.socket);
-    let asked = [
-        ("status.json", "the verdict with all problems", "/v1/status".to_owned()),
-        ("peers.json", "BGP sessions", "/v1/bgp/peers".to_owned()),
-        ("ranges.json", "ranges that sessions are taken from", "/v1/bgp/ranges".to_owned()),
-        ("bgp-routes.json", "the BGP table, bounded", format!("/v1/bgp/routes?max={max}")),
-        ("routes.json", "kernel routes, bounded", format!("/v1/routes?max={max}")),
-        ("endpoints.json", "endpoints of this host", "/v1/endpoints".to_owned()),
-        ("policies.json", "policies that act here", "/v1/policies".to_owned()),
-        ("drops.json", "what rules dropped lately", "/v1/why/drop".to_owned()),
-        ("diff.json", "how the kernel differs from what is wanted", "/v1/diff?max=1000".to_owned()),
-        ("history.json", "the flight recorder: the last changes", "/v1/history?max=16384".to_owned()),
-    ];
     let mut parts = Vec::new();
-    for (name, about, path) in asked {
+    for (name, about, path) in ASKED {
+        let path = format!("/v1/{}", path.replace("{}", &max.to_string()));
         let answer: Result<serde_json::Value, Failure> = client.get(&path).await;
         let text = answer
             .map_err(|failure| failure.text)
@@ -172,6 +181,24 @@ async fn from_agent(context: &Context, max: u32) -> Vec<Part> {
     };
     parts.push(Part::of("metrics.txt", "metrics", metrics));
     parts
+}
+
+/// The page, showing what the agent answered; all of that is without secrets by now.
+fn page(parts: &[Part]) -> Result<String, String> {
+    let mut answers = serde_json::Map::new();
+    for (name, _, path) in ASKED {
+        let part = parts.iter().find(|part| part.name == name && part.missing.is_none());
+        // What was too long was cut, and is no JSON any more.
+        if let Some(Ok(answer)) = part.map(|part| serde_json::from_str(&part.text)) {
+            let (path, _) = path.split_once('?').unwrap_or((path, ""));
+            answers.insert(path.to_owned(), answer);
+        }
+    }
+    if answers.contains_key("status") {
+        Ok(crate::serve::page::with_answers(&answers))
+    } else {
+        Err("the agent did not answer".to_owned())
+    }
 }
 
 /// The store without secrets; what it has of them is learned first, so that they go from all other parts, too.
@@ -233,7 +260,10 @@ async fn tool(words: &[&str]) -> Result<String, String> {
         Ok(Ok(output)) if output.status.success() || !output.stdout.is_empty() => {
             Ok(format!("$ {}\n{}", words.join(" "), String::from_utf8_lossy(&output.stdout)))
         }
-        Ok(Ok(output)) => Err(format!("{program}: {}", String::from_utf8_lossy(&output.stderr).trim())),
+        Ok(Ok(output)) => {
+            let said = String::from_utf8_lossy(&output.stderr);
+            Err(format!("{program}: {}", said.split_whitespace().collect::<Vec<_>>().join(" ")))
+        }
         Ok(Err(error)) => Err(format!("{program}: {error}")),
         Err(_) => Err(format!("{program} did not end within {} s", TOOL.as_secs())),
     }

@@ -1,7 +1,8 @@
 //! The page: one file of HTML, style and script, embedded, that asks the API as the command line does.
 //!
 //! What it does: serves that file with a policy under which a browser runs exactly this script and this style and
-//! connects to nobody else. What it does not: know anything; all that the page shows it reads from `v1/...` beside itself.
+//! connects to nobody else. What it does not: know anything; all that the page shows it reads from `v1/...` beside itself,
+//! or, as a file of `tortie diags`, from the answers that stand in it.
 
 use std::sync::LazyLock;
 
@@ -12,18 +13,37 @@ use tortie_config::digest::{base64, sha256};
 /// The page.
 pub const PAGE: &str = include_str!("index.html");
 
-/// What a browser may do with the page.
-static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
+/// What a browser may do with the page, and whom it may ask.
+fn policy(asks: &str) -> String {
     let source = |tag| element(tag).map_or_else(|| "'none'".to_owned(), source_of);
-    let policy = format!(
-        "default-src 'none'; script-src {}; style-src {}; img-src data:; connect-src 'self'; base-uri 'none'; form-action \
-         'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
+    format!(
+        "default-src 'none'; script-src {}; style-src {}; img-src data:; connect-src {asks}; base-uri 'none'; form-action \
+         'none'; require-trusted-types-for 'script'; trusted-types 'none'",
         source("script"),
         source("style"),
-    );
+    )
+}
+
+/// The policy of the page that an agent serves.
+static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
     // Hashes and words are ASCII; were they not, nothing at all would be allowed.
-    HeaderValue::try_from(policy).unwrap_or(HeaderValue::from_static("default-src 'none'"))
+    HeaderValue::try_from(policy("'self'") + "; frame-ancestors 'none'")
+        .unwrap_or(HeaderValue::from_static("default-src 'none'"))
 });
+
+/// The page as a file with answers in it, by what is asked behind `v1/`: for a browser that reaches no agent. It asks nobody.
+#[must_use]
+pub fn with_answers(answers: &serde_json::Map<String, serde_json::Value>) -> String {
+    const HEAD: &str = "<meta charset=\"utf-8\">";
+    // A script's text ends at its end tag, whatever it is inside of: JSON can say all of it without `<`.
+    let answers = serde_json::Value::from(answers.clone()).to_string().replace('<', "\\u003c");
+    let more = format!(
+        "{HEAD}\n<meta http-equiv=\"Content-Security-Policy\" content=\"{}\">\n<script type=\"application/json\" \
+         id=\"kept\">{answers}</script>",
+        policy("'none'")
+    );
+    PAGE.replacen(HEAD, &more, 1)
+}
 
 /// `'sha256-...'` of a text (CSP Level 3, 2.3.1).
 fn source_of(text: &str) -> String {
@@ -100,6 +120,26 @@ mod tests {
             assert_eq!(PAGE.matches(&format!("<{tag}")).count(), 1, "one {tag}");
             assert_eq!(PAGE.matches(&format!("</{tag}>")).count(), 1, "one end of {tag}");
         }
+    }
+
+    #[test]
+    fn a_file_with_answers_is_the_page_and_no_answer_is_code() {
+        let mut answers = serde_json::Map::new();
+        answers.insert(
+            "status".to_owned(),
+            serde_json::json!({ "node": "</script><script>alert(1)</script><!--" }),
+        );
+        let file = with_answers(&answers);
+        assert_eq!((file.matches("<script").count(), file.matches("</script").count()), (2, 2));
+        assert!(!file.contains("<!--") && file.contains("connect-src 'none';"), "{}", &file[..900]);
+        let script = element("script").unwrap();
+        assert!(file.contains(&source_of(script)) && file.contains(script), "the policy is of this script");
+        let (_, kept) = file.split_once("id=\"kept\">").unwrap();
+        let (kept, _) = kept.split_once("</script>").unwrap();
+        assert_eq!(
+            serde_json::from_str::<serde_json::Value>(kept).unwrap(),
+            serde_json::Value::from(answers)
+        );
     }
 
     #[test]
