@@ -61,30 +61,32 @@ pub(super) fn peers() -> Option<PathBuf> {
     whole.then_some(dir)
 }
 
-/// Both generations of iptables by the names that Debian gives them, which run the unpacked ones.
+/// Both generations of iptables by the names that Debian gives them, which run the unpacked ones. In `plain-nft` and
+/// `plain-legacy` one of them is alone and has no other name than `iptables`, beside whatever else a move needs.
 fn tools(dir: &Path) {
     let peers = peers().unwrap();
     let root = peers.parent().unwrap().join("root");
     let script = std::fs::read_to_string(peers.join("iptables-nft-save")).unwrap();
     let head: Vec<&str> =
         script.lines().filter(|l| !l.starts_with("r=") && !l.starts_with("exec ")).collect();
-    // In `plain` those of today have no other name, as on hosts that never had the old ones.
-    let plain = dir.with_file_name("plain");
-    for dir in [dir, &plain] {
-        std::fs::create_dir_all(dir).unwrap();
-    }
-    program(&plain.join("ipset"), &["#!/bin/sh", &format!("exec {}/ipset \"$@\"", peers.display())]);
-    for family in ["iptables", "ip6tables"] {
-        for backend in ["legacy", "nft"] {
+    std::fs::create_dir_all(dir).unwrap();
+    for backend in ["legacy", "nft"] {
+        let plain = dir.with_file_name(format!("plain-{backend}"));
+        std::fs::create_dir_all(&plain).unwrap();
+        for name in ["bird", "ipset"] {
+            let run = format!("exec {}/{name} \"$@\"", peers.display());
+            program(&plain.join(name), &["#!/bin/sh", &run]);
+        }
+        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_tortie"), plain.join("tortie")).unwrap();
+        for family in ["iptables", "ip6tables"] {
             for verb in ["", "-save", "-restore"] {
-                let name = format!("{family}-{backend}{verb}");
                 let mut lines = head.clone();
                 let set = format!("r={}", root.display());
                 let run = format!("exec \"$r/usr/sbin/xtables-{backend}-multi\" {family}{verb} \"$@\"");
                 lines.insert(1, &set);
                 lines.push(&run);
-                program(&dir.join(&name), &lines);
-                program(&plain.join(name.replace("-nft", "")), &lines);
+                program(&dir.join(format!("{family}-{backend}{verb}")), &lines);
+                program(&plain.join(format!("{family}{verb}")), &lines);
             }
         }
     }
@@ -102,6 +104,8 @@ pub(super) struct Site {
     pub(super) net: Net,
     pub(super) dir: tempfile::TempDir,
     backend: &'static str,
+    /// Where a move finds its tools.
+    pub(super) path: String,
 }
 
 /// What Calico has in the kernel of host 1, and what others have there, each line for itself.
@@ -145,7 +149,8 @@ impl Site {
         std::fs::write(dir.path().join("store.json"), &data).unwrap();
         let net =
             Net::text(&text(dir.path()), &dir.path().join("lab.clab.yml"), &data, rig::Backend::Sqlite)?;
-        let site = Self { net, dir, backend };
+        let path = format!("/lab/bin:{}:$PATH", peers().unwrap().display());
+        let site = Self { net, dir, backend, path };
         std::fs::write(site.dir.path().join("others"), OTHERS).unwrap();
         std::fs::write(site.dir.path().join("sets"), SETS).unwrap();
         site.sh("ipset restore < /lab/sets").unwrap();
@@ -268,9 +273,9 @@ impl Site {
     /// Runs `tortie migrate WORDS`: its exit status as a shell tells it, and what it printed.
     fn command(&self, words: &str, environment: &str) -> Result<(i32, Output), String> {
         let line = format!(
-            "PATH=/lab/bin:{}:$PATH; rm -f /lab/status; TORTIE_BIRD_SOCKET=/run/bird1.ctl {environment} \
+            "PATH={}; rm -f /lab/status; TORTIE_BIRD_SOCKET=/run/bird1.ctl {environment} \
              tortie --datastore sqlite:/store/store.db --node host1 -o json migrate {words}; echo $? > /lab/status",
-            peers().unwrap().display()
+            self.path
         );
         let begin = self.net.started.elapsed();
         let output = self.net.output("host1", &["sh", "-c", &line])?;
