@@ -33,6 +33,8 @@ const REVISIONS: usize = 1_024;
 /// What the core wants done.
 #[derive(Debug)]
 pub(super) enum Effect {
+    /// Whoever answers questions gets this intent.
+    Routing(Arc<RoutingIntent>),
     /// The kernel thread gets this intent.
     Kernel(Arc<KernelIntent>),
     /// The speaker gets this intent.
@@ -109,6 +111,7 @@ pub(super) struct Core {
     pub(super) phase: Phase,
     planner: Option<Planner>,
     pub(super) intent: Option<Arc<RoutingIntent>>,
+    /// The last intent that the kernel thread was told.
     pub(super) generation: u64,
     pub(super) acknowledged: u64,
     /// Wanted blackholes with the change that each came with.
@@ -489,23 +492,34 @@ impl Core {
 
     /// What routing makes of it; `None`: nothing.
     fn recompute(&mut self, dirty: &Dirty, revision: u64) -> Option<ChangeId> {
-        let planner = match &mut self.planner {
+        let (planner, for_kernel) = match &mut self.planner {
             Some(planner) => {
-                if planner.update(&self.model, dirty).is_empty() {
+                let became = planner.update(&self.model, dirty);
+                if became.is_empty() {
                     return None;
                 }
-                planner
+                (planner, became.blackholes || became.tunnel || became.view)
             }
-            none => none.insert(Planner::new(&self.model, self.node.clone())),
+            none => (none.insert(Planner::new(&self.model, self.node.clone())), true),
         };
-        let intent = planner.intent().clone();
+        let intent = Arc::new(planner.intent().clone());
         let change = self.begin(dirty, revision);
         self.describe(&intent, change, revision);
+        self.out.push(Effect::Routing(Arc::clone(&intent)));
+        // Endpoints come and go by the hundred, and peers by the thousand: none of it is in what the kernel thread reads.
+        if for_kernel {
+            self.tell_kernel(&intent, change);
+        }
+        self.intent = Some(intent);
+        self.announce(change);
+        Some(change)
+    }
+
+    fn tell_kernel(&mut self, intent: &RoutingIntent, change: ChangeId) {
         // A block keeps the change that it came with for as long as it stays.
         let known = std::mem::take(&mut self.block_changes);
         let came = |block: &Cidr| known.get(block).copied().unwrap_or(change);
         self.block_changes = intent.blackholes.iter().map(|b| (*b, came(b))).collect();
-        let intent = Arc::new(intent);
         self.generation += 1;
         self.measures.intent(self.generation, self.heard.unwrap_or(self.clock));
         self.out.push(Effect::Kernel(Arc::new(KernelIntent {
@@ -515,9 +529,6 @@ impl Core {
             tunnel: intent.tunnel.clone(),
             view: Arc::clone(&intent.view),
         })));
-        self.intent = Some(intent);
-        self.announce(change);
-        Some(change)
     }
 
     /// The speaker gets the intent without the blocks whose blackhole the kernel has not acknowledged.
@@ -531,15 +542,13 @@ impl Core {
         } else {
             Vec::new()
         };
-        let intent = if held.is_empty() {
-            Arc::clone(intent)
-        } else {
-            let mut partial = (**intent).clone();
+        let mut intent = Arc::clone(intent);
+        if !held.is_empty() {
+            let partial = Arc::make_mut(&mut intent);
             for block in held {
                 partial.originated.remove(&block);
             }
-            Arc::new(partial)
-        };
+        }
         self.out.push(Effect::Speaker(intent, change));
     }
 
@@ -548,6 +557,11 @@ impl Core {
             self.revisions.pop_front();
         }
         self.revisions.push_back((change, revision));
+    }
+
+    /// The last change that came of what was read.
+    pub(super) fn last_change(&self) -> Option<ChangeId> {
+        self.revisions.back().map(|(change, _)| *change)
     }
 
     /// The store revision that a change came with; 0 for one that is long past or not of the store.

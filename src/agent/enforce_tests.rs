@@ -118,6 +118,34 @@ fn the_first_change_is_the_whole_with_its_frame_and_later_ones_are_what_differs(
 }
 
 #[test]
+fn an_endpoint_that_comes_or_goes_brings_the_kernel_thread_rules_and_no_intent() {
+    let (mut core, _) = started();
+    enforced(&mut core);
+    let key = "/calico/v1/host/h1/workload/cni/more/endpoint/eth0";
+    let request = AppliedRequest { key: key.to_owned(), revision: 2, wait_millis: 0, elapsed_millis: None };
+    let effects = feed(&mut core, put(key, &workload("10.244.9.9", "{}"), 2));
+    assert_eq!((kernel_intents(&effects).len(), told(&effects).len(), core.generation), (0, 1, 1));
+    assert_eq!(announced(&effects).unwrap(), ["10.244.1.0/26", "10.244.9.9/32"]);
+    let held = |effects: &[Effect]| {
+        effects.iter().find_map(|effect| match effect {
+            Effect::Routing(intent) => {
+                Some(intent.addresses.keys().map(ToString::to_string).collect::<Vec<_>>())
+            }
+            _ => None,
+        })
+    };
+    assert_eq!(held(&effects).unwrap(), ["10.244.1.1", "10.244.1.2", "10.244.9.9"]);
+    assert!(core.verdict(&request, &mut None).is_none(), "its rules are not in the kernel");
+    enforced(&mut core);
+    assert_eq!(core.verdict(&request, &mut None), Some(("applied", None)));
+    let gone = FeedEvent::Delta(Delta { revision: 3, changes: vec![Change::Delete { key: key.to_owned() }] });
+    let effects = feed(&mut core, gone);
+    assert_eq!((kernel_intents(&effects).len(), told(&effects).len()), (0, 1));
+    assert_eq!(announced(&effects).unwrap(), ["10.244.1.0/26"]);
+    assert_eq!(held(&effects).unwrap(), ["10.244.1.1", "10.244.1.2"]);
+}
+
+#[test]
 fn a_freeze_holds_rules_and_all_that_was_missed_comes_after_it() {
     let (mut core, mut changes) = started();
     assert!(feed(&mut core, put("/calico/v1/Ready", "false", 2)).is_empty());

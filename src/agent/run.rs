@@ -242,7 +242,7 @@ impl Agent {
     fn fed(&mut self, first: FeedEvent) {
         let now = Instant::now();
         let whole = matches!(first, FeedEvent::Snapshot { .. });
-        let serial = (self.core.generation, self.core.enforcement.serial());
+        let last = self.core.last_change();
         self.core.feed(first, now);
         for _ in 0..4_096 {
             let Some(Some(event)) = self.feed.next().now_or_never() else { break };
@@ -254,7 +254,7 @@ impl Agent {
         if whole {
             measures.snapshot.time(took);
         }
-        if serial != (self.core.generation, self.core.enforcement.serial()) {
+        if last != self.core.last_change() {
             self.core.measures.calculated.time(took);
         }
     }
@@ -302,8 +302,8 @@ impl Agent {
     pub(super) fn effect(&mut self, effect: Effect) {
         match effect {
             Effect::Loaded => self.loaded(),
+            Effect::Routing(intent) => self.live.intent.store(Some(intent)),
             Effect::Kernel(intent) => {
-                self.live.intent.store(self.core.intent.clone());
                 self.kernel_intent = Some(Arc::clone(&intent));
                 self.to_kernel(ToKernel::Intent(intent));
             }

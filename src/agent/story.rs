@@ -1,7 +1,5 @@
 //! What the flight recorder and the log are told of a change: the keys that it comes from, and what routing made of them.
 
-use std::collections::BTreeMap;
-
 use tortie_config::Cidr;
 
 use super::core::{Core, SINGLES, now_text};
@@ -32,46 +30,46 @@ impl Core {
     /// Records what is new in an intent.
     pub(super) fn describe(&mut self, new: &RoutingIntent, change: ChangeId, revision: u64) {
         let old = self.intent.clone();
+        let old = old.as_deref();
+        let (no_routes, no_ranges, no_peers) = Default::default();
         let mut entries: Vec<(char, String, String)> = Vec::new();
-        let none = BTreeMap::new();
-        let old_routes = old.as_ref().map_or(&none, |o| &o.originated);
-        for (prefix, route) in &new.originated {
-            if old_routes.get(prefix) != Some(route) {
-                entries.push(('+', prefix.to_string(), format!("originated, from {}", route.key)));
+        let mut gone = Vec::new();
+        for (prefix, _, now) in new.originated.differences(old.map_or(&no_routes, |o| &o.originated)) {
+            match now {
+                Some(route) => {
+                    entries.push(('+', prefix.to_string(), format!("originated, from {}", route.key)));
+                }
+                None => gone.push(('-', prefix.to_string(), "no longer originated".to_owned())),
             }
         }
-        for prefix in old_routes.keys().filter(|p| !new.originated.contains_key(p)) {
-            entries.push(('-', prefix.to_string(), "no longer originated".to_owned()));
+        entries.append(&mut gone);
+        for (name, _, now) in new.ranges.differences(old.map_or(&no_ranges, |o| &o.ranges)) {
+            match now {
+                Some(range) => {
+                    let text = format!("sessions are taken from {}: {}", range.prefix, range.peer.reason);
+                    entries.push(('+', name.clone(), text));
+                }
+                None => {
+                    let text = "no longer a range that sessions are taken from".to_owned();
+                    gone.push(('-', name.clone(), text));
+                }
+            }
         }
-        let no_peers = BTreeMap::new();
-        let old_peers = old.as_ref().map_or(&no_peers, |o| &o.peers);
-        let changed: Vec<&String> = new
-            .peers
-            .iter()
-            .filter(|(name, peer)| old_peers.get(*name) != Some(peer))
-            .map(|(n, _)| n)
-            .collect();
-        let gone: Vec<&String> = old_peers.keys().filter(|n| !new.peers.contains_key(*n)).collect();
-        let no_ranges = BTreeMap::new();
-        let old_ranges = old.as_ref().map_or(&no_ranges, |o| &o.ranges);
-        for (name, range) in new.ranges.iter().filter(|(name, range)| old_ranges.get(*name) != Some(range)) {
-            let text = format!("sessions are taken from {}: {}", range.prefix, range.peer.reason);
-            entries.push(('+', name.clone(), text));
-        }
-        for name in old_ranges.keys().filter(|name| !new.ranges.contains_key(*name)) {
-            entries.push(('-', name.clone(), "no longer a range that sessions are taken from".to_owned()));
-        }
+        entries.append(&mut gone);
+        let old_peers = old.map_or(&no_peers, |o| &o.peers);
+        let (changed, gone): (Vec<_>, Vec<_>) =
+            new.peers.differences(old_peers).into_iter().partition(|(.., now)| now.is_some());
         for (mark, list, word) in [('+', changed, "wanted"), ('-', gone, "no longer wanted")] {
             if list.len() > SINGLES {
                 entries.push((mark, format!("{} peers", list.len()), word.to_owned()));
                 continue;
             }
-            for name in list {
-                let reason = new.peers.get(name).map_or("", |p| p.reason.as_str());
+            for (name, _, now) in list {
+                let reason = now.map_or("", |p| p.reason.as_str());
                 entries.push((mark, name.clone(), format!("{word} {reason}").trim_end().to_owned()));
             }
         }
-        if old.as_ref().is_some_and(|o| o.view != new.view) {
+        if old.is_some_and(|o| o.view != new.view) {
             entries.push((
                 '~',
                 "routing view".to_owned(),

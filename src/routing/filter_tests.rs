@@ -329,8 +329,8 @@ proptest! {
         let policy = PeerPolicy { filters: names(&["one", "two"]), ..PeerPolicy::default() };
         let view = RoutingView { filters, ..RoutingView::default() };
         if importing {
-            let (explained, steps) = explain_import(&view, &policy, &route.seen());
-            prop_assert_eq!(&explained, &import(&view, &policy, &route.seen()));
+            let (explained, steps) = explain_import(&view, &super::Addresses::default(), &policy, &route.seen());
+            prop_assert_eq!(&explained, &import(&view, &super::Addresses::default(), &policy, &route.seen()));
             prop_assert_eq!(explained.is_ok(), verdict != FilterVerdict::Reject);
             prop_assert!(steps.iter().any(|s| s.name == "filter" && s.text.contains("one") | s.text.contains("two")));
         } else {

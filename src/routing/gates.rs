@@ -25,7 +25,7 @@ use tortie_config::resource::{Community, RouteSource};
 use super::cover;
 use super::explain::{Recorder, Step, StepOutcome, fill_not_reached};
 use super::filter::{Asked, Changes, Direction, FilterAnswer, FilterVerdict};
-use super::types::{GateAnswer, PeerPolicy, PoolView, RoutingView};
+use super::types::{Addresses, GateAnswer, PeerPolicy, PoolView, RoutingView};
 
 /// The export gates in their order.
 pub const EXPORT_GATES: [&str; 7] =
@@ -173,34 +173,42 @@ fn withhold(gate: &'static str) -> GateAnswer {
     }
 }
 
-/// Whether a received route may be used, and with the changes of which rules.
+/// Whether a received route may be used, and with the changes of which rules; `held` are the addresses of this host's
+/// endpoints.
 ///
 /// # Errors
 /// A stable reason: [`OWN_ENDPOINT`], [`INSIDE_POOL`] or [`FILTER`].
-pub fn import(view: &RoutingView, policy: &PeerPolicy, route: &impl Asked) -> Result<Changes, &'static str> {
-    decide_import(view, policy, route, &mut ())
+pub fn import(
+    view: &RoutingView,
+    held: &Addresses,
+    policy: &PeerPolicy,
+    route: &impl Asked,
+) -> Result<Changes, &'static str> {
+    decide_import(view, held, policy, route, &mut ())
 }
 
 /// [`import`] with the steps it took.
 pub fn explain_import(
     view: &RoutingView,
+    held: &Addresses,
     policy: &PeerPolicy,
     route: &impl Asked,
 ) -> (Result<Changes, &'static str>, Vec<Step>) {
     let mut steps = Vec::new();
-    let answer = decide_import(view, policy, route, &mut steps);
+    let answer = decide_import(view, held, policy, route, &mut steps);
     fill_not_reached(&mut steps, &[OWN_ENDPOINT, INSIDE_POOL, FILTER]);
     (answer, steps)
 }
 
 fn decide_import(
     view: &RoutingView,
+    held: &Addresses,
     policy: &PeerPolicy,
     route: &impl Asked,
     rec: &mut impl Recorder,
 ) -> Result<Changes, &'static str> {
     let prefix = route.prefix();
-    if prefix.is_host() && view.endpoint_addresses.contains(&prefix.addr()) {
+    if prefix.is_host() && held.contains_key(&prefix.addr()) {
         rec.step(OWN_ENDPOINT, StepOutcome::No, || {
             format!("an endpoint of this host holds {}", prefix.addr())
         });
@@ -234,8 +242,6 @@ fn decide_import(
 
 #[cfg(test)]
 mod tests {
-    use std::net::IpAddr;
-
     use proptest::prelude::*;
 
     use super::super::filter::FilterRoute;
@@ -272,7 +278,6 @@ mod tests {
                 ad("10.0.0.0/16", &[3], &[]),
                 ad("203.0.113.0/24", &[9], &[]),
             ],
-            endpoint_addresses: ["10.0.1.5".parse::<IpAddr>().unwrap()].into(),
             ..RoutingView::default()
         }
     }
@@ -335,6 +340,7 @@ mod tests {
     fn import_takes_everything_but_own_addresses_and_refused_pools() {
         let open = PeerPolicy::default();
         let closed = PeerPolicy { import_pools: false, ..PeerPolicy::default() };
+        let held = [("10.0.1.5".parse().unwrap(), ())].into_iter().collect();
         let table = [
             ("10.0.1.5/32", Err(OWN_ENDPOINT), Err(OWN_ENDPOINT)),
             ("10.0.1.6/32", Ok(()), Err(INSIDE_POOL)),
@@ -346,7 +352,8 @@ mod tests {
         ];
         for (prefix, from_open, from_closed) in table {
             let import = |policy| {
-                import(&view(), policy, &route(prefix, false)).map(|changes| assert!(changes.is_empty()))
+                import(&view(), &held, policy, &route(prefix, false))
+                    .map(|changes| assert!(changes.is_empty()))
             };
             assert_eq!(import(&open), from_open, "{prefix}");
             assert_eq!(import(&closed), from_closed, "{prefix}");
@@ -379,6 +386,7 @@ mod tests {
             blocks in prop::collection::btree_set(prefix(), 0..4),
             pools in prop::collection::btree_set(prefix(), 0..4),
             ads in prop::collection::vec(prefix(), 0..3),
+            held in prop::collection::vec(prefix(), 0..3),
             own_only in any::<bool>(), ebgp in any::<bool>(), import_pools in any::<bool>(), local in any::<bool>(),
             asked in prefix(),
         ) {
@@ -404,7 +412,9 @@ mod tests {
             prop_assert_eq!(decided.len(), 1);
             prop_assert_eq!(decided[0].name, answer.gate);
             prop_assert_eq!(decided[0].outcome == StepOutcome::Yes, answer.accept);
-            prop_assert_eq!(explain_import(&view, &policy, &route).0, import(&view, &policy, &route));
+            let held = held.into_iter().map(|prefix| (prefix.addr(), ())).collect();
+            let answer = import(&view, &held, &policy, &route);
+            prop_assert_eq!(explain_import(&view, &held, &policy, &route).0, answer);
         }
     }
 }

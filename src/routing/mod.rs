@@ -28,6 +28,7 @@ mod own;
 #[cfg(test)]
 mod peer_tests;
 mod peers;
+mod persistent;
 mod plan;
 #[cfg(test)]
 mod plan_tests;
@@ -47,6 +48,7 @@ pub use gates::{
 pub use local::{AddressOption, NodeOptions};
 pub use notes::import_pools_hints;
 pub use peers::{HOLD_TIME, RESTART_TIME, SECOND_DIAL, explain_peer};
+pub use persistent::{Difference, Persistent};
 pub use plan::{IntentChange, Planner, intent};
 pub use ranges::{DYNAMIC, DynamicPeer, MAX_SESSIONS, RangeIntent};
 pub use types::*;

@@ -2,7 +2,6 @@
 
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr};
-use std::ops::Bound;
 
 use tortie_config::Cidr;
 use tortie_config::key::{Key, Scope};
@@ -98,9 +97,8 @@ fn network(local: &Local, view: &RoutingView, notes: &mut Vec<Note>) {
 fn explicit_peers(model: &Model, local: &Local, intent: &RoutingIntent, notes: &mut Vec<Note>) {
     let mut shared_routers = Vec::new();
     // By their names: `Mesh_` stands between the two and may be thousands.
-    let global = intent.peers.range::<str, _>((Bound::Unbounded, Bound::Excluded("Mesh_")));
-    for (_, peer) in global.chain(intent.peers.range::<str, _>((Bound::Included("Node_"), Bound::Unbounded)))
-    {
+    let global = intent.peers.iter().take_while(|(name, _)| name.as_str() < "Mesh_");
+    for (_, peer) in global.chain(intent.peers.seek("Node_")) {
         let addr = peer.remote.ip();
         let router = other_host(model, addr).is_none();
         let ebgp = peer.asn != peer.local_asn.unwrap_or(local.asn);

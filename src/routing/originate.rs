@@ -4,7 +4,7 @@
 //! workloads **outside** of them: borrowed ones from other hosts' blocks, and the outside addresses of 1:1 NAT. Those
 //! have to lie in a pool or in `prefix_advertisements`, else no gate would let them out.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use tortie_config::Cidr;
 use tortie_config::key::{IpFamily, Key};
@@ -14,12 +14,13 @@ use super::cover;
 use super::filter::Filters;
 use super::local::Local;
 use super::own::Own;
+use super::persistent::Persistent;
 use super::types::{OriginKind, Originated, PoolView, RoutingView, TunnelIntent};
 use crate::model::Model;
 
 /// The originated routes; `view` is the one of this moment.
-pub(super) fn originated(model: &Model, view: &RoutingView, own: &Own) -> BTreeMap<Cidr, Originated> {
-    let mut routes: BTreeMap<Cidr, Originated> = model
+pub(super) fn originated(model: &Model, view: &RoutingView, own: &Own) -> Persistent<Cidr, Originated> {
+    let mut routes: Persistent<Cidr, Originated> = model
         .own_blocks()
         .map(|(block, revision)| {
             let key = Key::Block(block).to_string().into();
@@ -43,7 +44,7 @@ pub(super) fn blackholes(view: &RoutingView) -> BTreeSet<Cidr> {
 }
 
 /// What decisions about single routes read, with these filters.
-pub(super) fn view(model: &Model, local: &Local, own: &Own, filters: &Filters) -> RoutingView {
+pub(super) fn view(model: &Model, local: &Local, filters: &Filters) -> RoutingView {
     RoutingView {
         node: model.node().to_owned(),
         node_v4: local.v4,
@@ -56,7 +57,6 @@ pub(super) fn view(model: &Model, local: &Local, own: &Own, filters: &Filters) -
             .flat_map(|family| model.advertisements(family))
             .cloned()
             .collect(),
-        endpoint_addresses: own.addresses(),
         filters: filters.clone(),
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Kept by endpoint: one that comes or goes costs what it has, not what is there.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use tortie_config::Cidr;
 use tortie_config::key::{EndpointKey, Key};
 use tortie_config::resource::WorkloadEndpoint;
 
-use super::types::{OriginKind, Originated};
+use super::types::{Addresses, OriginKind, Originated};
 use crate::model::Model;
 
 /// An endpoint that a prefix leads to.
@@ -124,8 +124,8 @@ impl Own {
     }
 
     /// Every address that leads to a workload.
-    pub(super) fn addresses(&self) -> HashSet<IpAddr> {
-        self.addresses.keys().copied().collect()
+    pub(super) fn addresses(&self) -> Addresses {
+        self.addresses.keys().map(|addr| (*addr, ())).collect()
     }
 
     /// Whether an address leads to a workload.

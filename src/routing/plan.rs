@@ -4,7 +4,7 @@
 //! its addresses, whatever the number of hosts. [`intent`] is a planner that is started and read once, so both are one
 //! implementation.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -16,6 +16,7 @@ use super::notes::notes;
 use super::originate::{blackholes, of_workload, originated, tunnel, view};
 use super::own::{Moved, Own};
 use super::peers::{interface_peers, name, peers_at};
+use super::persistent::Persistent;
 use super::ranges::ranges;
 use super::types::{PeerKind, RoutingIntent};
 use crate::model::{Dirty, Model};
@@ -41,6 +42,8 @@ pub struct IntentChange {
     pub tunnel: bool,
     /// The view: decisions about single routes may differ.
     pub view: bool,
+    /// Addresses of endpoints: decisions about learned routes to them may differ.
+    pub addresses: bool,
     /// Notes.
     pub notes: bool,
 }
@@ -72,13 +75,14 @@ impl Planner {
             router_id: local.router_id(model.node()),
             multipath: model.multipath(),
             listen: local.listen(&options),
-            peers: BTreeMap::new(),
-            ranges: BTreeMap::new(),
-            originated: BTreeMap::new(),
-            blackholes: BTreeSet::new(),
+            peers: Persistent::default(),
+            ranges: Persistent::default(),
+            originated: Persistent::default(),
+            blackholes: Arc::default(),
             tunnel: None,
             view: Arc::default(),
-            notes: Vec::new(),
+            addresses: Persistent::default(),
+            notes: Arc::default(),
         };
         let mut planner = Self { options, local, own: Own::default(), intent };
         planner.update(model, &Dirty::everything());
@@ -101,7 +105,7 @@ impl Planner {
         let routes = dirty.pools || dirty.originated || translations;
         if dirty.hosts || dirty.node || dirty.filters || routes || peers {
             let notes = notes(model, &self.local, &self.intent);
-            replace(&mut self.intent.notes, notes, &mut change.notes);
+            replace(&mut self.intent.notes, notes.into(), &mut change.notes);
         }
         change
     }
@@ -123,16 +127,13 @@ impl Planner {
             replace(&mut self.intent.listen, listen, &mut change.node);
         }
         if all {
-            let peers: BTreeMap<String, _> = candidates(model)
+            let peers: Persistent<String, _> = candidates(model)
                 .into_iter()
                 .flat_map(|addr| peers_at(model, &self.local, addr, &mut ()))
                 .chain(interface_peers(model, &self.local))
                 .collect();
-            let before = std::mem::replace(&mut self.intent.peers, peers);
-            differences(&before, &self.intent.peers, &mut change.peers);
-            let ranges = ranges(model, &self.local);
-            let before = std::mem::replace(&mut self.intent.ranges, ranges);
-            differences(&before, &self.intent.ranges, &mut change.peers);
+            renew(&mut self.intent.peers, peers, &mut change.peers);
+            renew(&mut self.intent.ranges, ranges(model, &self.local), &mut change.peers);
         } else {
             for addr in &dirty.peers.addrs {
                 self.update_address(model, *addr, change);
@@ -161,8 +162,7 @@ impl Planner {
         let text = addr.to_string();
         for kind in [PeerKind::Mesh, PeerKind::Global, PeerKind::Node] {
             let first = name(kind, &text, None);
-            let range = self.intent.peers.range(first.clone()..);
-            let here = range.take_while(|(name, _)| name.starts_with(&first));
+            let here = self.intent.peers.seek(&first).take_while(|(name, _)| name.starts_with(&first));
             names.extend(here.filter(|(_, peer)| peer.remote.ip() == addr).map(|(name, _)| name.clone()));
         }
         names
@@ -208,10 +208,11 @@ impl Planner {
 
     fn all_routes(&mut self, model: &Model, change: &mut IntentChange) {
         replace(&mut self.intent.multipath, model.multipath(), &mut change.node);
-        let view = view(model, &self.local, &self.own, &self.intent.view.filters);
+        let view = view(model, &self.local, &self.intent.view.filters);
         replace(&mut self.intent.tunnel, tunnel(model, &view), &mut change.tunnel);
         replace(&mut self.intent.originated, originated(model, &view, &self.own), &mut change.originated);
-        replace(&mut self.intent.blackholes, blackholes(&view), &mut change.blackholes);
+        replace(&mut self.intent.blackholes, Arc::new(blackholes(&view)), &mut change.blackholes);
+        replace(&mut self.intent.addresses, self.own.addresses(), &mut change.addresses);
         if *self.intent.view != view {
             self.intent.view = Arc::new(view);
             change.view = true;
@@ -220,18 +221,14 @@ impl Planner {
 
     /// Routes to workloads, and nothing else.
     fn own_routes(&mut self, moved: &Moved, change: &mut IntentChange) {
-        let (own, view) = (&self.own, &mut self.intent.view);
+        let (own, view, addresses) = (&self.own, &self.intent.view, &mut self.intent.addresses);
         for addr in &moved.addresses {
-            if own.has(addr) == view.endpoint_addresses.contains(addr) {
-                continue;
+            match (own.has(addr), addresses.contains_key(addr)) {
+                (true, false) => addresses.insert(*addr, ()),
+                (false, true) => drop(addresses.remove(addr)),
+                _ => continue,
             }
-            let addresses = &mut Arc::make_mut(view).endpoint_addresses;
-            change.view = true;
-            if own.has(addr) {
-                addresses.insert(*addr)
-            } else {
-                addresses.remove(addr)
-            };
+            change.addresses = true;
         }
         for prefix in &moved.prefixes {
             let now = of_workload(prefix, view, own);
@@ -242,7 +239,7 @@ impl Planner {
             }
             change.originated = true;
             match now {
-                Some(now) => drop(self.intent.originated.insert(*prefix, now)),
+                Some(now) => self.intent.originated.insert(*prefix, now),
                 None => drop(self.intent.originated.remove(prefix)),
             }
         }
@@ -256,13 +253,15 @@ fn replace<T: PartialEq>(place: &mut T, value: T, changed: &mut bool) {
     }
 }
 
-fn differences<T: PartialEq>(
-    before: &BTreeMap<String, T>,
-    now: &BTreeMap<String, T>,
+/// The same for a map, with the names of what differs. What is the same stays shared with the copies that others have.
+fn renew<T: PartialEq>(
+    place: &mut Persistent<String, T>,
+    value: Persistent<String, T>,
     names: &mut BTreeSet<String>,
 ) {
-    names.extend(
-        now.iter().filter(|(name, peer)| before.get(*name) != Some(peer)).map(|(name, _)| name.clone()),
-    );
-    names.extend(before.keys().filter(|name| !now.contains_key(*name)).cloned());
+    let differ: Vec<String> = value.differences(place).into_iter().map(|(name, ..)| name.clone()).collect();
+    if !differ.is_empty() {
+        names.extend(differ);
+        *place = value;
+    }
 }

@@ -69,6 +69,7 @@ proptest! {
             prop_assert_eq!(&change.peers, &moved);
             prop_assert_eq!(change.originated, before.originated != scratch.originated);
             prop_assert_eq!(change.view, before.view != scratch.view);
+            prop_assert_eq!(change.addresses, before.addresses != scratch.addresses);
             prop_assert_eq!(change.tunnel, before.tunnel != scratch.tunnel);
             prop_assert_eq!(change.blackholes, before.blackholes != scratch.blackholes);
             prop_assert_eq!(change.notes, before.notes != scratch.notes);
@@ -88,7 +89,7 @@ fn filters_are_host_over_global_and_closed_where_there_is_nothing_to_ask() {
         let route =
             FilterRoute { source: RouteSource::Ebgp, ..FilterRoute::local("10.0.0.0/8".parse().unwrap()) };
         let codes: Vec<&'static str> = intent.notes.iter().map(|note| note.code).collect();
-        (import(&intent.view, policy, &route).is_ok(), codes)
+        (import(&intent.view, &intent.addresses, policy, &route).is_ok(), codes)
     };
     let open = r#"{"import":[{"then":"accept"}]}"#;
     let shut = r#"{"import":[{"then":"reject"}]}"#;

@@ -3,7 +3,6 @@
 //! A host's own range counts before the one for all hosts with the same prefix. Everything else is decided where a
 //! connection comes in: configured peers first, then the range with the longest prefix.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -12,6 +11,7 @@ use tortie_config::key::{BgpItem, IpFamily, Key, Scope};
 
 use super::local::Local;
 use super::peers::{explicit_of_range, name};
+use super::persistent::Persistent;
 use super::types::{PeerIntent, PeerKind, RoutingIntent};
 use crate::model::Model;
 
@@ -44,8 +44,8 @@ pub struct DynamicPeer {
 }
 
 /// The ranges of this host, by name.
-pub(super) fn ranges(model: &Model, local: &Local) -> BTreeMap<String, RangeIntent> {
-    let mut ranges: BTreeMap<String, RangeIntent> = BTreeMap::new();
+pub(super) fn ranges(model: &Model, local: &Local) -> Persistent<String, RangeIntent> {
+    let mut ranges: Persistent<String, RangeIntent> = Persistent::default();
     for (kind, of) in [(PeerKind::Node, Some(model.node())), (PeerKind::Global, None)] {
         let scope = of.map_or(Scope::Global, |host| Scope::Host(host.to_owned()));
         for stored in model.ranges(&scope) {

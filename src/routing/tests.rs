@@ -125,7 +125,7 @@ fn own_blocks_and_addresses_outside_of_them_are_originated() {
     let block = &intent.originated[&"10.0.1.0/30".parse().unwrap()];
     assert_eq!(&*block.key, "/calico/ipam/v2/assignment/ipv4/block/10.0.1.0-30");
     assert_eq!(
-        intent.blackholes,
+        *intent.blackholes,
         ["10.0.1.0/30".parse().unwrap()].into(),
         "not /32, not pending, not another's"
     );
@@ -136,7 +136,7 @@ fn own_blocks_and_addresses_outside_of_them_are_originated() {
             "{prefix}"
         );
     }
-    let mut held: Vec<String> = intent.view.endpoint_addresses.iter().map(IpAddr::to_string).collect();
+    let mut held: Vec<String> = intent.addresses.keys().map(IpAddr::to_string).collect();
     held.sort();
     assert_eq!(
         held,

@@ -1,6 +1,6 @@
 //! What routing concludes from the model: the contract with the speaker, the kernel room and the agent.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 use tortie_config::Cidr;
 
 use super::filter::{Changes, Filters};
+use super::persistent::Persistent;
 use super::ranges::RangeIntent;
 
 /// What the values of the store say of pools and peers means the same here.
@@ -28,7 +29,7 @@ impl std::fmt::Display for ChangeId {
     }
 }
 
-/// Everything that the model wants of this host's routing.
+/// Everything that the model wants of this host's routing. A copy shares all that is large with what it was made of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RoutingIntent {
     /// The local AS.
@@ -40,20 +41,26 @@ pub struct RoutingIntent {
     /// Where to listen for BGP when no flag says so: the node's addresses and port.
     pub listen: Vec<SocketAddr>,
     /// The peers, by stable name: `Mesh_192_0_2_15`, `Global_192_0_2_1`, `Node_192_0_2_1_port_1790`.
-    pub peers: BTreeMap<String, PeerIntent>,
+    pub peers: Persistent<String, PeerIntent>,
     /// Ranges of addresses from which sessions are taken, by stable name: `Global_range_192_0_2_0-24`.
-    pub ranges: BTreeMap<String, RangeIntent>,
+    pub ranges: Persistent<String, RangeIntent>,
     /// What this host announces from itself.
-    pub originated: BTreeMap<Cidr, Originated>,
+    pub originated: Persistent<Cidr, Originated>,
     /// Own blocks that need a blackhole (every own block but /32 and /128), in the kernel before they are announced.
-    pub blackholes: BTreeSet<Cidr>,
+    pub blackholes: Arc<BTreeSet<Cidr>>,
     /// The tunnel, when an IPv4 pool has IPIP.
     pub tunnel: Option<TunnelIntent>,
     /// What decisions about single routes read.
     pub view: Arc<RoutingView>,
+    /// What this host's endpoints hold.
+    pub addresses: Addresses,
     /// Things worth saying in `status`: no errors, but surprises (a host without address, a hint at `own_only`).
-    pub notes: Vec<Note>,
+    pub notes: Arc<[Note]>,
 }
+
+/// Addresses that this host's endpoints hold: a learned route to one of them is refused. Beside the view, because they
+/// come and go with each endpoint, and decide about themselves alone.
+pub type Addresses = Persistent<IpAddr, ()>;
 
 /// A remark for `status`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -164,6 +171,13 @@ pub struct PeerIntent {
 }
 
 impl PeerIntent {
+    /// Whether its key stands in a file, which may change while the intent stays.
+    #[must_use]
+    pub fn has_key_file(&self) -> bool {
+        let key = self.password.as_ref().or(self.tcp_ao.as_ref().map(|ao| &ao.password));
+        matches!(key, Some(Password::File(_)))
+    }
+
     /// A configured peer that is no host of the cluster.
     #[must_use]
     pub fn is_router(&self) -> bool {
@@ -260,8 +274,6 @@ pub struct RoutingView {
     pub own_blocks: BTreeSet<Cidr>,
     /// The host's list, else the global one.
     pub advertisements: Vec<PrefixAdvertisement>,
-    /// Addresses that this host's endpoints hold: a learned route to one of them is refused.
-    pub endpoint_addresses: HashSet<IpAddr>,
     /// The filters that peers name.
     pub filters: Filters,
 }

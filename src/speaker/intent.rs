@@ -8,7 +8,7 @@ use tortie_bgp::{GlobalConfig, Input, Origination, PolicyHandle, Reset, RouterId
 use tortie_config::Cidr;
 use tortie_config::link_local::address_of;
 
-use crate::routing::{ChangeId, RoutingIntent};
+use crate::routing::{ChangeId, Persistent, RoutingIntent};
 
 use super::api::SpeakerFact;
 use super::dial;
@@ -17,9 +17,9 @@ use super::listen::{self, Guard};
 use super::peers::Change;
 use super::policy::{ViewPolicy, kind_code};
 
-/// The intent in force.
+/// The intent in force, and its policy.
 #[derive(Default)]
-pub(super) struct Current(Option<Arc<RoutingIntent>>, Whole);
+pub(super) struct Current(Option<Arc<RoutingIntent>>, Whole, Option<Arc<ViewPolicy>>);
 
 /// The intent with the dynamic peers, made when it is asked for.
 type Whole = Option<Arc<RoutingIntent>>;
@@ -39,7 +39,7 @@ impl Driver {
     /// The intent in force with the dynamic peers that there are.
     pub(super) fn whole_intent(&mut self) -> Option<Arc<RoutingIntent>> {
         let given = self.intent.get()?;
-        let Current(_, whole) = &mut self.intent;
+        let Current(_, whole, _) = &mut self.intent;
         let make = || match self.ranges.peers().next() {
             Some(_) => Arc::new(given.with_dynamic(self.ranges.peers())),
             None => given.clone(),
@@ -65,31 +65,57 @@ impl Driver {
             restarting: self.options.restarting.clone(),
             multipath: tortie_bgp::Multipath { max: new.multipath.max, relax: new.multipath.relax },
         };
-        let policy = || PolicyHandle(Arc::new(ViewPolicy::new(new.view.clone(), self.classes.clone())));
         match &old {
             None => {
-                self.core = Some(Speaker::new(global, policy(), self.now));
+                let policy = self.policy(&new);
+                self.core = Some(Speaker::new(global, policy, self.now));
                 self.tap_best(&[]);
             }
             Some(old) => {
-                let policy = (old.view != new.view).then(policy);
                 let whole = |i: &RoutingIntent| (i.asn, i.router_id, i.multipath.max, i.multipath.relax);
                 if whole(old) != whole(&new) {
                     self.give(Input::Global(global));
                     self.tap_best(&[]);
                 }
-                if let Some(policy) = policy {
+                let held = new.addresses.differences(&old.addresses);
+                if old.view != new.view {
+                    let policy = self.policy(&new);
                     self.give(Input::Policy(policy));
+                } else if !held.is_empty() {
+                    let about: Vec<Cidr> = held.into_iter().map(|(addr, ..)| Cidr::host(*addr)).collect();
+                    let policy = self.policy(&new);
+                    self.give(Input::PolicyAbout(policy, &about));
                 }
             }
         }
-        self.follow_peers();
+        // What depends on sessions alone is left alone by routes that come and go.
+        let same = !self.peers.has_key_files()
+            && !self.ranges.has_key_files()
+            && old
+                .as_ref()
+                .is_some_and(|old| (old.asn, &old.peers, &old.ranges) == (new.asn, &new.peers, &new.ranges));
+        if !same {
+            self.follow_peers();
+        }
         let changes = originations(old.as_deref(), &new, change);
         if !changes.is_empty() {
             self.give(Input::Local(&changes));
         }
         self.listen();
-        self.follow_ends();
+        if !same {
+            self.follow_ends();
+        }
+    }
+
+    /// The policy of an intent; it shares what it can with the one before.
+    fn policy(&mut self, intent: &RoutingIntent) -> PolicyHandle {
+        let Current(_, _, policy) = &mut self.intent;
+        let new = Arc::new(match policy {
+            Some(old) => old.follow(&intent.view, &intent.addresses),
+            None => ViewPolicy::new(Arc::clone(&intent.view), intent.addresses.clone(), self.classes.clone()),
+        });
+        *policy = Some(Arc::clone(&new));
+        PolicyHandle(new)
     }
 
     /// BFD and the links of all peers.
@@ -183,21 +209,21 @@ fn originations(
     new: &RoutingIntent,
     change: ChangeId,
 ) -> Vec<(Cidr, Option<Origination>)> {
+    let none = Persistent::default();
+    let before = old.map_or(&none, |o| &o.originated);
     let mut out = Vec::new();
-    let before = old.map(|o| &o.originated);
-    for prefix in before.into_iter().flat_map(|b| b.keys()) {
-        if !new.originated.contains_key(prefix) {
+    for (prefix, before, now) in new.originated.differences(before) {
+        let Some(now) = now else {
             out.push((*prefix, None));
-        }
-    }
-    for (prefix, origin) in &new.originated {
-        if before.and_then(|b| b.get(prefix)).is_some_and(|b| b.kind == origin.kind) {
+            continue;
+        };
+        if before.is_some_and(|before| before.kind == now.kind) {
             continue;
         }
         let origination = Origination {
             communities: Vec::new(),
             large_communities: Vec::new(),
-            kind: kind_code(origin.kind),
+            kind: kind_code(now.kind),
             tag: Tag(change.0),
         };
         out.push((*prefix, Some(origination)));

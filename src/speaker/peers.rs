@@ -12,7 +12,7 @@ use tortie_bgp::{
 };
 use tortie_config::link_local::address_of;
 
-use crate::routing::{self, AddPath, PeerIntent};
+use crate::routing::{self, AddPath, PeerIntent, Persistent};
 
 use super::dial::Failures;
 use super::listen::Guard;
@@ -58,7 +58,7 @@ impl Troubles {
     }
 
     /// Forgets those that are no longer wanted; what is to be told of them.
-    pub(super) fn keep<T>(&mut self, wanted: &BTreeMap<String, T>) -> impl Iterator<Item = Told> {
+    pub(super) fn keep<T>(&mut self, wanted: &Persistent<String, T>) -> impl Iterator<Item = Told> {
         self.0.extract_if(.., |name, _| !wanted.contains_key(&**name)).map(|(name, _)| (name, None))
     }
 
@@ -82,6 +82,8 @@ pub(super) struct Peers {
     peers: FxHashMap<PeerId, Peer>,
     troubles: Troubles,
     addresses: FxHashSet<IpAddr>,
+    /// Keys of some of them stand in files.
+    key_files: bool,
     made: u32,
 }
 
@@ -139,6 +141,11 @@ impl Peers {
         }
     }
 
+    /// Whether following the same peers again may find other keys.
+    pub(super) fn has_key_files(&self) -> bool {
+        self.key_files
+    }
+
     /// Some peers wait for a usable password.
     pub(super) fn troubled(&self) -> bool {
         self.troubles.any()
@@ -175,7 +182,7 @@ impl Peers {
     /// stay known until [`Self::forget`].
     pub(super) fn follow(
         &mut self,
-        wanted: &BTreeMap<String, PeerIntent>,
+        wanted: &Persistent<String, PeerIntent>,
         secrets: &Path,
         classes: &Classes,
     ) -> Vec<Change> {
@@ -188,6 +195,7 @@ impl Peers {
         changes.sort_by_key(|c| if let Change::Remove(id) = c { *id } else { PeerId(0) });
         let trouble = |(name, trouble): Told| Change::Trouble(name, trouble);
         changes.extend(self.troubles.keep(wanted).map(trouble));
+        self.key_files = wanted.values().any(PeerIntent::has_key_file);
         self.addresses = wanted.values().map(|i| address_of(i.remote)).collect();
         for (name, intent) in wanted {
             let old = self.ids.get(name.as_str()).and_then(|id| Some((*id, self.peers.get(id)?)));
@@ -383,7 +391,7 @@ pub(super) mod tests {
     struct World {
         peers: Peers,
         classes: Classes,
-        wanted: BTreeMap<String, PeerIntent>,
+        wanted: Persistent<String, PeerIntent>,
     }
 
     impl World {
@@ -419,7 +427,8 @@ pub(super) mod tests {
         let mut world = World::of(&[("a", "192.0.2.1:179")]);
         world.follow();
         let id = world.peers.id("a").unwrap();
-        let intent = world.wanted.remove("a").unwrap();
+        let intent = world.wanted["a"].clone();
+        world.wanted.remove("a");
         assert_eq!(world.follow(), [Change::Remove(id)]);
         assert_eq!(&*world.peers.get(id).unwrap().name, "a");
         world.peers.forget(id);
@@ -462,7 +471,7 @@ pub(super) mod tests {
         world.wanted.get_mut("a").unwrap().password = Some(Password::File("missing".into()));
         assert!(matches!(&world.follow()[..], [Change::Trouble(_, Some(_))]));
         assert!(world.peers.troubled());
-        world.wanted.clear();
+        world.wanted = Persistent::default();
         assert!(matches!(&world.follow()[..], [Change::Trouble(_, None)]));
     }
 

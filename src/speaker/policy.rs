@@ -14,7 +14,8 @@ use tortie_config::resource::{
 };
 
 use crate::routing::{
-    self, Asked, Changes, Direction, FilterRoute, OriginKind, PeerPolicy, RoutingView, RuleRef, StepOutcome,
+    self, Addresses, Asked, Changes, Direction, FilterRoute, OriginKind, PeerPolicy, RoutingView, RuleRef,
+    StepOutcome,
 };
 
 /// The distinct [`PeerPolicy`] values so far. A value's number never changes, so that policies of different age may
@@ -48,13 +49,15 @@ const UNKNOWN_CLASS: &str = "unknown-class";
 /// Export gates and import checks over one view.
 pub(super) struct ViewPolicy {
     view: Arc<RoutingView>,
+    /// The addresses of this host's endpoints.
+    held: Addresses,
     classes: Classes,
     /// What the rules of the filters change: by filter, and by the number of the rule, on import and on export.
-    edits: FxHashMap<String, [Vec<Edits>; 2]>,
+    edits: Arc<FxHashMap<String, [Vec<Edits>; 2]>>,
 }
 
 impl ViewPolicy {
-    pub(super) fn new(view: Arc<RoutingView>, classes: Classes) -> Self {
+    pub(super) fn new(view: Arc<RoutingView>, held: Addresses, classes: Classes) -> Self {
         let mut edits: FxHashMap<String, [Vec<Edits>; 2]> = FxHashMap::default();
         for (at, direction) in [Direction::Import, Direction::Export].into_iter().enumerate() {
             for (name, rules) in view.filters.rules(direction) {
@@ -63,7 +66,16 @@ impl ViewPolicy {
                 }
             }
         }
-        Self { view, classes, edits }
+        Self { view, held, classes, edits: Arc::new(edits) }
+    }
+
+    /// This policy over what is there now.
+    pub(super) fn follow(&self, view: &Arc<RoutingView>, held: &Addresses) -> Self {
+        let (view, held, classes) = (Arc::clone(view), held.clone(), self.classes.clone());
+        if view == self.view {
+            return Self { view, held, classes, edits: Arc::clone(&self.edits) };
+        }
+        Self::new(view, held, classes)
     }
 
     fn edits(&self, policy: &PeerPolicy, direction: usize, changes: &Changes) -> Edits {
@@ -177,7 +189,7 @@ fn seen<'a>(
 impl Policy for ViewPolicy {
     fn import(&self, from: &PeerView<'_>, prefix: Cidr, attributes: &Attributes) -> Import {
         let answer = self.classes.with(from.class, |policy| {
-            match routing::import(&self.view, policy, &Received { from, prefix, attributes }) {
+            match routing::import(&self.view, &self.held, policy, &Received { from, prefix, attributes }) {
                 Ok(changes) if changes.is_empty() => Import::Accept,
                 Ok(changes) => Import::AcceptWith(self.edits(policy, 0, &changes)),
                 Err(reason) => Import::Reject(reason),
@@ -206,7 +218,7 @@ impl Policy for ViewPolicy {
     fn import_steps(&self, from: &PeerView<'_>, prefix: Cidr, attributes: &Attributes) -> Vec<ExportStep> {
         let steps = self.classes.with(from.class, |policy| {
             let route = Received { from, prefix, attributes };
-            rungs(routing::explain_import(&self.view, policy, &route).1)
+            rungs(routing::explain_import(&self.view, &self.held, policy, &route).1)
         });
         steps.unwrap_or_else(unknown)
     }

@@ -12,7 +12,7 @@ use tortie_bgp::{Input, PeerId, RangeConfig, RangeId, RangeStatus};
 use tortie_config::Cidr;
 use tortie_config::link_local::address_of;
 
-use crate::routing::{DYNAMIC, DynamicPeer, RangeIntent};
+use crate::routing::{DYNAMIC, DynamicPeer, Persistent, RangeIntent};
 
 use super::api::SpeakerFact;
 use super::driver::Driver;
@@ -43,6 +43,8 @@ pub(super) struct Ranges {
     ranges: BTreeMap<Arc<str>, Range>,
     troubles: Troubles,
     peers: BTreeMap<PeerId, DynamicPeer>,
+    /// Keys of some of them stand in files.
+    key_files: bool,
     made: u32,
     /// Somebody came or went since it was last looked at.
     pub(super) moved: bool,
@@ -57,6 +59,11 @@ impl Ranges {
     /// The name of a range.
     pub(super) fn name(&self, id: RangeId) -> Option<&Arc<str>> {
         self.ranges.iter().find(|(_, range)| range.id == id).map(|(name, _)| name)
+    }
+
+    /// Whether following the same ranges again may find other keys.
+    pub(super) fn has_key_files(&self) -> bool {
+        self.key_files
     }
 
     /// Some ranges wait for a usable key.
@@ -99,11 +106,12 @@ impl Ranges {
     /// What it takes to get from the ranges so far to `wanted`.
     pub(super) fn follow(
         &mut self,
-        wanted: &BTreeMap<String, RangeIntent>,
+        wanted: &Persistent<String, RangeIntent>,
         secrets: &Path,
         classes: &Classes,
     ) -> Vec<RangeChange> {
         let mut changes = Vec::new();
+        self.key_files = wanted.values().any(|range| range.peer.has_key_file());
         self.ranges.retain(|name, range| {
             let keep = wanted.contains_key(&**name);
             if !keep {

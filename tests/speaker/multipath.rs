@@ -29,7 +29,7 @@ fn multipath_over_all_daemons() {
         return;
     }
     let mut us = us(Kind::Bird, Wish::IPV4);
-    us.peers.clear();
+    us.peers = Default::default();
     let mut all = Vec::new();
     for kind in kinds {
         let Some(them) = Them::start_here(kind, announcing(kind)) else { return };

@@ -8,8 +8,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use tortie::routing::{
-    ChangeId, LearnedChange, Multipath, NextHopMode, OriginKind, Originated, PeerIntent, PeerKind,
-    PeerPolicy, PoolView, Resolved, RoutingIntent, RoutingView,
+    Addresses, ChangeId, LearnedChange, Multipath, NextHopMode, OriginKind, Originated, PeerIntent, PeerKind,
+    PeerPolicy, Persistent, PoolView, Resolved, RoutingIntent, RoutingView,
 };
 use tortie::speaker::{
     Heard, SpeakerFact, SpeakerHandle, SpeakerOptions, SpeakerView, ToSpeaker, spawn, tap_queue,
@@ -49,13 +49,13 @@ pub(crate) fn intent(at: &str, asn: u32, blocks: &[&str]) -> RoutingIntent {
         },
         multipath: Multipath::default(),
         listen: vec![listen],
-        peers: BTreeMap::new(),
-        ranges: BTreeMap::new(),
+        peers: Persistent::default(),
+        ranges: Persistent::default(),
         originated: own
             .iter()
             .map(|c| (*c, Originated { kind: OriginKind::OwnBlock, key: c.to_string().into(), revision: 1 }))
             .collect(),
-        blackholes: own.iter().copied().collect(),
+        blackholes: Arc::new(own.iter().copied().collect()),
         tunnel: None,
         view: Arc::new(RoutingView {
             node: at.into(),
@@ -63,7 +63,8 @@ pub(crate) fn intent(at: &str, asn: u32, blocks: &[&str]) -> RoutingIntent {
             own_blocks: own.into_iter().collect(),
             ..RoutingView::default()
         }),
-        notes: Vec::new(),
+        addresses: Addresses::default(),
+        notes: Arc::default(),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 use std::time::Duration;
 
-use tortie::routing::Password;
+use tortie::routing::{OriginKind, Originated, Password};
 use tortie::speaker::{SpeakerFact, SpeakerOptions};
 use tortie_bgp::{DownCode, State};
 
@@ -65,7 +65,7 @@ fn blocks_come_and_go_and_a_removed_peer_takes_its_routes_along() {
     a.apply();
     b.has_not("10.1.0.0/26");
     assert!(b.route("10.1.0.64/26").is_some());
-    a.intent.peers.clear();
+    a.intent.peers = Default::default();
     a.apply();
     b.has_not("10.1.0.64/26");
     assert_eq!(a.peer("b"), None);
@@ -182,13 +182,39 @@ fn connect_errors_are_told_in_words() {
 }
 
 #[test]
+fn an_address_that_an_endpoint_takes_is_not_learned_for_as_long_as_it_has_it() {
+    if !net::enter(&[]) {
+        return;
+    }
+    let (mut a, mut b) = pair();
+    let (prefix, other) = ("10.3.9.9/32", "10.3.9.8/32");
+    for borrowed in [prefix, other] {
+        let route = Originated { kind: OriginKind::Borrowed, key: "w".into(), revision: 2 };
+        b.intent.originated.insert(borrowed.parse().unwrap(), route);
+    }
+    b.apply();
+    a.has(prefix, "192.0.2.2");
+    a.has(other, "192.0.2.2");
+    a.intent.addresses.insert("10.3.9.9".parse().unwrap(), ());
+    a.apply();
+    a.has_not(prefix);
+    a.has(other, "192.0.2.2");
+    a.intent.addresses = Default::default();
+    a.apply();
+    a.has(prefix, "192.0.2.2");
+    assert_eq!(a.peer("b").unwrap().flaps, 0);
+}
+
+#[test]
 fn equal_md5_passwords_join_and_different_ones_do_not() {
     if !net::enter(&[]) {
         return;
     }
     let (mut a, mut b) = pair();
     let password = |node: &mut Node, text: &str| {
-        for peer in node.intent.peers.values_mut() {
+        let names: Vec<String> = node.intent.peers.keys().cloned().collect();
+        for name in names {
+            let peer = node.intent.peers.get_mut(&name).unwrap();
             peer.password = (!text.is_empty()).then(|| Password::Text(text.into()));
         }
         node.apply();

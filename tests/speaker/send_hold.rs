@@ -39,7 +39,7 @@ fn stopped(hold: Duration) -> Option<(Node, Vec<Them>)> {
     }
     small_buffers();
     let mut ours = us(Kind::Bird, Wish::IPV4);
-    ours.peers.clear();
+    ours.peers = Default::default();
     let mut all = Vec::new();
     for kind in KINDS {
         // Without a hold time GoBGP 3.10 gives itself none for writing, and ends the session: it has nothing to write.

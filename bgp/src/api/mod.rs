@@ -114,6 +114,8 @@ pub enum Input<'a> {
     RemoveRange(RangeId),
     /// Decide anew with this policy; routes are re-evaluated in slices, sessions stay.
     Policy(PolicyHandle),
+    /// The same for a policy that answers otherwise about these prefixes alone: only they are decided anew, at once.
+    PolicyAbout(PolicyHandle, &'a [Cidr]),
     /// Local routes that come (`Some`) and go (`None`).
     Local(&'a [(Cidr, Option<Origination>)]),
     /// All local routes of the start have been given: End-of-RIB may be sent after them. Nothing is sent before.

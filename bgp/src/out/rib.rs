@@ -263,25 +263,7 @@ impl<A: Key> FamilyRib<A> {
                 self.table.review(shared, slot);
             }
             if reimport {
-                // What it makes has to last until the path has taken it.
-                let mut last: Option<Judge> = None;
-                self.table.revise(shared, slot, |shared, prefix, path| {
-                    let family = shared.sources.get(path.source)?.family(A::FAMILY);
-                    let stale = family.is_long_lived(path.generation);
-                    if !all && !family.reimport {
-                        return None;
-                    }
-                    let received = shared.attrs.received(path.attr);
-                    let mut judge = Judge::new(shared, path.source, received, stale)?;
-                    let judged = judge.revise(shared, prefix);
-                    if let Some(before) = last.replace(judge) {
-                        before.finish(shared);
-                    }
-                    Some(judged)
-                });
-                if let Some(last) = last {
-                    last.finish(shared);
-                }
+                self.reimport(shared, slot, all);
             }
             if purge {
                 self.table.remove_if(shared, slot, |shared, path| {
@@ -294,10 +276,51 @@ impl<A: Key> FamilyRib<A> {
                         })
                 });
             }
-            if reexport && self.groups.iter_mut().any(|(_, g)| g.differs(shared, &self.table, slot)) {
-                self.table.touch(slot);
+            if reexport {
+                self.reexport(shared, slot);
             }
         }
+    }
+
+    /// Asks import policy again about the paths of a prefix: of all peers, or of those whose turn it is.
+    fn reimport(&mut self, shared: &mut Shared, slot: u32, all: bool) {
+        // What it makes has to last until the path has taken it.
+        let mut last: Option<Judge> = None;
+        self.table.revise(shared, slot, |shared, prefix, path| {
+            let family = shared.sources.get(path.source)?.family(A::FAMILY);
+            let stale = family.is_long_lived(path.generation);
+            if !all && !family.reimport {
+                return None;
+            }
+            let received = shared.attrs.received(path.attr);
+            let mut judge = Judge::new(shared, path.source, received, stale)?;
+            let judged = judge.revise(shared, prefix);
+            if let Some(before) = last.replace(judge) {
+                before.finish(shared);
+            }
+            Some(judged)
+        });
+        if let Some(last) = last {
+            last.finish(shared);
+        }
+    }
+
+    /// Asks export policy again about a prefix.
+    fn reexport(&mut self, shared: &mut Shared, slot: u32) {
+        if self.groups.iter_mut().any(|(_, g)| g.differs(shared, &self.table, slot)) {
+            self.table.touch(slot);
+        }
+    }
+
+    /// Asks policy again about one prefix; `false`: nothing is known of it.
+    pub(crate) fn ask_again(&mut self, shared: &mut Shared, prefix: (A, u8)) -> bool {
+        let Some(slot) = self.table.find(prefix) else { return false };
+        if !self.table.entry(slot).is_some_and(|e| e.is_live() && !e.is_empty()) {
+            return false;
+        }
+        self.reimport(shared, slot, true);
+        self.reexport(shared, slot);
+        true
     }
 
     /// Visits all slots at once, as a last resort.

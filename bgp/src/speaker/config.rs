@@ -313,6 +313,22 @@ impl Speaker {
         self.walk_all();
     }
 
+    pub(super) fn set_policy_about(&mut self, policy: PolicyHandle, prefixes: &[Cidr]) {
+        self.shared.policy = policy;
+        let (mut v4, mut v6) = (false, false);
+        for prefix in prefixes {
+            match prefix.addr() {
+                IpAddr::V4(a) => v4 |= self.v4.ask_again(&mut self.shared, (u32::from(a), prefix.len())),
+                IpAddr::V6(a) => v6 |= self.v6.ask_again(&mut self.shared, (u128::from(a), prefix.len())),
+            }
+        }
+        for (family, asked) in [(Family::Ipv4Unicast, v4), (Family::Ipv6Unicast, v6)] {
+            if asked {
+                self.tap_reimported(family);
+            }
+        }
+    }
+
     /// All decisions of policy are made anew.
     fn walk_all(&mut self) {
         self.v4.walk.reimport_all = true;

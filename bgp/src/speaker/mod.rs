@@ -148,6 +148,7 @@ impl Speaker {
             Input::Range(id, config) => self.set_range(id, *config),
             Input::RemoveRange(id) => self.remove_range(id),
             Input::Policy(policy) => self.set_policy(policy),
+            Input::PolicyAbout(policy, prefixes) => self.set_policy_about(policy, prefixes),
             Input::Local(changes) => self.set_local(changes),
             Input::LocalReady => self.local_ready(),
             Input::NextHop(address, state) => self.set_next_hop(address, state),

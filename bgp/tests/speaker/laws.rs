@@ -118,6 +118,29 @@ fn half(net: &mut Net, members: usize, at: usize, n: usize, class: u64) {
     });
 }
 
+/// One of them for most prefixes, another one for some.
+#[derive(Clone, Default)]
+struct Mixed {
+    rest: u64,
+    some: BTreeMap<Cidr, u64>,
+}
+
+impl Mixed {
+    fn about(&self, prefix: Cidr) -> Numbered {
+        Numbered(self.some.get(&prefix).copied().unwrap_or(self.rest))
+    }
+}
+
+impl Policy for Mixed {
+    fn import(&self, from: &PeerView<'_>, prefix: Cidr, received: &Attributes) -> Import {
+        self.about(prefix).import(from, prefix, received)
+    }
+
+    fn export(&self, to: &PeerView<'_>, route: &RouteView<'_>) -> Export {
+        self.about(route.prefix).export(to, route)
+    }
+}
+
 /// All sessions of a node, at this end.
 fn halves(net: &mut Net, members: usize, at: usize) {
     for n in neighbours(members, at) {
@@ -138,11 +161,11 @@ fn life(seed: u64, members: usize, prefixes: usize, steps: usize) -> Net {
     for n in 0..nodes {
         halves(&mut net, members, n);
     }
-    let mut down = None;
+    let (mut down, mut mixed) = (None, Mixed::default());
     for _ in 0..steps {
         let node = rng.below(nodes);
         let count = 1 + rng.below(6);
-        match rng.below(14) {
+        match rng.below(15) {
             0..=5 => {
                 let up = rng.below(3) > 0;
                 let changes: Vec<_> =
@@ -157,8 +180,14 @@ fn life(seed: u64, members: usize, prefixes: usize, steps: usize) -> Net {
                 }
             }
             7 => {
+                mixed = Mixed { rest: rng.next() % 5, some: BTreeMap::new() };
+                net.give(0, Input::Policy(policy(mixed.clone())));
+            }
+            13 => {
                 let number = rng.next() % 5;
-                net.give(0, Input::Policy(policy(Numbered(number))));
+                let about: Vec<_> = (0..count).map(|_| prefix(rng.below(prefixes))).collect();
+                mixed.some.extend(about.iter().map(|prefix| (*prefix, number)));
+                net.give(0, Input::PolicyAbout(policy(mixed.clone()), &about));
             }
             8 => {
                 let n = 1 + rng.below(members);

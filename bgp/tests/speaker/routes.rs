@@ -330,6 +330,31 @@ fn a_new_policy_changes_what_is_taken_and_announced_without_a_reset() {
     assert_eq!(net.status(0, 1).flaps, 0);
 }
 
+#[test]
+fn a_policy_about_some_prefixes_asks_about_no_others() {
+    let mut net = star(12, 2, |_, _, _| ());
+    net.originate(0, &["10.0.0.0/24", "10.0.2.0/24"]);
+    net.originate(1, &["10.0.1.0/24", "10.0.3.0/24"]);
+    net.secs(2);
+    let shut = || policy(Shut { import: true, export: true });
+    // One that nobody knows, too.
+    let about = ["10.0.0.0/24", "10.0.1.0/24", "10.0.9.0/24", "fd00::/64"].map(cidr);
+    net.give(0, Input::PolicyAbout(shut(), &about));
+    net.secs(1);
+    assert_eq!(net.best_prefixes(0), ["10.0.3.0/24"]);
+    assert_eq!(net.best_prefixes(1), ["10.0.2.0/24"]);
+    let status = net.status(0, 1).families[0];
+    assert_eq!((status.received, status.accepted, status.filtered, status.advertised), (2, 1, 1, 1));
+    net.give(0, Input::Policy(shut()));
+    net.secs(1);
+    assert!(net.best_prefixes(0).is_empty() && net.best_prefixes(1).is_empty());
+    net.give(0, Input::PolicyAbout(policy(TakeAll), &about));
+    net.secs(1);
+    assert_eq!(net.best_prefixes(0), ["10.0.1.0/24"]);
+    assert_eq!(net.best_prefixes(1), ["10.0.0.0/24"]);
+    assert_eq!(net.status(0, 1).flaps, 0);
+}
+
 /// Announces local routes to class 1 only.
 struct ByClass;
 

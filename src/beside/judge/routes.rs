@@ -63,7 +63,7 @@ impl Court<'_> {
     }
 
     fn blackholes(&mut self, out: &mut Judgement) {
-        for block in &self.wanted.intent.blackholes {
+        for block in &*self.wanted.intent.blackholes {
             self.done.insert(*block);
             match self.look.at(block).first() {
                 None => self.absent(out, Plane::Route, *block, "blackhole of an own block"),
@@ -245,8 +245,9 @@ impl Court<'_> {
                 out.put(Plane::Route, Verdict::NotJudged, subject, text);
                 continue;
             }
+            let intent = &self.wanted.intent;
             if let Err(gate) =
-                routing::import(&self.wanted.intent.view, &peer.policy, &FilterRoute::local(*prefix))
+                routing::import(&intent.view, &intent.addresses, &peer.policy, &FilterRoute::local(*prefix))
             {
                 match self.look.at(prefix).first() {
                     None => {}

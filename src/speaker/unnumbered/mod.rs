@@ -26,7 +26,7 @@ use super::api::SpeakerFact;
 use super::bfd::datagram;
 use super::driver::{Driver, ROUTERS};
 use super::sockopt;
-use crate::routing::RoutingIntent;
+use crate::routing::{PeerIntent, RoutingIntent};
 use message::{Message, Own};
 
 /// `ff02::1`, all nodes, and `ff02::2`, all routers.
@@ -108,22 +108,21 @@ impl Unnumbered {
         }
         let mut resolved = RoutingIntent::clone(&given);
         let mut waiting = BTreeMap::new();
-        resolved.peers.retain(|name, peer| {
-            let Some(interface) = &peer.interface else { return true };
+        for (name, peer) in &given.peers {
+            let Some(interface) = &peer.interface else { continue };
             match self.remote(interface, peer.remote) {
                 Ok(remote) => {
-                    peer.remote = remote;
-                    true
+                    resolved.peers.insert(name.clone(), PeerIntent { remote, ..peer.clone() });
                 }
                 Err(why) => {
                     if self.waiting.get(name.as_str()) != Some(&why) {
                         told.push((name.as_str().into(), Some(format!("{interface}: {why}"))));
                     }
                     waiting.insert(name.as_str().into(), why);
-                    false
+                    resolved.peers.remove(name);
                 }
             }
-        });
+        }
         let ended = self.waiting.keys().filter(|name| !waiting.contains_key(*name));
         told.extend(ended.map(|name| (name.clone(), None)));
         self.waiting = waiting;

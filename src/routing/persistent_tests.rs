@@ -1,0 +1,94 @@
+//! The map against one of the library, and what a change costs.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use tortie_config::Cidr;
+
+use super::*;
+
+type Steps = Vec<(u8, Option<u8>)>;
+
+fn steps() -> impl Strategy<Value = Steps> {
+    prop::collection::vec((0..40_u8, prop::option::of(0..3_u8)), 0..60)
+}
+
+fn follow(map: &mut Persistent<u8, u8>, model: &mut BTreeMap<u8, u8>, steps: &Steps) {
+    for (key, value) in steps {
+        match value {
+            Some(value) => {
+                map.insert(*key, *value);
+                model.insert(*key, *value);
+            }
+            None => assert_eq!(map.remove(key), model.remove(key)),
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn it_is_a_map_and_copies_stay_as_they_were(first in steps(), then in steps(), from in 0..40_u8) {
+        let (mut map, mut model) = (Persistent::default(), BTreeMap::new());
+        follow(&mut map, &mut model, &first);
+        let (before, model_before) = (map.clone(), model.clone());
+        follow(&mut map, &mut model, &then);
+        for (map, model) in [(&before, &model_before), (&map, &model)] {
+            prop_assert!(map.iter().eq(model.iter()));
+            prop_assert!(map.seek(&from).eq(model.range(from..)));
+            prop_assert_eq!((map.len(), map.is_empty()), (model.len(), model.is_empty()));
+            prop_assert!((0..40).all(|key| map.get(&key) == model.get(&key)));
+        }
+        let differences: Vec<_> = (0..40_u8)
+            .filter(|key| model_before.get(key) != model.get(key))
+            .map(|key| (key, model_before.get(&key), model.get(&key)))
+            .collect();
+        let found: Vec<_> = map.differences(&before).into_iter().map(|(k, a, b)| (*k, a, b)).collect();
+        prop_assert_eq!(&found, &differences);
+        prop_assert_eq!(map == before, differences.is_empty());
+        // In whatever order they came, and shared or not.
+        prop_assert_eq!(&map, &model.into_iter().rev().collect());
+    }
+}
+
+thread_local! {
+    static COMPARED: Cell<usize> = const { Cell::new(0) };
+}
+
+/// A key that counts how often it is compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Counted(Cidr);
+
+impl Ord for Counted {
+    fn cmp(&self, other: &Self) -> Ordering {
+        COMPARED.set(COMPARED.get() + 1);
+        self.0.cmp(&other.0)
+    }
+}
+
+impl PartialOrd for Counted {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// The most comparisons that one more entry of a map of this many costs, with what it takes to find it again.
+fn most(count: u32) -> usize {
+    let key = |n: u32| Counted(Cidr::host(std::net::Ipv4Addr::from(0x0a00_0000 + n).into()));
+    let mut map: Persistent<Counted, u32> = (0..count).map(|n| (key(2 * n), n)).collect();
+    let mut most = 0;
+    for n in 0..500 {
+        let before = map.clone();
+        COMPARED.set(0);
+        map.insert(key(2 * (n * 7_919 % count) + 1), n);
+        assert_eq!(map.differences(&before).len(), 1);
+        most = most.max(COMPARED.get());
+    }
+    most
+}
+
+#[test]
+fn one_more_costs_the_same_however_many_there_are() {
+    let (few, many) = (most(1_000), most(100_000));
+    assert!(few < 150 && many < 250, "{few} comparisons among 1,000, {many} among 100,000");
+}
