@@ -71,10 +71,13 @@ impl Closed {
         for edit in edits {
             match edit {
                 Edit::Chain(name, _) | Edit::NoChain(name) => drop(self.of.remove(name)),
-                Edit::Set(name, _) | Edit::Elements { set: name, .. } | Edit::NoSet(name) => {
+                Edit::Set(name, _)
+                | Edit::Refill(name, _)
+                | Edit::Elements { set: name, .. }
+                | Edit::NoSet(name) => {
                     others |= self.sets.contains(name);
                 }
-                Edit::NoTable => {}
+                Edit::NoTable | Edit::Wake => {}
             }
         }
         if others {
@@ -100,7 +103,11 @@ impl Closed {
                 let there = is.is_some_and(|is| sync::is_right(&chain, is));
                 (!there).then(|| Edit::Chain(name, Arc::new(chain)))
             }
-            Edit::Set(name, _) | Edit::Elements { set: name, .. } if self.sets.contains(&name) => None,
+            Edit::Set(name, _) | Edit::Refill(name, _) | Edit::Elements { set: name, .. }
+                if self.sets.contains(&name) =>
+            {
+                None
+            }
             other => Some(other),
         };
         edits.into_iter().filter_map(one).collect()
@@ -119,14 +126,14 @@ impl Refused {
     pub(super) fn of(edit: &Edit, table: &Table) -> Option<Self> {
         match edit {
             Edit::Chain(name, _) => Some(Self { set: None, chains: vec![Arc::clone(name)] }),
-            Edit::Set(name, _) | Edit::Elements { set: name, .. } => {
+            Edit::Set(name, _) | Edit::Refill(name, _) | Edit::Elements { set: name, .. } => {
                 let looks_up = |m: &Match| matches!(m, Match::InSet { set, .. } if set == name);
                 let uses = |chain: &Chain| chain.rules.iter().any(|rule| rule.matches.iter().any(looks_up));
                 let chains = table.chains.iter().filter(|(_, chain)| uses(chain));
                 let chains = chains.map(|(name, _)| Arc::clone(name)).collect();
                 Some(Self { set: Some(Arc::clone(name)), chains })
             }
-            Edit::NoTable | Edit::NoSet(_) | Edit::NoChain(_) => None,
+            Edit::NoTable | Edit::Wake | Edit::NoSet(_) | Edit::NoChain(_) => None,
         }
     }
 }

@@ -59,7 +59,7 @@ pub(in crate::kernel) struct FoundSet {
     /// Those that we could have written.
     pub(in crate::kernel) elements: BTreeMap<SetKey, SetValue>,
     /// False when there are elements besides that we never write: a range that is no network, a verdict that is no goto, one
-    /// that expires. Only making the table anew (`Edit::NoTable`) takes them away.
+    /// that expires. Only filling the set anew (`Edit::Refill`) takes them away.
     pub(in crate::kernel) whole: bool,
 }
 

@@ -12,7 +12,7 @@ use super::super::wire::{self, NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_EXCL
 use super::encode_rule;
 pub(in crate::kernel) use super::encode_rule::rule_hash;
 use super::encode_set;
-use super::ir::{Chain, Edit, Set, Table};
+use super::ir::{Chain, Edit, Name, Set, Table};
 use super::proto::*;
 
 /// Writes the transaction. Gives for each message which edit it is of: `None` for the frame around them.
@@ -87,7 +87,7 @@ impl<'a> Plan<'a> {
         let mut plan = Self::default();
         for (at, edit) in edits {
             match edit {
-                Edit::NoTable => {}
+                Edit::NoTable | Edit::Wake => {}
                 Edit::Chain(name, chain) => {
                     if plan.gone_chains.remove(&**name).is_some() {
                         plan.renewed.insert(name);
@@ -102,18 +102,25 @@ impl<'a> Plan<'a> {
                     if plan.gone_sets.remove(&**name).is_some() {
                         plan.renewed_sets.insert(name);
                     }
-                    plan.elements.retain(|(_, e)| !matches!(e, Edit::Elements { set, .. } if set == name));
+                    plan.forget_elements(name);
                     plan.sets.insert(name, (at, set));
                 }
                 Edit::NoSet(name) => {
-                    plan.elements.retain(|(_, e)| !matches!(e, Edit::Elements { set, .. } if set == name));
+                    plan.forget_elements(name);
                     plan.sets.remove(&**name);
                     plan.gone_sets.insert(name, at);
                 }
-                Edit::Elements { .. } => plan.elements.push((at, edit)),
+                Edit::Elements { .. } | Edit::Refill(..) => plan.elements.push((at, edit)),
             }
         }
         plan
+    }
+
+    /// What was asked for of a set that goes is void.
+    fn forget_elements(&mut self, of: &Name) {
+        self.elements.retain(|(_, edit)| {
+            !matches!(edit, Edit::Elements { set: name, .. } | Edit::Refill(name, _) if name == of)
+        });
     }
 
     fn write(&self, batch: &mut Batch<'_>) {
@@ -139,9 +146,16 @@ impl<'a> Plan<'a> {
             encode_set::add(batch, *at, name, set.of, &set.elements);
         }
         for (at, edit) in &self.elements {
-            if let Edit::Elements { set, of, add, remove } = edit {
-                encode_set::remove(batch, *at, set, *of, remove);
-                encode_set::add(batch, *at, set, *of, add);
+            match edit {
+                Edit::Elements { set, of, add, remove } => {
+                    encode_set::remove(batch, *at, set, *of, remove);
+                    encode_set::add(batch, *at, set, *of, add);
+                }
+                Edit::Refill(name, set) => {
+                    encode_set::flush(batch, *at, name);
+                    encode_set::add(batch, *at, name, set.of, &set.elements);
+                }
+                _ => {}
             }
         }
         for (name, (at, chain)) in &self.chains {

@@ -229,7 +229,7 @@ pub(super) fn udata(out: &mut Vec<u8>, kind: u8, data: &[u8]) {
 }
 
 /// Without elements in the message all of them go.
-fn flush(batch: &mut Batch<'_>, edit: usize, name: &str) {
+pub(super) fn flush(batch: &mut Batch<'_>, edit: usize, name: &str) {
     batch.message(NFT_MSG_DELSETELEM, 0, Some(edit), |w| {
         w.attr_text(NFTA_SET_ELEM_LIST_SET, name);
     });

@@ -242,12 +242,16 @@ pub(in crate::kernel) enum Statement {
 /// What became of one object of the table since the kernel was last told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::kernel) enum Edit {
-    /// The table goes with everything in it, and is made anew, empty.
+    /// The table goes with everything in it, and is made anew, empty. Packets that are among its rules meet empty maps.
     NoTable,
+    /// The table was switched off. Every transaction switches it on.
+    Wake,
     /// A set is new: there is none of that name, or it is said to go before.
     Set(Name, Set),
     /// Elements of a set of type `of`. A key that is in both changes its value.
     Elements { set: Name, of: SetType, add: BTreeMap<SetKey, SetValue>, remove: BTreeMap<SetKey, SetValue> },
+    /// A set of this type stays, and has these elements only, whatever was in it.
+    Refill(Name, Set),
     /// A set is gone.
     NoSet(Name),
     /// A chain is new or has other rules; it has the same hook as ever.

@@ -34,6 +34,8 @@ mod tracer;
 #[cfg(test)]
 mod kernel_tests;
 #[cfg(test)]
+mod passing_tests;
+#[cfg(test)]
 mod samples;
 
 pub(in crate::kernel) use self::drops::Listener;

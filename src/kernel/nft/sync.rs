@@ -16,15 +16,16 @@ pub(in crate::kernel) fn diff(wanted: &Table, found: Option<&Found>) -> Vec<Edit
     let nothing = Found::default();
     let found = found.unwrap_or(&nothing);
     let mut edits = Vec::new();
-    let strange = |(name, set): (&Name, &Set)| {
-        found.sets.get(name).is_some_and(|is| is.of != Some(set.of) || !is.whole)
-    };
-    if found.dormant || wanted.sets.iter().any(strange) {
-        // A set that rules use cannot be replaced, and a table that somebody switched off has to be written to be switched on:
-        // everything is made anew, in the same transaction.
+    let strange = |(name, set): (&Name, &Set)| found.sets.get(name).is_some_and(|is| is.of != Some(set.of));
+    if wanted.sets.iter().any(strange) {
+        // A set that rules use cannot be replaced: everything is made anew, in the same transaction. Whoever made it so had to
+        // take our rules away before, so that no packet that is among them is dropped for it.
         edits.push(Edit::NoTable);
         fill(wanted, &nothing, &mut edits);
     } else {
+        if found.dormant {
+            edits.push(Edit::Wake);
+        }
         fill(wanted, found, &mut edits);
     }
     edits
@@ -42,6 +43,11 @@ fn fill(wanted: &Table, found: &Found, edits: &mut Vec<Edit>) {
                 late.extend(elements(name, set.of, &set.elements, &BTreeMap::new()));
             }
             None => edits.push(Edit::Set(name.clone(), set.clone())),
+            // In place, not by a table that is made anew: packets that are among its rules would meet empty maps.
+            Some(is) if !is.whole => {
+                let refill = Edit::Refill(name.clone(), set.clone());
+                if verdicts { late.push(refill) } else { edits.push(refill) }
+            }
             Some(is) => {
                 let change = elements(name, set.of, &set.elements, &is.elements);
                 if verdicts { late.extend(change) } else { edits.extend(change) }
@@ -130,9 +136,9 @@ fn leftovers(wanted: &Table, found: &Found, edits: &mut Vec<Edit>) {
 pub(in crate::kernel) fn words(edit: &Edit, found: Option<&Found>) -> String {
     let there = |name: &Name, map: fn(&Found, &Name) -> bool| found.is_some_and(|found| map(found, name));
     match edit {
-        Edit::NoTable => {
-            "a set has another type, or elements that are none of ours: the table is made anew".to_owned()
-        }
+        Edit::NoTable => "a set has another type: the table is made anew".to_owned(),
+        Edit::Wake => "the table is switched off".to_owned(),
+        Edit::Refill(name, _) => format!("set {name} has elements that are none of ours"),
         Edit::Set(name, _) => format!("set {name} is missing"),
         Edit::Elements { set, add, remove, .. } => match (add.keys().next(), remove.keys().next()) {
             (Some(first), _) => {
@@ -155,10 +161,10 @@ pub(in crate::kernel) fn words(edit: &Edit, found: Option<&Found>) -> String {
 /// How many objects edits write: elements, rules, chains and sets.
 pub(in crate::kernel) fn size(edits: &[Edit]) -> usize {
     let one = |edit: &Edit| match edit {
-        Edit::Set(_, set) => 1 + set.elements.len(),
+        Edit::Set(_, set) | Edit::Refill(_, set) => 1 + set.elements.len(),
         Edit::Elements { add, remove, .. } => add.len() + remove.len(),
         Edit::Chain(_, chain) => 1 + chain.rules.len(),
-        Edit::NoTable | Edit::NoSet(_) | Edit::NoChain(_) => 1,
+        Edit::NoTable | Edit::Wake | Edit::NoSet(_) | Edit::NoChain(_) => 1,
     };
     edits.iter().map(one).sum()
 }
@@ -170,7 +176,7 @@ pub(in crate::kernel) fn drift(edits: &[Edit], found: Option<&Found>) -> RuleDri
         &mut drift;
     for edit in edits {
         match edit {
-            Edit::NoTable => *other_sets += 1,
+            Edit::NoTable | Edit::Wake | Edit::Refill(..) => *other_sets += 1,
             Edit::Set(_, set) => *no_set += 1 + set.elements.len(),
             Edit::Elements { add, remove, .. } => {
                 *no_set += add.len();
@@ -194,7 +200,8 @@ fn apply(found: &mut Found, edits: &[Edit]) {
     for edit in edits {
         match edit {
             Edit::NoTable => *found = Found::default(),
-            Edit::Set(name, set) => {
+            Edit::Wake => found.dormant = false,
+            Edit::Set(name, set) | Edit::Refill(name, set) => {
                 let is = FoundSet { of: Some(set.of), elements: set.elements.clone(), whole: true };
                 found.sets.insert(name.clone(), is);
             }
@@ -278,13 +285,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn from_whatever_is_there_to_what_is_wanted(before in table(), wanted in table(), gone in 0usize..8) {
+        fn from_whatever_is_there_to_what_is_wanted(before in table(), wanted in table(), gone in 0usize..8, strange in 0usize..8) {
             let mut is = found(&before);
             // Somebody took a chain or a set away.
             if let Some(name) = is.chains.keys().nth(gone).cloned() {
                 is.chains.remove(&name);
             } else if gone == 7 {
                 is.sets.remove("set");
+            }
+            is.dormant = strange > 5;
+            // Or put in what we never write.
+            if let Some(set) = is.sets.values_mut().nth(strange) {
+                set.whole = false;
+                set.elements.pop_first();
             }
             let edits = diff(&wanted, Some(&is));
             apply(&mut is, &edits);

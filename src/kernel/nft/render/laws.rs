@@ -53,6 +53,7 @@ fn carry_out(table: &mut Table, edits: &[Edit]) {
     for edit in edits {
         match edit {
             Edit::NoTable => *table = Table::default(),
+            Edit::Wake | Edit::Refill(..) => unreachable!("what others did is not known here"),
             Edit::Set(name, set) => {
                 assert!(
                     table.sets.insert(Arc::clone(name), set.clone()).is_none(),

@@ -1,0 +1,123 @@
+//! Packets that pass while tables are changed: what the rules let through before and after is let through meanwhile.
+
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::net::UdpSocket;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use super::dump;
+use super::ir::*;
+use super::kernel_tests::{in_netns, nft, run};
+use super::samples::{cidr, set_of};
+use super::socket::Socket;
+use super::sync;
+
+/// Each takes some 30 milliseconds, nft's own start among them.
+const ROUNDS: usize = 60;
+
+/// Sends over loopback while `work` is done in the same namespace. What rules drop on its way out is refused to the
+/// sender, so that each packet is accounted for: gives how many were sent, and how many of them were refused.
+fn sending(work: impl FnOnce()) -> (usize, usize) {
+    let ip = Command::new("ip").args(["link", "set", "lo", "up"]).status().unwrap();
+    assert!(ip.success());
+    let to = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let from = UdpSocket::bind("127.0.0.1:0").unwrap();
+    from.connect(to.local_addr().unwrap()).unwrap();
+    let (stop, refused) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let (end, counted) = (Arc::clone(&stop), Arc::clone(&refused));
+    let sender = std::thread::spawn(move || {
+        let mut sent = 0usize;
+        while !end.load(Ordering::Relaxed) {
+            sent += 1;
+            if from.send(b"x").is_err_and(|error| error.kind() == ErrorKind::PermissionDenied) {
+                counted.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        sent
+    });
+    work();
+    stop.store(true, Ordering::Relaxed);
+    let sent = sender.join().unwrap();
+    drop(to);
+    (sent, refused.load(Ordering::Relaxed))
+}
+
+#[test]
+fn a_table_goes_without_dropping_what_it_let_through() {
+    let Some(nft) = nft() else { return };
+    in_netns(move || {
+        let text = "table inet tortie-goes {
+            chain fine { accept; }
+            map ways { type ifname : verdict; elements = { \"lo\" : jump fine }; }
+            chain out { type filter hook output priority 0; oifname vmap @ways; drop; }
+        }";
+        let (sent, refused) = sending(|| {
+            let mut socket = Socket::open().unwrap();
+            for _ in 0..ROUNDS {
+                run(&nft, &["-f", "-"], text);
+                socket.retire("tortie-goes").unwrap();
+            }
+            socket.retire("tortie-goes").unwrap();
+        });
+        assert!(sent > ROUNDS * 100, "{sent} packets in {ROUNDS} rounds");
+        assert_eq!(refused, 0, "of {sent} packets");
+    });
+}
+
+/// What leaves by lo to 127.0.0.0/8 passes, all else is dropped.
+fn table() -> Table {
+    let rule = |matches, statement| Rule { matches, statement, counted: true, ..Rule::default() };
+    let chain = |hook, rules| Chain { hook, rules };
+    let known = vec![
+        Match::Family { v4: true },
+        Match::InSet { not: false, key: vec![Field::Addr(Side::Dst)], set: "nets".into() },
+    ];
+    let ways = Statement::VerdictMap { key: vec![Field::OutInterface], map: "ways".into() };
+    let out = Some(Hook { kind: Kind::Filter, at: At::Output, priority: 0 });
+    let nets = set_of(KeyType::Addr { v4: true }, ValueType::Member, true);
+    let to = set_of(KeyType::Interface, ValueType::Verdict, false);
+    let set = |of, key, value| Set { of, comment: "".into(), elements: BTreeMap::from([(key, value)]) };
+    Table {
+        chains: BTreeMap::from([
+            ("fine".into(), chain(None, vec![rule(known, Statement::Accept), rule(vec![], Statement::Drop)])),
+            ("out".into(), chain(out, vec![rule(vec![], ways), rule(vec![], Statement::Drop)])),
+        ]),
+        sets: BTreeMap::from([
+            ("nets".into(), set(nets, SetKey::Addr(cidr("127.0.0.0/8")), SetValue::Member)),
+            ("ways".into(), set(to, SetKey::Interface("lo".into()), SetValue::Goto("fine".into()))),
+        ]),
+    }
+}
+
+#[test]
+fn a_table_that_others_changed_is_repaired_without_dropping_what_it_lets_through() {
+    let Some(nft) = nft() else { return };
+    // What nobody can take away again without knowing it, and a table that was switched off.
+    for tampering in [
+        "add element inet t ways { \"other0\" : accept }",
+        "add element inet t nets { 192.0.2.3-192.0.2.9 }",
+        "add table inet t { flags dormant; }",
+    ] {
+        let nft = nft.clone();
+        in_netns(move || {
+            let wanted = table();
+            let mut socket = Socket::open().unwrap();
+            socket.batch(&sync::diff(&wanted, None), "t").unwrap();
+            let (sent, refused) = sending(|| {
+                for _ in 0..ROUNDS {
+                    run(&nft, &[tampering], "");
+                    let found = dump::table(&mut socket, "t").unwrap();
+                    let edits = sync::diff(&wanted, found.as_ref());
+                    assert_ne!(edits, [], "{tampering}: it shows");
+                    socket.batch(&edits, "t").unwrap();
+                    let found = dump::table(&mut socket, "t").unwrap();
+                    assert_eq!(sync::diff(&wanted, found.as_ref()), [], "{tampering}: it is repaired");
+                }
+            });
+            assert!(sent > ROUNDS * 100, "{sent} packets in {ROUNDS} rounds");
+            assert_eq!(refused, 0, "{tampering}: of {sent} packets");
+        });
+    }
+}
