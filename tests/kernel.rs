@@ -234,7 +234,7 @@ fn questions_are_answered_while_routes_are_written() {
         let rig = Rig::program();
         let next_hops: SmallVec<[IpAddr; 2]> = ["192.0.2.9".parse().unwrap()].into_iter().collect();
         let learned = |prefix| LearnedChange { prefix, next_hops: next_hops.clone(), change: ChangeId(1) };
-        rig.send(ToKernel::Learned(blocks(40_000).into_iter().map(learned).collect()));
+        rig.send(ToKernel::Learned(blocks(40_000).map(learned).collect()));
         let mut meanwhile = 0;
         while rig.ask(|v| v.counts().installed) == 0 {
             meanwhile += 1;
