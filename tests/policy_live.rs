@@ -525,7 +525,7 @@ fn datagrams(from: &Workload, to: &'static str, port: u16, stop: &Arc<AtomicBool
         let mut number = 0u32;
         while !stop.load(Ordering::Relaxed) {
             let fresh = socket();
-            let by = if number % 2 == 0 { &fresh } else { &old };
+            let by = if number.is_multiple_of(2) { &fresh } else { &old };
             by.send_to(&number.to_be_bytes(), (to, port)).unwrap();
             number += 1;
             std::thread::sleep(Duration::from_micros(500));
