@@ -16,6 +16,8 @@
 mod calico;
 #[path = "../common/felix.rs"]
 mod felix;
+#[path = "../common/felix1.rs"]
+mod felix1;
 mod hints;
 mod links;
 mod migrate;

@@ -124,6 +124,26 @@ fn one_generation_of_iptables_by_its_plain_name_is_enough() {
     }
 }
 
+/// Felix of Calico 1 has other names, and its chains are not compared; they go and come back like those of later ones.
+#[test]
+fn a_host_of_calico_1_is_adopted_and_given_back() {
+    let Some(site) = Site::up("legacy") else { return };
+    site.calico_1();
+    let before = site.kernel();
+    assert!(
+        before.rules.contains("felix-FROM-ENDPOINT") && !before.rules.contains("-j cali-"),
+        "{before:#?}"
+    );
+    let report = site.adopt().unwrap();
+    assert_eq!((&report["phase"], &report["differences"]), (&"adopted".into(), &serde_json::json!([])));
+    assert!(report["notJudged"].to_string().contains("Calico 1"), "{report:#}");
+    let ours = site.kernel();
+    assert!(!ours.rules.contains("felix-") && ours.rules.contains("of somebody else"), "{ours:#?}");
+    assert!(!ours.sets.iter().any(|line| line.contains("felix-")) && ours.sets.len() == 2, "{ours:#?}");
+    site.rollback().unwrap();
+    is_back(&site, &before);
+}
+
 /// Whoever restarts has told its peers to keep what they have from it, once: what ends it again before it has sent all again
 /// takes its routes away.
 #[test]

@@ -1,7 +1,7 @@
 //! Felix's packet rules as `iptables-save` writes them: found, taken away, put back. Pure: texts in, texts out.
 //!
 //! What is Felix's: chains that begin with `cali-` (`felix-` in Calico 1.x), all that stands in them, and rules of other
-//! chains that lead there or carry its comment (`cali:` and a hash). Everything else is somebody else's and is neither
+//! chains that lead there, carry its comment (`cali:` and a hash) or ask Calico 1's sets. Everything else is somebody else's and is neither
 //! changed nor moved.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,7 +30,9 @@ pub(super) fn is_felix_set(name: &str) -> bool {
 fn is_felix_rule(rule: &str) -> bool {
     let mut words = rule.split_whitespace();
     let leads = words.any(|word| word == "-j" || word == "-g") && words.next().is_some_and(is_chain);
-    leads || rule.contains("--comment \"cali:") || rule.contains("--comment cali:")
+    // Calico 1 masquerades by a rule of its own in POSTROUTING, known by its sets alone.
+    let by_sets = rule.contains("--match-set felix-");
+    leads || by_sets || rule.contains("--comment \"cali:") || rule.contains("--comment cali:")
 }
 
 impl Listing {
@@ -321,6 +323,9 @@ COMMIT
             old.removal().unwrap(),
             "*filter\n-D FORWARD -j felix-FORWARD\n-F felix-FORWARD\n-X felix-FORWARD\nCOMMIT\n"
         );
+        let masquerade = "-m set --match-set felix-masq-ipam-pools src -m set ! --match-set felix-all-ipam-pools dst -j MASQUERADE";
+        let old = Listing::read(&format!("*nat\n-A POSTROUTING {masquerade}\nCOMMIT\n"));
+        assert_eq!(old.removal().unwrap(), format!("*nat\n-D POSTROUTING {masquerade}\nCOMMIT\n"));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::time::Instant;
 use serde_json::Value;
 
 use crate::calico::{BIRD, OTHERS, SETS, felix};
+use crate::felix1;
 use crate::rig::{self, DEADLINE, Net, within};
 
 /// The lab; `DIR` holds files of the test.
@@ -112,8 +113,8 @@ pub(super) struct Site {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Kernel {
     routes: BTreeSet<String>,
-    rules: String,
-    sets: BTreeSet<String>,
+    pub(super) rules: String,
+    pub(super) sets: BTreeSet<String>,
     tables: String,
 }
 
@@ -169,6 +170,32 @@ impl Site {
         }
         site.meshed();
         Some(site)
+    }
+
+    /// Calico 1 in place of Calico 2, in the one family that has a set of pools.
+    pub(super) fn calico_1(&self) {
+        let dir = self.dir.path();
+        let bare =
+            OTHERS.lines().filter(|line| !line.contains("cali:")).collect::<Vec<_>>().join("\n") + "\n";
+        std::fs::write(dir.join("bare"), bare).unwrap();
+        std::fs::write(dir.join("old"), felix1::RULES).unwrap();
+        std::fs::write(dir.join("oldsets"), felix1::SETS).unwrap();
+        let empty: String = ["raw", "mangle", "nat"].map(|table| format!("*{table}\nCOMMIT\n")).concat();
+        std::fs::write(dir.join("empty"), empty).unwrap();
+        for tool in ["iptables", "ip6tables"] {
+            let restore = format!("{tool}-{}-restore", self.backend);
+            self.sh(&format!(
+                "{restore} < /lab/empty && {restore} < /lab/bare && {restore} --noflush < /lab/old"
+            ))
+            .unwrap();
+        }
+        std::fs::write(dir.join("oldnat"), felix1::NAT).unwrap();
+        self.sh(&format!(
+            "ipset destroy cali40masq-ipam-pools; ipset destroy cali40all-ipam-pools; ipset restore < /lab/oldsets; \
+             iptables-{}-restore --noflush < /lab/oldnat",
+            self.backend
+        ))
+        .unwrap();
     }
 
     /// Runs a line in host 1.
