@@ -1,4 +1,4 @@
-//! Model and routing with 5,000 hosts: a start, and one host's change.
+//! Model and routing with 5,000 hosts: a start, one host's change, and an endpoint that comes and goes beside 10,000.
 
 use std::hint::black_box;
 
@@ -8,6 +8,7 @@ use tortie::routing::{NodeOptions, Planner, intent};
 use tortie::store::{Change, Delta, KeyValue, Snapshot};
 
 const HOSTS: u32 = 5_000;
+const ENDPOINTS: u32 = 10_000;
 
 fn kv(key: String, value: &str, revision: u64) -> KeyValue {
     KeyValue { key, value: value.as_bytes().to_vec(), mod_revision: revision, create_revision: revision }
@@ -34,6 +35,15 @@ fn snapshot() -> Snapshot {
         ));
     }
     Snapshot { revision: 1, store_id: "bench".to_owned(), entries, ..Snapshot::default() }
+}
+
+fn endpoint(n: u32) -> KeyValue {
+    let addr = std::net::Ipv4Addr::from(0x0b00_0000 + n);
+    kv(
+        format!("/calico/v1/host/node-0/workload/cni/w{n}/endpoint/eth0"),
+        &format!(r#"{{"state":"active","name":"cali{n}","ipv4_nets":["{addr}/32"]}}"#),
+        1,
+    )
 }
 
 fn loaded(snapshot: &Snapshot) -> Model {
@@ -71,6 +81,29 @@ fn benches(c: &mut Criterion) {
             },
             BatchSize::SmallInput,
         );
+    });
+    c.bench_function("model to speaker: an endpoint comes or goes beside 10,000, 5,000 hosts", |b| {
+        let mut snapshot = snapshot.clone();
+        let pool = kv("/calico/v1/ipam/v4/pool/11.0.0.0-8".to_owned(), r#"{"cidr":"11.0.0.0/8"}"#, 1);
+        snapshot.entries.push(pool);
+        snapshot.entries.extend((0..ENDPOINTS).map(endpoint));
+        let mut model = loaded(&snapshot);
+        let mut planner = Planner::new(&model, NodeOptions::default());
+        let (mut revision, mut known) = (1, planner.intent().clone());
+        b.iter(|| {
+            revision += 1;
+            let one = endpoint(ENDPOINTS);
+            let change = if revision % 2 == 0 { Change::Put(one) } else { Change::Delete { key: one.key } };
+            let dirty = model.apply(&Delta { revision, changes: vec![change] });
+            planner.update(&model, &dirty);
+            // As the core hands it on, and as the speaker finds out what is new.
+            let now = planner.intent().clone();
+            let differ = now.originated.differences(&known.originated).len()
+                + now.addresses.differences(&known.addresses).len()
+                + now.peers.differences(&known.peers).len();
+            assert_eq!(differ, 2);
+            known = now;
+        });
     });
 }
 
