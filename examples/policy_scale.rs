@@ -307,7 +307,11 @@ fn spent(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>) -> Strin
 fn kernel_rules() -> Result<usize> {
     let dir =
         std::env::var_os("TORTIE_PEERS").map_or_else(|| PathBuf::from("target/peers/bin"), PathBuf::from);
-    let out = Command::new(dir.join("nft")).args(["-t", "-j", "list", "table", "inet", "tortie"]).output()?;
+    let nft = dir.join("nft");
+    let out = Command::new(&nft)
+        .args(["-t", "-j", "list", "table", "inet", "tortie"])
+        .output()
+        .with_context(|| format!("{}: run `make peers`, or set TORTIE_PEERS", nft.display()))?;
     let value: serde_json::Value = serde_json::from_slice(&out.stdout)?;
     let list = value.get("nftables").and_then(|list| list.as_array()).context("nft's list")?;
     Ok(list.iter().filter(|object| object.get("rule").is_some()).count())
