@@ -15,6 +15,8 @@ mod fault_rigs;
 mod faults;
 #[path = "common/felix.rs"]
 mod felix;
+#[path = "common/felix1.rs"]
+mod felix1;
 #[path = "common/hosts.rs"]
 mod hosts;
 #[path = "agent_life/ipam.rs"]

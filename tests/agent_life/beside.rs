@@ -9,6 +9,7 @@ use serde_json::Value;
 use tortie::beside::felix::set_id;
 
 use super::felix::Felix;
+use super::felix1;
 use super::hosts::{Hosts, PATIENCE, Plan, lab_data, stderr, stdout, within};
 
 /// A policy with a selector, and no IPv6.
@@ -292,13 +293,15 @@ fn observe_sees_what_bird_and_felix_left_and_touches_nothing() {
     assert!(exported() == before.0, "the store");
 
     // Calico 1 in place of it, by the older tools: its chains and sets are seen, and not compared.
-    share("old.rules", OLD_FELIX);
+    share("old.sets", felix1::SETS);
+    share("old.rules", felix1::RULES);
+    share("old.nat", felix1::NAT);
     sh(
         &hosts,
         2,
         "printf '*raw\\nCOMMIT\\n*mangle\\nCOMMIT\\n*nat\\nCOMMIT\\n*filter\\nCOMMIT\\n' | iptables-nft-restore; \
-         iptables-legacy-restore --noflush < /store/old.rules; \
-         ipset create felix-all-ipam-pools hash:net family inet; ipset add felix-all-ipam-pools 10.244.0.0/16",
+         iptables-legacy-restore --noflush < /store/old.rules; ipset restore < /store/old.sets; \
+         iptables-legacy-restore --noflush < /store/old.nat",
     );
     std::thread::sleep(std::time::Duration::from_secs(2));
     let (_, lines, _) = diff(&hosts, 2);
@@ -313,28 +316,6 @@ fn observe_sees_what_bird_and_felix_left_and_touches_nothing() {
     let status = hosts.until(2, "has compared", |s| s["beside"].is_object());
     assert!(status["beside"]["felix"].to_string().contains("iptables-legacy filter"), "{status:#}");
 }
-
-/// What Felix 1.4 leaves, shortened.
-const OLD_FELIX: &str = "*filter
-:felix-INPUT - [0:0]
-:felix-FORWARD - [0:0]
-:felix-FROM-ENDPOINT - [0:0]
-:felix-TO-ENDPOINT - [0:0]
-:felix-from-1 - [0:0]
-:felix-to-1 - [0:0]
--A INPUT -j felix-INPUT
--A FORWARD -j felix-FORWARD
--A felix-INPUT -i cali+ -j felix-FROM-ENDPOINT
--A felix-FORWARD -i cali+ -j felix-FROM-ENDPOINT
--A felix-FORWARD -o cali+ -j felix-TO-ENDPOINT
--A felix-FROM-ENDPOINT -i cali1 -g felix-from-1
--A felix-FROM-ENDPOINT -j DROP
--A felix-TO-ENDPOINT -o cali1 -g felix-to-1
--A felix-TO-ENDPOINT -j DROP
--A felix-from-1 -m conntrack --ctstate RELATED,ESTABLISHED -j RETURN
--A felix-to-1 -m conntrack --ctstate RELATED,ESTABLISHED -j RETURN
-COMMIT
-";
 
 /// Two hosts of the lab with both families.
 fn dual_data() -> std::collections::BTreeMap<String, String> {
