@@ -77,9 +77,8 @@ pub(super) struct Judged {
 impl Beside {
     /// `sockets`: BIRD's; none: where Calico and Debian have them.
     pub(super) fn new(sockets: &[PathBuf], protocol: u8) -> Self {
-        let default = || bird::SOCKETS.iter().map(PathBuf::from).collect();
         Self {
-            sockets: if sockets.is_empty() { default() } else { sockets.to_vec() },
+            sockets: bird::sockets(sockets),
             ours: [BIRD, protocol],
             last: ArcSwapOption::empty(),
             turn: tokio::sync::Mutex::default(),

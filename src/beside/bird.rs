@@ -7,7 +7,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::net::Ipv4Addr;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use tortie_config::Cidr;
@@ -40,6 +40,26 @@ pub enum BirdError {
     /// It took too long.
     #[error("the answer was not complete after {} s", LIMIT.as_secs())]
     Slow,
+}
+
+/// The sockets that are given; none: where Calico and Debian have them.
+#[must_use]
+pub fn sockets(given: &[PathBuf]) -> Vec<PathBuf> {
+    if given.is_empty() { SOCKETS.iter().map(PathBuf::from).collect() } else { given.to_vec() }
+}
+
+/// Asks the BIRD behind each socket, by [`ask`] or [`ask_state`]. Gives what they say, and why others do not answer; where no
+/// socket is, there is nothing to say.
+pub fn ask_each(sockets: &[PathBuf], ask: fn(&Path) -> Result<Bird, BirdError>) -> (Vec<Bird>, Vec<String>) {
+    let (mut birds, mut silent) = (Vec::new(), Vec::new());
+    for socket in sockets {
+        match ask(socket) {
+            Ok(bird) => birds.push(bird),
+            Err(BirdError::Io(error)) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => silent.push(format!("{}: {error}", socket.display())),
+        }
+    }
+    (birds, silent)
 }
 
 /// Asks the BIRD behind a socket what it has. Blocks for at most a minute.

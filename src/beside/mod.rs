@@ -34,15 +34,12 @@ pub use wanted::{Affinities, Remote, Wanted};
 pub fn look(sockets: &[PathBuf], ours: &[u8]) -> std::io::Result<Found> {
     let look = Look::now(ours)?;
     let (felix, mut unseen) = felix::read();
+    let (asked, mut silent) = bird::ask_each(sockets, bird::ask);
     let mut birds: Vec<Bird> = Vec::new();
-    let mut silent = Vec::new();
-    for socket in sockets {
-        match bird::ask(socket) {
-            // Two paths may lead to one socket.
-            Ok(bird) if birds.iter().any(|known| known.protocols == bird.protocols) => {}
-            Ok(bird) => birds.push(bird),
-            Err(bird::BirdError::Io(error)) if error.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => silent.push(format!("{}: {error}", socket.display())),
+    for bird in asked {
+        // Two paths may lead to one socket.
+        if birds.iter().all(|known| known.protocols != bird.protocols) {
+            birds.push(bird);
         }
     }
     if birds.is_empty() && silent.is_empty() {

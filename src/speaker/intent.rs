@@ -17,21 +17,23 @@ use super::listen::{self, Guard};
 use super::peers::Change;
 use super::policy::{ViewPolicy, kind_code};
 
-/// The intent in force, and its policy.
+/// The intent in force.
 #[derive(Default)]
-pub(super) struct Current(Option<Arc<RoutingIntent>>, Whole, Option<Arc<ViewPolicy>>);
-
-/// The intent with the dynamic peers, made when it is asked for.
-type Whole = Option<Arc<RoutingIntent>>;
+pub(super) struct Current {
+    given: Option<Arc<RoutingIntent>>,
+    /// With the dynamic peers, made when it is asked for.
+    whole: Option<Arc<RoutingIntent>>,
+    policy: Option<Arc<ViewPolicy>>,
+}
 
 impl Current {
     pub(super) fn get(&self) -> Option<Arc<RoutingIntent>> {
-        self.0.clone()
+        self.given.clone()
     }
 
     /// Dynamic peers came or went.
     pub(super) fn moved(&mut self) {
-        self.1 = None;
+        self.whole = None;
     }
 }
 
@@ -39,12 +41,11 @@ impl Driver {
     /// The intent in force with the dynamic peers that there are.
     pub(super) fn whole_intent(&mut self) -> Option<Arc<RoutingIntent>> {
         let given = self.intent.get()?;
-        let Current(_, whole, _) = &mut self.intent;
         let make = || match self.ranges.peers().next() {
             Some(_) => Arc::new(given.with_dynamic(self.ranges.peers())),
             None => given.clone(),
         };
-        Some(whole.get_or_insert_with(make).clone())
+        Some(self.intent.whole.get_or_insert_with(make).clone())
     }
 
     pub(super) fn apply(&mut self, new: Arc<RoutingIntent>, change: ChangeId) {
@@ -56,7 +57,7 @@ impl Driver {
             return;
         }
         let new = self.unnumbered_intent(new);
-        let old = self.intent.0.replace(new.clone());
+        let old = self.intent.given.replace(new.clone());
         self.intent.moved();
         let global = GlobalConfig {
             asn: new.asn,
@@ -109,12 +110,11 @@ impl Driver {
 
     /// The policy of an intent; it shares what it can with the one before.
     fn policy(&mut self, intent: &RoutingIntent) -> PolicyHandle {
-        let Current(_, _, policy) = &mut self.intent;
-        let new = Arc::new(match policy {
+        let new = Arc::new(match &self.intent.policy {
             Some(old) => old.follow(&intent.view, &intent.addresses),
             None => ViewPolicy::new(Arc::clone(&intent.view), intent.addresses.clone(), self.classes.clone()),
         });
-        *policy = Some(Arc::clone(&new));
+        self.intent.policy = Some(Arc::clone(&new));
         PolicyHandle(new)
     }
 
@@ -129,7 +129,7 @@ impl Driver {
 
     /// The addresses of unnumbered peers changed, nothing else.
     pub(super) fn follow_intent(&mut self, new: Arc<RoutingIntent>) {
-        self.intent.0 = Some(new);
+        self.intent.given = Some(new);
         self.follow_peers();
         self.listen();
         self.follow_ends();
@@ -137,7 +137,7 @@ impl Driver {
 
     /// Brings peers, keys and attempts in line with the intent (and the password files).
     pub(super) fn follow_peers(&mut self) {
-        let Some(intent) = self.intent.0.clone() else { return };
+        let Some(intent) = self.intent.given.clone() else { return };
         let changes = self.peers.follow(&intent.peers, &self.options.secrets, &self.classes);
         let ranges = self.ranges.follow(&intent.ranges, &self.options.secrets, &self.classes);
         if changes.is_empty() && ranges.is_empty() {
@@ -180,7 +180,7 @@ impl Driver {
 
     /// Brings the listeners in line with the configuration, and tries failed ones again.
     pub(super) fn listen(&mut self) {
-        let Some(intent) = &self.intent.0 else { return };
+        let Some(intent) = &self.intent.given else { return };
         let asked: &[SocketAddr] =
             if self.options.listen.is_empty() { &intent.listen } else { &self.options.listen };
         let mut wanted = asked.to_vec();

@@ -34,16 +34,8 @@ impl Restarts {
         if !has_bird(running) {
             return Self::default();
         }
-        let usual = || bird::SOCKETS.iter().map(PathBuf::from).collect();
-        let sockets: Vec<PathBuf> = if sockets.is_empty() { usual() } else { sockets.to_vec() };
-        let (mut birds, mut silent): (Vec<Bird>, Vec<String>) = Default::default();
-        for socket in &sockets {
-            match bird::ask_state(socket) {
-                Ok(bird) => birds.push(bird),
-                Err(bird::BirdError::Io(e)) if e.kind() == std::io::ErrorKind::NotFound => {}
-                Err(error) => silent.push(format!("{}: {error}", socket.display())),
-            }
-        }
+        let sockets = bird::sockets(sockets);
+        let (birds, mut silent) = bird::ask_each(&sockets, bird::ask_state);
         if birds.is_empty() && silent.is_empty() {
             let places: Vec<String> = sockets.iter().map(|socket| socket.display().to_string()).collect();
             silent.push(format!("there is no control socket of BIRD at {}", places.join(", ")));
