@@ -1,13 +1,14 @@
 //! Policy at scale: one agent of a large cluster, from its store to the kernel.
 //!
-//!     unshare -n target/release/examples/policy_scale target/release/tortie [CLUSTER [LOCAL [SHARED]]]      (root)
+//!     unshare -n target/release/examples/policy_scale target/release/tortie [CLUSTER [LOCAL [SHARED [RATE]]]]   (root)
 //!
 //! Fills a SQLite store with CLUSTER (50,000) endpoints of other hosts, LOCAL (110) of this one, 5,000 profiles and 2,000
 //! policies, and starts the agent as a process of its own. Then: the time from the exec until the last local endpoint is
 //! applied and the memory; rules with 18,000 more policies that select nobody here; label changes, from before the
 //! transaction until the agent says that the kernel has it; the same for one more member of a set of the whole cluster;
-//! a burst of 1,000 new endpoints, whose profiles are SHARED different ones (5,000: each has one of its own), with what the
-//! agent's threads and this program, which shares the processors with it, ran meanwhile; and first packets of connections between
+//! a burst of 1,000 new endpoints within a second (RATE: so many a second; 0: as fast as the store takes them, which is what
+//! the processors bear), whose profiles are SHARED different ones (5,000: each has one of its own), with what the agent's
+//! threads and this program, which shares the processors with it, ran meanwhile; and first packets of connections between
 //! two workloads before all that and after it. Everything lives in the namespace that it is started in.
 
 #![allow(clippy::print_stdout, reason = "its output")]
@@ -44,11 +45,12 @@ fn main() -> Result<()> {
     let program = PathBuf::from(args.next().context("which tortie?")?);
     let mut count = |default: usize| args.next().map_or(Ok(default), |text| text.parse());
     let (cluster, local, shared) = (count(50_000)?, count(110)?, count(PROFILES)?);
+    let rate = count(BURST)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    runtime.block_on(run(&program, cluster, local, shared))
+    runtime.block_on(run(&program, cluster, local, shared, rate))
 }
 
-async fn run(program: &Path, cluster: usize, local: usize, shared: usize) -> Result<()> {
+async fn run(program: &Path, cluster: usize, local: usize, shared: usize, rate: usize) -> Result<()> {
     let dir = tempfile::tempdir()?;
     let url = format!("sqlite:{}", dir.path().join("store.db").display());
     let store = open(&StoreOptions { url: url.clone(), ..StoreOptions::default() }).await?;
@@ -101,7 +103,7 @@ async fn run(program: &Path, cluster: usize, local: usize, shared: usize) -> Res
     }
     say("label change of a local endpoint to acknowledgement", &mut times);
     say("  of it the transaction of the store", &mut writes);
-    let mut times = Vec::new();
+    let (mut times, mut writes) = (Vec::new(), Vec::new());
     for n in 0..CHANGES {
         // Every endpoint of the cluster is in the set of `has(env)`; this host's endpoint answers for the kernel.
         let begin = Instant::now();
@@ -110,14 +112,21 @@ async fn run(program: &Path, cluster: usize, local: usize, shared: usize) -> Res
             vec![put(&elsewhere(cluster + n), workload(n, &address(20, cluster + n), 1, shared))],
         )
         .await?;
+        writes.push(begin.elapsed());
         applied(&agent.client, &here(0), revision, Duration::from_secs(10)).await?;
         times.push(begin.elapsed());
     }
     say(&format!("one more member of a set of {cluster}"), &mut times);
+    say("  of it the transaction of the store", &mut writes);
 
     let used = [processor(agent.child.id())?, processor(std::process::id())?];
     let (begin, mut waiting) = (Instant::now(), tokio::task::JoinSet::new());
+    // No earlier than its turn, and after a delay of the store as fast as it can.
+    let pause = Duration::from_secs(1).checked_div(u32::try_from(rate)?).unwrap_or_default();
+    let mut turn = begin;
     for n in local..local + BURST {
+        tokio::time::sleep_until(turn.into()).await;
+        turn += pause;
         let begin = Instant::now();
         let key = here(n);
         let revision =

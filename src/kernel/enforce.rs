@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tortie_config::key::EndpointKey;
 
-use super::api::{EndpointCondition, KernelFact, KernelIntent, Mode, PolicyChange, ToKernel};
+use super::api::{EndpointCondition, KernelFact, Mode, PolicyChange, ToKernel};
 use super::dump;
 use super::inbox::Inbox;
 use super::nft::{Firewall, Told};
@@ -24,11 +24,17 @@ const NOTIFIED_WITHIN: Duration = Duration::from_millis(100);
 
 /// Changes of policy that are carried out at once.
 const GATHERED: usize = 256;
+/// After a transaction the thread leaves as much time as that took, and this at most: what comes meanwhile is one transaction.
+/// Each has the kernel look through all rules that a map leads to (`nft_table_validate`): 1 to 2 ms with 1,000 endpoints, as
+/// much as 15 of them cost besides.
+const REST: Duration = Duration::from_millis(3);
 
 /// The last change of policy that was taken, and what was told of it.
 #[derive(Debug, Default)]
 pub(super) struct Enforced {
     last: Option<(u64, ChangeId)>,
+    /// No transaction before this, unless somebody waits for what is told after it.
+    pub(super) rest: Option<Instant>,
     failed: BTreeMap<EndpointKey, String>,
     /// It was told that this is in the kernel.
     told: bool,
@@ -37,6 +43,15 @@ pub(super) struct Enforced {
 }
 
 impl Thread {
+    /// Changes of policy, then what came among them.
+    pub(super) fn burst(&mut self, burst: Burst) -> io::Result<()> {
+        let begin = Instant::now();
+        self.enforce(&burst.changes)?;
+        let end = Instant::now();
+        self.enforced.rest = Some(end + end.duration_since(begin).min(REST));
+        burst.routes.into_iter().try_for_each(|message| self.message(message))
+    }
+
     /// Changes of policy, answered as one: rules, then what else their endpoints need.
     pub(super) fn enforce(&mut self, changes: &[PolicyChange]) -> io::Result<()> {
         let Some(last) = changes.last() else { return Ok(()) };
@@ -219,23 +234,51 @@ fn view<'a>(state: &'a State, rules: &'a Firewall) -> KernelView<'a> {
     KernelView { state, rules: Some(rules) }
 }
 
-/// What waits for the thread together with a change of policy.
-#[derive(Debug, Default)]
-pub(super) struct Burst {
-    /// The last of the intents among the changes: each start that routing announces has one. No rule depends on it, nor it
-    /// on rules.
-    pub(super) intent: Option<Arc<KernelIntent>>,
-    /// The changes: one transaction.
-    pub(super) changes: Vec<PolicyChange>,
+/// What the thread does in one turn.
+#[derive(Debug)]
+pub(super) enum Work {
+    One(ToKernel),
+    Burst(Burst),
 }
 
-/// All that came while the thread was busy, up to the first message that asks for the changes before it.
-pub(super) fn gather(first: PolicyChange, inbox: &mut Inbox) -> Burst {
+/// Changes of policy with what came among them.
+#[derive(Debug, Default)]
+pub(super) struct Burst {
+    /// The changes: one transaction.
+    pub(super) changes: Vec<PolicyChange>,
+    /// What routing and the speaker made of the same starts, in order; of intents without anything between them the last.
+    /// No rule depends on these, nor they on rules.
+    pub(super) routes: Vec<ToKernel>,
+}
+
+impl Burst {
+    fn route(&mut self, message: ToKernel) {
+        let intents = |(one, other): (&ToKernel, &ToKernel)| {
+            matches!((one, other), (ToKernel::Intent(_), ToKernel::Intent(_)))
+        };
+        match self.routes.last_mut() {
+            Some(last) if intents((last, &message)) => *last = message,
+            _ => self.routes.push(message),
+        }
+    }
+}
+
+/// A message; a change of policy with all that came while the thread was busy or comes until `rest`, up to the first message
+/// that asks for the changes before it.
+pub(super) fn gather(first: ToKernel, inbox: &mut Inbox, rest: Option<Instant>) -> Work {
+    let first = match first {
+        ToKernel::Policy(first) => *first,
+        other => return Work::One(other),
+    };
     let mut burst = Burst { changes: vec![first], ..Burst::default() };
     while burst.changes.len() < GATHERED {
-        match inbox.next_now() {
+        let left = rest.map_or(Duration::ZERO, |rest| rest.saturating_duration_since(Instant::now()));
+        let next = inbox.next_now().or_else(|| (!left.is_zero()).then(|| inbox.next(left).ok())?);
+        match next {
             Some(ToKernel::Policy(change)) => burst.changes.push(*change),
-            Some(ToKernel::Intent(intent)) => burst.intent = Some(intent),
+            Some(message @ (ToKernel::Intent(_) | ToKernel::Learned(_))) => burst.route(message),
+            // Events are taken at the end of each turn.
+            Some(ToKernel::Watched(_)) => {}
             Some(message) => {
                 inbox.put_back(message);
                 break;
@@ -243,7 +286,7 @@ pub(super) fn gather(first: PolicyChange, inbox: &mut Inbox) -> Burst {
             None => break,
         }
     }
-    burst
+    Work::Burst(burst)
 }
 
 impl PolicyChange {
@@ -271,6 +314,8 @@ mod tests {
     use std::sync::mpsc::channel;
 
     use super::*;
+    use crate::kernel::WatchBatch;
+    use crate::kernel::api::KernelIntent;
     use crate::policy::RulesetDelta;
 
     fn change(serial: u64) -> PolicyChange {
@@ -287,29 +332,74 @@ mod tests {
         }
     }
 
+    fn policy(serial: u64) -> ToKernel {
+        ToKernel::Policy(Box::new(change(serial)))
+    }
+
+    /// The serials of a burst, and what came among them.
+    fn burst(work: Work) -> (Vec<u64>, Vec<ToKernel>) {
+        let Work::Burst(burst) = work else { panic!("{work:?}") };
+        (burst.changes.iter().map(|change| change.serial).collect(), burst.routes)
+    }
+
     #[test]
     fn a_burst_is_one_transaction_whatever_routing_makes_of_each_start() {
         let (sender, inbox) = channel();
         for serial in 2..=300 {
             sender.send(ToKernel::Intent(Arc::new(intent(serial)))).unwrap();
-            sender.send(ToKernel::Policy(Box::new(change(serial)))).unwrap();
+            sender.send(policy(serial)).unwrap();
+            // Our own routes, as the watch thread hears of them.
+            sender.send(ToKernel::Watched(WatchBatch(()))).unwrap();
+            if serial == 100 {
+                sender.send(ToKernel::Learned(Vec::new())).unwrap();
+            }
         }
         let mut inbox = Inbox::new(inbox);
-        let burst = gather(change(1), &mut inbox);
-        let serials: Vec<u64> = burst.changes.iter().map(|change| change.serial).collect();
+        let (serials, routes) = burst(gather(policy(1), &mut inbox, None));
         assert!(serials.iter().copied().eq(1..=256));
-        assert_eq!(burst.intent.unwrap().generation, 256);
+        let [ToKernel::Intent(one), ToKernel::Learned(_), ToKernel::Intent(other)] = &*routes else {
+            panic!("{routes:?}")
+        };
+        assert_eq!((one.generation, other.generation), (100, 256));
     }
 
     #[test]
     fn a_question_is_answered_after_what_was_said_before_it_and_no_later() {
         let (sender, inbox) = channel();
-        sender.send(ToKernel::Policy(Box::new(change(2)))).unwrap();
+        sender.send(policy(2)).unwrap();
         sender.send(ToKernel::Query(Box::new(|_| ()))).unwrap();
-        sender.send(ToKernel::Policy(Box::new(change(3)))).unwrap();
+        sender.send(policy(3)).unwrap();
         let mut inbox = Inbox::new(inbox);
-        let burst = gather(change(1), &mut inbox);
-        assert_eq!(burst.changes.len(), 2);
+        // Nor does it wait for the end of the rest.
+        let rest = Some(Instant::now() + Duration::from_hours(1));
+        let (serials, _) = burst(gather(policy(1), &mut inbox, rest));
+        assert_eq!(serials, [1, 2]);
         assert!(matches!(inbox.next_now(), Some(ToKernel::Query(_))));
+    }
+
+    #[test]
+    fn changes_that_come_while_the_thread_rests_are_one_transaction_with_the_first() {
+        let (sender, inbox) = channel();
+        let mut inbox = Inbox::new(inbox);
+        let later = std::thread::spawn(move || {
+            for serial in 2..=3 {
+                sender.send(policy(serial)).unwrap();
+            }
+            sender.send(ToKernel::SweepStale).unwrap();
+        });
+        let work = gather(policy(1), &mut inbox, Some(Instant::now() + Duration::from_hours(1)));
+        assert_eq!(burst(work).0, [1, 2, 3]);
+        later.join().unwrap();
+    }
+
+    #[test]
+    fn whoever_ends_the_agent_ends_the_rest() {
+        let (sender, inbox) = channel();
+        sender.send(ToKernel::Stop).unwrap();
+        let mut inbox = Inbox::new(inbox);
+        let work = gather(policy(1), &mut inbox, Some(Instant::now() + Duration::from_hours(1)));
+        assert_eq!(burst(work).0, [1]);
+        let next = gather(inbox.next_now().unwrap(), &mut inbox, None);
+        assert!(matches!(next, Work::One(ToKernel::Stop)));
     }
 }

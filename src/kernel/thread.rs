@@ -15,7 +15,7 @@ use super::api::{KernelFact, KernelIntent, LearnedChange, Mode, ToKernel};
 use super::beside::beside;
 use super::compare::{self, Timing};
 use super::ends::{self, Ends};
-use super::enforce::{Enforced, gather};
+use super::enforce::{Enforced, Work, gather};
 use super::inbox::Inbox;
 use super::link::Change;
 use super::netlink::Socket;
@@ -117,17 +117,12 @@ impl Thread {
             let due = [self.tunnel_due, self.retry_due, self.firewall.due(), ends, held];
             let deadline = due.into_iter().flatten().fold(self.comparisons.due, Instant::min);
             let message = self.inbox.next(deadline.saturating_duration_since(now));
+            let work = message.map(|message| gather(message, &mut self.inbox, self.enforced.rest));
             let begin = Instant::now();
-            match message {
-                Ok(ToKernel::Stop) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
-                Ok(ToKernel::Policy(first)) => {
-                    let burst = gather(*first, &mut self.inbox);
-                    if let Some(intent) = burst.intent {
-                        self.intent(intent)?;
-                    }
-                    self.enforce(&burst.changes)?;
-                }
-                Ok(message) => self.message(message)?,
+            match work {
+                Ok(Work::One(ToKernel::Stop)) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
+                Ok(Work::One(message)) => self.message(message)?,
+                Ok(Work::Burst(burst)) => self.burst(burst)?,
                 Err(RecvTimeoutError::Timeout) => {}
             }
             self.events()?;
@@ -136,7 +131,7 @@ impl Thread {
         }
     }
 
-    fn message(&mut self, message: ToKernel) -> io::Result<()> {
+    pub(super) fn message(&mut self, message: ToKernel) -> io::Result<()> {
         match message {
             ToKernel::Intent(intent) => self.intent(intent),
             ToKernel::Learned(batch) => self.learned(&batch),

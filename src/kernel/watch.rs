@@ -30,7 +30,7 @@ const WAITING_MAX: usize = 65_536;
 
 /// Wakes the kernel thread; the events themselves wait in a mailbox that both threads share.
 #[derive(Debug)]
-pub struct WatchBatch(());
+pub struct WatchBatch(pub(super) ());
 
 /// Something that happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
