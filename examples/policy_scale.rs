@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use tortie::cli::Client;
 use tortie::serve::api::{Applied, AppliedRequest};
-use tortie::store::{Op, StoreOptions, open};
+use tortie::store::{Op, Store, StoreOptions, open};
 
 use common::{Agent, address, interfaces, percentiles, put, write};
 
@@ -90,34 +90,17 @@ async fn run(program: &Path, cluster: usize, local: usize, shared: usize, rate: 
         agent.memory()?
     );
 
-    let (mut times, mut writes) = (Vec::new(), Vec::new());
-    for n in 0..CHANGES {
-        let role = (n + n / local) % OWN_ROLES;
-        let key = here(n % local);
-        let value = workload(n % local, &address(10, n % local), role, shared);
-        let begin = Instant::now();
-        let revision = write(&*store, vec![put(&key, value)]).await?;
-        writes.push(begin.elapsed());
-        applied(&agent.client, &key, revision, Duration::from_secs(10)).await?;
-        times.push(begin.elapsed());
-    }
-    say("label change of a local endpoint to acknowledgement", &mut times);
-    say("  of it the transaction of the store", &mut writes);
-    let (mut times, mut writes) = (Vec::new(), Vec::new());
-    for n in 0..CHANGES {
-        // Every endpoint of the cluster is in the set of `has(env)`; this host's endpoint answers for the kernel.
-        let begin = Instant::now();
-        let revision = write(
-            &*store,
-            vec![put(&elsewhere(cluster + n), workload(n, &address(20, cluster + n), 1, shared))],
-        )
-        .await?;
-        writes.push(begin.elapsed());
-        applied(&agent.client, &here(0), revision, Duration::from_secs(10)).await?;
-        times.push(begin.elapsed());
-    }
-    say(&format!("one more member of a set of {cluster}"), &mut times);
-    say("  of it the transaction of the store", &mut writes);
+    let label = |n: usize| {
+        let (at, role) = (n % local, (n + n / local) % OWN_ROLES);
+        (put(&here(at), workload(at, &address(10, at), role, shared)), here(at))
+    };
+    acknowledged(&*store, &agent, "label change of a local endpoint to acknowledgement", label).await?;
+    // Every endpoint of the cluster is in the set of `has(env)`; this host's endpoint answers for the kernel.
+    let member = |n: usize| {
+        let at = cluster + n;
+        (put(&elsewhere(at), workload(n, &address(20, at), 1, shared)), here(0))
+    };
+    acknowledged(&*store, &agent, &format!("one more member of a set of {cluster}"), member).await?;
 
     let used = [processor(agent.child.id())?, processor(std::process::id())?];
     let (begin, mut waiting) = (Instant::now(), tokio::task::JoinSet::new());
@@ -270,6 +253,27 @@ fn rules(selector: &str, n: usize) -> String {
         1 + n % 60_000,
         n % ROLES
     )
+}
+
+/// Changes one after the other, each until the agent says that it is in force for an endpoint; what of it is the store's.
+async fn acknowledged(
+    store: &dyn Store,
+    agent: &Agent,
+    what: &str,
+    change: impl Fn(usize) -> (Op, String),
+) -> Result<()> {
+    let (mut times, mut writes) = (Vec::new(), Vec::new());
+    for n in 0..CHANGES {
+        let (op, key) = change(n);
+        let begin = Instant::now();
+        let revision = write(store, vec![op]).await?;
+        writes.push(begin.elapsed());
+        applied(&agent.client, &key, revision, Duration::from_secs(10)).await?;
+        times.push(begin.elapsed());
+    }
+    say(what, &mut times);
+    say("  of it the transaction of the store", &mut writes);
+    Ok(())
 }
 
 async fn applied(client: &Client, key: &str, revision: u64, patience: Duration) -> Result<()> {
