@@ -3,7 +3,7 @@
 //! One line of JSON for each entry between a header and a last line with a checksum: a person can read it, a torn or
 //! edited file is seen. Written beside and renamed, mode 0600 (values hold passwords), at most each 10 s.
 
-use std::borrow::Borrow;
+use std::borrow::Cow;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -18,6 +18,9 @@ use super::{KeyValue, Revision, Snapshot, StoreError};
 pub const CACHE_INTERVAL: Duration = Duration::from_secs(10);
 
 const VERSION: u32 = 1;
+
+/// Of the writer, in bytes.
+const BUFFER: usize = 64 << 10;
 
 /// A cache file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,17 +47,30 @@ struct Header {
     saved_unix: u64,
 }
 
+/// A key with its value that goes into the file.
+#[derive(Debug, Clone, Copy)]
+pub struct Entry<'a> {
+    /// The full key.
+    pub key: &'a str,
+    /// The value as stored.
+    pub value: &'a [u8],
+    /// Revision of the last write of this key.
+    pub mod_revision: Revision,
+    /// Revision of the write that created this key.
+    pub create_revision: Revision,
+}
+
 #[derive(Serialize, Deserialize)]
-struct Line {
-    key: String,
+struct Line<'a> {
+    key: Cow<'a, str>,
     #[serde(rename = "mod")]
     modified: Revision,
     created: Revision,
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    value: Option<String>,
+    value: Option<Cow<'a, str>>,
     /// A value that is no text.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    bytes: Option<Vec<u8>>,
+    bytes: Option<Cow<'a, [u8]>>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -101,13 +117,15 @@ impl Cache {
         let mut entries = Vec::new();
         for _ in 0..header.entries {
             let (n, line) = next()?;
-            let entry: Line = serde_json::from_slice(&line).map_err(|e| bad(n, &e.to_string()))?;
-            let Some(value) = entry.value.map(String::into_bytes).or(entry.bytes) else {
+            let entry: Line<'_> = serde_json::from_slice(&line).map_err(|e| bad(n, &e.to_string()))?;
+            let Some(value) =
+                entry.value.map(|text| text.into_owned().into_bytes()).or(entry.bytes.map(Cow::into_owned))
+            else {
                 return Err(bad(n, "neither value nor bytes"));
             };
             sum.add(&line);
             entries.push(KeyValue {
-                key: entry.key,
+                key: entry.key.into_owned(),
                 value,
                 mod_revision: entry.modified,
                 create_revision: entry.created,
@@ -128,21 +146,21 @@ impl Cache {
     ///
     /// # Errors
     /// What the file system says, with the path.
-    pub fn save(
+    pub fn save<'a>(
         &self,
         store_id: &str,
         revision: Revision,
-        entries: impl ExactSizeIterator<Item: Borrow<KeyValue>>,
+        entries: impl ExactSizeIterator<Item = Entry<'a>>,
     ) -> io::Result<()> {
         let in_place = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", self.path.display()));
         self.write(store_id, revision, entries).map_err(in_place)
     }
 
-    fn write(
+    fn write<'a>(
         &self,
         store_id: &str,
         revision: Revision,
-        entries: impl ExactSizeIterator<Item: Borrow<KeyValue>>,
+        entries: impl ExactSizeIterator<Item = Entry<'a>>,
     ) -> io::Result<()> {
         let mut beside = self.path.clone().into_os_string();
         beside.push(".new");
@@ -153,32 +171,35 @@ impl Cache {
             _ => {}
         }
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
-        let mut out = BufWriter::new(file);
+        let mut out = BufWriter::with_capacity(BUFFER, file);
         let mut sum = Checksum::default();
-        let mut line = |bytes: Vec<u8>| {
-            sum.add(&bytes);
-            out.write_all(&bytes)?;
-            out.write_all(b"\n")
-        };
+        let mut text = Vec::new();
         let saved = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        line(serde_json::to_vec(&Header {
+        let header = Header {
             tortie_cache: VERSION,
             store_id: store_id.to_owned(),
             revision,
             entries: entries.len(),
             saved_unix: saved.as_secs(),
-        })?)?;
+        };
+        serde_json::to_writer(&mut text, &header)?;
+        sum.add(&text);
+        text.push(b'\n');
+        out.write_all(&text)?;
         for entry in entries {
-            let entry = entry.borrow();
-            let text = std::str::from_utf8(&entry.value).ok().map(str::to_owned);
-            let bytes = if text.is_none() { Some(entry.value.clone()) } else { None };
-            line(serde_json::to_vec(&Line {
-                key: entry.key.clone(),
+            let value = std::str::from_utf8(entry.value);
+            let line = Line {
+                key: entry.key.into(),
                 modified: entry.mod_revision,
                 created: entry.create_revision,
-                value: text,
-                bytes,
-            })?)?;
+                bytes: value.is_err().then_some(entry.value.into()),
+                value: value.ok().map(Cow::from),
+            };
+            text.clear();
+            serde_json::to_writer(&mut text, &line)?;
+            sum.add(&text);
+            text.push(b'\n');
+            out.write_all(&text)?;
         }
         let end = serde_json::to_vec(&End { checksum: sum.text() })?;
         out.write_all(&end)?;
@@ -258,6 +279,11 @@ mod tests {
         KeyValue { key: key.into(), value: value.to_vec(), mod_revision: 7, create_revision: 3 }
     }
 
+    fn lent(kv: &KeyValue) -> Entry<'_> {
+        let KeyValue { key, value, mod_revision, create_revision } = kv;
+        Entry { key, value, mod_revision: *mod_revision, create_revision: *create_revision }
+    }
+
     fn entries() -> Vec<KeyValue> {
         vec![
             entry("/calico/v1/Ready", b"true"),
@@ -272,7 +298,7 @@ mod tests {
         let cache = Cache::new(&dir.path().join("cache"));
         assert_eq!(cache.load().unwrap(), None);
         for revision in [8, 9] {
-            cache.save("id", revision, entries().iter()).unwrap();
+            cache.save("id", revision, entries().iter().map(lent)).unwrap();
             let loaded = cache.load().unwrap().unwrap();
             assert_eq!(
                 loaded.snapshot,
@@ -290,7 +316,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("cache");
         let cache = Cache::new(&path);
-        cache.save("id", 8, entries().iter()).unwrap();
+        cache.save("id", 8, entries().iter().map(lent)).unwrap();
         let good = std::fs::read(&path).unwrap();
         // Cut anywhere (only the last line end may be missing), and each byte changed.
         for cut in 0..good.len() - 1 {
@@ -305,7 +331,7 @@ mod tests {
             assert!(cache.load().is_err(), "byte {at} changed and not seen");
         }
         // It is written anew over the damage.
-        cache.save("id", 9, entries().iter()).unwrap();
+        cache.save("id", 9, entries().iter().map(lent)).unwrap();
         assert_eq!(cache.load().unwrap().unwrap().snapshot.revision, 9);
     }
 
