@@ -1,15 +1,17 @@
 //! Policy at scale: one agent of a large cluster, from its store to the kernel.
 //!
-//!     unshare -n target/release/examples/policy_scale target/release/tortie [CLUSTER [LOCAL [SHARED [RATE]]]]   (root)
+//!     unshare -n target/release/examples/policy_scale target/release/tortie \
+//!         [CLUSTER [LOCAL [SHARED [RATE [STORE [WRITERS]]]]]]   (root)
 //!
-//! Fills a SQLite store with CLUSTER (50,000) endpoints of other hosts, LOCAL (110) of this one, 5,000 profiles and 2,000
-//! policies, and starts the agent as a process of its own. Then: the time from the exec until the last local endpoint is
-//! applied and the memory; rules with 18,000 more policies that select nobody here; label changes, from before the
-//! transaction until the agent says that the kernel has it; the same for one more member of a set of the whole cluster;
-//! a burst of 1,000 new endpoints within a second (RATE: so many a second; 0: as fast as the store takes them, which is what
-//! the processors bear), whose profiles are SHARED different ones (5,000: each has one of its own), with what the agent's
-//! threads and this program, which shares the processors with it, ran meanwhile; and first packets of connections between
-//! two workloads before all that and after it. Everything lives in the namespace that it is started in.
+//! Fills a store (STORE: `sqlite`, or `etcd`, which is started beside the agent) with CLUSTER (50,000) endpoints of other
+//! hosts, LOCAL (110) of this one, 5,000 profiles and 2,000 policies, and starts the agent as a process of its own. Then: the
+//! time from the exec until the last local endpoint is applied and the memory; rules with 18,000 more policies that select
+//! nobody here; label changes, from before the transaction until the agent says that the kernel has it; the same for one more
+//! member of a set of the whole cluster; a burst of 1,000 new endpoints within a second (RATE: so many a second; 0: as fast as
+//! the store takes them of WRITERS (1) at a time, which is what the processors bear), whose profiles are SHARED different ones
+//! (5,000: each has one of its own), with what the agent's threads and this program, which shares the processors with it, ran
+//! meanwhile; and first packets of connections between two workloads before all that and after it. Everything lives in the
+//! namespace that it is started in.
 
 #![allow(clippy::print_stdout, reason = "its output")]
 
@@ -17,10 +19,12 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use tokio::task::JoinSet;
 use tortie::cli::Client;
 use tortie::serve::api::{Applied, AppliedRequest};
 use tortie::store::{Op, Store, StoreOptions, open};
@@ -39,6 +43,8 @@ const OWN_ROLES: usize = 10;
 const ONE: &str = "10.9.0.1";
 const OTHER: &str = "10.9.0.2";
 const PACKETS: u32 = 20_000;
+const ROUNDS: usize = 60;
+const ETCD: &str = "127.0.0.1:2379";
 
 fn main() -> Result<()> {
     let mut args = std::env::args().skip(1);
@@ -46,15 +52,21 @@ fn main() -> Result<()> {
     let mut count = |default: usize| args.next().map_or(Ok(default), |text| text.parse());
     let (cluster, local, shared) = (count(50_000)?, count(110)?, count(PROFILES)?);
     let rate = count(BURST)?;
+    let (store, writers) = (args.next(), args.next().map_or(Ok(1), |text| text.parse())?);
+    let dir = tempfile::tempdir()?;
+    interfaces(local + BURST)?;
+    let (_etcd, url) = match store.as_deref() {
+        None | Some("sqlite") => (None, format!("sqlite:{}", dir.path().join("store.db").display())),
+        Some("etcd") => (Some(Etcd::start(dir.path())?), format!("etcd://{ETCD}")),
+        Some(other) => bail!("{other}: neither sqlite nor etcd"),
+    };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    runtime.block_on(run(&program, cluster, local, shared, rate))
+    runtime.block_on(run(&program, (dir.path(), &url), [cluster, local, shared, rate, writers]))
 }
 
-async fn run(program: &Path, cluster: usize, local: usize, shared: usize, rate: usize) -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let url = format!("sqlite:{}", dir.path().join("store.db").display());
-    let store = open(&StoreOptions { url: url.clone(), ..StoreOptions::default() }).await?;
-    interfaces(local + BURST)?;
+async fn run(program: &Path, (dir, url): (&Path, &str), counts: [usize; 5]) -> Result<()> {
+    let [cluster, local, shared, rate, writers] = counts;
+    let store = open(&StoreOptions { url: url.to_owned(), ..StoreOptions::default() }).await?;
     let sender = Sender::new()?;
     let mut ops = base();
     for (n, addr) in [(1, ONE), (2, OTHER)] {
@@ -74,7 +86,7 @@ async fn run(program: &Path, cluster: usize, local: usize, shared: usize, rate: 
     println!("store: {cluster} endpoints elsewhere, {local} here, {PROFILES} profiles, {POLICIES} policies");
 
     let start = Instant::now();
-    let agent = Agent::start(program, &url, dir.path(), &["--http", "none"])?;
+    let agent = Agent::start(program, url, dir, &["--http", "none"])?;
     applied(&agent.client, &here(local.saturating_sub(1)), revision, Duration::from_secs(60)).await?;
     println!("first snapshot to kernel: {} ms; memory {}", start.elapsed().as_millis(), agent.memory()?);
     let few = kernel_rules()?;
@@ -103,27 +115,40 @@ async fn run(program: &Path, cluster: usize, local: usize, shared: usize, rate: 
     acknowledged(&*store, &agent, &format!("one more member of a set of {cluster}"), member).await?;
 
     let used = [processor(agent.child.id())?, processor(std::process::id())?];
-    let (begin, mut waiting) = (Instant::now(), tokio::task::JoinSet::new());
-    // No earlier than its turn, and after a delay of the store as fast as it can.
+    let begin = Instant::now();
     let pause = Duration::from_secs(1).checked_div(u32::try_from(rate)?).unwrap_or_default();
-    let mut turn = begin;
-    for n in local..local + BURST {
-        tokio::time::sleep_until(turn.into()).await;
-        turn += pause;
-        let begin = Instant::now();
-        let key = here(n);
-        let revision =
-            write(&*store, vec![put(&key, workload(n, &address(10, n), n % OWN_ROLES, shared))]).await?;
-        let client = agent.client.clone();
-        waiting.spawn(async move {
-            applied(&client, &key, revision, Duration::from_secs(10)).await.map(|()| begin.elapsed())
+    let mut writing = JoinSet::new();
+    for first in 0..writers {
+        let (store, client) = (Arc::clone(&store), agent.client.clone());
+        writing.spawn(async move {
+            let mut waiting = JoinSet::new();
+            for n in (first..BURST).step_by(writers) {
+                // No earlier than its turn, and after a delay of the store as fast as it can.
+                let turn = begin + pause * u32::try_from(n)?;
+                tokio::time::sleep_until(turn.into()).await;
+                let (at, begin) = (local + n, Instant::now());
+                let op = put(&here(at), workload(at, &address(10, at), at % OWN_ROLES, shared));
+                let revision = write(&*store, vec![op]).await?;
+                let (written, client) = (begin.elapsed(), client.clone());
+                waiting.spawn(async move {
+                    applied(&client, &here(at), revision, Duration::from_secs(10)).await?;
+                    anyhow::Ok((begin.elapsed(), written))
+                });
+            }
+            anyhow::Ok((waiting, Instant::now()))
         });
     }
-    let written = begin.elapsed();
-    let mut times = Vec::new();
-    while let Some(done) = waiting.join_next().await {
-        times.push(done??);
+    let (mut times, mut writes, mut written) = (Vec::new(), Vec::new(), begin);
+    while let Some(done) = writing.join_next().await {
+        let (mut waiting, end) = done??;
+        written = written.max(end);
+        while let Some(done) = waiting.join_next().await {
+            let (time, write) = done??;
+            times.push(time);
+            writes.push(write);
+        }
     }
+    let written = written.duration_since(begin);
     let all = begin.elapsed();
     let what = format!(
         "each of {BURST} starts that were written in {} ms and in force after {}",
@@ -131,6 +156,7 @@ async fn run(program: &Path, cluster: usize, local: usize, shared: usize, rate: 
         all.as_millis()
     );
     say(&what, &mut times);
+    say("  of it the transaction of the store", &mut writes);
     for (who, pid, before) in
         [("the agent", agent.child.id(), &used[0]), ("this program", std::process::id(), &used[1])]
     {
@@ -144,6 +170,43 @@ async fn run(program: &Path, cluster: usize, local: usize, shared: usize, rate: 
         local + BURST + 2
     );
     Ok(())
+}
+
+/// A store beside the agent, ended when it is dropped.
+struct Etcd(Child);
+
+impl Etcd {
+    fn start(dir: &Path) -> Result<Self> {
+        let (url, peer) = (format!("http://{ETCD}"), "http://127.0.0.1:2380");
+        let child = Command::new(peers().join("etcd"))
+            .arg("--data-dir")
+            .arg(dir.join("etcd"))
+            .args(["--listen-client-urls", &url, "--advertise-client-urls", &url])
+            .args(["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer])
+            .args(["--initial-cluster", &format!("default={peer}")])
+            .stdout(std::fs::File::create(dir.join("etcd.log"))?)
+            .stderr(Stdio::null())
+            .spawn()
+            .context("etcd: run `make peers`, or set TORTIE_PEERS")?;
+        let etcd = Self(child);
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while std::net::TcpStream::connect(ETCD).is_err() {
+            ensure!(Instant::now() < deadline, "etcd does not listen at {ETCD}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Ok(etcd)
+    }
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn peers() -> PathBuf {
+    std::env::var_os("TORTIE_PEERS").map_or_else(|| PathBuf::from("target/peers/bin"), PathBuf::from)
 }
 
 /// A workload that opens connections to another one, as first packets: nobody answers.
@@ -199,10 +262,10 @@ impl Sender {
         Ok(Self(asks))
     }
 
-    /// The best of five rounds.
+    /// The best of some seconds in rounds of a tenth: the machine's neighbours take their part for seconds at a time.
     fn rate(&self) -> Result<f64> {
         let mut best = 0f64;
-        for _ in 0..5 {
+        for _ in 0..ROUNDS {
             let (answer, told) = std::sync::mpsc::channel();
             self.0.send(answer)?;
             best = best.max(told.recv().context("the sender ended")?);
@@ -318,9 +381,7 @@ fn spent(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>) -> Strin
 
 /// As nft counts them.
 fn kernel_rules() -> Result<usize> {
-    let dir =
-        std::env::var_os("TORTIE_PEERS").map_or_else(|| PathBuf::from("target/peers/bin"), PathBuf::from);
-    let nft = dir.join("nft");
+    let nft = peers().join("nft");
     let out = Command::new(&nft)
         .args(["-t", "-j", "list", "table", "inet", "tortie"])
         .output()
