@@ -2,18 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::mpsc;
 use std::time::Instant;
 
-use tokio::sync::oneshot::{self, error::RecvError};
 use tokio::sync::watch;
+use tokio::task::{JoinError, JoinHandle};
 
 use super::Gone;
 use crate::store::cache::{CACHE_INTERVAL, Cache, Debounce, Entry};
 use crate::store::{Change, Delta, KeyValue, Revision, Snapshot};
-
-/// Of the thread that writes the file: a large one is half a second of work, and what the agent enforces comes first.
-const LEAST: i32 = 19;
 
 type Entries = BTreeMap<Box<str>, Held>;
 type Later = Box<dyn FnOnce(&mut Entries) + Send + Sync>;
@@ -25,7 +21,7 @@ pub(super) struct Copy {
     /// Empty while they are lent.
     entries: Entries,
     /// To the thread that writes them, so that nothing is copied.
-    lent: Option<oneshot::Receiver<(Entries, io::Result<()>)>>,
+    lent: Option<JoinHandle<(Entries, io::Result<()>)>>,
     /// What became of them meanwhile.
     later: Vec<Later>,
     generation: u64,
@@ -163,37 +159,24 @@ impl Copy {
         }
         self.debounce.writing(Instant::now());
         let (cache, store_id) = (self.cache.clone(), self.store_id.clone());
-        let (lend, borrow) = mpsc::channel::<Entries>();
-        let (give_back, lent) = oneshot::channel();
-        let write = move || {
-            // On Linux a nice value belongs to the calling thread; without it the file is written all the same.
-            let _ = rustix::process::nice(LEAST);
-            let Ok(entries) = borrow.recv() else { return };
+        let entries = std::mem::take(&mut self.entries);
+        self.lent = Some(tokio::task::spawn_blocking(move || {
             let saved = cache.save(&store_id, revision, entries.iter().map(|(key, held)| held.entry(key)));
-            // The feed may have ended.
-            let _ = give_back.send((entries, saved));
-        };
-        // What is lent to a thread that there is not would be lost.
-        match std::thread::Builder::new().name("cache".to_owned()).spawn(write) {
-            Ok(_) => {
-                let _ = lend.send(std::mem::take(&mut self.entries));
-                self.lent = Some(lent);
-            }
-            Err(e) => {
-                tracing::error!(error = %e, "the cache of the store was not written");
-                self.debounce.changed();
-            }
-        }
+            (entries, saved)
+        }));
     }
 
-    fn written(&mut self, result: Result<(Entries, io::Result<()>), RecvError>) {
+    fn written(&mut self, result: Result<(Entries, io::Result<()>), JoinError>) {
         self.lent = None;
-        // A panic there ends the process.
-        if let Ok((entries, saved)) = result {
-            self.entries = entries;
-            if let Err(e) = saved {
-                tracing::error!(error = %e, "the cache of the store was not written");
+        match result {
+            Ok((entries, saved)) => {
+                self.entries = entries;
+                if let Err(e) = saved {
+                    tracing::error!(error = %e, "the cache of the store was not written");
+                }
             }
+            // A panic there ends the process; a runtime that ends needs no cache.
+            Err(e) => tracing::error!(error = %e, "the cache of the store was not written"),
         }
         for change in std::mem::take(&mut self.later) {
             change(&mut self.entries);
