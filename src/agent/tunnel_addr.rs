@@ -185,6 +185,8 @@ impl Task {
                         retry = RETRY;
                         if let Some(text) = done {
                             tell(Told::Done(text));
+                            // What is taken away again before the agent heard of it is nothing new to it.
+                            next = RETRY;
                         }
                         None
                     }
@@ -299,12 +301,12 @@ impl Task {
         held: &[Ipv4Addr],
         old: Option<IpAddr>,
     ) -> Result<Option<String>, IpamError> {
-        self.put(wanted, Some(addr)).await?;
+        let written = self.put(wanted, Some(addr)).await?;
         self.give_back(held, Some(addr)).await?;
         if let Some(old) = old {
             self.ipam.release(&[old], None).await?;
         }
-        Ok(Some(match wanted.stored {
+        Ok(written.then(|| match wanted.stored {
             Some(before) => format!("moved from {before} to {addr}"),
             None => format!("{addr} is the address of this host"),
         }))
@@ -319,11 +321,16 @@ impl Task {
         Ok(())
     }
 
-    /// Writes or deletes the key, unless it is no longer what `wanted` was made from: then the next call does it.
-    async fn put(&self, wanted: &Wanted, addr: Option<Ipv4Addr>) -> Result<(), IpamError> {
+    /// Writes or deletes the key, unless it is no longer what `wanted` was made from: then the next call does it. False when
+    /// it is that already.
+    async fn put(&self, wanted: &Wanted, addr: Option<Ipv4Addr>) -> Result<bool, IpamError> {
         let found = self.store.get(&self.key).await?;
         let text = found.as_ref().and_then(|kv| std::str::from_utf8(&kv.value).ok()).map(str::trim);
-        if text.and_then(|text| text.parse::<Ipv4Addr>().ok()) != wanted.stored {
+        let stored = text.and_then(|text| text.parse::<Ipv4Addr>().ok());
+        if addr.is_some() && stored == addr {
+            return Ok(false);
+        }
+        if stored != wanted.stored {
             return Err(IpamError::Busy { attempts: 1 });
         }
         let compare = match &found {
@@ -336,7 +343,7 @@ impl Task {
             None => Op::Delete { key },
         };
         match self.store.commit(Txn { compare: vec![compare], ops: vec![op] }).await? {
-            Outcome::Committed(_) => Ok(()),
+            Outcome::Committed(_) => Ok(true),
             Outcome::Conflict => Err(IpamError::Busy { attempts: 1 }),
         }
     }
@@ -395,5 +402,38 @@ mod tests {
         assert_eq!(step(&wanted(&[], Some("192.0.2.5")), &[], Holder::Nobody), Step::Keep);
         // A key that was deleted by hand when the last pool went.
         assert_eq!(step(&wanted(&[], None), &[addr("10.0.0.5")], Holder::Nobody), Step::GiveBack);
+    }
+
+    /// The core may hear of both in one delta, and has nothing new to tell then.
+    #[tokio::test]
+    async fn a_key_that_goes_before_the_agent_heard_of_it_is_written_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let store: Arc<dyn Store> = Arc::new(
+            crate::store::sqlite::SqliteStore::open(&dir.path().join("store.db"), true).await.unwrap(),
+        );
+        let pool = r#"{"cidr":"10.0.0.0/24","ipip":"tunl0"}"#.into();
+        let pool =
+            Op::Put { key: "/calico/v1/ipam/v4/pool/10.0.0.0-24".to_owned(), value: pool, lease: None };
+        store.commit(Txn { ops: vec![pool], ..Txn::default() }).await.unwrap();
+        let io = tokio::runtime::Handle::current();
+        let mut task = TunnelAddr::start(&io, Arc::clone(&store), "h1", true, |_| ());
+        let wanted = wanted(&[("10.0.0.0/24", true)], None);
+        let key = "/calico/v1/host/h1/config/IpInIpTunnelAddr";
+        let comes = || async {
+            for _ in 0..500 {
+                if let Some(found) = store.get(key).await.unwrap() {
+                    return found.value;
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            panic!("no address in the store");
+        };
+        task.tell(Some(wanted.clone()));
+        let first = comes().await;
+        let gone = Op::Delete { key: key.to_owned() };
+        store.commit(Txn { ops: vec![gone], ..Txn::default() }).await.unwrap();
+        task.tell(Some(wanted));
+        assert_eq!(comes().await, first);
+        task.stop().await;
     }
 }
