@@ -171,45 +171,55 @@ impl Cache {
             _ => {}
         }
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
-        let mut out = BufWriter::with_capacity(BUFFER, file);
-        let mut sum = Checksum::default();
-        let mut text = Vec::new();
+        let mut lines = Lines::new(BufWriter::with_capacity(BUFFER, file));
         let saved = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let header = Header {
+        lines.add(&Header {
             tortie_cache: VERSION,
             store_id: store_id.to_owned(),
             revision,
             entries: entries.len(),
             saved_unix: saved.as_secs(),
-        };
-        serde_json::to_writer(&mut text, &header)?;
-        sum.add(&text);
-        text.push(b'\n');
-        out.write_all(&text)?;
+        })?;
         for entry in entries {
             let value = std::str::from_utf8(entry.value);
-            let line = Line {
+            lines.add(&Line {
                 key: entry.key.into(),
                 modified: entry.mod_revision,
                 created: entry.create_revision,
                 bytes: value.is_err().then_some(entry.value.into()),
                 value: value.ok().map(Cow::from),
-            };
-            text.clear();
-            serde_json::to_writer(&mut text, &line)?;
-            sum.add(&text);
-            text.push(b'\n');
-            out.write_all(&text)?;
+            })?;
         }
-        let end = serde_json::to_vec(&End { checksum: sum.text() })?;
-        out.write_all(&end)?;
-        out.write_all(b"\n")?;
-        out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
+        let checksum = lines.sum.text();
+        lines.add(&End { checksum })?;
+        lines.out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
         std::fs::rename(&beside, &self.path)?;
         match self.path.parent() {
             Some(folder) if !folder.as_os_str().is_empty() => File::open(folder)?.sync_all(),
             _ => Ok(()),
         }
+    }
+}
+
+/// Lines of JSON, with the checksum of all so far.
+struct Lines<W> {
+    out: W,
+    sum: Checksum,
+    /// The last line; each is made in its place.
+    text: Vec<u8>,
+}
+
+impl<W: Write> Lines<W> {
+    fn new(out: W) -> Self {
+        Self { out, sum: Checksum::default(), text: Vec::new() }
+    }
+
+    fn add(&mut self, line: &impl Serialize) -> io::Result<()> {
+        self.text.clear();
+        serde_json::to_writer(&mut self.text, line)?;
+        self.sum.add(&self.text);
+        self.text.push(b'\n');
+        self.out.write_all(&self.text)
     }
 }
 
