@@ -138,14 +138,12 @@ async fn run(program: &Path, (dir, url): (&Path, &str), counts: [usize; 5]) -> R
             anyhow::Ok((waiting, Instant::now()))
         });
     }
-    let (mut times, mut writes, mut written) = (Vec::new(), Vec::new(), begin);
+    let (mut times, mut written) = (Vec::new(), begin);
     while let Some(done) = writing.join_next().await {
         let (mut waiting, end) = done??;
         written = written.max(end);
         while let Some(done) = waiting.join_next().await {
-            let (time, write) = done??;
-            times.push(time);
-            writes.push(write);
+            times.push(done??);
         }
     }
     let written = written.duration_since(begin);
@@ -155,8 +153,7 @@ async fn run(program: &Path, (dir, url): (&Path, &str), counts: [usize; 5]) -> R
         written.as_millis(),
         all.as_millis()
     );
-    say(&what, &mut times);
-    say("  of it the transaction of the store", &mut writes);
+    say(&what, &times);
     for (who, pid, before) in
         [("the agent", agent.child.id(), &used[0]), ("this program", std::process::id(), &used[1])]
     {
@@ -318,24 +315,23 @@ fn rules(selector: &str, n: usize) -> String {
     )
 }
 
-/// Changes one after the other, each until the agent says that it is in force for an endpoint; what of it is the store's.
+/// Changes one after the other, each until the agent says that it is in force for an endpoint.
 async fn acknowledged(
     store: &dyn Store,
     agent: &Agent,
     what: &str,
     change: impl Fn(usize) -> (Op, String),
 ) -> Result<()> {
-    let (mut times, mut writes) = (Vec::new(), Vec::new());
+    let mut times = Vec::new();
     for n in 0..CHANGES {
         let (op, key) = change(n);
         let begin = Instant::now();
         let revision = write(store, vec![op]).await?;
-        writes.push(begin.elapsed());
+        let written = begin.elapsed();
         applied(&agent.client, &key, revision, Duration::from_secs(10)).await?;
-        times.push(begin.elapsed());
+        times.push((begin.elapsed(), written));
     }
-    say(what, &mut times);
-    say("  of it the transaction of the store", &mut writes);
+    say(what, &times);
     Ok(())
 }
 
@@ -391,7 +387,16 @@ fn kernel_rules() -> Result<usize> {
     Ok(list.iter().filter(|object| object.get("rule").is_some()).count())
 }
 
-fn say(what: &str, times: &mut [Duration]) {
-    let [half, most, worst] = percentiles(times);
-    println!("{what}: p50 {half:.1} ms, p99 {most:.1} ms, worst {worst:.1} ms");
+/// How long changes took, each with what the store took of it to answer.
+fn say(what: &str, times: &[(Duration, Duration)]) {
+    let line = |what: &str, mut times: Vec<Duration>| {
+        let [half, most, worst] = percentiles(&mut times);
+        println!("{what}: p50 {half:.1} ms, p99 {most:.1} ms, worst {worst:.1} ms");
+    };
+    line(what, times.iter().map(|(all, _)| *all).collect());
+    line("  of it until the store answers", times.iter().map(|(_, written)| *written).collect());
+    line(
+        "  of it after that answer",
+        times.iter().map(|(all, written)| all.saturating_sub(*written)).collect(),
+    );
 }

@@ -184,7 +184,8 @@ fn a_start_from_the_cache_goes_on_to_what_the_store_says() {
     let mut core = core();
     let mut all = entries();
     all.push(kv(BLOCK, &block(), 1));
-    let cached = Cached { snapshot: snapshot("a", 1, all), saved: std::time::SystemTime::UNIX_EPOCH };
+    let cached =
+        Cached { snapshot: snapshot("a", 1, all), saved: std::time::SystemTime::UNIX_EPOCH, torn: None };
     feed(&mut core, FeedEvent::Cached(cached));
     assert!(core.use_cache());
     let mut changes = told(&core.effects());

@@ -1,26 +1,29 @@
-//! The last good snapshot on disk, for an agent that starts while the store is away.
+//! The last good state on disk, for an agent that starts while the store is away.
 //!
-//! One line of JSON for each entry between a header and a last line with a checksum: a person can read it, a torn or
-//! edited file is seen. Written beside and renamed, mode 0600 (values hold passwords), at most each 10 s.
+//! One line of JSON for each entry between a header and a line with a checksum; what changed later follows in stretches, each
+//! with a line before and a checksum behind it (of all lines so far but the checksums). A person can read it, a torn or
+//! edited file is seen, and a write costs what changed, not what the store holds. Mode 0600 (values hold passwords), at most
+//! each 10 s; written whole beside and renamed when the stretches have as many lines as the entries before them.
+
+mod log;
 
 use std::borrow::Cow;
-use std::fs::{File, OpenOptions};
-use std::io::{self, BufRead, BufReader, BufWriter, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
+pub use self::log::Log;
 use super::{KeyValue, Revision, Snapshot, StoreError};
 
 /// Least time between two writes.
 pub const CACHE_INTERVAL: Duration = Duration::from_secs(10);
 
-const VERSION: u32 = 1;
-
-/// Of the writer, in bytes.
-const BUFFER: usize = 64 << 10;
+/// Files of the first version have no stretches.
+const VERSIONS: std::ops::RangeInclusive<u32> = 1..=2;
 
 /// A cache file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,10 +34,12 @@ pub struct Cache {
 /// What was read from a cache file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cached {
-    /// The last good snapshot.
+    /// The last good state.
     pub snapshot: Snapshot,
     /// When it was written.
     pub saved: SystemTime,
+    /// Where and why the file ends early, as after a loss of power; what stands before that is what `snapshot` is.
+    pub torn: Option<String>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -44,6 +49,14 @@ struct Header {
     store_id: String,
     revision: Revision,
     entries: usize,
+    saved_unix: u64,
+}
+
+/// What follows is so many lines of what changed since the checksum before it.
+#[derive(Serialize, Deserialize)]
+struct Stretch {
+    revision: Revision,
+    changes: usize,
     saved_unix: u64,
 }
 
@@ -58,6 +71,14 @@ pub struct Entry<'a> {
     pub mod_revision: Revision,
     /// Revision of the write that created this key.
     pub create_revision: Revision,
+}
+
+/// A line of a stretch.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum Changed<'a> {
+    Put(Line<'a>),
+    Gone { gone: Cow<'a, str> },
 }
 
 #[derive(Serialize, Deserialize)]
@@ -78,6 +99,29 @@ struct End {
     checksum: String,
 }
 
+impl Line<'_> {
+    fn of(entry: Entry<'_>) -> Line<'_> {
+        let value = std::str::from_utf8(entry.value);
+        Line {
+            key: entry.key.into(),
+            modified: entry.mod_revision,
+            created: entry.create_revision,
+            bytes: value.is_err().then_some(entry.value.into()),
+            value: value.ok().map(Cow::from),
+        }
+    }
+
+    fn into_entry(self) -> Result<KeyValue, String> {
+        let text = self.value.map(|text| text.into_owned().into_bytes());
+        Ok(KeyValue {
+            key: self.key.into_owned(),
+            value: text.or(self.bytes.map(Cow::into_owned)).ok_or("neither value nor bytes")?,
+            mod_revision: self.modified,
+            create_revision: self.created,
+        })
+    }
+}
+
 impl Cache {
     /// A cache at this path; nothing is opened yet.
     #[must_use]
@@ -88,142 +132,131 @@ impl Cache {
     /// Reads the file; `None` when there is none.
     ///
     /// # Errors
-    /// [`StoreError::Unusable`] with the line for a file that cannot be read or is damaged; the caller goes on without.
+    /// [`StoreError::Unusable`] with the line for a file that cannot be read or is damaged before its first checksum; the
+    /// caller goes on without.
     pub fn load(&self) -> Result<Option<Cached>, StoreError> {
-        let bad = |line: usize, why: &str| {
-            StoreError::Unusable(format!(
-                "cache {} line {line}: {why}; it is not used and will be written anew",
-                self.path.display()
-            ))
-        };
         let file = match File::open(&self.path) {
             Ok(file) => file,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(e) => return Err(bad(0, &e.to_string())),
+            Err(e) => return Err(self.unusable(&e.to_string())),
         };
-        let mut sum = Checksum::default();
-        let mut lines = BufReader::new(file).split(b'\n').enumerate();
-        let mut next = || match lines.next() {
-            None => Err(bad(0, "the end is missing")),
-            Some((n, Err(e))) => Err(bad(n + 1, &e.to_string())),
-            Some((n, Ok(line))) => Ok((n + 1, line)),
-        };
-        let (n, line) = next()?;
-        let header: Header = serde_json::from_slice(&line).map_err(|e| bad(n, &e.to_string()))?;
-        if header.tortie_cache != VERSION {
-            return Err(bad(n, &format!("version {} is unknown", header.tortie_cache)));
+        let mut lines = Reader { lines: BufReader::new(file).split(b'\n'), at: 0, sum: Checksum::default() };
+        let mut cached = lines.whole().map_err(|why| self.unusable(&format!("line {}: {why}", lines.at)))?;
+        let mut entries = None;
+        loop {
+            match lines.stretch() {
+                Ok(None) => break,
+                Ok(Some((stretch, changes))) => {
+                    let entries = entries.get_or_insert_with(|| {
+                        let all = std::mem::take(&mut cached.snapshot.entries);
+                        all.into_iter().map(|kv| (kv.key.clone(), kv)).collect::<BTreeMap<_, _>>()
+                    });
+                    for (key, change) in changes {
+                        match change {
+                            Some(kv) => entries.insert(key, kv),
+                            None => entries.remove(&key),
+                        };
+                    }
+                    cached.snapshot.revision = stretch.revision;
+                    cached.saved = since_epoch(stretch.saved_unix);
+                }
+                Err(why) => {
+                    let (path, at) = (self.path.display(), lines.at);
+                    cached.torn =
+                        Some(format!("cache {path} line {at}: {why}; what stands before that is used"));
+                    break;
+                }
+            }
         }
-        sum.add(&line);
+        if let Some(entries) = entries {
+            cached.snapshot.entries = entries.into_values().collect();
+        }
+        Ok(Some(cached))
+    }
+
+    fn unusable(&self, why: &str) -> StoreError {
+        let path = self.path.display();
+        StoreError::Unusable(format!("cache {path} {why}; it is not used and will be written anew"))
+    }
+}
+
+/// The lines of a file, with the number of the last one and the checksum so far.
+struct Reader<R> {
+    lines: io::Split<R>,
+    at: usize,
+    sum: Checksum,
+}
+
+impl<R: BufRead> Reader<R> {
+    fn line(&mut self) -> Result<Option<Vec<u8>>, String> {
+        self.at += 1;
+        self.lines.next().transpose().map_err(|e| e.to_string())
+    }
+
+    fn must(&mut self) -> Result<Vec<u8>, String> {
+        self.line()?.ok_or_else(|| "the end is missing".to_owned())
+    }
+
+    /// Up to the first checksum.
+    fn whole(&mut self) -> Result<Cached, String> {
+        let line = self.must()?;
+        let header: Header = parse(&line)?;
+        if !VERSIONS.contains(&header.tortie_cache) {
+            return Err(format!("version {} is unknown", header.tortie_cache));
+        }
+        self.sum.add(&line);
         let mut entries = Vec::new();
         for _ in 0..header.entries {
-            let (n, line) = next()?;
-            let entry: Line<'_> = serde_json::from_slice(&line).map_err(|e| bad(n, &e.to_string()))?;
-            let Some(value) =
-                entry.value.map(|text| text.into_owned().into_bytes()).or(entry.bytes.map(Cow::into_owned))
-            else {
-                return Err(bad(n, "neither value nor bytes"));
-            };
-            sum.add(&line);
-            entries.push(KeyValue {
-                key: entry.key.into_owned(),
-                value,
-                mod_revision: entry.modified,
-                create_revision: entry.created,
+            let line = self.must()?;
+            entries.push(parse::<Line<'_>>(&line)?.into_entry()?);
+            self.sum.add(&line);
+        }
+        self.end()?;
+        let Header { store_id, revision, saved_unix, .. } = header;
+        let snapshot = Snapshot { revision, store_id, entries, ..Snapshot::default() };
+        Ok(Cached { snapshot, saved: since_epoch(saved_unix), torn: None })
+    }
+
+    /// The next one with what changed, `None` at the end of the file.
+    fn stretch(&mut self) -> Result<Option<(Stretch, Vec<Change>)>, String> {
+        let Some(line) = self.line()? else { return Ok(None) };
+        let stretch: Stretch = parse(&line)?;
+        self.sum.add(&line);
+        let mut changes = Vec::new();
+        for _ in 0..stretch.changes {
+            let line = self.must()?;
+            changes.push(match parse(&line)? {
+                Changed::Put(line) => {
+                    let kv = line.into_entry()?;
+                    (kv.key.clone(), Some(kv))
+                }
+                Changed::Gone { gone } => (gone.into_owned(), None),
             });
+            self.sum.add(&line);
         }
-        let (n, line) = next()?;
-        let end: End = serde_json::from_slice(&line).map_err(|e| bad(n, &e.to_string()))?;
-        if end.checksum != sum.text() {
-            return Err(bad(n, "the checksum is wrong"));
-        }
-        let saved = SystemTime::UNIX_EPOCH + Duration::from_secs(header.saved_unix);
-        let snapshot =
-            Snapshot { revision: header.revision, store_id: header.store_id, entries, ..Snapshot::default() };
-        Ok(Some(Cached { snapshot, saved }))
+        self.end()?;
+        Ok(Some((stretch, changes)))
     }
 
-    /// Writes the file whole; a reader sees the old or the new one, after a crash too.
-    ///
-    /// # Errors
-    /// What the file system says, with the path.
-    pub fn save<'a>(
-        &self,
-        store_id: &str,
-        revision: Revision,
-        entries: impl ExactSizeIterator<Item = Entry<'a>>,
-    ) -> io::Result<()> {
-        let in_place = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", self.path.display()));
-        self.write(store_id, revision, entries).map_err(in_place)
-    }
-
-    fn write<'a>(
-        &self,
-        store_id: &str,
-        revision: Revision,
-        entries: impl ExactSizeIterator<Item = Entry<'a>>,
-    ) -> io::Result<()> {
-        let mut beside = self.path.clone().into_os_string();
-        beside.push(".new");
-        let beside = PathBuf::from(beside);
-        // A left-over of a crash may have another mode.
-        match std::fs::remove_file(&beside) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-            _ => {}
-        }
-        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
-        let mut lines = Lines::new(BufWriter::with_capacity(BUFFER, file));
-        let saved = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        lines.add(&Header {
-            tortie_cache: VERSION,
-            store_id: store_id.to_owned(),
-            revision,
-            entries: entries.len(),
-            saved_unix: saved.as_secs(),
-        })?;
-        for entry in entries {
-            let value = std::str::from_utf8(entry.value);
-            lines.add(&Line {
-                key: entry.key.into(),
-                modified: entry.mod_revision,
-                created: entry.create_revision,
-                bytes: value.is_err().then_some(entry.value.into()),
-                value: value.ok().map(Cow::from),
-            })?;
-        }
-        let checksum = lines.sum.text();
-        lines.add(&End { checksum })?;
-        lines.out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
-        std::fs::rename(&beside, &self.path)?;
-        match self.path.parent() {
-            Some(folder) if !folder.as_os_str().is_empty() => File::open(folder)?.sync_all(),
-            _ => Ok(()),
-        }
+    fn end(&mut self) -> Result<(), String> {
+        let end: End = parse(&self.must()?)?;
+        if end.checksum == self.sum.text() { Ok(()) } else { Err("the checksum is wrong".to_owned()) }
     }
 }
 
-/// Lines of JSON, with the checksum of all so far.
-struct Lines<W> {
-    out: W,
-    sum: Checksum,
-    /// The last line; each is made in its place.
-    text: Vec<u8>,
+/// A key with its new entry; `None` when it is gone.
+type Change = (String, Option<KeyValue>);
+
+fn parse<'a, T: Deserialize<'a>>(line: &'a [u8]) -> Result<T, String> {
+    serde_json::from_slice(line).map_err(|e| e.to_string())
 }
 
-impl<W: Write> Lines<W> {
-    fn new(out: W) -> Self {
-        Self { out, sum: Checksum::default(), text: Vec::new() }
-    }
-
-    fn add(&mut self, line: &impl Serialize) -> io::Result<()> {
-        self.text.clear();
-        serde_json::to_writer(&mut self.text, line)?;
-        self.sum.add(&self.text);
-        self.text.push(b'\n');
-        self.out.write_all(&self.text)
-    }
+fn since_epoch(seconds: u64) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)
 }
 
 /// FNV-1a, 64 bits: finds torn and edited files, protects from nobody.
+#[derive(Debug, Clone, Copy)]
 struct Checksum(u64);
 
 impl Default for Checksum {
@@ -305,20 +338,61 @@ mod tests {
     #[test]
     fn what_was_saved_is_loaded() {
         let dir = tempfile::tempdir().unwrap();
-        let cache = Cache::new(&dir.path().join("cache"));
+        let path = dir.path().join("cache");
+        let cache = Cache::new(&path);
         assert_eq!(cache.load().unwrap(), None);
         for revision in [8, 9] {
-            cache.save("id", revision, entries().iter().map(lent)).unwrap();
+            let log = cache.create("id", revision, entries().iter().map(lent)).unwrap();
             let loaded = cache.load().unwrap().unwrap();
             assert_eq!(
                 loaded.snapshot,
                 Snapshot { revision, store_id: "id".into(), entries: entries(), ..Snapshot::default() }
             );
-            assert!(loaded.saved.elapsed().unwrap() < Duration::from_secs(60));
+            assert!(loaded.saved.elapsed().unwrap() < Duration::from_secs(60) && loaded.torn.is_none());
+            let log = added(log);
+            assert_eq!(cache.load().unwrap().unwrap().snapshot, changed());
+            assert!(log.takes(1) && !log.takes(10_000), "a whole file is shorter then");
+            std::fs::write(&path, "x").unwrap();
+            assert!(!log.takes(1), "somebody else wrote it");
         }
-        let mode = std::fs::metadata(dir.path().join("cache")).unwrap().permissions().mode();
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    /// Adds a new entry, one that is gone and one that changed, in two stretches.
+    fn added(log: Log) -> Log {
+        let new = entry("/calico/v1/a", b"new");
+        let old = entry("/calico/v1/x", b"other");
+        let first = [(new.key.as_str(), Some(lent(&new))), ("/calico/v1/y", None)];
+        let log = log.append(10, first.into_iter()).unwrap();
+        log.append(11, [(old.key.as_str(), Some(lent(&old)))].into_iter()).unwrap()
+    }
+
+    fn changed() -> Snapshot {
+        let entries = vec![
+            entry("/calico/v1/Ready", b"true"),
+            entry("/calico/v1/a", b"new"),
+            entry("/calico/v1/x", b"other"),
+        ];
+        Snapshot { revision: 11, store_id: "id".into(), entries, ..Snapshot::default() }
+    }
+
+    /// An agent that was updated while the store is away starts from what the one before it wrote.
+    #[test]
+    fn files_of_the_first_version_are_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("cache");
+        let file = r#"{"tortieCache":1,"storeId":"s","revision":7,"entries":1,"savedUnix":1700000000}
+{"key":"/calico/v1/Ready","mod":3,"created":2,"value":"true"}
+{"checksum":"CHECKSUM"}
+"#;
+        let mut sum = Checksum::default();
+        file.lines().take(2).for_each(|line| sum.add(line.as_bytes()));
+        std::fs::write(&path, file.replace("CHECKSUM", &sum.text())).unwrap();
+        let cached = Cache::new(&path).load().unwrap().unwrap();
+        assert_eq!((cached.snapshot.revision, cached.snapshot.entries.len()), (7, 1));
+        assert_eq!(cached.saved, since_epoch(1_700_000_000));
     }
 
     #[test]
@@ -326,22 +400,36 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("cache");
         let cache = Cache::new(&path);
-        cache.save("id", 8, entries().iter().map(lent)).unwrap();
+        let log = cache.create("id", 8, entries().iter().map(lent)).unwrap();
+        let whole = std::fs::read(&path).unwrap().len();
+        added(log);
         let good = std::fs::read(&path).unwrap();
-        // Cut anywhere (only the last line end may be missing), and each byte changed.
-        for cut in 0..good.len() - 1 {
-            std::fs::write(&path, &good[..cut]).unwrap();
-            let error = cache.load().expect_err("cut").to_string();
-            assert!(error.contains("line") && error.contains("written anew"), "{error}");
-        }
+        let stretch =
+            good.iter().enumerate().filter(|(at, byte)| *at > whole && **byte == b'\n').nth(3).unwrap().0 + 1;
+        // What stands before the damage is read, if it has a checksum. The very last line end may be missing.
+        let check = |bad: &[u8], at: usize, cut: bool| {
+            std::fs::write(&path, bad).unwrap();
+            let loaded = cache.load();
+            let reached = |end: usize| at + usize::from(cut) >= end;
+            if !reached(whole) {
+                let error = loaded.expect_err("no checksum before it").to_string();
+                assert!(error.contains("line") && error.contains("written anew"), "{at}: {error}");
+                return;
+            }
+            let cached = loaded.unwrap().unwrap();
+            assert_eq!(cached.snapshot.revision, if reached(stretch) { 10 } else { 8 }, "{at} of {stretch}");
+            // A file may end where a stretch does.
+            let ends = cut && [whole, stretch].iter().any(|end| at == *end || at + 1 == *end);
+            assert_eq!(cached.torn.is_none(), ends, "{at} of {whole}, {stretch}: {:?}", cached.torn);
+        };
         for at in 0..good.len() - 1 {
+            check(&good[..at], at, true);
             let mut bad = good.clone();
             bad[at] ^= 0x01;
-            std::fs::write(&path, &bad).unwrap();
-            assert!(cache.load().is_err(), "byte {at} changed and not seen");
+            check(&bad, at, false);
         }
         // It is written anew over the damage.
-        cache.save("id", 9, entries().iter().map(lent)).unwrap();
+        cache.create("id", 9, entries().iter().map(lent)).unwrap();
         assert_eq!(cache.load().unwrap().unwrap().snapshot.revision, 9);
     }
 

@@ -182,7 +182,12 @@ impl Task {
         let loaded = tokio::task::spawn_blocking(move || cache.load()).await.map_err(|_| Gone)?;
         match loaded {
             Ok(None) => Ok(()),
-            Ok(Some(cached)) => self.tell(FeedEvent::Cached(cached)).await,
+            Ok(Some(cached)) => {
+                if let Some(torn) = &cached.torn {
+                    tracing::warn!("the cache of the store ends early: {torn}");
+                }
+                self.tell(FeedEvent::Cached(cached)).await
+            }
             Err(e) => {
                 tracing::error!(error = %e, "the cache of the store is damaged");
                 Ok(())

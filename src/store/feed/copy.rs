@@ -1,6 +1,6 @@
 //! What a feed told, kept for the cache on disk. Writing it takes as long as the disk likes, and the feed goes on meanwhile.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::time::Instant;
 
@@ -8,10 +8,13 @@ use tokio::sync::watch;
 use tokio::task::{JoinError, JoinHandle};
 
 use super::Gone;
-use crate::store::cache::{CACHE_INTERVAL, Cache, Debounce, Entry};
+use crate::store::cache::{CACHE_INTERVAL, Cache, Debounce, Entry, Log};
 use crate::store::{Change, Delta, KeyValue, Revision, Snapshot};
 
 type Entries = BTreeMap<Box<str>, Held>;
+/// Keys that are remembered as touched, however few there are in all.
+const LIMIT: usize = 100_000;
+
 type Later = Box<dyn FnOnce(&mut Entries) + Send + Sync>;
 
 /// The state that was told.
@@ -21,9 +24,13 @@ pub(super) struct Copy {
     /// Empty while they are lent.
     entries: Entries,
     /// To the thread that writes them, so that nothing is copied.
-    lent: Option<JoinHandle<(Entries, io::Result<()>)>>,
+    lent: Option<JoinHandle<(Entries, io::Result<Log>)>>,
     /// What became of them meanwhile.
     later: Vec<Later>,
+    /// The file as it was written last; none while it is written.
+    log: Option<Log>,
+    /// Keys that are not in the file as they are; `None` when all of it has to be written.
+    touched: Option<BTreeSet<Box<str>>>,
     generation: u64,
     /// The revision of the newest entry or deletion in it.
     newest: Revision,
@@ -58,6 +65,8 @@ impl Copy {
             entries: BTreeMap::new(),
             lent: None,
             later: Vec::new(),
+            log: None,
+            touched: None,
             generation: 0,
             newest: 0,
             trust,
@@ -69,12 +78,14 @@ impl Copy {
         self.generation = generation;
         self.store_id.clone_from(&snapshot.store_id);
         self.newest = 0;
+        self.touched = None;
         self.change(Entries::clear);
         self.insert(snapshot);
     }
 
     pub(super) fn insert(&mut self, snapshot: &Snapshot) {
         let new: Vec<_> = snapshot.entries.iter().map(Held::of).collect();
+        self.touch(snapshot.entries.iter().map(|kv| kv.key.as_str()));
         self.change(|entries| entries.extend(new));
         self.newest = self.newest.max(snapshot.revision);
         self.debounce.changed();
@@ -89,6 +100,7 @@ impl Copy {
                 Change::Delete { key } => (Some(Box::<str>::from(key.as_str())), None),
             })
             .collect();
+        self.touch(delta.changes.iter().map(Change::key));
         self.change(|entries| {
             for (gone, new) in changes {
                 if let Some(key) = gone {
@@ -103,9 +115,20 @@ impl Copy {
 
     pub(super) fn keep_only(&mut self, prefixes: &[String]) {
         let prefixes = prefixes.to_vec();
+        self.touched = None;
         self.change(move |entries| {
             entries.retain(|key, _| prefixes.iter().any(|prefix| key.starts_with(prefix.as_str())));
         });
+    }
+
+    fn touch<'a>(&mut self, keys: impl Iterator<Item = &'a str>) {
+        if let Some(touched) = &mut self.touched {
+            touched.extend(keys.map(Box::from));
+            // While nothing is written for long, keys may come and go without end.
+            if touched.len() > self.entries.len().max(LIMIT) {
+                self.touched = None;
+            }
+        }
     }
 
     fn change(&mut self, change: impl FnOnce(&mut Entries) + Send + Sync + 'static) {
@@ -160,19 +183,28 @@ impl Copy {
         self.debounce.writing(Instant::now());
         let (cache, store_id) = (self.cache.clone(), self.store_id.clone());
         let entries = std::mem::take(&mut self.entries);
+        let touched = self.touched.replace(BTreeSet::new());
+        let log = self.log.take().zip(touched);
         self.lent = Some(tokio::task::spawn_blocking(move || {
-            let saved = cache.save(&store_id, revision, entries.iter().map(|(key, held)| held.entry(key)));
+            let saved = match log.filter(|(log, touched)| log.takes(touched.len())) {
+                Some((log, touched)) => {
+                    let now = |key| entries.get(key).map(|held: &Held| held.entry(key));
+                    log.append(revision, touched.iter().map(|key| (&**key, now(key))))
+                }
+                None => cache.create(&store_id, revision, entries.iter().map(|(key, held)| held.entry(key))),
+            };
             (entries, saved)
         }));
     }
 
-    fn written(&mut self, result: Result<(Entries, io::Result<()>), JoinError>) {
+    fn written(&mut self, result: Result<(Entries, io::Result<Log>), JoinError>) {
         self.lent = None;
         match result {
             Ok((entries, saved)) => {
                 self.entries = entries;
-                if let Err(e) = saved {
-                    tracing::error!(error = %e, "the cache of the store was not written");
+                match saved {
+                    Ok(log) => self.log = Some(log),
+                    Err(e) => tracing::error!(error = %e, "the cache of the store was not written"),
                 }
             }
             // A panic there ends the process; a runtime that ends needs no cache.
@@ -229,5 +261,70 @@ mod tests {
         copy.as_mut().unwrap().save(5);
         Copy::changed(&mut copy).await.unwrap_or_else(|_| panic!("the feed is gone"));
         assert_eq!(keys(), ["a/1", "b"]);
+    }
+
+    /// Whatever is told, removed or broken between two writes: what is read is what was told.
+    #[tokio::test]
+    async fn the_file_says_what_was_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("cache.json");
+        let cache = Cache::new(&path);
+        let (_trust, trusted) = watch::channel((0, 0));
+        let mut copy = Some(Copy::new(cache.clone(), trusted));
+        let mut told = BTreeMap::new();
+        let mut whole = 0;
+        for revision in 1..400u64 {
+            let kept = copy.as_mut().unwrap();
+            let chance = |below: u64| rand::random_range(0..below);
+            let key = format!("/{}/{}", chance(3), chance(20));
+            match chance(20) {
+                0 => {
+                    told.retain(|key: &String, _| key.starts_with("/0") || key.starts_with("/2"));
+                    kept.keep_only(&["/0".to_owned(), "/2".to_owned()]);
+                }
+                1 => {
+                    let all: Vec<u64> = (0..chance(3)).collect();
+                    let Delta { changes, .. } = put("/1/new", revision);
+                    let entry = |n: u64| match &changes[0] {
+                        Change::Put(kv) => KeyValue { key: format!("/1/{n}"), ..kv.clone() },
+                        Change::Delete { .. } => unreachable!("a put"),
+                    };
+                    let entries: Vec<_> = all.into_iter().map(entry).collect();
+                    told = entries.iter().map(|kv| (kv.key.clone(), revision)).collect();
+                    kept.replace(&Snapshot { revision, entries, ..Snapshot::default() }, revision);
+                }
+                2 => {
+                    let _ = std::fs::remove_file(&path);
+                }
+                3 => std::fs::write(&path, "{}\n").unwrap(),
+                4..8 => {
+                    told.remove(&key);
+                    kept.apply(&delete(&key, revision));
+                }
+                _ => {
+                    told.insert(key.clone(), revision);
+                    kept.apply(&put(&key, revision));
+                }
+            }
+            if chance(3) > 0 {
+                continue;
+            }
+            let inode =
+                |path| std::fs::metadata(path).map(|found| std::os::unix::fs::MetadataExt::ino(&found)).ok();
+            let before = inode(&path);
+            kept.save(revision);
+            let saved = told.clone();
+            if chance(2) == 0 {
+                told.insert("/0/late".to_owned(), revision);
+                kept.apply(&put("/0/late", revision));
+            }
+            Copy::changed(&mut copy).await.unwrap_or_else(|_| panic!("the feed is gone"));
+            whole += usize::from(inode(&path) != before);
+            let cached = cache.load().unwrap().unwrap();
+            assert_eq!((cached.torn, cached.snapshot.revision), (None, revision));
+            let read = cached.snapshot.entries.into_iter().map(|kv| (kv.key, kv.mod_revision));
+            assert_eq!(read.collect::<BTreeMap<_, _>>(), saved);
+        }
+        assert!((1..120).contains(&whole), "written whole {whole} times");
     }
 }
