@@ -24,6 +24,8 @@ const RENEW: Duration = Duration::from_secs(20);
 const ON_CHANGE: Duration = Duration::from_secs(10);
 /// Between writes without change.
 const AT_REST: Duration = Duration::from_secs(300);
+/// Until the next write after one that the store did not take.
+const RETRY: Duration = Duration::from_secs(5);
 
 /// What others may know of this host, from what the core knows: the kernel's own differences are not asked for.
 pub(super) fn brief(
@@ -104,6 +106,7 @@ async fn keep(
     renew.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         let status = seen.borrow_and_update().clone();
+        let mut pause = AT_REST;
         // Nothing is said before there is something to say.
         if status.sessions.of > 0 || status.ready || written.is_some() {
             let status = NodeStatus { time: now_text(), boot: boot.trim().to_owned(), ..status };
@@ -112,10 +115,11 @@ async fn keep(
                 Err(error) => {
                     tracing::debug!(target: "tortie", "the status key is not written: {error}");
                     lease = None;
+                    pause = RETRY;
                 }
             }
         }
-        let next = tokio::time::sleep(AT_REST);
+        let next = tokio::time::sleep(pause);
         tokio::pin!(next);
         let mut changed = false;
         loop {
@@ -188,5 +192,25 @@ mod tests {
         tokio::time::sleep(Duration::from_millis(100)).await;
         presence.stop().await;
         assert!(!written().await);
+    }
+
+    #[tokio::test]
+    async fn a_key_that_the_store_did_not_take_is_written_soon() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, away) = (dir.path().join("store.db"), dir.path().join("away"));
+        let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&path, true).await.unwrap());
+        std::fs::rename(&path, &away).unwrap();
+        assert!(store.grant(TTL).await.is_err());
+        let mut presence = Presence::start(&tokio::runtime::Handle::current(), store.clone(), "host1", true);
+        presence.tell(NodeStatus { sessions: UpOf { up: 0, of: 1 }, ..NodeStatus::default() });
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        std::fs::rename(&away, &path).unwrap();
+        let prefix = [Key::TortieStatus { host: "host1".to_owned() }.to_string()];
+        let until = Instant::now() + Duration::from_secs(60);
+        while store.list(&prefix).await.unwrap().entries.is_empty() {
+            assert!(Instant::now() < until, "not within a minute");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        presence.stop().await;
     }
 }

@@ -19,7 +19,7 @@ use super::{migrate, output};
 use crate::agent::Settings;
 use crate::kernel::{self, Marks, Mode, Purge};
 use crate::plugins::docker;
-use crate::store::StoreUrl;
+use crate::store::{StoreError, StoreUrl};
 
 /// What interfaces of workloads begin with.
 const WORKLOADS: &str = "cali";
@@ -103,8 +103,8 @@ pub(super) async fn run(context: &Context, command: &PurgeCommand) -> Result<(),
         );
         return Err(Failure::new(Exit::Refused, "workloads", text));
     }
-    if command.store && !command.dry_run {
-        nobody_else_lives(context, &node).await?;
+    if let Some(path) = sqlite.as_ref().filter(|_| command.store && !command.dry_run) {
+        nobody_else_lives(context, &node, path).await?;
     }
     let usual = kernel::Options::new(Mode::Program).marks;
     let marks = Marks {
@@ -154,9 +154,14 @@ fn refuse_while_alive(context: &Context) -> Result<(), Failure> {
     Err(Failure::new(Exit::Refused, "agent-lives", text))
 }
 
-/// A SQLite store may be that of many hosts of this machine.
-async fn nobody_else_lives(context: &Context, node: &str) -> Result<(), Failure> {
-    let Ok(store) = super::store::open(&context.globals, false).await else { return Ok(()) };
+/// A SQLite store may be that of many hosts of this machine. One that is damaged or not there is nobody's; one that does not
+/// answer now may be somebody's.
+async fn nobody_else_lives(context: &Context, node: &str, path: &Path) -> Result<(), Failure> {
+    let store = match crate::store::open(&super::store::store_options(&context.globals, false)).await {
+        Err(StoreError::Unusable(_)) => return Ok(()),
+        Err(_) if !path.exists() => return Ok(()),
+        opened => opened?,
+    };
     let found = store.list(&[prefix::STATUS.to_owned()]).await?.entries;
     let own = Key::TortieStatus { host: node.to_owned() }.to_string();
     match found.into_iter().find(|kv| kv.key != own) {

@@ -133,6 +133,10 @@ fn what_stays_and_what_goes_at_each_end() {
     assert_eq!(kernel(&hosts), before);
 
     // The store whole: not while another agent uses it, and not one that is nobody's file.
+    within(PATIENCE, "host2 says that it runs", || {
+        let keys = keys(&hosts);
+        if keys.contains_key("/calico/tortie/v1/status/host2") { Ok(()) } else { Err(format!("{keys:?}")) }
+    });
     let (code, _, said) = purge(&hosts, &["--store", "--force"]);
     assert!(code == Some(7) && said.contains("status/host2"), "{code:?} {said}");
     let output = hosts.tortie(1, &["--datastore", "etcd://127.0.0.1:2379", "purge", "--store"]);
