@@ -25,7 +25,8 @@ impl Drop for Beside {
     }
 }
 
-/// An agent whose peers drop its segments, or whose segments it drops.
+/// An agent whose peers drop its segments, or whose segments it drops. It has an address of its own: to BIRD a connection
+/// from that of host 3 is host 3 after a restart, and it gives up the session that it has.
 pub(super) fn guards(hosts: &Hosts) -> Beside {
     let peers = json!({
         "/calico/v1/Ready": "true",
@@ -39,7 +40,14 @@ pub(super) fn guards(hosts: &Hosts) -> Beside {
     );
     let done = hosts.lab.exec("host3", &["sh", "-ec", &script]).unwrap();
     assert!(done.status.success(), "{done:?}");
-    beside(hosts, "guards", "sqlite:/run/faults-guards.db", &[], "127.0.0.1:1792")
+    let peer = "{ cat /etc/bird/bird.conf; echo 'protocol bgp guards from host { neighbor 172.30.0.4; }'; } > /run/guards.conf; \
+        birdc configure '\"/run/guards.conf\"'";
+    for (node, script) in [("switch", peer), ("host3", "ip address add 172.30.0.4/24 dev eth1")] {
+        let done = hosts.lab.exec(node, &["sh", "-ec", script]).unwrap();
+        assert!(done.status.success() && !stdout(&done).contains("rror"), "{done:?}");
+    }
+    let flags = ["--bgp-listen", "127.0.0.1:1792", "--ip4", "172.30.0.4/24"];
+    agent(hosts, "guards", "sqlite:/run/faults-guards.db", &[], &flags)
 }
 
 /// An agent whose clock is an hour ahead from the moment on that /run/faults-later is there; and when it was started.
