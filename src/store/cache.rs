@@ -17,7 +17,7 @@ use std::time::{Duration, Instant, SystemTime};
 use serde::{Deserialize, Serialize};
 
 pub use self::log::Log;
-use super::{KeyValue, Revision, Snapshot, StoreError};
+use super::{Change, KeyValue, Revision, Snapshot, StoreError};
 
 /// Least time between two writes.
 pub const CACHE_INTERVAL: Duration = Duration::from_secs(10);
@@ -151,10 +151,10 @@ impl Cache {
                         let all = std::mem::take(&mut cached.snapshot.entries);
                         all.into_iter().map(|kv| (kv.key.clone(), kv)).collect::<BTreeMap<_, _>>()
                     });
-                    for (key, change) in changes {
+                    for change in changes {
                         match change {
-                            Some(kv) => entries.insert(key, kv),
-                            None => entries.remove(&key),
+                            Change::Put(kv) => entries.insert(kv.key.clone(), kv),
+                            Change::Delete { key } => entries.remove(&key),
                         };
                     }
                     cached.snapshot.revision = stretch.revision;
@@ -197,19 +197,22 @@ impl<R: BufRead> Reader<R> {
         self.line()?.ok_or_else(|| "the end is missing".to_owned())
     }
 
+    /// A line that the next checksum speaks for.
+    fn part(&mut self) -> Result<Vec<u8>, String> {
+        let line = self.must()?;
+        self.sum.add(&line);
+        Ok(line)
+    }
+
     /// Up to the first checksum.
     fn whole(&mut self) -> Result<Cached, String> {
-        let line = self.must()?;
-        let header: Header = parse(&line)?;
+        let header: Header = parse(&self.part()?)?;
         if !VERSIONS.contains(&header.tortie_cache) {
             return Err(format!("version {} is unknown", header.tortie_cache));
         }
-        self.sum.add(&line);
         let mut entries = Vec::new();
         for _ in 0..header.entries {
-            let line = self.must()?;
-            entries.push(parse::<Line<'_>>(&line)?.into_entry()?);
-            self.sum.add(&line);
+            entries.push(parse::<Line<'_>>(&self.part()?)?.into_entry()?);
         }
         self.end()?;
         let Header { store_id, revision, saved_unix, .. } = header;
@@ -224,15 +227,10 @@ impl<R: BufRead> Reader<R> {
         self.sum.add(&line);
         let mut changes = Vec::new();
         for _ in 0..stretch.changes {
-            let line = self.must()?;
-            changes.push(match parse(&line)? {
-                Changed::Put(line) => {
-                    let kv = line.into_entry()?;
-                    (kv.key.clone(), Some(kv))
-                }
-                Changed::Gone { gone } => (gone.into_owned(), None),
+            changes.push(match parse(&self.part()?)? {
+                Changed::Put(line) => Change::Put(line.into_entry()?),
+                Changed::Gone { gone } => Change::Delete { key: gone.into_owned() },
             });
-            self.sum.add(&line);
         }
         self.end()?;
         Ok(Some((stretch, changes)))
@@ -243,9 +241,6 @@ impl<R: BufRead> Reader<R> {
         if end.checksum == self.sum.text() { Ok(()) } else { Err("the checksum is wrong".to_owned()) }
     }
 }
-
-/// A key with its new entry; `None` when it is gone.
-type Change = (String, Option<KeyValue>);
 
 fn parse<'a, T: Deserialize<'a>>(line: &'a [u8]) -> Result<T, String> {
     serde_json::from_slice(line).map_err(|e| e.to_string())

@@ -11,10 +11,10 @@ use super::Gone;
 use crate::store::cache::{CACHE_INTERVAL, Cache, Debounce, Entry, Log};
 use crate::store::{Change, Delta, KeyValue, Revision, Snapshot};
 
-type Entries = BTreeMap<Box<str>, Held>;
 /// Keys that are remembered as touched, however few there are in all.
 const LIMIT: usize = 100_000;
 
+type Entries = BTreeMap<Box<str>, Held>;
 type Later = Box<dyn FnOnce(&mut Entries) + Send + Sync>;
 
 /// The state that was told.
@@ -220,14 +220,13 @@ impl Copy {
 mod tests {
     use super::*;
 
+    fn entry(key: &str, revision: Revision) -> KeyValue {
+        let (mod_revision, create_revision) = (revision, revision);
+        KeyValue { key: key.to_owned(), value: b"x".to_vec(), mod_revision, create_revision }
+    }
+
     fn put(key: &str, revision: Revision) -> Delta {
-        let kv = KeyValue {
-            key: key.to_owned(),
-            value: b"x".to_vec(),
-            mod_revision: revision,
-            create_revision: revision,
-        };
-        Delta { revision, changes: vec![Change::Put(kv)] }
+        Delta { revision, changes: vec![Change::Put(entry(key, revision))] }
     }
 
     fn delete(key: &str, revision: Revision) -> Delta {
@@ -283,13 +282,8 @@ mod tests {
                     kept.keep_only(&["/0".to_owned(), "/2".to_owned()]);
                 }
                 1 => {
-                    let all: Vec<u64> = (0..chance(3)).collect();
-                    let Delta { changes, .. } = put("/1/new", revision);
-                    let entry = |n: u64| match &changes[0] {
-                        Change::Put(kv) => KeyValue { key: format!("/1/{n}"), ..kv.clone() },
-                        Change::Delete { .. } => unreachable!("a put"),
-                    };
-                    let entries: Vec<_> = all.into_iter().map(entry).collect();
+                    let entries: Vec<_> =
+                        (0..chance(3)).map(|n| entry(&format!("/1/{n}"), revision)).collect();
                     told = entries.iter().map(|kv| (kv.key.clone(), revision)).collect();
                     kept.replace(&Snapshot { revision, entries, ..Snapshot::default() }, revision);
                 }
