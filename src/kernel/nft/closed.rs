@@ -70,11 +70,14 @@ impl Closed {
         let mut others = false;
         for edit in edits {
             match edit {
-                Edit::Chain(name, _) | Edit::NoChain(name) => drop(self.of.remove(name)),
+                Edit::NewChain(name, _) | Edit::Chain(name, _) | Edit::NoChain(name) => {
+                    self.of.remove(name);
+                }
                 Edit::Set(name, _)
                 | Edit::Refill(name, _)
                 | Edit::Elements { set: name, .. }
-                | Edit::NoSet(name) => {
+                | Edit::NoSet(name)
+                | Edit::NoMap(name) => {
                     others |= self.sets.contains(name);
                 }
                 Edit::NoTable | Edit::Wake => {}
@@ -97,6 +100,9 @@ impl Closed {
         }
         let anew = edits.contains(&Edit::NoTable);
         let one = |edit| match edit {
+            Edit::NewChain(name, _) if self.of.contains_key(&name) => {
+                Some(Edit::NewChain(name, Arc::new(chain())))
+            }
             Edit::Chain(name, _) if self.of.contains_key(&name) => {
                 let chain = chain();
                 let is = found.filter(|_| !anew).and_then(|found| found.chains.get(&name));
@@ -125,7 +131,9 @@ impl Refused {
     /// The chains that cannot be as `table` wants them without this edit; `None`: it is of none of them alone.
     pub(super) fn of(edit: &Edit, table: &Table) -> Option<Self> {
         match edit {
-            Edit::Chain(name, _) => Some(Self { set: None, chains: vec![Arc::clone(name)] }),
+            Edit::NewChain(name, _) | Edit::Chain(name, _) => {
+                Some(Self { set: None, chains: vec![Arc::clone(name)] })
+            }
             Edit::Set(name, _) | Edit::Refill(name, _) | Edit::Elements { set: name, .. } => {
                 let looks_up = |m: &Match| matches!(m, Match::InSet { set, .. } if set == name);
                 let uses = |chain: &Chain| chain.rules.iter().any(|rule| rule.matches.iter().any(looks_up));
@@ -133,7 +141,7 @@ impl Refused {
                 let chains = chains.map(|(name, _)| Arc::clone(name)).collect();
                 Some(Self { set: Some(Arc::clone(name)), chains })
             }
-            Edit::NoTable | Edit::Wake | Edit::NoSet(_) | Edit::NoChain(_) => None,
+            Edit::NoTable | Edit::Wake | Edit::NoSet(_) | Edit::NoMap(_) | Edit::NoChain(_) => None,
         }
     }
 }
@@ -150,7 +158,7 @@ pub(super) fn needs(edit: &Edit, code: i32) -> Option<String> {
     if !matches!(code, libc::ENOENT | libc::EOPNOTSUPP | libc::EAFNOSUPPORT | libc::EPROTONOSUPPORT) {
         return None;
     }
-    let Edit::Chain(_, chain) = edit else { return None };
+    let (Edit::NewChain(_, chain) | Edit::Chain(_, chain)) = edit else { return None };
     let mut modules: Vec<&str> = Vec::new();
     if chain.hook.is_some_and(|hook| hook.kind == Kind::Nat) {
         modules.push("nft_chain_nat");
@@ -216,14 +224,14 @@ mod tests {
             .iter()
             .map(|edit| match edit {
                 Edit::Set(name, _) => &**name,
-                Edit::Chain(name, is) if **is == chain() => {
+                Edit::NewChain(name, is) if **is == chain() => {
                     if &**name == "a" {
                         "a closed"
                     } else {
                         "c closed"
                     }
                 }
-                Edit::Chain(name, _) => &**name,
+                Edit::NewChain(name, _) => &**name,
                 other => panic!("{other:?}"),
             })
             .collect();

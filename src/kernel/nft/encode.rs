@@ -4,7 +4,7 @@
 //! goes while it is named: the table; chains; the rules of changed and gone chains away; chains made anew; sets; elements; new rules; gone
 //! sets; gone chains. At most one edit of a chain, and of a set besides its elements,
 //! makes sense; of several the last one counts. Gone and there again (hooks and types of sets cannot change otherwise) is
-//! said by `NoChain` or `NoSet` before `Chain` or `Set` of that name.
+//! said by `NoChain`, `NoSet` or `NoMap` before `Chain` or `Set` of that name.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -75,7 +75,8 @@ struct Plan<'a> {
     chains: BTreeMap<&'a str, (usize, &'a Chain)>,
     gone_chains: BTreeMap<&'a str, usize>,
     sets: BTreeMap<&'a str, (usize, &'a Set)>,
-    gone_sets: BTreeMap<&'a str, usize>,
+    /// With whether each is emptied first.
+    gone_sets: BTreeMap<&'a str, (usize, bool)>,
     /// Gone, and there again.
     renewed: BTreeSet<&'a str>,
     renewed_sets: BTreeSet<&'a str>,
@@ -88,7 +89,7 @@ impl<'a> Plan<'a> {
         for (at, edit) in edits {
             match edit {
                 Edit::NoTable | Edit::Wake => {}
-                Edit::Chain(name, chain) => {
+                Edit::NewChain(name, chain) | Edit::Chain(name, chain) => {
                     if plan.gone_chains.remove(&**name).is_some() {
                         plan.renewed.insert(name);
                     }
@@ -105,10 +106,15 @@ impl<'a> Plan<'a> {
                     plan.forget_elements(name);
                     plan.sets.insert(name, (at, set));
                 }
+                Edit::NoMap(name) => {
+                    plan.forget_elements(name);
+                    plan.sets.remove(&**name);
+                    plan.gone_sets.insert(name, (at, true));
+                }
                 Edit::NoSet(name) => {
                     plan.forget_elements(name);
                     plan.sets.remove(&**name);
-                    plan.gone_sets.insert(name, at);
+                    plan.gone_sets.insert(name, (at, false));
                 }
                 Edit::Elements { .. } | Edit::Refill(..) => plan.elements.push((at, edit)),
             }
@@ -138,7 +144,7 @@ impl<'a> Plan<'a> {
         }
         for (name, (at, set)) in &self.sets {
             if self.renewed_sets.contains(name) {
-                encode_set::delete(batch, *at, name);
+                encode_set::delete(batch, *at, name, true);
             }
             encode_set::declare(batch, *at, name, set);
         }
@@ -163,8 +169,8 @@ impl<'a> Plan<'a> {
                 encode_rule::append(batch, *at, name, rule);
             }
         }
-        for (name, at) in &self.gone_sets {
-            encode_set::delete(batch, *at, name);
+        for (name, (at, emptied)) in &self.gone_sets {
+            encode_set::delete(batch, *at, name, *emptied);
         }
         for (name, at) in &self.gone_chains {
             batch.delete_chain(*at, name);

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use super::closed::{self, Closed, Refused};
 use super::dump;
 use super::ir::{Edit, Name};
+use super::parts;
 use super::render::{Options, Renderer};
 use super::socket::{BatchError, Refusal, Socket};
 use super::sync;
@@ -33,8 +34,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// First pause before what was refused is tried again; doubles up to the last.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_LAST: Duration = Duration::from_secs(30);
-/// Elements of new sets that one transaction may bring, beside everything else.
-const FILL: usize = 200_000;
 /// Differences that are kept in words.
 const WORDS: usize = 100;
 
@@ -466,7 +465,7 @@ impl Firewall {
         carried
     }
 
-    /// Sends edits as one transaction; new sets that are large go before it, which nobody can see.
+    /// Sends edits as one transaction; what has to be there before goes before it, which nobody can see.
     fn write(
         &mut self,
         edits: &[Edit],
@@ -476,7 +475,7 @@ impl Firewall {
         let mut rest = edits;
         let mut transactions = 0;
         loop {
-            let (now, later) = rest.split_at(first_part(rest));
+            let (now, later) = rest.split_at(parts::first(rest));
             let begin = Instant::now();
             match self.carry(now, meanwhile.as_deref_mut()) {
                 Ok(()) => self.measures.applied.time(begin.elapsed()),
@@ -510,15 +509,4 @@ impl Firewall {
         }
         Ok(Ok(()))
     }
-}
-
-/// How many of the leading edits make the first transaction: new sets alone while they are large.
-fn first_part(edits: &[Edit]) -> usize {
-    let large = |edits: &[Edit]| sync::size(edits) > FILL;
-    let sets = edits.iter().take_while(|edit| matches!(edit, Edit::Set(..))).count();
-    let (sets, _) = edits.split_at(sets);
-    if !large(sets) {
-        return edits.len();
-    }
-    (1..=sets.len()).find(|count| sets.get(..*count).is_some_and(large)).unwrap_or(sets.len())
 }

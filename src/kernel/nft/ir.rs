@@ -252,9 +252,13 @@ pub(in crate::kernel) enum Edit {
     Elements { set: Name, of: SetType, add: BTreeMap<SetKey, SetValue>, remove: BTreeMap<SetKey, SetValue> },
     /// A set of this type stays, and has these elements only, whatever was in it.
     Refill(Name, Set),
-    /// A set is gone.
+    /// A set is gone, and nobody looks it up any more. Who began with rules that did finds its elements until the end.
     NoSet(Name),
-    /// A chain is new or has other rules; it has the same hook as ever.
+    /// A map is gone that gives verdicts, or nobody knows what.
+    NoMap(Name),
+    /// A chain is new that has no hook: nobody leads to it before this change does.
+    NewChain(Name, Arc<Chain>),
+    /// A chain has other rules, or is new; it has the same hook as ever.
     Chain(Name, Arc<Chain>),
     /// A chain is gone.
     NoChain(Name),

@@ -22,6 +22,7 @@ mod firewall_tests;
 #[cfg(any(test, debug_assertions))]
 pub(in crate::kernel) mod interpret;
 pub(in crate::kernel) mod ir;
+mod parts;
 mod proto;
 #[cfg(debug_assertions)]
 mod rehearse;

@@ -6,10 +6,12 @@ use std::net::UdpSocket;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use super::dump;
 use super::ir::*;
 use super::kernel_tests::{in_netns, nft, run};
+use super::parts;
 use super::samples::{cidr, set_of};
 use super::socket::Socket;
 use super::sync;
@@ -118,6 +120,79 @@ fn a_table_that_others_changed_is_repaired_without_dropping_what_it_lets_through
             });
             assert!(sent > ROUNDS * 100, "{sent} packets in {ROUNDS} rounds");
             assert_eq!(refused, 0, "{tampering}: of {sent} packets");
+        });
+    }
+}
+
+/// Where something is wrong, three to thirty in a hundred meet a packet.
+const CHANGES: usize = 300;
+/// Between two transactions. Packets are not held up for that long, and the kernel makes no promise to one that is.
+const APART: Duration = Duration::from_micros(300);
+
+/// The same way out through `chain`, whose rules look up `set`: what leaves for 127.0.0.1 passes and all else is dropped, or
+/// the other way round.
+fn table_by(chain: &str, set: &str, interval: bool, passes: bool) -> Table {
+    let mut table = table();
+    if let Some(mut of) = table.sets.remove("nets") {
+        of.of.interval = interval;
+        of.elements = BTreeMap::from([(SetKey::Addr(cidr("127.0.0.1/32")), SetValue::Member)]);
+        table.sets.insert(set.into(), of);
+    }
+    // What does not match, or meets no rules at all, has the other verdict.
+    if let Some(mut fine) = table.chains.remove("fine") {
+        fine.rules.truncate(1);
+        for rule in &mut fine.rules {
+            rule.statement = if passes { Statement::Accept } else { Statement::Drop };
+            for matches in &mut rule.matches {
+                if let Match::InSet { set: looked_up, .. } = matches {
+                    *looked_up = set.into();
+                }
+            }
+        }
+        table.chains.insert(chain.into(), fine);
+    }
+    if let Some(out) = table.chains.get_mut("out")
+        && !passes
+    {
+        out.rules.truncate(1);
+    }
+    let way = SetValue::Jump(chain.into());
+    if let Some(ways) = table.sets.get_mut("ways") {
+        ways.elements = BTreeMap::from([(SetKey::Interface("lo".into()), way)]);
+    }
+    table
+}
+
+#[test]
+fn another_way_with_the_same_end_loses_nothing_and_passes_nothing() {
+    let others = [("rules", ("fine", "other")), ("a chain", ("other", "nets")), ("both", ("a", "b"))];
+    let kinds = [(false, true), (false, false), (true, true), (true, false)];
+    for ((what, (chain, set)), (interval, passes)) in
+        others.into_iter().flat_map(|other| kinds.map(|kind| (other, kind)))
+    {
+        in_netns(move || {
+            let tables = [table_by("fine", "nets", interval, passes), table_by(chain, set, interval, passes)];
+            let mut socket = Socket::open().unwrap();
+            let edits = [(1, 0), (0, 1)].map(|(from, to): (usize, usize)| {
+                socket.remove("t").unwrap();
+                socket.batch(&sync::diff(&tables[from], None), "t").unwrap();
+                let found = dump::table(&mut socket, "t").unwrap();
+                sync::diff(&tables[to], found.as_ref())
+            });
+            let (sent, refused) = sending(|| {
+                for edits in edits.iter().rev().cycle().take(CHANGES) {
+                    let mut rest = &edits[..];
+                    while !rest.is_empty() {
+                        let (now, later) = rest.split_at(parts::first(rest));
+                        socket.batch(now, "t").unwrap();
+                        std::thread::sleep(APART);
+                        rest = later;
+                    }
+                }
+            });
+            assert!(sent > CHANGES, "{sent} packets in {CHANGES} changes");
+            let what = format!("{what}, networks {interval}: of {sent} packets");
+            assert_eq!(refused, if passes { 0 } else { sent }, "{what}");
         });
     }
 }

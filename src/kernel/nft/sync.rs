@@ -32,6 +32,7 @@ pub(in crate::kernel) fn diff(wanted: &Table, found: Option<&Found>) -> Vec<Edit
 }
 
 fn fill(wanted: &Table, found: &Found, edits: &mut Vec<Edit>) {
+    let mut refilled = Vec::new();
     let mut late = Vec::new();
     for (name, set) in &wanted.sets {
         // Verdicts name chains, which name maps: maps are made empty and filled after the chains.
@@ -46,15 +47,18 @@ fn fill(wanted: &Table, found: &Found, edits: &mut Vec<Edit>) {
             // In place, not by a table that is made anew: packets that are among its rules would meet empty maps.
             Some(is) if !is.whole => {
                 let refill = Edit::Refill(name.clone(), set.clone());
-                if verdicts { late.push(refill) } else { edits.push(refill) }
+                if verdicts { late.push(refill) } else { refilled.push(refill) }
             }
             Some(is) => {
                 let change = elements(name, set.of, &set.elements, &is.elements);
-                if verdicts { late.extend(change) } else { edits.extend(change) }
+                if verdicts { late.extend(change) } else { refilled.extend(change) }
             }
         }
     }
-    chains(wanted, found, edits);
+    let mut changed = Vec::new();
+    chains(wanted, found, edits, &mut changed);
+    edits.append(&mut refilled);
+    edits.append(&mut changed);
     edits.append(&mut late);
     leftovers(wanted, found, edits);
 }
@@ -74,11 +78,11 @@ fn elements(
     changed.then(|| Edit::Elements { set: set.clone(), of, add, remove })
 }
 
-/// Chains that are new or have other rules, called ones before those that call them.
-fn chains(wanted: &Table, found: &Found, edits: &mut Vec<Edit>) {
+/// Chains that are new, and those that have other rules, called ones before those that call them.
+fn chains(wanted: &Table, found: &Found, new: &mut Vec<Edit>, changed: &mut Vec<Edit>) {
     let mut done = BTreeSet::new();
     for name in wanted.chains.keys() {
-        chain(name, wanted, found, &mut done, edits);
+        chain(name, wanted, found, &mut done, new, changed);
     }
 }
 
@@ -87,23 +91,29 @@ fn chain<'a>(
     wanted: &'a Table,
     found: &Found,
     done: &mut BTreeSet<&'a Name>,
-    edits: &mut Vec<Edit>,
+    new: &mut Vec<Edit>,
+    changed: &mut Vec<Edit>,
 ) {
     let Some(chain_wanted) = wanted.chains.get(name) else { return };
     if !done.insert(name) {
         return;
     }
     for called in chain_wanted.rules.iter().filter_map(|rule| called(&rule.statement)) {
-        chain(called, wanted, found, done, edits);
+        chain(called, wanted, found, done, new, changed);
     }
     let is = found.chains.get(name);
     if is.is_some_and(|is| is.foreign || is.hook != chain_wanted.hook) {
         // A hook cannot be changed.
-        edits.push(Edit::NoChain(name.clone()));
+        changed.push(Edit::NoChain(name.clone()));
     } else if is.is_some_and(|is| is_right(chain_wanted, is)) {
         return;
     }
-    edits.push(Edit::Chain(name.clone(), Arc::new(chain_wanted.clone())));
+    let (name, rules) = (name.clone(), Arc::new(chain_wanted.clone()));
+    if is.is_none() && chain_wanted.hook.is_none() {
+        new.push(Edit::NewChain(name, rules));
+    } else {
+        changed.push(Edit::Chain(name, rules));
+    }
 }
 
 fn called(statement: &Statement) -> Option<&Name> {
@@ -129,7 +139,12 @@ fn leftovers(wanted: &Table, found: &Found, edits: &mut Vec<Edit>) {
     let sets: Vec<_> = found.sets.iter().filter(|(name, _)| !wanted.sets.contains_key(*name)).collect();
     edits.extend(sets.iter().filter_map(|(name, is)| elements(name, is.of?, &BTreeMap::new(), &is.elements)));
     edits.extend(chains.iter().map(|(name, _)| Edit::NoChain((*name).clone())));
-    edits.extend(sets.iter().map(|(name, _)| Edit::NoSet((*name).clone())));
+    edits.extend(sets.iter().map(|(name, is)| match is.of {
+        Some(SetType { value: ValueType::Member | ValueType::Addr { .. }, .. }) => {
+            Edit::NoSet((*name).clone())
+        }
+        Some(SetType { value: ValueType::Verdict, .. }) | None => Edit::NoMap((*name).clone()),
+    }));
 }
 
 /// A difference in words, for people: what an edit says about what was found.
@@ -149,11 +164,11 @@ pub(in crate::kernel) fn words(edit: &Edit, found: Option<&Found>) -> String {
             }
             (None, None) => format!("set {set} differs"),
         },
-        Edit::NoSet(name) => format!("set {name} does not belong here"),
+        Edit::NoSet(name) | Edit::NoMap(name) => format!("set {name} does not belong here"),
         Edit::Chain(name, _) if there(name, |found, name| found.chains.contains_key(name)) => {
             format!("chain {name} has other rules")
         }
-        Edit::Chain(name, _) => format!("chain {name} is missing"),
+        Edit::NewChain(name, _) | Edit::Chain(name, _) => format!("chain {name} is missing"),
         Edit::NoChain(name) => format!("chain {name} does not belong here"),
     }
 }
@@ -163,8 +178,8 @@ pub(in crate::kernel) fn size(edits: &[Edit]) -> usize {
     let one = |edit: &Edit| match edit {
         Edit::Set(_, set) | Edit::Refill(_, set) => 1 + set.elements.len(),
         Edit::Elements { add, remove, .. } => add.len() + remove.len(),
-        Edit::Chain(_, chain) => 1 + chain.rules.len(),
-        Edit::NoTable | Edit::Wake | Edit::NoSet(_) | Edit::NoChain(_) => 1,
+        Edit::NewChain(_, chain) | Edit::Chain(_, chain) => 1 + chain.rules.len(),
+        Edit::NoTable | Edit::Wake | Edit::NoSet(_) | Edit::NoMap(_) | Edit::NoChain(_) => 1,
     };
     edits.iter().map(one).sum()
 }
@@ -182,11 +197,11 @@ pub(in crate::kernel) fn drift(edits: &[Edit], found: Option<&Found>) -> RuleDri
                 *no_set += add.len();
                 *more_sets += remove.len();
             }
-            Edit::NoSet(_) => *more_sets += 1,
+            Edit::NoSet(_) | Edit::NoMap(_) => *more_sets += 1,
             Edit::Chain(name, _) if found.is_some_and(|found| found.chains.contains_key(name)) => {
                 *other_rules += 1;
             }
-            Edit::Chain(_, chain) => *no_rule += 1 + chain.rules.len(),
+            Edit::NewChain(_, chain) | Edit::Chain(_, chain) => *no_rule += 1 + chain.rules.len(),
             Edit::NoChain(_) => *more_rules += 1,
         }
     }
@@ -212,8 +227,10 @@ fn apply(found: &mut Found, edits: &[Edit]) {
                 }
                 is.elements.extend(add.iter().map(|(key, value)| (key.clone(), value.clone())));
             }
-            Edit::NoSet(name) => drop(found.sets.remove(name).expect("a set that is there")),
-            Edit::Chain(name, chain) => {
+            Edit::NoSet(name) | Edit::NoMap(name) => {
+                found.sets.remove(name).expect("a set that is there");
+            }
+            Edit::NewChain(name, chain) | Edit::Chain(name, chain) => {
                 let rule = |rule| FoundRule { hash: Some(rule_hash(rule)), handle: 0, packets: 0, bytes: 0 };
                 let rules = chain.rules.iter().map(rule).collect();
                 let is = FoundChain { hook: chain.hook, foreign: false, rules };

@@ -72,7 +72,14 @@ fn carry_out(table: &mut Table, edits: &[Edit]) {
                     assert_eq!(set.elements.insert(key.clone(), value.clone()), None, "{key}");
                 }
             }
-            Edit::NoSet(name) => assert!(table.sets.remove(name).is_some(), "{name}"),
+            Edit::NoSet(name) | Edit::NoMap(name) => assert!(table.sets.remove(name).is_some(), "{name}"),
+            Edit::NewChain(name, chain) => {
+                assert!(chain.hook.is_none(), "{name} has a hook");
+                assert!(
+                    table.chains.insert(Arc::clone(name), (**chain).clone()).is_none(),
+                    "{name} is not new"
+                );
+            }
             Edit::Chain(name, chain) => {
                 let before = table.chains.insert(Arc::clone(name), (**chain).clone());
                 assert_ne!(before.as_ref(), Some(&**chain), "{name} did not change");

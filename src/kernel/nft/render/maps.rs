@@ -4,7 +4,7 @@ use super::super::ir::{KeyType, Name, SetType, ValueType};
 
 /// A set or map that is there once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Map {
+pub(in crate::kernel::nft) enum Map {
     /// Workload interface: spoof check, or inactive.
     RawInterfaces,
     /// Interface: untracked policy of its host endpoint.
@@ -68,7 +68,12 @@ impl Map {
         Self::HostOut,
     ];
 
-    pub(super) fn name(self) -> Name {
+    /// The last that is looked up: who is in none of these maps, or led to an empty chain by one, is dropped.
+    pub(in crate::kernel::nft) fn is_last(name: &str) -> bool {
+        [Self::FromProfiles, Self::ToProfiles].iter().any(|map| map.text() == name)
+    }
+
+    pub(in crate::kernel::nft) fn name(self) -> Name {
         self.text().into()
     }
 
@@ -102,7 +107,7 @@ impl Map {
         }
     }
 
-    pub(super) fn of(self) -> SetType {
+    pub(in crate::kernel::nft) fn of(self) -> SetType {
         let (key, value, interval) = match self {
             Self::From { v4 } => (KeyType::InterfaceAddr { v4 }, ValueType::Member, false),
             Self::FromNets { v4 } => (KeyType::InterfaceAddr { v4 }, ValueType::Member, true),

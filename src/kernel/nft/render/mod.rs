@@ -54,7 +54,7 @@ mod wanted;
 mod worlds;
 
 use self::ends::{Ends, Touched};
-use self::maps::Map;
+pub(in crate::kernel::nft) use self::maps::Map;
 pub use self::meaning::{Meaning, RuleView};
 pub(in crate::kernel) use self::node::Denied;
 use self::node::{Base, Fixed, Node, Usage};
@@ -115,8 +115,8 @@ impl Renderer {
         self.edits()
     }
 
-    /// What became of the table since the last call: one transaction, whatever came and went in between. The edits are
-    /// safe in their order within it.
+    /// What became of the table since the last call, whatever came and went in between. The edits are safe in their order:
+    /// one transaction, or the leading ones before the others.
     pub(in crate::kernel) fn edits(&mut self) -> Vec<Edit> {
         let Self { wanted, chains, .. } = self;
         wanted.take_edits(|name| chains.callees(name))

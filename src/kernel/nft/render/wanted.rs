@@ -1,7 +1,8 @@
 //! The wanted table, and what became of it since the edits were last taken.
 //!
-//! Order within one transaction: new sets, elements of address sets, chains (callee before caller), elements of verdict
-//! maps, and then what goes: chains (caller before callee), sets. So nothing is named before it is there or after it went.
+//! Order of the edits: new sets, new chains (callee before caller), elements of address sets, chains with other rules, elements
+//! of verdict maps, and then what goes: chains (caller before callee), sets. So nothing is named before it is there or after
+//! it went.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -118,7 +119,7 @@ impl Wanted {
     pub(super) fn take_edits<'a>(&mut self, callees: impl Fn(&Name) -> &'a [Name]) -> Vec<Edit> {
         let mut edits = Vec::new();
         let is_verdicts = |set: &Set| set.of.value == ValueType::Verdict;
-        let mut later = Vec::new();
+        let (mut elements, mut later) = (Vec::new(), Vec::new());
         for name in std::mem::take(&mut self.new) {
             let Some(set) = self.table.sets.get(&name) else { continue };
             if is_verdicts(set) {
@@ -146,7 +147,7 @@ impl Wanted {
             if is_verdicts(set) {
                 later.push((name, set.of, add, remove));
             } else if !(add.is_empty() && remove.is_empty()) {
-                edits.push(Edit::Elements { set: name, of: set.of, add, remove });
+                elements.push(Edit::Elements { set: name, of: set.of, add, remove });
             }
         }
         let touched = std::mem::take(&mut self.chains);
@@ -157,11 +158,18 @@ impl Wanted {
         names.sort_unstable();
         let (there, gone): (Vec<&Name>, Vec<&Name>) =
             names.into_iter().partition(|name| self.table.chains.contains_key(*name));
+        let mut changed = Vec::new();
         for name in callees_first(there.into_iter(), &callees) {
-            if let Some(chain) = self.table.chains.get(&name) {
-                edits.push(Edit::Chain(name, Arc::new(chain.clone())));
+            let Some(chain) = self.table.chains.get(&name) else { continue };
+            let chain = Arc::new(chain.clone());
+            if chain.hook.is_none() && touched.get(&name).is_some_and(Option::is_none) {
+                edits.push(Edit::NewChain(name, chain));
+            } else {
+                changed.push(Edit::Chain(name, chain));
             }
         }
+        edits.append(&mut elements);
+        edits.append(&mut changed);
         for (set, of, add, remove) in later {
             if !(add.is_empty() && remove.is_empty()) {
                 edits.push(Edit::Elements { set, of, add, remove });
@@ -172,7 +180,11 @@ impl Wanted {
             gone.iter().map(|name| (*name, told_calls(&touched, name))).collect();
         let gone = callees_first(gone.into_iter(), &|name| calls.get(name).map_or(&[], Vec::as_slice));
         edits.extend(gone.into_iter().rev().map(Edit::NoChain));
-        edits.extend(std::mem::take(&mut self.gone).into_keys().map(Edit::NoSet));
+        edits.extend(
+            std::mem::take(&mut self.gone).into_iter().map(|(name, (set, _))| {
+                if is_verdicts(&set) { Edit::NoMap(name) } else { Edit::NoSet(name) }
+            }),
+        );
         edits
     }
 }
