@@ -236,8 +236,11 @@ fn without_ipip_status_names_the_trouble_and_routes_are_withheld() {
         }
     });
     if lacks {
-        let rows = rig.json("host1", &["tortie", "route", "list", "10.244.3.0/26", "-o", "json"]).to_string();
-        assert!(rows.contains("withheld") && rows.contains("no-tunnel"), "{rows}");
+        within(20_000, "the route of host3 is withheld", || {
+            let rows = rig.json("host1", &["tortie", "route", "list", "10.244.3.0/26", "-o", "json"]);
+            let rows = rows.to_string();
+            if rows.contains("withheld") && rows.contains("no-tunnel") { Ok(()) } else { Err(rows) }
+        });
     }
     // Nobody wants a tunnel any more: nothing is wrong any more, and all routes are plain.
     let (key, pool) = ("/calico/v1/ipam/v4/pool/10.244.0.0-16", r#"{"cidr":"10.244.0.0/16"}"#);
