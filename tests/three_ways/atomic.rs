@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -24,7 +24,7 @@ const FAILS: u16 = 8080;
 
 #[test]
 fn no_change_loses_what_both_allow_or_passes_what_both_deny() {
-    netns::in_netns(|| changes(setting("TORTIE_SEED", rand::random()), setting("TORTIE_CHANGES", 300)));
+    netns::in_netns(|| changes(setting("TORTIE_SEED", rand::random()), setting("TORTIE_CHANGES", 1_000)));
 }
 
 #[test]
@@ -46,12 +46,12 @@ fn packet(protocol: u8, forward: bool, ports: (u16, u16)) -> Packet {
     }
 }
 
-/// Sends until it is told to stop: some 2,000 first packets of connections a second that pass, half as many that do not, and
-/// as many packets of old connections in both directions.
+/// Sends as fast as it can until it is told to stop: per five packets two first ones of connections that pass, one that does
+/// not, and two of old connections in both directions. Tens of thousands a second: where a change has a moment in which it is
+/// neither the old nor the new one, few changes pass without a packet that meets it.
 fn traffic(net: &Net, stop: &AtomicBool) -> (BTreeMap<u32, Place>, BTreeSet<u32>) {
     let (mut passes, mut fails) = (BTreeMap::new(), BTreeSet::new());
     let (mut number, mut turn) = (1_000_000, 0u16);
-    let begin = Instant::now();
     while !stop.load(Ordering::Relaxed) {
         let port = 1024 + turn % 60_000;
         turn = (turn + 1) % 60_000;
@@ -70,8 +70,6 @@ fn traffic(net: &Net, stop: &AtomicBool) -> (BTreeMap<u32, Place>, BTreeSet<u32>
             send(6, true, (port, FAILS), false);
         }
         send(17, turn % 2 == 0, (2_000 + turn / 2 % LONG, 4242), true);
-        let due = begin + Duration::from_micros(500) * (number - 1_000_000) * 2 / 5;
-        std::thread::sleep(due.saturating_duration_since(Instant::now()));
     }
     (passes, fails)
 }
@@ -219,7 +217,12 @@ fn changes(seed: u64, count: u64) {
         fails.len(),
         passed.len()
     );
-    assert!(lost.is_empty() && passed.is_empty(), "seed {seed}: lost {lost:?}, passed {passed:?}");
+    let ten = |of: &[&u32]| of.iter().take(10).map(|number| **number).collect::<Vec<_>>();
+    let (lost_first, passed_first) = (ten(&lost), ten(&passed));
+    assert!(
+        lost.is_empty() && passed.is_empty(),
+        "seed {seed}: lost {lost_first:?}, passed {passed_first:?}"
+    );
     assert!(passes.len() > fails.len() && !fails.is_empty());
     rig.stop();
 }
