@@ -1,11 +1,12 @@
-//! Packet rules: one `table inet tortie`, written over netlink in atomic batches.
+//! Packet rules: one `table inet tortie`, written over netlink in atomic batches. A change is one of them, behind one with what
+//! has to be there before it, if anything.
 //!
 //! What it does: turns what policy asks for into tables, chains and sets ([`ir`]), keeps the kernel equal to that, and says what the
 //! table looks like in nft's own words. What it does not: it decides no verdict (`policy` does), never runs `nft`, and
 //! never touches a table of anybody else.
 //!
 //! ```text
-//!  RulesetDelta, Globals, links --render--> Edits on the wanted Table --sync--> batch --encode--> kernel
+//!  RulesetDelta, Globals, links --render--> Edits on the wanted Table --sync, parts--> batches --encode--> kernel
 //!                                                  |                     ^
 //!                                       text.rs (nft syntax)      dump.rs: what is there, at start and after foreign changes
 //! ```

@@ -46,14 +46,15 @@ fn is_published_late(edit: &Edit) -> bool {
 
 /// Whether packets come to one of these chains by it that would pass or be lost while the chain is empty.
 fn leads(edit: &Edit, chains: &BTreeSet<&Name>) -> bool {
-    let Edit::Elements { set, add, remove, .. } = edit else { return false };
-    add.iter().any(|(key, value)| match value {
+    let leads = |value: &SetValue| matches!(value, SetValue::Goto(name) | SetValue::Jump(name) if chains.contains(name));
+    match edit {
         // Who had no profiles was dropped, and is dropped behind one that is empty: a burst of starts stays one transaction.
-        SetValue::Goto(name) | SetValue::Jump(name) if chains.contains(name) => {
-            remove.contains_key(key) || !Map::is_last(set)
+        Edit::Elements { set, add, remove, .. } => {
+            add.iter().any(|(key, value)| leads(value) && (remove.contains_key(key) || !Map::is_last(set)))
         }
+        Edit::Refill(_, set) => set.elements.values().any(leads),
         _ => false,
-    })
+    }
 }
 
 #[cfg(test)]
@@ -97,6 +98,14 @@ mod tests {
         assert_eq!(first(&[chain(true, "a"), leads(tiers, None, "a")]), 1);
         assert_eq!(first(&[chain(true, "a"), leads(Map::HostIn, None, "a")]), 1);
         assert_eq!(first(&[chain(true, "a"), leads(Map::ToProfiles, Some("b"), "a")]), 1);
+    }
+
+    #[test]
+    fn a_map_that_is_filled_anew_leads_to_no_chain_that_is_not_there() {
+        let Edit::Elements { set, of, add, .. } = leads(Map::ToProfiles, None, "a") else { unreachable!() };
+        let refill = Edit::Refill(set, Set { of, comment: "".into(), elements: add });
+        assert_eq!(first(&[chain(true, "a"), refill.clone()]), 1);
+        assert_eq!(first(&[chain(true, "b"), refill]), 2);
     }
 
     #[test]
