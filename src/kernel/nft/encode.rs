@@ -106,15 +106,10 @@ impl<'a> Plan<'a> {
                     plan.forget_elements(name);
                     plan.sets.insert(name, (at, set));
                 }
-                Edit::NoMap(name) => {
+                Edit::NoSet(name) | Edit::NoMap(name) => {
                     plan.forget_elements(name);
                     plan.sets.remove(&**name);
-                    plan.gone_sets.insert(name, (at, true));
-                }
-                Edit::NoSet(name) => {
-                    plan.forget_elements(name);
-                    plan.sets.remove(&**name);
-                    plan.gone_sets.insert(name, (at, false));
+                    plan.gone_sets.insert(name, (at, matches!(edit, Edit::NoMap(_))));
                 }
                 Edit::Elements { .. } | Edit::Refill(..) => plan.elements.push((at, edit)),
             }
@@ -144,7 +139,8 @@ impl<'a> Plan<'a> {
         }
         for (name, (at, set)) in &self.sets {
             if self.renewed_sets.contains(name) {
-                encode_set::delete(batch, *at, name, true);
+                encode_set::flush(batch, *at, name);
+                encode_set::delete(batch, *at, name);
             }
             encode_set::declare(batch, *at, name, set);
         }
@@ -170,7 +166,10 @@ impl<'a> Plan<'a> {
             }
         }
         for (name, (at, emptied)) in &self.gone_sets {
-            encode_set::delete(batch, *at, name, *emptied);
+            if *emptied {
+                encode_set::flush(batch, *at, name);
+            }
+            encode_set::delete(batch, *at, name);
         }
         for (name, at) in &self.gone_chains {
             batch.delete_chain(*at, name);

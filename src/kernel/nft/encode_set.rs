@@ -235,12 +235,8 @@ pub(super) fn flush(batch: &mut Batch<'_>, edit: usize, name: &str) {
     });
 }
 
-/// Deletes a set. Who is among rules that looked it up finds its elements until the end, unless it is emptied first, as maps
-/// of verdicts have to be: kernels before 6.4 let go of the chains that a map names too late.
-pub(super) fn delete(batch: &mut Batch<'_>, edit: usize, name: &str, emptied: bool) {
-    if emptied {
-        flush(batch, edit, name);
-    }
+/// Deletes a set. Who is among rules that looked it up finds its elements until the end.
+pub(super) fn delete(batch: &mut Batch<'_>, edit: usize, name: &str) {
     batch.message(NFT_MSG_DELSET, 0, Some(edit), |w| {
         w.attr_text(NFTA_SET_NAME, name);
     });

@@ -472,17 +472,15 @@ impl Firewall {
         mut meanwhile: Option<&mut Meanwhile<'_>>,
     ) -> io::Result<Result<(), Refusal>> {
         let known = self.generation.take();
-        let mut rest = edits;
-        let mut transactions = 0;
-        loop {
-            let (now, later) = rest.split_at(parts::first(rest));
+        let (mut done, mut transactions) = (0, 0);
+        for part in parts::of(edits) {
             let begin = Instant::now();
-            match self.carry(now, meanwhile.as_deref_mut()) {
+            match self.carry(part, meanwhile.as_deref_mut()) {
                 Ok(()) => self.measures.applied.time(begin.elapsed()),
                 Err(BatchError::Refused(mut refusal)) => {
                     self.counts.refused += 1;
                     self.measures.refused.time(begin.elapsed());
-                    refusal.edit = refusal.edit.map(|at| at + edits.len() - rest.len());
+                    refusal.edit = refusal.edit.map(|at| at + done);
                     return Ok(Err(refusal));
                 }
                 // All of it or nothing: the next look reads the table.
@@ -494,10 +492,7 @@ impl Firewall {
             }
             self.counts.transactions += 1;
             transactions += 1;
-            rest = later;
-            if rest.is_empty() {
-                break;
-            }
+            done += part.len();
         }
         let Some(socket) = &mut self.socket else { return Ok(Ok(())) };
         let now = socket.generation()?;

@@ -254,7 +254,8 @@ pub(in crate::kernel) enum Edit {
     Refill(Name, Set),
     /// A set is gone, and nobody looks it up any more. Who began with rules that did finds its elements until the end.
     NoSet(Name),
-    /// A map is gone that gives verdicts, or nobody knows what.
+    /// A map is gone that gives verdicts, or nobody knows what. It is emptied first: kernels before 6.4 let go of the chains
+    /// that a map names too late.
     NoMap(Name),
     /// A chain is new that has no hook: nobody leads to it before this change does.
     NewChain(Name, Arc<Chain>),
@@ -262,6 +263,16 @@ pub(in crate::kernel) enum Edit {
     Chain(Name, Arc<Chain>),
     /// A chain is gone.
     NoChain(Name),
+}
+
+impl Edit {
+    /// A set of this type is gone; `None`: nobody knows of which.
+    pub(super) fn gone(name: Name, of: Option<SetType>) -> Self {
+        match of.map(|of| of.value) {
+            Some(ValueType::Member | ValueType::Addr { .. }) => Self::NoSet(name),
+            Some(ValueType::Verdict) | None => Self::NoMap(name),
+        }
+    }
 }
 
 impl std::fmt::Display for SetKey {

@@ -23,9 +23,28 @@ use super::sync;
 /// Elements of new sets that one transaction may bring, beside everything else.
 const FILL: usize = 200_000;
 
+/// Brings new sets to the front, and behind them new chains; all else stays as it is.
+pub(super) fn sort(edits: &mut [Edit]) {
+    edits.sort_by_key(|edit| match edit {
+        Edit::NoTable | Edit::Wake | Edit::Set(..) => 0,
+        Edit::NewChain(..) => 1,
+        _ => 2,
+    });
+}
+
+/// The transactions that carry out sorted edits, one after the other.
+pub(super) fn of(edits: &[Edit]) -> impl Iterator<Item = &[Edit]> {
+    let mut rest = edits;
+    std::iter::from_fn(move || {
+        let (now, later) = rest.split_at(first(rest));
+        rest = later;
+        (!now.is_empty()).then_some(now)
+    })
+}
+
 /// How many of the leading edits make a transaction of their own, which no packet can notice: new sets alone while they
 /// are large; new sets and chains when they have to be there before the rest. All edits when nothing has to.
-pub(super) fn first(edits: &[Edit]) -> usize {
+fn first(edits: &[Edit]) -> usize {
     let large = |edits: &[Edit]| sync::size(edits) > FILL;
     let sets = edits.iter().take_while(|edit| matches!(edit, Edit::Set(..))).count();
     let (sets, then) = edits.split_at(sets);

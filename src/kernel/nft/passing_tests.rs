@@ -68,27 +68,29 @@ fn a_table_goes_without_dropping_what_it_let_through() {
     });
 }
 
-/// What leaves by lo to 127.0.0.0/8 passes, all else is dropped.
-fn table() -> Table {
+/// What leaves by lo to 127.0.0.1 passes and all else is dropped, or the other way round, by `chain`, whose rules look up
+/// `set`. What meets no rules of that chain has the other verdict.
+fn table(chain: &str, set: &str, interval: bool, passes: bool) -> Table {
     let rule = |matches, statement| Rule { matches, statement, counted: true, ..Rule::default() };
-    let chain = |hook, rules| Chain { hook, rules };
     let known = vec![
         Match::Family { v4: true },
-        Match::InSet { not: false, key: vec![Field::Addr(Side::Dst)], set: "nets".into() },
+        Match::InSet { not: false, key: vec![Field::Addr(Side::Dst)], set: set.into() },
     ];
+    let decides = rule(known, if passes { Statement::Accept } else { Statement::Drop });
     let ways = Statement::VerdictMap { key: vec![Field::OutInterface], map: "ways".into() };
-    let out = Some(Hook { kind: Kind::Filter, at: At::Output, priority: 0 });
-    let nets = set_of(KeyType::Addr { v4: true }, ValueType::Member, true);
+    let end = passes.then(|| rule(vec![], Statement::Drop));
+    let hook = Some(Hook { kind: Kind::Filter, at: At::Output, priority: 0 });
+    let nets = set_of(KeyType::Addr { v4: true }, ValueType::Member, interval);
     let to = set_of(KeyType::Interface, ValueType::Verdict, false);
-    let set = |of, key, value| Set { of, comment: "".into(), elements: BTreeMap::from([(key, value)]) };
+    let one = |of, key, value| Set { of, comment: "".into(), elements: BTreeMap::from([(key, value)]) };
     Table {
         chains: BTreeMap::from([
-            ("fine".into(), chain(None, vec![rule(known, Statement::Accept), rule(vec![], Statement::Drop)])),
-            ("out".into(), chain(out, vec![rule(vec![], ways), rule(vec![], Statement::Drop)])),
+            (chain.into(), Chain { hook: None, rules: vec![decides] }),
+            ("out".into(), Chain { hook, rules: std::iter::once(rule(vec![], ways)).chain(end).collect() }),
         ]),
         sets: BTreeMap::from([
-            ("nets".into(), set(nets, SetKey::Addr(cidr("127.0.0.0/8")), SetValue::Member)),
-            ("ways".into(), set(to, SetKey::Interface("lo".into()), SetValue::Goto("fine".into()))),
+            (set.into(), one(nets, SetKey::Addr(cidr("127.0.0.1/32")), SetValue::Member)),
+            ("ways".into(), one(to, SetKey::Interface("lo".into()), SetValue::Jump(chain.into()))),
         ]),
     }
 }
@@ -104,7 +106,7 @@ fn a_table_that_others_changed_is_repaired_without_dropping_what_it_lets_through
     ] {
         let nft = nft.clone();
         in_netns(move || {
-            let wanted = table();
+            let wanted = table("fine", "nets", true, true);
             let mut socket = Socket::open().unwrap();
             socket.batch(&sync::diff(&wanted, None), "t").unwrap();
             let (sent, refused) = sending(|| {
@@ -129,40 +131,6 @@ const CHANGES: usize = 300;
 /// Between two transactions. Packets are not held up for that long, and the kernel makes no promise to one that is.
 const APART: Duration = Duration::from_micros(300);
 
-/// The same way out through `chain`, whose rules look up `set`: what leaves for 127.0.0.1 passes and all else is dropped, or
-/// the other way round.
-fn table_by(chain: &str, set: &str, interval: bool, passes: bool) -> Table {
-    let mut table = table();
-    if let Some(mut of) = table.sets.remove("nets") {
-        of.of.interval = interval;
-        of.elements = BTreeMap::from([(SetKey::Addr(cidr("127.0.0.1/32")), SetValue::Member)]);
-        table.sets.insert(set.into(), of);
-    }
-    // What does not match, or meets no rules at all, has the other verdict.
-    if let Some(mut fine) = table.chains.remove("fine") {
-        fine.rules.truncate(1);
-        for rule in &mut fine.rules {
-            rule.statement = if passes { Statement::Accept } else { Statement::Drop };
-            for matches in &mut rule.matches {
-                if let Match::InSet { set: looked_up, .. } = matches {
-                    *looked_up = set.into();
-                }
-            }
-        }
-        table.chains.insert(chain.into(), fine);
-    }
-    if let Some(out) = table.chains.get_mut("out")
-        && !passes
-    {
-        out.rules.truncate(1);
-    }
-    let way = SetValue::Jump(chain.into());
-    if let Some(ways) = table.sets.get_mut("ways") {
-        ways.elements = BTreeMap::from([(SetKey::Interface("lo".into()), way)]);
-    }
-    table
-}
-
 #[test]
 fn another_way_with_the_same_end_loses_nothing_and_passes_nothing() {
     let others = [("rules", ("fine", "other")), ("a chain", ("other", "nets")), ("both", ("a", "b"))];
@@ -171,7 +139,7 @@ fn another_way_with_the_same_end_loses_nothing_and_passes_nothing() {
         others.into_iter().flat_map(|other| kinds.map(|kind| (other, kind)))
     {
         in_netns(move || {
-            let tables = [table_by("fine", "nets", interval, passes), table_by(chain, set, interval, passes)];
+            let tables = [table("fine", "nets", interval, passes), table(chain, set, interval, passes)];
             let mut socket = Socket::open().unwrap();
             let edits = [(1, 0), (0, 1)].map(|(from, to): (usize, usize)| {
                 socket.remove("t").unwrap();
@@ -181,12 +149,9 @@ fn another_way_with_the_same_end_loses_nothing_and_passes_nothing() {
             });
             let (sent, refused) = sending(|| {
                 for edits in edits.iter().rev().cycle().take(CHANGES) {
-                    let mut rest = &edits[..];
-                    while !rest.is_empty() {
-                        let (now, later) = rest.split_at(parts::first(rest));
-                        socket.batch(now, "t").unwrap();
+                    for part in parts::of(edits) {
+                        socket.batch(part, "t").unwrap();
                         std::thread::sleep(APART);
-                        rest = later;
                     }
                 }
             });

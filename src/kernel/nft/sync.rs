@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::dump::{Found, FoundChain};
 use super::encode::rule_hash;
 use super::ir::{Chain, Edit, Name, Set, SetKey, SetType, SetValue, Statement, Table, ValueType};
+use super::parts;
 use crate::kernel::measures::RuleDrift;
 
 /// The edits of one transaction that make `wanted` of what was found (`None`: no table), in an order that the kernel takes.
@@ -32,7 +33,6 @@ pub(in crate::kernel) fn diff(wanted: &Table, found: Option<&Found>) -> Vec<Edit
 }
 
 fn fill(wanted: &Table, found: &Found, edits: &mut Vec<Edit>) {
-    let mut refilled = Vec::new();
     let mut late = Vec::new();
     for (name, set) in &wanted.sets {
         // Verdicts name chains, which name maps: maps are made empty and filled after the chains.
@@ -47,20 +47,18 @@ fn fill(wanted: &Table, found: &Found, edits: &mut Vec<Edit>) {
             // In place, not by a table that is made anew: packets that are among its rules would meet empty maps.
             Some(is) if !is.whole => {
                 let refill = Edit::Refill(name.clone(), set.clone());
-                if verdicts { late.push(refill) } else { refilled.push(refill) }
+                if verdicts { late.push(refill) } else { edits.push(refill) }
             }
             Some(is) => {
                 let change = elements(name, set.of, &set.elements, &is.elements);
-                if verdicts { late.extend(change) } else { refilled.extend(change) }
+                if verdicts { late.extend(change) } else { edits.extend(change) }
             }
         }
     }
-    let mut changed = Vec::new();
-    chains(wanted, found, edits, &mut changed);
-    edits.append(&mut refilled);
-    edits.append(&mut changed);
+    chains(wanted, found, edits);
     edits.append(&mut late);
     leftovers(wanted, found, edits);
+    parts::sort(edits);
 }
 
 fn elements(
@@ -78,11 +76,11 @@ fn elements(
     changed.then(|| Edit::Elements { set: set.clone(), of, add, remove })
 }
 
-/// Chains that are new, and those that have other rules, called ones before those that call them.
-fn chains(wanted: &Table, found: &Found, new: &mut Vec<Edit>, changed: &mut Vec<Edit>) {
+/// Chains that are new or have other rules, called ones before those that call them.
+fn chains(wanted: &Table, found: &Found, edits: &mut Vec<Edit>) {
     let mut done = BTreeSet::new();
     for name in wanted.chains.keys() {
-        chain(name, wanted, found, &mut done, new, changed);
+        chain(name, wanted, found, &mut done, edits);
     }
 }
 
@@ -91,29 +89,25 @@ fn chain<'a>(
     wanted: &'a Table,
     found: &Found,
     done: &mut BTreeSet<&'a Name>,
-    new: &mut Vec<Edit>,
-    changed: &mut Vec<Edit>,
+    edits: &mut Vec<Edit>,
 ) {
     let Some(chain_wanted) = wanted.chains.get(name) else { return };
     if !done.insert(name) {
         return;
     }
     for called in chain_wanted.rules.iter().filter_map(|rule| called(&rule.statement)) {
-        chain(called, wanted, found, done, new, changed);
+        chain(called, wanted, found, done, edits);
     }
     let is = found.chains.get(name);
     if is.is_some_and(|is| is.foreign || is.hook != chain_wanted.hook) {
         // A hook cannot be changed.
-        changed.push(Edit::NoChain(name.clone()));
+        edits.push(Edit::NoChain(name.clone()));
     } else if is.is_some_and(|is| is_right(chain_wanted, is)) {
         return;
     }
     let (name, rules) = (name.clone(), Arc::new(chain_wanted.clone()));
-    if is.is_none() && chain_wanted.hook.is_none() {
-        new.push(Edit::NewChain(name, rules));
-    } else {
-        changed.push(Edit::Chain(name, rules));
-    }
+    let new = is.is_none() && chain_wanted.hook.is_none();
+    edits.push(if new { Edit::NewChain(name, rules) } else { Edit::Chain(name, rules) });
 }
 
 fn called(statement: &Statement) -> Option<&Name> {
@@ -139,12 +133,7 @@ fn leftovers(wanted: &Table, found: &Found, edits: &mut Vec<Edit>) {
     let sets: Vec<_> = found.sets.iter().filter(|(name, _)| !wanted.sets.contains_key(*name)).collect();
     edits.extend(sets.iter().filter_map(|(name, is)| elements(name, is.of?, &BTreeMap::new(), &is.elements)));
     edits.extend(chains.iter().map(|(name, _)| Edit::NoChain((*name).clone())));
-    edits.extend(sets.iter().map(|(name, is)| match is.of {
-        Some(SetType { value: ValueType::Member | ValueType::Addr { .. }, .. }) => {
-            Edit::NoSet((*name).clone())
-        }
-        Some(SetType { value: ValueType::Verdict, .. }) | None => Edit::NoMap((*name).clone()),
-    }));
+    edits.extend(sets.iter().map(|(name, is)| Edit::gone((*name).clone(), is.of)));
 }
 
 /// A difference in words, for people: what an edit says about what was found.

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::super::ir::{Chain, Edit, Name, Set, SetKey, SetType, SetValue, Statement, Table, ValueType};
+use super::super::parts;
 
 /// Elements that changed, with what they gave before.
 type Touched = BTreeMap<SetKey, Option<SetValue>>;
@@ -119,7 +120,7 @@ impl Wanted {
     pub(super) fn take_edits<'a>(&mut self, callees: impl Fn(&Name) -> &'a [Name]) -> Vec<Edit> {
         let mut edits = Vec::new();
         let is_verdicts = |set: &Set| set.of.value == ValueType::Verdict;
-        let (mut elements, mut later) = (Vec::new(), Vec::new());
+        let mut later = Vec::new();
         for name in std::mem::take(&mut self.new) {
             let Some(set) = self.table.sets.get(&name) else { continue };
             if is_verdicts(set) {
@@ -147,7 +148,7 @@ impl Wanted {
             if is_verdicts(set) {
                 later.push((name, set.of, add, remove));
             } else if !(add.is_empty() && remove.is_empty()) {
-                elements.push(Edit::Elements { set: name, of: set.of, add, remove });
+                edits.push(Edit::Elements { set: name, of: set.of, add, remove });
             }
         }
         let touched = std::mem::take(&mut self.chains);
@@ -158,18 +159,12 @@ impl Wanted {
         names.sort_unstable();
         let (there, gone): (Vec<&Name>, Vec<&Name>) =
             names.into_iter().partition(|name| self.table.chains.contains_key(*name));
-        let mut changed = Vec::new();
         for name in callees_first(there.into_iter(), &callees) {
             let Some(chain) = self.table.chains.get(&name) else { continue };
             let chain = Arc::new(chain.clone());
-            if chain.hook.is_none() && touched.get(&name).is_some_and(Option::is_none) {
-                edits.push(Edit::NewChain(name, chain));
-            } else {
-                changed.push(Edit::Chain(name, chain));
-            }
+            let new = chain.hook.is_none() && touched.get(&name).is_some_and(Option::is_none);
+            edits.push(if new { Edit::NewChain(name, chain) } else { Edit::Chain(name, chain) });
         }
-        edits.append(&mut elements);
-        edits.append(&mut changed);
         for (set, of, add, remove) in later {
             if !(add.is_empty() && remove.is_empty()) {
                 edits.push(Edit::Elements { set, of, add, remove });
@@ -180,11 +175,9 @@ impl Wanted {
             gone.iter().map(|name| (*name, told_calls(&touched, name))).collect();
         let gone = callees_first(gone.into_iter(), &|name| calls.get(name).map_or(&[], Vec::as_slice));
         edits.extend(gone.into_iter().rev().map(Edit::NoChain));
-        edits.extend(
-            std::mem::take(&mut self.gone).into_iter().map(|(name, (set, _))| {
-                if is_verdicts(&set) { Edit::NoMap(name) } else { Edit::NoSet(name) }
-            }),
-        );
+        let gone = std::mem::take(&mut self.gone);
+        edits.extend(gone.into_iter().map(|(name, (set, _))| Edit::gone(name, Some(set.of))));
+        parts::sort(&mut edits);
         edits
     }
 }
