@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use rustc_hash::FxHashSet;
+
 use super::adv::PAGE;
 use super::group::{Group, SLICE};
 use super::member::{EndOfRib, Mode, Pages, Produced};
@@ -228,10 +230,13 @@ impl Group {
 
     fn produce_log<A: Key>(&mut self, shared: &Shared, table: &Table<A>, member: u32, at: u64) -> Produced {
         let end = self.front.min(at + SLICE);
-        let mut changes = Changes::default();
+        let (mut changes, mut again) = (Changes::default(), FxHashSet::default());
         for position in at..end {
             let Some(slot) = table.log.get(position) else { continue };
-            if table.entry(slot).is_some_and(|e| table.is_newest(e, position)) {
+            let Some(entry) = table.entry(slot) else { continue };
+            // What changed again is told then, unless the group has yet to see it: it may find the outcome to be the same.
+            let unseen = table.changed_since(entry, self.front) && again.insert(slot);
+            if unseen || table.is_newest(entry, position) {
                 self.tell(&mut changes, member, slot);
             }
         }

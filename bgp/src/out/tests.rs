@@ -323,3 +323,27 @@ fn members_in_step_get_no_idle_withdrawals() {
     }
     assert!(world.receivers.iter().all(|r| r.idle_withdrawals == 0));
 }
+
+/// Where a prefix changed again and the outcome is the same (here: a path came that is not the best one), the group has
+/// nothing to tell: a member that lags alone has to hear of it from what is there.
+#[test]
+fn a_member_that_lags_is_told_of_what_changed_again_to_the_same() {
+    let mut world = World::new(4);
+    let announce = |world: &mut World, source, prefixes: std::ops::Range<u32>| {
+        prefixes.for_each(|prefix| world.announce(source, prefix, 0));
+        while world.rib.table.pop_dirty().is_some() {}
+    };
+    world.join(0, 2, 2);
+    announce(&mut world, 1, 0..5);
+    world.join(3, 2, 2);
+    // Member 3 is in step, and the ring forgets what member 0 has not taken.
+    for prefixes in [90..99, 4..13] {
+        (0..3).for_each(|_| drop(world.produce(3)));
+        announce(&mut world, 2, prefixes);
+    }
+    (0..3).for_each(|_| drop(world.produce(3)));
+    announce(&mut world, 2, 0..1);
+    world.settle();
+    let have = &world.receivers[0].routes;
+    assert!(have.keys().eq(world.expected(0).keys()), "{:?}", have.keys());
+}
