@@ -333,15 +333,20 @@ fn a_member_that_lags_is_told_of_what_changed_again_to_the_same() {
         prefixes.for_each(|prefix| world.announce(source, prefix, 0));
         while world.rib.table.pop_dirty().is_some() {}
     };
+    let take = |world: &mut World| {
+        for _ in 0..3 {
+            world.produce(3);
+        }
+    };
     world.join(0, 2, 2);
     announce(&mut world, 1, 0..5);
     world.join(3, 2, 2);
     // Member 3 is in step, and the ring forgets what member 0 has not taken.
     for prefixes in [90..99, 4..13] {
-        (0..3).for_each(|_| drop(world.produce(3)));
+        take(&mut world);
         announce(&mut world, 2, prefixes);
     }
-    (0..3).for_each(|_| drop(world.produce(3)));
+    take(&mut world);
     announce(&mut world, 2, 0..1);
     world.settle();
     let have = &world.receivers[0].routes;
