@@ -147,6 +147,8 @@ impl Speaker {
         self.regroup(number);
         self.check_limit(number);
         self.tell_state(number, None);
+        // Who is shut down is not waited for.
+        self.look_at_deferral();
     }
 
     /// The keepalive interval stands in no OPEN and changes at once.

@@ -62,7 +62,10 @@ impl Deferral {
 impl Speaker {
     pub(super) fn begin_deferral(&mut self) {
         self.restart.restarting_until = Some(self.started + self.global.restart_time.max(AFTER_START));
-        self.timers.set(Timer::Deferral, self.started + AFTER_START);
+        // Whatever else may end it is an event, upon which it is looked at.
+        for after in [SETTLE, AFTER_START] {
+            self.timers.set(Timer::Deferral, self.started + after);
+        }
     }
 
     pub(super) fn session_came_up(&mut self) {
@@ -97,10 +100,6 @@ impl Speaker {
             let all_up = self.ranges.is_empty() && self.peers.values().all(up_or_shut);
             let waited = since_start >= SETTLE && self.restart.first_up.is_some();
             if !up_settled || (!all_up && !waited) {
-                if !waited {
-                    let at = (self.started + SETTLE).max(self.now + LOOK);
-                    self.timers.set(Timer::Deferral, at);
-                }
                 return;
             }
             if self.hops_open() {

@@ -61,12 +61,19 @@ impl Hand {
     }
 
     pub(crate) fn wait(&mut self, time: Duration) {
-        let until = self.now + time;
+        self.calls(time);
+    }
+
+    /// Waits; returns how often the speaker wanted to be called meanwhile.
+    pub(crate) fn calls(&mut self, time: Duration) -> usize {
+        let (until, mut calls) = (self.now + time, 0);
         while let Some(at) = self.speaker.poll_timeout().filter(|at| *at <= until) {
             self.now = self.now.max(at);
             self.give(Input::Tick);
+            calls += 1;
         }
         self.now = until;
+        calls
     }
 
     pub(crate) fn sent(&mut self, conn: ConnId) -> Vec<(MessageKind, Vec<u8>)> {
@@ -186,6 +193,37 @@ fn the_end_of_the_restart_waits_for_a_peer_that_restarts_too_but_not_for_ever() 
     assert!(!done(&silent));
     silent.wait(Duration::from_secs(2));
     assert!(done(&silent));
+}
+
+/// The end of a start is looked at when something comes that it may wait for, not again and again.
+#[test]
+fn a_speaker_whose_peers_are_all_away_sleeps() {
+    let mut hand = Hand::new();
+    hand.give(Input::Closed(CONN, "gone".into()));
+    for n in 2..10 {
+        let mut config = peer(ip(&format!("192.0.2.{}", 10 + n)), 65001);
+        config.dial = Dial::Passive;
+        hand.give(Input::Peer(PeerId(n), Box::new(config)));
+        hand.wait(Duration::from_secs(1));
+    }
+    let calls = hand.calls(Duration::from_secs(110));
+    assert!(calls < 10, "{calls} calls in 110 s");
+    assert!(!hand.events.contains(&Event::RestartDone));
+    hand.wait(Duration::from_secs(5));
+    assert!(hand.events.contains(&Event::RestartDone));
+}
+
+#[test]
+fn the_end_of_the_restart_waits_for_nobody_who_is_shut_down() {
+    let mut hand = Hand::new();
+    hand.give(Input::Closed(CONN, "gone".into()));
+    hand.wait(Duration::from_secs(20));
+    assert!(!hand.events.contains(&Event::RestartDone));
+    let mut config = peer(ip("192.0.2.9"), 65001);
+    config.shutdown = Some("moved".into());
+    hand.give(Input::Peer(PeerId(1), Box::new(config)));
+    hand.wait(Duration::from_secs(1));
+    assert!(hand.events.contains(&Event::RestartDone));
 }
 
 #[test]
