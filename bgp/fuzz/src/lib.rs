@@ -12,6 +12,9 @@ use tortie_bgp::wire::{
 };
 use tortie_config::resource::{Filter, PREPEND_MAX};
 
+mod heard;
+mod peers;
+mod rest;
 mod whole;
 
 pub use whole::session;

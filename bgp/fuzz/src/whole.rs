@@ -1,136 +1,27 @@
 //! A whole speaker under arbitrary octets, times and events.
 //!
 //! What has to hold: it comes to rest after each input within a bounded number of ticks, time goes on, nothing is sent that
-//! cannot be framed, what it holds is bounded by what it was given, and when all peers are gone nothing is left.
+//! cannot be framed, what it holds is bounded by what it was given, peers that read all are told all, and that adds up to
+//! what the table says ([`Heard`]), and when all peers are gone nothing is left. Built by `run`, logs and pages of tables
+//! are tiny (`cfg(fuzzing)`), so that whoever reads little falls behind.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use tortie_bgp::attr::{Attributes, Edit};
-use tortie_bgp::wire::{
-    AddPath, Capabilities, Families, Frame, GracefulRestart, Open, Role, write_keepalive,
-};
+use tortie_bgp::wire::{Frame, MessageKind};
 use tortie_bgp::{
-    ANY_EXTERNAL, Cidr, ConnId, Dial, Event, Export, Family, GlobalConfig, Import, Input, Multipath,
-    NextHopState, Origination, PeerConfig, PeerId, PeerView, Policy, PolicyHandle, RangeConfig, RangeId,
-    Reset, RouteMatch, RouteQuery, RouteTable, RouteView, RouterId, Speaker, Tag, Transmit,
+    ConnId, Drain, Event, Family, Input, NextHopState, Origination, PeerId, PeerStatus, RangeId, Reset,
+    RouteTable, Speaker, State, Tag, Transmit,
 };
+
+use super::heard::Heard;
+use super::peers::{ByPrefix, address, config, framed, global, greeting, prefix, range, said};
+use super::rest::{Told, check_counts, table};
 
 const PEERS: u8 = 4;
-const OURS: u32 = 64_512;
 /// Ticks within which a speaker rests after an input, and in one stretch of time.
 const TICKS: usize = 20_000;
-
-/// Decides by the prefix, so that some routes are refused, changed or withheld.
-struct ByPrefix(u8);
-
-fn last_octet(prefix: Cidr) -> u8 {
-    match prefix.addr() {
-        IpAddr::V4(a) => a.octets()[2],
-        IpAddr::V6(a) => a.octets()[5],
-    }
-}
-
-impl Policy for ByPrefix {
-    fn import(&self, _: &PeerView<'_>, prefix: Cidr, _: &Attributes) -> Import {
-        match last_octet(prefix) ^ self.0 {
-            n if n.is_multiple_of(7) => Import::Reject("seven"),
-            n if n.is_multiple_of(5) => {
-                Import::AcceptWith([Edit::LocalPref(u32::from(n))].into_iter().collect())
-            }
-            _ => Import::Accept,
-        }
-    }
-
-    fn export(&self, _: &PeerView<'_>, route: &RouteView<'_>) -> Export {
-        if (last_octet(route.prefix) ^ self.0).is_multiple_of(3) {
-            return Export::withhold("three");
-        }
-        Export::announce("open").with_communities([7], [])
-    }
-}
-
-fn policy(n: u8) -> PolicyHandle {
-    PolicyHandle(Arc::new(ByPrefix(n)))
-}
-
-fn address(peer: u8) -> IpAddr {
-    IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1 + peer))
-}
-
-fn asn(peer: u8) -> u32 {
-    if peer.is_multiple_of(2) { 64_496 + u32::from(peer) } else { OURS }
-}
-
-fn config(peer: u8, choice: u8) -> PeerConfig {
-    let bit = |n: u8| choice & (1 << n) != 0;
-    let mut c = PeerConfig::new(SocketAddr::new(address(peer), 179), asn(peer));
-    c.families = if bit(0) { vec![Family::Ipv4Unicast] } else { Family::ALL.to_vec() };
-    c.dial =
-        [Dial::Now, Dial::Passive, Dial::After(Duration::from_secs(3)), Dial::Now][usize::from(peer % 4)];
-    c.hold_time = Duration::from_secs(if bit(1) { 3 } else { 90 });
-    c.local_v6 = Some(IpAddr::V6(0x2001_0db8_u128.rotate_right(32).into()));
-    c.reflector_client = (bit(2) && peer == 1).then_some(9);
-    c.allow_own_as = u8::from(bit(3));
-    c.extended_messages = bit(4);
-    c.add_path_receive = bit(5);
-    c.add_path_send = if bit(5) { 3 } else { 0 };
-    c.max_prefixes = bit(6).then(|| tortie_bgp::PrefixLimit::new(40));
-    c.ebgp_policy = !bit(7);
-    c.role = (peer == 2).then_some(Role::Customer);
-    c.policy_class = u64::from(choice & 1);
-    c
-}
-
-/// Takes the addresses of peers that are not configured.
-fn range(choice: u8) -> RangeConfig {
-    let mut range = RangeConfig::new(Cidr::v4(Ipv4Addr::new(192, 0, 2, 0), 29), ANY_EXTERNAL);
-    range.peer = config(0, choice);
-    range.peer.asn = if choice & 1 == 0 { ANY_EXTERNAL } else { OURS };
-    range.max_peers = u32::from(choice % 4);
-    range
-}
-
-fn greeting(peer: u8, choice: u8) -> Vec<u8> {
-    let bit = |n: u8| choice & (1 << n) != 0;
-    let both = AddPath { receive: bit(5), send: bit(5) };
-    let open = Open {
-        asn: asn(peer),
-        hold_time: if bit(1) { 3 } else { 180 },
-        router_id: RouterId(0xc000_0201 + u32::from(peer)),
-        capabilities: Capabilities {
-            multiprotocol: !bit(0),
-            families: Families::ALL,
-            as4: (!bit(2)).then_some(asn(peer)),
-            route_refresh: true,
-            enhanced_refresh: bit(3),
-            extended_messages: bit(4),
-            ext_nexthop: bit(3),
-            graceful_restart: bit(6).then(|| GracefulRestart {
-                restarted: bit(7),
-                notification: bit(4),
-                time: 30,
-                families: Family::ALL.into_iter().map(|f| (f, bit(7))).collect(),
-            }),
-            add_paths: [both; 2],
-            role: (peer == 2).then_some(Role::Provider),
-            ..Capabilities::default()
-        },
-    };
-    let mut out = Vec::new();
-    open.write(&mut out);
-    write_keepalive(&mut out);
-    out
-}
-
-fn framed(kind: u8, body: &[u8]) -> Vec<u8> {
-    let mut out = vec![0xff; 16];
-    out.extend_from_slice(&u16::try_from(19 + body.len()).unwrap_or(u16::MAX).to_be_bytes());
-    out.push(kind);
-    out.extend_from_slice(body);
-    out
-}
 
 struct Rig {
     speaker: Speaker,
@@ -139,6 +30,10 @@ struct Rig {
     conns: Vec<ConnId>,
     next: u64,
     dialling: Vec<PeerId>,
+    policy: ByPrefix,
+    /// By session.
+    heard: BTreeMap<ConnId, Heard>,
+    told: Told,
     /// Octets and events that it was given.
     given: usize,
 }
@@ -146,11 +41,19 @@ struct Rig {
 impl Rig {
     fn new(choice: u8) -> Self {
         let now = Instant::now();
-        let restarting = (choice & 1 != 0).then(|| Family::ALL.to_vec());
-        let multipath = Multipath { max: (choice & 2 != 0).then_some(1), relax: choice & 4 == 0 };
-        let global = GlobalConfig { restarting, multipath, ..GlobalConfig::new(OURS, RouterId(1)) };
-        let speaker = Speaker::new(global, policy(0), now);
-        let mut rig = Self { speaker, now, start: now, conns: vec![], next: 0, dialling: vec![], given: 0 };
+        let policy = ByPrefix::default();
+        let mut rig = Self {
+            speaker: Speaker::new(global(choice), policy.handle(), now),
+            now,
+            start: now,
+            conns: vec![],
+            next: 0,
+            dialling: vec![],
+            policy,
+            heard: BTreeMap::new(),
+            told: Told::default(),
+            given: 0,
+        };
         for peer in 0..PEERS {
             rig.give(Input::Peer(PeerId(u32::from(peer)), Box::new(config(peer, choice))));
         }
@@ -166,7 +69,6 @@ impl Rig {
     }
 
     fn events(&mut self) {
-        let mut best = Vec::new();
         for n in 0.. {
             let Some(event) = self.speaker.poll_event() else { return };
             assert!(n < TICKS, "events without an end");
@@ -174,14 +76,14 @@ impl Rig {
                 Event::Dial(peer) => self.dialling.push(peer),
                 Event::Close(conn) => {
                     self.send(conn, 65_536);
-                    self.conns.retain(|c| *c != conn);
+                    self.forget(conn);
                 }
                 // Some are known at once, some never, and some get lost later.
                 Event::TrackNextHop(address) if !address.to_string().ends_with('7') => {
                     let state = NextHopState::Reachable { metric: 1, on_link: true };
                     self.speaker.handle(Input::NextHop(address, state), self.now);
                 }
-                Event::BestChanged => while self.speaker.take_best(16, &mut best) {},
+                Event::BestChanged => self.told.take(&mut self.speaker),
                 _ => {}
             }
         }
@@ -212,8 +114,8 @@ impl Rig {
         panic!("time stands still at {:?}", self.now - self.start);
     }
 
-    /// Takes what waits for a connection.
-    fn send(&mut self, conn: ConnId, room: usize) {
+    /// Takes what waits for a connection; returns how many octets that was.
+    fn send(&mut self, conn: ConnId, room: usize) -> usize {
         let mut out = Vec::new();
         for _ in 0..64 {
             let before = out.len();
@@ -228,8 +130,62 @@ impl Rig {
         while !rest.is_empty() {
             let frame =
                 Frame::next(rest, true).expect("sent what cannot be framed").expect("sent half a message");
+            if frame.kind == MessageKind::Update {
+                self.hear(conn, frame.body);
+            }
             rest = &rest[frame.len..];
         }
+        out.len()
+    }
+
+    fn hear(&mut self, conn: ConnId, body: &[u8]) {
+        if !self.heard.contains_key(&conn) {
+            // Of a session that ended this very moment nothing is known any more.
+            let Some(peer) = self.speaker.peers(self.now).find(|p| p.conn == Some(conn)) else { return };
+            assert_eq!(peer.state, State::Established);
+            let session = peer.session.as_ref().expect("an UPDATE without a session");
+            self.heard.insert(conn, Heard::new(&peer, session));
+        }
+        if let Some(heard) = self.heard.get_mut(&conn) {
+            heard.update(body);
+        }
+    }
+
+    fn forget(&mut self, conn: ConnId) {
+        self.conns.retain(|c| *c != conn);
+        self.heard.remove(&conn);
+    }
+
+    /// All read what there is: they were told all, and that is what the table says.
+    fn settle(&mut self) {
+        for round in 0.. {
+            assert!(round < TICKS, "there is always more to send");
+            let sent: usize = self.conns.clone().into_iter().map(|conn| self.send(conn, 65_536)).sum();
+            self.rest();
+            if sent == 0 {
+                break;
+            }
+        }
+        let peers: Vec<PeerStatus> = self.speaker.peers(self.now).collect();
+        for peer in peers.iter().filter(|p| p.state == State::Established) {
+            assert!(peer.told, "{peer:?} waits for something");
+            if let (Some(conn), Some(session)) = (peer.conn, &peer.session) {
+                let heard = self.heard.entry(conn).or_insert_with(|| Heard::new(peer, session));
+                heard.check(&self.speaker, peer);
+            }
+        }
+        for peer in &peers {
+            check_counts(&self.speaker, peer);
+        }
+        self.told.check(&self.speaker);
+    }
+
+    /// A peer announces or withdraws these, as its session is.
+    fn routes(&mut self, conn: ConnId, prefixes: &[u8], what: u8) {
+        let Some(peer) = self.speaker.peers(self.now).find(|p| p.conn == Some(conn)) else { return };
+        let Some(session) = &peer.session else { return };
+        let octets = said(&Heard::new(&peer, session).session, peer.asn, prefixes, what);
+        self.data(conn, &octets);
     }
 
     fn data(&mut self, conn: ConnId, octets: &[u8]) {
@@ -259,11 +215,6 @@ impl Rig {
     }
 }
 
-fn prefix(octet: u8) -> Cidr {
-    let text = if octet & 1 == 0 { format!("10.0.{octet}.0/24") } else { format!("2001:db8:{octet:x}::/48") };
-    text.parse().expect("a prefix")
-}
-
 /// The data is a list of events; the first octet chooses the configuration.
 pub fn session(data: &[u8]) {
     let Some((choice, mut data)) = data.split_first() else { return };
@@ -287,12 +238,17 @@ pub fn session(data: &[u8]) {
                 rig.data(conn, &framed(arg % 7, body));
             }
             // An UPDATE with good attributes and prefixes of the fuzzer's choice.
-            (3 | 4, Some(conn)) => {
+            (3, Some(conn)) => {
                 let nlri = take(usize::from(op >> 4) * 2);
                 let mut body = vec![0, 0, 0, 20, 0x40, 1, 1, 0, 0x40, 2, 6, 2, 1, 0, 0, 0xfb, 0xf0];
                 body.extend_from_slice(&[0x40, 3, 4, 192, 0, 2, *arg]);
                 body.extend_from_slice(nlri);
                 rig.data(conn, &framed(2, &body));
+            }
+            (4, Some(conn)) => {
+                let prefixes = take(usize::from(op >> 4) + 1).to_vec();
+                let what = take(1).first().copied().unwrap_or(0);
+                rig.routes(conn, &prefixes, what);
             }
             (5, Some(conn)) => rig.data(conn, &framed(4, &[])),
             (6, Some(conn)) => {
@@ -300,7 +256,7 @@ pub fn session(data: &[u8]) {
                 rig.rest();
             }
             (7, Some(conn)) => {
-                rig.conns.retain(|c| *c != conn);
+                rig.forget(conn);
                 rig.give(Input::Closed(conn, "gone".into()));
             }
             (8, _) => {
@@ -328,6 +284,7 @@ pub fn session(data: &[u8]) {
             }
             (12, _) => {
                 let peer = PeerId(u32::from(peer));
+                let drain = [Drain::Off, Drain::Announce, Drain::Withdraw][usize::from(arg >> 2) % 3];
                 match op >> 4 {
                     0 | 1 => rig.give(Input::Reset(peer, Reset::SoftIn)),
                     2 | 3 => rig.give(Input::Reset(peer, Reset::SoftOut)),
@@ -336,12 +293,24 @@ pub fn session(data: &[u8]) {
                     6 => rig.give(Input::BfdDown { peer, text: "cut".into(), independent: arg & 4 != 0 }),
                     7 | 8 => rig.give(Input::Range(RangeId(u32::from(arg & 1)), Box::new(range(*op ^ arg)))),
                     9 => rig.give(Input::RemoveRange(RangeId(u32::from(arg & 1)))),
-                    _ => {}
+                    10 => rig.give(Input::Drain((arg & 128 == 0).then_some(peer), drain)),
+                    11 => {
+                        rig.policy.some.insert(prefix(*arg), arg >> 6);
+                        rig.give(Input::PolicyAbout(rig.policy.handle(), &[prefix(*arg)]));
+                    }
+                    12 => rig.give(Input::LinkDown { peer, text: "no carrier".into() }),
+                    13 => rig.give(Input::LinkUp(peer)),
+                    14 => rig.give(Input::Global(global(*arg))),
+                    _ => rig.settle(),
                 }
             }
             (13, _) => rig.give(Input::Peer(PeerId(u32::from(peer)), Box::new(config(peer, *op ^ arg)))),
             (14, _) => {
-                let address = IpAddr::V4(Ipv4Addr::new(192, 0, 2, *arg));
+                let address = if arg & 128 == 0 {
+                    IpAddr::V4(Ipv4Addr::new(192, 0, 2, *arg))
+                } else {
+                    IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, (arg & 7).into()))
+                };
                 let state = if op & 16 == 0 {
                     NextHopState::Unreachable
                 } else {
@@ -349,12 +318,16 @@ pub fn session(data: &[u8]) {
                 };
                 rig.give(Input::NextHop(address, state));
             }
-            (15, _) => rig.give(Input::Policy(policy(arg % 4))),
+            (15, _) => {
+                rig.policy = ByPrefix { rest: arg % 4, some: BTreeMap::new() };
+                rig.give(Input::Policy(rig.policy.handle()));
+            }
             _ => rig.open(peer, false),
         }
         // A process has so many file descriptors.
         if rig.conns.len() > 32 {
-            let conn = rig.conns.remove(0);
+            let conn = rig.conns[0];
+            rig.forget(conn);
             rig.give(Input::Closed(conn, "gone".into()));
         }
         // Sums over everything are not free.
@@ -364,6 +337,7 @@ pub fn session(data: &[u8]) {
         }
     }
     rig.check();
+    rig.settle();
     end(rig);
 }
 
@@ -380,8 +354,7 @@ fn end(mut rig: Rig) {
     rig.give(Input::Local(&none));
     rig.wait(Duration::from_secs(600));
     for family in Family::ALL {
-        let query = RouteQuery { table: RouteTable::Loc, matching: RouteMatch::All(family) };
-        assert!(rig.speaker.routes(&query, None, 1).is_empty(), "a route without a peer");
+        assert!(table(&rig.speaker, RouteTable::Loc, family).is_empty(), "a route without a peer");
     }
     let totals = rig.speaker.totals();
     assert_eq!((totals.paths, totals.prefixes, totals.attribute_sets), ([0, 0], [0, 0], 0));

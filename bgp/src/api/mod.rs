@@ -375,7 +375,8 @@ pub struct Best {
     pub peer: PeerId,
     /// It was learned by eBGP.
     pub ebgp: bool,
-    /// Kept from a peer that restarts (RFC 4724).
+    /// Kept from a peer that restarts (RFC 4724). As it was when this was told: that a path becomes so changes nothing of
+    /// what is best.
     pub stale: bool,
 }
 

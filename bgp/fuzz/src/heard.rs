@@ -1,0 +1,93 @@
+//! What a peer has heard: the routes that all that was sent to it adds up to.
+//!
+//! What has to hold: every message is one that a receiver takes as it is, and once all is sent it adds up to what the
+//! speaker says that it sends, and to what its explanation says of each prefix.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tortie_bgp::attr::Attributes;
+use tortie_bgp::wire::{Address, Negotiated, Nlri, Update};
+use tortie_bgp::{Cidr, Family, PeerStatus, RouteTable, SessionStatus, Speaker};
+
+use super::rest::table;
+
+/// Prefixes that are explained at a time.
+const EXPLAINED: usize = 64;
+
+/// By prefix and path identifier.
+type Routes = BTreeMap<(Cidr, Option<u32>), Attributes>;
+
+pub struct Heard {
+    /// As the peer has it.
+    pub session: Negotiated,
+    routes: Routes,
+}
+
+impl Heard {
+    pub fn new(peer: &PeerStatus, session: &SessionStatus) -> Self {
+        let session = Negotiated {
+            ebgp: peer.asn != peer.local_asn,
+            as4: session.as4,
+            extended: session.extended_messages,
+            families: session.families.iter().copied().collect(),
+            ext_nexthop: session.extended_next_hop,
+            add_path_receive: session.add_path_send.iter().copied().collect(),
+            add_path_send: session.add_path_receive.iter().copied().collect(),
+            reject_as_sets: false,
+        };
+        Self { session, routes: Routes::new() }
+    }
+
+    /// The body of an UPDATE came.
+    pub fn update(&mut self, body: &[u8]) {
+        let update = Update::decode(body, &self.session).expect("sent an UPDATE that resets the session");
+        assert!(update.malformed.is_none() && update.discarded.is_empty(), "sent {update:?}");
+        for nlri in &update.withdrawn {
+            for key in self.keys(nlri) {
+                self.routes.remove(&key);
+            }
+        }
+        for reach in &update.reach {
+            for key in self.keys(&reach.nlri) {
+                self.routes.insert(key, reach.attributes.clone());
+            }
+        }
+    }
+
+    fn keys(&self, nlri: &Nlri<'_>) -> Vec<(Cidr, Option<u32>)> {
+        let mut keys = self.keys_of::<u32>(nlri);
+        keys.extend(self.keys_of::<u128>(nlri));
+        keys
+    }
+
+    fn keys_of<A: Address>(&self, nlri: &Nlri<'_>) -> Vec<(Cidr, Option<u32>)> {
+        let many = self.session.add_path_receive.contains(A::FAMILY);
+        nlri.of::<A>().map(|e| (e.prefix.0.cidr(e.prefix.1), many.then_some(e.path_id))).collect()
+    }
+
+    /// All was sent: this is what the speaker says.
+    pub fn check(&self, speaker: &Speaker, peer: &PeerStatus) {
+        let mut known = BTreeSet::new();
+        let mut said = Routes::new();
+        for family in Family::ALL {
+            known.extend(table(speaker, RouteTable::Loc, family).into_iter().map(|route| route.prefix));
+            for route in table(speaker, RouteTable::AdjOut(peer.id), family) {
+                let prefix = route.prefix;
+                said.extend(route.paths.into_iter().map(|p| ((prefix, p.path_id), (*p.attributes).clone())));
+            }
+        }
+        let heard = &self.routes;
+        assert_eq!(*heard, said, "{:?}: heard, and what it is said to be sent", peer.id);
+        assert!(said.keys().all(|(prefix, _)| known.contains(prefix)));
+        for prefix in known.into_iter().take(EXPLAINED) {
+            let trace = speaker.explain_export(prefix, peer.id);
+            let first = heard.range((prefix, None)..).next().filter(|((has, _), _)| *has == prefix);
+            assert_eq!(
+                first.map(|(_, a)| a),
+                trace.announced.as_deref(),
+                "{:?}: {prefix} {trace:?}",
+                peer.id
+            );
+        }
+    }
+}

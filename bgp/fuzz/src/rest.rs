@@ -1,0 +1,75 @@
+//! A speaker at rest: what it counts and what it told of its best paths is what its tables say.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tortie_bgp::{
+    Best, BestChange, Cidr, Family, FamilyStatus, PathSource, PeerStatus, RouteInfo, RouteMatch, RouteQuery,
+    RouteTable, Speaker, Unusable,
+};
+
+/// All routes of a table in one family.
+pub fn table(speaker: &Speaker, table: RouteTable, family: Family) -> Vec<RouteInfo> {
+    speaker.routes(&RouteQuery { table, matching: RouteMatch::All(family) }, None, usize::MAX)
+}
+
+/// The best paths as the embedder was told.
+#[derive(Default)]
+pub struct Told(BTreeMap<Cidr, Best>);
+
+impl Told {
+    pub fn take(&mut self, speaker: &mut Speaker) {
+        let mut changes = Vec::new();
+        while speaker.take_best(16, &mut changes) {}
+        for BestChange { prefix, best, .. } in changes {
+            match best {
+                Some(best) => drop(self.0.insert(prefix, best)),
+                None => drop(self.0.remove(&prefix)),
+            }
+        }
+    }
+
+    pub fn check(&self, speaker: &Speaker) {
+        // Held back while the selection is deferred after a restart.
+        if speaker.waiting_best() > 0 {
+            return;
+        }
+        let mut learned = BTreeSet::new();
+        for family in Family::ALL {
+            for RouteInfo { prefix, paths, .. } in table(speaker, RouteTable::Loc, family) {
+                let Some(PathSource::Peer { id, ebgp, .. }) =
+                    paths.first().filter(|p| p.best).map(|p| &p.source)
+                else {
+                    continue;
+                };
+                learned.insert(prefix);
+                let told = self.0.get(&prefix).expect("a best path that nobody was told of");
+                assert_eq!((told.peer, told.ebgp), (*id, *ebgp), "{prefix}");
+                let hops: BTreeSet<_> =
+                    paths.iter().filter(|p| p.multipath).map(|p| p.attributes.next_hop).collect();
+                assert!(told.next_hops.iter().eq(hops.iter()), "{prefix}: {told:?}, {paths:?}");
+            }
+        }
+        assert!(self.0.keys().eq(&learned), "{:?} told, {learned:?} there", self.0);
+    }
+}
+
+/// What a peer's status counts.
+pub fn check_counts(speaker: &Speaker, peer: &PeerStatus) {
+    for status in &peer.families {
+        let paths = |which| table(speaker, which, status.family).into_iter().flat_map(|route| route.paths);
+        let all: Vec<_> = paths(RouteTable::AdjInPost(peer.id)).collect();
+        let count = |is: &dyn Fn(&tortie_bgp::PathInfo) -> bool| all.iter().filter(|p| is(p)).count();
+        let filtered = count(&|p| matches!(p.unusable, Some(Unusable::Filtered(_))));
+        let is = [
+            all.len(),
+            all.len() - filtered,
+            filtered,
+            count(&|p| p.best),
+            count(&|p| p.stale),
+            paths(RouteTable::AdjOut(peer.id)).count(),
+        ];
+        let FamilyStatus { received, accepted, filtered, best, stale, advertised, .. } = *status;
+        let counted = [received, accepted, filtered, best, stale, advertised].map(|n| n as usize);
+        assert_eq!(counted, is, "{:?}: received, accepted, filtered, best, stale, advertised", peer.id);
+    }
+}
