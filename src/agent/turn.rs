@@ -104,6 +104,7 @@ impl Agent {
         if self.has_started() && !self.announced_ready {
             self.announced_ready = true;
             self.notify.ready();
+            self.io.spawn_blocking(super::heap::leave_the_start);
         }
         self.notify.turn(&self.live, &self.io);
         self.reports.tell(self.core.reports());

@@ -3,7 +3,10 @@
 //! Whoever works on many prefixes finds each once and then goes by slot: slots that were filled together lie together,
 //! while each look-up by prefix is another place in memory, and half a batch's work was waiting for those.
 
-use rustc_hash::FxHashMap;
+use std::hash::BuildHasher;
+
+use hashbrown::HashTable;
+use rustc_hash::FxBuildHasher;
 use slab::Slab;
 use tortie_config::Cidr;
 
@@ -16,25 +19,38 @@ pub(super) type Slot = u32;
 #[derive(Debug, Default)]
 pub(super) struct Entries {
     slots: Slab<(Cidr, Entry)>,
-    by_prefix: FxHashMap<Cidr, Slot>,
+    /// Of each slot its number alone: the prefix stands in the slot, which is read next anyway.
+    by_prefix: HashTable<Slot>,
 }
 
 fn place(slot: Slot) -> usize {
     usize::try_from(slot).unwrap_or(usize::MAX)
 }
 
+fn hash(prefix: &Cidr) -> u64 {
+    FxBuildHasher.hash_one(prefix)
+}
+
+/// Whether this prefix stands in this slot.
+fn holds(slots: &Slab<(Cidr, Entry)>, slot: Slot, prefix: &Cidr) -> bool {
+    slots.get(place(slot)).is_some_and(|(known, _)| known == prefix)
+}
+
 impl Entries {
     /// The slot of a prefix.
     pub(super) fn find(&self, prefix: &Cidr) -> Option<Slot> {
-        self.by_prefix.get(prefix).copied()
+        self.by_prefix.find(hash(prefix), |slot| holds(&self.slots, *slot, prefix)).copied()
     }
 
     /// The slot of a prefix, which gets a blank entry if it has none.
     pub(super) fn find_or_add(&mut self, prefix: Cidr) -> Slot {
-        *self.by_prefix.entry(prefix).or_insert_with(|| {
-            let slot = self.slots.insert((prefix, Entry::default()));
-            Slot::try_from(slot).unwrap_or(Slot::MAX)
-        })
+        if let Some(slot) = self.find(&prefix) {
+            return slot;
+        }
+        let slot = Slot::try_from(self.slots.insert((prefix, Entry::default()))).unwrap_or(Slot::MAX);
+        let hash_of = |slot: &Slot| self.slots.get(place(*slot)).map_or(0, |(prefix, _)| hash(prefix));
+        self.by_prefix.insert_unique(hash(&prefix), slot, hash_of);
+        slot
     }
 
     /// The prefix and the entry in a slot.
@@ -54,8 +70,10 @@ impl Entries {
 
     /// Forgets what is in a slot; the next new entry may get it.
     pub(super) fn remove(&mut self, slot: Slot) {
-        if let Some((prefix, _)) = self.slots.try_remove(place(slot)) {
-            self.by_prefix.remove(&prefix);
+        if let Some((prefix, _)) = self.slots.try_remove(place(slot))
+            && let Ok(found) = self.by_prefix.find_entry(hash(&prefix), |known| *known == slot)
+        {
+            found.remove();
         }
         if self.slots.is_empty() {
             *self = Self::default();
