@@ -255,7 +255,7 @@ fn around(
     let (agent, kernel) = (handle.clone(), kernel.clone());
     std::thread::spawn(move || {
         for batch in batches {
-            assert!(batch.len() <= 1024);
+            assert!(batch.len() <= 4096);
             let mut kernel = kernel.lock().unwrap();
             for change in batch {
                 if change.next_hops.is_empty() {
