@@ -44,7 +44,7 @@ pub(super) fn class(errno: Option<i32>) -> usize {
 pub struct Measures {
     /// One message with all that followed from it: how long anything else had to wait.
     pub turns: Histogram,
-    /// One batch of at most 1,024 requests for routes, from the first octet sent to the last answer.
+    /// One list of requests for routes (of learned ones at most 4,096), from the first octet sent to the last answer.
     pub route_batch: Histogram,
     /// One batch of requests for nexthop objects.
     pub nexthop_batch: Histogram,

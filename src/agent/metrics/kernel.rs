@@ -40,7 +40,7 @@ pub(super) fn write(page: &mut Page, kernel: &KernelScrape, judged: Option<&Judg
     }
     page.histogram(
         "tortie_kernel_route_op_seconds",
-        "One batch of at most 1,024 requests, from the first sent to the last answer",
+        "One list of requests (of learned routes at most 4,096), from the first sent to the last answer",
     )
     .observed(&[("op", "route")], &kernel.measures.route_batch)
     .observed(&[("op", "nexthop")], &kernel.measures.nexthop_batch);
