@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tortie_bgp::attr::Attributes;
 use tortie_bgp::wire::{Address, Negotiated, Nlri, Update};
-use tortie_bgp::{Cidr, Family, PeerStatus, RouteTable, SessionStatus, Speaker};
+use tortie_bgp::{Cidr, Family, PeerStatus, RouteTable, Speaker};
 
 use super::rest::table;
 
@@ -18,24 +18,28 @@ const EXPLAINED: usize = 64;
 type Routes = BTreeMap<(Cidr, Option<u32>), Attributes>;
 
 pub struct Heard {
-    /// As the peer has it.
-    pub session: Negotiated,
+    session: Negotiated,
     routes: Routes,
 }
 
+/// What a session agreed on, as the peer has it; `None`: there is none.
+pub fn theirs(peer: &PeerStatus) -> Option<Negotiated> {
+    let session = peer.session.as_ref()?;
+    Some(Negotiated {
+        ebgp: peer.asn != peer.local_asn,
+        as4: session.as4,
+        extended: session.extended_messages,
+        families: session.families.iter().copied().collect(),
+        ext_nexthop: session.extended_next_hop,
+        add_path_receive: session.add_path_send.iter().copied().collect(),
+        add_path_send: session.add_path_receive.iter().copied().collect(),
+        reject_as_sets: false,
+    })
+}
+
 impl Heard {
-    pub fn new(peer: &PeerStatus, session: &SessionStatus) -> Self {
-        let session = Negotiated {
-            ebgp: peer.asn != peer.local_asn,
-            as4: session.as4,
-            extended: session.extended_messages,
-            families: session.families.iter().copied().collect(),
-            ext_nexthop: session.extended_next_hop,
-            add_path_receive: session.add_path_send.iter().copied().collect(),
-            add_path_send: session.add_path_receive.iter().copied().collect(),
-            reject_as_sets: false,
-        };
-        Self { session, routes: Routes::new() }
+    pub fn new(peer: &PeerStatus) -> Self {
+        Self { session: theirs(peer).expect("an UPDATE without a session"), routes: Routes::new() }
     }
 
     /// The body of an UPDATE came.

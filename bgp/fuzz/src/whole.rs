@@ -15,7 +15,7 @@ use tortie_bgp::{
     RouteTable, Speaker, State, Tag, Transmit,
 };
 
-use super::heard::Heard;
+use super::heard::{Heard, theirs};
 use super::peers::{ByPrefix, address, config, framed, global, greeting, prefix, range, said};
 use super::rest::{Told, check_counts, table};
 
@@ -138,13 +138,17 @@ impl Rig {
         out.len()
     }
 
+    /// The peer whose session this is.
+    fn peer_of(&self, conn: ConnId) -> Option<PeerStatus> {
+        self.speaker.peers(self.now).find(|p| p.conn == Some(conn))
+    }
+
     fn hear(&mut self, conn: ConnId, body: &[u8]) {
         if !self.heard.contains_key(&conn) {
             // Of a session that ended this very moment nothing is known any more.
-            let Some(peer) = self.speaker.peers(self.now).find(|p| p.conn == Some(conn)) else { return };
+            let Some(peer) = self.peer_of(conn) else { return };
             assert_eq!(peer.state, State::Established);
-            let session = peer.session.as_ref().expect("an UPDATE without a session");
-            self.heard.insert(conn, Heard::new(&peer, session));
+            self.heard.insert(conn, Heard::new(&peer));
         }
         if let Some(heard) = self.heard.get_mut(&conn) {
             heard.update(body);
@@ -169,10 +173,8 @@ impl Rig {
         let peers: Vec<PeerStatus> = self.speaker.peers(self.now).collect();
         for peer in peers.iter().filter(|p| p.state == State::Established) {
             assert!(peer.told, "{peer:?} waits for something");
-            if let (Some(conn), Some(session)) = (peer.conn, &peer.session) {
-                let heard = self.heard.entry(conn).or_insert_with(|| Heard::new(peer, session));
-                heard.check(&self.speaker, peer);
-            }
+            let conn = peer.conn.expect("a session has a connection");
+            self.heard.entry(conn).or_insert_with(|| Heard::new(peer)).check(&self.speaker, peer);
         }
         for peer in &peers {
             check_counts(&self.speaker, peer);
@@ -182,10 +184,9 @@ impl Rig {
 
     /// A peer announces or withdraws these, as its session is.
     fn routes(&mut self, conn: ConnId, prefixes: &[u8], what: u8) {
-        let Some(peer) = self.speaker.peers(self.now).find(|p| p.conn == Some(conn)) else { return };
-        let Some(session) = &peer.session else { return };
-        let octets = said(&Heard::new(&peer, session).session, peer.asn, prefixes, what);
-        self.data(conn, &octets);
+        let Some(peer) = self.peer_of(conn) else { return };
+        let Some(session) = theirs(&peer) else { return };
+        self.data(conn, &said(&session, peer.asn, prefixes, what));
     }
 
     fn data(&mut self, conn: ConnId, octets: &[u8]) {
