@@ -171,6 +171,15 @@ impl<A: Key> Table<A> {
         } else {
             self.seek(entry, |p| p.source == source)
         };
+        let family = shared.sources.get(source).map(|s| s.family(A::FAMILY));
+        if let Some((_, first)) = replaced
+            && !add_path
+            && family.is_some_and(|f| f.is_earlier(first.generation))
+            && self.remove_if(shared, slot, |_, p| p.source == source && !p.is_same(&first))
+        {
+            // An earlier session had path identifiers, and left several. This one replaces them all.
+            return self.announce(shared, (source, path_id), prefix, attr, reason);
+        }
         if let Some((at, before)) = replaced {
             let renamed = add_path && !before.is_same(&path);
             let (multipath, tied) = (before.multipath, before.tied);

@@ -24,21 +24,26 @@ enum Op {
     Announce(u32, u32, u32, usize, u32, u32, u32, bool),
     Withdraw(u32, u32),
     Local(bool),
-    /// The session ends; what it left is removed later.
-    End(u32),
+    /// The session ends, and the next one has path identifiers or not; what it left is removed later, or stays as stale.
+    End(u32, bool, Keep),
+    /// The end of the initial update: what is still stale goes.
+    EndOfRib(u32),
     Purge,
     /// A next hop and its metric, if there is a way to it.
     Hop(u32, Option<u32>),
 }
 
 fn op() -> impl Strategy<Value = Op> {
-    let source = 0..SOURCES;
+    // Most concern a few, so that the paths of one meet.
+    let source = prop_oneof![3 => 0..2u32, 1 => 0..SOURCES].boxed();
     prop_oneof![
         12 => (source.clone(), 0..3u32, 1..3u32, 1..4usize, 0..2u32, 0..3u32, 0..3u32, prop::bool::weighted(0.1))
             .prop_map(|(s, id, n, len, pref, med, hop, no)| Op::Announce(s, id, n, len, pref, med, hop, no)),
         6 => (source.clone(), 0..3u32).prop_map(|(s, id)| Op::Withdraw(s, id)),
         1 => any::<bool>().prop_map(Op::Local),
-        1 => source.prop_map(Op::End),
+        1 => (source.clone(), any::<bool>(), prop_oneof![Just(Keep::Nothing), Just(Keep::Session), Just(Keep::All)])
+            .prop_map(|(s, add_path, keep)| Op::End(s, add_path, keep)),
+        1 => source.clone().prop_map(Op::EndOfRib),
         1 => Just(Op::Purge),
         1 => (0..3u32, prop::option::of(0..2u32)).prop_map(|(hop, metric)| Op::Hop(hop, metric)),
     ]
@@ -48,7 +53,7 @@ fn hop(n: u32) -> IpAddr {
     IpAddr::V4(Ipv4Addr::from(0xc000_0200 + n))
 }
 
-/// Sources with an odd number may send several paths of a prefix. Some share their bit in the entry, some are eBGP.
+/// Sources with an odd number may at first send several paths of a prefix. Some share their bit in the entry, some are eBGP.
 fn source(n: u32) -> Source {
     let mut families = [SourceFamily::default(); 2];
     families[0].add_path = n % 2 == 1;
@@ -68,6 +73,15 @@ fn source(n: u32) -> Source {
         families,
         removed: false,
     }
+}
+
+fn family(shared: &mut Shared, source: u32) -> &mut SourceFamily {
+    shared.sources.get_mut(source).unwrap().family_mut(Family::Ipv4Unicast)
+}
+
+/// The path identifier that the source's session gives.
+fn id_of(shared: &mut Shared, source: u32, id: u32) -> u32 {
+    if family(shared, source).add_path { id } else { 0 }
 }
 
 struct World {
@@ -124,12 +138,13 @@ impl World {
                 a.local_pref = Some(100 + pref);
                 a.med = Some(med);
                 let attr = shared.attrs.intern(a, false, &mut shared.hops);
-                let id = if source % 2 == 1 { id } else { 0 };
+                let id = id_of(shared, source, id);
                 self.table.announce(shared, (source, id), PREFIX, attr, if refused { 7 } else { ACCEPTED });
                 shared.attrs.release(attr, &mut shared.hops);
             }
             Op::Withdraw(source, id) => {
-                self.table.withdraw(shared, (source, if source % 2 == 1 { id } else { 0 }), PREFIX);
+                let id = id_of(shared, source, id);
+                self.table.withdraw(shared, (source, id), PREFIX);
             }
             Op::Local(true) => {
                 let attr = shared.attrs.intern(Attributes::new(hop(0)), true, &mut shared.hops);
@@ -139,10 +154,17 @@ impl World {
             Op::Local(false) => {
                 self.table.withdraw(shared, (LOCAL, 0), PREFIX);
             }
-            Op::End(source) => {
-                if let Some(source) = shared.sources.get_mut(source) {
-                    source.family_mut(Family::Ipv4Unicast).end(Keep::Nothing);
+            Op::End(source, add_path, keep) => {
+                let family = family(shared, source);
+                family.end(keep);
+                family.add_path = add_path;
+                if walked {
+                    self.purge();
+                    self.review();
                 }
+            }
+            Op::EndOfRib(source) => {
+                family(shared, source).drop_stale();
                 if walked {
                     self.purge();
                 }
@@ -166,6 +188,9 @@ impl World {
         let Some(entry) = self.slot().and_then(|slot| self.table.entry(slot)) else { return };
         let key = |p: &super::entry::Path| (p.source, p.path_id, p.generation);
         let paths: Vec<_> = self.table.paths(entry).collect();
+        let mut keys: Vec<_> = paths.iter().map(key).collect();
+        keys.sort_unstable();
+        assert!(keys.windows(2).all(|two| two[0] != two[1]), "two paths are the same: {keys:?}");
         let all: Vec<_> = paths
             .iter()
             .filter_map(|p| Some((*p, candidate(&self.shared, Family::Ipv4Unicast, p)?)))
@@ -201,16 +226,17 @@ impl World {
     fn seen(&self) -> Seen {
         let entry = self.slot().and_then(|slot| self.table.entry(slot));
         let paths: Vec<_> = entry.iter().flat_map(|e| self.table.paths(e)).collect();
-        let sorted = |mut all: Vec<(u32, u32, u32)>| {
-            all.sort_unstable();
-            all
-        };
+        let named =
+            |source| self.shared.sources.get(source).is_some_and(|s| s.family(Family::Ipv4Unicast).add_path);
+        let id = |p: &super::entry::Path| if named(p.source) { p.path_id } else { 0 };
+        let mut all: Vec<_> = paths.iter().map(|p| (p.source, id(p), p.attr)).collect();
+        let mut used: Vec<_> = paths.iter().filter(|p| p.multipath).map(|p| (p.source, p.attr)).collect();
+        all.sort_unstable();
+        used.sort_unstable();
         Seen {
             best: entry.and_then(|e| e.best().map(|p| (p.attr, p.source))),
-            all: sorted(paths.iter().map(|p| (p.source, p.path_id, p.attr)).collect()),
-            used: sorted(
-                paths.iter().filter(|p| p.multipath).map(|p| (p.source, p.path_id, p.attr)).collect(),
-            ),
+            all,
+            used,
             head: self.table.log.head(),
         }
     }
@@ -219,8 +245,10 @@ impl World {
 #[derive(Debug)]
 struct Seen {
     best: Option<(u32, u32)>,
+    /// With the path identifiers of sessions that have some.
     all: Vec<(u32, u32, u32)>,
-    used: Vec<(u32, u32, u32)>,
+    /// Without path identifiers, which nobody who uses the paths is told.
+    used: Vec<(u32, u32)>,
     head: u64,
 }
 
@@ -255,10 +283,9 @@ proptest! {
         world.check();
         // Every reference was counted.
         for source in 0..SOURCES {
-            for id in 0..3 {
-                world.table.withdraw(&mut world.shared, (source, id), PREFIX);
-            }
+            family(&mut world.shared, source).end(Keep::Nothing);
         }
+        world.purge();
         world.table.withdraw(&mut world.shared, (LOCAL, 0), PREFIX);
         prop_assert_eq!(world.table.path_count(), 0);
         for attr in std::mem::take(&mut world.kept) {
