@@ -35,7 +35,7 @@ fn feed(peer: u32, asn: Option<u32>, prefixes: u32, salt: u32) -> Vec<u8> {
     for set in 0..prefixes.div_ceil(8) {
         let h = (set ^ salt).wrapping_mul(2_654_435_761);
         let mut path: Vec<u32> = asn.into_iter().collect();
-        path.extend((0..h % 6).map(|k| 1000 + (h >> k) % 60_000));
+        path.extend((u32::from(asn.is_some())..=h % 6).map(|k| 1000 + (h >> k) % 60_000));
         let mut a = attributes(address(peer), &path);
         a.med = h.is_multiple_of(4).then_some(h % 1000);
         let communities: Vec<u32> = (0..h % 4).map(|k| h.wrapping_add(k)).collect();

@@ -12,7 +12,10 @@ use super::cover::tests::prefix;
 use super::filter::{
     Changes, Decider, Direction, FilterAnswer, FilterRoute, FilterVerdict, Filters, RuleRef,
 };
-use super::{PeerPolicy, PoolView, RoutingView, explain_export, explain_import, export_gate, import};
+use super::{
+    PeerPolicy, PoolView, RoutingView, explain_export, explain_import, export_gate, import,
+    imports_all_networks,
+};
 
 fn filters(documents: &[(&str, Value)]) -> Filters {
     let parse = |value: &Value| {
@@ -338,6 +341,21 @@ proptest! {
             prop_assert_eq!(&explained, &export_gate(&view, &policy, true, &route.seen()));
             prop_assert_eq!(explained.accept, verdict == FilterVerdict::Accept);
             prop_assert!(steps.iter().any(|s| s.name == "filter" && s.text.contains("one") | s.text.contains("two")));
+        }
+    }
+
+    /// What is said of all networks is what each is told.
+    #[test]
+    fn all_networks_are_imported_where_none_is_asked_about(
+        filter in any_filter(), filtered in any::<bool>(), pools in any::<bool>(), route in any_route(),
+    ) {
+        let names = if filtered { names(&["one"]) } else { names(&[]) };
+        let policy = PeerPolicy { filters: names, import_pools: pools, ..PeerPolicy::default() };
+        let view = RoutingView { filters: filters(&[("one", filter)]), ..RoutingView::default() };
+        prop_assert_eq!(imports_all_networks(&policy), pools && !filtered);
+        if imports_all_networks(&policy) && !route.seen().prefix.is_host() {
+            let answer = import(&view, &super::Addresses::default(), &policy, &route.seen());
+            prop_assert_eq!(answer.map(|changes| changes.len()), Ok(0));
         }
     }
 

@@ -187,6 +187,13 @@ pub fn import(
     decide_import(view, held, policy, route, &mut ())
 }
 
+/// Whether [`import`] uses every route of such a peer as it came, those to a single address apart: most peers ask nothing of
+/// a prefix.
+#[must_use]
+pub fn imports_all_networks(policy: &PeerPolicy) -> bool {
+    policy.import_pools && policy.filters.is_empty()
+}
+
 /// [`import`] with the steps it took.
 pub fn explain_import(
     view: &RoutingView,

@@ -44,6 +44,7 @@ pub use filter::{
 pub use forward::{explain_kernel_route, kernel_route};
 pub use gates::{
     EXPORT_GATES, FILTER, INSIDE_POOL, OWN_ENDPOINT, explain_export, explain_import, export_gate, import,
+    imports_all_networks,
 };
 pub use local::{AddressOption, NodeOptions};
 pub use notes::import_pools_hints;

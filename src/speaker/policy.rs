@@ -198,6 +198,10 @@ impl Policy for ViewPolicy {
         answer.unwrap_or(Import::Reject(UNKNOWN_CLASS))
     }
 
+    fn import_networks(&self, from: &PeerView<'_>, _: &Attributes) -> Option<Import> {
+        self.classes.with(from.class, routing::imports_all_networks)?.then_some(Import::Accept)
+    }
+
     fn export(&self, to: &PeerView<'_>, route: &RouteView<'_>) -> Export {
         let answer = self.classes.with(to.class, |policy| {
             let answer = routing::export_gate(&self.view, policy, to.ebgp, &Leaving { to, route });

@@ -14,6 +14,11 @@ use crate::wire::Role;
 pub trait Policy: Send + Sync {
     /// Whether a received route is used.
     fn import(&self, from: &PeerView<'_>, prefix: Cidr, attributes: &Attributes) -> Import;
+    /// The answer of [`Policy::import`] about these attributes for every prefix that is more than a single address, where all
+    /// have the same: then it is asked for once and not for each prefix of an UPDATE. `None`: it depends on the prefix.
+    fn import_networks(&self, _from: &PeerView<'_>, _attributes: &Attributes) -> Option<Import> {
+        None
+    }
     /// Whether a best path is announced to peers of this class, and with what added.
     fn export(&self, to: &PeerView<'_>, route: &RouteView<'_>) -> Export;
     /// The same answer as [`Policy::import`] question by question, up to the one that decided; asked only by people.
@@ -50,6 +55,10 @@ struct AcceptAll;
 impl Policy for AcceptAll {
     fn import(&self, _: &PeerView<'_>, _: Cidr, _: &Attributes) -> Import {
         Import::Accept
+    }
+
+    fn import_networks(&self, _: &PeerView<'_>, _: &Attributes) -> Option<Import> {
+        Some(Import::Accept)
     }
 
     fn export(&self, _: &PeerView<'_>, _: &RouteView<'_>) -> Export {

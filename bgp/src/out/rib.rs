@@ -59,6 +59,11 @@ impl<A: Key> FamilyRib<A> {
         }
     }
 
+    /// All that is in the table now has to be visited for this.
+    pub(crate) fn request(&mut self, job: Job) {
+        self.walk.request(job, self.table.limit());
+    }
+
     /// Puts a member into the group of this key.
     pub(crate) fn join(&mut self, key: GroupKey, face: Face, member: u32, known: Option<Known>) -> u32 {
         let id = match self.by_key.get(&key) {

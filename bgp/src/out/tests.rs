@@ -256,7 +256,7 @@ proptest! {
                 10 if y % 4 == 0 => {
                     world.policy = u64::from(y) % 5;
                     world.shared.policy = policy(Every(world.policy));
-                    world.rib.walk.request(Job::Reexport);
+                    world.rib.request(Job::Reexport);
                 }
                 11 if y % 4 == 0 => {
                     for group in &world.receivers[n as usize].groups {

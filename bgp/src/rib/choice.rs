@@ -1,12 +1,15 @@
 //! The decision process applied to an entry of the table.
 
+use std::cmp::Ordering;
+
 use smallvec::SmallVec;
 
 use super::Shared;
 use super::decision::{self, Candidate, Rank};
-use super::entry::{BestKey, Entry, Key, NO_PATH, Path, flag};
+use super::entry::{BestKey, Entry, Key, NO_PATH, Path};
 use super::hops::NO_HOP;
 use super::import::ACCEPTED;
+use super::intern::AttrSet;
 use super::source::{LOCAL, Source};
 use super::table::Table;
 use crate::api::Multipath;
@@ -53,10 +56,46 @@ impl<A: Key> Table<A> {
             return Effect::Decide(Scope::All);
         };
         match rank(shared, A::FAMILY, path) {
-            Some(rank) if rank < best && entry.flags & flag::TIES == 0 => Effect::Takes,
+            Some(rank) if rank < best && !entry.has_ties() => Effect::Takes,
             Some(rank) if rank <= best => Effect::Decide(Scope::Tied),
             _ => Effect::None,
         }
+    }
+
+    /// Decides about a path that comes with at least the rank of those that are tied, where it changes nothing among these
+    /// but at most which of several equal ones is the best; that one first. `None`: all have to be looked at.
+    pub(super) fn join(&self, shared: &Shared, entry: &Entry<A>, path: &Path) -> Option<(Path, Path)> {
+        let best = entry.first();
+        if !entry.has_ties() {
+            return duel(shared, A::FAMILY, &best, path);
+        }
+        if shared.multipath != Multipath::default() {
+            return None;
+        }
+        let new = shared.attrs.set(path.attr)?;
+        if shared.attrs.set(best.attr)?.rank != new.rank {
+            return None;
+        }
+        let mut beaten = false;
+        for other in self.paths(entry).filter(|other| other.tied) {
+            let set = shared.attrs.set(other.attr)?;
+            if set.neighbour == new.neighbour {
+                if !is_usable(shared, A::FAMILY, &other) {
+                    return None;
+                }
+                match set.med().cmp(&new.med()) {
+                    Ordering::Less => beaten = true,
+                    Ordering::Equal => {}
+                    Ordering::Greater => return None,
+                }
+            }
+        }
+        if beaten {
+            return Some((best, Path { multipath: false, tied: true, ..*path }));
+        }
+        let decided = duel(shared, A::FAMILY, &best, path)?;
+        // One that is better than the best one, and not just its equal, is better than all that were used beside that.
+        (decided.0.is_same(&best) || decided.1.multipath).then_some(decided)
     }
 
     /// Runs the decision process over one entry.
@@ -190,12 +229,7 @@ pub(crate) fn nth<A: Key>(shared: &Shared, table: &Table<A>, entry: &Entry<A>, p
 }
 
 /// Decides between the best path, which alone had its rank, and one that came with the same rank; the better one first.
-pub(super) fn duel(
-    shared: &Shared,
-    family: crate::Family,
-    best: &Path,
-    other: &Path,
-) -> Option<(Path, Path)> {
+fn duel(shared: &Shared, family: crate::Family, best: &Path, other: &Path) -> Option<(Path, Path)> {
     let candidates = [candidate(shared, family, best)?, candidate(shared, family, other)?];
     let lost = decision::decide(&candidates);
     let [mut first, mut second] = match lost.first()? {
@@ -256,26 +290,29 @@ pub(super) fn count(shared: &mut Shared, family: crate::Family, path: Path, add:
 /// Whether a path can be chosen.
 #[inline]
 pub(super) fn is_usable(shared: &Shared, family: crate::Family, path: &Path) -> bool {
-    if path.source == LOCAL {
-        return true;
-    }
-    path.reason == ACCEPTED
-        && shared.sources.get(path.source).is_some_and(|s| s.family(family).is_valid(path.generation))
-        && shared.attrs.set(path.attr).is_some_and(|a| shared.hops.metric(a.hop).is_some())
+    path.source == LOCAL || usable(shared, family, path).is_some()
+}
+
+/// The attributes of a path that can be chosen.
+#[inline]
+fn usable<'s>(shared: &'s Shared, family: crate::Family, path: &Path) -> Option<&'s AttrSet> {
+    let set = shared.attrs.set(path.attr)?;
+    let is = path.source == LOCAL
+        || path.reason == ACCEPTED
+            && shared.sources.get(path.source)?.family(family).is_valid(path.generation)
+            && shared.hops.metric(set.hop).is_some();
+    is.then_some(set)
 }
 
 /// The rank of a path; `None` when it is unusable.
 #[inline]
 fn rank(shared: &Shared, family: crate::Family, path: &Path) -> Option<Rank> {
-    is_usable(shared, family, path).then(|| shared.attrs.set(path.attr).map(|set| set.rank)).flatten()
+    usable(shared, family, path).map(|set| set.rank)
 }
 
 /// A path as the decision process sees it; `None` when it is unusable.
 pub(crate) fn candidate(shared: &Shared, family: crate::Family, path: &Path) -> Option<Candidate> {
-    if !is_usable(shared, family, path) {
-        return None;
-    }
-    let set = shared.attrs.set(path.attr)?;
+    let set = usable(shared, family, path)?;
     let attributes = set.attributes()?;
     let source = shared.sources.get(path.source);
     let router_id = attributes.originator_id().or(source.map(|s| s.router_id)).unwrap_or(shared.router_id);
@@ -285,7 +322,7 @@ pub(crate) fn candidate(shared: &Shared, family: crate::Family, path: &Path) -> 
         local_pref: attributes.local_pref.unwrap_or(decision::LOCAL_PREF),
         path_len: set.rank.path_len(),
         origin: attributes.origin as u8,
-        med: attributes.med.unwrap_or(0),
+        med: set.med(),
         neighbour: set.neighbour,
         ebgp: source.is_some_and(Source::ebgp),
         metric: shared.hops.metric(set.hop)?,

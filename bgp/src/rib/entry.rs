@@ -210,6 +210,12 @@ impl<A: Key> Entry<A> {
         (self.flags & flag::BEST != 0).then(|| self.first())
     }
 
+    /// Others may be used beside the best path: they have its rank.
+    #[inline]
+    pub(crate) fn has_ties(&self) -> bool {
+        self.flags & flag::TIES != 0
+    }
+
     /// The first path is the best one; `ties`: others have its rank.
     pub(super) fn set_best(&mut self, best: bool, ties: bool) {
         self.flags &= !(flag::BEST | flag::TIES);

@@ -10,6 +10,7 @@ use crate::api::Import;
 use crate::attr::{Attributes, Edit, EditNextHop, Edits, community};
 use crate::query::ExportStep;
 use crate::session::role;
+use crate::wire::Address;
 
 /// A path is used.
 pub(crate) const ACCEPTED: u8 = 0;
@@ -96,7 +97,7 @@ pub(crate) struct Judged {
 }
 
 /// A received attribute set, judged as far as the prefix does not matter.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Received {
     source: u32,
     attr: u32,
@@ -108,6 +109,8 @@ struct Received {
     stale: bool,
     /// It came with LLGR_STALE.
     carried: bool,
+    /// [`Policy::import_networks`](crate::Policy::import_networks).
+    networks: Option<Import>,
 }
 
 /// The answer about a received route.
@@ -120,10 +123,13 @@ enum Outcome {
 impl Received {
     fn new(shared: &Shared, source: u32, attr: u32, stale: bool) -> Option<Self> {
         let (from, attributes) = (shared.sources.get(source)?, shared.attrs.attributes(attr)?);
+        let looped = loop_check(shared, from, attributes);
         Some(Self {
             source,
             attr,
-            looped: loop_check(shared, from, attributes),
+            looped,
+            networks: looped
+                .map_or_else(|| shared.policy.0.import_networks(&from.view(), attributes), |_| None),
             shutdown: from.ebgp() && attributes.has_community(community::GRACEFUL_SHUTDOWN),
             stale,
             carried: attributes.has_community(community::LLGR_STALE),
@@ -143,7 +149,10 @@ impl Received {
         else {
             return Outcome::Use;
         };
-        let answer = shared.policy.0.import(&from.view(), prefix, attributes);
+        let answer = match &self.networks {
+            Some(answer) if !prefix.is_host() => answer.clone(),
+            _ => shared.policy.0.import(&from.view(), prefix, attributes),
+        };
         if let Some(steps) = recorder.as_deref_mut() {
             steps.extend(shared.policy.0.import_steps(&from.view(), prefix, attributes));
         }
@@ -212,17 +221,30 @@ pub(crate) struct Judge {
     received: Received,
     /// Changes and what came of them; holds a reference to the set that came.
     last: Option<(Edits, Result<u32, &'static str>)>,
+    /// What is known of every prefix of this family but single addresses.
+    networks: Option<Result<u32, &'static str>>,
 }
 
 impl Judge {
     /// For routes of this source that came with the set `attr`; `stale`: they are long-lived stale by now.
     pub(crate) fn new(shared: &Shared, source: u32, attr: u32, stale: bool) -> Option<Self> {
-        Some(Self { received: Received::new(shared, source, attr, stale)?, last: None })
+        Some(Self { received: Received::new(shared, source, attr, stale)?, last: None, networks: None })
     }
 
-    /// Judges a route that just came.
-    pub(crate) fn judge(&mut self, shared: &mut Shared, prefix: Cidr) -> Judged {
-        let used = self.used(shared, prefix);
+    /// Judges a route that just came. All that one judges are of one family.
+    #[inline]
+    pub(crate) fn judge<A: Address>(&mut self, shared: &mut Shared, (address, len): (A, u8)) -> Judged {
+        let network = len < A::WIDTH;
+        let used = match self.networks {
+            Some(used) if network => used,
+            _ => {
+                let used = self.used(shared, address.cidr(len));
+                if network && (self.received.networks.is_some() || self.received.looped.is_some()) {
+                    self.networks = Some(used);
+                }
+                used
+            }
+        };
         self.judged(used, |reason| shared.reasons.count(reason))
     }
 
@@ -261,6 +283,7 @@ impl Judge {
     }
 
     fn forget(&mut self, shared: &mut Shared) {
+        self.networks = None;
         if let Some((_, Ok(made))) = self.last.take() {
             shared.attrs.release(made, &mut shared.hops);
         }

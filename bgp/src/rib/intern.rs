@@ -150,6 +150,11 @@ fn heap(a: &Attributes) -> usize {
 }
 
 impl AttrSet {
+    /// Its MED; one that is missing is the lowest (RFC 4271 9.1.2.2 c).
+    pub(crate) fn med(&self) -> u32 {
+        self.attributes.as_ref().and_then(|a| a.med).unwrap_or(0)
+    }
+
     #[inline]
     pub(crate) fn attributes(&self) -> Option<&Attributes> {
         self.attributes.as_ref()

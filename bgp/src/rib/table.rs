@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use tortie_config::Cidr;
 
 use super::Shared;
-use super::choice::{Change, Effect, Scope, count, duel, is_usable};
+use super::choice::{Change, Effect, Scope, count, is_usable};
 use super::entry::{Entry, Key, LocalRoute, NO_PATH, Packed, Path, flag, source_bit};
 use super::import::Judged;
 use super::index::{Index, MAX_ID};
@@ -231,9 +231,8 @@ impl<A: Key> Table<A> {
             Effect::None | Effect::Takes => None,
             Effect::Decide(scope) => Some(scope),
         };
-        let alone = scope == Some(Scope::Tied) && entry.flags & flag::TIES == 0;
         let before = entry.first();
-        let decided = if alone { duel(shared, A::FAMILY, &before, &path) } else { None };
+        let decided = if scope == Some(Scope::Tied) { self.join(shared, &entry, &path) } else { None };
         // Behind the first path, or in its place.
         let (first, second) = match (decided, effect) {
             (Some(decided), _) => decided,

@@ -206,6 +206,7 @@ impl World {
         want.sort_unstable();
         have.sort_unstable();
         assert_eq!(have, want);
+        assert!(entry.has_ties() || have.len() < 2, "more than one is used");
         for source in 0..SOURCES {
             let best = self.shared.sources.get(source).unwrap().family(Family::Ipv4Unicast).best;
             assert_eq!(best, u32::from(entry.best().is_some_and(|p| p.source == source)));

@@ -24,7 +24,20 @@ impl Job {
 struct Round {
     job: Job,
     start: u32,
+    /// All slots that were there are below this. What comes later comes as the job would leave it.
+    end: u32,
     wrapped: bool,
+}
+
+impl Round {
+    /// Nothing is to be seen from here on before the walk begins anew.
+    fn goal(&self) -> u32 {
+        if self.wrapped { self.start.min(self.end) } else { self.end }
+    }
+
+    fn is_done(&self, at: u32) -> bool {
+        at >= self.goal() && (self.wrapped || self.start == 0)
+    }
 }
 
 /// Where the walk is, and for which jobs it still has to come round.
@@ -44,10 +57,10 @@ pub(crate) struct Slice {
 }
 
 impl Walk {
-    /// Every slot has to be visited for this from now on. One that is under way starts over.
-    pub(crate) fn request(&mut self, job: Job) {
+    /// Every slot that is there, all below `limit`, has to be visited for this from now on. One that is under way starts over.
+    pub(crate) fn request(&mut self, job: Job, limit: u32) {
         self.rounds.retain(|r| r.job != job);
-        self.rounds.push(Round { job, start: self.at, wrapped: false });
+        self.rounds.push(Round { job, start: self.at, end: limit, wrapped: false });
     }
 
     pub(crate) fn is_idle(&self) -> bool {
@@ -60,32 +73,35 @@ impl Walk {
 
     /// The next slots, at most `max` of a table with `limit`.
     pub(crate) fn next(&mut self, limit: u32, max: u32) -> Slice {
-        if self.at >= limit {
-            self.wrap();
-        }
-        Slice { from: self.at, to: limit.min(self.at.saturating_add(max)) }
+        self.wrap(limit);
+        let to = self.goal(limit).min(self.at.saturating_add(max));
+        Slice { from: self.at, to: to.max(self.at) }
     }
 
-    fn wrap(&mut self) {
-        self.at = 0;
-        for round in &mut self.rounds {
-            round.wrapped = true;
+    /// No round has to see anything from here on.
+    fn goal(&self, limit: u32) -> u32 {
+        self.rounds.iter().map(Round::goal).max().unwrap_or(0).min(limit)
+    }
+
+    fn wrap(&mut self, limit: u32) {
+        if self.at >= self.goal(limit) {
+            self.at = 0;
+            for round in &mut self.rounds {
+                round.wrapped = true;
+            }
         }
     }
 
     /// The slice was visited; calls `done` for each job that has now seen all slots.
     pub(crate) fn advance(&mut self, slice: Slice, limit: u32, mut done: impl FnMut(Job)) {
         self.at = slice.to;
-        if self.at >= limit {
-            self.wrap();
-        }
-        for job in Job::ALL {
-            let at = self.at;
-            let before = self.rounds.len();
-            self.rounds.retain(|r| r.job != job || !(r.wrapped && at >= r.start));
-            if self.rounds.len() < before {
-                done(job);
-            }
+        // With slots that are no more every round is through.
+        let at = if self.at >= limit { u32::MAX } else { self.at };
+        let (over, left): (Vec<Round>, Vec<Round>) = self.rounds.iter().partition(|r| r.is_done(at));
+        self.rounds = left;
+        self.wrap(limit);
+        for job in Job::ALL.into_iter().filter(|job| over.iter().any(|r| r.job == *job)) {
+            done(job);
         }
     }
 }
@@ -97,38 +113,58 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// When a job is done, every slot that was there when it was asked for has been visited since.
+        /// When a job is done, every slot that was there when it was asked for has been visited since; and that is not long
+        /// after, however fast the table grows meanwhile.
         #[test]
-        fn a_round_covers_all(limits in prop::collection::vec(0u32..50, 1..40), max in 1u32..20, ask in 0usize..40) {
+        fn a_round_covers_all_and_no_more(
+            steps in prop::collection::vec((0u32..50, prop::option::weighted(0.3, 0..Job::ALL.len())), 1..60),
+            max in 1u32..20,
+        ) {
             let mut walk = Walk::default();
-            walk.request(Job::Hops);
-            let (mut seen, mut want, mut limit) = (std::collections::BTreeSet::new(), None, 0);
-            for (n, grow) in limits.iter().enumerate() {
+            let mut limit = 0;
+            // What was there when each job was asked for, what of it was seen, and in how many slices.
+            let mut asked: [Option<(u32, std::collections::BTreeSet<u32>, u32)>; Job::ALL.len()] = Default::default();
+            let rest = std::iter::repeat_n((0, None), 2000);
+            for (grow, ask) in steps.into_iter().chain(rest) {
                 limit += grow;
-                if n == ask % limits.len() {
-                    walk.request(Job::Purge);
-                    seen.clear();
-                    want = Some(limit);
+                if let Some(job) = ask {
+                    walk.request(Job::ALL[job], limit);
+                    asked[job] = Some((limit, Default::default(), 0));
+                }
+                if walk.is_idle() {
+                    continue;
                 }
                 let slice = walk.next(limit, max);
-                seen.extend(slice.from..slice.to);
-                let mut done = false;
-                walk.advance(slice, limit, |j| done |= j == Job::Purge);
-                if let (true, Some(want)) = (done, want) {
-                    prop_assert!((0..want).all(|s| seen.contains(&s)), "{want} {seen:?}");
+                for (_, seen, slices) in asked.iter_mut().flatten() {
+                    seen.extend(slice.from..slice.to);
+                    *slices += 1;
+                }
+                let mut done = Vec::new();
+                walk.advance(slice, limit, |job| done.push(job));
+                for job in done {
+                    let at = Job::ALL.iter().position(|j| *j == job).unwrap();
+                    let (want, seen, slices) = asked[at].take().unwrap();
+                    prop_assert!((0..want).all(|slot| seen.contains(&slot)), "{want} {seen:?}");
+                    // Twice round what was there, or what others had asked for until then.
+                    prop_assert!(slices <= 2 * limit.div_ceil(max) + 3, "{slices} slices of {max}");
                 }
             }
+            prop_assert!(walk.is_idle() && asked.iter().all(Option::is_none));
         }
 
+        /// A table that grows as fast as it is walked.
         #[test]
-        fn a_round_ends(limit in 0u32..1000, max in 1u32..100) {
+        fn what_comes_later_is_not_walked(limit in 0u32..1000, max in 1u32..100) {
             let mut walk = Walk::default();
-            walk.request(Job::Purge);
-            for _ in 0..=limit / max + 1 {
-                let slice = walk.next(limit, max);
-                walk.advance(slice, limit, |_| ());
+            walk.request(Job::Hops, limit);
+            let mut slices = 0;
+            while !walk.is_idle() {
+                slices += 1;
+                let grown = limit + slices * max;
+                let slice = walk.next(grown, max);
+                walk.advance(slice, grown, |_| ());
             }
-            prop_assert!(walk.is_idle());
+            prop_assert_eq!(slices, limit.div_ceil(max).max(1));
         }
     }
 }

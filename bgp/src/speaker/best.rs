@@ -1,13 +1,11 @@
 //! Changed best paths for the embedder.
 
-use std::net::IpAddr;
-
 use super::Speaker;
 use crate::api::{Best, BestChange};
 use crate::out::rib::FamilyRib;
 use crate::query::NextHops;
 use crate::rib::Shared;
-use crate::rib::entry::{Entry, Key};
+use crate::rib::entry::{Entry, Key, Path};
 use crate::rib::source::LOCAL;
 
 impl Speaker {
@@ -65,18 +63,16 @@ fn take<A: Key>(rib: &mut FamilyRib<A>, shared: &Shared, left: &mut usize, out: 
 fn best<A: Key>(rib: &FamilyRib<A>, shared: &Shared, entry: &Entry<A>) -> Option<Best> {
     let path = entry.best().filter(|p| p.source != LOCAL)?;
     let source = shared.sources.get(path.source)?;
-    let mut next_hops: NextHops = rib
-        .table
-        .paths(entry)
-        .filter(|p| p.multipath)
-        .filter_map(|p| {
-            let attributes = shared.attrs.attributes(p.attr)?;
-            // A link-local next hop is the nearer one where both were given, but only the global one can be tracked.
-            Some(attributes.next_hop)
-        })
-        .collect::<smallvec::SmallVec<[IpAddr; 2]>>();
-    next_hops.sort_unstable();
-    next_hops.dedup();
+    // A link-local next hop is the nearer one where both were given, but only the global one can be tracked.
+    let next_hop = |path: &Path| Some(shared.attrs.attributes(path.attr)?.next_hop);
+    let mut next_hops = NextHops::new();
+    if entry.has_ties() {
+        next_hops.extend(rib.table.paths(entry).filter(|p| p.multipath).filter_map(|p| next_hop(&p)));
+        next_hops.sort_unstable();
+        next_hops.dedup();
+    } else {
+        next_hops.extend(next_hop(&path));
+    }
     let stale = source.family(A::FAMILY).generation != path.generation;
     Some(Best { next_hops, peer: source.id, ebgp: source.ebgp(), stale })
 }

@@ -124,8 +124,8 @@ impl Speaker {
             self.set_client(number, config.reflector_client);
         }
         if reexport {
-            self.v4.walk.request(Job::Reexport);
-            self.v6.walk.request(Job::Reexport);
+            self.v4.request(Job::Reexport);
+            self.v6.request(Job::Reexport);
         }
         if reimport {
             self.reimport(number);
@@ -271,8 +271,8 @@ impl Speaker {
                 family.reimport = true;
             }
         }
-        self.v4.walk.request(Job::Reimport);
-        self.v6.walk.request(Job::Reimport);
+        self.v4.request(Job::Reimport);
+        self.v6.request(Job::Reimport);
     }
 
     pub(super) fn set_global(&mut self, global: GlobalConfig) {
@@ -280,8 +280,8 @@ impl Speaker {
         let (asn, router_id) = (self.global.asn, self.global.router_id);
         self.shared.multipath = self.global.multipath;
         if old.multipath != self.global.multipath {
-            self.v4.walk.request(Job::Decide);
-            self.v6.walk.request(Job::Decide);
+            self.v4.request(Job::Decide);
+            self.v6.request(Job::Decide);
         }
         if (old.asn, old.router_id) == (asn, router_id) {
             return;
@@ -336,8 +336,8 @@ impl Speaker {
         self.v4.walk.reimport_all = true;
         self.v6.walk.reimport_all = true;
         for job in [Job::Reimport, Job::Reexport] {
-            self.v4.walk.request(job);
-            self.v6.walk.request(job);
+            self.v4.request(job);
+            self.v6.request(job);
         }
     }
 
@@ -378,8 +378,8 @@ impl Speaker {
                 }
             }
             Answered::Walk => {
-                self.v4.walk.request(Job::Hops);
-                self.v6.walk.request(Job::Hops);
+                self.v4.request(Job::Hops);
+                self.v6.request(Job::Hops);
             }
         }
         self.look_at_deferral();

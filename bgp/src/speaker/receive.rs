@@ -331,8 +331,7 @@ fn announce<A: Key>(
         if n % AHEAD == 0 {
             rib.table.approach(ahead.by_ref().take(AHEAD).map(|e| e.prefix));
         }
-        let (address, len) = entry.prefix;
-        let Judged { attr, reason } = judge.judge(shared, address.cidr(len));
+        let Judged { attr, reason } = judge.judge(shared, entry.prefix);
         tally.rejected += u32::from(reason != ACCEPTED);
         match rib.table.announce(shared, (number, entry.path_id), entry.prefix, attr, reason) {
             Announced::New => {

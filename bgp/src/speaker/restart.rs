@@ -154,8 +154,8 @@ impl Speaker {
                 self.v4.end_of_rib_after = None;
                 self.v6.end_of_rib_after = None;
             }
-            self.v4.walk.request(Job::Reexport);
-            self.v6.walk.request(Job::Reexport);
+            self.v4.request(Job::Reexport);
+            self.v6.request(Job::Reexport);
         }
     }
 
@@ -238,8 +238,8 @@ impl Speaker {
         // Generations are told apart as long as they are fewer than an octet holds.
         let many = self.shared.sources.get(number).is_some_and(|s| s.family(family).unswept >= 200);
         match family {
-            Family::Ipv4Unicast => self.v4.walk.request(Job::Purge),
-            Family::Ipv6Unicast => self.v6.walk.request(Job::Purge),
+            Family::Ipv4Unicast => self.v4.request(Job::Purge),
+            Family::Ipv6Unicast => self.v6.request(Job::Purge),
         }
         if many {
             match family {

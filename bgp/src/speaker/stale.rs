@@ -124,8 +124,8 @@ impl Speaker {
         // Import marks them, the purge removes those that their sender wants gone (NO_LLGR).
         for job in [Job::Reimport, Job::Purge] {
             match family {
-                Family::Ipv4Unicast => self.v4.walk.request(job),
-                Family::Ipv6Unicast => self.v6.walk.request(job),
+                Family::Ipv4Unicast => self.v4.request(job),
+                Family::Ipv6Unicast => self.v6.request(job),
             }
         }
     }

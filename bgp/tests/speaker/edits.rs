@@ -87,6 +87,51 @@ fn import_changes_act_on_what_was_received_however_often_policy_changes() {
     assert_eq!((net.status(0, 1).flaps, net.status(0, 2).flaps), (0, 0));
 }
 
+/// Answers about networks at once, about single addresses one by one.
+struct Split {
+    networks: u32,
+    addresses: u32,
+}
+
+fn preferring(preference: u32) -> Import {
+    Import::AcceptWith([Edit::LocalPref(preference)].into_iter().collect())
+}
+
+impl Policy for Split {
+    fn import(&self, _: &PeerView<'_>, prefix: Cidr, _: &Attributes) -> Import {
+        preferring(if prefix.is_host() { self.addresses } else { self.networks })
+    }
+
+    fn import_networks(&self, _: &PeerView<'_>, _: &Attributes) -> Option<Import> {
+        Some(preferring(self.networks))
+    }
+
+    fn export(&self, _: &PeerView<'_>, _: &RouteView<'_>) -> Export {
+        yes("open")
+    }
+}
+
+#[test]
+fn an_answer_about_all_networks_is_none_about_single_addresses() {
+    let mut net = triangle();
+    let sets = net.nodes[0].speaker.totals().attribute_sets;
+    net.give(0, Input::Policy(policy(Split { networks: 200, addresses: 50 })));
+    net.secs(1);
+    // In one UPDATE, in this order or another.
+    let prefixes = ["10.1.0.0/24", "10.1.1.1/32", "10.1.2.0/24", "10.1.3.0/25", "10.1.4.1/32", "10.1.5.0/24"];
+    net.originate(1, &prefixes);
+    net.secs(2);
+    let preferences = |net: &Net| prefixes.map(|prefix| loc(net, 0, prefix).local_pref);
+    assert_eq!(preferences(&net), [200, 50, 200, 200, 50, 200].map(Some));
+    // Made anew for what is there.
+    net.give(0, Input::Policy(policy(Split { networks: 7, addresses: 8 })));
+    net.secs(1);
+    assert_eq!(preferences(&net), [7, 8, 7, 7, 8, 7].map(Some));
+    net.withdraw(1, &prefixes);
+    net.secs(2);
+    assert!(net.nodes[0].speaker.totals().attribute_sets < sets, "no set is left behind");
+}
+
 #[test]
 fn an_import_next_hop_is_resolved_and_must_fit() {
     let mut net = triangle();

@@ -23,6 +23,10 @@ impl Policy for TakeAll {
         Import::Accept
     }
 
+    fn import_networks(&self, _: &PeerView<'_>, _: &Attributes) -> Option<Import> {
+        Some(Import::Accept)
+    }
+
     fn export(&self, _: &PeerView<'_>, _: &RouteView<'_>) -> Export {
         yes("open")
     }
