@@ -13,6 +13,7 @@ use crate::attr::community;
 use crate::rib::Shared;
 use crate::rib::entry::Key;
 use crate::rib::import::Judge;
+use crate::rib::log::LOG_MAX;
 use crate::rib::source::LOCAL;
 use crate::rib::table::Table;
 use crate::rib::walk::{Job, Slice, Walk};
@@ -21,6 +22,9 @@ use crate::rib::walk::{Job, Slice, Walk};
 const WALK: u32 = 4096;
 /// Segments that one call makes for idle members.
 const ADVANCES: usize = 16;
+/// Changes of which groups hear at once. Fewer wait until all input of a turn has been read: what changed several times
+/// meanwhile is evaluated and sent once.
+const BACKLOG: u64 = LOG_MAX as u64 / 4;
 /// Entries that one call gives back.
 const BURIALS: usize = 8192;
 /// Log length from which on it is trimmed.
@@ -167,16 +171,16 @@ impl<A: Key> FamilyRib<A> {
         self.swept_to != head && (self.table.has_dead() || head - self.table.log.base() >= TRIM)
     }
 
-    /// Does a slice of the queued work, of the walk only where `walk` says so. `wake` gets the members for which there is
-    /// something new, `done` the jobs that have come round.
+    /// Does a slice of the queued work. `turn`: the embedder begins another turn; the walk takes a step then, and groups
+    /// follow what there is. `wake` gets the members for which there is something new, `done` the jobs that have come round.
     pub(crate) fn work(
         &mut self,
         shared: &mut Shared,
-        walk: bool,
+        turn: bool,
         wake: &mut Vec<u32>,
         mut done: impl FnMut(Job),
     ) {
-        if walk && !self.walk.is_idle() {
+        if turn && !self.walk.is_idle() {
             let limit = self.table.limit();
             let slice = self.walk.next(limit, WALK);
             self.visit(shared, slice);
@@ -198,7 +202,9 @@ impl<A: Key> FamilyRib<A> {
                 done(job);
             }
         }
-        self.follow(shared, wake);
+        if turn || self.table.log.head() - self.queued_to >= BACKLOG {
+            self.follow(shared, wake);
+        }
         self.sweep(shared);
     }
 

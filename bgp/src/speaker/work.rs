@@ -19,7 +19,8 @@ impl Speaker {
     }
 
     /// `tick`: nothing came in. A walk over the tables takes its steps then, one in a turn of the embedder, so that the input
-    /// of hundreds of peers does not pay for one that went.
+    /// of hundreds of peers does not pay for one that went; and groups follow the table, so that what several peers announce
+    /// in one turn is sent once.
     pub(super) fn work(&mut self, tick: bool) {
         for _ in 0..TIMERS {
             let Some(timer) = self.timers.pop(self.now) else { break };
