@@ -228,7 +228,7 @@ pub(crate) fn nth<A: Key>(shared: &Shared, table: &Table<A>, entry: &Entry<A>, p
     all.iter().find(|(_, c)| *c == won).map(|(p, _)| *p)
 }
 
-/// Decides between the best path, which alone had its rank, and one that came with the same rank; the better one first.
+/// Decides between the best path and one that came with the same rank, as if there were no others; the better one first.
 fn duel(shared: &Shared, family: crate::Family, best: &Path, other: &Path) -> Option<(Path, Path)> {
     let candidates = [candidate(shared, family, best)?, candidate(shared, family, other)?];
     let lost = decision::decide(&candidates);
