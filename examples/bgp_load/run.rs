@@ -129,8 +129,8 @@ fn wait(load: &mut Load, sinks: usize, deadline: Instant) -> io::Result<Option<I
     Ok(load.sessions.iter().filter_map(|s| s.met_at).max())
 }
 
-/// Waits until the kernel's table has come from so many routes to so many. The looks at it are few while it is far from that, so that they
-/// take little from the daemon, and close when it is near.
+/// Waits until the kernel's table has come from so many routes to so many. The looks at it are few while it is far from that,
+/// so that they take little from the daemon, and close when it is near.
 fn wait_fib(
     load: &mut Load,
     daemon: &Processes,

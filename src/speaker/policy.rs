@@ -198,8 +198,8 @@ impl Policy for ViewPolicy {
         answer.unwrap_or(Import::Reject(UNKNOWN_CLASS))
     }
 
-    fn import_networks(&self, from: &PeerView<'_>, _: &Attributes) -> Option<Import> {
-        self.classes.with(from.class, routing::imports_all_networks)?.then_some(Import::Accept)
+    fn imports_alike(&self, from: &PeerView<'_>, _: &Attributes) -> bool {
+        self.classes.with(from.class, routing::imports_all_networks).unwrap_or_default()
     }
 
     fn export(&self, to: &PeerView<'_>, route: &RouteView<'_>) -> Export {

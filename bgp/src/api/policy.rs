@@ -14,10 +14,10 @@ use crate::wire::Role;
 pub trait Policy: Send + Sync {
     /// Whether a received route is used.
     fn import(&self, from: &PeerView<'_>, prefix: Cidr, attributes: &Attributes) -> Import;
-    /// The answer of [`Policy::import`] about these attributes for every prefix that is more than a single address, where all
-    /// have the same: then it is asked for once and not for each prefix of an UPDATE. `None`: it depends on the prefix.
-    fn import_networks(&self, _from: &PeerView<'_>, _attributes: &Attributes) -> Option<Import> {
-        None
+    /// Whether [`Policy::import`] gives one answer about these attributes for all prefixes that are more than a single address:
+    /// then it is asked about one of them and not about each prefix of an UPDATE.
+    fn imports_alike(&self, _from: &PeerView<'_>, _attributes: &Attributes) -> bool {
+        false
     }
     /// Whether a best path is announced to peers of this class, and with what added.
     fn export(&self, to: &PeerView<'_>, route: &RouteView<'_>) -> Export;
@@ -57,8 +57,8 @@ impl Policy for AcceptAll {
         Import::Accept
     }
 
-    fn import_networks(&self, _: &PeerView<'_>, _: &Attributes) -> Option<Import> {
-        Some(Import::Accept)
+    fn imports_alike(&self, _: &PeerView<'_>, _: &Attributes) -> bool {
+        true
     }
 
     fn export(&self, _: &PeerView<'_>, _: &RouteView<'_>) -> Export {

@@ -290,7 +290,7 @@ pub(super) fn count(shared: &mut Shared, family: crate::Family, path: Path, add:
 /// Whether a path can be chosen.
 #[inline]
 pub(super) fn is_usable(shared: &Shared, family: crate::Family, path: &Path) -> bool {
-    path.source == LOCAL || usable(shared, family, path).is_some()
+    usable(shared, family, path).is_some()
 }
 
 /// The attributes of a path that can be chosen.

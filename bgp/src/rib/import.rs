@@ -97,7 +97,7 @@ pub(crate) struct Judged {
 }
 
 /// A received attribute set, judged as far as the prefix does not matter.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 struct Received {
     source: u32,
     attr: u32,
@@ -109,8 +109,6 @@ struct Received {
     stale: bool,
     /// It came with LLGR_STALE.
     carried: bool,
-    /// [`Policy::import_networks`](crate::Policy::import_networks).
-    networks: Option<Import>,
 }
 
 /// The answer about a received route.
@@ -123,17 +121,21 @@ enum Outcome {
 impl Received {
     fn new(shared: &Shared, source: u32, attr: u32, stale: bool) -> Option<Self> {
         let (from, attributes) = (shared.sources.get(source)?, shared.attrs.attributes(attr)?);
-        let looped = loop_check(shared, from, attributes);
         Some(Self {
             source,
             attr,
-            looped,
-            networks: looped
-                .map_or_else(|| shared.policy.0.import_networks(&from.view(), attributes), |_| None),
+            looped: loop_check(shared, from, attributes),
             shutdown: from.ebgp() && attributes.has_community(community::GRACEFUL_SHUTDOWN),
             stale,
             carried: attributes.has_community(community::LLGR_STALE),
         })
+    }
+
+    /// Whether all networks have one answer.
+    fn is_alike(&self, shared: &Shared) -> bool {
+        let (from, attributes) = (shared.sources.get(self.source), shared.attrs.attributes(self.attr));
+        self.looped.is_some()
+            || from.zip(attributes).is_some_and(|(f, a)| shared.policy.0.imports_alike(&f.view(), a))
     }
 
     fn decide(&self, shared: &Shared, prefix: Cidr, mut recorder: Option<&mut Vec<ExportStep>>) -> Outcome {
@@ -149,10 +151,7 @@ impl Received {
         else {
             return Outcome::Use;
         };
-        let answer = match &self.networks {
-            Some(answer) if !prefix.is_host() => answer.clone(),
-            _ => shared.policy.0.import(&from.view(), prefix, attributes),
-        };
+        let answer = shared.policy.0.import(&from.view(), prefix, attributes);
         if let Some(steps) = recorder.as_deref_mut() {
             steps.extend(shared.policy.0.import_steps(&from.view(), prefix, attributes));
         }
@@ -239,7 +238,7 @@ impl Judge {
             Some(used) if network => used,
             _ => {
                 let used = self.used(shared, address.cidr(len));
-                if network && (self.received.networks.is_some() || self.received.looped.is_some()) {
+                if network && self.received.is_alike(shared) {
                     self.networks = Some(used);
                 }
                 used

@@ -171,10 +171,9 @@ impl<A: Key> Table<A> {
         } else {
             self.seek(entry, |p| p.source == source)
         };
-        let family = shared.sources.get(source).map(|s| s.family(A::FAMILY));
         if let Some((_, first)) = replaced
             && !add_path
-            && family.is_some_and(|f| f.is_earlier(first.generation))
+            && shared.sources.get(source).is_some_and(|s| s.family(A::FAMILY).is_earlier(first.generation))
             && self.remove_if(shared, slot, |_, p| p.source == source && !p.is_same(&first))
         {
             // An earlier session had path identifiers, and left several. This one replaces them all.

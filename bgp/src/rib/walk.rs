@@ -97,12 +97,14 @@ impl Walk {
         self.at = slice.to;
         // With slots that are no more every round is through.
         let at = if self.at >= limit { u32::MAX } else { self.at };
-        let (over, left): (Vec<Round>, Vec<Round>) = self.rounds.iter().partition(|r| r.is_done(at));
-        self.rounds = left;
-        self.wrap(limit);
-        for job in Job::ALL.into_iter().filter(|job| over.iter().any(|r| r.job == *job)) {
-            done(job);
+        for job in Job::ALL {
+            let before = self.rounds.len();
+            self.rounds.retain(|r| r.job != job || !r.is_done(at));
+            if self.rounds.len() < before {
+                done(job);
+            }
         }
+        self.wrap(limit);
     }
 }
 

@@ -87,7 +87,7 @@ fn import_changes_act_on_what_was_received_however_often_policy_changes() {
     assert_eq!((net.status(0, 1).flaps, net.status(0, 2).flaps), (0, 0));
 }
 
-/// Answers about networks at once, about single addresses one by one.
+/// Answers alike about all networks, and otherwise about single addresses.
 struct Split {
     networks: u32,
     addresses: u32,
@@ -102,8 +102,8 @@ impl Policy for Split {
         preferring(if prefix.is_host() { self.addresses } else { self.networks })
     }
 
-    fn import_networks(&self, _: &PeerView<'_>, _: &Attributes) -> Option<Import> {
-        Some(preferring(self.networks))
+    fn imports_alike(&self, _: &PeerView<'_>, _: &Attributes) -> bool {
+        true
     }
 
     fn export(&self, _: &PeerView<'_>, _: &RouteView<'_>) -> Export {

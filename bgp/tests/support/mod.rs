@@ -23,8 +23,8 @@ impl Policy for TakeAll {
         Import::Accept
     }
 
-    fn import_networks(&self, _: &PeerView<'_>, _: &Attributes) -> Option<Import> {
-        Some(Import::Accept)
+    fn imports_alike(&self, _: &PeerView<'_>, _: &Attributes) -> bool {
+        true
     }
 
     fn export(&self, _: &PeerView<'_>, _: &RouteView<'_>) -> Export {
