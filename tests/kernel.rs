@@ -245,3 +245,64 @@ fn questions_are_answered_while_routes_are_written() {
         rig.stop();
     });
 }
+
+#[test]
+fn batches_on_each_others_heels_end_as_one_after_the_other_would() {
+    in_netns(|| {
+        veth("eth0", "peer0", &["192.0.2.1/24"]);
+        let all: Vec<_> = blocks(8_000).collect();
+        ip(&format!("route add {} via 192.0.2.66 proto 12 metric 1790", all[2_600]));
+        let rig = Rig::program();
+        // The objects are there, so that batches can go ahead.
+        rig.learn("203.0.113.0/25", &["192.0.2.8"]);
+        rig.learn("203.0.113.128/25", &["192.0.2.9"]);
+        let sent = [
+            (0..2_000, "192.0.2.9"),
+            (2_000..4_000, "192.0.2.9"),
+            (4_000..6_000, "192.0.2.8"),
+            (5_000..6_500, ""),
+            (0..2_000, "192.0.2.8"),
+            (2_000..2_500, ""),
+            (6_500..8_000, "192.0.2.9"),
+        ];
+        for (change, (blocks, hop)) in (1..).zip(&sent) {
+            let next_hops: SmallVec<[IpAddr; 2]> = hop.parse().into_iter().collect();
+            let learned =
+                |p: &_| LearnedChange { prefix: *p, next_hops: next_hops.clone(), change: ChangeId(change) };
+            rig.send(ToKernel::Learned(all[blocks.clone()].iter().map(learned).collect()));
+        }
+        let told: Vec<_> = sent
+            .iter()
+            .map(|_| {
+                rig.wait("Learned", |fact| match fact {
+                    KernelFact::Learned { change, prefixes, written, deleted, failed, sample, .. } => {
+                        let last = sample.last().map(|(.., outcome)| *outcome);
+                        Some((
+                            change.0,
+                            *prefixes,
+                            *written,
+                            *deleted,
+                            failed.len(),
+                            last.unwrap_or_default(),
+                        ))
+                    }
+                    _ => None,
+                })
+            })
+            .collect();
+        let expected = [
+            (1, 2_000, 2_000, 0, 0, "installed"),
+            (2, 2_000, 1_999, 0, 1, "installed"),
+            (3, 2_000, 2_000, 0, 0, "installed"),
+            (4, 1_500, 0, 1_000, 0, "gone"),
+            (5, 2_000, 2_000, 0, 0, "installed"),
+            (6, 500, 0, 500, 0, "gone"),
+            (7, 1_500, 1_500, 0, 0, "installed"),
+        ];
+        assert_eq!(told, expected);
+        assert_eq!(rig.ask(|v| (v.counts().installed, v.counts().failed)), (6_001, 1));
+        let over = |hop| own("-4").iter().filter(|l| l.contains(&format!("via {hop} "))).count();
+        assert_eq!((over("192.0.2.8"), over("192.0.2.9")), (3_001, 3_000));
+        rig.stop();
+    });
+}

@@ -69,8 +69,8 @@ pub enum ToKernel {
     /// Endpoints and rules; answered by [`KernelFact::Enforced`]. The first one is the whole of it, and nothing that was
     /// left by a former process is touched before it comes.
     Policy(Box<PolicyChange>),
-    /// Learned routes, at most 1,024; answered by [`KernelFact::Learned`] when acknowledged. The speaker sends the next
-    /// batch after that, so dirty prefixes coalesce while the kernel is busy.
+    /// Learned routes, at most 4,096; answered by [`KernelFact::Learned`] when acknowledged. The speaker sends one more
+    /// before that, which is made ready meanwhile; all else waits there, so that dirty prefixes coalesce.
     Learned(Vec<LearnedChange>),
     /// Follow this next hop: [`KernelFact::NextHop`] at once and at each change.
     Track(IpAddr),

@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use super::INBOX;
-use super::api::ToKernel;
+use super::api::{LearnedChange, ToKernel};
 use super::view::KernelView;
 
 /// Questions that are answered before what the thread is at goes on: whoever asks without end holds nothing up.
@@ -45,23 +45,40 @@ impl Inbox {
     /// Answers the questions that have come and keeps everything else. As many messages are kept as the channel takes;
     /// then senders wait, and so do questions behind them.
     pub(super) fn answer(&mut self, view: &KernelView<'_>) {
+        _ = self.sort(view, false);
+    }
+
+    /// The same, until there are learned routes that are the first of what changes anything.
+    pub(super) fn answer_until_learned(&mut self, view: &KernelView<'_>) -> Option<Vec<LearnedChange>> {
+        self.sort(view, true)
+    }
+
+    fn sort(&mut self, view: &KernelView<'_>, learned: bool) -> Option<Vec<LearnedChange>> {
         // One that was put back: no other is among what waits.
         if let Some(ToKernel::Query(question)) =
             self.waiting.pop_front_if(|message| matches!(message, ToKernel::Query(_)))
         {
             question(view);
         }
+        if learned
+            && let Some(ToKernel::Learned(batch)) =
+                self.waiting.pop_front_if(|message| matches!(message, ToKernel::Learned(_)))
+        {
+            return Some(batch);
+        }
         let mut left = QUESTIONS;
         while left > 0 && self.waiting.len() < INBOX {
             match self.receiver.try_recv() {
+                Ok(ToKernel::Learned(batch)) if learned && self.waiting.is_empty() => return Some(batch),
                 Ok(ToKernel::Query(question)) => {
                     question(view);
                     left -= 1;
                 }
                 Ok(other) => self.waiting.push_back(other),
-                Err(_) => return,
+                Err(_) => return None,
             }
         }
+        None
     }
 }
 
@@ -72,11 +89,13 @@ mod tests {
 
     use proptest::collection::vec;
     use proptest::prelude::*;
+    use smallvec::SmallVec;
 
     use super::super::api::Mode;
     use super::super::thread::blank;
     use super::super::{Options, state::State};
     use super::*;
+    use crate::routing::ChangeId;
 
     fn state() -> State {
         blank(&Options::new(Mode::Observe), true)
@@ -131,6 +150,48 @@ mod tests {
             prop_assert_eq!(later, asked);
             let sent: Vec<IpAddr> = (0..).zip(&asks).filter(|(_, asks)| !**asks).map(|(n, _)| addr(n)).collect();
             prop_assert_eq!(changes, sent);
+        }
+    }
+
+    proptest! {
+        /// Learned routes are given only where nothing that changes anything is before them; with what is taken afterwards each
+        /// message comes out once, in order.
+        #[test]
+        fn learned_routes_come_out_in_their_place(
+            kinds in vec(0..3_u8, 1..60), pauses in vec(0..3_u8, 60),
+        ) {
+            let (sender, receiver) = channel();
+            let (told, _answers) = channel();
+            let (mut inbox, state) = (Inbox::new(receiver), state());
+            let (mut sent, mut taken) = (Vec::new(), Vec::new());
+            let batch = |n: u16| {
+                vec![LearnedChange { prefix: tortie_config::Cidr::host(addr(n)), next_hops: SmallVec::new(), change: ChangeId(1) }]
+            };
+            for (n, (kind, pause)) in (0..).zip(kinds.iter().zip(&pauses)) {
+                match kind {
+                    0 => sender.send(question(&told, n)).unwrap(),
+                    1 => sender.send(ToKernel::Track(addr(n))).unwrap(),
+                    _ => sender.send(ToKernel::Learned(batch(n))).unwrap(),
+                }
+                sent.extend((*kind > 0).then_some(addr(n)));
+                match pause {
+                    0 => {}
+                    1 => inbox.answer(&view(&state)),
+                    _ => {
+                        if let Some(batch) = inbox.answer_until_learned(&view(&state)) {
+                            taken.extend(batch.iter().map(|c| c.prefix.addr()));
+                        }
+                    }
+                }
+            }
+            while let Some(message) = inbox.next_now() {
+                match message {
+                    ToKernel::Track(addr) => taken.push(addr),
+                    ToKernel::Learned(batch) => taken.extend(batch.iter().map(|c| c.prefix.addr())),
+                    _ => {}
+                }
+            }
+            prop_assert_eq!(taken, sent);
         }
     }
 

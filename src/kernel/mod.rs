@@ -49,6 +49,7 @@ mod resolve;
 mod route;
 mod sightings;
 mod state;
+mod stream;
 mod study;
 mod sysctl;
 mod table;

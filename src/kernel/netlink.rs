@@ -12,6 +12,8 @@ use rustix::net::sockopt;
 
 use super::wire::{self, Messages, NLM_F_ACK, NLM_F_DUMP_INTR, NLMSG_DONE, NLMSG_ERROR};
 
+/// Longer than any request, in bytes.
+const LONGEST: usize = 1 << 20;
 /// Most messages in one batch.
 pub(super) const BATCH: usize = 1024;
 /// Receive buffer asked for by writers and dumps, in bytes: 1,024 errors of about 1,300 bytes of kernel memory each.
@@ -52,6 +54,64 @@ pub(super) enum Undone {
     Refused(u32, Refusal),
     /// The answer was lost: all of it was done, or nothing.
     Unknown,
+}
+
+/// The most that one letter to the kernel holds.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    messages: usize,
+    /// With the message that reaches it.
+    bytes: usize,
+}
+
+/// Requests in one datagram, of which the last asks for an acknowledgement. They are numbered when they are sent, so that a
+/// letter can be written while another one is under way.
+#[derive(Debug, Default)]
+pub(super) struct Letter {
+    bytes: Vec<u8>,
+    count: usize,
+}
+
+impl Letter {
+    /// Writes as many of the items as fit, in place of what was there; gives how many. `encode` is told to add no flags.
+    pub(super) fn write<T>(
+        &mut self,
+        limits: Limits,
+        items: &[T],
+        mut encode: impl FnMut(&T, &mut Vec<u8>, u16, u32),
+    ) -> usize {
+        let Self { bytes, count } = self;
+        bytes.clear();
+        bytes.reserve(limits.bytes.min(items.len().min(limits.messages) * 80 + 512));
+        let mut last_at = 0;
+        *count = 0;
+        for item in items.iter().take(limits.messages) {
+            if *count > 0 && bytes.len() >= limits.bytes {
+                break;
+            }
+            last_at = bytes.len();
+            encode(item, bytes, 0, 0);
+            *count += 1;
+        }
+        if let Some(flags) = wire::u16_at(bytes, last_at + 6)
+            && let Some(field) = bytes.get_mut(last_at + 6..last_at + 8)
+        {
+            field.copy_from_slice(&(flags | NLM_F_ACK).to_ne_bytes());
+        }
+        *count
+    }
+
+    /// Numbers the messages from `base` on.
+    fn number(&mut self, base: u32) {
+        let (mut at, mut number) = (0, base);
+        while let Some(length) = wire::u32_at(&self.bytes, at)
+            && let Some(field) = self.bytes.get_mut(at + 8..at + 12)
+        {
+            field.copy_from_slice(&number.to_ne_bytes());
+            number = number.wrapping_add(1);
+            at += wire::align(usize::try_from(length).unwrap_or_default().clamp(wire::HEADER, LONGEST));
+        }
+    }
 }
 
 /// A connected netlink socket.
@@ -103,6 +163,11 @@ impl Socket {
         self.port
     }
 
+    /// How much goes into one letter.
+    pub(super) fn limits(&self) -> Limits {
+        Limits { messages: self.batch_messages, bytes: self.batch_bytes }
+    }
+
     /// Sends what `encode` writes for each item (flags to add and sequence number are given) in as few batches as fit,
     /// and hands each result to `done` in order.
     ///
@@ -114,44 +179,44 @@ impl Socket {
         mut encode: impl FnMut(&T, &mut Vec<u8>, u16, u32),
         mut done: impl FnMut(&T, Result<(), Refusal>),
     ) -> io::Result<()> {
-        let mut buf = Vec::with_capacity(self.batch_bytes.min(items.len() * 80 + 512));
+        let limits = self.limits();
+        let mut letter = Letter::default();
         let mut rest = items;
-        let mut results: Vec<Option<Refusal>> = Vec::new();
         while !rest.is_empty() {
-            buf.clear();
-            let base = self.seq;
-            let mut count = 0usize;
-            let mut last_at = 0;
-            for item in rest.iter().take(self.batch_messages) {
-                if count > 0 && buf.len() >= self.batch_bytes {
-                    break;
+            let (now, later) = rest.split_at(letter.write(limits, rest, &mut encode));
+            let mut items = now.iter();
+            self.deliver(&mut letter, |result| {
+                if let Some(item) = items.next() {
+                    done(item, result);
                 }
-                last_at = buf.len();
-                encode(item, &mut buf, 0, self.seq);
-                self.seq = self.seq.wrapping_add(1);
-                count += 1;
-            }
-            // Only the last one asks for an acknowledgement.
-            if let Some(flags) = wire::u16_at(&buf, last_at + 6)
-                && let Some(field) = buf.get_mut(last_at + 6..last_at + 8)
-            {
-                field.copy_from_slice(&(flags | NLM_F_ACK).to_ne_bytes());
-            }
-            self.raw.send(&buf, 0)?;
-            results.clear();
-            results.resize(count, None);
-            let complete = self.answers(base, &mut results)?;
-            let (now, later) = rest.split_at(count);
-            for (item, refusal) in now.iter().zip(results.drain(..)) {
-                // An incomplete batch may have lost errors of any message, so that no success can be believed.
-                let result = match refusal {
-                    Some(refusal) => Err(refusal),
-                    None if complete => Ok(()),
-                    None => Err(Refusal::lost()),
-                };
-                done(item, result);
-            }
+            })?;
             rest = later;
+        }
+        Ok(())
+    }
+
+    /// Sends a letter and hands the result of each of its messages to `done` in order.
+    ///
+    /// # Errors
+    /// When the socket itself fails; what became of the messages is then unknown.
+    pub(super) fn deliver(
+        &mut self,
+        letter: &mut Letter,
+        mut done: impl FnMut(Result<(), Refusal>),
+    ) -> io::Result<()> {
+        let base = self.seq;
+        letter.number(base);
+        self.seq = base.wrapping_add(u32::try_from(letter.count).unwrap_or(u32::MAX));
+        self.raw.send(&letter.bytes, 0)?;
+        let mut results: Vec<Option<Refusal>> = vec![None; letter.count];
+        let complete = self.answers(base, &mut results)?;
+        for refusal in results {
+            // An incomplete batch may have lost errors of any message, so that no success can be believed.
+            done(match refusal {
+                Some(refusal) => Err(refusal),
+                None if complete => Ok(()),
+                None => Err(Refusal::lost()),
+            });
         }
         Ok(())
     }
@@ -342,4 +407,42 @@ fn refusal(message: &wire::Message<'_>) -> Option<Refusal> {
         })
         .flatten();
     Some(Refusal::new(code.saturating_neg(), explanation))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Whatever is written into a letter is in it once and in order, numbered from the base on; only the last message
+        /// asks for an answer.
+        #[test]
+        fn letters_hold_every_message_once_numbered_and_the_last_asks(
+            words in proptest::collection::vec(0..10_usize, 1..60),
+            messages in 1..20_usize, bytes in 1..2_000_usize, base: u32,
+        ) {
+            let encode = |words: &usize, buf: &mut Vec<u8>, flags, seq| {
+                let mut w = wire::Writer::begin(buf, 24, flags, seq);
+                w.raw(&vec![7; *words * 4]);
+                w.end();
+            };
+            let (mut letter, mut rest, mut seen, mut number) = (Letter::default(), &*words, Vec::new(), base);
+            while !rest.is_empty() {
+                let count = letter.write(Limits { messages, bytes }, rest, encode);
+                letter.number(number);
+                let found: Vec<_> =
+                    Messages(&letter.bytes).map(|m| (m.seq, m.flags & NLM_F_ACK != 0, m.body.len() / 4)).collect();
+                prop_assert!(count > 0 && count <= messages && found.len() == count);
+                for (i, (seq, asks, words)) in found.into_iter().enumerate() {
+                    prop_assert_eq!((seq, asks), (number, i + 1 == count));
+                    number = number.wrapping_add(1);
+                    seen.push(words);
+                }
+                rest = &rest[count..];
+            }
+            prop_assert_eq!(seen, words);
+        }
+    }
 }

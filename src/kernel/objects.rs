@@ -389,6 +389,11 @@ impl Objects {
         !self.refused.is_empty()
     }
 
+    /// Whether targets wait for their objects to be put right, or were refused that.
+    pub(super) fn has_work(&self) -> bool {
+        !self.dirty.is_empty() || self.has_refused()
+    }
+
     /// What was refused is tried again.
     pub(super) fn retry(&mut self) {
         self.dirty.append(&mut self.refused);

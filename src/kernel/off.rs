@@ -7,7 +7,7 @@ use std::sync::mpsc::Receiver;
 use super::Sink;
 use super::api::{KernelFact, ToKernel};
 use super::state::State;
-use super::thread::newest;
+use super::stream::newest;
 use super::view::KernelView;
 
 /// Answers for a pure speaker: every next hop is reachable, everything is applied at once.

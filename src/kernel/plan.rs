@@ -201,6 +201,24 @@ fn routes(table: &mut Table, around: &dyn Surroundings) -> Vec<Op> {
     ops
 }
 
+/// The routes that bring the dirty entries right, if there is nothing to do but routes to objects that are there. `None`, and
+/// everything is as dirty as before, where something else comes first.
+pub(super) fn routes_alone(table: &mut Table, around: &dyn Surroundings) -> Option<Vec<Op>> {
+    let strays = table.swept && !table.strays.is_empty();
+    if !table.objects.enabled() || table.objects.has_work() || strays {
+        return None;
+    }
+    let mut last = None;
+    for slot in table.dirty() {
+        if let Some(Want::Via(target, _)) = table.entries.at(*slot).map(|(_, e)| e.want)
+            && last.replace(target) != Some(target)
+        {
+            table.objects.usable(target).ok()?;
+        }
+    }
+    Some(routes(table, around))
+}
+
 /// Own objects that nothing needs any more. None while answers are missing: what is believed unused may be in use.
 fn leftovers(table: &mut Table, _: &dyn Surroundings) -> Vec<Op> {
     if table.doubtful { Vec::new() } else { table.objects.plan_unused() }

@@ -210,27 +210,72 @@ fn fresh(nexthop_objects: bool) -> State {
     state
 }
 
-fn flush(state: &mut State, fake: &mut Fake, fates: &mut dyn Iterator<Item = Fate>) {
-    let State { table, picture, .. } = state;
-    let mut rounds = plan::Rounds::default();
-    while let Some(ops) = rounds.next(table, picture) {
-        let mut send = |op: &Op| {
-            fake.ops += 1;
-            match fates.next().unwrap_or(Fate::Fair) {
-                Fate::Fair => fake.carry_out(table, op),
-                Fate::Refused => no(libc::ENOMEM),
-                Fate::LostUndone => Err(Refusal::lost()),
-                Fate::LostDone => {
-                    let _ = fake.carry_out(table, op);
-                    Err(Refusal::lost())
-                }
+type Fates<'a> = dyn Iterator<Item = Fate> + 'a;
+
+fn send(table: &Table, fake: &mut Fake, fates: &mut Fates<'_>, ops: &[Op]) -> Vec<plan::Answer> {
+    let mut send = |op: &Op| {
+        fake.ops += 1;
+        match fates.next().unwrap_or(Fate::Fair) {
+            Fate::Fair => fake.carry_out(table, op),
+            Fate::Refused => no(libc::ENOMEM),
+            Fate::LostUndone => Err(Refusal::lost()),
+            Fate::LostDone => {
+                let _ = fake.carry_out(table, op);
+                Err(Refusal::lost())
             }
-        };
-        let answers: Vec<_> = ops.iter().map(&mut send).collect();
-        for (op, answer) in ops.iter().zip(&answers) {
-            plan::settle(table, op, answer);
+        }
+    };
+    ops.iter().map(&mut send).collect()
+}
+
+fn flush(state: &mut State, fake: &mut Fake, fates: &mut Fates<'_>) {
+    let mut rounds = plan::Rounds::default();
+    while let Some(ops) = rounds.next(&mut state.table, &state.picture) {
+        let answers = send(&state.table, fake, fates, &ops);
+        state.settle(&ops, &answers);
+    }
+}
+
+/// Batches of one prefix each, as `stream.rs` takes them: one is learned and planned while the one before is with Linux, whose
+/// answers are taken over when this one is on its way.
+fn learn_on_heels(
+    state: &mut State,
+    fake: &mut Fake,
+    fates: &mut Fates<'_>,
+    wanted: &mut Wanted,
+    batches: &[(u8, u8)],
+) {
+    let (mut ready, mut answered) = (None::<Vec<Op>>, None);
+    let take_over = |state: &mut State, answered: &mut Option<(Vec<Op>, Vec<plan::Answer>)>| {
+        if let Some((ops, answers)) = answered.take() {
+            state.settle(&ops, &answers);
+        }
+    };
+    for (p, hops) in batches {
+        if let Some(ops) = ready.take() {
+            let answers = send(&state.table, fake, fates, &ops);
+            take_over(state, &mut answered);
+            let touches = ops.iter().any(|op| matches!(op, Op::PutRoute { prefix: q, .. } | Op::DeleteRoute { prefix: q, .. } if *q == prefix(*p)));
+            answered = Some((ops, answers));
+            if touches || state.table.doubtful {
+                take_over(state, &mut answered);
+                flush(state, fake, fates);
+            }
+        }
+        wanted.learned.insert(*p, *hops);
+        want(state, wanted, std::iter::once(*p));
+        ready = plan::routes_alone(&mut state.table, &state.picture);
+        if ready.is_none() {
+            take_over(state, &mut answered);
+            flush(state, fake, fates);
         }
     }
+    if let Some(ops) = ready {
+        let answers = send(&state.table, fake, fates, &ops);
+        take_over(state, &mut answered);
+        state.settle(&ops, &answers);
+    }
+    flush(state, fake, fates);
 }
 
 fn compare(state: &mut State, fake: &Fake) {
@@ -242,7 +287,7 @@ fn compare(state: &mut State, fake: &Fake) {
 }
 
 /// As the thread does it: a comparison when in doubt, then a retry of what failed.
-fn settle(state: &mut State, fake: &mut Fake, fates: &mut dyn Iterator<Item = Fate>) {
+fn settle(state: &mut State, fake: &mut Fake, fates: &mut Fates<'_>) {
     state.follow_next_hops();
     flush(state, fake, fates);
     if state.table.doubtful {
@@ -404,15 +449,16 @@ proptest! {
     /// fresh start would write, no more objects than that needs, and a restart writes nothing.
     #[test]
     fn incremental_equals_from_scratch(
-        steps in prop::collection::vec(step(), 1..40),
+        steps in prop::collection::vec((step(), prop::collection::vec((0..4u8, 0..16u8), 0..6)), 1..40),
         fates in prop::collection::vec(fate(), 0..80),
         nexthop_objects in prop::bool::weighted(0.8),
     ) {
         let (mut state, mut fake, mut wanted) = (fresh(nexthop_objects), Fake::default(), Wanted::default());
         state.table.sweep();
         let mut fates = fates.into_iter();
-        for step in &steps {
+        for (step, batches) in &steps {
             take(&mut state, &mut fake, &mut wanted, step);
+            learn_on_heels(&mut state, &mut fake, &mut fates, &mut wanted, batches);
             settle(&mut state, &mut fake, &mut fates);
         }
         for device in DEVICES {

@@ -11,8 +11,9 @@ use tortie_config::Cidr;
 use super::api::{KernelIntent, LearnedChange, Mode};
 use super::ends::Ends;
 use super::link::{Address, Link};
-use super::measures::Measures;
+use super::measures::{self, Measures};
 use super::nexthop::Nexthop;
+use super::plan::{self, Answer, Op};
 use super::resolve::Picture;
 use super::route::Route;
 use super::table::Table;
@@ -36,6 +37,20 @@ impl External {
             self.objects += objects;
             self.first.get_or_insert_with(words);
         }
+    }
+}
+
+/// Routes that were written and deleted.
+#[derive(Debug, Default)]
+pub(super) struct Done {
+    pub(super) written: usize,
+    pub(super) deleted: usize,
+}
+
+impl std::ops::AddAssign for Done {
+    fn add_assign(&mut self, more: Self) {
+        self.written += more.written;
+        self.deleted += more.deleted;
     }
 }
 
@@ -123,6 +138,26 @@ impl State {
                 table.learn(change.prefix, &change.next_hops, change.change, decide);
             }
         });
+    }
+
+    /// Takes the kernel's answers over into what is known.
+    pub(super) fn settle(&mut self, ops: &[Op], answers: &[Answer]) -> Done {
+        let Self { table, counters, .. } = self;
+        let mut done = Done::default();
+        for (op, answer) in ops.iter().zip(answers) {
+            let settled = plan::settle(table, op, answer).is_none();
+            match op {
+                Op::PutRoute { .. } if settled => done.written += 1,
+                Op::DeleteRoute { .. } if settled => done.deleted += 1,
+                _ => {}
+            }
+            let errno = answer.as_ref().err().map(|refusal| refusal.code);
+            let of = counters.ops.get_mut(measures::kind(op));
+            if let Some(count) = of.and_then(|of| of.get_mut(measures::class(errno))) {
+                *count += 1;
+            }
+        }
+        done
     }
 
     /// The decision about a learned prefix, with somebody listening; `None`: nothing was learned.

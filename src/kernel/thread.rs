@@ -11,7 +11,7 @@ use rustc_hash::FxHashMap;
 use tortie_config::Cidr;
 
 use super::acks::Acks;
-use super::api::{KernelFact, KernelIntent, LearnedChange, Mode, ToKernel};
+use super::api::{KernelFact, KernelIntent, Mode, ToKernel};
 use super::beside::beside;
 use super::compare::{self, Timing};
 use super::ends::{self, Ends};
@@ -21,13 +21,13 @@ use super::link::Change;
 use super::netlink::Socket;
 use super::nexthop::{self, Nexthop};
 use super::nft::Firewall;
-use super::plan::{self, Answer, Op, Rounds};
-use super::state::{Due, State};
+use super::plan::{Answer, Op, Rounds};
+use super::state::{Done, Due, State};
 use super::study;
-use super::table::{Table, Want};
+use super::table::Table;
 use super::view::KernelView;
 use super::watch::Mailbox;
-use super::{Sink, dump, measures, sysctl, tunnel};
+use super::{Sink, dump, sysctl, tunnel};
 use crate::routing::TunnelIntent;
 
 /// Checks of the tunnel device while one is wanted, besides events.
@@ -36,16 +36,7 @@ const TUNNEL_EVERY: Duration = Duration::from_secs(1);
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_LAST: Duration = Duration::from_secs(30);
 /// From so many requests on another thread carries them to the kernel: fewer are through before one could start.
-const MANY: usize = 64;
-/// Changes of the kernel thread's own prefixes that go into the single-prefix history, per batch.
-const SAMPLE: usize = 64;
-
-/// What one flush did.
-#[derive(Debug, Default)]
-struct Done {
-    written: usize,
-    deleted: usize,
-}
+pub(super) const MANY: usize = 64;
 
 /// The kernel thread.
 pub(super) struct Thread {
@@ -55,6 +46,8 @@ pub(super) struct Thread {
     pub(super) reader: Socket,
     pub(super) mailbox: Arc<Mailbox>,
     pub(super) sink: Sink,
+    /// When the present turn began.
+    turn: Instant,
     tunnel_due: Option<Instant>,
     /// The address that the tunnel device has from us.
     tunnel_addr: Option<Ipv4Addr>,
@@ -87,6 +80,7 @@ impl Thread {
             reader,
             mailbox,
             sink,
+            turn: now,
             tunnel_due: None,
             tunnel_addr: None,
             retry_due: None,
@@ -110,15 +104,9 @@ impl Thread {
         }
         self.start()?;
         loop {
-            let now = Instant::now();
-            // What endpoints need waits while there are no rules at all.
-            let ends = if self.firewall.is_bare() { None } else { self.ends.due(&self.state.ends) };
-            let held = self.state.table.study.until();
-            let due = [self.tunnel_due, self.retry_due, self.firewall.due(), ends, held];
-            let deadline = due.into_iter().flatten().fold(self.comparisons.due, Instant::min);
-            let message = self.inbox.next(deadline.saturating_duration_since(now));
+            let message = self.inbox.next(self.deadline().saturating_duration_since(Instant::now()));
             let work = message.map(|message| gather(message, &mut self.inbox, self.enforced.rest));
-            let begin = Instant::now();
+            self.turn = Instant::now();
             match work {
                 Ok(Work::One(ToKernel::Stop)) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
                 Ok(Work::One(message)) => self.message(message)?,
@@ -127,14 +115,29 @@ impl Thread {
             }
             self.events()?;
             self.timers()?;
-            self.state.measures.turns.time(begin.elapsed());
+            self.turn_over();
         }
+    }
+
+    /// When something is to be done although no message comes.
+    pub(super) fn deadline(&self) -> Instant {
+        // What endpoints need waits while there are no rules at all.
+        let ends = if self.firewall.is_bare() { None } else { self.ends.due(&self.state.ends) };
+        let held = self.state.table.study.until();
+        let due = [self.tunnel_due, self.retry_due, self.firewall.due(), ends, held];
+        due.into_iter().flatten().fold(self.comparisons.due, Instant::min)
+    }
+
+    /// Another message could have had its turn now.
+    pub(super) fn turn_over(&mut self) {
+        self.state.measures.turns.time(self.turn.elapsed());
+        self.turn = Instant::now();
     }
 
     pub(super) fn message(&mut self, message: ToKernel) -> io::Result<()> {
         match message {
             ToKernel::Intent(intent) => self.intent(intent),
-            ToKernel::Learned(batch) => self.learned(&batch),
+            ToKernel::Learned(batch) => self.learned(batch),
             ToKernel::Track(addr) => {
                 let answer = self.state.picture.follow(addr, true);
                 (self.sink)(KernelFact::NextHop(addr, answer));
@@ -198,47 +201,6 @@ impl Thread {
 
     fn failed_blackholes(&self) -> Vec<(Cidr, String)> {
         if self.state.mode == Mode::Observe { Vec::new() } else { self.state.table.failed_blackholes() }
-    }
-
-    fn learned(&mut self, batch: &[LearnedChange]) -> io::Result<()> {
-        let begin = Instant::now();
-        self.state.learn(batch);
-        let done = self.flush()?;
-        let table = &self.state.table;
-        let failed = batch
-            .iter()
-            .filter_map(|c| table.failed.get(&c.prefix).map(|reason| (c.prefix, reason.to_string())))
-            .collect();
-        let sample = batch
-            .iter()
-            .skip(batch.len().saturating_sub(SAMPLE))
-            .map(|c| (c.prefix, c.change, self.outcome(&c.prefix)))
-            .collect();
-        let micros = micros_since(begin);
-        (self.sink)(KernelFact::Learned {
-            change: newest(batch),
-            prefixes: batch.len(),
-            written: done.written,
-            deleted: done.deleted,
-            failed,
-            sample,
-            micros,
-        });
-        Ok(())
-    }
-
-    /// What became of a learned prefix, in a word.
-    fn outcome(&self, prefix: &Cidr) -> &'static str {
-        let table = &self.state.table;
-        let Some(entry) = table.entries.get(prefix) else { return "gone" };
-        match entry.want {
-            _ if table.failed.contains_key(prefix) => "failed",
-            Want::Nothing(Some(reason)) => table.reason(reason),
-            Want::Nothing(None) => "gone",
-            Want::Blackhole => "own-block",
-            Want::Via(..) if table.is_right(entry) => "installed",
-            Want::Via(..) => "pending",
-        }
     }
 
     /// Everything that the watch thread heard since the last time.
@@ -414,7 +376,7 @@ impl Thread {
     }
 
     /// Writes everything that is due.
-    fn flush(&mut self) -> io::Result<Done> {
+    pub(super) fn flush(&mut self) -> io::Result<Done> {
         let mut done = Done::default();
         if self.state.mode != Mode::Program {
             self.state.table.take_dirty();
@@ -424,25 +386,13 @@ impl Thread {
         while let Some(ops) = rounds.next(&mut self.state.table, &self.state.picture) {
             let begin = Instant::now();
             let answers = self.send(&ops)?;
-            let State { table, counters, measures, .. } = &mut self.state;
+            let measures = &mut self.state.measures;
             let batch = match ops.first() {
                 Some(Op::PutNexthop { .. } | Op::DeleteNexthop { .. }) => &mut measures.nexthop_batch,
                 _ => &mut measures.route_batch,
             };
             batch.time(begin.elapsed());
-            for (op, answer) in ops.iter().zip(&answers) {
-                let settled = plan::settle(table, op, answer).is_none();
-                match op {
-                    Op::PutRoute { .. } if settled => done.written += 1,
-                    Op::DeleteRoute { .. } if settled => done.deleted += 1,
-                    _ => {}
-                }
-                let errno = answer.as_ref().err().map(|refusal| refusal.code);
-                let of = counters.ops.get_mut(measures::kind(op));
-                if let Some(count) = of.and_then(|of| of.get_mut(measures::class(errno))) {
-                    *count += 1;
-                }
-            }
+            done += self.state.settle(&ops, &answers);
         }
         if self.state.table.failed.is_empty() && !self.state.table.objects.has_refused() {
             (self.retry_due, self.retry_pause) = (None, RETRY_FIRST);
@@ -477,10 +427,6 @@ impl Thread {
 
 pub(super) fn micros_since(begin: Instant) -> u64 {
     u64::try_from(begin.elapsed().as_micros()).unwrap_or(u64::MAX)
-}
-
-pub(super) fn newest(batch: &[LearnedChange]) -> crate::routing::ChangeId {
-    batch.iter().map(|c| c.change).max().unwrap_or_default()
 }
 
 /// Whether the kernel has nexthop objects: tried, not guessed from a version.
