@@ -2,7 +2,8 @@
 //!
 //! Three rounds, each sent and settled before the next is planned: nexthop objects, then routes, then the objects that
 //! nothing needs any more. A route therefore never names an object that is not there, and no object is deleted under a
-//! route that uses it.
+//! route that uses it. Routes to objects that are there may be planned while other routes are with Linux (`routes_alone`);
+//! objects are not touched meanwhile.
 
 use std::net::IpAddr;
 

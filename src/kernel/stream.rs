@@ -128,10 +128,7 @@ impl Thread {
             let Self { state, inbox, writer, sink, firewall, .. } = self;
             let deliver = || deliver(writer, &mut requests.letters);
             let (answers, took) = beside("routes", deliver, || {
-                if let Some(answered) = answered.take() {
-                    let done = answered.settle(state);
-                    answered.begun.tell(state, done, sink);
-                }
+                take_over(&mut answered, state, sink);
                 ahead &= next.is_none() && !state.table.doubtful && Instant::now() < deadline;
                 let view = KernelView { state, rules: Some(firewall) };
                 if !ahead {
@@ -145,6 +142,8 @@ impl Thread {
                     next = Some(Begun::new(state, batch, limits));
                 }
             })?;
+            // Where there was no other thread to be had, nothing was done meanwhile.
+            take_over(&mut answered, &mut self.state, &mut self.sink);
             let now = Answered { begun, ops: requests.ops, answers, took };
             let Some(next) = next else {
                 let mut done = now.settle(&mut self.state);
@@ -156,13 +155,18 @@ impl Thread {
             answered = Some(now);
             self.turn_over();
         }
-        if let Some(answered) = answered {
-            let done = answered.settle(&mut self.state);
-            answered.begun.tell(&self.state, done, &mut self.sink);
-        }
+        take_over(&mut answered, &mut self.state, &mut self.sink);
         let done = self.flush()?;
         begun.tell(&self.state, done, &mut self.sink);
         Ok(())
+    }
+}
+
+/// Takes the answers over into what is known, and says what became of the batch.
+fn take_over(answered: &mut Option<Answered>, state: &mut State, sink: &mut Sink) {
+    if let Some(answered) = answered.take() {
+        let done = answered.settle(state);
+        answered.begun.tell(state, done, sink);
     }
 }
 
