@@ -43,9 +43,15 @@ INIT
 chmod +x "$box/init"
 write_guest "$release" "$modules" 'mount -t hostfs -o "$dir" none "$dir"'
 
+# A processor with AMX has more registers than this kernel knows of: see uml-xstate.c. C compilers are there where Rust is.
+preload=
+if grep -qw amx_tile /proc/cpuinfo; then
+  "${CC:-cc}" -O2 -shared -fPIC -o "$box/xstate.so" "$(dirname "${BASH_SOURCE[0]}")/uml-xstate.c" -ldl >&2 && preload=$box/xstate.so
+fi
+
 mkdir "$box/uml"
 shm=/dev/shm; [ -w $shm ] || shm=$box
-TMPDIR=$shm setsid "$kernel" rootfstype=hostfs rootflags=/ root=/dev/root ro "mem=$memory" quiet init="$box/init" \
+LD_PRELOAD=$preload TMPDIR=$shm setsid "$kernel" rootfstype=hostfs rootflags=/ root=/dev/root ro "mem=$memory" quiet init="$box/init" \
   con=null con0=null,fd:1 "umid=uml$$" "uml_dir=$box/uml/" < /dev/null > "$box/console" 2>&1 &
 machine=$!
 # The machine's processes are processes of this one, all in its process group.
