@@ -114,7 +114,13 @@ impl Group {
         member: u32,
         mut pages: Pages,
     ) -> Produced {
-        let alone = pages.since.is_some() || self.members.get(&member).is_some_and(|m| m.known.is_some());
+        let changed_group = self.members.get(&member).is_some_and(|m| m.known.is_some());
+        if changed_group && self.is_behind(table) {
+            // What the group has yet to see would look as if it were not announced here, and be withdrawn for a moment.
+            self.advance(shared, table);
+            return Produced::Working;
+        }
+        let alone = pages.since.is_some() || changed_group;
         let stop = pages.next.saturating_add(PAGES_LOOKED_AT).min(pages.end);
         let mut built = 0;
         while pages.next < stop {

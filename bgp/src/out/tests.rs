@@ -79,6 +79,7 @@ struct Receiver {
     routes: BTreeMap<(Cidr, u32), Attributes>,
     /// A withdrawal of something that it did not have.
     idle_withdrawals: usize,
+    withdrawn: BTreeSet<(Cidr, u32)>,
 }
 
 struct World {
@@ -175,6 +176,7 @@ impl World {
             let route = |e: Entry<u32>| (Cidr::v4(e.prefix.0.into(), e.prefix.1), e.path_id);
             for route in update.withdrawn.iter().flat_map(|w| w.v4()).map(route) {
                 receiver.idle_withdrawals += usize::from(receiver.routes.remove(&route).is_none());
+                receiver.withdrawn.insert(route);
             }
             for reach in &update.reach {
                 receiver.routes.extend(reach.nlri.v4().map(|e| (route(e), reach.attributes.clone())));
@@ -297,6 +299,59 @@ proptest! {
         prop_assert!(world.receivers.iter().all(|r| r.routes.is_empty()));
         prop_assert_eq!(world.shared.attrs.len(), 0);
         prop_assert!(!world.rib.table.has_dead());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// A member that changes its group is at no time without a route that both groups announce: whatever of the table
+    /// was touched before its new group could look at it, and whoever is in that group already.
+    #[test]
+    fn a_change_of_group_takes_nothing_away_that_stays(ops in prop::collection::vec(any::<(u8, u8, u8)>(), 1..80)) {
+        let mut world = World::new(5);
+        let announce = |world: &mut World, from: u32, count: u32, med: u32| {
+            for k in 0..count {
+                world.announce(4, (from + k) % 60, med);
+            }
+            while world.rib.table.pop_dirty().is_some() {}
+        };
+        announce(&mut world, 0, 60, 0);
+        for n in 0..4 {
+            world.join(n, u64::from(n) % 3, 1);
+        }
+        world.settle();
+        for (op, x, y) in ops {
+            let n = u32::from(x) % 4;
+            match op % 8 {
+                0 => announce(&mut world, u32::from(y), u32::from(x % 16), u32::from(op) / 8),
+                1 => world.rib.request(Job::Reexport),
+                2 => world.work(),
+                3 => {
+                    world.settle();
+                    let before = world.expected(n);
+                    world.receivers[n as usize].withdrawn.clear();
+                    world.join(n, u64::from(y) % 4, 1);
+                    if y & 4 != 0 {
+                        world.rib.request(Job::Reexport);
+                    }
+                    if y & 8 != 0 {
+                        announce(&mut world, u32::from(x), 20, u32::from(op) / 8);
+                    }
+                    for _ in 0..(y >> 4) % 4 {
+                        world.work();
+                    }
+                    world.settle();
+                    let after = world.expected(n);
+                    let taken = &world.receivers[n as usize].withdrawn;
+                    let stays = taken.iter().find(|r| before.contains_key(r) && after.contains_key(r));
+                    prop_assert_eq!(stays, None, "member {}", n);
+                }
+                _ => {
+                    world.produce(n);
+                }
+            }
+        }
     }
 }
 
