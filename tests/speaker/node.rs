@@ -26,6 +26,8 @@ pub(crate) struct Node {
     thread: Option<JoinHandle<()>>,
     facts: Arc<Mutex<Vec<(Instant, SpeakerFact)>>>,
     kernel: Arc<Mutex<BTreeMap<Cidr, Vec<IpAddr>>>>,
+    /// What the kernel was told to take out, also where it was put in again at once.
+    withdrawn: Arc<Mutex<Vec<Cidr>>>,
 }
 
 pub(crate) fn cidr(text: &str) -> Cidr {
@@ -116,6 +118,7 @@ impl Node {
     pub(crate) fn start_with(intent: RoutingIntent, options: SpeakerOptions) -> Self {
         let facts = Arc::new(Mutex::new(Vec::new()));
         let kernel = Arc::new(Mutex::new(BTreeMap::new()));
+        let withdrawn = Arc::new(Mutex::new(Vec::new()));
         let (fact_out, fact_in) = channel();
         let (batch_out, batch_in) = channel();
         let (handle, thread) = spawn(
@@ -124,8 +127,9 @@ impl Node {
             Box::new(move |batch| batch_out.send(batch).map_err(|e| e.0)),
         )
         .unwrap();
-        around(&handle, fact_in, batch_in, &facts, &kernel);
-        let node = Self { handle, intent, started: Instant::now(), thread: Some(thread), facts, kernel };
+        around(&handle, fact_in, batch_in, &facts, &kernel, &withdrawn);
+        let node =
+            Self { handle, intent, started: Instant::now(), thread: Some(thread), facts, kernel, withdrawn };
         node.apply();
         node.handle.send(ToSpeaker::LocalReady).unwrap();
         node
@@ -188,6 +192,11 @@ impl Node {
         self.kernel.lock().unwrap().get(&cidr(prefix)).cloned()
     }
 
+    /// How often the kernel lost this prefix.
+    pub(crate) fn withdrawn(&self, prefix: &str) -> usize {
+        self.withdrawn.lock().unwrap().iter().filter(|gone| **gone == cidr(prefix)).count()
+    }
+
     pub(crate) fn routes(&self) -> usize {
         self.kernel.lock().unwrap().len()
     }
@@ -241,6 +250,7 @@ fn around(
     batches: Receiver<Vec<LearnedChange>>,
     seen: &Arc<Mutex<Vec<(Instant, SpeakerFact)>>>,
     kernel: &Arc<Mutex<BTreeMap<Cidr, Vec<IpAddr>>>>,
+    withdrawn: &Arc<Mutex<Vec<Cidr>>>,
 ) {
     let (agent, seen) = (handle.clone(), seen.clone());
     std::thread::spawn(move || {
@@ -252,7 +262,7 @@ fn around(
             seen.lock().unwrap().push((at, fact));
         }
     });
-    let (agent, kernel) = (handle.clone(), kernel.clone());
+    let (agent, kernel, withdrawn) = (handle.clone(), kernel.clone(), withdrawn.clone());
     std::thread::spawn(move || {
         for batch in batches {
             assert!(batch.len() <= 4096);
@@ -260,6 +270,7 @@ fn around(
             for change in batch {
                 if change.next_hops.is_empty() {
                     kernel.remove(&change.prefix);
+                    withdrawn.lock().unwrap().push(change.prefix);
                 } else {
                     kernel.insert(change.prefix, change.next_hops.to_vec());
                 }
