@@ -227,6 +227,8 @@ fib-update no\nsocket \"DIR/socket\"\nnetwork 10.12.0.0/24\nnetwork 10.12.1.0/24
     );
     for (n, (neighbour, remote)) in wish.neighbours().iter().enumerate() {
         let own = if neighbour.contains(':') { &them } else { "192.0.2.12" };
+        // With it 7.7 gives the key to listeners on this address and port 179, and to no other.
+        let local = if wish.md5 && wish.passive { String::new() } else { format!("local-address {own}\n") };
         let options = chosen(&[
             (!wish.range, "port 1790\n"),
             (wish.md5, "tcp md5sig password right\n"),
@@ -240,7 +242,7 @@ fib-update no\nsocket \"DIR/socket\"\nnetwork 10.12.0.0/24\nnetwork 10.12.1.0/24
         ]);
         writeln!(
             config,
-            "neighbor {neighbour} {{\nremote-as {remote}\nlocal-address {own}\nannounce IPv4 unicast
+            "neighbor {neighbour} {{\nremote-as {remote}\n{local}announce IPv4 unicast
 {options}\n}}"
         )
         .unwrap();
