@@ -89,7 +89,7 @@ pub(crate) fn bird(program: &Path, wish: Wish) -> Daemon {
         )
         .unwrap();
     }
-    start_bird(None, program, &config, &[])
+    start_bird(None, program, &config, if wish.restarted { &["-R"] } else { &[] })
 }
 
 pub(crate) fn frr(program: &Path, wish: Wish) -> Daemon {
@@ -215,7 +215,7 @@ route-reflector-cluster-id = \"192.0.2.10\"\n",
     Daemon::start(program, &config, |dir| {
         let conf = dir.join("conf").to_string_lossy().into_owned();
         let fixed = ["-t", "toml", "-f", &conf, "--api-hosts", "192.0.2.10:50051"];
-        fixed.map(String::from).into()
+        fixed.into_iter().chain(wish.restarted.then_some("-r")).map(String::from).collect()
     })
 }
 

@@ -8,7 +8,7 @@ use tortie::speaker::SpeakerFact;
 use tortie_bgp::attr::{Attributes, community};
 use tortie_bgp::{RestartPhase, RouteMatch, RouteQuery, RouteTable, State};
 
-use crate::node::{Node, cidr, wait};
+use crate::node::{Node, cidr, intent, peer, wait};
 use crate::rig::{Kind, Them, V4, Wish, us};
 
 /// The daemon with options of the session and of its IPv4 routes, and a node whose only peer it is.
@@ -134,27 +134,73 @@ fn graceful_restart_helper_of_gobgp() {
     helper(Kind::Gobgp, GOBGP);
 }
 
-/// It dies, its routes stay, it comes back and they are no longer stale.
-#[test]
-fn graceful_restart_helper_of_exabgp() {
-    let kind = Kind::Exabgp;
-    let wish = Wish { neighbour: "graceful-restart 20;", ..Wish::default() };
-    let Some((mut them, a)) = meet(kind, wish, |_| ()) else { return };
+/// It dies and comes back: its route stays all the while, here and at a third node, and is fresh once it has said that it
+/// is done.
+fn comes_back(kind: Kind, wish: Wish) {
+    let Some(mut them) = Them::start(kind, wish) else { return };
+    let mut us = us(kind, wish);
+    let mut third = peer("192.0.2.2:1790", "192.0.2.1", 64602);
+    third.ipv6 = false;
+    us.peers.insert("third".into(), third);
+    let mut a = Node::start(us);
+    let mut b = intent("192.0.2.2:1790", 64602, &[]);
+    let mut to_us = peer("192.0.2.1:1790", "192.0.2.2", 64512);
+    to_us.ipv6 = false;
+    b.peers.insert("us".into(), to_us);
+    let b = Node::start(b);
     a.has(&kind.v4(), &kind.at());
+    b.has(&kind.v4(), "192.0.2.1");
     them.has(V4, &["192.0.2.1"]);
+    // Nobody dials before it has what it is to announce: GoBGP is told that last.
+    a.intent.peers.get_mut("them").unwrap().dial_after = None;
+    a.apply();
     them.kill();
     a.fact(
         "helper",
         |f| matches!(f, SpeakerFact::Peer { from: State::Established, down: Some(d), .. } if d.helper),
     );
-    assert!(a.route(&kind.v4()).is_some());
-    let Some(again) = Them::start_here(kind, wish) else { return };
+    assert!(a.peer("them").unwrap().families.iter().any(|f| f.stale > 0));
+    drop(them);
+    let Some(again) = Them::start_here(kind, Wish { restarted: true, ..wish }) else { return };
+    a.intent.peers.get_mut("them").unwrap().dial_after = Some(Duration::ZERO);
+    a.apply();
     again.up(&a);
-    assert!(a.route(&kind.v4()).is_some());
-    wait("nothing stale", || match a.peer("them") {
-        Some(p) if p.families.iter().all(|f| f.stale == 0 && f.received > 0) => Ok(()),
+    wait("End-of-RIB, and nothing stale", || match a.peer("them") {
+        Some(p) if p.families.iter().all(|f| f.stale == 0 && f.received > 0 && f.end_of_rib_received) => {
+            Ok(())
+        }
         p => Err(format!("{p:#?}\n{}", again.log())),
     });
+    assert_eq!(phase(&a), RestartPhase::Idle);
+    again.has(V4, &["192.0.2.1"]);
+    for (node, hop) in [(&a, kind.at()), (&b, "192.0.2.1".to_owned())] {
+        node.has(&kind.v4(), &hop);
+        assert_eq!(node.withdrawn(&kind.v4()), 0, "{:#?}", node.facts());
+    }
+    assert_eq!(a.peer("them").unwrap().flaps, 1);
+}
+
+#[test]
+fn graceful_restart_of_bird_that_comes_back() {
+    let neighbour = "graceful restart on; graceful restart time 30;";
+    comes_back(Kind::Bird, Wish { neighbour, ..Wish::IPV4 });
+}
+
+#[test]
+fn graceful_restart_of_frr_that_comes_back() {
+    let neighbour = "bgp graceful-restart\n bgp graceful-restart restart-time 30\n bgp graceful-restart preserve-fw-state";
+    comes_back(Kind::Frr, Wish { neighbour, ..Wish::IPV4 });
+}
+
+#[test]
+fn graceful_restart_of_gobgp_that_comes_back() {
+    let neighbour = "[neighbors.graceful-restart.config]\nenabled = true\nrestart-time = 30";
+    comes_back(Kind::Gobgp, Wish { neighbour, passive: true, ..GOBGP });
+}
+
+#[test]
+fn graceful_restart_of_exabgp_that_comes_back() {
+    comes_back(Kind::Exabgp, Wish { neighbour: "graceful-restart 30;", ..Wish::IPV4 });
 }
 
 #[test]

@@ -42,6 +42,8 @@ pub(crate) struct Wish {
     pub(crate) ttl_security: bool,
     /// IPv4 routes with IPv6 next hops.
     pub(crate) extended_next_hop: bool,
+    /// It comes back from a restart, and is told so where it does not find out.
+    pub(crate) restarted: bool,
     /// It takes one route of a family and ends the session at the second.
     pub(crate) one_prefix: bool,
     /// It knows us only as somebody in 192.0.2.0/29.
@@ -68,6 +70,7 @@ impl Wish {
         passive: false,
         ttl_security: false,
         extended_next_hop: false,
+        restarted: false,
         one_prefix: false,
         range: false,
         others: &[],
