@@ -104,3 +104,20 @@ fn multipath_of_frr() {
         if said.matches("multipath").count() == 2 { Ok(()) } else { Err(format!("{said}\n{}", them.log())) }
     });
 }
+
+#[test]
+fn multipath_of_gobgp() {
+    // Its table marks one path as the best; who follows its best paths is told of all that it uses.
+    for both in [true, false] {
+        let more = if both { "[global.use-multiple-paths.config]\nenabled = true\n" } else { "" };
+        theirs(Kind::Gobgp, Wish { more, ..Wish::IPV4 }, |them| {
+            if them.route("10.1.0.0/26").matches("\"nlri\"").count() != 2 {
+                return Err(format!("not both paths\n{}", them.log()));
+            }
+            let said = them.hear("monitor global rib --current");
+            let used = |hop| said.contains(&format!("10.1.0.0/26 via {hop} "));
+            let all = [used("192.0.2.1"), used("192.0.2.2")].into_iter().filter(|used| *used).count();
+            if all == if both { 2 } else { 1 } { Ok(()) } else { Err(format!("{said}\n{}", them.log())) }
+        });
+    }
+}

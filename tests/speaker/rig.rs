@@ -223,6 +223,13 @@ impl Them {
         format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr))
     }
 
+    /// What GoBGP says in a second to a command that does not end.
+    pub(crate) fn hear(&self, command: &str) -> String {
+        let mut run = Command::new("timeout");
+        run.arg("1").arg(&self.cli).args(["-u", "192.0.2.10"]).args(command.split(' '));
+        String::from_utf8_lossy(&run.output().unwrap().stdout).into_owned()
+    }
+
     /// What it says of its routes to a prefix; ExaBGP, which keeps none, of what it was sent.
     pub(crate) fn route(&self, prefix: &str) -> String {
         let v6 = prefix.contains(':');
