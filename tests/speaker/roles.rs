@@ -48,6 +48,17 @@ fn ends_with(a: &Node, code: (u8, u8), them: &Them) {
     });
 }
 
+/// What we send to a customer has our mark. A customer adds a mark that is missing, so the one that is seen is ours for
+/// sure only where it has no role.
+fn marks(kind: Kind, customer: &'static str, command: &str, mark: &str) {
+    for neighbour in ["", customer] {
+        let Some(them) = start(kind, neighbour) else { return };
+        let a = node(kind, |p| (p.role, p.role_strict) = (Some(Role::Provider), !neighbour.is_empty()));
+        assert_eq!(receives(&a, &them).0, None);
+        them.says(command, mark);
+    }
+}
+
 #[test]
 fn role_customer_towards_bird_is_sent_its_mark() {
     let Some(bird) = start(Kind::Bird, "local role provider; require roles on;") else { return };
@@ -60,10 +71,12 @@ fn role_customer_towards_bird_is_sent_its_mark() {
 
 #[test]
 fn role_provider_towards_bird_marks_what_it_sends() {
-    let Some(bird) = start(Kind::Bird, "local role customer; require roles on;") else { return };
-    let a = node(Kind::Bird, |p| (p.role, p.role_strict) = (Some(Role::Provider), true));
-    assert_eq!(receives(&a, &bird).0, None);
-    bird.says("show route for 10.1.0.0/26 all", "otc: 64512");
+    marks(
+        Kind::Bird,
+        "local role customer; require roles on;",
+        "show route for 10.1.0.0/26 all",
+        "otc: 64512",
+    );
 }
 
 #[test]
@@ -110,10 +123,8 @@ fn role_both_ways_with_frr() {
 
 #[test]
 fn role_provider_towards_frr_marks_what_it_sends() {
-    let Some(frr) = start(Kind::Frr, "neighbor 192.0.2.1 local-role customer") else { return };
-    let a = node(Kind::Frr, has_role(Role::Provider));
-    assert_eq!(receives(&a, &frr).0, None);
-    frr.says("show bgp ipv4 unicast 10.1.0.0/26", "otc 64512");
+    let customer = "neighbor 192.0.2.1 local-role customer";
+    marks(Kind::Frr, customer, "show bgp ipv4 unicast 10.1.0.0/26", "otc 64512");
 }
 
 #[test]
@@ -126,4 +137,9 @@ fn role_both_ways_with_openbgpd() {
     a.intent.peers.get_mut("them").unwrap().role = Some(Role::Provider);
     a.apply();
     ends_with(&a, (2, 11), &them);
+}
+
+#[test]
+fn role_provider_towards_openbgpd_marks_what_it_sends() {
+    marks(Kind::Openbgpd, "announce policy customer enforce\n", "show rib detail 10.1.0.0/26", "OTC: 64512");
 }
