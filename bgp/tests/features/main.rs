@@ -72,7 +72,10 @@ fn wrong(cell: &str, version: &str, tests: &BTreeMap<String, bool>) -> Option<St
     }
     if let Some(bug) = cell.strip_prefix("peer's bug: ") {
         let number = version.split(' ').next_back().unwrap();
-        return (!bug.contains(number)).then(|| format!("a bug of which version? {cell}"));
+        if !bug.contains(number) {
+            return Some(format!("a bug of which version? {cell}"));
+        }
+        return wrong_names(cell, tests);
     }
     if names(cell).is_empty() {
         return Some(format!("names no test: {cell:?}"));
@@ -127,5 +130,50 @@ fn empty_cells_and_wrong_names_are_found() {
     let wrong = |cell: &str| wrong(cell, "FRR 8.4.4", &tests).is_some();
     assert!(!wrong("`good`") && !wrong("peer lacks it") && !wrong("peer's bug: 8.4.4 sends nothing"));
     assert!(wrong("") && wrong("yes") && wrong("`gone`") && wrong("`good`, `slow`"));
-    assert!(wrong("peer's bug: sends nothing"));
+    assert!(wrong("peer's bug: sends nothing") && wrong("peer's bug: 8.4.4 sends nothing (`gone`)"));
+    assert!(is_version("4.2", "ExaBGP : 4.2.21\n") && is_version("8.4.4", "bgpd version 8.4.4"));
+    assert!(
+        !is_version("4.2", "ExaBGP : 4.20.1")
+            && !is_version("7.7", "OpenBGPD 8.7.7")
+            && !is_version("7.7", "")
+    );
+}
+
+/// Whether a daemon that says this of itself is of this version, however many more numbers it has.
+fn is_version(number: &str, said: &str) -> bool {
+    said.split_whitespace()
+        .any(|word| word.strip_prefix(number).is_some_and(|rest| rest.is_empty() || rest.starts_with('.')))
+}
+
+/// A daemon that is newer may have lost a bug, and learned what the table says that it lacks.
+#[test]
+fn the_versions_of_the_table_are_those_that_are_tested() {
+    let heads = table("## What is proven with whom").remove(0);
+    let own = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../target/peers/bin"));
+    let dirs = std::env::var_os("TORTIE_PEERS").map(PathBuf::from).into_iter().chain([own]);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let dirs: Vec<PathBuf> = dirs.chain(std::env::split_paths(&path)).collect();
+    let asked = [
+        ("bird", "--version"),
+        ("frr-bgpd", "--version"),
+        ("gobgpd", "--version"),
+        ("openbgpd", "-V"),
+        ("exabgp", "--version"),
+    ];
+    assert_eq!(heads.len(), 3 + asked.len());
+    for (head, (program, option)) in heads[3..].iter().zip(asked) {
+        let Some(found) = dirs.iter().map(|d| d.join(program)).find(|p| p.is_file()) else {
+            assert!(
+                std::env::var_os("CI").is_none(),
+                "{program} is neither in target/peers (make peers) nor in PATH"
+            );
+            eprintln!("SKIPPED: no {program}");
+            continue;
+        };
+        let said = std::process::Command::new(found).arg(option).output().unwrap();
+        let said =
+            format!("{}{}", String::from_utf8_lossy(&said.stdout), String::from_utf8_lossy(&said.stderr));
+        let number = head.split(' ').next_back().unwrap();
+        assert!(is_version(number, &said), "the table is about {head}, and here is {said}");
+    }
 }
