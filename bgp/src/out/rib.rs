@@ -345,8 +345,9 @@ fn is_dirty(shared: &Shared, attr: u32) -> bool {
     shared.attrs.set(attr).is_some_and(|a| shared.hops.is_dirty(a.hop))
 }
 
-/// The sender wants no long-lived copy of it (RFC 9494 4.2).
+/// No long-lived copy of it is wanted, by its sender or by our import policy (RFC 9494 4.2).
 fn is_no_llgr(shared: &Shared, attr: u32) -> bool {
-    let received = shared.attrs.attributes(shared.attrs.received(attr));
-    received.is_some_and(|a| a.has_community(community::NO_LLGR))
+    [shared.attrs.received(attr), attr]
+        .iter()
+        .any(|a| shared.attrs.attributes(*a).is_some_and(|a| a.has_community(community::NO_LLGR)))
 }

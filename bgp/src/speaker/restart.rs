@@ -202,12 +202,16 @@ impl Speaker {
                 self.leave_groups(number, family);
             }
             let times = self.peers.get(&number).map(|p| keep_times(p, family)).unwrap_or_default();
-            let kept = match (keep && carried.contains(family) && times.any(), kept) {
+            let over = self.long_lived_is_over(number, family);
+            let kept = match (keep && carried.contains(family) && times.any() && !over, kept) {
                 (false, _) => Keep::Nothing,
                 // RFC 9494 4.2: nor does a restart within the long-lived stale time.
                 (true, Keep::Session) if times.running => Keep::All,
                 (true, kept) => kept,
             };
+            if kept == Keep::Nothing {
+                self.forget_long_lived(number, family);
+            }
             let Some(source) = self.shared.sources.get_mut(number) else { continue };
             let ended = source.family_mut(family).end(kept);
             helper |= source.family(family).kept.is_some();
@@ -265,11 +269,7 @@ impl Speaker {
     }
 
     pub(super) fn drop_stale(&mut self, number: u32, family: Family) {
-        if let Some(long_lived) =
-            self.peers.get_mut(&number).and_then(|p| p.long_lived.get_mut(family.index()))
-        {
-            long_lived.until = None;
-        }
+        self.forget_long_lived(number, family);
         let had = self.shared.sources.get_mut(number).is_some_and(|s| s.family_mut(family).drop_stale());
         if had {
             self.purge(number, family);

@@ -138,6 +138,8 @@ impl Speaker {
             let until = self.peers.get(&number).and_then(|p| p.long_lived.get(family.index())?.until);
             if until.is_some_and(is_over) && !self.is_refreshing(number, family) {
                 self.drop_stale(number, family);
+                // RFC 9494 4.2: what came since is kept no longer either, should the session end before End-of-RIB.
+                self.stays_over(number, family, until);
             }
         }
         match self.peers.get(&number).map(|p| p.restart) {
@@ -164,6 +166,31 @@ impl Speaker {
             peer.restart = Restart::No;
         }
         self.may_fade(number);
+    }
+
+    /// Its long-lived stale time ended before it had sent all its routes again.
+    pub(super) fn long_lived_is_over(&self, number: u32, family: Family) -> bool {
+        let until = self.peers.get(&number).and_then(|p| p.long_lived.get(family.index())?.until);
+        until.is_some_and(|until| until <= self.now)
+    }
+
+    /// No long-lived stale time runs for its routes any more.
+    pub(super) fn forget_long_lived(&mut self, number: u32, family: Family) {
+        let peer = self.peers.get_mut(&number);
+        if let Some(place) = peer.and_then(|p| p.long_lived.get_mut(family.index())) {
+            place.until = None;
+        }
+    }
+
+    /// The long-lived stale time of a peer that is sending its routes again is over, and stays so until End-of-RIB.
+    fn stays_over(&mut self, number: u32, family: Family, until: Option<Instant>) {
+        if let Some(peer) = self.peers.get_mut(&number)
+            && matches!(peer.restart, Restart::Refreshing(_))
+            && peer.session.is_some()
+            && let Some(place) = peer.long_lived.get_mut(family.index())
+        {
+            place.until = until;
+        }
     }
 
     fn set_restart(&mut self, number: u32, restart: Restart) {

@@ -6,7 +6,7 @@ use tortie_bgp::wire::{GracefulRestart, MessageKind, write_end_of_rib, write_kee
 use tortie_bgp::{ConnId, DownCode, Family, Input, PeerConfig, PeerId, Reset, RestartPhase, State};
 
 use crate::net::Net;
-use crate::raw::{CONN, Hand, open, update};
+use crate::raw::{CONN, Hand, notification, open, update};
 use crate::support::{greeting, ip, peer};
 
 const SECOND: ConnId = ConnId(2);
@@ -46,14 +46,6 @@ fn session(graceful: Option<GracefulRestart>) -> Hand {
 fn counts(hand: &Hand) -> (u32, u32) {
     let family = &hand.speaker.peer(PeerId(1), hand.now).unwrap().families[0];
     (family.received, family.stale)
-}
-
-fn notification(body: &[u8]) -> Vec<u8> {
-    let mut message = vec![0xff; 16];
-    message.extend_from_slice(&u16::try_from(19 + body.len()).unwrap().to_be_bytes());
-    message.push(3);
-    message.extend_from_slice(body);
-    message
 }
 
 /// The body of the NOTIFICATION that went out last.

@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use tortie_bgp::attr::{Attributes, community};
+use tortie_bgp::attr::{Attributes, Edit, community};
 use tortie_bgp::wire::{GracefulRestart, LongLived, Open, write_end_of_rib};
 use tortie_bgp::{
-    ConnId, Dial, Family, Input, PathInfo, PeerConfig, PeerId, RestartPhase, RouteMatch, RouteQuery,
-    RouteTable, State, Step,
+    Cidr, ConnId, Dial, Export, Family, Import, Input, PathInfo, PeerConfig, PeerId, PeerView, Policy,
+    RestartPhase, RouteMatch, RouteQuery, RouteTable, RouteView, State, Step,
 };
 
 use crate::net::Net;
-use crate::raw::{CONN, Hand};
-use crate::support::{announce, attributes, cidr, greeting, ip, open, peer, session};
+use crate::raw::{CONN, Hand, notification};
+use crate::support::{announce, attributes, cidr, greeting, ip, open, peer, policy, session, yes};
 
 const SECOND: ConnId = ConnId(2);
 const GIVEN: [u32; 2] = [0x0a00_0000, 0x0a00_0100];
@@ -202,6 +202,80 @@ fn a_peer_that_comes_and_goes_gains_no_time() {
     }
     // 104 s are over; 110 are allowed.
     hand.wait(Duration::from_secs(7));
+    assert_eq!(left(&hand), (None, false));
+}
+
+/// RFC 9494 4.2: a session that ends before End-of-RIB when the long-lived stale time is over leaves nothing.
+#[test]
+fn a_time_that_ended_is_not_given_again() {
+    for (late, synchronised) in [(true, false), (false, false), (true, true)] {
+        let mut hand = rig(Some(100), &says(10, Some(100)));
+        hand.give(Input::Closed(CONN, "reset".into()));
+        hand.wait(Duration::from_secs(50));
+        hand.accept(SECOND);
+        hand.give(Input::Data(SECOND, &greeting(&says(200, Some(100)))));
+        hand.give(Input::Data(SECOND, &given(&[], &GIVEN[..1])));
+        if late {
+            hand.wait(Duration::from_secs(62));
+        }
+        if synchronised {
+            end_of_rib(&mut hand, SECOND);
+        }
+        assert_eq!(left(&hand).0, Some(false));
+        hand.give(Input::Closed(SECOND, "reset".into()));
+        hand.rest();
+        assert_eq!(left(&hand).0, (!late || synchronised).then_some(false), "{late} {synchronised}");
+    }
+}
+
+/// A hard end takes the time along that the routes before it had left.
+#[test]
+fn what_comes_after_a_hard_end_has_the_whole_time() {
+    let mut hand = rig(Some(100), &says(10, Some(100)));
+    hand.give(Input::Closed(CONN, "reset".into()));
+    hand.wait(Duration::from_secs(50));
+    hand.accept(SECOND);
+    hand.give(Input::Data(SECOND, &greeting(&says(10, Some(100)))));
+    hand.give(Input::Data(SECOND, &notification(&[6, 9, 6, 2])));
+    hand.rest();
+    assert_eq!(left(&hand), (None, false));
+    hand.wait(Duration::from_secs(10));
+    let third = ConnId(3);
+    hand.accept(third);
+    hand.give(Input::Data(third, &greeting(&says(10, Some(100)))));
+    hand.give(Input::Data(third, &given(&[], &GIVEN[..1])));
+    hand.rest();
+    hand.give(Input::Closed(third, "reset".into()));
+    // 10 s of restart time and 100 s of long-lived stale time, whatever was left of the first.
+    hand.wait(Duration::from_secs(100));
+    assert_eq!(left(&hand).0, Some(true));
+    hand.wait(Duration::from_secs(15));
+    assert_eq!(left(&hand).0, None);
+}
+
+/// RFC 9494 4.2: who may not become long-lived stale is also up to our own policy.
+#[test]
+fn policy_that_adds_no_llgr_is_heeded() {
+    struct NoLlgr;
+    impl Policy for NoLlgr {
+        fn import(&self, _: &PeerView<'_>, prefix: Cidr, _: &Attributes) -> Import {
+            if prefix != cidr("10.0.0.0/24") {
+                return Import::Accept;
+            }
+            Import::AcceptWith([Edit::AddCommunities([community::NO_LLGR].into())].into_iter().collect())
+        }
+
+        fn export(&self, _: &PeerView<'_>, _: &RouteView<'_>) -> Export {
+            yes("open")
+        }
+    }
+    let mut hand = rig(Some(100), &says(10, Some(100)));
+    hand.give(Input::Policy(policy(NoLlgr)));
+    hand.rest();
+    hand.give(Input::Closed(CONN, "reset".into()));
+    hand.wait(Duration::from_secs(8));
+    assert_eq!(left(&hand), (Some(false), true));
+    hand.wait(Duration::from_secs(4));
     assert_eq!(left(&hand), (None, false));
 }
 

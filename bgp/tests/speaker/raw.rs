@@ -132,6 +132,15 @@ pub(crate) fn bytes_of(open: &Open) -> Vec<u8> {
     bytes
 }
 
+/// A NOTIFICATION: code, subcode, data.
+pub(crate) fn notification(body: &[u8]) -> Vec<u8> {
+    let mut message = vec![0xff; 16];
+    message.extend_from_slice(&u16::try_from(19 + body.len()).unwrap().to_be_bytes());
+    message.push(3);
+    message.extend_from_slice(body);
+    message
+}
+
 pub(crate) fn update(prefixes: std::ops::Range<u32>) -> Vec<u8> {
     let mut out = Vec::new();
     let attributes = attributes(ip("192.0.2.9"), &[65001]);
