@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::Attributes;
+use super::{Attributes, retain};
 
 /// A value of which only some bits count: it stands for all that agree with it there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -65,7 +65,8 @@ pub enum Edit {
     AddLarge(Box<[[u32; 3]]>),
     /// Removes matching extended communities.
     RemoveExtended(Box<[Masked<[u8; 8]>]>),
-    /// Attaches extended communities that are not there yet.
+    /// Attaches extended communities that are not there yet. On export to an eBGP peer also those that are non-transitive,
+    /// of which nothing else leaves the AS (RFC 4360 6).
     AddExtended(Box<[[u8; 8]]>),
 }
 
@@ -160,12 +161,6 @@ fn same<T: Copy + PartialEq, const N: usize>(
     and: impl Fn(T, T) -> T,
 ) -> bool {
     a.iter().zip(value).zip(mask).all(|((a, v), m)| and(*a, *m) == and(*v, *m))
-}
-
-fn retain<T: Copy>(set: &mut Box<[T]>, keep: impl Fn(&T) -> bool) {
-    if !set.iter().all(&keep) {
-        *set = set.iter().copied().filter(keep).collect();
-    }
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@
 mod as_path;
 mod edit;
 
+use std::mem::take;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 pub use as_path::{AsPath, Segment, SegmentKind, Segments};
@@ -14,6 +15,9 @@ pub use edit::{Edit, EditNextHop, Edits, Masked};
 
 /// AS_TRANS (RFC 6793): stands for a four-octet AS where only two octets fit.
 pub const AS_TRANS: u32 = AS_TRANS_SHORT as u32;
+
+/// Type code of the IPv6 address specific extended communities (RFC 5701), which are carried as they came.
+pub(crate) const IPV6_EXT_COMMUNITIES: u8 = 25;
 
 /// [`AS_TRANS`] in its two octets.
 pub(crate) const AS_TRANS_SHORT: u16 = 23456;
@@ -222,19 +226,69 @@ impl Attributes {
     pub fn add_large_communities(&mut self, add: &[[u32; 3]]) {
         extend_set(&mut self.large_communities, add);
     }
+
+    /// Drops the extended communities that stay inside an AS (RFC 4360 6, RFC 5701 2).
+    pub(crate) fn drop_non_transitive(&mut self) {
+        let short = self.ext_communities().iter().any(|c| stays_inside(c));
+        let long = self.opaque().iter().any(|o| long_communities(o).iter().any(|c| stays_inside(c)));
+        if !short && !long {
+            return;
+        }
+        self.edit_extra(|e| {
+            retain(&mut e.ext_communities, |c| !stays_inside(c));
+            let is_long = |o: &Opaque| o.code == IPV6_EXT_COMMUNITIES;
+            for opaque in e.opaque.iter_mut().filter(|o| is_long(o)) {
+                opaque.value = long_communities(opaque)
+                    .iter()
+                    .filter(|c| !stays_inside(*c))
+                    .flatten()
+                    .copied()
+                    .collect();
+            }
+            // An attribute of no community is malformed (RFC 7606 7.15).
+            if e.opaque.iter().any(|o| is_long(o) && o.value.is_empty()) {
+                let rest = take(&mut e.opaque).into_iter().filter(|o| !is_long(o) || !o.value.is_empty());
+                e.opaque = rest.collect();
+            }
+        });
+    }
+
+    /// Drops what another AS found out about the origin of the route (RFC 8097 2): nobody vouches for it here.
+    pub(crate) fn drop_validation_state(&mut self) {
+        let is_state = |c: &[u8; 8]| c.starts_with(&[0x43, 0]);
+        if self.ext_communities().iter().any(is_state) {
+            self.edit_extra(|e| retain(&mut e.ext_communities, |c| !is_state(c)));
+        }
+    }
+}
+
+/// The communities of an attribute of RFC 5701; none of any other.
+fn long_communities(opaque: &Opaque) -> &[[u8; 20]] {
+    if opaque.code == IPV6_EXT_COMMUNITIES { opaque.value.as_chunks().0 } else { &[] }
+}
+
+/// Whether this extended community of either length is non-transitive: the second bit of its type.
+fn stays_inside(community: &[u8]) -> bool {
+    community.first().is_some_and(|kind| kind & 0x40 != 0)
 }
 
 fn extend_set<T: Copy + PartialEq>(set: &mut Box<[T]>, add: &[T]) {
     if add.iter().all(|c| set.contains(c)) {
         return;
     }
-    let mut all = std::mem::take(set).into_vec();
+    let mut all = take(set).into_vec();
     for c in add {
         if !all.contains(c) {
             all.push(*c);
         }
     }
     *set = all.into_boxed_slice();
+}
+
+fn retain<T: Copy>(set: &mut Box<[T]>, keep: impl Fn(&T) -> bool) {
+    if !set.iter().all(&keep) {
+        *set = set.iter().copied().filter(keep).collect();
+    }
 }
 
 #[cfg(test)]
@@ -259,6 +313,30 @@ mod tests {
         a.add_communities(&[1, 2, 1]);
         a.add_communities(&[2, 3]);
         assert_eq!(&*a.communities, &[1, 2, 3]);
+    }
+
+    #[test]
+    fn non_transitive_extended_communities_of_both_kinds_are_dropped() {
+        let mut a = Attributes::new(IpAddr::V4(Ipv4Addr::LOCALHOST));
+        let (inside, onward) = ([0x40, 4, 0, 0, 0, 0, 0, 1], [0x80, 4, 0, 0, 0, 0, 0, 1]);
+        // RFC 5701 2: the same two types, 20 octets.
+        let long = |first| [&[first, 2][..], &[7; 18]].concat();
+        let opaque = |code, value: Vec<u8>| Opaque { flags: 0xc0, code, value: value.into() };
+        let other = opaque(99, long(0x40));
+        a.edit_extra(|e| {
+            e.ext_communities = [inside, onward].into();
+            e.opaque = [opaque(25, [long(0x40), long(0)].concat()), other.clone()].into();
+        });
+        a.drop_non_transitive();
+        assert_eq!(a.ext_communities(), [onward]);
+        assert_eq!(a.opaque(), [opaque(25, long(0)), other.clone()]);
+        a.edit_extra(|e| {
+            e.ext_communities = [inside].into();
+            e.opaque = [opaque(25, long(0x40)), other.clone()].into();
+        });
+        a.drop_non_transitive();
+        assert!(a.ext_communities().is_empty(), "no attribute without a community is left");
+        assert_eq!(a.opaque(), [other]);
     }
 
     #[test]

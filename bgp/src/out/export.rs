@@ -281,6 +281,10 @@ pub(crate) fn attributes(
         Some(EditNextHop::Address(hop)) => hop,
     };
     a.link_local = None;
+    if key.session.ebgp {
+        // Before policy, which may have some of its own for the neighbour.
+        a.drop_non_transitive();
+    }
     if let Some(added) = added {
         added.edits.apply(&mut a, key.session.ebgp.then_some(key.local_asn));
     }

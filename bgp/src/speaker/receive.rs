@@ -290,6 +290,7 @@ impl Speaker {
     ) {
         if session.ebgp {
             attributes.local_pref = None;
+            attributes.drop_validation_state();
             if let Some(from) = self.shared.sources.get(number) {
                 role::mark_received(from.role(), from.asn, &mut attributes);
             }

@@ -45,7 +45,7 @@ pub(super) mod code {
     pub(crate) const EXT_COMMUNITIES: u8 = 16;
     pub(crate) const AS4_PATH: u8 = 17;
     pub(crate) const AS4_AGGREGATOR: u8 = 18;
-    pub(crate) const IPV6_EXT_COMMUNITIES: u8 = 25;
+    pub(crate) const IPV6_EXT_COMMUNITIES: u8 = crate::attr::IPV6_EXT_COMMUNITIES;
     pub(crate) const AIGP: u8 = 26;
     pub(crate) const LARGE_COMMUNITIES: u8 = 32;
     pub(crate) const OTC: u8 = 35;

@@ -180,6 +180,52 @@ fn export_changes_reach_the_peer_and_lie_behind_the_as_of_the_session() {
     assert_eq!((net.status(0, 1).flaps, net.status(0, 2).flaps), (0, 0));
 }
 
+/// Non-transitive: type bit 0x40.
+const INSIDE: [u8; 8] = [0x40, 4, 0xfd, 0xe8, 0, 0, 0, 1];
+const ONWARD: [u8; 8] = [0, 2, 0xfd, 0xe8, 0, 0, 0, 1];
+
+fn extended(add: impl Into<Box<[[u8; 8]]>>) -> Input<'static> {
+    export([Edit::AddExtended(add.into())])
+}
+
+#[test]
+fn a_non_transitive_extended_community_leaves_the_as_only_where_policy_adds_it() {
+    let mut net = triangle();
+    net.node(64514);
+    net.give(3, Input::LocalReady);
+    net.join(0, 3, |at, c| c.asn = if at == 0 { 64514 } else { 64512 });
+    net.give(1, extended([INSIDE, ONWARD]));
+    net.secs(2);
+    assert_eq!(loc(&net, 0, "10.1.0.0/24").ext_communities(), [INSIDE, ONWARD]);
+    assert_eq!(loc(&net, 2, "10.1.0.0/24").ext_communities(), [INSIDE, ONWARD], "the same AS");
+    assert_eq!(loc(&net, 3, "10.1.0.0/24").ext_communities(), [ONWARD]);
+    net.give(1, extended([INSIDE]));
+    net.secs(1);
+    assert!(loc(&net, 3, "10.1.0.0/24").extra().is_none());
+    let added = [0x40, 4, 0xfd, 0xe8, 0, 0, 0, 7];
+    net.give(0, extended([added]));
+    net.secs(1);
+    assert_eq!(loc(&net, 3, "10.1.0.0/24").ext_communities(), [added]);
+    assert_eq!(loc(&net, 2, "10.1.0.0/24").ext_communities(), [INSIDE, added]);
+}
+
+#[test]
+fn the_validation_state_that_another_as_found_is_not_taken() {
+    let mut net = triangle();
+    net.originate(2, &["10.2.0.0/24"]);
+    // RFC 8097 2: invalid.
+    let state = [0x43, 0, 0, 0, 0, 0, 0, 2];
+    for from in [1, 2] {
+        net.give(from, extended([state, ONWARD]));
+    }
+    net.secs(2);
+    assert_eq!(loc(&net, 0, "10.1.0.0/24").ext_communities(), [ONWARD]);
+    assert_eq!(loc(&net, 0, "10.2.0.0/24").ext_communities(), [state, ONWARD], "the same AS");
+    net.give(1, extended([state]));
+    net.secs(1);
+    assert!(loc(&net, 0, "10.1.0.0/24").extra().is_none());
+}
+
 #[test]
 fn a_next_hop_that_does_not_fit_withholds_the_route_and_says_so() {
     let mut net = triangle();
