@@ -401,7 +401,7 @@ pub struct ExportTrace {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ImportTrace {
-    /// The checks in order, up to the one that refused: `loop`, `policy`, `next-hop`.
+    /// The checks in order, up to the one that refused: `loop`, `prefix` where that is it, `policy`, `next-hop`.
     pub steps: Vec<ExportStep>,
     /// As it came.
     pub received: Arc<Attributes>,

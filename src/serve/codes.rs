@@ -311,6 +311,7 @@ codes! {
     OWN_ENDPOINT "own-endpoint" "An endpoint of this host holds that address.", "tortie why ip {}";
     INSIDE_POOL "inside-pool" "It is inside a pool, and the peer has `import_pools` false.", "tortie ipam pools";
     IMPORT_FILTER "filter" "The peer's filters reject it.", "tortie store ls /calico/bgp/v1/global/filters/";
+    MARTIAN "martian" "Its prefix is multicast, loopback or link-local: no destination (RFC 4271 6.3).", "tortie bgp routes --from {}";
     NO_POLICY "no_policy" "The eBGP peer has no policy (RFC 8212).", "tortie why peer {}";
     ROUTE_LEAK "route_leak" "By the roles of both ends it leaked (RFC 9234).", "tortie why peer {}";
     AS_LOOP "as_loop" "Its AS path holds our AS (RFC 4271 9.1.2).", "tortie bgp routes --from {}";

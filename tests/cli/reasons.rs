@@ -200,6 +200,7 @@ fn scenes() -> Vec<Scene> {
             store: filter(r#"{"import": [], "export": [], "default": "reject"}"#),
             ..import("filter")
         },
+        Scene { prefixes: vec![8, 239], ..import("martian") },
         Scene {
             sender: json!({ "role": "provider" }),
             capabilities: vec![9, 1, 3],

@@ -1,5 +1,7 @@
 //! Whether a received route is a candidate, and with which attributes: loop checks and import policy.
 
+use std::net::IpAddr;
+
 use smallvec::SmallVec;
 use tortie_config::Cidr;
 
@@ -10,10 +12,38 @@ use crate::api::Import;
 use crate::attr::{Attributes, Edit, EditNextHop, Edits, community};
 use crate::query::ExportStep;
 use crate::session::role;
+use crate::types::Family;
 use crate::wire::Address;
 
 /// A path is used.
 pub(crate) const ACCEPTED: u8 = 0;
+
+/// Why a route is not used whose prefix is no destination.
+const MARTIAN: &str = "martian";
+
+/// Whether no packet for this network is ever routed: multicast, loopback, and addresses of a link. RFC 4271 6.3 has such
+/// a prefix ignored alone. A wider network, a default route first of all, is none of it.
+fn is_martian(prefix: Cidr) -> bool {
+    match prefix.addr() {
+        IpAddr::V4(a) => a.is_multicast() && prefix.len() >= 4 || a.is_loopback() && prefix.len() >= 8,
+        IpAddr::V6(a) => {
+            a.is_multicast() && prefix.len() >= 8
+                || a.is_unicast_link_local() && prefix.len() >= 10
+                || a.is_loopback() && prefix.is_host()
+        }
+    }
+}
+
+/// Whether [`is_martian`] has to be asked: by the first octet no for nearly all of a table.
+#[inline]
+fn may_be_martian<A: Address>(address: A) -> bool {
+    let octets = address.octets();
+    match (A::FAMILY, octets.as_ref()) {
+        (Family::Ipv4Unicast, [first, ..]) => *first == 127 || *first >= 224,
+        (Family::Ipv6Unicast, [first, ..]) => *first == 0 || *first >= 0xfe,
+        (_, []) => false,
+    }
+}
 
 /// Reasons by number.
 #[derive(Debug, Default)]
@@ -146,6 +176,13 @@ impl Received {
         if let Some(reason) = self.looped {
             return Outcome::Refuse(reason);
         }
+        if is_martian(prefix) {
+            if let Some(steps) = recorder {
+                let verdict = format!("{prefix} is multicast, loopback or of a link (RFC 4271 6.3)");
+                steps.push(ExportStep { step: "prefix", pass: false, verdict });
+            }
+            return Outcome::Refuse(MARTIAN);
+        }
         let (Some(from), Some(attributes)) =
             (shared.sources.get(self.source), shared.attrs.attributes(self.attr))
         else {
@@ -220,7 +257,7 @@ pub(crate) struct Judge {
     received: Received,
     /// Changes and what came of them; holds a reference to the set that came.
     last: Option<(Edits, Result<u32, &'static str>)>,
-    /// What is known of every prefix of this family but single addresses.
+    /// What is known of every prefix of this family but single addresses and those that may be no destination.
     networks: Option<Result<u32, &'static str>>,
 }
 
@@ -233,7 +270,7 @@ impl Judge {
     /// Judges a route that just came. All that one judges are of one family.
     #[inline]
     pub(crate) fn judge<A: Address>(&mut self, shared: &mut Shared, (address, len): (A, u8)) -> Judged {
-        let network = len < A::WIDTH;
+        let network = len < A::WIDTH && !may_be_martian(address);
         let used = match self.networks {
             Some(used) if network => used,
             _ => {

@@ -491,3 +491,74 @@ fn a_mesh_of_five_converges_whatever_the_order() {
         }
     }
 }
+
+/// RFC 4271 6.3: a prefix that no route can lead to is ignored alone. 1 announces, 0 is asked, 2 hears what 0 uses.
+#[test]
+fn a_prefix_that_is_no_destination_is_refused_alone_and_said_so() {
+    let mut net = Net::new(5);
+    for asn in [64512, 64513, 64514] {
+        net.node(asn);
+    }
+    net.ready_all();
+    for n in 1..3 {
+        net.join(0, n, |at, c| {
+            c.asn = if at == 0 { 64512 + n as u32 } else { 64512 };
+            c.families = Family::ALL.to_vec();
+            c.local_v6 = Some(format!("fd00::{}", at + 1).parse().unwrap());
+        });
+    }
+    let wrong = [
+        "224.0.0.0/4",
+        "224.0.0.5/32",
+        "239.255.0.0/16",
+        "127.0.0.0/8",
+        "127.0.0.1/32",
+        "ff00::/8",
+        "ff02::1/128",
+        "fe80::/10",
+        "fe80::/64",
+        "febf::1/128",
+        "::1/128",
+    ];
+    // A default route and other networks that are wider than such a range, and what lies beside one.
+    let right = [
+        "0.0.0.0/0",
+        "126.0.0.0/7",
+        "192.0.0.0/2",
+        "224.0.0.0/3",
+        "240.0.0.0/8",
+        "10.1.0.0/24",
+        "10.1.0.1/32",
+        "::/0",
+        "::/127",
+        "fe00::/8",
+        "fe80::/9",
+        "fec0::/10",
+        "2001:db8::/32",
+    ];
+    let mut expected: Vec<_> = right.iter().map(|p| cidr(p)).collect();
+    expected.sort();
+    net.originate(1, &[&wrong[..], &right].concat());
+    net.secs(3);
+    let used = |net: &Net, at: usize| net.nodes[at].best.keys().copied().collect::<Vec<_>>();
+    assert_eq!(used(&net, 0), expected);
+    assert_eq!(used(&net, 2), expected);
+    for prefix in wrong.map(cidr) {
+        let family = if prefix.is_v4() { Family::Ipv4Unicast } else { Family::Ipv6Unicast };
+        let kept = net.table(0, RouteTable::AdjInPost(PeerId(1)), family);
+        assert_eq!(kept[&prefix][0].unusable, Some(Unusable::Filtered("martian")), "{prefix}");
+        let trace = net.nodes[0].speaker.explain_import(prefix, PeerId(1)).unwrap();
+        let last = trace.steps.last().unwrap();
+        assert_eq!((last.step, last.pass, trace.used), ("prefix", false, None), "{prefix}");
+    }
+    let rejected = net.nodes[0].speaker.totals().rejected;
+    assert_eq!(rejected, [("martian", wrong.len() as u64)]);
+    // Another policy does not let them in, and they are withdrawn as any others.
+    net.give(0, Input::Policy(policy(TakeAll)));
+    net.secs(1);
+    assert_eq!(used(&net, 0), expected);
+    net.withdraw(1, &wrong);
+    net.secs(1);
+    assert_eq!(net.received(0, 1).len(), right.len());
+    assert_eq!(net.status(0, 1).flaps, 0);
+}
