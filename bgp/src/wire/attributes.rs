@@ -286,11 +286,16 @@ impl<'a> Collected<'a> {
         if classic && self.next_hop.is_some_and(|hop| !is_host(IpAddr::V4(hop))) {
             self.withdraw(code::NEXT_HOP, ErrorCode::INVALID_NEXT_HOP, "no host address");
         }
+        if reach && session.reject_as_sets {
+            // RFC 9774 3: in either one as it came, for the merge may use the other alone.
+            let paths = [(code::AS_PATH, Some(&self.as_path)), (code::AS4_PATH, self.as4_path.as_ref())];
+            let with_set = paths.into_iter().find(|(_, path)| path.is_some_and(AsPath::has_set));
+            if let Some((attribute, _)) = with_set {
+                self.withdraw(attribute, ErrorCode::MALFORMED_AS_PATH, "AS_SET (RFC 9774)");
+            }
+        }
         if !session.as4 {
             self.merge_as4();
-        }
-        if reach && session.reject_as_sets && self.as_path.has_set() {
-            self.withdraw(code::AS_PATH, ErrorCode::MALFORMED_AS_PATH, "AS_SET (RFC 9774)");
         }
     }
 

@@ -172,6 +172,31 @@ fn rfc_9774_as_sets() {
     assert_eq!(update_outcome(&set, &lenient), Outcome::Valid);
 }
 
+/// RFC 9774 3 names AS_PATH and AS4_PATH as they came: the merge of RFC 6793 may use either one alone.
+#[test]
+fn rfc_9774_as_sets_that_the_merge_hides() {
+    let update = |short: &[u8], long: &[u8]| {
+        let list = [origin(), attr(0x40, 2, short), next_hop(), attr(0xc0, 17, long)].concat();
+        body(&[], &list, &NLRI)
+    };
+    const SEQUENCE: [u8; 4] = [2, 1, 0x5b, 0xa0];
+    const SET: [u8; 4] = [1, 1, 0xfb, 0xf0];
+    let in_path = update(&SET, &[2, 1, 0, 1, 0, 0]);
+    // Longer than AS_PATH and therefore ignored.
+    let in_as4 = update(&SEQUENCE, &[2, 1, 0, 1, 0, 0, 1, 1, 0, 1, 0, 1]);
+    let lenient = Negotiated { reject_as_sets: false, ..two_octets() };
+    for bytes in [in_path, in_as4] {
+        assert_eq!(update_outcome(&bytes, &two_octets()), withdrawn());
+        let read = Update::decode(&bytes, &lenient).unwrap();
+        assert!(!read.reach[0].attributes.as_path.has_set(), "the merge hides it");
+    }
+    // RFC 6793 6: these segments of AS4_PATH are left out and the rest stands.
+    let confed = update(&SEQUENCE, &[4, 1, 0, 1, 0, 9, 2, 1, 0, 1, 0, 0]);
+    assert_eq!(update_outcome(&confed, &two_octets()), Outcome::Valid);
+    let without = update(&SEQUENCE, &[2, 1, 0, 1, 0, 0]);
+    assert_eq!(update_outcome(&without, &two_octets()), Outcome::Valid);
+}
+
 #[test]
 fn section_7_4_to_7_10() {
     for value in [&[][..], &[0, 0, 1], &[0, 0, 0, 0, 1]] {
