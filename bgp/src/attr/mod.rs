@@ -96,6 +96,49 @@ pub struct Opaque {
     pub value: Box<[u8]>,
 }
 
+/// Optional transitive attributes that came with the Partial bit: somebody on the way did not recognise them, or attached
+/// them later. Where it is set it stays, also where this speaker recognises them (RFC 4271 5). Those of
+/// [`Opaque`] have it among their flags.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Partial(u8);
+
+impl Partial {
+    /// None of them.
+    pub const NONE: Self = Self(0);
+    /// AGGREGATOR.
+    pub const AGGREGATOR: Self = Self(1);
+    /// COMMUNITIES (RFC 1997).
+    pub const COMMUNITIES: Self = Self(1 << 1);
+    /// Extended communities (RFC 4360).
+    pub const EXT_COMMUNITIES: Self = Self(1 << 2);
+    /// AS4_PATH (RFC 6793), which a session of two octets alone has.
+    pub const AS4_PATH: Self = Self(1 << 3);
+    /// AS4_AGGREGATOR (RFC 6793), likewise.
+    pub const AS4_AGGREGATOR: Self = Self(1 << 4);
+    /// Large communities (RFC 8092).
+    pub const LARGE_COMMUNITIES: Self = Self(1 << 5);
+    /// ONLY_TO_CUSTOMER (RFC 9234).
+    pub const OTC: Self = Self(1 << 6);
+
+    /// These and those.
+    #[must_use]
+    pub fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// These but for those.
+    #[must_use]
+    pub fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
+    /// Whether all of those are among these.
+    #[must_use]
+    pub fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
 /// What few routes carry; see [`Attributes::extra`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Extra {
@@ -122,6 +165,8 @@ pub struct Attributes {
     pub origin: Origin,
     /// ATOMIC_AGGREGATE is present.
     pub atomic_aggregate: bool,
+    /// Which attributes have the Partial bit; means nothing for those that are absent.
+    pub partial: Partial,
     /// The next hop: NEXT_HOP, or the global address of MP_REACH_NLRI, or its link-local address where it has no
     /// global one.
     pub next_hop: IpAddr,
@@ -148,6 +193,7 @@ impl Attributes {
         Self {
             origin: Origin::Igp,
             atomic_aggregate: false,
+            partial: Partial::NONE,
             next_hop,
             link_local: None,
             med: None,

@@ -17,7 +17,7 @@ use super::values::{
     origin,
 };
 use super::{Families, Negotiated};
-use crate::attr::{AS_TRANS, Aggregator, AsPath, Attributes, Extra, Opaque, Origin};
+use crate::attr::{AS_TRANS, Aggregator, AsPath, Attributes, Extra, Opaque, Origin, Partial};
 use crate::types::Family;
 
 /// Attribute flags (RFC 4271 4.3).
@@ -82,6 +82,7 @@ pub(super) struct Collected<'a> {
     med: Option<u32>,
     local_pref: Option<u32>,
     atomic_aggregate: bool,
+    partial: Partial,
     communities: Box<[u32]>,
     large_communities: Box<[[u32; 3]]>,
     extra: Extra,
@@ -226,6 +227,9 @@ impl<'a> Collected<'a> {
             // Unrecognised and non-transitive: RFC 4271 5 has it ignored and not passed on.
             _ => {}
         }
+        if flags & flag::PARTIAL != 0 {
+            self.partial = self.partial.with(partial(code));
+        }
         Ok(())
     }
 
@@ -296,6 +300,7 @@ impl<'a> Collected<'a> {
         }
         if !session.as4 {
             self.merge_as4();
+            self.forget_as4_bits();
         }
     }
 
@@ -320,6 +325,16 @@ impl<'a> Collected<'a> {
         }
     }
 
+    /// Where an AS4 attribute was of no use none goes on, and nothing of its flags.
+    fn forget_as4_bits(&mut self) {
+        if self.as_path.fits_two_octets() {
+            self.partial = self.partial.without(Partial::AS4_PATH);
+        }
+        if self.extra.aggregator.is_none_or(|a| u16::try_from(a.asn).is_ok()) {
+            self.partial = self.partial.without(Partial::AS4_AGGREGATOR);
+        }
+    }
+
     /// Takes the attributes out, with a next hop to be set. By reference, because this is a large struct and moving it
     /// costs as much as reading a prefix or two.
     pub(super) fn take_attributes(&mut self) -> Attributes {
@@ -329,6 +344,7 @@ impl<'a> Collected<'a> {
         attributes.med = self.med;
         attributes.local_pref = self.local_pref;
         attributes.atomic_aggregate = self.atomic_aggregate;
+        attributes.partial = self.partial;
         attributes.communities = take(&mut self.communities);
         attributes.large_communities = take(&mut self.large_communities);
         self.extra.opaque = take(&mut self.opaque).into_boxed_slice();
@@ -376,6 +392,20 @@ fn expected_flags(code: u8) -> Option<u8> {
         | code::LARGE_COMMUNITIES
         | code::OTC => Some(flag::OPTIONAL | flag::TRANSITIVE),
         _ => None,
+    }
+}
+
+/// The attributes whose Partial bit is kept beside their value.
+fn partial(code: u8) -> Partial {
+    match code {
+        code::AGGREGATOR => Partial::AGGREGATOR,
+        code::COMMUNITIES => Partial::COMMUNITIES,
+        code::EXT_COMMUNITIES => Partial::EXT_COMMUNITIES,
+        code::AS4_PATH => Partial::AS4_PATH,
+        code::AS4_AGGREGATOR => Partial::AS4_AGGREGATOR,
+        code::LARGE_COMMUNITIES => Partial::LARGE_COMMUNITIES,
+        code::OTC => Partial::OTC,
+        _ => Partial::NONE,
     }
 }
 

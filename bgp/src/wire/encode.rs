@@ -12,7 +12,7 @@ use super::attributes::{code, flag};
 use super::frame::{HEADER_LEN, MessageKind, write_header};
 use super::nlri::{Address, Entry, encoded_len, write_prefix};
 use super::{Families, Negotiated};
-use crate::attr::{AS_TRANS_SHORT, Aggregator, AsPath, Attributes, SegmentKind};
+use crate::attr::{AS_TRANS_SHORT, Aggregator, AsPath, Attributes, Partial, SegmentKind};
 use crate::types::Family;
 
 /// LOCAL_PREF of a route that has none, towards iBGP peers (RFC 4271 5.1.5 has it sent always).
@@ -296,6 +296,11 @@ const WELL_KNOWN: u8 = flag::TRANSITIVE;
 const OPTIONAL: u8 = flag::OPTIONAL;
 const OPTIONAL_TRANSITIVE: u8 = flag::OPTIONAL | flag::TRANSITIVE;
 
+/// The flags of an optional transitive attribute (RFC 4271 5).
+fn transitive(a: &Attributes, which: Partial) -> u8 {
+    if a.partial.contains(which) { OPTIONAL_TRANSITIVE | flag::PARTIAL } else { OPTIONAL_TRANSITIVE }
+}
+
 /// All attributes but MP_REACH_NLRI, in order of their codes; those that are only passed on come last. `None`: one of
 /// them exceeds what an attribute can hold.
 fn write_attributes(a: &Attributes, classic: bool, session: &Negotiated) -> Option<Vec<u8>> {
@@ -330,23 +335,26 @@ fn write_attributes(a: &Attributes, classic: bool, session: &Negotiated) -> Opti
             value.extend_from_slice(&u16::try_from(asn).unwrap_or(AS_TRANS_SHORT).to_be_bytes());
         }
         value.extend_from_slice(&router_id.octets());
-        attribute(&mut out, OPTIONAL_TRANSITIVE, code::AGGREGATOR, &value)?;
+        attribute(&mut out, transitive(a, Partial::AGGREGATOR), code::AGGREGATOR, &value)?;
     }
-    items(&mut out, OPTIONAL_TRANSITIVE, code::COMMUNITIES, &a.communities, |c| c.to_be_bytes())?;
+    let flags = transitive(a, Partial::COMMUNITIES);
+    items(&mut out, flags, code::COMMUNITIES, &a.communities, |c| c.to_be_bytes())?;
     if !session.ebgp {
         if let Some(id) = a.originator_id() {
             attribute(&mut out, OPTIONAL, code::ORIGINATOR_ID, &id.to_be_bytes())?;
         }
         items(&mut out, OPTIONAL, code::CLUSTER_LIST, a.cluster_list(), |c| c.to_be_bytes())?;
     }
-    items(&mut out, OPTIONAL_TRANSITIVE, code::EXT_COMMUNITIES, a.ext_communities(), |c| *c)?;
+    let flags = transitive(a, Partial::EXT_COMMUNITIES);
+    items(&mut out, flags, code::EXT_COMMUNITIES, a.ext_communities(), |c| *c)?;
     if !session.as4 {
         write_as4(&mut out, a)?;
     }
     let large = a.large_communities.as_flattened();
-    items(&mut out, OPTIONAL_TRANSITIVE, code::LARGE_COMMUNITIES, large, |n| n.to_be_bytes())?;
+    let flags = transitive(a, Partial::LARGE_COMMUNITIES);
+    items(&mut out, flags, code::LARGE_COMMUNITIES, large, |n| n.to_be_bytes())?;
     if let Some(otc) = a.otc() {
-        attribute(&mut out, OPTIONAL_TRANSITIVE, code::OTC, &otc.to_be_bytes())?;
+        attribute(&mut out, transitive(a, Partial::OTC), code::OTC, &otc.to_be_bytes())?;
     }
     // RFC 8669: Prefix-SID stays inside the segment routing domain.
     for opaque in a.opaque().iter().filter(|o| !session.ebgp || o.code != code::PREFIX_SID) {
@@ -385,6 +393,7 @@ pub(crate) fn write_table_attributes(a: &Attributes, out: &mut Vec<u8>) -> Optio
 /// What a two-octet speaker passes on for those behind it (RFC 6793 4.2.2).
 fn write_as4(out: &mut Vec<u8>, a: &Attributes) -> Option<()> {
     if !a.as_path.fits_two_octets() {
+        let flags = transitive(a, Partial::AS4_PATH);
         let confed = a.as_path.segments().any(|s| s.kind.is_confed());
         if confed {
             let segments: Vec<(SegmentKind, Vec<u32>)> = a
@@ -394,9 +403,9 @@ fn write_as4(out: &mut Vec<u8>, a: &Attributes) -> Option<()> {
                 .map(|s| (s.kind, s.ases().collect()))
                 .collect();
             let path = AsPath::from_segments(segments.iter().map(|(kind, ases)| (*kind, ases.as_slice())));
-            attribute(out, OPTIONAL_TRANSITIVE, code::AS4_PATH, path.octets())?;
+            attribute(out, flags, code::AS4_PATH, path.octets())?;
         } else {
-            attribute(out, OPTIONAL_TRANSITIVE, code::AS4_PATH, a.as_path.octets())?;
+            attribute(out, flags, code::AS4_PATH, a.as_path.octets())?;
         }
     }
     if let Some(Aggregator { asn, router_id }) = a.aggregator()
@@ -404,7 +413,7 @@ fn write_as4(out: &mut Vec<u8>, a: &Attributes) -> Option<()> {
     {
         let mut value = asn.to_be_bytes().to_vec();
         value.extend_from_slice(&router_id.octets());
-        attribute(out, OPTIONAL_TRANSITIVE, code::AS4_AGGREGATOR, &value)?;
+        attribute(out, transitive(a, Partial::AS4_AGGREGATOR), code::AS4_AGGREGATOR, &value)?;
     }
     Some(())
 }

@@ -5,10 +5,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use tortie_bgp::Family;
-use tortie_bgp::attr::{Aggregator, AsPath, Attributes, Opaque, Origin, SegmentKind};
+use tortie_bgp::attr::{Aggregator, AsPath, Attributes, Opaque, Origin, Partial, SegmentKind};
 use tortie_bgp::wire::{Address, DoesNotFit, Entry, Families, Frame, Negotiated, Update, UpdateTemplate};
 
-use crate::message::{GLOBAL, attr, body, ebgp, ibgp, mandatory, mp_reach_value};
+use crate::message::{
+    GLOBAL, NLRI, attr, body, ebgp, ibgp, mandatory, mp_reach_value, next_hop, origin, two_octets,
+};
 
 fn session() -> impl Strategy<Value = Negotiated> {
     (any::<[bool; 5]>()).prop_map(|[ebgp_, as4, extended, ext_nexthop, add_path]| {
@@ -43,7 +45,8 @@ fn attributes() -> impl Strategy<Value = Attributes> {
     let reflection =
         (any::<Option<u32>>(), vec(any::<u32>(), 0..4), proptest::option::of((asn(), any::<u32>())));
     let opaque = vec((200u8..=255, vec(any::<u8>(), 0..400)), 0..3);
-    (path(), numbers, lists, reflection, opaque).prop_map(|(path, numbers, lists, reflection, opaque)| {
+    let all = (path(), numbers, lists, reflection, opaque, any::<[bool; 7]>());
+    all.prop_map(|(path, numbers, lists, reflection, opaque, bits)| {
         let mut a = Attributes::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)));
         a.as_path = path;
         (a.med, a.local_pref, a.atomic_aggregate) = (numbers.0, numbers.1, numbers.2);
@@ -63,8 +66,25 @@ fn attributes() -> impl Strategy<Value = Attributes> {
                 .map(|(code, value)| Opaque { flags: 0xe0, code, value: value.into() })
                 .collect();
         });
+        a.partial = partial(&a, bits);
         a
     })
+}
+
+/// These bits, of attributes that are there: AS4_PATH and AS4_AGGREGATOR where four octets are needed.
+fn partial(a: &Attributes, bits: [bool; 7]) -> Partial {
+    let long = |asn: u32| asn > 65535;
+    let there = [
+        (Partial::AGGREGATOR, a.aggregator().is_some()),
+        (Partial::COMMUNITIES, !a.communities.is_empty()),
+        (Partial::EXT_COMMUNITIES, !a.ext_communities().is_empty()),
+        (Partial::LARGE_COMMUNITIES, !a.large_communities.is_empty()),
+        (Partial::OTC, a.otc().is_some()),
+        (Partial::AS4_PATH, a.as_path.ases().any(long)),
+        (Partial::AS4_AGGREGATOR, a.aggregator().is_some_and(|a| long(a.asn))),
+    ];
+    let set = there.into_iter().zip(bits).filter(|((_, there), bit)| *there && *bit);
+    set.fold(Partial::NONE, |all, ((bit, _), _)| all.with(bit))
 }
 
 fn entries<A: Address>(raw: &[(u128, u8, u32)], to: fn(u128) -> A) -> Vec<Entry<A>> {
@@ -77,7 +97,8 @@ fn entries<A: Address>(raw: &[(u128, u8, u32)], to: fn(u128) -> A) -> Vec<Entry<
         .collect()
 }
 
-/// What travels: an eBGP peer gets no LOCAL_PREF and no reflection, an iBGP peer always a LOCAL_PREF.
+/// What travels: an eBGP peer gets no LOCAL_PREF and no reflection, an iBGP peer always a LOCAL_PREF, and a four-octet one
+/// no AS4_PATH.
 fn expected(attributes: &Attributes, session: &Negotiated) -> Attributes {
     let mut a = attributes.clone();
     if session.ebgp {
@@ -88,6 +109,9 @@ fn expected(attributes: &Attributes, session: &Negotiated) -> Attributes {
         });
     } else {
         a.local_pref = a.local_pref.or(Some(100));
+    }
+    if session.as4 {
+        a.partial = a.partial.without(Partial::AS4_PATH.with(Partial::AS4_AGGREGATOR));
     }
     a
 }
@@ -270,4 +294,70 @@ fn what_belongs_inside_an_as_stays_there() {
     };
     assert_eq!(sent(&ibgp()), a);
     assert_eq!(sent(&ebgp()), Attributes::new(a.next_hop));
+}
+
+/// RFC 4271 5: where the Partial bit came with a recognised optional transitive attribute it goes on, and nowhere else.
+#[test]
+fn the_partial_bit_stays_on_what_came_with_it() {
+    const FOUR: &[u8] = &[0, 1, 0, 9];
+    let four: [(u8, &[u8]); 6] = [
+        (7, &[0, 0, 0xfb, 0xf0, 192, 0, 2, 1]),
+        (8, FOUR),
+        (16, &[0, 2, 0xfb, 0xf0, 0, 0, 0, 1]),
+        (25, &[0; 20]),
+        (32, &[0, 0, 0xfb, 0xf0, 0, 0, 0, 1, 0, 0, 0, 2]),
+        (35, FOUR),
+    ];
+    let mandatory_of_two = || [origin(), attr(0x40, 2, &[2, 1, 0x5b, 0xa0]), next_hop()].concat();
+    // AS4_PATH and AS4_AGGREGATOR, with what they belong to.
+    let trans = attr(0xc0, 7, &[0x5b, 0xa0, 192, 0, 2, 1]);
+    let two: [(u8, &[u8]); 3] =
+        [(17, &[2, 1, 0, 1, 0, 9]), (18, &[0, 1, 0, 9, 192, 0, 2, 1]), (7, &[0x5b, 0xa0, 192, 0, 2, 1])];
+    let mut cases = Vec::new();
+    for session in [ebgp(), ibgp()] {
+        cases.extend(four.map(|(code, value)| (session, mandatory(), vec![(code, value)])));
+        cases.push((session, mandatory(), four.to_vec()));
+    }
+    for session in [two_octets(), Negotiated { ebgp: false, ..two_octets() }] {
+        cases.push((session, mandatory_of_two(), vec![two[0]]));
+        cases.push((session, [mandatory_of_two(), trans.clone()].concat(), vec![two[1]]));
+        cases.push((session, mandatory_of_two(), vec![two[2]]));
+    }
+    for (session, before, list) in cases {
+        for flags in [0xe0, 0xc0] {
+            let list: Vec<Vec<u8>> = list.iter().map(|(code, value)| attr(flags, *code, value)).collect();
+            let read = body(&[], &[before.clone(), list.concat()].concat(), &NLRI);
+            let update = Update::decode(&read, &session).unwrap();
+            assert!(update.malformed.is_none() && update.discarded.is_empty(), "{update:?}");
+            let template =
+                UpdateTemplate::new(&update.reach[0].attributes, Family::Ipv4Unicast, &session).unwrap();
+            let mut bytes = Vec::new();
+            template.write(&mut bytes, update.reach[0].nlri.of::<u32>(), |_| ());
+            for attribute in list {
+                let there = bytes.windows(attribute.len()).any(|part| part == attribute);
+                assert!(there, "{attribute:?} is not in {bytes:?}");
+            }
+            let again = Update::decode(&bytes[19..], &session).unwrap();
+            assert_eq!(again.reach[0].attributes, expected(&update.reach[0].attributes, &session));
+        }
+    }
+}
+
+/// What the bit was set on is gone: of AS4_PATH and AS4_AGGREGATOR nothing goes on but what the merge took, and a wrong
+/// attribute leaves nothing behind.
+#[test]
+fn no_partial_bit_without_its_attribute() {
+    let sets = [0xe0, 0xc0].map(|flags| {
+        let path = attr(0x40, 2, &[2, 1, 0xfb, 0xf0]);
+        let list = [
+            origin(),
+            path,
+            next_hop(),
+            attr(flags, 7, &[1]),
+            attr(flags, 17, &[2, 1, 0, 0, 0xfb, 0xf0]),
+            attr(flags, 18, &[0, 1, 0, 9, 192, 0, 2, 1]),
+        ];
+        Update::decode(&body(&[], &list.concat(), &NLRI), &two_octets()).unwrap().reach[0].attributes.clone()
+    });
+    assert_eq!(sets[0], sets[1]);
 }
