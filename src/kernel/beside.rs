@@ -1,49 +1,103 @@
-//! A call into Linux that may take long, beside the thread that goes on with something else.
+//! Calls into Linux that may take long, beside the thread that goes on with something else.
 //!
 //! Netlink requests are carried out inside of `sendmsg`, and the caller sits in it until they are through: a second while
 //! the kernel doubles the trie of a large IPv4 table, longer where it loads modules. Nothing makes such a call come back
-//! early, so it is made by another thread, which has nothing of its own and ends with it.
+//! early, so it is made by another thread, which has nothing of its own and ends with the last of them. It makes them one
+//! after the other, and goes on with the next without a word from here.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
+use std::collections::VecDeque;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
 
-/// While the call is under way, other things are done this often.
+/// While a call is under way, other things are done this often.
 const AGAIN: Duration = Duration::from_millis(1);
 
-/// Makes the call on a thread of that name, and here does something else again and again until it is through.
+/// Calls that were asked for, and what they gave.
+pub(super) struct Calls<'s, J, T>(Made<'s, J, T>);
+
+enum Made<'s, J, T> {
+    Beside {
+        jobs: Sender<J>,
+        done: Receiver<T>,
+        thread: Option<ScopedJoinHandle<'s, ()>>,
+    },
+    /// There was no thread to be had: at once, and by the caller.
+    Here {
+        call: &'s mut dyn FnMut(J) -> T,
+        done: VecDeque<T>,
+    },
+}
+
+impl<J, T> Calls<'_, J, T> {
+    /// Asks for a call, which is made when those before it are through.
+    pub(super) fn give(&mut self, job: J) {
+        match &mut self.0 {
+            // Where the thread is gone `take` tells why.
+            Made::Beside { jobs, .. } => _ = jobs.send(job),
+            Made::Here { call, done } => done.push_back(call(job)),
+        }
+    }
+
+    /// What the next call gave, in the order in which they were asked for; waits for it a millisecond at most. A panic of a
+    /// call is the caller's.
+    pub(super) fn take(&mut self) -> Option<T> {
+        match &mut self.0 {
+            Made::Here { done, .. } => done.pop_front(),
+            Made::Beside { done, thread, .. } => match done.recv_timeout(AGAIN) {
+                Ok(done) => Some(done),
+                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Disconnected) => {
+                    if let Some(Err(panic)) = thread.take().map(ScopedJoinHandle::join) {
+                        std::panic::resume_unwind(panic);
+                    }
+                    None
+                }
+            },
+        }
+    }
+}
+
+/// Does `here`, whose calls are made on a thread of that name.
+pub(super) fn in_turn<J: Send, T: Send, R>(
+    name: &str,
+    mut call: impl FnMut(J) -> T + Send,
+    mut here: impl FnMut(&mut Calls<'_, J, T>) -> R,
+) -> R {
+    let done = thread::scope(|scope| {
+        let ((jobs, todo), (tell, done)) = (channel(), channel());
+        let call = &mut call;
+        // Telling fails where nobody waits any more.
+        let work = move || _ = todo.into_iter().map(call).try_for_each(|answer| tell.send(answer));
+        let thread = Some(thread::Builder::new().name(name.to_owned()).spawn_scoped(scope, work).ok()?);
+        Some(here(&mut Calls(Made::Beside { jobs, done, thread })))
+    });
+    done.unwrap_or_else(|| here(&mut Calls(Made::Here { call: &mut call, done: VecDeque::new() })))
+}
+
+/// Makes one call on a thread of that name, and here does something else again and again until it is through.
 pub(super) fn beside<T: Send>(
     name: &str,
     mut long: impl FnMut() -> T + Send,
     mut meanwhile: impl FnMut(),
 ) -> T {
-    let here = thread::current();
-    let through = AtomicBool::new(false);
-    let done = thread::scope(|scope| {
-        let work = || {
-            let done = long();
-            through.store(true, Ordering::Release);
-            here.unpark();
-            done
-        };
-        let other = thread::Builder::new().name(name.to_owned()).spawn_scoped(scope, work).ok()?;
-        loop {
-            meanwhile();
-            if through.load(Ordering::Acquire) || other.is_finished() {
-                break;
+    in_turn(
+        name,
+        |()| long(),
+        |calls| {
+            calls.give(());
+            loop {
+                meanwhile();
+                if let Some(done) = calls.take() {
+                    return done;
+                }
             }
-            thread::park_timeout(AGAIN);
-        }
-        Some(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-    });
-    // No thread to be had: then nothing else is done.
-    done.unwrap_or_else(long)
+        },
+    )
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc::channel;
-
     use super::*;
 
     #[test]
@@ -57,6 +111,27 @@ mod tests {
             let _ = rounds.send(count);
         });
         assert_eq!(sum, 1 + 2 + 3);
+    }
+
+    /// What `squares` of the numbers below five gives, with some asked for before the first is taken.
+    fn squares(calls: &mut Calls<'_, u32, u32>) -> Vec<u32> {
+        let (mut given, mut got) = (0, Vec::new());
+        while got.len() < 5 {
+            while given < 5 && given < got.len() as u32 + 3 {
+                calls.give(given);
+                given += 1;
+            }
+            got.extend(calls.take());
+        }
+        got
+    }
+
+    #[test]
+    fn calls_are_made_in_their_order_with_or_without_a_thread() {
+        assert_eq!(in_turn("squares", |n| n * n, squares), [0, 1, 4, 9, 16]);
+        let mut call = |n| n * n;
+        let mut calls = Calls(Made::Here { call: &mut call, done: VecDeque::new() });
+        assert_eq!(squares(&mut calls), [0, 1, 4, 9, 16]);
     }
 
     #[test]

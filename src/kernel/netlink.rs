@@ -73,6 +73,11 @@ pub(super) struct Letter {
 }
 
 impl Letter {
+    /// Messages in it.
+    pub(super) fn len(&self) -> usize {
+        self.count
+    }
+
     /// Writes as many of the items as fit, in place of what was there; gives how many. `encode` is told to add no flags.
     pub(super) fn write<T>(
         &mut self,

@@ -1,6 +1,6 @@
 //! The planner against a kernel in memory that can refuse, forget and be meddled with.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -236,8 +236,8 @@ fn flush(state: &mut State, fake: &mut Fake, fates: &mut Fates<'_>) {
     }
 }
 
-/// Batches of one prefix each, as `stream.rs` takes them: one is learned and planned while the one before is with Linux, whose
-/// answers are taken over when this one is on its way.
+/// Batches of one prefix each, as `stream.rs` takes them: one is learned and planned while another is with Linux, and two
+/// are there at a time. The answers of the first are taken over when the second is on its way.
 fn learn_on_heels(
     state: &mut State,
     fake: &mut Fake,
@@ -245,36 +245,35 @@ fn learn_on_heels(
     wanted: &mut Wanted,
     batches: &[(u8, u8)],
 ) {
-    let (mut ready, mut answered) = (None::<Vec<Op>>, None);
-    let take_over = |state: &mut State, answered: &mut Option<(Vec<Op>, Vec<plan::Answer>)>| {
-        if let Some((ops, answers)) = answered.take() {
+    let mut under_way: VecDeque<(Vec<Op>, Vec<plan::Answer>)> = VecDeque::new();
+    let take_over = |state: &mut State, under_way: &mut VecDeque<(Vec<Op>, Vec<plan::Answer>)>, left| {
+        while under_way.len() > left
+            && let Some((ops, answers)) = under_way.pop_front()
+        {
             state.settle(&ops, &answers);
         }
     };
     for (p, hops) in batches {
-        if let Some(ops) = ready.take() {
-            let answers = send(&state.table, fake, fates, &ops);
-            take_over(state, &mut answered);
-            let touches = ops.iter().any(|op| matches!(op, Op::PutRoute { prefix: q, .. } | Op::DeleteRoute { prefix: q, .. } if *q == prefix(*p)));
-            answered = Some((ops, answers));
-            if touches || state.table.doubtful {
-                take_over(state, &mut answered);
-                flush(state, fake, fates);
-            }
+        take_over(state, &mut under_way, 1);
+        let is_touched = |op: &Op| matches!(op, Op::PutRoute { prefix: q, .. } | Op::DeleteRoute { prefix: q, .. } if *q == prefix(*p));
+        if state.table.doubtful || under_way.iter().any(|(ops, _)| ops.iter().any(is_touched)) {
+            take_over(state, &mut under_way, 0);
+            flush(state, fake, fates);
         }
         wanted.learned.insert(*p, *hops);
         want(state, wanted, std::iter::once(*p));
-        ready = plan::routes_alone(&mut state.table, &state.picture);
-        if ready.is_none() {
-            take_over(state, &mut answered);
-            flush(state, fake, fates);
+        match plan::routes_alone(&mut state.table, &state.picture) {
+            Some(ops) => {
+                let answers = send(&state.table, fake, fates, &ops);
+                under_way.push_back((ops, answers));
+            }
+            None => {
+                take_over(state, &mut under_way, 0);
+                flush(state, fake, fates);
+            }
         }
     }
-    if let Some(ops) = ready {
-        let answers = send(&state.table, fake, fates, &ops);
-        take_over(state, &mut answered);
-        state.settle(&ops, &answers);
-    }
+    take_over(state, &mut under_way, 0);
     flush(state, fake, fates);
 }
 

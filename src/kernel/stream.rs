@@ -1,15 +1,15 @@
-//! Learned routes, batch after batch: while one is with Linux the next one is made ready.
+//! Learned routes, batch after batch: while one is with Linux the next one is made ready and waits behind it.
 //!
 //! ```text
-//!   batch 1   learn, plan, write | deliver ................ |              settle, tell
-//!   batch 2                        ..., learn, plan, write  | deliver .................... | ...
-//!   batch 3                                                   ..., learn, plan, write      | deliver
+//!   here      learn, plan, write 1 | the same 2 |      | settle, tell 1; learn, plan, write 3 |   | settle, tell 2; ...
+//!   beside                           deliver 1 ........ | deliver 2 ........................... | deliver 3 ...........
 //! ```
 //!
-//! A batch goes ahead where it touches nothing that is with Linux: it has no prefix in common with the one before, and
+//! A batch goes ahead where it touches nothing that is with Linux: it has no prefix in common with those before it, and
 //! needs nothing but routes to nexthop objects that are there. All else (objects, what another message brings, a timer)
 //! waits until every answer is here, and takes the way of `Thread::flush`.
 
+use std::collections::VecDeque;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use tortie_config::Cidr;
 
 use super::Sink;
 use super::api::{KernelFact, LearnedChange, Mode};
-use super::beside::beside;
+use super::beside::in_turn;
 use super::entries::Slot;
 use super::netlink::{Letter, Limits, Socket};
 use super::plan::{self, Answer, Op};
@@ -33,57 +33,16 @@ const SAMPLE: usize = 64;
 
 type Batch = Vec<LearnedChange>;
 
+/// Batches that are with Linux: one that it works on, and one that it finds when it is through.
+const UNDER_WAY: usize = 2;
+
 /// A batch that was learned.
 struct Begun {
     batch: Batch,
     begin: Instant,
-    /// Its requests, where those are all that is to be done.
-    requests: Option<Requests>,
-}
-
-/// Requests on paper.
-struct Requests {
-    ops: Vec<Op>,
-    letters: Vec<Letter>,
-}
-
-impl Requests {
-    fn write(state: &State, ops: Vec<Op>, limits: Limits) -> Self {
-        let encode = |op: &Op, buf: &mut Vec<u8>, flags, seq| {
-            op.encode(&state.table, &state.picture, buf, flags, seq);
-        };
-        let (mut letters, mut rest) = (Vec::new(), &*ops);
-        while !rest.is_empty() {
-            let mut letter = Letter::default();
-            rest = rest.split_at(letter.write(limits, rest, encode)).1;
-            letters.push(letter);
-        }
-        Self { ops, letters }
-    }
-
-    /// The entries that are not to be touched until the answers are here.
-    fn slots(&self) -> FxHashSet<Slot> {
-        let slot = |op: &Op| match op {
-            Op::PutRoute { slot, .. } => Some(*slot),
-            Op::DeleteRoute { slot, .. } => *slot,
-            Op::PutNexthop { .. } | Op::DeleteNexthop { .. } => None,
-        };
-        self.ops.iter().filter_map(slot).collect()
-    }
 }
 
 impl Begun {
-    fn new(state: &mut State, batch: Batch, limits: Limits) -> Self {
-        let begin = Instant::now();
-        state.learn(&batch);
-        let ops = if state.mode == Mode::Program && batch.len() >= MANY {
-            plan::routes_alone(&mut state.table, &state.picture)
-        } else {
-            None
-        };
-        Self { batch, begin, requests: ops.map(|ops| Requests::write(state, ops, limits)) }
-    }
-
     /// Says what became of it.
     fn tell(self, state: &State, done: Done, sink: &mut Sink) {
         let failed = |c: &LearnedChange| Some((c.prefix, state.table.failed.get(&c.prefix)?.to_string()));
@@ -100,90 +59,157 @@ impl Begun {
     }
 }
 
-/// A batch that Linux is through with, and its answers.
-struct Answered {
+/// A batch that is with Linux.
+struct Sent {
     begun: Begun,
     ops: Vec<Op>,
+    /// The entries that are not to be touched until the answers are here.
+    slots: FxHashSet<Slot>,
+}
+
+impl Sent {
+    fn new(begun: Begun, ops: Vec<Op>) -> Self {
+        let slot = |op: &Op| match op {
+            Op::PutRoute { slot, .. } => Some(*slot),
+            Op::DeleteRoute { slot, .. } => *slot,
+            Op::PutNexthop { .. } | Op::DeleteNexthop { .. } => None,
+        };
+        let slots = ops.iter().filter_map(slot).collect();
+        Self { begun, ops, slots }
+    }
+
+    /// Whether one of the prefixes is in one of its entries.
+    fn is_touched(&self, state: &State, batch: &[LearnedChange]) -> bool {
+        let entries = &state.table.entries;
+        batch.iter().any(|c| entries.find(&c.prefix).is_some_and(|slot| self.slots.contains(&slot)))
+    }
+}
+
+/// What the thread beside gives back.
+struct Answered {
+    /// For the requests of another batch.
+    letters: Vec<Letter>,
     answers: Vec<Answer>,
     took: Duration,
 }
 
-impl Answered {
-    fn settle(&self, state: &mut State) -> Done {
-        state.measures.route_batch.time(self.took);
-        state.settle(&self.ops, &self.answers)
+/// Learns a batch. With its requests, where routes to objects that are there are all that is to be done.
+fn begin(state: &mut State, batch: Batch) -> (Begun, Option<Vec<Op>>) {
+    let begin = Instant::now();
+    state.learn(&batch);
+    let many = state.mode == Mode::Program && batch.len() >= MANY;
+    let ops = if many { plan::routes_alone(&mut state.table, &state.picture) } else { None };
+    (Begun { batch, begin }, ops)
+}
+
+/// Writes requests down, into letters that are there already as far as they go.
+fn write(state: &State, ops: &[Op], limits: Limits, old: Vec<Letter>) -> Vec<Letter> {
+    let encode = |op: &Op, buf: &mut Vec<u8>, flags, seq| {
+        op.encode(&state.table, &state.picture, buf, flags, seq);
+    };
+    let (mut letters, mut old, mut rest) = (Vec::new(), old.into_iter(), ops);
+    while !rest.is_empty() {
+        let mut letter = old.next().unwrap_or_default();
+        rest = rest.split_at(letter.write(limits, rest, encode)).1;
+        letters.push(letter);
     }
+    letters
+}
+
+/// The kernel's answers to letters, one a message.
+fn deliver(writer: &mut Socket, mut letters: Vec<Letter>) -> io::Result<Answered> {
+    let begin = Instant::now();
+    let mut answers = Vec::with_capacity(letters.iter().map(Letter::len).sum());
+    for letter in &mut letters {
+        writer.deliver(letter, |answer| answers.push(answer))?;
+    }
+    Ok(Answered { letters, answers, took: begin.elapsed() })
 }
 
 impl Thread {
     /// A batch of learned routes, and those behind it that can go ahead.
     pub(super) fn learned(&mut self, batch: Batch) -> io::Result<()> {
-        let limits = self.writer.limits();
-        let deadline = self.deadline();
-        let mut begun = Begun::new(&mut self.state, batch, limits);
-        let mut answered: Option<Answered> = None;
-        while let Some(mut requests) = begun.requests.take() {
-            let slots = requests.slots();
-            let (mut next, mut ahead) = (None, true);
-            let Self { state, inbox, writer, sink, firewall, .. } = self;
-            let deliver = || deliver(writer, &mut requests.letters);
-            let (answers, took) = beside("routes", deliver, || {
-                take_over(&mut answered, state, sink);
-                ahead &= next.is_none() && !state.table.doubtful && Instant::now() < deadline;
-                let view = KernelView { state, rules: Some(firewall) };
-                if !ahead {
-                    return inbox.answer(&view);
-                }
-                let Some(batch) = inbox.answer_until_learned(&view) else { return };
-                if touches(state, &batch, &slots) {
-                    inbox.put_back(super::ToKernel::Learned(batch));
-                    ahead = false;
-                } else {
-                    next = Some(Begun::new(state, batch, limits));
-                }
-            })?;
-            // Where there was no other thread to be had, nothing was done meanwhile.
-            take_over(&mut answered, &mut self.state, &mut self.sink);
-            let now = Answered { begun, ops: requests.ops, answers, took };
-            let Some(next) = next else {
-                let mut done = now.settle(&mut self.state);
-                done += self.flush()?;
-                now.begun.tell(&self.state, done, &mut self.sink);
-                return Ok(());
-            };
-            begun = next;
-            answered = Some(now);
-            self.turn_over();
+        let (begun, ops) = begin(&mut self.state, batch);
+        let last = match ops {
+            None => Some((begun, Done::default())),
+            Some(ops) => self.stream(Sent::new(begun, ops))?,
+        };
+        let flushed = self.flush()?;
+        if let Some((begun, mut done)) = last {
+            done += flushed;
+            begun.tell(&self.state, done, &mut self.sink);
         }
-        take_over(&mut answered, &mut self.state, &mut self.sink);
-        let done = self.flush()?;
-        begun.tell(&self.state, done, &mut self.sink);
         Ok(())
     }
-}
 
-/// Takes the answers over into what is known, and says what became of the batch.
-fn take_over(answered: &mut Option<Answered>, state: &mut State, sink: &mut Sink) {
-    if let Some(answered) = answered.take() {
-        let done = answered.settle(state);
-        answered.begun.tell(state, done, sink);
+    /// Has a batch carried out, and batches behind it; gives the last one, and what was done of it so far.
+    fn stream(&mut self, first: Sent) -> io::Result<Option<(Begun, Done)>> {
+        let deadline = self.deadline();
+        let Self { state, inbox, writer, sink, firewall, turn, .. } = self;
+        let limits = writer.limits();
+        let mut first = Some(first);
+        let carry = |letters| deliver(writer, letters);
+        in_turn("routes", carry, |calls| {
+            let (mut under_way, mut spare) = (VecDeque::new(), Vec::new());
+            if let Some(first) = first.take() {
+                calls.give(write(state, &first.ops, limits, Vec::new()));
+                under_way.push_back(first);
+            }
+            // One that cannot go ahead, and one that was carried out when nothing was behind it.
+            let (mut last, mut carried) = (None, None);
+            let mut ahead = true;
+            loop {
+                ahead &= last.is_none() && !state.table.doubtful && Instant::now() < deadline;
+                let view = KernelView { state, rules: Some(firewall) };
+                let next = if ahead && under_way.len() < UNDER_WAY {
+                    inbox.answer_until_learned(&view)
+                } else {
+                    inbox.answer(&view);
+                    None
+                };
+                match next {
+                    Some(batch) if under_way.iter().any(|sent: &Sent| sent.is_touched(state, &batch)) => {
+                        inbox.put_back(super::ToKernel::Learned(batch));
+                        ahead = false;
+                    }
+                    Some(batch) => match begin(state, batch) {
+                        (begun, Some(ops)) => {
+                            calls.give(write(state, &ops, limits, std::mem::take(&mut spare)));
+                            under_way.push_back(Sent::new(begun, ops));
+                        }
+                        (begun, None) => last = Some((begun, Done::default())),
+                    },
+                    None => {}
+                }
+                if under_way.is_empty() && last.is_none() {
+                    return Ok(carried);
+                }
+                if let Some((begun, done)) = carried.take() {
+                    go_on(begun, done, state, sink, turn);
+                }
+                if under_way.is_empty() {
+                    return Ok(last);
+                }
+                let Some(Answered { letters, answers, took }) = calls.take().transpose()? else { continue };
+                spare = letters;
+                state.measures.route_batch.time(took);
+                let Some(Sent { begun, ops, .. }) = under_way.pop_front() else { continue };
+                let done = state.settle(&ops, &answers);
+                if under_way.is_empty() {
+                    carried = Some((begun, done));
+                } else {
+                    go_on(begun, done, state, sink, turn);
+                }
+            }
+        })
     }
 }
 
-/// Whether one of the prefixes is in one of these entries.
-fn touches(state: &State, batch: &[LearnedChange], slots: &FxHashSet<Slot>) -> bool {
-    let entries = &state.table.entries;
-    batch.iter().any(|c| entries.find(&c.prefix).is_some_and(|slot| slots.contains(&slot)))
-}
-
-/// The kernel's answers to letters, one a message, and how long it took.
-fn deliver(writer: &mut Socket, letters: &mut [Letter]) -> io::Result<(Vec<Answer>, Duration)> {
-    let begin = Instant::now();
-    let mut answers = Vec::new();
-    for letter in letters {
-        writer.deliver(letter, |answer| answers.push(answer))?;
-    }
-    Ok((answers, begin.elapsed()))
+/// Says what became of a batch that others follow.
+fn go_on(begun: Begun, done: Done, state: &mut State, sink: &mut Sink, turn: &mut Instant) {
+    begun.tell(state, done, sink);
+    state.measures.turns.time(turn.elapsed());
+    *turn = Instant::now();
 }
 
 /// What became of a learned prefix, in a word.

@@ -47,7 +47,7 @@ pub(super) struct Thread {
     pub(super) mailbox: Arc<Mailbox>,
     pub(super) sink: Sink,
     /// When the present turn began.
-    turn: Instant,
+    pub(super) turn: Instant,
     tunnel_due: Option<Instant>,
     /// The address that the tunnel device has from us.
     tunnel_addr: Option<Ipv4Addr>,

@@ -1,4 +1,5 @@
-//! Changed best paths on their way to the kernel thread: one batch that it works on and one that it finds when it is done.
+//! Changed best paths on their way to the kernel thread: two batches that it works on (one is with Linux, one made ready) and
+//! one that it finds when it is done with the first.
 //!
 //! Meanwhile changed prefixes stay in the speaker's set, where a prefix that changes ten times is still one.
 
@@ -18,7 +19,7 @@ use super::api::{ChangeIds, FactSink, LearnedSink, SpeakerFact};
 const BATCH: usize = 4096;
 
 /// Batches that are with the kernel thread.
-const OUT: usize = 2;
+const OUT: usize = 3;
 
 /// How long after the kernel thread had no room for a batch it is offered again.
 const RETRY: Duration = Duration::from_millis(10);
