@@ -143,8 +143,11 @@ impl Objects {
     }
 
     pub(super) fn add_ref(&mut self, id: TargetId) {
-        if let Some(t) = self.target_mut(id) {
-            t.refs += 1;
+        let Some(t) = self.target_mut(id) else { return };
+        t.refs += 1;
+        // Nobody followed what became of its object while nobody wanted it.
+        if t.refs == 1 && t.object.is_some() {
+            self.dirty.push(id);
         }
     }
 

@@ -532,6 +532,26 @@ fn a_taken_id_is_left_alone_and_another_one_used() {
     assert_eq!(fake.routes[&prefix(0)], Said::Nexthop(MARKS.nexthop_base + 1));
 }
 
+/// A group loses a member while nothing wants it and its deletion was refused; then a batch wants it again.
+#[test]
+fn an_object_that_nothing_wanted_is_put_right_when_it_is_wanted_again() {
+    let (mut state, mut fake, mut wanted) = (fresh(true), Fake::default(), Wanted::default());
+    take(&mut state, &mut fake, &mut wanted, &Step::Learn(0, 0b1010));
+    settle(&mut state, &mut fake, &mut std::iter::empty());
+    let both = fake.meaning()[&prefix(0)].clone();
+    let first = both.as_ref().and_then(|both| both.first().copied()).unwrap();
+    // A nexthop, the route over it, and the group that is no longer needed.
+    take(&mut state, &mut fake, &mut wanted, &Step::Learn(0, 0b0100));
+    flush(&mut state, &mut fake, &mut [Fate::Fair, Fate::Fair, Fate::Refused].into_iter());
+    let is_first = |c: &Content| matches!(c, Content::Single { gateway, .. } if *gateway == first);
+    let member = fake.nexthops.values().position(is_first).unwrap();
+    take(&mut state, &mut fake, &mut wanted, &Step::StealNexthop(member));
+    settle(&mut state, &mut fake, &mut std::iter::empty());
+    assert_eq!(fake.nexthops.values().filter(|c| matches!(c, Content::Group(_))).count(), 1);
+    learn_on_heels(&mut state, &mut fake, &mut std::iter::empty(), &mut wanted, &[(1, 0b1010)]);
+    assert_eq!(fake.meaning()[&prefix(1)], both);
+}
+
 #[test]
 fn a_refused_route_does_not_hold_up_the_others_and_is_said() {
     let (mut state, mut fake, mut wanted) = (fresh(true), Fake::default(), Wanted::default());
