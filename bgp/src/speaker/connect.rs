@@ -88,7 +88,8 @@ impl Speaker {
             return;
         };
         peer.dialling = Dialling::No;
-        if peer.session.is_some() || peer.config.shutdown.is_some() {
+        // An incoming one that came beside a session may have outlived it: it is in this one's place, and as good.
+        if peer.session.is_some() || peer.outgoing.is_some() || peer.config.shutdown.is_some() {
             self.events.push_back(Event::Close(conn));
             return;
         }
@@ -126,7 +127,8 @@ impl Speaker {
             self.turn_away(conn, &cease);
             return;
         }
-        if let Some(old) = peer.incoming.filter(|c| Some(*c) != peer.session) {
+        let beside_session = peer.incoming.is_some() && peer.incoming == peer.session;
+        if let Some(old) = if beside_session { peer.outgoing } else { peer.incoming } {
             // The peer would not dial twice unless it had given up the first.
             if let Some(peer) = self.peers.get_mut(&number).filter(|p| p.range.is_none()) {
                 peer.damping.note_failure(now);
@@ -163,12 +165,13 @@ impl Speaker {
         let mut control = Vec::new();
         ours.write(&mut control);
         peer.sent.open += 1;
-        match direction {
-            Direction::Outgoing => peer.outgoing = Some(conn),
-            Direction::Incoming if peer.incoming.is_none() => peer.incoming = Some(conn),
+        let place = match direction {
+            Direction::Incoming if peer.incoming.is_none() => &mut peer.incoming,
             // The session itself is the other incoming one; this one may replace it.
-            Direction::Incoming => peer.outgoing = Some(conn),
-        }
+            Direction::Outgoing | Direction::Incoming => &mut peer.outgoing,
+        };
+        let lost = place.replace(conn);
+        debug_assert!(lost.is_none(), "a connection that its peer does not know of");
         let hold = if peer.range.is_some() { OPEN_HOLD_RANGE } else { OPEN_HOLD };
         let hold_at = self.now + hold;
         self.timers.set(Timer::Hold(conn), hold_at);

@@ -84,6 +84,20 @@ fn connections_that_replace_each_other_are_let_in_at_a_slow_pace() {
 }
 
 #[test]
+fn connections_beside_a_session_are_let_in_at_a_slow_pace() {
+    let mut hand = with_another();
+    let conn = ConnId(OTHERS - 2);
+    assert!(is_let_in(&mut hand, conn));
+    hand.give(Input::Data(conn, &greeting(&open_of(65001, 10))));
+    assert_eq!(state(&hand), State::Established);
+    let let_in = storm(&mut hand, |_, _| ());
+    assert!((11..=24).contains(&let_in), "{let_in} of 30,000");
+    assert_eq!(state(&hand), State::Established);
+    hand.give(Input::Closed(conn, "gone".into()));
+    recovers(&mut hand);
+}
+
+#[test]
 fn sessions_that_end_in_garbage_are_let_in_at_a_slow_pace() {
     let mut hand = with_another();
     let let_in = storm(&mut hand, |hand, conn| {

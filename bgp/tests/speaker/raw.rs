@@ -373,6 +373,47 @@ fn a_second_connection_takes_nothing_that_waits_for_the_session() {
     assert_eq!(kinds(hand.sent(CONN)), [Open, Keepalive, Update, Update]);
 }
 
+/// Beside its session a peer has one connection, not any number: the one before it is dropped.
+#[test]
+fn a_third_connection_takes_the_place_of_the_second() {
+    let mut hand = Hand::new().up();
+    let (second, third) = (ConnId(2), ConnId(3));
+    hand.accept(second);
+    hand.accept(third);
+    assert!(hand.events.contains(&Event::Close(second)) && !hand.events.contains(&Event::Close(third)));
+    assert_eq!(hand.state(), State::Established);
+    hand.give(Input::RemovePeer(PeerId(1)));
+    assert!(hand.events.contains(&Event::Close(CONN)) && hand.events.contains(&Event::Close(third)));
+    // Nobody who comes after it gets what is left of it.
+    let mut config = peer(ip("192.0.2.9"), 65001);
+    config.dial = Dial::Passive;
+    hand.give(Input::Peer(PeerId(1), Box::new(config)));
+    for conn in [second, third] {
+        hand.give(Input::Data(conn, &greeting(&open())));
+    }
+    assert_eq!(hand.state(), State::Active);
+}
+
+/// What was dialled before the session came up, and is there after it ended, does not push out the peer's own connection.
+#[test]
+fn a_slow_dial_gives_way_to_the_connection_that_outlived_a_session() {
+    let mut hand = Hand::new();
+    hand.give(Input::Peer(PeerId(1), Box::new(peer(ip("192.0.2.9"), 65001))));
+    hand.rest();
+    assert!(hand.events.contains(&Event::Dial(PeerId(1))));
+    let mut hand = hand.up();
+    let (second, third) = (ConnId(2), ConnId(3));
+    hand.accept(second);
+    hand.give(Input::Closed(CONN, "gone".into()));
+    let (local, remote) = (SocketAddr::new(ip("192.0.2.1"), 40_000), SocketAddr::new(ip("192.0.2.9"), 179));
+    hand.give(Input::Dialled { peer: PeerId(1), conn: third, local, remote });
+    assert!(hand.events.contains(&Event::Close(third)));
+    hand.give(Input::Data(second, &greeting(&open())));
+    assert_eq!(hand.state(), State::Established);
+    hand.give(Input::RemovePeer(PeerId(1)));
+    assert!(hand.events.contains(&Event::Close(second)));
+}
+
 #[test]
 fn strangers_are_closed() {
     let mut hand = Hand::new();
