@@ -170,7 +170,7 @@ impl Group {
     }
 
     /// The log lost changes that the group has not seen: it looks for them in the table, as far as it is asked to.
-    pub(super) fn overrun<A: Key>(&mut self, table: &Table<A>) {
+    fn overrun<A: Key>(&mut self, table: &Table<A>) {
         let since = self.front.min(self.unbuilt_since().unwrap_or(u64::MAX));
         let only = self.build.only.filter(|_| self.build.next < self.build.end);
         let only = only.map(|(from, source)| (from.max(self.build.next), source));

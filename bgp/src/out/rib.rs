@@ -147,6 +147,9 @@ impl<A: Key> FamilyRib<A> {
         let Some(group) = self.groups.get_mut(group as usize) else { return Produced::Idle };
         // A group that never passes on what it learns has nothing to wait for (RFC 4724 4.1 is about learned routes).
         let after = self.end_of_rib_after.filter(|_| last && !(shared.deferring && shared.transit));
+        if shared.local_ready && group.check_overrun(&self.table) {
+            group.wake_all(None, |m| wake.push(m));
+        }
         let produced = group.produce(shared, &self.table, member, after);
         if group.take_fresh() {
             group.wake_for_segment(|m| wake.push(m));

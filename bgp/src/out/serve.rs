@@ -19,7 +19,7 @@ const PAGES_KEPT: usize = 32;
 const PAGES_LOOKED_AT: u32 = 256;
 
 impl Group {
-    /// The next thing for a member. Each call does a bounded amount of work.
+    /// The next thing for a member of a group that the log has not left behind. Each call does a bounded amount of work.
     pub(crate) fn produce<A: Key>(
         &mut self,
         shared: &mut Shared,
@@ -29,9 +29,6 @@ impl Group {
     ) -> Produced {
         if !shared.local_ready {
             return Produced::Idle;
-        }
-        if self.front < table.log.base() {
-            self.overrun(table);
         }
         let Some(mode) = self.members.get(&member).map(|m| m.mode.clone()) else { return Produced::Idle };
         match mode {

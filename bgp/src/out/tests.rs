@@ -255,6 +255,12 @@ proptest! {
                     }
                     world.waiting.remove(&n);
                 }
+                9 => {
+                    // More than the log holds, before any group can follow.
+                    for k in 0..120 {
+                        world.rib.table.withdraw(&mut world.shared, (n, 0), (k << 8, 24));
+                    }
+                }
                 10 if y % 4 == 0 => {
                     world.policy = u64::from(y) % 5;
                     world.shared.policy = policy(Every(world.policy));
@@ -406,4 +412,28 @@ fn a_member_that_lags_is_told_of_what_changed_again_to_the_same() {
     world.settle();
     let have = &world.receivers[0].routes;
     assert!(have.keys().eq(world.expected(0).keys()), "{:?}", have.keys());
+}
+
+/// A member that rests hears of what the log lost, whoever of its group was the first to come upon the loss.
+#[test]
+fn a_member_that_rests_is_told_of_what_another_finds_lost() {
+    let mut world = World::new(4);
+    let announce = |world: &mut World, prefixes: std::ops::Range<u32>| {
+        prefixes.for_each(|prefix| world.announce(1, prefix, 0));
+        while world.rib.table.pop_dirty().is_some() {}
+    };
+    world.join(0, 2, 1);
+    world.join(3, 2, 1);
+    announce(&mut world, 0..60);
+    world.settle();
+    assert!(world.receivers[3].routes.len() > 40);
+    for prefix in 0..60 {
+        world.rib.table.withdraw(&mut world.shared, (1, 0), (prefix << 8, 24));
+    }
+    announce(&mut world, 60..70);
+    while world.produce(0) {}
+    world.settle();
+    for n in [0, 3] {
+        assert!(world.receivers[n as usize].routes.keys().eq(world.expected(n).keys()), "member {n}");
+    }
 }
