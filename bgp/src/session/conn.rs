@@ -105,6 +105,8 @@ pub(crate) enum RefreshOut {
     No,
     /// It was asked for before End-of-RIB, after which it has to begin.
     Due,
+    /// It was asked for, and begins when the peer takes something.
+    Asked,
     /// It began; when all routes are told, its end is.
     Begun,
 }

@@ -97,6 +97,8 @@ pub(crate) struct Peer {
     pub(crate) long_lived: [LongLived; 2],
     /// Until when the end of a refresh is waited for, by family.
     pub(crate) refresh_until: [Option<Instant>; 2],
+    /// A deadline for the ends of refreshes is set.
+    pub(crate) refresh_armed: bool,
     /// Not dialled and not let in before then, after an error that needs people.
     pub(crate) penalty_until: Option<Instant>,
     /// How connections fared that the peer opened.
@@ -143,6 +145,7 @@ impl Peer {
             drain: Drain::Off,
             long_lived: [LongLived::default(); 2],
             refresh_until: [None; 2],
+            refresh_armed: false,
             penalty_until: None,
             damping: Damping::default(),
             unwanted_until: None,

@@ -403,7 +403,7 @@ impl Speaker {
             Reset::SoftIn => self.refresh_in(number),
             Reset::SoftOut => {
                 for family in Family::ALL {
-                    self.refresh_out(number, family, None);
+                    self.refresh_out(number, family);
                 }
             }
         }

@@ -32,7 +32,7 @@ impl Speaker {
             return;
         }
         match kind {
-            RefreshKind::Request => self.refresh_out(number, family, None),
+            RefreshKind::Request => self.refresh_out(number, family),
             // Demarcations are for those who offered enhanced refresh.
             RefreshKind::Begin if enhanced => self.refresh_begins(number, family),
             RefreshKind::End if enhanced => self.refresh_ends(number, family),
@@ -53,7 +53,10 @@ impl Speaker {
         if let Some(place) = peer.refresh_until.get_mut(family.index()) {
             *place = Some(until);
         }
-        self.timers.set(Timer::Refresh(number), until);
+        // Whoever begins again and again has one deadline all the same.
+        if !std::mem::replace(&mut peer.refresh_armed, true) {
+            self.timers.set(Timer::Refresh(number), until);
+        }
         if let Some(source) = self.shared.sources.get_mut(number) {
             source.family_mut(family).begin_refresh();
         }
@@ -79,6 +82,12 @@ impl Speaker {
                 self.refresh_ends(number, family);
             }
         }
+        let Some(peer) = self.peers.get_mut(&number) else { return };
+        let next = peer.refresh_until.into_iter().flatten().min();
+        peer.refresh_armed = next.is_some();
+        if let Some(next) = next {
+            self.timers.set(Timer::Refresh(number), next);
+        }
     }
 
     /// Routes of this family are stale because of a refresh, not of a restart.
@@ -86,34 +95,44 @@ impl Speaker {
         self.shared.sources.get(number).is_some_and(|s| s.family(family).refreshing)
     }
 
-    /// Sends all routes of a family again. `buf`: what is sent goes there right now.
-    pub(super) fn refresh_out(&mut self, number: u32, family: Family, buf: Option<&mut Vec<u8>>) {
+    /// Sends all routes of a family again. Whoever asks again before the answer began asks the same.
+    pub(super) fn refresh_out(&mut self, number: u32, family: Family) {
         let Some(peer) = self.peers.get(&number) else { return };
         let (Some(last), Some(id)) = (groups(peer, family).last(), peer.session) else { return };
         let member = self.group(family, *last).and_then(|g| g.member(number));
         let first_sent = member.is_some_and(|m| m.end_of_rib == EndOfRib::Sent);
         let Some(conn) = self.conns.get_mut(&id) else { return };
-        if conn.has_enhanced_refresh() {
-            let state = if first_sent { RefreshOut::Begun } else { RefreshOut::Due };
-            if let Some(place) = conn.refreshes.get_mut(family.index()) {
-                *place = state;
-            }
-            if state == RefreshOut::Due {
-                return;
-            }
-            // It may overtake UPDATEs that are under way, never the other way round: the peer would sweep their routes.
-            let out = buf.unwrap_or(&mut conn.control);
-            RouteRefresh { family, kind: RefreshKind::Begin }.write(out);
-            self.count_refresh(number);
+        if !conn.has_enhanced_refresh() {
+            self.resend(number, family);
+            return;
         }
-        self.resend(number, family);
+        if let Some(place) = conn.refreshes.get_mut(family.index()) {
+            *place = if first_sent { RefreshOut::Asked } else { RefreshOut::Due };
+        }
+        self.want_write(id);
+    }
+
+    /// Begins refreshes that were asked for. A beginning may overtake UPDATEs that are under way, never the other way round:
+    /// the peer would sweep their routes.
+    pub(super) fn begin_refreshes(&mut self, id: ConnId, buf: &mut Vec<u8>) {
+        for family in Family::ALL {
+            let Some(conn) = self.conns.get_mut(&id) else { return };
+            let number = conn.peer;
+            let place = conn.refreshes.get_mut(family.index());
+            let Some(place) = place.filter(|p| **p == RefreshOut::Asked) else { continue };
+            *place = RefreshOut::Begun;
+            RouteRefresh { family, kind: RefreshKind::Begin }.write(buf);
+            self.count_refresh(number);
+            self.resend(number, family);
+        }
     }
 
     /// End-of-RIB was sent: a refresh that waited for it begins.
-    pub(super) fn end_of_rib_sent(&mut self, id: ConnId, number: u32, family: Family, buf: &mut Vec<u8>) {
-        let due = self.conns.get(&id).and_then(|c| c.refreshes.get(family.index())).copied();
-        if due == Some(RefreshOut::Due) {
-            self.refresh_out(number, family, Some(buf));
+    pub(super) fn end_of_rib_sent(&mut self, id: ConnId, family: Family, buf: &mut Vec<u8>) {
+        let place = self.conns.get_mut(&id).and_then(|c| c.refreshes.get_mut(family.index()));
+        if let Some(place) = place.filter(|p| **p == RefreshOut::Due) {
+            *place = RefreshOut::Asked;
+            self.begin_refreshes(id, buf);
         }
     }
 

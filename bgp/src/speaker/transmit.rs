@@ -46,6 +46,7 @@ impl Speaker {
         let start = buf.len();
         buf.append(&mut conn.control);
         conn.control = Vec::new();
+        self.begin_refreshes(id, buf);
         let mut steps = STEPS;
         loop {
             let Some(conn) = self.conns.get_mut(&id) else { return Transmit::Done };
@@ -112,7 +113,7 @@ impl Speaker {
                     if let Some(peer) = self.peers.get_mut(&number) {
                         peer.sent.update += 1;
                     }
-                    self.end_of_rib_sent(id, number, family, buf);
+                    self.end_of_rib_sent(id, family, buf);
                 }
                 Produced::AllTold => self.refresh_told(id, number, family, buf),
             }

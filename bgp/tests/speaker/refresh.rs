@@ -184,9 +184,9 @@ fn an_answer_has_its_beginning_and_its_end_where_both_can() {
         assert_eq!(hand.told(), "UE");
         hand.says(&refresh(RefreshKind::Request));
         assert_eq!(hand.told(), answer);
-        // Two in one go are one that begins twice.
+        // Two in one go are one.
         hand.says(&[refresh(RefreshKind::Request), refresh(RefreshKind::Request)].concat());
-        assert_eq!(hand.told(), if answer == "U" { "U" } else { "BBUe" });
+        assert_eq!(hand.told(), answer);
         assert_eq!(hand.told(), "");
     }
 }
@@ -217,4 +217,34 @@ fn a_demarcation_of_a_wrong_length_ends_the_session() {
     long.push(7);
     long[17] = 24;
     assert_eq!(hand.refused_with(&long), (vec![7, 1], long));
+}
+
+/// A peer that asks again and again and reads nothing gets one answer.
+#[test]
+fn any_number_of_requests_without_an_answer_are_one() {
+    let mut hand = Hand::new().up_with(&enhanced());
+    hand.give(Input::Local(&[(cidr("10.9.1.0/24"), Some(route()))]));
+    hand.rest();
+    assert_eq!(hand.told(), "UE");
+    for _ in 0..10_000 {
+        hand.says(&refresh(RefreshKind::Request));
+    }
+    assert_eq!(hand.told(), "BUe");
+}
+
+/// Nor does one that begins again and again leave a deadline for each.
+#[test]
+fn any_number_of_beginnings_have_one_deadline() {
+    let mut hand = Hand::new().up_with(&Open { hold_time: 0, ..enhanced() });
+    hand.says(&update(1..3));
+    for _ in 0..10_000 {
+        hand.says(&refresh(RefreshKind::Begin));
+        hand.wait(Duration::from_millis(1));
+    }
+    hand.says(&update(2..3));
+    hand.wait(Duration::from_secs(340));
+    assert_eq!(hand.has(), (vec![1, 2], 1));
+    let calls = hand.calls(Duration::from_secs(60));
+    assert!(calls < 20, "{calls} calls");
+    assert_eq!(hand.has(), (vec![2], 0));
 }
