@@ -222,6 +222,12 @@ fn is_reflected(shared: &Shared, key: &GroupKey, source: u32) -> bool {
     !key.session.ebgp && shared.sources.get(source).is_some_and(|s| !s.ebgp())
 }
 
+/// What says that reflection adds something else than before, although the path is the same.
+pub(crate) fn reflection(shared: &Shared, key: &GroupKey, source: u32) -> u32 {
+    let source = shared.sources.get(source).filter(|s| !key.session.ebgp && !s.ebgp());
+    source.map_or(0, |s| s.reflection)
+}
+
 /// RFC 4271 9.2, RFC 4456 6: between iBGP peers only from or to clients.
 fn may_pass_on(shared: &Shared, key: &GroupKey, source: u32) -> bool {
     !is_reflected(shared, key, source)

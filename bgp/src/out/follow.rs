@@ -59,7 +59,8 @@ impl Group {
     }
 
     fn announced(&mut self, shared: &mut Shared, attr: u32, source: u32, added: Added) -> State {
-        let out = OutKey { attr, source, extra: self.outs.added_number(added) };
+        let extra = self.outs.added_number(added);
+        let out = OutKey { attr, source, extra, reflection: export::reflection(shared, &self.key, source) };
         let key = &self.key;
         let id = self.outs.intern(out, shared, |shared, outs| {
             export::is_oversized(shared, key, out, outs.added(out.extra))

@@ -17,6 +17,8 @@ pub(crate) struct OutKey {
     pub(crate) source: u32,
     /// Number of what policy changes; 0: nothing.
     pub(crate) extra: u32,
+    /// [`Source::reflection`](crate::rib::source::Source::reflection) where the path is reflected, else 0.
+    pub(crate) reflection: u32,
 }
 
 impl OutKey {

@@ -104,6 +104,7 @@ impl World {
                 local_asn: 64512,
                 class: 0,
                 client: None,
+                reflection: 0,
                 allow_own_as: 0,
                 role: None,
                 ebgp_policy: true,

@@ -29,6 +29,8 @@ pub(crate) struct Source {
     pub(crate) local_asn: u32,
     pub(crate) class: u64,
     pub(crate) client: Option<u32>,
+    /// Rises when the same route of it is reflected otherwise: in another cluster, or as of another originator.
+    pub(crate) reflection: u32,
     pub(crate) allow_own_as: u8,
     /// [`PeerConfig::role`](crate::PeerConfig::role).
     pub(crate) role: Option<Role>,

@@ -65,6 +65,7 @@ fn source(n: u32) -> Source {
         local_asn: 64512,
         class: 0,
         client: None,
+        reflection: 0,
         allow_own_as: 0,
         role: None,
         ebgp_policy: true,

@@ -50,6 +50,7 @@ impl Speaker {
             local_asn: open::local_asn(&self.global, &config),
             class: config.policy_class,
             client: None,
+            reflection: 0,
             allow_own_as: config.allow_own_as,
             role: config.role,
             ebgp_policy: config.ebgp_policy,
@@ -248,6 +249,18 @@ impl Speaker {
     fn set_client(&mut self, number: u32, client: Option<u32>) {
         let Some(source) = self.shared.sources.get_mut(number) else { return };
         let old = std::mem::replace(&mut source.client, client);
+        if old != client {
+            source.reflection = source.reflection.wrapping_add(1);
+            self.change_cluster(old, client);
+        }
+    }
+
+    /// A peer or a range has clients in another cluster than before, or none. A cluster that has become ours, or is ours no
+    /// longer, changes what is a loop (RFC 4456 8).
+    pub(super) fn change_cluster(&mut self, old: Option<u32>, new: Option<u32>) {
+        if old == new {
+            return;
+        }
         if let Some(cluster) = old
             && let Some(count) = self.clusters.get_mut(&cluster)
         {
@@ -256,11 +269,27 @@ impl Speaker {
                 self.clusters.remove(&cluster);
             }
         }
-        if let Some(cluster) = client {
+        if let Some(cluster) = new {
             *self.clusters.entry(cluster).or_insert(0) += 1;
         }
-        if old != client {
-            self.shared.clusters = self.clusters.keys().copied().collect();
+        if self.shared.clusters.iter().eq(self.clusters.keys()) {
+            return;
+        }
+        self.shared.clusters = self.clusters.keys().copied().collect();
+        for family in Family::ALL {
+            let mut any = false;
+            // CLUSTER_LIST comes by iBGP alone.
+            for (_, source) in self.shared.sources.iter_mut().filter(|(_, s)| !s.ebgp()) {
+                let routes = source.family_mut(family);
+                let has_routes = routes.current.received + routes.stale.received > 0;
+                routes.reimport |= has_routes;
+                any |= has_routes;
+            }
+            match family {
+                Family::Ipv4Unicast if any => self.v4.request(Job::Reimport),
+                Family::Ipv6Unicast if any => self.v6.request(Job::Reimport),
+                _ => {}
+            }
         }
     }
 

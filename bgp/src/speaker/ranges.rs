@@ -67,6 +67,8 @@ impl Speaker {
             self.count_transit_of(&old.peer, false);
         }
         self.count_transit_of(&new.peer, true);
+        // Its cluster is ours whoever is there: what each peer that comes or goes would have reimported stays as it is.
+        self.change_cluster(old.and_then(|o| o.peer.reflector_client), new.peer.reflector_client);
         for number in self.ranges.get(id).map(|r| r.peers.clone()).unwrap_or_default() {
             let Some(peer) = self.peers.get(&number) else { continue };
             let config = peer_of(&new, peer.config.remote);
@@ -93,6 +95,7 @@ impl Speaker {
         }
         if let Some(range) = self.ranges.remove(id) {
             self.count_transit_of(&range.config.peer, false);
+            self.change_cluster(range.config.peer.reflector_client, None);
         }
         self.look_at_deferral();
     }

@@ -369,7 +369,7 @@ impl Speaker {
             export::verdict(&self.shared, &group.key, group.face(), prefix, &path, kind, Some(&mut *steps));
         let Verdict::Announce(added) = verdict else { return None };
         // The communities may not have a number yet, when the question comes before the announcement.
-        let out = OutKey { attr: path.attr, source: path.source, extra: 0 };
+        let out = OutKey { attr: path.attr, source: path.source, ..OutKey::default() };
         let added = Some(&added).filter(|a| **a != Added::default());
         let fits = !export::is_oversized(&self.shared, &group.key, out, added);
         let text = if fits { "fits into a message" } else { "the attributes exceed a message" };
