@@ -140,6 +140,11 @@ impl SourceFamily {
         }
     }
 
+    /// Paths that came in the running session: a refresh makes them stale, but they are no fewer for it.
+    pub(crate) fn of_session(&self) -> u32 {
+        self.current.received + if self.refreshing { self.stale.received } else { 0 }
+    }
+
     /// The session ended. `false`: the table holds nothing of it, and of no earlier one that counted until now.
     pub(crate) fn end(&mut self, keep: Keep) -> bool {
         if self.current.received == 0 && self.kept.is_none() {

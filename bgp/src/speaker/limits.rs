@@ -17,7 +17,7 @@ impl Speaker {
     pub(super) fn keeps_limit(&mut self, id: ConnId, number: u32, family: Family) -> bool {
         let Some(peer) = self.peers.get_mut(&number) else { return false };
         let Some(limit) = peer.config.max_prefixes else { return true };
-        let received = self.shared.sources.get(number).map_or(0, |s| s.family(family).current.received);
+        let received = self.shared.sources.get(number).map_or(0, |s| s.family(family).of_session());
         if received > limit.max {
             self.refuse_flood(id, number, family, limit.max, limit.restart);
             return false;

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use tortie_bgp::{DownCode, Event, Family, Input, MistakeKind, PeerId, PrefixLimit, State};
+use tortie_bgp::wire::{RefreshKind, RouteRefresh};
+use tortie_bgp::{Dial, DownCode, Event, Family, Input, MistakeKind, PeerId, PrefixLimit, State};
 
 use crate::net::Net;
-use crate::support::peer;
+use crate::raw::{CONN, Hand, open, update};
+use crate::support::{ip, peer};
 
 /// Node 1 takes at most this from node 0.
 fn limited(limit: PrefixLimit) -> Net {
@@ -131,4 +133,30 @@ fn more_than_may_be_sent_ends_the_session_before_it_is_sent() {
     net.withdraw(0, &["10.0.0.0/24"]);
     net.secs(70);
     assert_eq!(net.best_prefixes(1).len(), 3);
+}
+
+/// What a refresh has made stale is there until its end: it counts, and what came again counts once.
+#[test]
+fn a_refresh_makes_no_room_for_more() {
+    for (again, within) in [(0..2, true), (2..4, false)] {
+        let mut hand = Hand::new();
+        let mut config = peer(ip("192.0.2.9"), 65001);
+        config.dial = Dial::Passive;
+        config.max_prefixes = Some(PrefixLimit::new(2));
+        hand.give(Input::Peer(PeerId(1), Box::new(config)));
+        let mut open = open();
+        open.capabilities.route_refresh = true;
+        open.capabilities.enhanced_refresh = true;
+        let mut hand = hand.up_with(&open);
+        let mut bytes = update(0..2);
+        RouteRefresh { family: Family::Ipv4Unicast, kind: RefreshKind::Begin }.write(&mut bytes);
+        hand.give(Input::Data(CONN, &bytes));
+        let again = update(again);
+        if within {
+            hand.give(Input::Data(CONN, &again));
+            assert_eq!(hand.state(), State::Established);
+        } else {
+            assert_eq!(hand.refused(&again), (6, 1));
+        }
+    }
 }
