@@ -80,6 +80,8 @@ pub(crate) struct Peer {
     pub(crate) up_at: Option<Instant>,
     /// It was Established since we started.
     pub(crate) was_up: bool,
+    /// One that came from the same range and address before it was. Forwarding went on since then.
+    pub(crate) was_served: bool,
     /// Its update groups, by family: one for each path of a prefix that it is sent.
     pub(crate) groups: [SmallVec<[u32; 2]>; 2],
     pub(crate) end_of_rib_received: [bool; 2],
@@ -133,6 +135,7 @@ impl Peer {
             session: None,
             up_at: None,
             was_up: false,
+            was_served: false,
             groups: [SmallVec::new(), SmallVec::new()],
             end_of_rib_received: [false; 2],
             failures: 0,

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use tortie_config::Cidr;
 
@@ -19,8 +19,30 @@ pub(crate) struct Range {
     pub(crate) peers: BTreeSet<u32>,
     /// Connections that were turned away because it was full.
     pub(crate) refused: u64,
+    /// Addresses whose peers were forgotten after they had been Established.
+    pub(crate) served: Served,
     /// Why the last session or attempt of any of its peers ended.
     pub(crate) last_down: Option<(IpAddr, Down, Instant)>,
+}
+
+/// Addresses to which sessions were up since we started: they are told that forwarding went on since then (RFC 4724 3).
+/// Two halves, the older of which goes when the other is full.
+#[derive(Debug, Default)]
+pub(crate) struct Served([FxHashSet<IpAddr>; 2]);
+
+impl Served {
+    /// `max`: how many each half holds.
+    pub(crate) fn note(&mut self, address: IpAddr, max: usize) {
+        let Self([new, old]) = self;
+        if new.len() >= max {
+            *old = std::mem::take(new);
+        }
+        new.insert(address);
+    }
+
+    pub(crate) fn has(&self, address: IpAddr) -> bool {
+        self.0.iter().any(|half| half.contains(&address))
+    }
 }
 
 /// All ranges, found by address.
@@ -71,7 +93,10 @@ impl Ranges {
             }
             return Some(old);
         }
-        self.by_id.insert(id, Range { config, peers: BTreeSet::new(), refused: 0, last_down: None });
+        self.by_id.insert(
+            id,
+            Range { config, peers: BTreeSet::new(), refused: 0, served: Served::default(), last_down: None },
+        );
         self.link(id, prefix);
         None
     }

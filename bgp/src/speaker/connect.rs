@@ -157,9 +157,10 @@ impl Speaker {
         remote: SocketAddr,
     ) {
         let Some(peer) = self.peers.get_mut(&number) else { return };
+        let was_up = peer.was_up || peer.was_served;
         let bits = RestartBits {
-            restarted: self.global.restarting.is_some() && !peer.was_up && !self.restart.is_over(self.now),
-            was_up: peer.was_up,
+            restarted: self.global.restarting.is_some() && !was_up && !self.restart.is_over(self.now),
+            was_up,
         };
         let ours = open::ours(&self.global, &peer.config, bits, &peer.without);
         let mut control = Vec::new();

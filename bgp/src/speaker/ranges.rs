@@ -6,6 +6,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use tortie_config::link_local::address_of;
+
 use super::Speaker;
 use crate::api::{ConnId, Event, PeerId, RangeConfig, RangeId};
 use crate::session::range::{Range, peer_of};
@@ -42,6 +44,9 @@ impl Speaker {
         let number = self.insert_peer(peer, config, Some(id));
         if let Some(range) = self.ranges.get_mut(id) {
             range.peers.insert(number);
+            if let Some(peer) = self.peers.get_mut(&number) {
+                peer.was_served = range.served.has(address_of(remote));
+            }
         }
         Some(number)
     }
@@ -138,6 +143,10 @@ impl Speaker {
         let Some(id) = peer.range else { return };
         if let Some(range) = self.ranges.get_mut(id) {
             range.peers.remove(&number);
+            if peer.was_up || peer.was_served {
+                let most = usize::try_from(range.config.max_peers).unwrap_or(usize::MAX);
+                range.served.note(address_of(peer.config.remote), most);
+            }
         }
         debug_assert!(peer.conns().next().is_none());
         self.events.push_back(Event::DynamicPeerGone(peer.id));

@@ -206,6 +206,52 @@ fn a_flood_of_prefixes_keeps_its_sender_out() {
     assert!(net.is_established(1));
 }
 
+/// It was forgotten, but forwarding went on: the peer, who has kept our routes, must not flush them (RFC 4724 4.2).
+#[test]
+fn who_comes_back_hears_that_forwarding_went_on() {
+    let open = |graceful: Option<tortie_bgp::wire::GracefulRestart>| {
+        let mut open = crate::support::open(65001, 9);
+        open.capabilities.graceful_restart = graceful;
+        open
+    };
+    // Named no family: nothing of it is kept. None: it keeps nothing of ours.
+    for graceful in [Some(Default::default()), None] {
+        for restarting in [None, Some(vec![])] {
+            let mut hand = Hand::new();
+            let mut global = crate::support::global(64512, 1);
+            global.restarting = restarting.clone();
+            hand.speaker =
+                tortie_bgp::Speaker::new(global, crate::support::policy(crate::support::TakeAll), hand.now);
+            hand.give(Input::LocalReady);
+            let mut config = range("192.0.2.0/24", ANY_EXTERNAL);
+            config.max_peers = 3;
+            hand.give(Input::Range(RANGE, Box::new(config)));
+            // R and F of our OPEN.
+            let says = |hand: &mut Hand, conn: u64, up: bool| {
+                let conn = ConnId(conn);
+                hand.accept(conn);
+                let sent = hand.sent(conn);
+                let ours = tortie_bgp::wire::Open::decode(&sent[0].1).unwrap();
+                if up {
+                    hand.give(Input::Data(conn, &crate::support::greeting(&open(graceful.clone()))));
+                    assert!(hand.speaker.peers(hand.now).any(|p| p.state == State::Established));
+                }
+                hand.give(Input::Closed(conn, "gone".into()));
+                hand.wait(Duration::from_secs(1));
+                assert_eq!(hand.speaker.peers(hand.now).count(), 0);
+                let said = ours.capabilities.graceful_restart.unwrap();
+                (said.restarted, said.families[0].1)
+            };
+            let first = (restarting.is_some(), false);
+            assert_eq!(says(&mut hand, 2, false), first, "nobody there was told anything");
+            assert_eq!(says(&mut hand, 3, true), first);
+            // Also after attempts that came to nothing.
+            assert_eq!(says(&mut hand, 4, false), (false, true));
+            assert_eq!(says(&mut hand, 5, true), (false, true));
+        }
+    }
+}
+
 /// An address that connects again and again leaves nothing behind, session or not.
 #[test]
 fn those_that_come_and_go_leave_nothing() {
