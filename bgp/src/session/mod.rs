@@ -94,6 +94,8 @@ pub(crate) struct Peer {
     /// What the peer offered for graceful restart in the running or last session.
     pub(crate) graceful: Option<GracefulRestart>,
     pub(crate) restart: Restart,
+    /// When restarts that follow each other without an end of one have to come to one (RFC 8538 4.1).
+    pub(crate) restart_until: Option<Instant>,
     pub(crate) drain: Drain,
     /// By family.
     pub(crate) long_lived: [LongLived; 2],
@@ -145,6 +147,7 @@ impl Peer {
             sent: MessageCounts::default(),
             graceful: None,
             restart: Restart::No,
+            restart_until: None,
             drain: Drain::Off,
             long_lived: [LongLived::default(); 2],
             refresh_until: [None; 2],

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use smallvec::SmallVec;
 
 use super::Speaker;
-use super::stale::keep_times;
+use super::stale::{is_long_lived, keep_times, refresh_time};
 use crate::api::Event;
 use crate::rib::source::Keep;
 use crate::rib::walk::Job;
@@ -221,11 +221,17 @@ impl Speaker {
         }
         let now = self.now;
         if let Some(peer) = self.peers.get_mut(&number) {
-            peer.restart = Restart::No;
+            let before = std::mem::replace(&mut peer.restart, Restart::No);
             peer.refresh_until = [None; 2];
             if helper {
-                let time = peer.graceful.as_ref().map_or(0, |g| g.time);
-                let until = now + Duration::from_secs(u64::from(time));
+                let time = Duration::from_secs(peer.graceful.as_ref().map_or(0, |g| g.time).into());
+                // What was stale before goes by its own rules, or it is not kept.
+                if before == Restart::No || kept == Keep::Session || is_long_lived(peer) {
+                    peer.restart_until = None;
+                }
+                // The time of one restart: others that follow do not prolong it.
+                let last = *peer.restart_until.get_or_insert(now + time + refresh_time(time));
+                let until = last.min(now + time);
                 peer.restart = Restart::Waiting(until);
                 self.timers.set(Timer::Restart(number), until);
             }

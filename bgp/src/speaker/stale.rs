@@ -42,6 +42,16 @@ pub(super) fn keep_times(peer: &Peer, family: Family) -> KeepTimes {
     }
 }
 
+/// How long stale routes wait for End-of-RIB of a peer with this restart time.
+pub(super) fn refresh_time(restart: Duration) -> Duration {
+    STALE.max(restart)
+}
+
+/// A long-lived stale time runs for some of its routes.
+pub(super) fn is_long_lived(peer: &Peer) -> bool {
+    peer.long_lived.iter().any(|l| l.until.is_some())
+}
+
 impl Speaker {
     /// A peer is Established: which of its stale routes stay (RFC 4724 4.2, RFC 9494 4.2), and for how long its new ones
     /// will.
@@ -73,8 +83,12 @@ impl Speaker {
                 self.drop_stale(number, family);
             }
         }
-        let until = self.now + STALE.max(Duration::from_secs(u64::from(graceful.time)));
+        let mut until = self.now + refresh_time(Duration::from_secs(graceful.time.into()));
         if let Some(peer) = self.peers.get_mut(&number) {
+            if is_long_lived(peer) {
+                peer.restart_until = Some(until);
+            }
+            until = peer.restart_until.map_or(until, |last| last.min(until));
             peer.restart = if left { Restart::Refreshing(until) } else { Restart::No };
             if left {
                 self.timers.set(Timer::Restart(number), until);

@@ -257,6 +257,44 @@ fn end_of_rib_that_never_comes_is_waited_for_to_an_end() {
     assert_eq!(phase(&hand), RestartPhase::Idle);
 }
 
+/// RFC 8538 4.1: restarts that follow each other do not prolong the time for which stale routes are kept.
+#[test]
+fn a_route_that_never_comes_again_goes_although_its_sender_restarts_again_and_again() {
+    // How long it is away and back; what is left of its other route when the time is over: in a session, or away.
+    for (away, back, left) in [(25, 25, 1), (50, 5, 0)] {
+        let mut hand = session(Some(graceful(true, true)));
+        hand.give(Input::Closed(CONN, "reset".into()));
+        let lost = hand.now;
+        // One restart may take 60 s until it is back, and then 120 s until End-of-RIB.
+        for n in 2.. {
+            let conn = ConnId(n);
+            hand.wait(Duration::from_secs(away));
+            if hand.now - lost > Duration::from_secs(180) {
+                break;
+            }
+            hand.accept(conn);
+            hand.give(Input::Data(conn, &greet(Some(graceful(true, true)))));
+            hand.give(Input::Data(conn, &update(1..2)));
+            assert_eq!((hand.state(), counts(&hand)), (State::Established, (2, 1)), "{:?}", hand.now - lost);
+            hand.wait(Duration::from_secs(back));
+            hand.give(Input::Closed(conn, "reset".into()));
+            hand.rest();
+        }
+        hand.rest();
+        assert_eq!(counts(&hand), (left, left), "away {away} s, back {back} s");
+        // The next restart has its whole time.
+        let last = ConnId(1000);
+        hand.accept(last);
+        hand.give(Input::Data(last, &greet(Some(graceful(true, true)))));
+        let mut bytes = update(0..2);
+        write_end_of_rib(Family::Ipv4Unicast, &mut bytes);
+        hand.give(Input::Data(last, &bytes));
+        hand.give(Input::Closed(last, "reset".into()));
+        hand.wait(Duration::from_secs(59));
+        assert_eq!(counts(&hand), (2, 2));
+    }
+}
+
 fn phase(hand: &Hand) -> RestartPhase {
     hand.speaker.peer(PeerId(1), hand.now).unwrap().restart
 }
