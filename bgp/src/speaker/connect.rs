@@ -8,13 +8,14 @@ use tortie_config::link_local::{self, address_of};
 use super::Speaker;
 use super::restart::is_hard;
 use crate::api::{ConnId, Dial, Down, DownCode, Event, PeerId, State};
+use crate::rib::walk::Job;
 use crate::session::conn::{Conn, Direction};
 use crate::session::damping;
 use crate::session::mistake::{Mistake, down_code};
 use crate::session::open::{self, RestartBits};
 use crate::session::timers::Timer;
 use crate::session::without::Without;
-use crate::session::{Dialling, Peer};
+use crate::session::{Dialling, Peer, Restart};
 use crate::types::Family;
 use crate::wire::{ErrorCode, Notification, Open, write_keepalive};
 
@@ -348,9 +349,19 @@ impl Speaker {
             peer.dialling = Dialling::No;
         }
         peer.was_up = true;
-        let rival = peer.rival(id);
+        let (rival, keeps) = (peer.rival(id), peer.restart != Restart::No);
         if let Some(source) = self.shared.sources.get_mut(number) {
-            source.router_id = theirs.router_id.0;
+            let renamed = std::mem::replace(&mut source.router_id, theirs.router_id.0) != theirs.router_id.0;
+            if renamed {
+                source.reflection = source.reflection.wrapping_add(1);
+            }
+            if renamed && keeps {
+                // An equal announcement of a route that was kept changes nothing else (RFC 4271 9.1.2.2, RFC 4456 8).
+                for job in [Job::Decide, Job::Reexport] {
+                    self.v4.request(job);
+                    self.v6.request(job);
+                }
+            }
             source.asn = theirs.asn;
             let config = &peer.config;
             let own = [

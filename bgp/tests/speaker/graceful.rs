@@ -1,8 +1,9 @@
 //! Which ends of a session are restarts (RFC 4724 4.2, RFC 8538), NOTIFICATIONs octet by octet.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use tortie_bgp::wire::{GracefulRestart, MessageKind, write_end_of_rib, write_keepalive};
+use tortie_bgp::wire::{GracefulRestart, MessageKind, Update, write_end_of_rib, write_keepalive};
 use tortie_bgp::{ConnId, DownCode, Family, Input, PeerConfig, PeerId, Reset, RestartPhase, State};
 
 use crate::net::Net;
@@ -293,6 +294,58 @@ fn a_route_that_never_comes_again_goes_although_its_sender_restarts_again_and_ag
         hand.wait(Duration::from_secs(59));
         assert_eq!(counts(&hand), (2, 2));
     }
+}
+
+/// Routes that were kept for a peer are its own, whatever it calls itself now: the decision goes by the new identifier (RFC
+/// 4271 9.1.2.2 f), and reflected copies have it as ORIGINATOR_ID (RFC 4456 8).
+#[test]
+fn another_identifier_after_a_restart_acts_on_routes_that_come_again_as_they_were() {
+    const LISTENER: ConnId = ConnId(10);
+    let mut hand = Hand::new();
+    let come = |hand: &mut Hand, address: &str, conn: ConnId, id: u32| {
+        let (local, remote) = (ip("192.0.2.1"), ip(address));
+        let (local, remote) = (SocketAddr::new(local, 179), SocketAddr::new(remote, 40_000));
+        hand.give(Input::Accepted { conn, local, remote });
+        let mut open = crate::support::open(64512, id);
+        open.capabilities.graceful_restart = Some(graceful(true, true));
+        hand.give(Input::Data(conn, &greeting(&open)));
+        let mut bytes = Vec::new();
+        if conn != LISTENER {
+            let mut attributes = crate::support::attributes(ip("192.0.2.200"), &[65001]);
+            attributes.local_pref = Some(100);
+            let session = crate::support::session(false);
+            crate::support::announce(&mut bytes, &session, &attributes, [(0x0a00_0000, 24)]);
+        }
+        write_end_of_rib(Family::Ipv4Unicast, &mut bytes);
+        hand.give(Input::Data(conn, &bytes));
+        hand.rest();
+    };
+    for (n, client) in [(1, Some(5)), (2, None), (3, Some(5))] {
+        let mut config = peer(ip(&format!("192.0.2.{}", 8 + n)), 64512);
+        config.dial = tortie_bgp::Dial::Passive;
+        config.reflector_client = client;
+        hand.give(Input::Peer(PeerId(n), Box::new(config)));
+    }
+    let originators = |hand: &mut Hand| -> Vec<Option<u32>> {
+        let updates = hand.sent(LISTENER).into_iter().filter(|(kind, _)| *kind == MessageKind::Update);
+        let read = |(_, body): (MessageKind, Vec<u8>)| {
+            let update = Update::decode(&body, &crate::support::session(false)).unwrap();
+            update.reach.into_iter().map(|r| r.attributes.originator_id()).collect::<Vec<_>>()
+        };
+        updates.flat_map(read).collect()
+    };
+    come(&mut hand, "192.0.2.10", LISTENER, 100);
+    come(&mut hand, "192.0.2.9", ConnId(2), 9);
+    assert_eq!(originators(&mut hand), [Some(9)]);
+    hand.give(Input::Closed(ConnId(2), "reset".into()));
+    come(&mut hand, "192.0.2.9", ConnId(3), 11);
+    assert_eq!(originators(&mut hand), [Some(11)]);
+    // One with a lower identifier is best, and no longer when the other has a lower one still.
+    come(&mut hand, "192.0.2.11", ConnId(4), 10);
+    assert_eq!(originators(&mut hand), [Some(10)]);
+    hand.give(Input::Closed(ConnId(3), "reset".into()));
+    come(&mut hand, "192.0.2.9", ConnId(5), 8);
+    assert_eq!(originators(&mut hand), [Some(8)]);
 }
 
 fn phase(hand: &Hand) -> RestartPhase {
