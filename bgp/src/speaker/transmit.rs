@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use super::Speaker;
 use super::restart::groups;
 use crate::api::{ADD_PATH_MAX, ConnId, Drain, Event, PeerId, Transmit};
+use crate::out::adv::Adv;
 use crate::out::export::{Face, GroupKey};
 use crate::out::member::Produced;
 use crate::out::rib::Known;
@@ -219,9 +220,12 @@ impl Speaker {
     /// Puts an established peer into the update groups that fit it. `known`: what it was told in those that it left.
     pub(super) fn join_groups(&mut self, number: u32, family: Family, known: Vec<Option<Known>>) {
         let Some((keys, face)) = self.group_keys(number, family, known.len()) else { return };
+        // What is told beside it belongs to the session as it is, whose End-of-RIB comes once.
+        let beside = known.last().and_then(Option::as_ref).map(|(.., end_of_rib)| *end_of_rib);
+        let beside = beside.map(|end_of_rib| (Adv::default(), u64::MAX, end_of_rib));
         let mut known = known.into_iter();
         for key in keys {
-            let known = known.next().flatten();
+            let known = known.next().unwrap_or_else(|| beside.clone());
             let group = match family {
                 Family::Ipv4Unicast => self.v4.join(key, face.clone(), number, known),
                 Family::Ipv6Unicast => self.v6.join(key, face.clone(), number, known),

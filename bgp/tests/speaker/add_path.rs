@@ -46,6 +46,7 @@ fn as_many_paths_as_the_configuration_says_come_and_go_within_a_session() {
     assert_eq!(ids(&net), [1]);
     let flaps = |net: &Net| net.status(0, RECEIVER).flaps;
     let before = flaps(&net);
+    net.nodes[0].speaker.set_tap(true);
     for (paths, want) in
         [(3, &[1, 2, 3][..]), (2, &[1, 2]), (8, &[1, 2, 3, 4]), (1, &[1]), (255, &[1, 2, 3, 4])]
     {
@@ -65,6 +66,12 @@ fn as_many_paths_as_the_configuration_says_come_and_go_within_a_session() {
         net.secs(2);
         assert_eq!(ids(&net), want, "{drain:?}");
     }
+    // It is the same session, whose End-of-RIB came long ago (RFC 4724 2).
+    let tapped = net.nodes[0].speaker.take_tapped().unwrap();
+    let ends = tapped.iter().filter(|(item, message)| {
+        item.peer == PeerId(RECEIVER as u32) && message.get(18..) == Some(&[2, 0, 0, 0, 0])
+    });
+    assert_eq!((ends.count(), tapped.dropped), (0, 0));
     net.withdraw(1, &["10.0.0.0/24"]);
     net.withdraw(2, &["10.0.0.0/24"]);
     net.withdraw(3, &["10.0.0.0/24"]);
