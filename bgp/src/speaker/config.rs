@@ -124,6 +124,7 @@ impl Speaker {
         if old.reflector_client != config.reflector_client {
             self.set_client(number, config.reflector_client);
         }
+        reimport |= self.set_own_addresses(number);
         if reexport {
             self.v4.request(Job::Reexport);
             self.v6.request(Job::Reexport);

@@ -333,8 +333,7 @@ impl Speaker {
         conn.wants = None;
         conn.send_hold_armed = false;
         let number = conn.peer;
-        let (local, link, theirs, negotiated) =
-            (conn.local.ip(), conn.link(), conn.theirs.clone(), conn.negotiated);
+        let (theirs, negotiated) = (conn.theirs.clone(), conn.negotiated);
         let (Some(theirs), Some(negotiated)) = (theirs, negotiated) else { return };
         let Some(peer) = self.peers.get_mut(&number) else { return };
         peer.session = Some(id);
@@ -350,6 +349,7 @@ impl Speaker {
         }
         peer.was_up = true;
         let (rival, keeps) = (peer.rival(id), peer.restart != Restart::No);
+        self.set_own_addresses(number);
         if let Some(source) = self.shared.sources.get_mut(number) {
             let renamed = std::mem::replace(&mut source.router_id, theirs.router_id.0) != theirs.router_id.0;
             if renamed {
@@ -363,14 +363,6 @@ impl Speaker {
                 }
             }
             source.asn = theirs.asn;
-            let config = &peer.config;
-            let own = [
-                Some(link_local::on(local.to_canonical(), link)),
-                config.local,
-                config.local_v4,
-                config.local_v6,
-            ];
-            source.own = own.into_iter().flatten().collect();
             for family in Family::ALL {
                 source.family_mut(family).add_path = negotiated.add_path_receive.contains(family);
             }
@@ -385,6 +377,18 @@ impl Speaker {
         self.tell_state(number, None);
         self.session_came_up();
         self.want_write(id);
+    }
+
+    /// Which addresses are ours towards an established peer; `true`: they were others before.
+    pub(super) fn set_own_addresses(&mut self, number: u32) -> bool {
+        let Some(peer) = self.peers.get(&number) else { return false };
+        let Some(conn) = peer.session.and_then(|id| self.conns.get(&id)) else { return false };
+        let local = link_local::on(conn.local.ip().to_canonical(), conn.link());
+        let config = &peer.config;
+        let own =
+            [Some(local), config.local, config.local_v4, config.local_v6].into_iter().flatten().collect();
+        let Some(source) = self.shared.sources.get_mut(number) else { return false };
+        std::mem::replace(&mut source.own, own) != source.own
     }
 
     /// Ends a connection because of an error: NOTIFICATION is sent, the session is down.

@@ -181,6 +181,20 @@ fn configuration_changes_reset_only_where_the_open_differs() {
     assert_eq!(net.ended_with(1), [(6, 6)]);
 }
 
+/// RFC 4271 5.1.3: an address that has become ours is no next hop of a route, also of one that is here.
+#[test]
+fn another_local_address_acts_on_routes_without_a_reset() {
+    let mut net = pair(12);
+    net.originate(1, &["10.1.0.0/24"]);
+    net.secs(2);
+    for (own, used) in [(Some("10.255.0.2"), 0), (None, 1), (Some("192.0.2.1"), 1)] {
+        net.half(0, 1, &|_, c| c.local_v4 = own.map(ip));
+        net.secs(1);
+        assert_eq!(net.best_prefixes(0).len(), used, "{own:?}");
+    }
+    assert_eq!((net.is_up(0, 1), net.status(0, 1).flaps), (true, 0));
+}
+
 #[test]
 fn administrators_and_deconfiguration_have_their_cease_codes() {
     let mut net = pair(9);
