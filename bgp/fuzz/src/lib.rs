@@ -144,7 +144,7 @@ pub fn notification(data: &[u8]) {
 
 /// The body of a ROUTE-REFRESH.
 pub fn route_refresh(data: &[u8]) {
-    match RouteRefresh::decode(data) {
+    match RouteRefresh::decode(data, true) {
         Ok(Some(refresh)) => {
             let mut bytes = Vec::new();
             refresh.write(&mut bytes);

@@ -17,7 +17,9 @@ const STALE: Duration = Duration::from_secs(360);
 impl Speaker {
     /// A ROUTE-REFRESH came.
     pub(super) fn refresh_message(&mut self, id: ConnId, body: &[u8]) {
-        let refresh = match RouteRefresh::decode(body) {
+        let Some(conn) = self.conns.get(&id) else { return };
+        let (number, enhanced) = (conn.peer, conn.has_enhanced_refresh());
+        let RouteRefresh { family, kind } = match RouteRefresh::decode(body, enhanced) {
             Ok(Some(refresh)) => refresh,
             Ok(None) => return,
             Err(notification) => {
@@ -25,18 +27,13 @@ impl Speaker {
                 return;
             }
         };
-        let Some(conn) = self.conns.get(&id) else { return };
-        let (number, enhanced) = (conn.peer, conn.has_enhanced_refresh());
-        let RouteRefresh { family, kind } = refresh;
         if !self.carries(number, family) {
             return;
         }
         match kind {
             RefreshKind::Request => self.refresh_out(number, family),
-            // Demarcations are for those who offered enhanced refresh.
-            RefreshKind::Begin if enhanced => self.refresh_begins(number, family),
-            RefreshKind::End if enhanced => self.refresh_ends(number, family),
-            RefreshKind::Begin | RefreshKind::End => {}
+            RefreshKind::Begin => self.refresh_begins(number, family),
+            RefreshKind::End => self.refresh_ends(number, family),
         }
     }
 

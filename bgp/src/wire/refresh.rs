@@ -28,17 +28,19 @@ pub struct RouteRefresh {
 }
 
 impl RouteRefresh {
-    /// Reads the body. `None` for what is to be ignored: another family, an unknown subtype, or a request with outbound
-    /// route filters (RFC 5291), which this speaker never offers.
+    /// Reads the body. `enhanced`: both ends offered enhanced refresh; else no octet tells subtypes apart (RFC 2918 3), and
+    /// all that comes is a request. `None` for what is to be ignored: another family, an unknown subtype, or a request with
+    /// outbound route filters (RFC 5291), which this speaker never offers.
     ///
     /// # Errors
     /// ROUTE-REFRESH Message Error (RFC 7313 5) for a demarcation of another length than four octets; `body` is named
     /// in the data, header included.
-    pub fn decode(body: &[u8]) -> Result<Option<Self>, Notification> {
+    pub fn decode(body: &[u8], enhanced: bool) -> Result<Option<Self>, Notification> {
         let Ok((rest, (afi, subtype, safi))) = (be_u16::<_, ()>, be_u8, be_u8).parse(body) else {
             return Err(Self::bad_length(body));
         };
         let kind = match subtype {
+            _ if !enhanced => RefreshKind::Request,
             0 => RefreshKind::Request,
             1 => RefreshKind::Begin,
             2 => RefreshKind::End,

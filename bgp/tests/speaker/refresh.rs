@@ -54,7 +54,7 @@ impl Hand {
                 let end = Update::decode(&body, &session(true)).unwrap().end_of_rib.is_some();
                 if end { "E" } else { "U" }
             }
-            MessageKind::RouteRefresh => match RouteRefresh::decode(&body).unwrap().unwrap().kind {
+            MessageKind::RouteRefresh => match RouteRefresh::decode(&body, true).unwrap().unwrap().kind {
                 RefreshKind::Request => "?",
                 RefreshKind::Begin => "B",
                 RefreshKind::End => "e",
@@ -247,4 +247,49 @@ fn any_number_of_beginnings_have_one_deadline() {
     let calls = hand.calls(Duration::from_secs(60));
     assert!(calls < 20, "{calls} calls");
     assert_eq!(hand.has(), (vec![2], 0));
+}
+
+/// Without enhanced refresh the octet says nothing (RFC 2918 3), and none of its errors is one (RFC 7313 5).
+#[test]
+fn the_octet_means_something_where_both_ends_said_so() {
+    // Whether both did, the octet, whether it is followed by something; the answer or the end of the session.
+    let table = [
+        (true, 0, false, "BUe"),
+        (true, 1, false, ""),
+        (true, 2, false, ""),
+        (true, 3, false, ""),
+        (true, 255, false, ""),
+        (true, 0, true, ""),
+        (true, 1, true, "7/1"),
+        (true, 2, true, "7/1"),
+        (true, 3, true, ""),
+        (false, 0, false, "U"),
+        (false, 1, false, "U"),
+        (false, 2, false, "U"),
+        (false, 3, false, "U"),
+        (false, 255, false, "U"),
+        // Outbound route filters, which were not offered.
+        (false, 0, true, ""),
+        (false, 1, true, ""),
+        (false, 2, true, ""),
+    ];
+    for (both, octet, more, want) in table {
+        let mut hand = Hand::new().up_with(&if both { enhanced() } else { open() });
+        hand.give(Input::Local(&[(cidr("10.9.1.0/24"), Some(route()))]));
+        hand.rest();
+        hand.told();
+        let mut message = refresh(RefreshKind::Request);
+        message[21] = octet;
+        if more {
+            message.push(7);
+            message[17] = 24;
+        }
+        let row = format!("{both} {octet} {more}");
+        if want == "7/1" {
+            assert_eq!(hand.refused(&message), (7, 1), "{row}");
+            continue;
+        }
+        hand.says(&message);
+        assert_eq!((hand.told().as_str(), hand.state()), (want, State::Established), "{row}");
+    }
 }

@@ -127,7 +127,7 @@ pub(crate) fn outcome(message: &[u8], session: &Negotiated) -> Outcome {
         MessageKind::Update => update_outcome(frame.body, session),
         MessageKind::Notification => Outcome::Closed(Notification::decode(frame.body)),
         MessageKind::Keepalive => Outcome::Valid,
-        MessageKind::RouteRefresh => RouteRefresh::decode(frame.body)
+        MessageKind::RouteRefresh => RouteRefresh::decode(frame.body, true)
             .map_or_else(reset, |r| if r.is_some() { Outcome::Valid } else { Outcome::Ignored }),
     }
 }

@@ -218,13 +218,18 @@ fn shutdown_text_is_safe_to_print() {
 
 #[test]
 fn route_refresh() {
-    let decode = |body: &[u8]| RouteRefresh::decode(body);
+    let decode = |body: &[u8]| RouteRefresh::decode(body, true);
     let request = RouteRefresh { family: Family::Ipv6Unicast, kind: RefreshKind::Request };
     assert_eq!(decode(&[0, 2, 0, 1]), Ok(Some(request)));
     assert_eq!(decode(&[0, 1, 1, 1]).unwrap().unwrap().kind, RefreshKind::Begin);
     assert_eq!(decode(&[0, 1, 2, 1]).unwrap().unwrap().kind, RefreshKind::End);
     assert_eq!(decode(&[0, 1, 3, 1]), Ok(None), "an unknown subtype is ignored (RFC 7313 5)");
     assert_eq!(decode(&[0, 1, 0, 128]), Ok(None), "another family");
+    for octet in [0, 1, 2, 3, 255] {
+        let plain = |body: &[u8]| RouteRefresh::decode(body, false);
+        assert_eq!(plain(&[0, 2, octet, 1]), Ok(Some(request)), "the octet is ignored (RFC 2918 3)");
+        assert_eq!(plain(&[0, 2, octet, 1, 9]), Ok(None));
+    }
     let n = decode(&[0, 1, 1, 1, 9]).unwrap_err();
     assert_eq!(n.code, ErrorCode::REFRESH_LENGTH);
     assert_eq!(&*n.data, framed(5, &[0, 1, 1, 1, 9]), "the whole message (RFC 7313 5)");
