@@ -3,7 +3,7 @@
 //! A peer that answers an OPEN with Unsupported Capability names in the data what it stumbled over: the next OPEN does without.
 //! One that names nothing gets an OPEN with no more than families and four-octet ASes, and one that refuses optional
 //! parameters as such, as speakers of before 1998 do, gets none. Each step leaves out something more, so it ends; when nothing
-//! is left to leave out, and after each session, it starts with everything again.
+//! is left to leave out, after any other refusal (ours or the peer's), and after each session, it starts with everything again.
 
 use crate::wire::{Capabilities, ErrorCode, Notification};
 

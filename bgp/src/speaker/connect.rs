@@ -474,6 +474,9 @@ impl Speaker {
             && failed
         {
             peer.failures += 1;
+            if error {
+                peer.without = Without::default();
+            }
         }
         // Nobody has to hurry to end a session at once, and who sends what is no BGP may do so again.
         let noise = was_session && down.code == DownCode::NotificationSent;

@@ -184,6 +184,24 @@ fn a_speaker_without_capabilities_gets_none() {
     assert!(!hand.speaker.peer(PeerId(1), hand.now).unwrap().session.unwrap().as4);
 }
 
+/// What a peer refused is not for good: any other refusal begins with all again.
+#[test]
+fn another_error_ends_what_is_left_out() {
+    let mut hand = dialling();
+    let first = hand.offer(ConnId(10));
+    let nameless = Notification::new(ErrorCode::UNSUPPORTED_CAPABILITY);
+    for conn in [10, 11] {
+        hand.refuses(ConnId(conn), &nameless);
+        hand.wait(Duration::from_millis(1001));
+        dialled(&mut hand, ConnId(conn + 1));
+    }
+    assert_eq!(hand.offer(ConnId(12)).capabilities, Capabilities::default());
+    hand.refuses(ConnId(12), &Notification::new(ErrorCode::BAD_PEER_AS));
+    hand.wait(Duration::from_secs(6));
+    dialled(&mut hand, ConnId(13));
+    assert_eq!(hand.offer(ConnId(13)), first);
+}
+
 /// What cannot be left out is an error like others: the pauses grow.
 #[test]
 fn a_refusal_that_we_cannot_help_waits() {
