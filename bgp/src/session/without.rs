@@ -2,9 +2,11 @@
 //!
 //! A peer that answers an OPEN with Unsupported Capability names in the data what it stumbled over: the next OPEN does without.
 //! One that names nothing gets an OPEN with no more than families and four-octet ASes, and one that refuses optional
-//! parameters as such, as speakers of before 1998 do, gets none. Each step leaves out something more, so it ends; when nothing
+//! parameters as such, as speakers of before 1998 do, gets none, where IPv4 unicast is configured, which is what a session
+//! without capabilities carries. Each step leaves out something more, so it ends; when nothing
 //! is left to leave out, after any other refusal (ours or the peer's), and after each session, it starts with everything again.
 
+use crate::types::Family;
 use crate::wire::{Capabilities, ErrorCode, Notification};
 
 /// What to leave out.
@@ -21,7 +23,7 @@ pub(crate) struct Without {
 impl Without {
     /// Leaves it out.
     pub(crate) fn apply(&self, capabilities: &mut Capabilities) {
-        if self.everything {
+        if self.everything && capabilities.carried_families().contains(Family::Ipv4Unicast) {
             *capabilities = Capabilities::default();
             return;
         }
@@ -65,7 +67,6 @@ impl Without {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::Family;
     use crate::wire::{Families, Role};
 
     fn offered() -> Capabilities {
@@ -137,6 +138,21 @@ mod tests {
         let mut now = offered();
         without.apply(&mut now);
         assert_eq!(now, Capabilities::default());
+    }
+
+    /// RFC 4760 8: without capabilities a session carries IPv4 unicast, which is not to come up where it is not configured.
+    #[test]
+    fn ipv6_alone_never_goes_without_its_family() {
+        let only = Capabilities { families: Families::NONE.with(Family::Ipv6Unicast), ..offered() };
+        let mut without = Without::default();
+        assert!(!without.learn(&Notification::new(ErrorCode::UNSUPPORTED_PARAMETER), &only));
+        assert_eq!(without, Without::default());
+        assert!(without.learn(&refused(&[]), &only));
+        let mut now = only.clone();
+        without.apply(&mut now);
+        assert_eq!((now.multiprotocol, now.families, now.route_refresh), (true, only.families, false));
+        assert!(!without.learn(&refused(&[]), &now));
+        assert_eq!(without, Without::default());
     }
 
     #[test]

@@ -3,8 +3,10 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use tortie_bgp::wire::{Capabilities, ErrorCode, MessageKind, Notification, Open};
-use tortie_bgp::{ConnId, Dial, Down, DownCode, Event, Input, LastError, MistakeKind, PeerId, Reset, State};
+use tortie_bgp::wire::{Capabilities, ErrorCode, Families, MessageKind, Notification, Open};
+use tortie_bgp::{
+    ConnId, Dial, Down, DownCode, Event, Family, Input, LastError, MistakeKind, PeerId, Reset, State,
+};
 
 use crate::raw::{CONN, Hand, bytes_of, open, update};
 use crate::support::{greeting, ip, peer};
@@ -200,6 +202,31 @@ fn another_error_ends_what_is_left_out() {
     hand.wait(Duration::from_secs(6));
     dialled(&mut hand, ConnId(13));
     assert_eq!(hand.offer(ConnId(13)), first);
+}
+
+/// The peer refuses without a name until it knows the capability: IPv4 unicast never comes up in place of IPv6.
+#[test]
+fn an_ipv6_peer_is_never_offered_a_session_of_ipv4() {
+    let mut hand = dialling();
+    let mut config = peer(ip("192.0.2.9"), 65001);
+    config.dial = Dial::Now;
+    config.families = vec![Family::Ipv6Unicast];
+    hand.give(Input::Peer(PeerId(1), Box::new(config)));
+    hand.wait(Duration::from_secs(20));
+    let v6 = Families::NONE.with(Family::Ipv6Unicast);
+    for conn in 11..14 {
+        dialled(&mut hand, ConnId(conn));
+        let offer = hand.offer(ConnId(conn)).capabilities;
+        assert_eq!((offer.multiprotocol, offer.families), (true, v6), "{conn}");
+        if conn < 13 {
+            hand.refuses(ConnId(conn), &Notification::new(ErrorCode::UNSUPPORTED_CAPABILITY));
+            hand.wait(Duration::from_secs(6));
+        }
+    }
+    let mut theirs = open();
+    theirs.capabilities.families = v6;
+    hand.give(Input::Data(ConnId(13), &greeting(&theirs)));
+    assert_eq!(hand.state(), State::Established);
 }
 
 /// What cannot be left out is an error like others: the pauses grow.
