@@ -58,7 +58,7 @@ pub(crate) fn ours(global: &GlobalConfig, peer: &PeerConfig, bits: RestartBits, 
         long_lived: peer.long_lived_restart_time.map(long_lived),
         ..Capabilities::default()
     };
-    without.apply(&mut capabilities);
+    without.apply(&mut capabilities, peer.role_strict);
     Open { asn, hold_time: seconds(peer.hold_time), router_id: global.router_id, capabilities }
 }
 
@@ -87,7 +87,9 @@ pub(crate) fn judge(ours: &Open, theirs: &Open, peer: &PeerConfig) -> Result<Agr
     if theirs.router_id == ours.router_id && theirs.asn == ours.asn {
         return Err(Notification::with_data(ErrorCode::BAD_IDENTIFIER, &theirs.router_id.0.to_be_bytes()));
     }
-    role::meet(ours.capabilities.role, theirs.capabilities.role, peer.role_strict)?;
+    // Ours as configured: it may have been left out of this OPEN.
+    let role = peer.role.filter(|_| theirs.asn != ours.asn);
+    role::meet(role, theirs.capabilities.role, peer.role_strict)?;
     let negotiated = Negotiated::between(ours, theirs);
     if negotiated.families.is_empty() {
         // RFC 5492 5: the capabilities that are missed, as they stand in an OPEN.

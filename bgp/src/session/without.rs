@@ -1,10 +1,10 @@
 //! What is left out of our OPEN because the peer refused it (RFC 5492 3 and 5, RFC 4271 6.2).
 //!
 //! A peer that answers an OPEN with Unsupported Capability names in the data what it stumbled over: the next OPEN does without.
-//! One that names nothing gets an OPEN with no more than families and four-octet ASes, and one that refuses optional
+//! One that names nothing gets an OPEN with no more than families, four-octet AS and role, and one that refuses optional
 //! parameters as such, as speakers of before 1998 do, gets none, where IPv4 unicast is configured, which is what a session
-//! without capabilities carries. Each step leaves out something more, so it ends; when nothing
-//! is left to leave out, after any other refusal (ours or the peer's), and after each session, it starts with everything again.
+//! without capabilities carries, and no role is required. Each step leaves out something more, so it ends; when nothing is left to
+//! leave out, after any other refusal (ours or the peer's), and after each session, it starts with everything again.
 
 use crate::types::Family;
 use crate::wire::{Capabilities, ErrorCode, Notification};
@@ -14,16 +14,18 @@ use crate::wire::{Capabilities, ErrorCode, Notification};
 pub(crate) struct Without {
     /// Capabilities as they stood in the NOTIFICATIONs: code and value.
     named: Vec<(u8, Box<[u8]>)>,
-    /// All but families and AS.
+    /// All but families, AS and role.
     optional: bool,
     /// All.
     everything: bool,
 }
 
 impl Without {
-    /// Leaves it out.
-    pub(crate) fn apply(&self, capabilities: &mut Capabilities) {
-        if self.everything && capabilities.carried_families().contains(Family::Ipv4Unicast) {
+    /// Leaves it out. `role_strict`: a session without roles is of no use.
+    pub(crate) fn apply(&self, capabilities: &mut Capabilities, role_strict: bool) {
+        let bare = capabilities.carried_families().contains(Family::Ipv4Unicast)
+            && !(role_strict && capabilities.role.is_some());
+        if self.everything && bare {
             *capabilities = Capabilities::default();
             return;
         }
@@ -32,6 +34,7 @@ impl Without {
                 multiprotocol: capabilities.multiprotocol,
                 families: capabilities.families,
                 as4: capabilities.as4,
+                role: capabilities.role,
                 ..Capabilities::default()
             };
         }
@@ -41,8 +44,12 @@ impl Without {
     }
 
     /// The peer refused an OPEN with these capabilities. `true`: it is worth to try another one at once.
-    pub(crate) fn learn(&mut self, refusal: &Notification, offered: &Capabilities) -> bool {
-        let before = offered;
+    pub(crate) fn learn(
+        &mut self,
+        refusal: &Notification,
+        offered: &Capabilities,
+        role_strict: bool,
+    ) -> bool {
         match refusal.code {
             ErrorCode::UNSUPPORTED_PARAMETER => self.everything = true,
             ErrorCode::UNSUPPORTED_CAPABILITY if refusal.data.is_empty() => {
@@ -54,9 +61,9 @@ impl Without {
             ),
             _ => return false,
         }
-        let mut after = before.clone();
-        self.apply(&mut after);
-        let more = after != *before;
+        let mut after = offered.clone();
+        self.apply(&mut after, role_strict);
+        let more = after != *offered;
         if !more {
             *self = Self::default();
         }
@@ -91,9 +98,9 @@ mod tests {
     #[test]
     fn what_is_named_is_left_out_and_nothing_else() {
         let mut without = Without::default();
-        assert!(without.learn(&refused(&[64, 2, 0, 120, 1, 4, 0, 2, 0, 1]), &offered()));
+        assert!(without.learn(&refused(&[64, 2, 0, 120, 1, 4, 0, 2, 0, 1]), &offered(), false));
         let mut now = offered();
-        without.apply(&mut now);
+        without.apply(&mut now, false);
         let wanted = Capabilities {
             graceful_restart: None,
             families: Families::NONE.with(Family::Ipv4Unicast),
@@ -101,12 +108,12 @@ mod tests {
         };
         assert_eq!(now, wanted);
         // Then another one.
-        assert!(without.learn(&refused(&[6, 0]), &now));
+        assert!(without.learn(&refused(&[6, 0]), &now, false));
         let mut now = offered();
-        without.apply(&mut now);
+        without.apply(&mut now, false);
         assert_eq!(now, Capabilities { extended_messages: false, ..wanted });
         // What was not offered is no reason to try again, and what was learned is forgotten.
-        assert!(!without.learn(&refused(&[71, 0]), &now));
+        assert!(!without.learn(&refused(&[71, 0]), &now, false));
         assert_eq!(without, Without::default());
     }
 
@@ -114,29 +121,29 @@ mod tests {
     fn the_last_family_stays() {
         let mut without = Without::default();
         let only = Capabilities { families: Families::NONE.with(Family::Ipv6Unicast), ..offered() };
-        assert!(!without.learn(&refused(&[1, 4, 0, 2, 0, 1]), &only));
+        assert!(!without.learn(&refused(&[1, 4, 0, 2, 0, 1]), &only, false));
     }
 
     #[test]
     fn without_a_name_it_goes_step_by_step_to_nothing() {
         let mut without = Without::default();
-        assert!(without.learn(&refused(&[]), &offered()));
+        assert!(without.learn(&refused(&[]), &offered(), false));
         let mut now = offered();
-        without.apply(&mut now);
+        without.apply(&mut now, false);
         assert_eq!((now.families, now.as4, now.route_refresh), (Families::ALL, Some(64512), false));
-        assert!(without.learn(&refused(&[]), &now));
-        without.apply(&mut now);
+        assert!(without.learn(&refused(&[]), &now, false));
+        without.apply(&mut now, false);
         assert_eq!(now, Capabilities::default());
-        assert!(!without.learn(&refused(&[]), &now));
+        assert!(!without.learn(&refused(&[]), &now, false));
         assert_eq!(without, Without::default());
     }
 
     #[test]
     fn old_speakers_get_no_parameters_at_all() {
         let mut without = Without::default();
-        assert!(without.learn(&Notification::new(ErrorCode::UNSUPPORTED_PARAMETER), &offered()));
+        assert!(without.learn(&Notification::new(ErrorCode::UNSUPPORTED_PARAMETER), &offered(), false));
         let mut now = offered();
-        without.apply(&mut now);
+        without.apply(&mut now, false);
         assert_eq!(now, Capabilities::default());
     }
 
@@ -145,14 +152,27 @@ mod tests {
     fn ipv6_alone_never_goes_without_its_family() {
         let only = Capabilities { families: Families::NONE.with(Family::Ipv6Unicast), ..offered() };
         let mut without = Without::default();
-        assert!(!without.learn(&Notification::new(ErrorCode::UNSUPPORTED_PARAMETER), &only));
+        assert!(!without.learn(&Notification::new(ErrorCode::UNSUPPORTED_PARAMETER), &only, false));
         assert_eq!(without, Without::default());
-        assert!(without.learn(&refused(&[]), &only));
+        assert!(without.learn(&refused(&[]), &only, false));
         let mut now = only.clone();
-        without.apply(&mut now);
+        without.apply(&mut now, false);
         assert_eq!((now.multiprotocol, now.families, now.route_refresh), (true, only.families, false));
-        assert!(!without.learn(&refused(&[]), &now));
+        assert!(!without.learn(&refused(&[]), &now, false));
         assert_eq!(without, Without::default());
+    }
+
+    /// RFC 9234 4.1: a configured role is offered, and where the peer's is required (4.2) there is no session without.
+    #[test]
+    fn the_role_stays() {
+        let mut without = Without::default();
+        assert!(!without.learn(&refused(&[9, 1, 3]), &offered(), false));
+        assert!(without.learn(&refused(&[]), &offered(), true));
+        let mut now = offered();
+        without.apply(&mut now, true);
+        assert_eq!((now.role, now.route_refresh), (Some(Role::Customer), false));
+        assert!(!without.learn(&refused(&[]), &now, true));
+        assert!(!without.learn(&Notification::new(ErrorCode::UNSUPPORTED_PARAMETER), &offered(), true));
     }
 
     #[test]
@@ -161,9 +181,9 @@ mod tests {
             let mut without = Without::default();
             let mut now = offered();
             for _ in 0..5 {
-                without.learn(&refused(data), &now);
+                without.learn(&refused(data), &now, false);
                 now = offered();
-                without.apply(&mut now);
+                without.apply(&mut now, false);
             }
         }
     }

@@ -228,7 +228,9 @@ impl Speaker {
                 if enclosed == ErrorCode::MAX_PREFIXES {
                     peer.unwanted_until = Some(self.now + UNWANTED);
                 }
-                peer.retry = offered.is_some_and(|offered| peer.without.learn(notification, &offered));
+                let strict = peer.config.role_strict;
+                peer.retry =
+                    offered.is_some_and(|offered| peer.without.learn(notification, &offered, strict));
             }
         }
         let down = Down { code, text, notification: Some(pair(enclosed)), helper: false };

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use tortie_bgp::wire::{Capabilities, ErrorCode, Families, MessageKind, Notification, Open};
+use tortie_bgp::wire::{Capabilities, ErrorCode, Families, MessageKind, Notification, Open, Role};
 use tortie_bgp::{
     ConnId, Dial, Down, DownCode, Event, Family, Input, LastError, MistakeKind, PeerId, Reset, State,
 };
@@ -227,6 +227,39 @@ fn an_ipv6_peer_is_never_offered_a_session_of_ipv4() {
     theirs.capabilities.families = v6;
     hand.give(Input::Data(ConnId(13), &greeting(&theirs)));
     assert_eq!(hand.state(), State::Established);
+}
+
+/// RFC 9234 4.1 and 4.2: a peer cannot talk us out of our role, nor out of what we ask of its own.
+#[test]
+fn a_refusal_does_not_switch_roles_off() {
+    let refused_with = |strict: bool, refusals: &[&[u8]], theirs: Option<Role>| {
+        let mut hand = dialling();
+        let mut config = peer(ip("192.0.2.9"), 65001);
+        config.dial = Dial::Now;
+        config.role = Some(Role::Customer);
+        config.role_strict = strict;
+        hand.give(Input::Peer(PeerId(1), Box::new(config)));
+        hand.wait(Duration::from_secs(20));
+        let mut conn = 11;
+        dialled(&mut hand, ConnId(conn));
+        for data in refusals {
+            hand.refuses(ConnId(conn), &Notification::with_data(ErrorCode::UNSUPPORTED_CAPABILITY, data));
+            hand.wait(Duration::from_secs(20));
+            conn += 1;
+            dialled(&mut hand, ConnId(conn));
+        }
+        let offer = hand.offer(ConnId(conn)).capabilities;
+        let mut open = open();
+        open.capabilities.role = theirs;
+        hand.give(Input::Data(ConnId(conn), &bytes_of(&open)));
+        (offer.role, hand.last_down().notification)
+    };
+    let customer = Some(Role::Customer);
+    assert_eq!(refused_with(true, &[&[9, 1, 3]], None), (customer, Some((2, 11))));
+    assert_eq!(refused_with(true, &[&[], &[], &[]], None), (customer, Some((2, 11))));
+    assert_eq!(refused_with(false, &[&[]], Some(Role::Peer)), (customer, Some((2, 11))));
+    // Without any capability, which is the last step where a peer need not say its role, what it says has to fit.
+    assert_eq!(refused_with(false, &[&[], &[]], Some(Role::Peer)), (None, Some((2, 11))));
 }
 
 /// What cannot be left out is an error like others: the pauses grow.
