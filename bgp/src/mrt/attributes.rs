@@ -82,7 +82,9 @@ impl<'a> RawAttributes<'a> {
     fn update_body(&self, prefix: Cidr) -> Option<(Vec<u8>, bool)> {
         let mut attributes = Vec::with_capacity(self.octets.len() + 32);
         let mut rest = Octets::new(self.octets, 0);
-        let (mut multiprotocol, mut originated) = (false, false);
+        // Whether each of the two attributes says that there is no next hop; beside MP_REACH_NLRI NEXT_HOP says nothing
+        // (RFC 4760 3).
+        let (mut multiprotocol, mut classic) = (None, false);
         while !rest.is_empty() {
             let start = rest.rest();
             let (flags, code) = (rest.u8()?, rest.u8()?);
@@ -90,10 +92,9 @@ impl<'a> RawAttributes<'a> {
             let value = rest.take(len)?;
             match code {
                 MP_REACH => {
-                    multiprotocol = true;
                     let said = next_hop(value)?;
                     let hop = stand_in(said).unwrap_or(said);
-                    originated |= hop != said;
+                    multiprotocol = Some(hop != said);
                     let family = Family::of(prefix.addr());
                     let mut full = family.afi().to_be_bytes().to_vec();
                     full.extend_from_slice(&[family.safi(), u8::try_from(hop.len()).ok()?]);
@@ -107,7 +108,7 @@ impl<'a> RawAttributes<'a> {
                 // Of no meaning in a table.
                 MP_UNREACH => {}
                 NEXT_HOP if let Some(hop) = stand_in(value) => {
-                    originated = true;
+                    classic = true;
                     attributes.extend_from_slice(&[flags & !EXTENDED, code, u8::try_from(hop.len()).ok()?]);
                     attributes.extend_from_slice(hop);
                 }
@@ -120,10 +121,10 @@ impl<'a> RawAttributes<'a> {
         let mut body = vec![0, 0];
         body.extend_from_slice(&u16::try_from(attributes.len()).ok()?.to_be_bytes());
         body.extend_from_slice(&attributes);
-        if !multiprotocol && prefix.is_v4() {
+        if multiprotocol.is_none() && prefix.is_v4() {
             write_nlri(&mut body, prefix);
         }
-        Some((body, originated))
+        Some((body, multiprotocol.unwrap_or(classic)))
     }
 }
 

@@ -138,6 +138,19 @@ fn what_the_collector_originates_has_no_next_hop() {
     assert!(list.entries().iter().next().unwrap().attributes.decode(cidr("10.0.0.0/8")).is_err());
 }
 
+/// Collectors dump NEXT_HOP 0.0.0.0 beside MP_REACH_NLRI where a peer sends both: that of MP_REACH_NLRI counts (RFC 4760 3).
+#[test]
+fn next_hop_beside_mp_reach_is_ignored() {
+    let octets =
+        hex("400101 00  400206 0201 0000fde8  400304 00000000  800e11 10 20010db8000000000000000000000001");
+    let mut list = EntryList::new(false);
+    assert!(list.push(0, 1, 0, &octets));
+    for prefix in ["198.51.100.0/24", "2001:db8:1::/48"] {
+        let read = list.entries().iter().next().unwrap().attributes.decode(cidr(prefix)).unwrap();
+        assert_eq!(read.next_hop, ip("2001:db8::1"), "{prefix}");
+    }
+}
+
 /// Each path identifier stands behind the time of its path (RFC 8050 4).
 #[test]
 fn paths_with_identifiers() {
