@@ -6,8 +6,12 @@ use super::packet::{Diagnostic, Packet, Refused, State};
 
 /// Least Desired Min TX Interval while the session is not Up (RFC 5880 6.8.3).
 const SLOW: Duration = Duration::from_secs(1);
-/// How often AdminDown is said before a removed session is forgotten, at the pace that the other end can take.
-const FAREWELLS: u8 = 3;
+
+/// How often AdminDown is said before a removed session is forgotten, at the pace that the other end can take: for a
+/// Detection Time (RFC 5880 6.8.16), however short jitter makes the pauses.
+fn farewells(multiplier: u8) -> u16 {
+    1 + (u16::from(multiplier) * 4).div_ceil(3)
+}
 
 /// What is configured of a session. A change while it is Up is made known by a Poll Sequence (RFC 5880 6.8.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -165,7 +169,7 @@ pub(super) struct Session {
     /// It got more time since the last packet came.
     pardoned: bool,
     /// Farewells still to be said; `None`: not leaving.
-    leaving: Option<u8>,
+    leaving: Option<u16>,
     since: Instant,
     ups: u64,
     last_down: Option<(Cause, Instant)>,
@@ -261,7 +265,8 @@ impl Session {
             return None;
         }
         // Who wants no packets gets no farewell.
-        self.leaving = Some(if self.remote_min_rx.is_zero() { 0 } else { FAREWELLS });
+        let silent = self.remote_min_rx.is_zero();
+        self.leaving = Some(if silent { 0 } else { farewells(self.parameters.multiplier) });
         self.enter(State::AdminDown, Cause::Admin, now)
     }
 
@@ -378,10 +383,8 @@ impl Session {
         if !answer || (!self.poll && self.next_send.is_some_and(|at| at > now)) {
             self.at_once = false;
         }
-        if let Some(left) = &mut self.leaving {
-            *left = left.saturating_sub(1);
-        }
         if !answer {
+            self.leaving = self.leaving.map(|left| left.saturating_sub(1));
             self.last_sent = Some(now);
             self.next_send = Some(now + self.jittered());
         }
@@ -469,7 +472,7 @@ impl Session {
     /// Time between periodic packets before jitter.
     fn interval(&self) -> Duration {
         if self.leaving.is_some() {
-            return self.remote_min_rx.max(self.parameters.desired_min_tx).min(SLOW);
+            return self.remote_min_rx.max(self.parameters.desired_min_tx);
         }
         self.pace.max(self.remote_min_rx)
     }

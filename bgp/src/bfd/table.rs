@@ -164,14 +164,14 @@ impl Bfd {
         self.with(id, |_| None);
     }
 
-    /// Watches it no more: AdminDown is said a few times, then the session is forgotten.
+    /// Watches it no more: AdminDown is said for a Detection Time of the other end, then the session is forgotten.
     pub fn remove(&mut self, endpoint: &Endpoint, now: Instant) {
         if let Some(id) = self.ids.get(endpoint).copied() {
             self.with(id, |session| session.leave(now));
         }
     }
 
-    /// Removes all; done when [`Self::is_empty`].
+    /// Removes all; done when [`Self::is_empty`], which a process that stops need not wait for: each session says AdminDown at once.
     pub fn shutdown(&mut self, now: Instant) {
         let ids: Vec<u32> = self.sessions.keys().copied().collect();
         for id in ids {

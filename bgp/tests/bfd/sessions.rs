@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tortie_bgp::bfd::{Bfd, Cause, Diagnostic, Endpoint, Packet, Path, Received, Refused, State};
+use tortie_bgp::bfd::{Bfd, Cause, Diagnostic, Endpoint, Packet, Parameters, Path, Received, Refused, State};
 
 use crate::net::{MS, Net, address, datagram, endpoint, times};
 
@@ -238,7 +238,7 @@ fn a_removed_session_says_so_and_is_forgotten() {
     assert!(!change.is_loss());
     let last: Vec<_> =
         net.sent.iter().filter(|s| s.from == 0 && s.packet.state == State::AdminDown).collect();
-    assert_eq!(last.len(), 3);
+    assert_eq!(last.len(), 5);
     assert!(last.iter().all(|s| s.packet.diagnostic == Diagnostic::ADMIN_DOWN));
     // It can come back, even while it says farewell.
     let now = net.now;
@@ -250,6 +250,44 @@ fn a_removed_session_says_so_and_is_forgotten() {
     net.ends[0].set(endpoint(0), times(50, 3), now);
     net.run(SEC * 3);
     assert_eq!(net.states(), [State::Up, State::Up]);
+}
+
+/// RFC 5880 6.8.16: for a Detection Time of the other end; 6.8.7: never faster than it can take.
+#[test]
+fn farewells_last_for_a_detection_time_at_the_pace_of_the_other_end() {
+    for (interval, multiplier, required) in
+        [(50, 3, 50), (300, 3, 300), (50, 3, 3000), (2000, 1, 50), (100, 20, 10)]
+    {
+        let required_min_rx = MS * required;
+        let mut net = Net::both(
+            times(interval, multiplier),
+            Parameters { required_min_rx, ..times(interval, multiplier) },
+        );
+        net.run(SEC * 30);
+        assert_eq!(net.states(), [State::Up, State::Up]);
+        let detection = net.status(1).detection_time.unwrap();
+        let slowest = required_min_rx.max(MS * u32::try_from(interval).unwrap());
+        assert_eq!(detection, slowest * u32::from(multiplier));
+        let (now, before) = (net.now, net.sent.len());
+        net.ends[0].remove(&endpoint(0), now);
+        // The first three are lost.
+        let mut lost = 0;
+        net.lose = Box::new(move |from| {
+            lost += usize::from(from == 0);
+            from == 0 && lost <= 3
+        });
+        net.run(detection * 2);
+        assert!(net.ends[0].is_empty());
+        let said: Vec<_> = net.sent[before..].iter().filter(|s| s.from == 0).map(|s| s.at).collect();
+        assert!(*said.last().unwrap() >= now + detection, "{interval} {multiplier} {required}");
+        assert!(
+            said.windows(2).all(|w| w[1] - w[0] >= slowest * 3 / 4),
+            "{interval} {multiplier} {required}"
+        );
+        if said.len() > 3 {
+            assert_eq!(net.status(1).remote_state, State::AdminDown);
+        }
+    }
 }
 
 #[test]
