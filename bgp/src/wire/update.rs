@@ -87,8 +87,9 @@ impl<'a> Update<'a> {
         update.discarded = std::mem::take(&mut collected.discarded);
         let mp_reach = collected.mp_reach.take().filter(|m| !m.nlri.is_empty());
         if let Some((problem, notification)) = collected.malformed.take() {
-            // RFC 7606 5.2: without reachable prefixes some may have been lost in the malformed part.
-            if announced.is_empty() && mp_reach.is_none() && !collected.foreign_reach {
+            // RFC 7606 5.2: without reachable prefixes some may have been lost in the malformed part. MP_UNREACH_NLRI alone is
+            // what withdrawals are.
+            if collected.others && announced.is_empty() && mp_reach.is_none() && !collected.foreign_reach {
                 return Err(notification);
             }
             update.malformed = Some(problem);

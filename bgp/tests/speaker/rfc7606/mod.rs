@@ -343,6 +343,19 @@ fn wrong_flags_of_multiprotocol_attributes() {
                 "{from:?} {flags:#x}"
             );
             assert_eq!(probe.state(), State::Established);
+            // Section 5.2 asks for a reset beside other attributes only: here nothing else can have been meant.
+            let mut probe = Probe::new(from);
+            let unreach = attr(flags, 15, &[0, 2, 1, 48, 0x20, 1, 0xd, 0xb8, 0, 1]);
+            probe.give(Input::Data(CONN, &framed(2, &body(&NLRI, &unreach, &[]))));
+            assert_eq!(
+                probe.table().into_keys().collect::<Vec<_>>(),
+                OTHERS.map(cidr),
+                "{from:?} {flags:#x}"
+            );
+            assert_eq!(probe.state(), State::Established);
+            let mut probe = Probe::new(from);
+            probe.give(Input::Data(CONN, &framed(2, &update(from, Shape::Bare, 15, &unreach))));
+            assert_eq!(probe.sent(), notification(4, &unreach), "{from:?} {flags:#x}");
         }
     }
 }
