@@ -238,7 +238,7 @@ impl<'a> Collected<'a> {
         self.opaque.push(Opaque { flags, code, value: value.into() });
     }
 
-    /// RFC 4760 3, RFC 7606 7.11.
+    /// RFC 4760 3 and 7, RFC 7606 5.3 and 7.11.
     fn mp_reach(&mut self, value: &'a [u8], session: &Negotiated) -> Result<(), Fault> {
         let short = Reset(ErrorCode::OPTIONAL_ATTRIBUTE);
         let parsed: nom::IResult<&[u8], _, ()> = (be_u16, be_u8, be_u8).parse(value);
@@ -255,7 +255,7 @@ impl<'a> Collected<'a> {
             return Err(Reset(ErrorCode::OPTIONAL_ATTRIBUTE));
         };
         let add_path = session.add_path_receive.contains(family);
-        let nlri = Nlri::check(family, add_path, nlri).ok_or(Reset(ErrorCode::INVALID_NETWORK_FIELD))?;
+        let nlri = Nlri::check(family, add_path, nlri).ok_or(Reset(ErrorCode::OPTIONAL_ATTRIBUTE))?;
         self.mp_reach = Some(MpReach { nlri, next_hop: hop, link_local });
         if is_host(hop) {
             Ok(())
@@ -264,13 +264,13 @@ impl<'a> Collected<'a> {
         }
     }
 
-    /// RFC 4760 4, RFC 7606 7.12.
+    /// RFC 4760 4 and 7, RFC 7606 5.3 and 7.12.
     fn mp_unreach(&mut self, value: &'a [u8], session: &Negotiated) -> Result<(), Fault> {
         let parsed: nom::IResult<&[u8], _, ()> = (be_u16, be_u8).parse(value);
         let Ok((nlri, (afi, safi))) = parsed else { return Err(Reset(ErrorCode::OPTIONAL_ATTRIBUTE)) };
         if let Some(family) = carried(afi, safi, session.families) {
             let add_path = session.add_path_receive.contains(family);
-            let nlri = Nlri::check(family, add_path, nlri).ok_or(Reset(ErrorCode::INVALID_NETWORK_FIELD))?;
+            let nlri = Nlri::check(family, add_path, nlri).ok_or(Reset(ErrorCode::OPTIONAL_ATTRIBUTE))?;
             self.mp_unreach = Some(nlri);
         }
         Ok(())

@@ -123,7 +123,7 @@ fn section_5_3_prefixes() {
     let mut value = mp_reach_value(&GLOBAL);
     value.extend([129, 1]);
     let list = [attr(0x80, 14, &value), origin(), as_path()].concat();
-    assert_eq!(update_outcome(&body(&[], &list, &[]), &ebgp()), Outcome::Reset(3, 10));
+    assert_eq!(update_outcome(&body(&[], &list, &[]), &ebgp()), Outcome::Reset(3, 9), "RFC 4760 7");
     // Host bits are cleared, not refused (RFC 4271 4.3).
     let bytes = body(&[], &mandatory(), &[20, 10, 1, 0xff, 0]);
     let update = Update::decode(&bytes, &ebgp()).unwrap();

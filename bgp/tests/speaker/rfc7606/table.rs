@@ -336,7 +336,8 @@ pub(super) fn cases(spec: &Spec, from: From) -> Vec<Case> {
     all
 }
 
-/// MP_REACH_NLRI and MP_UNREACH_NLRI: an error in them mostly hides which prefixes are meant (sections 5.3, 7.11, 7.12).
+/// MP_REACH_NLRI and MP_UNREACH_NLRI: an error in them mostly hides which prefixes are meant (sections 5.3, 7.11, 7.12):
+/// Optional Attribute Error (RFC 4760 7), not the Invalid Network Field of classic prefixes.
 pub(super) fn multiprotocol() -> Vec<Case> {
     let case = |what: String, code, octets: Vec<u8>, data: Vec<u8>, act, shapes| Case {
         what: format!("7.{} {what}", code - 3),
@@ -363,11 +364,11 @@ pub(super) fn multiprotocol() -> Vec<Case> {
         all.push(one(&format!("next hop of {len} octets"), 14, &mp_reach_value(&vec![0x20; len]), Reset(9)));
     }
     let long = [&mp_reach_value(&GLOBAL)[..], &[129, 1]].concat();
-    all.push(one("prefix of 129 bits", 14, &long, Reset(10)));
+    all.push(one("prefix of 129 bits", 14, &long, Reset(9)));
     let cut = [&mp_reach_value(&GLOBAL)[..], &[64, 0x20, 1]].concat();
-    all.push(one("prefix longer than the attribute", 14, &cut, Reset(10)));
-    all.push(one("withdrawn prefix of 129 bits", 15, &[0, 2, 1, 129], Reset(10)));
-    all.push(one("withdrawn prefix longer than the attribute", 15, &[0, 2, 1, 64, 0x20], Reset(10)));
+    all.push(one("prefix longer than the attribute", 14, &cut, Reset(9)));
+    all.push(one("withdrawn prefix of 129 bits", 15, &[0, 2, 1, 129], Reset(9)));
+    all.push(one("withdrawn prefix longer than the attribute", 15, &[0, 2, 1, 64, 0x20], Reset(9)));
     // A family that nobody negotiated.
     all.push(Case { shapes: &[Shape::Classic], ..one("of a foreign family", 15, &[0, 1, 128, 0], Keep) });
     for (code, value) in [(14, mp_reach_value(&GLOBAL)), (15, vec![0, 2, 1])] {
