@@ -95,7 +95,7 @@ pub(crate) fn judge(ours: &Open, theirs: &Open, peer: &PeerConfig) -> Result<Agr
         // RFC 5492 5: the capabilities that are missed, as they stand in an OPEN.
         let missing: Vec<u8> = ours
             .capabilities
-            .families
+            .carried_families()
             .iter()
             .flat_map(|f| {
                 let [high, low] = f.afi().to_be_bytes();

@@ -204,6 +204,21 @@ fn another_error_ends_what_is_left_out() {
     assert_eq!(hand.offer(ConnId(13)), first);
 }
 
+/// RFC 5492 5: the refusal of a peer with which we share no family says what we miss, also where our OPEN did not.
+#[test]
+fn the_missing_family_is_named_without_capabilities_too() {
+    let mut hand = dialling();
+    hand.refuses(ConnId(10), &Notification::new(ErrorCode::UNSUPPORTED_PARAMETER));
+    hand.wait(Duration::from_millis(1001));
+    dialled(&mut hand, ConnId(11));
+    assert_eq!(hand.offer(ConnId(11)).capabilities, Capabilities::default());
+    let mut theirs = open();
+    theirs.capabilities.families = Families::NONE.with(Family::Ipv6Unicast);
+    hand.give(Input::Data(ConnId(11), &bytes_of(&theirs)));
+    let (kind, body) = hand.sent(ConnId(11)).pop().unwrap();
+    assert_eq!((kind, &body[..]), (MessageKind::Notification, &[2, 7, 1, 4, 0, 1, 0, 1][..]));
+}
+
 /// The peer refuses without a name until it knows the capability: IPv4 unicast never comes up in place of IPv6.
 #[test]
 fn an_ipv6_peer_is_never_offered_a_session_of_ipv4() {
