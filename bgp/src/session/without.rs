@@ -38,8 +38,12 @@ impl Without {
                 ..Capabilities::default()
             };
         }
+        let role = capabilities.role;
         for (code, value) in &self.named {
             capabilities.remove(*code, value);
+        }
+        if role_strict {
+            capabilities.role = role;
         }
     }
 
@@ -162,11 +166,17 @@ mod tests {
         assert_eq!(without, Without::default());
     }
 
-    /// RFC 9234 4.1: a configured role is offered, and where the peer's is required (4.2) there is no session without.
+    /// RFC 9234 4.2: where the peer's role is required there is no session without, and ours is offered (4.1). Elsewhere a peer
+    /// that refuses it by name is one that need not have one.
     #[test]
-    fn the_role_stays() {
+    fn the_role_stays_where_it_is_required() {
         let mut without = Without::default();
-        assert!(!without.learn(&refused(&[9, 1, 3]), &offered(), false));
+        assert!(without.learn(&refused(&[9, 1, 3]), &offered(), false));
+        let mut now = offered();
+        without.apply(&mut now, false);
+        assert_eq!(now, Capabilities { role: None, ..offered() });
+        let mut without = Without::default();
+        assert!(!without.learn(&refused(&[9, 1, 3]), &offered(), true));
         assert!(without.learn(&refused(&[]), &offered(), true));
         let mut now = offered();
         without.apply(&mut now, true);

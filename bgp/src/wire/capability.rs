@@ -247,8 +247,7 @@ impl Capabilities {
         Ok(())
     }
 
-    /// Leaves out the capability of this code; of families only the one that `value` names, unless it is the last. The
-    /// role stays: who has one must offer it (RFC 9234 4.1).
+    /// Leaves out the capability of this code; of families only the one that `value` names, unless it is the last.
     pub(crate) fn remove(&mut self, code: u8, value: &[u8]) {
         match code {
             code::MULTIPROTOCOL => {
@@ -268,6 +267,7 @@ impl Capabilities {
             code::ADD_PATH => self.add_paths = Default::default(),
             code::GRACEFUL_RESTART => self.graceful_restart = None,
             code::LONG_LIVED => self.long_lived = None,
+            code::ROLE => self.role = None,
             code::FQDN => self.fqdn = None,
             _ => {}
         }
