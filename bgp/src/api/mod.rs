@@ -71,7 +71,8 @@ pub enum NextHopState {
     Unreachable,
 }
 
-/// What peers are told before maintenance (RFC 8326).
+/// What peers are told before maintenance (RFC 8326). Unless it is off, what eBGP peers announce is used last: with local
+/// preference 0, and passed on with GRACEFUL_SHUTDOWN (4.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Drain {
     /// Nothing: all is as usual.

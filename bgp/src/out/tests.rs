@@ -108,6 +108,7 @@ impl World {
                 allow_own_as: 0,
                 role: None,
                 ebgp_policy: true,
+                drained: false,
                 router_id: n + 1,
                 own: SmallVec::new(),
                 families: [SourceFamily::default(); 2],

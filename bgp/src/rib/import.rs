@@ -135,6 +135,8 @@ struct Received {
     looped: Option<&'static str>,
     /// It says that its sender is about to go (RFC 8326 4.1).
     shutdown: bool,
+    /// The session that it came by is about to go (RFC 8326 4.2).
+    drained: bool,
     /// It is long-lived stale by now (RFC 9494 4.3).
     stale: bool,
     /// It came with LLGR_STALE.
@@ -156,6 +158,7 @@ impl Received {
             attr,
             looped: loop_check(shared, from, attributes),
             shutdown: from.ebgp() && attributes.has_community(community::GRACEFUL_SHUTDOWN),
+            drained: from.ebgp() && from.drained,
             stale,
             carried: attributes.has_community(community::LLGR_STALE),
         })
@@ -204,13 +207,18 @@ impl Received {
     /// What the protocol itself changes after policy.
     fn after_policy(&self, edits: Edits, recorder: Option<&mut Vec<ExportStep>>) -> Edits {
         // RFC 9494 4.3: whatever policy does, LLGR_STALE stays.
-        if !self.shutdown && !self.stale && (!self.carried || edits.is_empty()) {
+        if !self.shutdown && !self.drained && !self.stale && (!self.carried || edits.is_empty()) {
             return edits;
         }
         let mut all = edits.as_slice().to_vec();
         let mut steps = SmallVec::<[(&'static str, &'static str); 2]>::new();
-        if self.shutdown {
+        if self.shutdown || self.drained {
             all.push(Edit::LocalPref(0));
+        }
+        if self.drained {
+            all.push(Edit::AddCommunities([community::GRACEFUL_SHUTDOWN].into()));
+            steps.push(("graceful-shutdown", "local preference 0: its session is drained (RFC 8326)"));
+        } else if self.shutdown {
             steps.push(("graceful-shutdown", "local preference 0: its sender is about to go (RFC 8326)"));
         }
         if self.stale || self.carried {

@@ -36,6 +36,8 @@ pub(crate) struct Source {
     pub(crate) role: Option<Role>,
     /// [`PeerConfig::ebgp_policy`](crate::PeerConfig::ebgp_policy).
     pub(crate) ebgp_policy: bool,
+    /// Maintenance of it is about to begin: its routes are the last to be used (RFC 8326 4.2).
+    pub(crate) drained: bool,
     /// The BGP identifier of the last OPEN.
     pub(crate) router_id: u32,
     /// Our addresses towards it: no next hop of its routes may be one of them.

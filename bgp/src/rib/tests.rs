@@ -69,6 +69,7 @@ fn source(n: u32) -> Source {
         allow_own_as: 0,
         role: None,
         ebgp_policy: true,
+        drained: false,
         router_id: n / 4,
         own: SmallVec::new(),
         families,

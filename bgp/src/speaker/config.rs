@@ -8,8 +8,8 @@ use tortie_config::link_local::address_of;
 use super::Speaker;
 use super::connect::pair;
 use crate::api::{
-    Dial, Down, DownCode, GlobalConfig, NextHopState, Origination, PeerConfig, PeerId, PolicyHandle, RangeId,
-    Reset, Tag,
+    Dial, Down, DownCode, Drain, GlobalConfig, NextHopState, Origination, PeerConfig, PeerId, PolicyHandle,
+    RangeId, Reset, Tag,
 };
 use crate::attr::Attributes;
 use crate::out::rib::FamilyRib;
@@ -54,6 +54,7 @@ impl Speaker {
             allow_own_as: config.allow_own_as,
             role: config.role,
             ebgp_policy: config.ebgp_policy,
+            drained: self.drain != Drain::Off,
             router_id: 0,
             own: smallvec::SmallVec::new(),
             families: [SourceFamily::default(); 2],

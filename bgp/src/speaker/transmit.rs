@@ -287,6 +287,14 @@ impl Speaker {
                 peer.drain = drain;
             }
             self.regroup(number);
+            // What we tell moves the traffic that comes in, this the traffic that goes out (RFC 8326 4.2).
+            let drained = drain != Drain::Off;
+            if let Some(source) = self.shared.sources.get_mut(number)
+                && std::mem::replace(&mut source.drained, drained) != drained
+                && source.ebgp()
+            {
+                self.reimport(number);
+            }
         }
     }
 

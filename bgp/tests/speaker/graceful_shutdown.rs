@@ -85,6 +85,49 @@ fn a_drained_peer_hears_it_then_nothing_and_in_the_end_all_as_before() {
     }
 }
 
+/// RFC 8326 4.2: traffic that goes out leaves the drained session too, here and at others of the AS.
+#[test]
+fn what_a_drained_ebgp_peer_announces_is_used_last() {
+    let mut net = star(&[65001, 65002, 64512, 64512]);
+    // The first one has the lower address and wins.
+    let prefix = cidr("10.1.0.0/24");
+    originate(&mut net, 1, "10.1.0.0/24", &[7]);
+    originate(&mut net, 2, "10.1.0.0/24", &[]);
+    originate(&mut net, 4, "10.4.0.0/24", &[]);
+    let best = |net: &Net| net.nodes[0].best[&prefix].peer;
+    let usual = heard(&net, 3);
+    assert_eq!((best(&net), usual.len()), (PeerId(1), 1));
+    for drain in [Drain::Announce, Drain::Withdraw] {
+        net.give(0, Input::Drain(Some(PeerId(1)), drain));
+        net.secs(1);
+        assert_eq!(best(&net), PeerId(2), "{drain:?}");
+        assert_eq!(heard(&net, 3), [("10.1.0.0/24".into(), vec![], Some(100))]);
+    }
+    let trace = net.nodes[0].speaker.explain_import(prefix, PeerId(1)).unwrap();
+    assert_eq!((trace.received.communities.len(), trace.used.unwrap().local_pref), (1, Some(0)));
+    assert!(trace.steps.iter().any(|s| s.step == "graceful-shutdown"), "{:?}", trace.steps);
+    // Where there is no other, all of the AS hear that it is about to go; so with what comes while it is drained.
+    net.withdraw(2, &["10.1.0.0/24"]);
+    net.secs(1);
+    let shut = community::GRACEFUL_SHUTDOWN;
+    assert_eq!(
+        (best(&net), heard(&net, 3)),
+        (PeerId(1), vec![("10.1.0.0/24".into(), vec![7, shut], Some(0))])
+    );
+    originate(&mut net, 1, "10.1.0.0/24", &[8]);
+    assert_eq!(heard(&net, 3)[0].1, [8, shut]);
+    originate(&mut net, 1, "10.1.0.0/24", &[7]);
+    originate(&mut net, 2, "10.1.0.0/24", &[]);
+    net.give(0, Input::Drain(Some(PeerId(1)), Drain::Off));
+    net.secs(1);
+    assert_eq!((best(&net), heard(&net, 3)), (PeerId(1), usual));
+    // Inside the AS it is the other end that says so.
+    net.give(0, Input::Drain(None, Drain::Announce));
+    net.secs(1);
+    let paths = net.table(0, RouteTable::Loc, tortie_bgp::Family::Ipv4Unicast);
+    assert_eq!(paths[&cidr("10.4.0.0/24")][0].attributes.local_pref, Some(100));
+}
+
 #[test]
 fn sessions_and_peers_to_come_are_drained_too() {
     let mut net = star(&[65001]);
