@@ -196,4 +196,16 @@ mod tests {
             ("10.0.0.7:179".parse().unwrap(), Dial::Passive, "lan-10.0.0.7")
         );
     }
+
+    #[test]
+    fn the_addresses_that_were_served_last_are_known_and_no_more_than_two_halves() {
+        let mut served = Served::default();
+        let address = |n: u32| IpAddr::V4(n.into());
+        for n in 0..1000 {
+            served.note(address(n), 10);
+            let known = (0..=n).rev().take_while(|n| served.has(address(*n))).count();
+            let all = (0..1000).filter(|n| served.has(address(*n))).count();
+            assert!(known == all && all <= 20 && all >= (n as usize + 1).min(10), "{known} {all} after {n}");
+        }
+    }
 }
