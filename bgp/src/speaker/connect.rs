@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use tortie_config::link_local::{self, address_of};
+use tortie_config::link_local::address_of;
 
 use super::Speaker;
 use super::restart::is_hard;
@@ -377,18 +377,6 @@ impl Speaker {
         self.tell_state(number, None);
         self.session_came_up();
         self.want_write(id);
-    }
-
-    /// Which addresses are ours towards an established peer; `true`: they were others before.
-    pub(super) fn set_own_addresses(&mut self, number: u32) -> bool {
-        let Some(peer) = self.peers.get(&number) else { return false };
-        let Some(conn) = peer.session.and_then(|id| self.conns.get(&id)) else { return false };
-        let local = link_local::on(conn.local.ip().to_canonical(), conn.link());
-        let config = &peer.config;
-        let own =
-            [Some(local), config.local, config.local_v4, config.local_v6].into_iter().flatten().collect();
-        let Some(source) = self.shared.sources.get_mut(number) else { return false };
-        std::mem::replace(&mut source.own, own) != source.own
     }
 
     /// Ends a connection because of an error: NOTIFICATION is sent, the session is down.

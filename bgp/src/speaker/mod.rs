@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  Input --> handle --+--> connect   dial, accept, OPEN, collision, up and down
-//!                     +--> config    peers, global, policy, local routes
+//!                     +--> config    peers, global, policy, local routes; sources: what the tables know of peers
 //!                     +--> ranges    peers that nobody configured
 //!                     +--> receive   octets -> messages -> tables
 //!                     +--> refresh   routes again, asked for and sent
@@ -27,6 +27,7 @@ mod receive;
 mod refresh;
 mod restart;
 mod routes;
+mod sources;
 mod stale;
 mod tap;
 mod transmit;

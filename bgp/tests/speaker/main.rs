@@ -10,6 +10,7 @@ mod support;
 
 mod add_path;
 mod bfd;
+mod clusters;
 mod edits;
 mod errors;
 mod graceful;
