@@ -110,6 +110,29 @@ fn a_tracked_next_hop_is_told_of_each_change() {
 }
 
 #[test]
+fn a_leg_of_an_ipv6_route_goes_alone() {
+    in_netns(|| {
+        veth("eth0", "peer0", &["2001:db8::1/64"]);
+        veth("eth1", "peer1", &["2001:db8:1::1/64"]);
+        ip("-6 route add default nexthop via 2001:db8::77 nexthop via 2001:db8:1::77");
+        let rig = Rig::program();
+        let first = rig.track("2001:db8:9::1").expect("resolved");
+        assert_eq!(first.gateway, Some("2001:db8::77".parse().unwrap()));
+        ip("-6 route del default via 2001:db8::77");
+        let other = rig.next_hop("2001:db8:9::1".parse().unwrap()).expect("resolved over the other leg");
+        assert_eq!(other.gateway, Some("2001:db8:1::77".parse().unwrap()));
+        // A leg of another protocol joins the first, and leaves it.
+        ip("-6 route append default via 2001:db8::77 proto static");
+        assert_eq!(rig.next_hop("2001:db8:9::1".parse().unwrap()), Some(first));
+        ip("-6 route del default via 2001:db8::77");
+        assert_eq!(rig.next_hop("2001:db8:9::1".parse().unwrap()), Some(other));
+        ip("-6 route del default");
+        assert_eq!(rig.next_hop("2001:db8:9::1".parse().unwrap()), None);
+        rig.stop();
+    });
+}
+
+#[test]
 fn observing_reports_drift_and_writes_nothing() {
     in_netns(|| {
         veth("eth0", "peer0", &["192.0.2.1/24"]);

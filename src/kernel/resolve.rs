@@ -35,6 +35,17 @@ impl Foreign {
         let Route { prefix, tos, protocol, kind, metric, nexthop, legs } = route;
         (prefix, Self { metric, protocol, tos, kind, nexthop, legs })
     }
+
+    /// Whether its legs are routes by themselves, as those of IPv6 are: they come and go alone, each with its own protocol,
+    /// and of those with one metric no two are equal. A message of a set that grew names all.
+    fn has_own_legs(&self, prefix: &Cidr) -> bool {
+        !prefix.is_v4() && self.nexthop == 0 && !self.legs.is_empty()
+    }
+
+    /// Whether both are of the set of legs that the kernel makes of one metric.
+    fn is_sibling(&self, other: &Self) -> bool {
+        self.nexthop == 0 && self.metric == other.metric && self.tos == other.tos
+    }
 }
 
 /// A trie for each family.
@@ -223,29 +234,54 @@ impl Picture {
             self.foreign_count += 1;
             return;
         };
+        let before = there.len();
         if replaces && let Some(first) = there.iter_mut().find(|f| f.metric == new.metric && f.tos == new.tos)
         {
             *first = new;
         } else if !there.contains(&new) {
+            if new.has_own_legs(&prefix) {
+                // What it grew from.
+                let inside = |f: &Foreign| f.legs.iter().all(|leg| new.legs.contains(leg));
+                there.retain(|f| !(f.is_sibling(&new) && f.has_own_legs(&prefix) && inside(f)));
+            }
             there.push(new);
-            self.foreign_count += 1;
         }
+        self.foreign_count = self.foreign_count - before + there.len();
     }
 
-    /// A foreign route went.
-    pub(super) fn remove_route(&mut self, route: Route) {
+    /// A foreign route went; `false`: what was known of it was something else.
+    pub(super) fn remove_route(&mut self, route: Route) -> bool {
         let (prefix, gone) = Foreign::of(route);
         self.suspect_inside(&prefix);
-        let Some(there) = self.foreign.get_mut(&prefix) else { return };
+        let Some(there) = self.foreign.get_mut(&prefix) else { return true };
+        let before = there.len();
         let alike = |f: &Foreign| f.metric == gone.metric && f.protocol == gone.protocol && f.tos == gone.tos;
-        let at = there.iter().position(|f| *f == gone).or_else(|| there.iter().position(alike));
-        if let Some(at) = at {
+        let mut known = true;
+        if let Some(at) = there.iter().position(|f| *f == gone) {
             there.remove(at);
-            self.foreign_count -= 1;
+        } else if gone.has_own_legs(&prefix) {
+            let mut left = gone.legs.len();
+            there.retain(|f| {
+                if !f.is_sibling(&gone) || !f.has_own_legs(&prefix) {
+                    return true;
+                }
+                let legs = f.legs.len();
+                f.legs.retain(|leg| !gone.legs.contains(leg));
+                left = left.saturating_sub(legs - f.legs.len());
+                !f.legs.is_empty()
+            });
+            known = left == 0;
+        } else {
+            known = false;
+            if let Some(at) = there.iter().position(alike) {
+                there.remove(at);
+            }
         }
+        self.foreign_count = self.foreign_count - before + there.len();
         if there.is_empty() {
             self.foreign.remove(&prefix);
         }
+        known
     }
 
     /// Replaces all foreign routes by those that `fill` adds.
@@ -425,5 +461,77 @@ impl Surroundings for Picture {
     fn in_the_way(&self, prefix: &Cidr, metric: u32) -> Option<String> {
         let f = self.foreign.get(prefix)?.iter().find(|f| f.metric == metric && f.tos == 0)?;
         Some(format!("a route of protocol {} has this prefix and our metric {metric}", f.protocol))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STATIC: u8 = 4;
+    const BOOT: u8 = 3;
+
+    /// Two links that carry, the only ones.
+    fn picture() -> Picture {
+        let mut picture = Picture::default();
+        for index in [1, 2] {
+            picture.set_link(Link { index, name: format!("eth{index}"), flags: 0x1_0001, mtu: 1500 });
+        }
+        picture
+    }
+
+    fn route(prefix: &str, protocol: u8, metric: u32, legs: &[(u32, &str)]) -> Route {
+        let mut legs: SmallVec<[Leg; 1]> = legs
+            .iter()
+            .map(|(ifindex, gateway)| Leg { ifindex: *ifindex, gateway: gateway.parse().ok(), onlink: false })
+            .collect();
+        legs.sort_unstable();
+        let prefix = prefix.parse().unwrap();
+        Route { prefix, tos: 0, protocol, kind: RTN_UNICAST, metric, nexthop: 0, legs }
+    }
+
+    fn over(picture: &Picture, addr: &str) -> Option<String> {
+        let resolved = picture.resolve(addr.parse().unwrap())?;
+        Some(resolved.gateway.map_or_else(|| "on-link".to_owned(), |gateway| gateway.to_string()))
+    }
+
+    #[test]
+    fn legs_of_ipv6_come_and_go_one_by_one() {
+        let (a, b, c) = ((1, "fe80::a"), (2, "fe80::b"), (2, "fe80::c"));
+        let mut picture = picture();
+        let leads = |picture: &Picture| over(picture, "2001:db8:9::1");
+        picture.add_route(route("::/0", BOOT, 1024, &[a, b]), false);
+        picture.add_route(route("::/0", BOOT, 2048, &[c]), false);
+        assert_eq!((leads(&picture).as_deref(), picture.foreign_count()), (Some("fe80::a"), 2));
+        assert!(picture.remove_route(route("::/0", BOOT, 1024, &[a])));
+        assert_eq!((leads(&picture).as_deref(), picture.foreign_count()), (Some("fe80::b"), 2));
+        // One is appended: the message names the whole set, under the protocol of the new one.
+        picture.add_route(route("::/0", STATIC, 1024, &[a, b]), false);
+        assert_eq!((leads(&picture).as_deref(), picture.foreign_count()), (Some("fe80::a"), 2));
+        // Each goes under its own protocol.
+        assert!(picture.remove_route(route("::/0", STATIC, 1024, &[a])));
+        assert_eq!(leads(&picture).as_deref(), Some("fe80::b"));
+        assert!(!picture.remove_route(route("::/0", STATIC, 1024, &[a])), "twice");
+        assert_eq!(leads(&picture).as_deref(), Some("fe80::b"));
+        assert!(picture.remove_route(route("::/0", BOOT, 1024, &[b])));
+        assert_eq!((leads(&picture).as_deref(), picture.foreign_count()), (Some("fe80::c"), 1));
+        // A set goes at once.
+        picture.add_route(route("::/0", BOOT, 1024, &[a, b]), false);
+        assert!(picture.remove_route(route("::/0", BOOT, 1024, &[a, b])));
+        assert!(picture.remove_route(route("::/0", BOOT, 2048, &[c])));
+        assert_eq!((leads(&picture), picture.foreign_count()), (None, 0));
+    }
+
+    #[test]
+    fn a_route_of_ipv4_and_one_over_an_object_go_whole() {
+        let legs = [(1, "192.0.2.7"), (2, "192.0.2.8")];
+        let mut picture = picture();
+        picture.add_route(route("0.0.0.0/0", STATIC, 0, &legs), false);
+        assert!(!picture.remove_route(route("0.0.0.0/0", STATIC, 0, &legs[..1])), "it was another");
+        assert_eq!((over(&picture, "203.0.113.5"), picture.foreign_count()), (None, 0));
+        let object = |legs| Route { nexthop: 5, ..route("::/0", STATIC, 1024, legs) };
+        picture.add_route(object(&[(1, "fe80::a"), (2, "fe80::b")]), false);
+        assert!(!picture.remove_route(object(&[(1, "fe80::a")])));
+        assert_eq!((over(&picture, "2001:db8:9::1"), picture.foreign_count()), (None, 0));
     }
 }

@@ -255,7 +255,7 @@ impl State {
             Event::Route { route, .. } if self.ends.is_gateway(&route) => {}
             Event::Route { route, replaces, by } => {
                 let (prefix, at_our_place) = (route.prefix, self.at_our_place(&route));
-                // Sibling legs of IPv6 come and go in separate messages that say too little.
+                // Of the legs of IPv6 only one tells its protocol.
                 due.compare |= !prefix.is_v4() && route.legs.len() > 1;
                 self.picture.add_route(route, replaces);
                 if replaces && at_our_place && self.table.lose(prefix) {
@@ -277,9 +277,10 @@ impl State {
             }
             Event::RouteGone { route, .. } => {
                 let (prefix, at_our_place) = (route.prefix, self.at_our_place(&route));
+                // Legs of ours may stand beside it.
                 due.compare |=
                     !prefix.is_v4() && !route.legs.is_empty() && route.nexthop == 0 && at_our_place;
-                self.picture.remove_route(route);
+                due.compare |= !self.picture.remove_route(route);
                 if at_our_place {
                     self.table.mark_prefix(&prefix);
                 }
