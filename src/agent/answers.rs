@@ -1,5 +1,6 @@
 //! From the speaker's values to the API's: pure translation, no decisions.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
@@ -275,7 +276,13 @@ fn path(info: &PathInfo, intent: &RoutingIntent) -> BgpPath {
         (Some(Unusable::Filtered(why)), ..) => format!("refused: {why}"),
         (Some(Unusable::NextHop), ..) => match info.next_hop {
             Some(NextHopState::Unreachable) => {
-                format!("next hop {} is unreachable", link_local::text(a.next_hop))
+                let why = match a.next_hop {
+                    IpAddr::V6(hop) if hop.to_ipv4_mapped().is_some() => {
+                        ": it is an IPv4 address, to which no IPv6 route leads"
+                    }
+                    _ => "",
+                };
+                format!("next hop {} is unreachable{why}", link_local::text(a.next_hop))
             }
             _ => format!("next hop {} is not resolved yet", link_local::text(a.next_hop)),
         },

@@ -383,10 +383,15 @@ impl Picture {
 
     /// [`Picture::resolve`] with the covering route.
     pub(super) fn covering(&self, addr: IpAddr) -> Option<Covering> {
-        if let IpAddr::V6(v6) = addr
-            && v6.is_unicast_link_local()
-        {
-            return self.on_its_link(addr);
+        if let IpAddr::V6(v6) = addr {
+            if v6.is_unicast_link_local() {
+                return self.on_its_link(addr);
+            }
+            // An IPv4 address in the form of IPv6, as GoBGP gives IPv6 routes over sessions of IPv4: it names an IPv4 node
+            // (RFC 4291 2.5.5.2), to which no IPv6 route leads. The default router would get its packets.
+            if v6.to_ipv4_mapped().is_some() {
+                return None;
+            }
         }
         if self.local.contains_key(&addr) {
             return None;
@@ -520,6 +525,16 @@ mod tests {
         assert!(picture.remove_route(route("::/0", BOOT, 1024, &[a, b])));
         assert!(picture.remove_route(route("::/0", BOOT, 2048, &[c])));
         assert_eq!((leads(&picture), picture.foreign_count()), (None, 0));
+    }
+
+    #[test]
+    fn an_ipv4_address_in_the_form_of_ipv6_is_not_reached_over_ipv6() {
+        let mut picture = picture();
+        picture.add_route(route("::/0", BOOT, 1024, &[(1, "fe80::a")]), false);
+        picture.add_route(route("0.0.0.0/0", BOOT, 0, &[(1, "192.0.2.7")]), false);
+        assert_eq!(over(&picture, "::ffff:192.0.2.9"), None);
+        assert_eq!(over(&picture, "192.0.2.9").as_deref(), Some("192.0.2.7"));
+        assert_eq!(over(&picture, "2001:db8::9").as_deref(), Some("fe80::a"));
     }
 
     #[test]
