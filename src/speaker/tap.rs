@@ -146,30 +146,23 @@ impl Driver {
 
     /// Tells all listeners whose best paths changed.
     pub(super) fn tap_best(&mut self, prefixes: &[Cidr]) {
-        if self.listeners_of_taps.is_empty() {
-            return;
-        }
         if let Some(us) = self.identity() {
             let prefixes: Arc<[Cidr]> = prefixes.into();
-            self.listeners_of_taps.retain(|l| l.give(Heard::Best(us, Arc::clone(&prefixes))));
+            for listener in &self.listeners_of_taps {
+                listener.give(Heard::Best(us, Arc::clone(&prefixes)));
+            }
         }
     }
 
     /// Gives what the speaker recorded to all listeners; without any the recording ends.
     pub(super) fn flush_taps(&mut self) {
-        if self.listeners_of_taps.is_empty() {
-            return;
-        }
         let Some(core) = &mut self.core else { return };
-        // The speaker may be younger than the first listener.
-        core.set_tap(true);
         if let Some(tapped) = core.take_tapped() {
             let tapped = Arc::new(tapped);
             self.listeners_of_taps.retain(|l| l.give(Heard::Tapped(Arc::clone(&tapped))));
-            if self.listeners_of_taps.is_empty() {
-                core.set_tap(false);
-            }
         }
+        // The speaker may be younger than the first listener.
+        core.set_tap(!self.listeners_of_taps.is_empty());
     }
 }
 

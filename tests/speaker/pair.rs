@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use tortie::routing::{OriginKind, Originated, Password};
-use tortie::speaker::{SpeakerFact, SpeakerOptions};
+use tortie::speaker::{Heard, SpeakerFact, SpeakerOptions, ToSpeaker, tap_queue};
 use tortie_bgp::{DownCode, State};
 
 use crate::net;
@@ -71,6 +71,43 @@ fn blocks_come_and_go_and_a_removed_peer_takes_its_routes_along() {
     assert_eq!(a.peer("b"), None);
     assert_eq!(a.routes(), 0);
     assert_eq!(b.peer("a").unwrap().flaps, 1);
+}
+
+#[test]
+fn who_listens_hears_nothing_from_before() {
+    if !net::enter(&[]) {
+        return;
+    }
+    let (a, mut b) = pair();
+    a.up("b");
+    a.has("10.2.0.0/26", "192.0.2.2");
+    let mut blocks = vec!["10.2.0.0/26"];
+    let mut announce = |block| {
+        blocks.push(block);
+        let more = intent(B, 64512, &blocks);
+        (b.intent.originated, b.intent.view) = (more.originated, more.view);
+        b.apply();
+    };
+    // One who listened and went: the first change tells that nobody is there.
+    a.opens("b");
+    for block in ["10.2.0.64/26", "10.2.0.128/26"] {
+        announce(block);
+        a.has(block, "192.0.2.2");
+    }
+    let (tap, mut heard) = tap_queue(1 << 20);
+    a.handle.send(ToSpeaker::Tap(tap)).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    assert!(matches!(runtime.block_on(heard.next()), Some(Heard::Sessions(all)) if all.len() == 1));
+    announce("10.2.0.192/26");
+    let tapped = loop {
+        match runtime.block_on(heard.next()).unwrap() {
+            Heard::Tapped(tapped) => break tapped,
+            Heard::Best(..) => {}
+            other => panic!("{other:?}"),
+        }
+    };
+    let tells = |last| tapped.octets.windows(5).any(|nlri| nlri == [26, 10, 2, 0, last]);
+    assert_eq!([192, 128, 64].map(tells), [true, false, false], "{tapped:?}");
 }
 
 #[test]
