@@ -83,6 +83,34 @@ fn bird(test: &str, we_dial: bool) {
     }
 }
 
+/// An interface that goes down loses its address, and gets it back as a tentative one: the peer stays, and its session.
+#[test]
+fn unnumbered_link_that_flaps() {
+    let Some(far) = link("un-fl") else { return };
+    let config = format!(
+        "protocol bgp tortie {{ local port 1790 as 65009; neighbor {OURS}%far port 1790 as 64512; direct; check link no;
+           passive on; ipv4 {{ import all; export none; extended next hop on; }};
+           ipv6 {{ import all; export where source = RTS_STATIC; }}; }}"
+    );
+    let Some(bird) = Bird::start_in(Some(&far.0), &config) else { return };
+    let mut a = node(65009, true, false);
+    a.up("them");
+    bird.says(&format!("show route for {V6} all"), &format!("via {OURS} on far"));
+    ip(&["link", "set", "near", "down"]);
+    a.apply();
+    a.ask(|_| ());
+    ip(&["link", "set", "near", "up"]);
+    ip(&["addr", "add", &format!("{OURS}/64"), "dev", "near"]);
+    a.apply();
+    a.ask(|_| ());
+    // What is announced from now on arrives in the session that there was.
+    let more = intent("198.51.100.1:1790", 64512, &[V4, V6, "fd00:1:2::/64"]);
+    (a.intent.originated, a.intent.view) = (more.originated, more.view);
+    a.apply();
+    bird.says("show route for fd00:1:2::/64 all", &format!("via {OURS} on far"));
+    assert_eq!(a.peer("them").map(|p| (p.state, p.flaps)), Some((State::Established, 0)));
+}
+
 #[test]
 fn unnumbered_dialled_to_bird() {
     bird("un-bd", true);

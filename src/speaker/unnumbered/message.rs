@@ -71,17 +71,18 @@ pub(super) struct Own {
 }
 
 /// Finds an interface in the kernel's list of IPv6 addresses (`/proc/net/if_inet6`: address, index, prefix length,
-/// scope and flags in hexadecimal, name). An address that is still tentative cannot be used.
-pub(super) fn own(list: &str, interface: &str) -> Option<Own> {
+/// scope and flags in hexadecimal, name): its addresses, and whether each can be used, which one that is still tentative
+/// cannot.
+pub(super) fn own(list: &str, interface: &str) -> impl Iterator<Item = (Own, bool)> {
     const TENTATIVE: u32 = 0x40;
     const DAD_FAILED: u32 = 0x08;
-    list.lines().find_map(|line| {
+    list.lines().filter_map(move |line| {
         let mut fields = line.split_ascii_whitespace();
         let addr = Ipv6Addr::from(u128::from_str_radix(fields.next()?, 16).ok()?);
         let ifindex = u32::from_str_radix(fields.next()?, 16).ok()?;
         let flags = u32::from_str_radix(fields.nth(2)?, 16).ok()?;
         let here = fields.next()? == interface && addr.is_unicast_link_local();
-        (here && flags & (TENTATIVE | DAD_FAILED) == 0).then_some(Own { ifindex, addr })
+        (here && flags & DAD_FAILED == 0).then_some((Own { ifindex, addr }, flags & TENTATIVE == 0))
     })
 }
 
@@ -137,11 +138,14 @@ mod tests {
         let list = "00000000000000000000000000000001 01 80 10 80       lo\n\
                     20010db8000000000000000000000001 02 40 00 80     eth0\n\
                     fe8000000000000050540000fe000001 02 40 20 80     eth0\n\
-                    fe8000000000000050540000fe000002 0b 40 20 c0     eth1\n";
+                    fe8000000000000050540000fe000002 0b 40 20 c0     eth1\n\
+                    fe8000000000000050540000fe000003 0c 40 20 c8     eth2\n";
         let addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0x5054, 0, 0xfe00, 1);
-        assert_eq!(own(list, "eth0"), Some(Own { ifindex: 2, addr }));
-        assert_eq!(own(list, "eth1"), None, "tentative");
-        assert_eq!(own(list, "lo"), None);
-        assert_eq!(own("garbage\n\nfe80 zz", "eth0"), None);
+        let tentative = Ipv6Addr::new(0xfe80, 0, 0, 0, 0x5054, 0, 0xfe00, 2);
+        assert!(own(list, "eth0").eq([(Own { ifindex: 2, addr }, true)]));
+        assert!(own(list, "eth1").eq([(Own { ifindex: 11, addr: tentative }, false)]));
+        assert_eq!(own(list, "eth2").count(), 0, "another node has it");
+        assert_eq!(own(list, "lo").count(), 0);
+        assert_eq!(own("garbage\n\nfe80 zz", "eth0").count(), 0);
     }
 }

@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
+use smallvec::SmallVec;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::api::SpeakerFact;
@@ -42,6 +43,9 @@ const FAST_COUNT: u32 = 5;
 const SLOW: Duration = Duration::from_secs(10);
 /// A neighbour that was not heard for so long gives way to another one on the link.
 const SILENT: Duration = Duration::from_secs(30);
+/// An interface that went down has no address, and gets the same again when it is back: so long that passes for a flap, and
+/// the peer stays. It is how long a peer's routes are kept without it unless that says otherwise (RFC 4724 4.2).
+const AWAY: Duration = Duration::from_secs(120);
 /// Messages taken in a turn.
 const TAKE: usize = 64;
 
@@ -65,10 +69,46 @@ pub(super) struct Unnumbered {
 #[derive(Default)]
 struct Link {
     own: Option<Own>,
+    /// Since when the kernel does not show that address, or shows it as tentative.
+    away: Option<Instant>,
     /// The last router that was heard, and when.
     neighbour: Option<(Ipv6Addr, Instant)>,
     sent: u32,
     next: Option<Instant>,
+}
+
+impl Link {
+    /// Takes the addresses that the kernel shows of it; whether ours is another than before. `there`: whether the interface
+    /// of this index still has the name.
+    fn look(
+        &mut self,
+        shown: impl Iterator<Item = (Own, bool)>,
+        there: impl Fn(u32) -> bool,
+        now: Instant,
+    ) -> bool {
+        let shown: SmallVec<[(Own, bool); 2]> = shown.collect();
+        // Ours goes first, also while it is tentative anew.
+        let same = self.own.and_then(|own| shown.iter().find(|(shown, _)| *shown == own));
+        let usable = same.is_none_or(|(_, usable)| *usable);
+        let own = same.or_else(|| shown.iter().find(|(_, usable)| *usable)).map(|(own, _)| *own);
+        if let (None, Some(old)) = (own, self.own)
+            && there(old.ifindex)
+            && now < *self.away.get_or_insert(now) + AWAY
+        {
+            return false;
+        }
+        if own == self.own {
+            if !usable {
+                self.away.get_or_insert(now);
+            } else if self.away.take().is_some() {
+                // The neighbour has to hear us again.
+                (self.sent, self.next) = (0, None);
+            }
+            return false;
+        }
+        (self.own, self.away, self.sent, self.next) = (own, None, 0, None);
+        true
+    }
 }
 
 impl Unnumbered {
@@ -142,7 +182,7 @@ impl Unnumbered {
     }
 
     /// Looks at the interfaces; whether one of them is another than before.
-    fn look(&mut self) -> bool {
+    fn look(&mut self, now: Instant) -> bool {
         if self.links.is_empty() {
             return false;
         }
@@ -150,19 +190,18 @@ impl Unnumbered {
         let list = std::fs::read_to_string("/proc/thread-self/net/if_inet6").unwrap_or_default();
         let mut changed = false;
         for (name, link) in &mut self.links {
-            let own = message::own(&list, name);
-            if own == link.own {
+            let there = |index| sockopt::interface_name(index).is_some_and(|n| n == *name);
+            let before = link.own;
+            if !link.look(message::own(&list, name), there, now) {
                 continue;
             }
             changed = true;
-            let another = own.is_some_and(|new| link.own.is_none_or(|old| old.ifindex != new.ifindex));
-            if let (Some(own), Some(socket), true) = (own, &self.socket, another) {
+            let another = link.own.filter(|new| before.is_none_or(|old| old.ifindex != new.ifindex));
+            if let (Some(own), Some(socket)) = (another, &self.socket) {
                 // A group that was joined before is no error that matters.
                 let _ = socket.join_multicast_v6(&ALL_ROUTERS, own.ifindex);
                 link.neighbour = None;
             }
-            link.own = own;
-            (link.sent, link.next) = (0, None);
         }
         changed
     }
@@ -238,7 +277,8 @@ impl Unnumbered {
 
     /// When to look again: soon while something is missing.
     fn plan(&mut self, now: Instant) {
-        let missing = self.links.values().any(|l| l.own.is_none() || l.neighbour.is_none());
+        let is_missing = |l: &Link| l.own.is_none() || l.away.is_some() || l.neighbour.is_none();
+        let missing = self.links.values().any(is_missing);
         let next = self.links.values().filter_map(|l| l.next).min();
         let at = if missing { Some(now + FAST) } else { None }.into_iter().chain(next).min();
         self.due = at.filter(|_| !self.links.is_empty()).map(|at| at.max(now));
@@ -284,7 +324,7 @@ impl Driver {
 
     /// Looks at the interfaces and sends what is due; whether an interface changed.
     fn unnumbered_step(&mut self) -> bool {
-        let changed = self.unnumbered.look();
+        let changed = self.unnumbered.look(self.now);
         self.unnumbered.send(self.now);
         self.unnumbered.plan(self.now);
         changed
@@ -324,4 +364,59 @@ fn open() -> io::Result<Socket> {
     socket.set_unicast_hops_v6(255)?;
     socket.set_multicast_loop_v6(false)?;
     Ok(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ADDRESS: &str = "fe8000000000000050540000fe000001 02 40 20 80 eth0\n";
+    const TENTATIVE: &str = "fe8000000000000050540000fe000001 02 40 20 c0 eth0\n";
+    const OTHER: &str = "fe8000000000000050540000fe000002 02 40 20 80 eth0\n";
+    const ANOTHER_LINK: &str = "fe8000000000000050540000fe000001 03 40 20 80 eth0\n";
+
+    fn look(link: &mut Link, list: &str, now: Instant) -> bool {
+        link.look(message::own(list, "eth0"), |_| true, now)
+    }
+
+    /// A link with an address, at this time.
+    fn link(now: Instant) -> Link {
+        let mut link = Link::default();
+        assert!(look(&mut link, ADDRESS, now));
+        link
+    }
+
+    #[test]
+    fn a_link_that_is_down_for_a_while_keeps_its_address() {
+        let start = Instant::now();
+        let mut link = link(start);
+        let own = link.own;
+        for (n, list) in [TENTATIVE, ADDRESS, "", TENTATIVE, "", TENTATIVE, ADDRESS].into_iter().enumerate() {
+            (link.sent, link.next) = (FAST_COUNT, Some(start + SLOW));
+            assert!(!look(&mut link, list, start), "{n}");
+            assert_eq!(link.own, own, "{n}");
+        }
+        assert_eq!((link.away, link.sent, link.next), (None, 0, None), "it is back, and tells so");
+        assert!(!look(&mut link, "", start + AWAY));
+        assert!(!look(&mut link, "", start + AWAY + AWAY / 2), "it was there meanwhile");
+        assert!(look(&mut link, "", start + AWAY + AWAY));
+        assert_eq!((link.own, link.away), (None, None));
+    }
+
+    #[test]
+    fn another_address_and_another_link_are_followed_at_once() {
+        let start = Instant::now();
+        let mut first = link(start);
+        let own = first.own;
+        assert!(!look(&mut first, &[OTHER, ADDRESS].concat(), start), "ours is still there");
+        assert!(look(&mut first, OTHER, start));
+        assert!(first.own.is_some() && first.own != own);
+        let mut second = link(start);
+        assert!(look(&mut second, ANOTHER_LINK, start));
+        assert_eq!(second.own.map(|own| own.ifindex), Some(3));
+        let mut third = link(start);
+        assert!(third.look(message::own("", "eth0"), |_| false, start), "the interface is gone");
+        assert_eq!(third.own, None);
+        assert!(!look(&mut third, TENTATIVE, start), "never used before");
+    }
 }
