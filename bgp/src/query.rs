@@ -183,6 +183,8 @@ pub struct PeerStatus {
     pub received: MessageCounts,
     /// Messages sent since the peer was configured.
     pub sent: MessageCounts,
+    /// Announcements that import policy or loop checks refused since the peer was configured, repeated ones included.
+    pub rejected: u64,
     /// Its routes, by family in AFI order (configured families only).
     pub families: Vec<FamilyStatus>,
     /// How often the session left Established.

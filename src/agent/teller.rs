@@ -312,14 +312,7 @@ impl Teller {
         let Some(known) = self.peers.remove(&item.peer) else { return };
         self.forget(Some(item.peer));
         self.ends.retain(|(peer, _)| *peer != item.peer);
-        let reason = match (&known.notification, down.map(|d| d.code)) {
-            (Some((true, octets)), _) => PeerDown::LocalNotification(octets),
-            (Some((false, octets)), _) => PeerDown::RemoteNotification(octets),
-            (None, Some(DownCode::Config)) => PeerDown::NotMonitored,
-            // RFC 4271 8.1.2, event 2: ManualStop.
-            (None, Some(DownCode::Admin)) => PeerDown::LocalEvent(2),
-            (None, _) => PeerDown::RemoteClosed,
-        };
+        let reason = reason(known.notification.as_ref(), down.map(|d| d.code));
         Message::PeerDown { peer: header(&known.session, item.at), reason }.write(out);
     }
 
@@ -403,7 +396,9 @@ impl Teller {
         let Some(known) = self.peers.get(&status.id) else { return };
         let mut list = Vec::new();
         let sum = |of: fn(&tortie_bgp::FamilyStatus) -> u32| status.families.iter().map(of).sum::<u32>();
-        Statistics::push(&mut list, Statistic::Rejected(sum(|f| f.filtered)));
+        // A counter of 32 bits, which begins anew after its end, and not what is refused at present.
+        let rejected = u32::try_from(status.rejected & u64::from(u32::MAX)).unwrap_or_default();
+        Statistics::push(&mut list, Statistic::Rejected(rejected));
         Statistics::push(&mut list, Statistic::AdjIn(sum(|f| f.received).into()));
         Statistics::push(&mut list, Statistic::Loc(sum(|f| f.best).into()));
         for f in &status.families {
@@ -413,6 +408,20 @@ impl Teller {
         if let Ok(statistics) = Statistics::new(&list) {
             Message::Statistics { peer: header(&known.session, Instant::now()), statistics }.write(out);
         }
+    }
+}
+
+/// Why a session ended: by a NOTIFICATION, ours or theirs, or without one.
+fn reason(notification: Option<&(bool, Vec<u8>)>, code: Option<DownCode>) -> PeerDown<'_> {
+    match (notification, code) {
+        (Some((true, octets)), _) => PeerDown::LocalNotification(octets),
+        (Some((false, octets)), _) => PeerDown::RemoteNotification(octets),
+        (None, Some(DownCode::Config)) => PeerDown::NotMonitored,
+        // RFC 4271 8.1.2, event 2: ManualStop.
+        (None, Some(DownCode::Admin)) => PeerDown::LocalEvent(2),
+        // 8.1.4, event 18: TcpConnectionFails. We closed it, as the peer could not be told.
+        (None, Some(DownCode::LinkDown)) => PeerDown::LocalEvent(18),
+        (None, _) => PeerDown::RemoteClosed,
     }
 }
 
@@ -506,5 +515,22 @@ fn header(session: &TapSession, at: Instant) -> PeerHeader {
         router_id: session.router_id.0.into(),
         seconds,
         micros,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_ended_a_session_without_a_notification_is_told() {
+        let code = |code| reason(None, Some(code));
+        assert_eq!(code(DownCode::TcpClosed), PeerDown::RemoteClosed);
+        assert_eq!(code(DownCode::LinkDown), PeerDown::LocalEvent(18));
+        assert_eq!(code(DownCode::Admin), PeerDown::LocalEvent(2));
+        assert_eq!(code(DownCode::Config), PeerDown::NotMonitored);
+        let sent = (true, vec![6, 4]);
+        let both = reason(Some(&sent), Some(DownCode::Config));
+        assert_eq!(both, PeerDown::LocalNotification(&[6, 4]), "what was said goes first");
     }
 }

@@ -91,6 +91,7 @@ pub(crate) struct Peer {
     pub(crate) last_down: Option<(Down, Instant)>,
     pub(crate) received: MessageCounts,
     pub(crate) sent: MessageCounts,
+    pub(crate) rejected: u64,
     /// What the peer offered for graceful restart in the running or last session.
     pub(crate) graceful: Option<GracefulRestart>,
     pub(crate) restart: Restart,
@@ -145,6 +146,7 @@ impl Peer {
             last_down: None,
             received: MessageCounts::default(),
             sent: MessageCounts::default(),
+            rejected: 0,
             graceful: None,
             restart: Restart::No,
             restart_until: None,

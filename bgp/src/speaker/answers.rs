@@ -104,6 +104,7 @@ impl Speaker {
             session: self.session_status(peer, now),
             received: peer.received,
             sent: peer.sent,
+            rejected: peer.rejected,
             families: Family::ALL
                 .into_iter()
                 .filter(|f| peer.config.families.contains(f))

@@ -150,7 +150,8 @@ impl Speaker {
         if tally == Tally::default() {
             return;
         }
-        let Some(peer) = self.conns.get(&id).and_then(|c| self.peers.get(&c.peer)) else { return };
+        let Some(peer) = self.conns.get(&id).and_then(|c| self.peers.get_mut(&c.peer)) else { return };
+        peer.rejected += u64::from(tally.rejected);
         self.events.push_back(Event::Learned {
             peer: peer.id,
             announced: tally.announced,

@@ -331,6 +331,22 @@ fn a_new_policy_changes_what_is_taken_and_announced_without_a_reset() {
 }
 
 #[test]
+fn what_was_refused_is_counted_and_stays_counted() {
+    let mut net = star(12, 2, |_, _, _| ());
+    net.give(0, Input::Policy(policy(Shut { import: true, export: true })));
+    net.originate(1, &["10.0.1.0/24", "10.0.2.0/24"]);
+    net.secs(2);
+    let counts = |net: &Net| (net.status(0, 1).rejected, net.status(0, 1).families[0].filtered);
+    assert_eq!(counts(&net), (2, 2));
+    net.withdraw(1, &["10.0.1.0/24"]);
+    net.secs(1);
+    assert_eq!(counts(&net), (2, 1));
+    net.originate(1, &["10.0.1.0/24"]);
+    net.secs(1);
+    assert_eq!(counts(&net), (3, 2));
+}
+
+#[test]
 fn a_policy_about_some_prefixes_asks_about_no_others() {
     let mut net = star(12, 2, |_, _, _| ());
     net.originate(0, &["10.0.0.0/24", "10.0.2.0/24"]);
