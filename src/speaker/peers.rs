@@ -27,6 +27,14 @@ pub(super) struct Peer {
     /// The attempt under way.
     pub(super) dialling: Option<ConnId>,
     pub(super) failures: Failures,
+    /// Its removal is on its way: what it wanted of listeners counts no more.
+    gone: bool,
+}
+
+impl Peer {
+    fn new(name: Arc<str>, config: PeerConfig, guard: Guard) -> Self {
+        Self { name, config, guard, dialling: None, failures: Failures::default(), gone: false }
+    }
 }
 
 /// What has to be done about a peer.
@@ -129,7 +137,7 @@ impl Peers {
         let mut config = common.clone();
         (config.remote, config.name) = (remote, name.clone());
         self.ids.insert(name.clone(), id);
-        self.peers.insert(id, Peer { name, config, guard, dialling: None, failures: Failures::default() });
+        self.peers.insert(id, Peer::new(name, config, guard));
     }
 
     /// Forgets a removed peer; until then its name is known for what is still reported of it.
@@ -156,7 +164,7 @@ impl Peers {
         let mut guards: FxHashMap<IpAddr, (PeerId, Guard)> = FxHashMap::default();
         let mut clashes = Vec::new();
         // The guards of dynamic peers are those of their ranges.
-        for (id, peer) in self.peers.iter().filter(|(id, _)| !id.is_dynamic()) {
+        for (id, peer) in self.peers.iter().filter(|(id, peer)| !id.is_dynamic() && !peer.gone) {
             let addr = address_of(peer.config.remote);
             match guards.entry(addr) {
                 std::collections::hash_map::Entry::Vacant(slot) => {
@@ -178,6 +186,13 @@ impl Peers {
         (guards.into_iter().map(|(addr, (_, guard))| (addr, guard)).collect(), clashes)
     }
 
+    fn remove(&mut self, id: PeerId) -> Change {
+        if let Some(peer) = self.peers.get_mut(&id) {
+            peer.gone = true;
+        }
+        Change::Remove(id)
+    }
+
     /// What it takes to get from the peers so far to `wanted`, in the order in which it is to be done. Removed peers
     /// stay known until [`Self::forget`].
     pub(super) fn follow(
@@ -186,13 +201,10 @@ impl Peers {
         secrets: &Path,
         classes: &Classes,
     ) -> Vec<Change> {
-        let mut changes: Vec<Change> = self
-            .ids
-            .iter()
-            .filter(|(name, id)| !id.is_dynamic() && !wanted.contains_key(&***name))
-            .map(|(_, id)| Change::Remove(*id))
-            .collect();
-        changes.sort_by_key(|c| if let Change::Remove(id) = c { *id } else { PeerId(0) });
+        let unwanted = |(name, id): &(&Arc<str>, &PeerId)| !id.is_dynamic() && !wanted.contains_key(&***name);
+        let mut gone: Vec<PeerId> = self.ids.iter().filter(unwanted).map(|(_, id)| *id).collect();
+        gone.sort_unstable();
+        let mut changes: Vec<Change> = gone.into_iter().map(|id| self.remove(id)).collect();
         let trouble = |(name, trouble): Told| Change::Trouble(name, trouble);
         changes.extend(self.troubles.keep(wanted).map(trouble));
         self.key_files = wanted.values().any(PeerIntent::has_key_file);
@@ -211,10 +223,7 @@ impl Peers {
                     let id = PeerId(self.made);
                     self.ids.insert(name.clone(), id);
                     changes.push(Change::Set(id, Box::new(config.clone())));
-                    self.peers.insert(
-                        id,
-                        Peer { name, config, guard, dialling: None, failures: Failures::default() },
-                    );
+                    self.peers.insert(id, Peer::new(name, config, guard));
                 }
                 Some((id, _)) => {
                     let Some(peer) = self.peers.get_mut(&id) else { continue };
@@ -485,6 +494,27 @@ pub(super) mod tests {
         let (guards, clashes) = world.peers.guards();
         assert_eq!(clashes.len(), 1);
         assert_eq!(guards[&"192.0.2.1".parse().unwrap()].key, None);
+    }
+
+    #[test]
+    fn a_peer_that_takes_the_place_of_another_brings_its_own_key() {
+        let mut world = World::of(&[("Mesh_a", "192.0.2.1:179")]);
+        world.follow();
+        let before = world.peers.id("Mesh_a").unwrap();
+        world.wanted = World::of(&[("Global_a", "192.0.2.1:179")]).wanted;
+        world.password("Global_a", "one");
+        let changes = world.follow();
+        assert!(
+            matches!(&changes[..], [Change::Remove(id), Change::Set(..)] if *id == before),
+            "{changes:?}"
+        );
+        let (guards, clashes) = world.peers.guards();
+        assert_eq!(clashes, Vec::<String>::new());
+        assert_eq!(guards[&"192.0.2.1".parse().unwrap()].key.as_ref().unwrap().bytes(), b"one");
+        // What has been asked of listeners ends with the last peer of an address.
+        world.wanted = Persistent::default();
+        world.follow();
+        assert_eq!(world.peers.guards().0, FxHashMap::default());
     }
 
     #[test]

@@ -292,6 +292,29 @@ fn equal_md5_passwords_join_and_different_ones_do_not() {
     b.up("a");
 }
 
+/// As when a host of the mesh becomes a configured peer: one change takes the one away and brings the other.
+#[test]
+fn a_peer_under_another_name_and_with_a_key_takes_the_place_of_the_first() {
+    if !net::enter(&[]) {
+        return;
+    }
+    let (mut a, mut b) = pair();
+    a.up("b");
+    b.up("a");
+    for node in [&mut a, &mut b] {
+        let (name, mut peer) = node.intent.peers.iter().next().map(|(n, p)| (n.clone(), p.clone())).unwrap();
+        peer.password = Some(Password::Text("new".into()));
+        node.intent.peers.remove(&name);
+        node.intent.peers.insert(format!("new-{name}"), peer);
+    }
+    a.apply();
+    b.apply();
+    a.up("new-b");
+    b.up("new-a");
+    b.has("10.1.0.0/26", "192.0.2.1");
+    assert!(!a.facts().iter().any(|f| matches!(f, SpeakerFact::Trouble(_))), "{:#?}", a.facts());
+}
+
 #[test]
 fn a_peer_with_an_unusable_password_stays_out_and_says_why() {
     if !net::enter(&[]) {
