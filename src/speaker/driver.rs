@@ -147,6 +147,7 @@ impl Driver {
                 }
             }
             if bell {
+                self.inbox.hush();
                 self.bfd_told();
                 self.letters();
             }

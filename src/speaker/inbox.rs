@@ -107,9 +107,13 @@ impl Inbox {
         Ok(())
     }
 
-    pub(super) fn take(&self) -> Letters {
+    /// The bell is silent until it is rung again: to be called before anything is taken that it may have been rung for.
+    pub(super) fn hush(&self) {
         let mut count = [0; 8];
         let _ = rustix::io::read(&self.bell, &mut count);
+    }
+
+    pub(super) fn take(&self) -> Letters {
         let mut inbox = self.lock();
         inbox.rung = false;
         std::mem::take(&mut inbox.letters)
@@ -152,6 +156,29 @@ mod tests {
         assert!(matches!(letters.orders[0], Order::Reset(..)));
         assert!(matches!(letters.orders[1], Order::LocalReady));
         assert!(inbox.take().orders.is_empty());
+    }
+
+    #[test]
+    fn a_ring_after_the_bell_was_hushed_wakes_again_whatever_is_taken_meanwhile() {
+        let inbox = Inbox::new().unwrap();
+        let rings = || {
+            use rustix::event::{PollFd, PollFlags, Timespec, poll};
+            let bell = inbox.bell();
+            poll(&mut [PollFd::new(&bell, PollFlags::IN)], Some(&Timespec::default())).unwrap() > 0
+        };
+        inbox.put(ToSpeaker::LocalReady).unwrap();
+        assert!(rings());
+        inbox.hush();
+        assert!(!rings());
+        // Of BFD, which has just been asked and had nothing to say.
+        inbox.ring();
+        assert_eq!(inbox.take().orders.len(), 1);
+        assert!(rings());
+        inbox.hush();
+        inbox.take();
+        assert!(!rings());
+        inbox.put(ToSpeaker::LocalReady).unwrap();
+        assert!(rings());
     }
 
     #[test]
