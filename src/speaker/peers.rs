@@ -214,8 +214,11 @@ impl Peers {
             let name = old.map_or_else(|| Arc::from(name.as_str()), |(_, peer)| peer.name.clone());
             let (guard, wrong) = guard_of(intent, secrets, old.map(|(_, peer)| &peer.guard));
             changes.extend(self.troubles.note(&name, wrong).map(trouble));
-            // A peer that should have a password never comes up without one.
-            let Some(guard) = guard else { continue };
+            // A peer that should have a password never comes up without one, nor goes on.
+            let Some(guard) = guard else {
+                changes.extend(old.map(|(id, _)| id).map(|id| self.remove(id)));
+                continue;
+            };
             let config = config(intent, name.clone(), classes);
             match old {
                 None => {
@@ -482,6 +485,37 @@ pub(super) mod tests {
         assert!(world.peers.troubled());
         world.wanted = Persistent::default();
         assert!(matches!(&world.follow()[..], [Change::Trouble(_, None)]));
+    }
+
+    #[test]
+    fn a_first_key_that_cannot_be_used_takes_the_peer_out_and_another_one_only_itself() {
+        let mut world = World::of(&[("a", "192.0.2.1:179")]);
+        world.follow();
+        let id = world.peers.id("a").unwrap();
+        let unusable = |world: &mut World| {
+            world.wanted.get_mut("a").unwrap().password = Some(Password::File("missing".into()));
+        };
+        unusable(&mut world);
+        world.wanted.get_mut("a").unwrap().shutdown = Some("".into());
+        let changes = world.follow();
+        assert!(matches!(&changes[..], [Change::Trouble(_, Some(_)), Change::Remove(out)] if *out == id));
+        assert_eq!(world.peers.guards().0, FxHashMap::default());
+        world.peers.forget(id);
+        assert_eq!(world.follow(), [], "once");
+        world.password("a", "one");
+        let changes = world.follow();
+        assert!(matches!(&changes[..], [Change::Trouble(_, None), Change::Set(new, config)]
+            if *new > id && config.shutdown.is_some()));
+        unusable(&mut world);
+        world.wanted.get_mut("a").unwrap().policy.filters = vec!["f".into()];
+        let before = world.peers.get(world.peers.id("a").unwrap()).unwrap().config.policy_class;
+        let changes = world.follow();
+        assert!(matches!(&changes[..], [Change::Trouble(_, Some(_)), Change::Set(_, config)]
+            if config.policy_class != before));
+        assert_eq!(
+            world.peers.guards().0[&"192.0.2.1".parse().unwrap()].key.as_ref().unwrap().bytes(),
+            b"one"
+        );
     }
 
     #[test]

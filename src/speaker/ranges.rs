@@ -129,7 +129,10 @@ impl Ranges {
             let (guard, trouble) = guard_of(&intent.peer, secrets, old);
             changes.extend(self.troubles.note(&name, trouble).map(RangeChange::Trouble));
             // A range that should have a key takes nobody without one.
-            let Some(guard) = guard else { continue };
+            let Some(guard) = guard else {
+                changes.extend(self.ranges.remove(&name).map(|range| RangeChange::Remove(range.id)));
+                continue;
+            };
             let mut config_of = RangeConfig::new(intent.prefix, intent.peer.asn);
             config_of.max_peers = intent.max_sessions;
             config_of.peer = config(&intent.peer, DYNAMIC.into(), classes);
@@ -252,6 +255,27 @@ mod tests {
         assert!(ranges.troubled());
         let change = follow(&mut ranges, &[]);
         assert!(matches!(&change[..], [RangeChange::Remove(RangeId(2)), RangeChange::Trouble((_, None))]));
+    }
+
+    #[test]
+    fn a_first_key_that_cannot_be_used_ends_the_range() {
+        let mut ranges = Ranges::default();
+        follow(&mut ranges, &[("a", range("10.0.0.0/8"))]);
+        let mut unusable = range("10.0.0.0/8");
+        unusable.peer.password = Some(Password::File("missing".into()));
+        let change = follow(&mut ranges, &[("a", unusable.clone())]);
+        assert!(matches!(&change[..], [RangeChange::Trouble((_, Some(_))), RangeChange::Remove(RangeId(1))]));
+        assert_eq!(follow(&mut ranges, &[("a", unusable.clone())]), []);
+        let change = follow(&mut ranges, &[("a", keyed("10.0.0.0/8", "one"))]);
+        assert!(matches!(&change[..], [RangeChange::Trouble((_, None)), RangeChange::Set(RangeId(2), _)]));
+        // The key that worked stays, with all else that is new.
+        unusable.max_sessions = 20;
+        let change = follow(&mut ranges, &[("a", unusable)]);
+        assert!(
+            matches!(&change[..], [RangeChange::Trouble((_, Some(_))), RangeChange::Set(RangeId(2), config)]
+            if config.max_peers == 20)
+        );
+        assert!(ranges.guards(std::iter::empty()).0.values().all(|guard| guard.key.is_some()));
     }
 
     #[test]
