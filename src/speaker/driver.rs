@@ -35,8 +35,8 @@ use crate::measure::Histogram;
 const UNSTALL: usize = 64;
 /// The same when the whole process stops.
 const LINGER_STOP: Duration = Duration::from_millis(500);
-/// Password files that could not be used are looked at again.
-const SECRETS_RETRY: Duration = Duration::from_secs(10);
+/// How often password files are looked at: one may be mended, or have another key, which nobody tells.
+const SECRETS_LOOK: Duration = Duration::from_secs(10);
 
 const BELL: u64 = u64::MAX;
 /// The socket of router advertisements.
@@ -463,11 +463,12 @@ impl Driver {
         self.fallover_due();
         if self.secrets_again.is_some_and(|at| at <= self.now) {
             self.secrets_again = None;
-            self.follow_peers();
-            self.follow_bfd();
+            if self.follow_peers() {
+                self.follow_ends();
+            }
         }
-        if (self.peers.troubled() || self.ranges.troubled()) && self.secrets_again.is_none() {
-            self.secrets_again = Some(self.now + SECRETS_RETRY);
+        if (self.peers.has_key_files() || self.ranges.has_key_files()) && self.secrets_again.is_none() {
+            self.secrets_again = Some(self.now + SECRETS_LOOK);
         }
     }
 }

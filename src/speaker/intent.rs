@@ -135,13 +135,13 @@ impl Driver {
         self.follow_ends();
     }
 
-    /// Brings peers, keys and attempts in line with the intent (and the password files).
-    pub(super) fn follow_peers(&mut self) {
-        let Some(intent) = self.intent.given.clone() else { return };
+    /// Brings peers, keys and attempts in line with the intent (and the password files); whether something changed.
+    pub(super) fn follow_peers(&mut self) -> bool {
+        let Some(intent) = self.intent.given.clone() else { return false };
         let changes = self.peers.follow(&intent.peers, &self.options.secrets, &self.classes);
         let ranges = self.ranges.follow(&intent.ranges, &self.options.secrets, &self.classes);
         if changes.is_empty() && ranges.is_empty() {
-            return;
+            return false;
         }
         let (guards, clashes) = self.peers.guards();
         let (of_ranges, more) = self.ranges.guards(guards.iter().map(|(addr, guard)| (*addr, guard)));
@@ -162,6 +162,7 @@ impl Driver {
                 Change::Trouble(name, trouble) => (self.facts)(SpeakerFact::PeerTrouble { name, trouble }),
             }
         }
+        true
     }
 
     /// Changes key and least TTL of the connections that are there: a key that is changed at both ends within the hold

@@ -61,10 +61,6 @@ pub(super) type Told = (Arc<str>, Option<String>);
 pub(super) struct Troubles(BTreeMap<Arc<str>, String>);
 
 impl Troubles {
-    pub(super) fn any(&self) -> bool {
-        !self.0.is_empty()
-    }
-
     /// Forgets those that are no longer wanted; what is to be told of them.
     pub(super) fn keep<T>(&mut self, wanted: &Persistent<String, T>) -> impl Iterator<Item = Told> {
         self.0.extract_if(.., |name, _| !wanted.contains_key(&**name)).map(|(name, _)| (name, None))
@@ -152,11 +148,6 @@ impl Peers {
     /// Whether following the same peers again may find other keys.
     pub(super) fn has_key_files(&self) -> bool {
         self.key_files
-    }
-
-    /// Some peers wait for a usable password.
-    pub(super) fn troubled(&self) -> bool {
-        self.troubles.any()
     }
 
     /// Key and least TTL by remote address, and what contradicts itself.
@@ -482,7 +473,7 @@ pub(super) mod tests {
         let mut world = World::of(&[("a", "192.0.2.1:179")]);
         world.wanted.get_mut("a").unwrap().password = Some(Password::File("missing".into()));
         assert!(matches!(&world.follow()[..], [Change::Trouble(_, Some(_))]));
-        assert!(world.peers.troubled());
+        assert!(world.peers.has_key_files());
         world.wanted = Persistent::default();
         assert!(matches!(&world.follow()[..], [Change::Trouble(_, None)]));
     }

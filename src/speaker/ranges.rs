@@ -66,11 +66,6 @@ impl Ranges {
         self.key_files
     }
 
-    /// Some ranges wait for a usable key.
-    pub(super) fn troubled(&self) -> bool {
-        self.troubles.any()
-    }
-
     /// Key and least TTL by prefix, and what contradicts itself. A key of a range is asked of all its addresses, also of
     /// those that another range or a peer without a key has: the kernel knows no exception.
     pub(super) fn guards<'a>(
@@ -252,7 +247,6 @@ mod tests {
         assert!(matches!(&change[..], [RangeChange::Secure(name, _)] if &**name == "a"));
         let change = follow(&mut ranges, &[("a", keyed("10.0.0.0/8", &"x".repeat(81)))]);
         assert!(matches!(&change[..], [RangeChange::Trouble((_, Some(_)))]), "the key that worked stays");
-        assert!(ranges.troubled());
         let change = follow(&mut ranges, &[]);
         assert!(matches!(&change[..], [RangeChange::Remove(RangeId(2)), RangeChange::Trouble((_, None))]));
     }

@@ -1,14 +1,15 @@
 //! Two of our speakers over loopback.
 
 use std::net::TcpListener;
+use std::path::Path;
 use std::time::Duration;
 
-use tortie::routing::{OriginKind, Originated, Password};
+use tortie::routing::{OriginKind, Originated, Password, RoutingIntent};
 use tortie::speaker::{Heard, SpeakerFact, SpeakerOptions, ToSpeaker, tap_queue};
 use tortie_bgp::{DownCode, State};
 
 use crate::net;
-use crate::node::{Node, intent, peer, wait};
+use crate::node::{Node, SOON, intent, peer, wait, wait_for};
 use crate::ranges::refused;
 
 const A: &str = "192.0.2.1:1790";
@@ -16,6 +17,12 @@ const B: &str = "192.0.2.2:1790";
 
 /// Both ends of an iBGP session.
 fn pair() -> (Node, Node) {
+    let (a, b) = ends();
+    (Node::start(a), Node::start(b))
+}
+
+/// What they want.
+fn ends() -> (RoutingIntent, RoutingIntent) {
     let mut a = intent(A, 64512, &["10.1.0.0/26", "fd00:1::/122"]);
     let mut b = intent(B, 64512, &["10.2.0.0/26", "fd00:2::/122"]);
     let mut to_b = peer(B, "192.0.2.1", 64512);
@@ -24,7 +31,15 @@ fn pair() -> (Node, Node) {
     to_a.local_v6 = Some("2001:db8::2".parse().unwrap());
     a.peers.insert("b".into(), to_b);
     b.peers.insert("a".into(), to_a);
-    (Node::start(a), Node::start(b))
+    (a, b)
+}
+
+/// Gives a password file this content, at once and as a whole.
+fn secret(file: &Path, text: &str) {
+    let new = file.with_extension("new");
+    std::fs::write(&new, text).unwrap();
+    std::fs::set_permissions(&new, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    std::fs::rename(&new, file).unwrap();
 }
 
 #[test]
@@ -336,14 +351,66 @@ fn a_peer_with_an_unusable_password_stays_out_and_says_why() {
         matches!(f, SpeakerFact::PeerTrouble { name, trouble: Some(text) } if &**name == "b" && text.contains("password file"))
     });
     assert_eq!(a.peer("b"), None);
-    let file = dir.path().join("bgp");
-    std::fs::write(&file, "from a file\n").unwrap();
-    std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    secret(&dir.path().join("bgp"), "from a file\n");
     a.apply();
     a.fact("the end of it", |f| matches!(f, SpeakerFact::PeerTrouble { trouble: None, .. }));
     a.up("b");
     b.up("a");
     assert!(!a.facts().iter().any(|f| format!("{f:?}").contains("from a file")));
+}
+
+/// Nothing but the file says so: one end has news to tell and the other has none.
+#[test]
+fn another_key_in_the_files_is_taken_by_both_ends() {
+    if !net::enter(&[]) {
+        return;
+    }
+    let (mut a, mut b) = ends();
+    let [of_a, of_b] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let node = |intent: &mut RoutingIntent, name: &str, dir: &Path| {
+        secret(&dir.join("bgp"), "one");
+        intent.peers.get_mut(name).unwrap().password = Some(Password::File("bgp".into()));
+        let options = SpeakerOptions { secrets: dir.to_owned(), ..SpeakerOptions::default() };
+        Node::start_with(intent.clone(), options)
+    };
+    let (mut a, b) = (node(&mut a, "b", of_a.path()), node(&mut b, "a", of_b.path()));
+    a.up("b");
+    b.has("10.1.0.0/26", "192.0.2.1");
+    for dir in [&of_a, &of_b] {
+        secret(&dir.path().join("bgp"), "two");
+    }
+    let more = intent(A, 64512, &["10.1.0.0/26", "10.1.0.64/26"]);
+    (a.intent.originated, a.intent.view) = (more.originated, more.view);
+    a.apply();
+    // TCP sends it again and again meanwhile, at last half a minute after the time before.
+    wait_for(SOON * 6, "the new route", || match b.route("10.1.0.64/26") {
+        Some(_) => Ok(()),
+        None => Err(format!("{:?}", b.facts().last())),
+    });
+    assert_eq!((a.peer("b").unwrap().flaps, b.peer("a").unwrap().flaps), (0, 0));
+}
+
+#[test]
+fn a_peer_whose_file_was_mended_has_all_that_belongs_to_it() {
+    if !net::enter(&[]) {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut a = intent(A, 64512, &[]);
+    let mut b = peer(B, "192.0.2.1", 64513);
+    b.password = Some(Password::File("bgp".into()));
+    a.peers.insert("b".into(), b);
+    let options = SpeakerOptions { secrets: dir.path().to_owned(), ..SpeakerOptions::default() };
+    let a = Node::start_with(a, options);
+    let trouble = |some: bool| move |f: &SpeakerFact| matches!(f, SpeakerFact::PeerTrouble { trouble, .. } if trouble.is_some() == some);
+    a.fact("the trouble", trouble(true));
+    secret(&dir.path().join("bgp"), "one");
+    wait_for(SOON * 3, "the end of it", || match a.facts().iter().any(trouble(false)) {
+        true => Ok(()),
+        false => Err(format!("{:#?}", a.facts())),
+    });
+    // Its link is watched, too.
+    a.fact("the watch", |f| *f == SpeakerFact::TrackNextHop("192.0.2.2".parse().unwrap()));
 }
 
 #[test]
