@@ -145,7 +145,8 @@ impl Driver {
         }
         let (guards, clashes) = self.peers.guards();
         let (of_ranges, more) = self.ranges.guards(guards.iter().map(|(addr, guard)| (*addr, guard)));
-        for text in clashes.into_iter().chain(more).chain(self.listeners.guards(guards, of_ranges)) {
+        let failed = self.listeners.guards(guards, of_ranges, self.now);
+        for text in clashes.into_iter().chain(more).chain(failed) {
             (self.facts)(SpeakerFact::Trouble(text));
         }
         self.change_ranges(ranges);

@@ -1,7 +1,7 @@
 //! Listening sockets: opened, closed and keyed as the configuration wants.
 
 use std::collections::BTreeMap;
-use std::fmt;
+use std::collections::btree_map::Entry;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use super::sockopt;
 /// Longer than any burst of peers that start at once: shorter ones drop SYNs, which come back after seconds.
 const BACKLOG: i32 = 4096;
 
-/// How long after a failed bind it is tried again.
+/// How long after a bind that failed, or a key for which the kernel had no room, it is tried again.
 const RETRY: Duration = Duration::from_secs(2);
 
 /// What listeners need to know of a peer.
@@ -42,10 +42,11 @@ pub(super) enum Outcome {
 pub(super) struct Listener {
     pub(super) addr: SocketAddr,
     pub(super) socket: Socket,
-    /// Keys that the kernel holds for this socket.
-    keys: Keys<IpAddr>,
-    /// The same of ranges.
-    range_keys: Keys<Cidr>,
+    keys: Keys,
+    /// What is wrong with them, as it was told last.
+    told: Vec<String>,
+    /// Some were not taken: when they are tried again.
+    again: Option<Instant>,
 }
 
 struct Failure {
@@ -71,14 +72,14 @@ impl Listeners {
 
     /// The guard of connections from this address, and whether this listener can enforce its key.
     pub(super) fn guard(&self, index: usize, remote: IpAddr) -> (Guard, bool) {
-        let listener = self.open.get(index);
-        let (guard, held) = if let Some(guard) = self.guards.get(&remote) {
-            (guard, listener.and_then(|l| l.keys.0.get(&remote)))
-        } else if let Some((range, guard)) = self.range_of(remote) {
-            (guard, listener.and_then(|l| l.range_keys.0.get(&range)))
+        let (place, guard) = if let Some(guard) = self.guards.get(&remote) {
+            (place_of(remote), guard)
+        } else if let Some(range) = self.range_of(remote) {
+            range
         } else {
             return (Guard::default(), true);
         };
+        let held = self.open.get(index).and_then(|l| l.keys.0.get(&place));
         (guard.clone(), guard.key.is_none() || held == guard.key.as_ref())
     }
 
@@ -90,11 +91,12 @@ impl Listeners {
 
     /// When [`Self::follow`] wants to be called again.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.failed.values().map(|f| f.again).min()
+        let keys = self.open.iter().filter_map(|(_, l)| l.again);
+        self.failed.values().map(|f| f.again).chain(keys).min()
     }
 
-    /// Opens and closes until exactly `wanted` listens; failed ones are tried again when their time has come. `opened`
-    /// is called with the index and socket of each new listener before it can accept.
+    /// Opens and closes until exactly `wanted` listens; failed ones and their keys are tried again when their time has
+    /// come. `opened` is called with the index and socket of each new listener before it can accept.
     pub(super) fn follow(
         &mut self,
         wanted: &[SocketAddr],
@@ -110,6 +112,11 @@ impl Listeners {
             keep
         });
         self.failed.retain(|addr, _| wanted.contains(addr));
+        let due = |(index, l): (usize, &Listener)| l.again.is_some_and(|at| at <= now).then_some(index);
+        let due: Vec<usize> = self.open.iter().filter_map(due).collect();
+        for index in due {
+            out.extend(self.key_listener(index, now).into_iter().map(Outcome::Unkeyed));
+        }
         for &addr in wanted {
             if self.open.iter().any(|(_, l)| l.addr == addr)
                 || self.failed.get(&addr).is_some_and(|f| f.again > now)
@@ -122,9 +129,10 @@ impl Listeners {
                     addr,
                     socket,
                     keys: Keys::default(),
-                    range_keys: Keys::default(),
+                    told: Vec::new(),
+                    again: None,
                 });
-                out.extend(self.key_listener(index).into_iter().map(Outcome::Unkeyed));
+                out.extend(self.key_listener(index, now).into_iter().map(Outcome::Unkeyed));
                 let ready = self.open.get(index).map_or(Ok(()), |l| {
                     l.socket.listen(BACKLOG)?;
                     opened(index, &l.socket)
@@ -153,11 +161,12 @@ impl Listeners {
         out
     }
 
-    /// Replaces the guards of all peers and ranges; errors in words.
+    /// Replaces the guards of all peers and ranges; errors in words, where they are news.
     pub(super) fn guards(
         &mut self,
         guards: FxHashMap<IpAddr, Guard>,
         ranges: BTreeMap<Cidr, Guard>,
+        now: Instant,
     ) -> Vec<String> {
         if self.guards == guards && self.ranges == ranges {
             return Vec::new();
@@ -166,27 +175,27 @@ impl Listeners {
         let indices: Vec<usize> = self.open.iter().map(|(i, _)| i).collect();
         let mut errors = Vec::new();
         for index in indices {
-            errors.extend(self.key_listener(index));
+            errors.extend(self.key_listener(index, now));
         }
         self.ttl();
         errors
     }
 
-    /// Brings the keys of one listener in line with the guards.
-    fn key_listener(&mut self, index: usize) -> Vec<String> {
-        let Some(Listener { addr, socket, keys, range_keys }) = self.open.get_mut(index) else {
-            return Vec::new();
-        };
-        let host = |addr: IpAddr| Cidr::host(link_local::split(addr).0);
-        let mut failures = Vec::new();
-        keys.follow(socket, *addr, self.guards.iter(), host, &mut failures);
-        range_keys.follow(socket, *addr, self.ranges.iter(), |range| range, &mut failures);
-        let failed = failures.len();
-        failures.truncate(1);
+    /// Brings the keys of one listener in line with the guards; what is wrong with them, where it is news.
+    fn key_listener(&mut self, index: usize, now: Instant) -> Vec<String> {
+        let Some(listener) = self.open.get_mut(index) else { return Vec::new() };
+        let (wanted, clashes) = wanted(listener.addr, &self.guards, &self.ranges);
+        let mut wrong = listener.keys.follow(&listener.socket, listener.addr, &wanted);
+        let failed = wrong.len();
+        listener.again = (failed > 0).then(|| now + RETRY);
+        wrong.truncate(1);
         if failed > 1 {
-            failures.push(format!("{failed} keys could not be set on {addr}"));
+            wrong.push(format!("{failed} keys could not be set on {}", listener.addr));
         }
-        failures
+        wrong.extend(clashes);
+        let news = wrong.iter().filter(|text| !listener.told.contains(text)).cloned().collect();
+        listener.told = wrong;
+        news
     }
 
     /// A listener drops SYNs from afar only when all its peers want that; else the TTL of a connection's SYN is
@@ -207,38 +216,72 @@ impl Listeners {
     }
 }
 
-/// Keys that the kernel holds for a socket, by address or by range.
-struct Keys<K>(BTreeMap<K, Key>);
-
-impl<K> Default for Keys<K> {
-    fn default() -> Self {
-        Self(BTreeMap::new())
-    }
+/// What the kernel knows the address of a peer by: no link is part of it.
+fn place_of(remote: IpAddr) -> Cidr {
+    Cidr::host(link_local::split(remote).0)
 }
 
-impl<K: Ord + Copy + fmt::Display> Keys<K> {
-    /// Brings them in line with the guards; `prefix` is what the kernel knows a place by.
-    fn follow<'a>(
-        &mut self,
-        socket: &Socket,
-        listens: SocketAddr,
-        guards: impl Iterator<Item = (&'a K, &'a Guard)>,
-        prefix: impl Fn(K) -> Cidr,
-        failures: &mut Vec<String>,
-    ) where
-        K: 'a,
-    {
-        let wanted: BTreeMap<K, &Key> = guards.filter_map(|(at, g)| Some((*at, g.key.as_ref()?))).collect();
-        self.0.retain(|at, key| keeps(socket, prefix(*at), key, wanted.get(at).copied()));
+/// The keys that a listener at this address needs, by what the kernel knows a place by, and what contradicts itself there.
+fn wanted<'a>(
+    listens: SocketAddr,
+    guards: &'a FxHashMap<IpAddr, Guard>,
+    ranges: &'a BTreeMap<Cidr, Guard>,
+) -> (BTreeMap<Cidr, &'a Key>, Vec<String>) {
+    // One on a link hears nobody of another.
+    let link = link_local::link_of(listens);
+    let here = |remote: IpAddr| {
+        let from = link_local::split(remote).1;
+        remote.is_ipv4() == listens.is_ipv4() && (link == 0 || from == 0 || from == link)
+    };
+    let mut peers: Vec<_> = guards.iter().filter(|(remote, _)| here(**remote)).collect();
+    // Of several at one place the first counts, and it is better to ask for a key. Those of links come to where all is
+    // heard, or to the link's own address, seldom to another.
+    peers.sort_unstable_by_key(|(remote, guard)| (guard.key.is_none(), **remote));
+    let mut of_peers: BTreeMap<Cidr, Option<&Key>> = BTreeMap::new();
+    let mut clashes = Vec::new();
+    for (remote, guard) in peers {
+        match of_peers.entry(place_of(*remote)) {
+            Entry::Vacant(slot) => {
+                slot.insert(guard.key.as_ref());
+            }
+            Entry::Occupied(slot) if *slot.get() == guard.key.as_ref() || !listens.ip().is_unspecified() => {}
+            Entry::Occupied(slot) => clashes.push(format!(
+                "two neighbours with address {} on different links have different passwords; connections to {listens} \
+                 can only have one of them: make them equal",
+                slot.key().addr()
+            )),
+        }
+    }
+    let of_ranges = ranges.iter().filter(|(range, _)| range.is_v4() == listens.is_ipv4());
+    let mut wanted: BTreeMap<Cidr, &Key> =
+        of_ranges.filter_map(|(range, guard)| Some((*range, guard.key.as_ref()?))).collect();
+    // A range may be one address, too; its peer counts before it.
+    wanted.extend(of_peers.into_iter().filter_map(|(place, key)| Some((place, key?))));
+    (wanted, clashes)
+}
+
+/// Keys that the kernel holds for a socket, by what it knows a place by.
+#[derive(Default)]
+struct Keys(BTreeMap<Cidr, Key>);
+
+impl Keys {
+    /// Brings them in line with what is wanted; those that the kernel did not take, in words.
+    fn follow(&mut self, socket: &Socket, listens: SocketAddr, wanted: &BTreeMap<Cidr, &Key>) -> Vec<String> {
+        self.0.retain(|at, key| keeps(socket, *at, key, wanted.get(at).copied()));
+        let mut failures = Vec::new();
         for (at, key) in wanted {
-            if prefix(at).is_v4() != listens.is_ipv4() || self.0.get(&at) == Some(key) {
+            if self.0.get(at) == Some(*key) {
                 continue;
             }
-            match sockopt::set_key(socket, prefix(at), key) {
-                Ok(()) => drop(self.0.insert(at, key.clone())),
-                Err(e) => failures.push(format!("{} key of {at} on {listens}: {e}", key.kind())),
+            match sockopt::set_key(socket, *at, key) {
+                Ok(()) => drop(self.0.insert(*at, Key::clone(key))),
+                Err(e) => {
+                    let whose = if at.is_host() { at.addr().to_string() } else { at.to_string() };
+                    failures.push(format!("{} key of {whose} on {listens}: {e}", key.kind()));
+                }
             }
         }
+        failures
     }
 }
 
@@ -293,7 +336,7 @@ mod tests {
     fn listening(guards: &[(&str, Guard)]) -> (Listeners, SocketAddr) {
         let mut listeners = Listeners::default();
         let guards = guards.iter().map(|(addr, guard)| (addr.parse().unwrap(), guard.clone())).collect();
-        assert_eq!(listeners.guards(guards, BTreeMap::new()), Vec::<String>::new());
+        assert_eq!(listeners.guards(guards, BTreeMap::new(), Instant::now()), Vec::<String>::new());
         let wanted = "127.0.5.1:0".parse().unwrap();
         assert_eq!(listeners.follow(&[wanted], Instant::now(), |_, _| Ok(())), [Outcome::Opened(wanted)]);
         let at = listeners.get(0).unwrap().socket.local_addr().unwrap().as_socket().unwrap();
@@ -322,10 +365,10 @@ mod tests {
         let (found, keyed) = listeners.guard(0, "127.0.5.2".parse().unwrap());
         assert!(found.key.is_some() && keyed);
         let changed = [("127.0.5.2".parse().unwrap(), guard(Some("other"), 0))].into_iter().collect();
-        assert_eq!(listeners.guards(changed, BTreeMap::new()), Vec::<String>::new());
+        assert_eq!(listeners.guards(changed, BTreeMap::new(), Instant::now()), Vec::<String>::new());
         assert!(!connects(&dial(Some("right"))));
         assert!(connects(&dial(Some("other"))));
-        listeners.guards(FxHashMap::default(), BTreeMap::new());
+        listeners.guards(FxHashMap::default(), BTreeMap::new(), Instant::now());
         assert!(connects(&dial(None)));
     }
 
@@ -338,16 +381,116 @@ mod tests {
         };
         let peer: FxHashMap<IpAddr, Guard> =
             [("127.0.5.9".parse().unwrap(), guard(Some("peer"), 0))].into_iter().collect();
-        assert_eq!(listeners.guards(peer.clone(), ranges("one")), Vec::<String>::new());
+        assert_eq!(listeners.guards(peer.clone(), ranges("one"), Instant::now()), Vec::<String>::new());
         let dial =
             |from: &str, key| connects(&dial::start(at, from.parse().ok(), &guard(Some(key), 0)).unwrap());
         assert!(dial("127.0.5.2", "one") && dial("127.0.6.2", "inner") && dial("127.0.5.9", "peer"));
         assert!(!dial("127.0.5.2", "wrong") && !dial("127.0.6.2", "one") && !dial("127.0.5.9", "one"));
         assert!(listeners.guard(0, "127.0.7.7".parse().unwrap()).1);
-        listeners.guards(peer.clone(), ranges("two"));
+        listeners.guards(peer.clone(), ranges("two"), Instant::now());
         assert!(dial("127.0.5.2", "two") && !dial("127.0.5.2", "one"));
-        listeners.guards(FxHashMap::default(), BTreeMap::new());
+        listeners.guards(FxHashMap::default(), BTreeMap::new(), Instant::now());
         assert!(connects(&dial::start(at, "127.0.6.2".parse().ok(), &Guard::default()).unwrap()));
+    }
+
+    #[test]
+    fn a_key_for_which_there_was_no_room_is_tried_again_and_told_once() {
+        let (mut listeners, _) = listening(&[]);
+        let others = Key::new(b"other".to_vec()).unwrap();
+        let other = |n: u32| Cidr::host(std::net::Ipv4Addr::from(0x0a00_0000 + n).into());
+        let set = |listeners: &Listeners, n, key| {
+            sockopt::set_md5(&listeners.get(0).unwrap().socket, other(n), key)
+        };
+        assert!((1..).any(|n| set(&listeners, n, Some(&others)).is_err()));
+        let peer = "127.0.5.2".parse().unwrap();
+        let keyed = [(peer, guard(Some("right"), 0))].into_iter().collect();
+        let told = listeners.guards(keyed, BTreeMap::new(), Instant::now());
+        assert!(matches!(&told[..], [text] if text.contains("optmem_max")), "{told:?}");
+        let again = |listeners: &mut Listeners| {
+            let at = listeners.deadline().unwrap();
+            listeners.follow(&["127.0.5.1:0".parse().unwrap()], at, |_, _| Ok(()))
+        };
+        assert_eq!(again(&mut listeners), []);
+        assert!(!listeners.guard(0, peer).1);
+        set(&listeners, 1, None).unwrap();
+        assert_eq!(again(&mut listeners), []);
+        assert!(listeners.guard(0, peer).1);
+        assert_eq!(listeners.deadline(), None);
+    }
+
+    fn on(text: &str, link: u32) -> IpAddr {
+        link_local::on(text.parse().unwrap(), link)
+    }
+
+    #[test]
+    fn neighbours_with_one_address_share_a_key_where_all_links_are_heard_and_nowhere_else() {
+        let of = |keys: [Option<&str>; 2]| -> FxHashMap<IpAddr, Guard> {
+            keys.iter().zip([3, 4]).map(|(key, link)| (on("fe80::1", link), guard(*key, 0))).collect()
+        };
+        let keys = |listens: &str, guards: &FxHashMap<IpAddr, Guard>| {
+            let none = BTreeMap::new();
+            let (wanted, clashes) = wanted(listens.parse().unwrap(), guards, &none);
+            let keys: Vec<_> = wanted
+                .iter()
+                .map(|(at, key)| (at.to_string(), String::from_utf8(key.bytes().to_vec()).unwrap()))
+                .collect();
+            (keys, clashes.len())
+        };
+        let at = |key: &str| vec![("fe80::1/128".to_owned(), key.to_owned())];
+        assert_eq!(keys("[::]:179", &of([Some("one"), Some("one")])), (at("one"), 0));
+        let different = of([Some("one"), Some("two")]);
+        assert_eq!(keys("[::]:179", &different), (at("one"), 1));
+        assert_eq!(keys("[fe80::9%3]:179", &different), (at("one"), 0));
+        assert_eq!(keys("[fe80::9%4]:179", &different), (at("two"), 0));
+        assert_eq!(keys("[fe80::9%5]:179", &different), (vec![], 0));
+        assert_eq!(keys("0.0.0.0:179", &different), (vec![], 0));
+        assert_eq!(keys("[::]:179", &of([None, Some("two")])), (at("two"), 1));
+    }
+
+    #[test]
+    fn a_neighbour_that_goes_leaves_the_key_of_the_one_with_its_address_on_another_link() {
+        std::thread::spawn(|| {
+            // SAFETY: only the network namespace of this fresh thread changes.
+            #[expect(unsafe_code, reason = "a test in a namespace of its own")]
+            let entered = unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) };
+            if let Err(error) = entered {
+                assert!(std::env::var_os("CI").is_none(), "no network namespace in CI: {error}");
+                return eprintln!("skipped: no network namespace ({error})");
+            }
+            for words in ["link set lo up", "addr add fe80::1/64 dev lo nodad"] {
+                let done = std::process::Command::new("ip").args(words.split(' ')).status().unwrap();
+                assert!(done.success(), "ip {words}");
+            }
+            let mut listeners = Listeners::default();
+            let both = [1, 2].map(|link| (on("fe80::1", link), guard(Some("right"), 0)));
+            let mut guards: FxHashMap<IpAddr, Guard> = both.into_iter().collect();
+            listeners.guards(guards.clone(), BTreeMap::new(), Instant::now());
+            let everywhere = "[::]:0".parse().unwrap();
+            listeners.follow(&[everywhere], Instant::now(), |_, _| Ok(()));
+            guards.remove(&on("fe80::1", 2));
+            assert_eq!(listeners.guards(guards, BTreeMap::new(), Instant::now()), Vec::<String>::new());
+            let port = listeners.get(0).unwrap().socket.local_addr().unwrap().as_socket().unwrap().port();
+            let dial = |key| {
+                let at = std::net::SocketAddrV6::new("fe80::1".parse().unwrap(), port, 0, 1);
+                connects(&dial::start(at.into(), None, &guard(key, 0)).unwrap())
+            };
+            assert!(listeners.guard(0, on("fe80::1", 1)).1);
+            assert!(dial(Some("right")) && !dial(None));
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn a_range_of_one_address_and_a_peer_there_do_not_take_each_others_key() {
+        let (mut listeners, at) = listening(&[]);
+        let range = |key| [("127.0.5.2/32".parse().unwrap(), guard(Some(key), 0))].into_iter().collect();
+        let peer = |key| [("127.0.5.2".parse().unwrap(), guard(Some(key), 0))].into_iter().collect();
+        let dial = |key| connects(&dial::start(at, "127.0.5.2".parse().ok(), &guard(key, 0)).unwrap());
+        listeners.guards(peer("peer"), range("range"), Instant::now());
+        assert!(dial(Some("peer")) && !dial(Some("range")) && !dial(None));
+        listeners.guards(FxHashMap::default(), range("range"), Instant::now());
+        assert!(dial(Some("range")) && !dial(Some("peer")) && !dial(None));
     }
 
     #[test]
