@@ -27,6 +27,15 @@ pub(super) struct Guard {
     pub(super) key: Option<Key>,
     /// Smallest TTL to accept (RFC 5082), 0: any.
     pub(super) min_ttl: u8,
+    /// Nobody may come from there: it should have a key, and has none that can be used.
+    pub(super) shut: bool,
+}
+
+impl Guard {
+    /// Of who should have a key, and has none that can be used.
+    pub(super) fn shut() -> Self {
+        Self { key: None, min_ttl: u8::MAX, shut: true }
+    }
 }
 
 /// What a change of the wanted addresses did.
@@ -70,7 +79,7 @@ impl Listeners {
         self.open.get(index)
     }
 
-    /// The guard of connections from this address, and whether this listener can enforce its key.
+    /// The guard of connections from this address, and whether this listener can enforce its key, which is there.
     pub(super) fn guard(&self, index: usize, remote: IpAddr) -> (Guard, bool) {
         let (place, guard) = if let Some(guard) = self.guards.get(&remote) {
             (place_of(remote), guard)
@@ -80,7 +89,8 @@ impl Listeners {
             return (Guard::default(), true);
         };
         let held = self.open.get(index).and_then(|l| l.keys.0.get(&place));
-        (guard.clone(), guard.key.is_none() || held == guard.key.as_ref())
+        let enforced = guard.key.is_none() || held == guard.key.as_ref();
+        (guard.clone(), enforced && !guard.shut)
     }
 
     /// The range with the longest prefix that holds the address.
@@ -330,7 +340,7 @@ mod tests {
 
     fn guard(key: Option<&str>, min_ttl: u8) -> Guard {
         let key = key.map(|k| Key::read(&Password::Text(k.into()), Path::new("/")).unwrap());
-        Guard { key, min_ttl }
+        Guard { key, min_ttl, shut: false }
     }
 
     fn listening(guards: &[(&str, Guard)]) -> (Listeners, SocketAddr) {

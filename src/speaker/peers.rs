@@ -86,6 +86,8 @@ pub(super) struct Peers {
     peers: FxHashMap<PeerId, Peer>,
     troubles: Troubles,
     addresses: FxHashSet<IpAddr>,
+    /// Addresses of those that are left out for want of a key.
+    shut: Vec<IpAddr>,
     /// Keys of some of them stand in files.
     key_files: bool,
     made: u32,
@@ -174,7 +176,13 @@ impl Peers {
                 }
             }
         }
-        (guards.into_iter().map(|(addr, (_, guard))| (addr, guard)).collect(), clashes)
+        let mut guards: FxHashMap<_, _> =
+            guards.into_iter().map(|(addr, (_, guard))| (addr, guard)).collect();
+        // No range lets them in, either.
+        for addr in &self.shut {
+            guards.entry(*addr).or_insert_with(Guard::shut);
+        }
+        (guards, clashes)
     }
 
     fn remove(&mut self, id: PeerId) -> Change {
@@ -200,6 +208,7 @@ impl Peers {
         changes.extend(self.troubles.keep(wanted).map(trouble));
         self.key_files = wanted.values().any(PeerIntent::has_key_file);
         self.addresses = wanted.values().map(|i| address_of(i.remote)).collect();
+        self.shut.clear();
         for (name, intent) in wanted {
             let old = self.ids.get(name.as_str()).and_then(|id| Some((*id, self.peers.get(id)?)));
             let name = old.map_or_else(|| Arc::from(name.as_str()), |(_, peer)| peer.name.clone());
@@ -208,6 +217,7 @@ impl Peers {
             // A peer that should have a password never comes up without one, nor goes on.
             let Some(guard) = guard else {
                 changes.extend(old.map(|(id, _)| id).map(|id| self.remove(id)));
+                self.shut.push(address_of(intent.remote));
                 continue;
             };
             let config = config(intent, name.clone(), classes);
@@ -264,7 +274,7 @@ pub(super) fn guard_of(
     old: Option<&Guard>,
 ) -> (Option<Guard>, Option<String>) {
     let min_ttl = intent.ttl_security.map_or(0, min_ttl);
-    let guard = |key| Some(Guard { key, min_ttl });
+    let guard = |key| Some(Guard { key, min_ttl, shut: false });
     let key = match (&intent.password, &intent.tcp_ao) {
         (Some(password), _) => Key::read(password, secrets),
         (None, Some(ao)) => Key::read_ao(ao, secrets),
@@ -490,7 +500,7 @@ pub(super) mod tests {
         world.wanted.get_mut("a").unwrap().shutdown = Some("".into());
         let changes = world.follow();
         assert!(matches!(&changes[..], [Change::Trouble(_, Some(_)), Change::Remove(out)] if *out == id));
-        assert_eq!(world.peers.guards().0, FxHashMap::default());
+        assert_eq!(world.peers.guards().0[&"192.0.2.1".parse().unwrap()], Guard::shut());
         world.peers.forget(id);
         assert_eq!(world.follow(), [], "once");
         world.password("a", "one");

@@ -42,6 +42,8 @@ pub(super) enum RangeChange {
 pub(super) struct Ranges {
     ranges: BTreeMap<Arc<str>, Range>,
     troubles: Troubles,
+    /// Prefixes of those that are left out for want of a key.
+    shut: Vec<Cidr>,
     peers: BTreeMap<PeerId, DynamicPeer>,
     /// Keys of some of them stand in files.
     key_files: bool,
@@ -72,14 +74,19 @@ impl Ranges {
         &self,
         peers: impl Iterator<Item = (IpAddr, &'a Guard)>,
     ) -> (BTreeMap<Cidr, Guard>, Vec<String>) {
-        let guards: BTreeMap<Cidr, Guard> =
+        let mut guards: BTreeMap<Cidr, Guard> =
             self.ranges.values().map(|range| (range.config.prefix, range.guard.clone())).collect();
+        // No wider range lets them in, either.
+        for prefix in &self.shut {
+            guards.entry(*prefix).or_insert_with(Guard::shut);
+        }
+        let open = |guard: &Guard| guard.key.is_none() && !guard.shut;
         let keyed: Vec<&Cidr> = guards.iter().filter(|(_, g)| g.key.is_some()).map(|(p, _)| p).collect();
         let mut clashes = Vec::new();
         if keyed.is_empty() {
             return (guards, clashes);
         }
-        for (addr, _) in peers.filter(|(_, guard)| guard.key.is_none()) {
+        for (addr, _) in peers.filter(|(_, guard)| open(guard)) {
             if let Some(range) = keyed.iter().find(|range| range.contains(addr)) {
                 clashes.push(format!(
                     "peer {addr} has no password but lies in the range {range} that has one, so it cannot dial us: give \
@@ -87,7 +94,7 @@ impl Ranges {
                 ));
             }
         }
-        for inner in guards.iter().filter(|(_, guard)| guard.key.is_none()).map(|(prefix, _)| prefix) {
+        for inner in guards.iter().filter(|(_, guard)| open(guard)).map(|(prefix, _)| prefix) {
             if let Some(outer) = keyed.iter().find(|outer| outer.covers(inner)) {
                 clashes.push(format!(
                     "range {inner} has no password but lies in {outer} that has one, so nobody can come from it: give \
@@ -115,6 +122,7 @@ impl Ranges {
             keep
         });
         changes.extend(self.troubles.keep(wanted).map(RangeChange::Trouble));
+        self.shut.clear();
         for (name, intent) in wanted {
             let name: Arc<str> = self
                 .ranges
@@ -126,6 +134,7 @@ impl Ranges {
             // A range that should have a key takes nobody without one.
             let Some(guard) = guard else {
                 changes.extend(self.ranges.remove(&name).map(|range| RangeChange::Remove(range.id)));
+                self.shut.push(intent.prefix);
                 continue;
             };
             let mut config_of = RangeConfig::new(intent.prefix, intent.peer.asn);
@@ -260,6 +269,7 @@ mod tests {
         let change = follow(&mut ranges, &[("a", unusable.clone())]);
         assert!(matches!(&change[..], [RangeChange::Trouble((_, Some(_))), RangeChange::Remove(RangeId(1))]));
         assert_eq!(follow(&mut ranges, &[("a", unusable.clone())]), []);
+        assert_eq!(ranges.guards(std::iter::empty()).0[&"10.0.0.0/8".parse().unwrap()], Guard::shut());
         let change = follow(&mut ranges, &[("a", keyed("10.0.0.0/8", "one"))]);
         assert!(matches!(&change[..], [RangeChange::Trouble((_, None)), RangeChange::Set(RangeId(2), _)]));
         // The key that worked stays, with all else that is new.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tortie::routing::{Password, PeerKind, RangeIntent, RoutingIntent};
-use tortie::speaker::SpeakerFact;
+use tortie::speaker::{SpeakerFact, SpeakerOptions};
 use tortie_bgp::{DownCode, State};
 
 use crate::net;
@@ -145,6 +145,45 @@ fn we_dial(kind: Kind, md5: bool) {
     assert_eq!(a.peer("them").unwrap().session.unwrap().remote.port(), 1790, "we dialled");
     a.has(&kind.v4(), &format!("192.0.2.{}", kind.last()));
     them.has(V4, &["192.0.2.1"]);
+}
+
+/// A peer that should have a key does not come in as somebody of a range that needs none, and neither does who is of a
+/// narrower range.
+#[test]
+fn who_lacks_the_key_of_a_peer_or_range_is_not_taken_by_a_wider_range() {
+    if !net::enter(&[]) {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut us = intent("192.0.2.1:1790", 64512, &[V4]);
+    let missing = Some(Password::File("missing".into()));
+    let mut known = peer("192.0.2.14:1790", "192.0.2.1", 65009);
+    (known.ipv6, known.dial_after, known.password) = (false, None, missing.clone());
+    us.peers.insert("known".into(), known.clone());
+    for (name, prefix, password) in [("lan", "192.0.2.0/24", None), ("rack", "192.0.2.128/25", missing)] {
+        let mut peer = known.clone();
+        (peer.kind, peer.local, peer.password) = (PeerKind::Dynamic, None, password);
+        us.ranges.insert(name.into(), RangeIntent { prefix: cidr(prefix), max_sessions: 9, peer });
+    }
+    let options = SpeakerOptions { secrets: dir.path().to_owned(), ..SpeakerOptions::default() };
+    let a = Node::start_with(us, options);
+    a.fact("listening", |f| matches!(f, SpeakerFact::Listening(_)));
+    let comes = |from: &str| {
+        let mut them = intent(&format!("{from}:1790"), 65009, &[]);
+        let mut to_us = peer("192.0.2.1:1790", from, 64512);
+        to_us.ipv6 = false;
+        them.peers.insert("us".into(), to_us);
+        Node::start(them)
+    };
+    let _others = ["192.0.2.14", "192.0.2.200"].map(comes);
+    wait("both to be refused", || match a.ask(|v| v.counters()) {
+        c if c.refused_key > 1 && c.accepted == c.refused_key => Ok(()),
+        c => Err(format!("{c:?}")),
+    });
+    let stranger = comes("192.0.2.15");
+    stranger.up("us");
+    let names: Vec<String> = a.ask(|v| v.dynamic()).iter().map(|peer| peer.name.to_string()).collect();
+    assert_eq!(names, ["Dynamic_192.0.2.15"]);
 }
 
 /// Both ends change the key of the range within the hold time: the session goes on.
