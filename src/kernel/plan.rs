@@ -135,7 +135,7 @@ impl Rounds {
 }
 
 /// The nexthop objects that dirty entries and dirty targets need, members before groups.
-fn nexthops(table: &mut Table, around: &dyn Surroundings) -> Vec<Op> {
+pub(super) fn nexthops(table: &mut Table, around: &dyn Surroundings) -> Vec<Op> {
     let mut targets = table.objects.take_dirty();
     for slot in table.dirty() {
         if let Some(Want::Via(target, _)) = table.entries.at(*slot).map(|(_, e)| e.want)

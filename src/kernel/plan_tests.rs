@@ -267,6 +267,18 @@ fn learn_on_heels(
                 let answers = send(&state.table, fake, fates, &ops);
                 under_way.push_back((ops, answers));
             }
+            // The first of a stream has its objects made before it.
+            None if under_way.is_empty() => {
+                let ops = plan::nexthops(&mut state.table, &state.picture);
+                let answers = send(&state.table, fake, fates, &ops);
+                state.settle(&ops, &answers);
+                if let Some(ops) = plan::routes_alone(&mut state.table, &state.picture) {
+                    let answers = send(&state.table, fake, fates, &ops);
+                    under_way.push_back((ops, answers));
+                } else {
+                    flush(state, fake, fates);
+                }
+            }
             None => {
                 take_over(state, &mut under_way, 0);
                 flush(state, fake, fates);

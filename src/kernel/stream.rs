@@ -6,8 +6,8 @@
 //! ```
 //!
 //! A batch goes ahead where it touches nothing that is with Linux: it has no prefix in common with those before it, and
-//! needs nothing but routes to nexthop objects that are there. All else (objects, what another message brings, a timer)
-//! waits until every answer is here, and takes the way of `Thread::flush`.
+//! needs nothing but routes to nexthop objects that are there; those of the first one are made before it. All else (objects,
+//! what another message brings, a timer) waits until every answer is here, and takes the way of `Thread::flush`.
 
 use std::collections::VecDeque;
 use std::io;
@@ -93,13 +93,21 @@ struct Answered {
     took: Duration,
 }
 
-/// Learns a batch. With its requests, where routes to objects that are there are all that is to be done.
-fn begin(state: &mut State, batch: Batch) -> (Begun, Option<Vec<Op>>) {
+/// Learns a batch.
+fn begin(state: &mut State, batch: Batch) -> Begun {
     let begin = Instant::now();
     state.learn(&batch);
-    let many = state.mode == Mode::Program && batch.len() >= MANY;
-    let ops = if many { plan::routes_alone(&mut state.table, &state.picture) } else { None };
-    (Begun { batch, begin }, ops)
+    Begun { batch, begin }
+}
+
+/// Whether a thread of its own is worth it.
+fn is_many(state: &State, begun: &Begun) -> bool {
+    state.mode == Mode::Program && begun.batch.len() >= MANY
+}
+
+/// The requests of a batch that was learned, where routes to objects that are there are all that is to be done.
+fn requests(state: &mut State, begun: &Begun) -> Option<Vec<Op>> {
+    if is_many(state, begun) { plan::routes_alone(&mut state.table, &state.picture) } else { None }
 }
 
 /// Writes requests down, into letters that are there already as far as they go.
@@ -129,7 +137,12 @@ fn deliver(writer: &mut Socket, mut letters: Vec<Letter>) -> io::Result<Answered
 impl Thread {
     /// A batch of learned routes, and those behind it that can go ahead.
     pub(super) fn learned(&mut self, batch: Batch) -> io::Result<()> {
-        let (begun, ops) = begin(&mut self.state, batch);
+        let begun = begin(&mut self.state, batch);
+        let mut ops = requests(&mut self.state, &begun);
+        if ops.is_none() && is_many(&self.state, &begun) {
+            self.put_nexthops()?;
+            ops = requests(&mut self.state, &begun);
+        }
         let last = match ops {
             None => Some((begun, Done::default())),
             Some(ops) => self.stream(Sent::new(begun, ops))?,
@@ -172,13 +185,15 @@ impl Thread {
                         inbox.put_back(super::ToKernel::Learned(batch));
                         ahead = false;
                     }
-                    Some(batch) => match begin(state, batch) {
-                        (begun, Some(ops)) => {
+                    Some(batch) => {
+                        let begun = begin(state, batch);
+                        if let Some(ops) = requests(state, &begun) {
                             calls.give(write(state, &ops, limits, std::mem::take(&mut spare)));
                             under_way.push_back(Sent::new(begun, ops));
+                        } else {
+                            last = Some((begun, Done::default()));
                         }
-                        (begun, None) => last = Some((begun, Done::default())),
-                    },
+                    }
                     None => {}
                 }
                 if under_way.is_empty() && last.is_none() {

@@ -21,7 +21,7 @@ use super::link::Change;
 use super::netlink::Socket;
 use super::nexthop::{self, Nexthop};
 use super::nft::Firewall;
-use super::plan::{Answer, Op, Rounds};
+use super::plan::{self, Answer, Op, Rounds};
 use super::state::{Done, Due, State};
 use super::study;
 use super::table::Table;
@@ -384,15 +384,7 @@ impl Thread {
         }
         let mut rounds = Rounds::default();
         while let Some(ops) = rounds.next(&mut self.state.table, &self.state.picture) {
-            let begin = Instant::now();
-            let answers = self.send(&ops)?;
-            let measures = &mut self.state.measures;
-            let batch = match ops.first() {
-                Some(Op::PutNexthop { .. } | Op::DeleteNexthop { .. }) => &mut measures.nexthop_batch,
-                _ => &mut measures.route_batch,
-            };
-            batch.time(begin.elapsed());
-            done += self.state.settle(&ops, &answers);
+            done += self.carry_out(&ops)?;
         }
         if self.state.table.failed.is_empty() && !self.state.table.objects.has_refused() {
             (self.retry_due, self.retry_pause) = (None, RETRY_FIRST);
@@ -403,6 +395,28 @@ impl Thread {
             self.comparisons.soon(Duration::ZERO, "unexpected_answer");
         }
         Ok(done)
+    }
+
+    /// Makes the nexthop objects that are due, and leaves all else.
+    pub(super) fn put_nexthops(&mut self) -> io::Result<()> {
+        let ops = plan::nexthops(&mut self.state.table, &self.state.picture);
+        if !ops.is_empty() {
+            self.carry_out(&ops)?;
+        }
+        Ok(())
+    }
+
+    /// Has requests of one kind carried out, and takes the answers over.
+    fn carry_out(&mut self, ops: &[Op]) -> io::Result<Done> {
+        let begin = Instant::now();
+        let answers = self.send(ops)?;
+        let measures = &mut self.state.measures;
+        let batch = match ops.first() {
+            Some(Op::PutNexthop { .. } | Op::DeleteNexthop { .. }) => &mut measures.nexthop_batch,
+            _ => &mut measures.route_batch,
+        };
+        batch.time(begin.elapsed());
+        Ok(self.state.settle(ops, &answers))
     }
 
     /// Sends requests and gives an answer for each. Questions are answered while there are many: nothing of the state changes
