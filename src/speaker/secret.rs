@@ -1,8 +1,8 @@
 //! Keys of TCP MD5 and TCP-AO: from the intent or from a file that only its owner can read.
 
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::io::Read;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::routing::{AoAlgorithm, Password, TcpAo};
@@ -81,7 +81,12 @@ impl Key {
         if !real.starts_with(&root) {
             return Err(place(format!("it must lie below {}", secrets.display())));
         }
-        let mut file = File::open(&real).map_err(|e| place(e.to_string()))?;
+        // A pipe would keep the thread of all sessions until somebody writes to it.
+        let mut file = OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_NONBLOCK)
+            .open(&real)
+            .map_err(|e| place(e.to_string()))?;
         let meta = file.metadata().map_err(|e| place(e.to_string()))?;
         if !meta.is_file() {
             return Err(place("it is not a regular file".into()));
@@ -156,6 +161,9 @@ mod tests {
         fs::create_dir(dir.path().join("d")).unwrap();
         fs::set_permissions(dir.path().join("d"), fs::Permissions::from_mode(0o700)).unwrap();
         assert!(Key::read(&Password::File("d".into()), dir.path()).unwrap_err().contains("regular file"));
+        let pipe = std::process::Command::new("mkfifo").arg(dir.path().join("p")).status().unwrap();
+        assert!(pipe.success());
+        assert!(Key::read(&Password::File("p".into()), dir.path()).unwrap_err().contains("regular file"));
     }
 
     #[test]
