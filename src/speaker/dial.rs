@@ -113,7 +113,7 @@ pub(super) fn explain(remote: SocketAddr, local: Option<IpAddr>, error: &io::Err
         },
         Some(libc::EMFILE | libc::ENFILE) => "no file descriptors left; raise LimitNOFILE".into(),
         Some(libc::EAFNOSUPPORT) => {
-            format!("this host has no {} ", if remote.is_ipv6() { "IPv6" } else { "IPv4" })
+            format!("this host has no {}", if remote.is_ipv6() { "IPv6" } else { "IPv4" })
         }
         // Before the first segment: a key that cannot be used, in words.
         None if error.kind() == io::ErrorKind::Unsupported => error.to_string(),
