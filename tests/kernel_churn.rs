@@ -133,6 +133,21 @@ fn a_leg_of_an_ipv6_route_goes_alone() {
 }
 
 #[test]
+fn a_foreign_route_goes_with_its_nexthop_object() {
+    in_netns(|| {
+        veth("eth0", "peer0", &["192.0.2.1/24"]);
+        ip("nexthop add id 5 via 192.0.2.77 dev eth0");
+        ip("route add 203.0.113.0/24 nhid 5");
+        let rig = Rig::program();
+        assert!(rig.track("203.0.113.5").is_some());
+        // Linux tells that the object went, and not that the route did.
+        ip("nexthop del id 5");
+        assert_eq!(rig.next_hop("203.0.113.5".parse().unwrap()), None);
+        rig.stop();
+    });
+}
+
+#[test]
 fn observing_reports_drift_and_writes_nothing() {
     in_netns(|| {
         veth("eth0", "peer0", &["192.0.2.1/24"]);

@@ -3,6 +3,7 @@
 //! Own routes never resolve a next hop: that would let a learned route hold itself up. Followed next hops stand in a trie,
 //! so that a changed route touches exactly those it covers, once a batch, however many changes there were.
 
+use std::collections::hash_map::Entry;
 use std::net::{IpAddr, Ipv6Addr};
 
 use prefix_trie::PrefixMap;
@@ -45,6 +46,35 @@ impl Foreign {
     /// Whether both are of the set of legs that the kernel makes of one metric.
     fn is_sibling(&self, other: &Self) -> bool {
         self.nexthop == 0 && self.metric == other.metric && self.tos == other.tos
+    }
+}
+
+/// How many foreign routes there are.
+#[derive(Debug, Default)]
+struct Counts {
+    all: usize,
+    /// By nexthop object.
+    over: FxHashMap<u32, usize>,
+}
+
+impl Counts {
+    fn add(&mut self, routes: &[Foreign]) {
+        self.all += routes.len();
+        for route in routes.iter().filter(|f| f.nexthop != 0) {
+            *self.over.entry(route.nexthop).or_default() += 1;
+        }
+    }
+
+    fn take(&mut self, routes: &[Foreign]) {
+        self.all -= routes.len();
+        for route in routes.iter().filter(|f| f.nexthop != 0) {
+            if let Entry::Occupied(mut over) = self.over.entry(route.nexthop) {
+                *over.get_mut() -= 1;
+                if *over.get() == 0 {
+                    over.remove();
+                }
+            }
+        }
     }
 }
 
@@ -145,7 +175,7 @@ pub(super) struct Picture {
     pub(super) addresses: FxHashSet<Address>,
     local: FxHashMap<IpAddr, u32>,
     foreign: Tries<SmallVec<[Foreign; 1]>>,
-    foreign_count: usize,
+    foreign_counts: Counts,
     followed: FxHashMap<IpAddr, Followed>,
     index: Tries<()>,
     suspect: FxHashSet<IpAddr>,
@@ -230,11 +260,12 @@ impl Picture {
         let (prefix, new) = Foreign::of(route);
         self.suspect_inside(&prefix);
         let Some(there) = self.foreign.get_mut(&prefix) else {
-            self.foreign.insert(&prefix, SmallVec::from_iter([new]));
-            self.foreign_count += 1;
+            let new = SmallVec::from_iter([new]);
+            self.foreign_counts.add(&new);
+            self.foreign.insert(&prefix, new);
             return;
         };
-        let before = there.len();
+        self.foreign_counts.take(there);
         if replaces && let Some(first) = there.iter_mut().find(|f| f.metric == new.metric && f.tos == new.tos)
         {
             *first = new;
@@ -246,7 +277,7 @@ impl Picture {
             }
             there.push(new);
         }
-        self.foreign_count = self.foreign_count - before + there.len();
+        self.foreign_counts.add(there);
     }
 
     /// A foreign route went; `false`: what was known of it was something else.
@@ -254,7 +285,7 @@ impl Picture {
         let (prefix, gone) = Foreign::of(route);
         self.suspect_inside(&prefix);
         let Some(there) = self.foreign.get_mut(&prefix) else { return true };
-        let before = there.len();
+        self.foreign_counts.take(there);
         let alike = |f: &Foreign| f.metric == gone.metric && f.protocol == gone.protocol && f.tos == gone.tos;
         let mut known = true;
         if let Some(at) = there.iter().position(|f| *f == gone) {
@@ -277,17 +308,17 @@ impl Picture {
                 there.remove(at);
             }
         }
-        self.foreign_count = self.foreign_count - before + there.len();
+        self.foreign_counts.add(there);
         if there.is_empty() {
             self.foreign.remove(&prefix);
         }
         known
     }
 
-    /// Replaces all foreign routes by those that `fill` adds.
+    /// Replaces all foreign routes by these.
     pub(super) fn replace_routes(&mut self, routes: Vec<Route>) {
         self.foreign = Tries::default();
-        self.foreign_count = 0;
+        self.foreign_counts = Counts::default();
         // Followed next hops are all looked at again below; marking them route by route would be wasted.
         let index = std::mem::take(&mut self.index);
         for route in routes {
@@ -315,7 +346,12 @@ impl Picture {
 
     /// How many foreign routes the main table holds.
     pub(super) fn foreign_count(&self) -> usize {
-        self.foreign_count
+        self.foreign_counts.all
+    }
+
+    /// Whether foreign routes lead over this nexthop object. Linux changes them, and those of IPv4 go with it, without a word.
+    pub(super) fn uses_object(&self, id: u32) -> bool {
+        self.foreign_counts.over.contains_key(&id)
     }
 
     // Next hops.
@@ -470,83 +506,5 @@ impl Surroundings for Picture {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const STATIC: u8 = 4;
-    const BOOT: u8 = 3;
-
-    /// Two links that carry, the only ones.
-    fn picture() -> Picture {
-        let mut picture = Picture::default();
-        for index in [1, 2] {
-            picture.set_link(Link { index, name: format!("eth{index}"), flags: 0x1_0001, mtu: 1500 });
-        }
-        picture
-    }
-
-    fn route(prefix: &str, protocol: u8, metric: u32, legs: &[(u32, &str)]) -> Route {
-        let mut legs: SmallVec<[Leg; 1]> = legs
-            .iter()
-            .map(|(ifindex, gateway)| Leg { ifindex: *ifindex, gateway: gateway.parse().ok(), onlink: false })
-            .collect();
-        legs.sort_unstable();
-        let prefix = prefix.parse().unwrap();
-        Route { prefix, tos: 0, protocol, kind: RTN_UNICAST, metric, nexthop: 0, legs }
-    }
-
-    fn over(picture: &Picture, addr: &str) -> Option<String> {
-        let resolved = picture.resolve(addr.parse().unwrap())?;
-        Some(resolved.gateway.map_or_else(|| "on-link".to_owned(), |gateway| gateway.to_string()))
-    }
-
-    #[test]
-    fn legs_of_ipv6_come_and_go_one_by_one() {
-        let (a, b, c) = ((1, "fe80::a"), (2, "fe80::b"), (2, "fe80::c"));
-        let mut picture = picture();
-        let leads = |picture: &Picture| over(picture, "2001:db8:9::1");
-        picture.add_route(route("::/0", BOOT, 1024, &[a, b]), false);
-        picture.add_route(route("::/0", BOOT, 2048, &[c]), false);
-        assert_eq!((leads(&picture).as_deref(), picture.foreign_count()), (Some("fe80::a"), 2));
-        assert!(picture.remove_route(route("::/0", BOOT, 1024, &[a])));
-        assert_eq!((leads(&picture).as_deref(), picture.foreign_count()), (Some("fe80::b"), 2));
-        // One is appended: the message names the whole set, under the protocol of the new one.
-        picture.add_route(route("::/0", STATIC, 1024, &[a, b]), false);
-        assert_eq!((leads(&picture).as_deref(), picture.foreign_count()), (Some("fe80::a"), 2));
-        // Each goes under its own protocol.
-        assert!(picture.remove_route(route("::/0", STATIC, 1024, &[a])));
-        assert_eq!(leads(&picture).as_deref(), Some("fe80::b"));
-        assert!(!picture.remove_route(route("::/0", STATIC, 1024, &[a])), "twice");
-        assert_eq!(leads(&picture).as_deref(), Some("fe80::b"));
-        assert!(picture.remove_route(route("::/0", BOOT, 1024, &[b])));
-        assert_eq!((leads(&picture).as_deref(), picture.foreign_count()), (Some("fe80::c"), 1));
-        // A set goes at once.
-        picture.add_route(route("::/0", BOOT, 1024, &[a, b]), false);
-        assert!(picture.remove_route(route("::/0", BOOT, 1024, &[a, b])));
-        assert!(picture.remove_route(route("::/0", BOOT, 2048, &[c])));
-        assert_eq!((leads(&picture), picture.foreign_count()), (None, 0));
-    }
-
-    #[test]
-    fn an_ipv4_address_in_the_form_of_ipv6_is_not_reached_over_ipv6() {
-        let mut picture = picture();
-        picture.add_route(route("::/0", BOOT, 1024, &[(1, "fe80::a")]), false);
-        picture.add_route(route("0.0.0.0/0", BOOT, 0, &[(1, "192.0.2.7")]), false);
-        assert_eq!(over(&picture, "::ffff:192.0.2.9"), None);
-        assert_eq!(over(&picture, "192.0.2.9").as_deref(), Some("192.0.2.7"));
-        assert_eq!(over(&picture, "2001:db8::9").as_deref(), Some("fe80::a"));
-    }
-
-    #[test]
-    fn a_route_of_ipv4_and_one_over_an_object_go_whole() {
-        let legs = [(1, "192.0.2.7"), (2, "192.0.2.8")];
-        let mut picture = picture();
-        picture.add_route(route("0.0.0.0/0", STATIC, 0, &legs), false);
-        assert!(!picture.remove_route(route("0.0.0.0/0", STATIC, 0, &legs[..1])), "it was another");
-        assert_eq!((over(&picture, "203.0.113.5"), picture.foreign_count()), (None, 0));
-        let object = |legs| Route { nexthop: 5, ..route("::/0", STATIC, 1024, legs) };
-        picture.add_route(object(&[(1, "fe80::a"), (2, "fe80::b")]), false);
-        assert!(!picture.remove_route(object(&[(1, "fe80::a")])));
-        assert_eq!((over(&picture, "2001:db8:9::1"), picture.foreign_count()), (None, 0));
-    }
-}
+#[path = "resolve_tests.rs"]
+mod tests;

@@ -292,6 +292,7 @@ impl State {
                         self.external.note(1, || format!("nexthop {id:#x} was changed by port {by}"));
                     }
                 } else {
+                    due.compare |= self.picture.uses_object(id);
                     self.table.objects.reserve(id);
                 }
             }
@@ -309,6 +310,8 @@ impl State {
                     // can be written again with it.
                     due.nexthops = true;
                     due.retry = true;
+                } else {
+                    due.compare |= self.picture.uses_object(id);
                 }
             }
         }
