@@ -113,15 +113,16 @@ mod tests {
         assert_eq!(sum, 1 + 2 + 3);
     }
 
-    /// What `squares` of the numbers below five gives, with some asked for before the first is taken.
+    /// The squares of the numbers below five, three of which are asked for before the first is taken.
     fn squares(calls: &mut Calls<'_, u32, u32>) -> Vec<u32> {
-        let (mut given, mut got) = (0, Vec::new());
+        let mut got = Vec::new();
+        (0..3).for_each(|n| calls.give(n));
+        let mut later = 3..5;
         while got.len() < 5 {
-            while given < 5 && given < got.len() as u32 + 3 {
-                calls.give(given);
-                given += 1;
+            if let Some(square) = calls.take() {
+                got.push(square);
+                later.next().into_iter().for_each(|n| calls.give(n));
             }
-            got.extend(calls.take());
         }
         got
     }
