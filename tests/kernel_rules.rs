@@ -422,7 +422,8 @@ fn questions_are_answered_while_the_kernel_carries_out_the_first_transaction() {
             before += 1;
         }
         assert!(before > 1, "{before} questions were answered before the transaction was");
-        assert_eq!(carried_out(), Some((true, 1)));
+        // The table, and then the maps that lead to what is in it.
+        assert!(matches!(carried_out(), Some((true, 1 | 2))));
         rig.stop();
     });
 }

@@ -60,16 +60,19 @@ impl Flow {
     }
 }
 
+/// Who sends to whom.
+pub(super) type Pairs = [(&'static str, &'static str)];
+pub(super) const IPV4: &Pairs = &[("web1", "10.244.2.1"), ("web3", "10.244.1.1"), ("web2", "10.244.1.1")];
+const IPV6: &Pairs = &[("web1", "fd00:10:244:2::1"), ("web3", "fd00:10:244:1::1")];
+
 /// Runs `body` while packets go both ways; none may be lost.
 pub(super) fn under_traffic(site: &Site, body: impl FnOnce()) {
+    under_traffic_of(site, &[IPV4, IPV6].concat(), body);
+}
+
+/// The same with packets between these alone.
+pub(super) fn under_traffic_of(site: &Site, pairs: &Pairs, body: impl FnOnce()) {
     let (zero, begin) = (site.net.started, Instant::now());
-    let pairs = [
-        ("web1", "10.244.2.1"),
-        ("web3", "10.244.1.1"),
-        ("web2", "10.244.1.1"),
-        ("web1", "fd00:10:244:2::1"),
-        ("web3", "fd00:10:244:1::1"),
-    ];
     let pingers: Vec<Pinger> = pairs.iter().map(|(from, to)| Pinger::start(&site.net, from, to)).collect();
     let flow = Flow::start(site, "web2", "web1", "10.244.1.1");
     pingers[0].wait(200);
