@@ -325,34 +325,24 @@ fn every_attribute_with_every_error_from_every_peer() {
 fn wrong_flags_of_multiprotocol_attributes() {
     for from in FROM {
         for flags in [0x00, 0x40, 0xc0] {
-            let mut probe = Probe::new(from);
+            let withdraws = |body: &[u8]| {
+                let mut probe = Probe::new(from);
+                probe.give(Input::Data(CONN, &framed(2, body)));
+                assert_eq!(
+                    probe.table().into_keys().collect::<Vec<_>>(),
+                    OTHERS.map(cidr),
+                    "{from:?} {flags:#x}"
+                );
+                assert_eq!(probe.state(), State::Established);
+            };
             let reach = attr(flags, 14, &mp_reach_value(&GLOBAL));
-            probe.give(Input::Data(CONN, &framed(2, &update(from, Shape::Classic, 14, &reach))));
-            assert_eq!(
-                probe.table().into_keys().collect::<Vec<_>>(),
-                OTHERS.map(cidr),
-                "{from:?} {flags:#x}"
-            );
-            let mut probe = Probe::new(from);
+            withdraws(&update(from, Shape::Classic, 14, &reach));
             let unreach = attr(flags, 15, &mp_reach_value(&[])[..3]);
             let unreach = [&unreach[..], &[]].concat();
-            probe.give(Input::Data(CONN, &framed(2, &update(from, Shape::Both, 15, &unreach))));
-            assert_eq!(
-                probe.table().into_keys().collect::<Vec<_>>(),
-                OTHERS.map(cidr),
-                "{from:?} {flags:#x}"
-            );
-            assert_eq!(probe.state(), State::Established);
+            withdraws(&update(from, Shape::Both, 15, &unreach));
             // Section 5.2 asks for a reset beside other attributes only: here nothing else can have been meant.
-            let mut probe = Probe::new(from);
             let unreach = attr(flags, 15, &[0, 2, 1, 48, 0x20, 1, 0xd, 0xb8, 0, 1]);
-            probe.give(Input::Data(CONN, &framed(2, &body(&NLRI, &unreach, &[]))));
-            assert_eq!(
-                probe.table().into_keys().collect::<Vec<_>>(),
-                OTHERS.map(cidr),
-                "{from:?} {flags:#x}"
-            );
-            assert_eq!(probe.state(), State::Established);
+            withdraws(&body(&NLRI, &unreach, &[]));
             let mut probe = Probe::new(from);
             probe.give(Input::Data(CONN, &framed(2, &update(from, Shape::Bare, 15, &unreach))));
             assert_eq!(probe.sent(), notification(4, &unreach), "{from:?} {flags:#x}");
