@@ -10,6 +10,8 @@ pub mod ipam;
 pub mod kernel;
 pub mod measure;
 pub mod model;
+#[cfg(test)]
+mod netns;
 pub mod plugins;
 pub mod policy;
 pub mod routing;

@@ -459,14 +459,7 @@ mod tests {
 
     #[test]
     fn a_neighbour_that_goes_leaves_the_key_of_the_one_with_its_address_on_another_link() {
-        std::thread::spawn(|| {
-            // SAFETY: only the network namespace of this fresh thread changes.
-            #[expect(unsafe_code, reason = "a test in a namespace of its own")]
-            let entered = unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) };
-            if let Err(error) = entered {
-                assert!(std::env::var_os("CI").is_none(), "no network namespace in CI: {error}");
-                return eprintln!("skipped: no network namespace ({error})");
-            }
+        crate::netns::in_netns(|| {
             for words in ["link set lo up", "addr add fe80::1/64 dev lo nodad"] {
                 let done = std::process::Command::new("ip").args(words.split(' ')).status().unwrap();
                 assert!(done.success(), "ip {words}");
@@ -486,9 +479,7 @@ mod tests {
             };
             assert!(listeners.guard(0, on("fe80::1", 1)).1);
             assert!(dial(Some("right")) && !dial(None));
-        })
-        .join()
-        .unwrap();
+        });
     }
 
     #[test]

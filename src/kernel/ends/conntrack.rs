@@ -233,14 +233,7 @@ mod tests {
 
     #[test]
     fn connections_of_an_address_go_in_either_direction_and_others_stay() {
-        std::thread::spawn(|| {
-            // SAFETY: only the network namespace of this fresh thread changes.
-            #[expect(unsafe_code, reason = "a test in a namespace of its own")]
-            let entered = unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) };
-            if let Err(error) = entered {
-                assert!(std::env::var_os("CI").is_none(), "no network namespace in CI: {error}");
-                return eprintln!("skipped: no network namespace ({error})");
-            }
+        crate::netns::in_netns(|| {
             let mut socket = Socket::open_for(NETLINK_NETFILTER).unwrap();
             let [one, two, far, outside] =
                 [[10, 65, 0, 2], [10, 65, 0, 3], [192, 0, 2, 9], [198, 51, 100, 2]];
@@ -262,8 +255,6 @@ mod tests {
             assert_eq!(conntrack.delete(&[host(outside)]).unwrap(), Ok(1), "the floating address itself");
             assert_eq!(conntrack.delete(&["10.65.0.0/26".parse().unwrap()]).unwrap(), Ok(2));
             assert_eq!(count(&mut socket), 0);
-        })
-        .join()
-        .unwrap();
+        });
     }
 }
