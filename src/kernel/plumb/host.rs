@@ -79,6 +79,9 @@ pub fn host_side(spec: &HostSpec<'_>) -> Result<HostSide, PlumbError> {
         net.add_address(device.index, router.into(), 64)?;
     }
     net.change(device.index, &doing, &Change { up: Some(true), ..Change::default() })?;
+    if let Some(router) = router {
+        net.until_answering(device.index, router.into())?;
+    }
     Ok(HostSide { index: device.index, mac, mtu, link_local: router })
 }
 

@@ -28,7 +28,8 @@ pub struct Stripped {
     routes: Vec<(Cidr, u32)>,
 }
 
-/// Configures the interface in the namespace and sets it up. Gives its MAC address, and how to take back what was done.
+/// Configures the interface in the namespace, sets it up, and waits until it answers for its IPv6 addresses. Gives its
+/// MAC address, and how to take back what was done.
 ///
 /// 169.254.1.1 gets a permanent neighbour entry: nobody has that address, and an answer by proxy ARP needs an agent
 /// that is already there.
@@ -108,6 +109,9 @@ fn configure(net: &mut Net, spec: &InsideSpec<'_>, done: &mut Stripped) -> Resul
             net.add_via(prefix, gateway, device.index, cost)?;
         }
         done.routes.push((*prefix, cost));
+    }
+    for addr in spec.addrs.iter().filter(|addr| addr.is_ipv6()) {
+        net.until_answering(device.index, *addr)?;
     }
     net.device(name)?.and_then(|device| device.mac).ok_or_else(missing)
 }

@@ -2,6 +2,7 @@
 //! them.
 
 use std::net::{IpAddr, Ipv6Addr};
+use std::time::{Duration, Instant};
 
 use tortie_config::Cidr;
 use tortie_config::resource::MacAddr;
@@ -43,8 +44,11 @@ const IFA_F_NODAD: u32 = 2;
 const RTMSG: usize = 12;
 const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
+const RTN_LOCAL: u8 = 2;
 const RT_SCOPE_UNIVERSE: u8 = 0;
 const RT_SCOPE_LINK: u8 = 253;
+/// How long what Linux puts off is waited for. It does it within a millisecond where it has the processor.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// An interface as the kernel shows it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -140,22 +144,43 @@ impl Net {
 
     /// The interface that packets to an address leave by.
     pub(super) fn way_to(&mut self, addr: IpAddr) -> Result<Option<u32>, PlumbError> {
+        Ok(self.route_to(addr, None)?.and_then(|(_, by)| by))
+    }
+
+    /// Waits until an interface answers for an IPv6 address that it was given. Linux joins the group that neighbours
+    /// ask in, and writes the address's local route after it, when it comes to it: what is asked before that is lost,
+    /// and asked again a second later. Gives up silently after [`PATIENCE`]: it is late, not wrong.
+    pub(super) fn until_answering(&mut self, index: u32, addr: IpAddr) -> Result<(), PlumbError> {
+        let begin = Instant::now();
+        while !matches!(self.route_to(addr, Some(index))?, Some((RTN_LOCAL, _))) && begin.elapsed() < PATIENCE
+        {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    /// The type of the route that packets to an address take, and the interface that they leave by; `over`: they have
+    /// to leave by it.
+    fn route_to(&mut self, addr: IpAddr, over: Option<u32>) -> Result<Option<(u8, Option<u32>)>, PlumbError> {
         let doing = || format!("the route to {addr} cannot be read");
         let (family, len) = if addr.is_ipv4() { (AF_INET, 32) } else { (AF_INET6, 128) };
-        let mut by = None;
+        let mut found = None;
         let answer = self.0.dump(
             |buf, seq| {
                 let mut w = Writer::begin(buf, RTM_GETROUTE, NLM_F_ACK, seq);
                 w.raw(&[family, len, 0, 0, 0, 0, 0, 0]).raw(&[0; 4]).attr_addr(RTA_DST, addr);
+                if let Some(index) = over {
+                    w.attr_u32(RTA_OIF, index);
+                }
                 w.end();
             },
             |message| {
                 let oif = Attrs::after(message.body, RTMSG).find(|(kind, _)| *kind == RTA_OIF);
-                by = oif.and_then(|(_, data)| u32_at(data, 0));
+                found = u8_at(message.body, 7).map(|kind| (kind, oif.and_then(|(_, data)| u32_at(data, 0))));
             },
         );
         match answer.map_err(|error| PlumbError::io(doing(), error))? {
-            Ok(_) => Ok(by),
+            Ok(_) => Ok(found),
             Err(refusal)
                 if matches!(
                     refusal.code,
