@@ -162,7 +162,10 @@ pub(super) struct Core {
     pub(super) collected: Collected,
     /// `None`: another host looks.
     pub(super) census: Option<super::census::Census>,
-    pub(super) trouble: Option<String>,
+    /// What is wrong and has no place of its own, by what it is about.
+    pub(super) troubles: BTreeMap<&'static str, Vec<String>>,
+    /// What went wrong last and was over at once.
+    pub(super) mishap: Option<(Instant, String)>,
     /// What the look around found.
     pub(super) surroundings: Vec<Problem>,
     /// Next hops that the kernel does not reach.
@@ -242,7 +245,8 @@ impl Core {
             tunnel_addr_trouble: None,
             collected: Collected::default(),
             census: None,
-            trouble: None,
+            troubles: BTreeMap::new(),
+            mishap: None,
             surroundings: Vec::new(),
             unreachable: BTreeSet::new(),
             repaired: None,

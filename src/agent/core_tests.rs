@@ -1,11 +1,13 @@
 //! The order of a start and the rules of a freeze, on the pure core.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::super::applied::Needed;
 use super::super::recorder::Filter;
 use super::*;
+use crate::agent::problems;
 use crate::kernel::KernelFact;
+use crate::speaker::SpeakerFact;
 use crate::store::{Cached, KeyValue};
 
 #[path = "enforce_tests.rs"]
@@ -275,6 +277,39 @@ fn a_refusal_is_said_once_for_as_long_as_it_stays_so() {
     }
     let said = core.recorder.find(&about("10.244.1.0/26"), 0, 100);
     assert_eq!(said.iter().filter(|e| e.plane == "kernel").count(), 1, "{said:#?}");
+}
+
+#[test]
+fn what_is_wrong_is_shown_until_it_is_over_and_a_mishap_for_a_while() {
+    let (mut core, now) = (core(), Instant::now());
+    let shown = |core: &Core, after: u64| -> Vec<String> {
+        let facts = core.facts(now + Duration::from_secs(after));
+        let all = problems::problems(&facts, None);
+        all.into_iter()
+            .filter(|p| p.code == "trouble")
+            .map(|p| format!("{}: {}", p.subject, p.text))
+            .collect()
+    };
+    let wrong = |texts: &[&str]| SpeakerFact::Trouble {
+        about: "BFD",
+        texts: texts.iter().map(|&text| text.to_owned()).collect(),
+    };
+    core.speaker(wrong(&["one", "two"]), now);
+    core.kernel(KernelFact::Trouble { about: "forwarding of IPv4", text: Some("denied".to_owned()) });
+    assert_eq!(shown(&core, 9000), ["BFD: one; and 1 more", "forwarding of IPv4: denied"]);
+    core.speaker(wrong(&["two"]), now);
+    core.kernel(KernelFact::Trouble { about: "forwarding of IPv4", text: None });
+    assert_eq!(shown(&core, 9000), ["BFD: two"]);
+    core.speaker(wrong(&[]), now);
+    let said: Vec<_> =
+        core.recorder.find(&about("BFD"), 0, 100).into_iter().map(|e| e.text.clone()).collect();
+    assert_eq!(said.len(), 3, "each once, and the end: {said:?}");
+    for _ in 0..5 {
+        core.speaker(SpeakerFact::Mishap("accept: no room".to_owned()), now);
+    }
+    assert_eq!(core.recorder.find(&about("speaker"), 0, 100).len(), 1);
+    assert_eq!(shown(&core, 9)[0].split(" (").next(), Some("agent: accept: no room"));
+    assert_eq!(shown(&core, 601), Vec::<String>::new());
 }
 
 #[test]

@@ -95,7 +95,12 @@ impl Core {
             traded: Traded::default(),
             rules_trouble: self.enforcement.trouble.clone(),
             log_trouble: None,
-            trouble: self.trouble.clone(),
+            troubles: self
+                .troubles
+                .iter()
+                .map(|(about, texts)| ((*about).to_owned(), texts.clone()))
+                .collect(),
+            mishap: self.late_mishap(now).map(|(ago, text)| (ago, text.clone())),
             notes: self.notes(now),
             policy: self.policy_status(),
             failed_endpoints: self

@@ -16,6 +16,8 @@ use crate::speaker::SpeakerFact;
 
 /// A session that needs longer to come up was missed.
 const STARTS_WITHIN: Duration = Duration::from_secs(60);
+/// How long what went wrong and is over is shown.
+const LATELY: Duration = Duration::from_secs(600);
 
 impl Core {
     pub(super) fn kernel(&mut self, fact: KernelFact) {
@@ -108,10 +110,10 @@ impl Core {
                 }
                 self.tunnel_trouble = trouble;
             }
-            KernelFact::Trouble(text) => {
-                self.say(ChangeId::default(), Plane::Kernel, '!', "kernel", &text);
-                self.trouble = Some(text);
+            KernelFact::Trouble { about, text } => {
+                self.troubled(Plane::Kernel, about, text.into_iter().collect());
             }
+            KernelFact::Mishap(text) => self.mishap(Plane::Kernel, "kernel", text),
         }
     }
 
@@ -329,11 +331,37 @@ impl Core {
                     self.peer_trouble.remove(&*name);
                 }
             },
-            SpeakerFact::Trouble(text) => {
-                self.say(ChangeId::default(), Plane::Rib, '!', "speaker", &text);
-                self.trouble = Some(text);
-            }
+            SpeakerFact::Trouble { about, texts } => self.troubled(Plane::Rib, about, texts),
+            SpeakerFact::Mishap(text) => self.mishap(Plane::Rib, "speaker", text),
             SpeakerFact::Stopped => {}
         }
+    }
+
+    /// All that is wrong with something from now on; empty: nothing any more.
+    fn troubled(&mut self, plane: Plane, about: &'static str, texts: Vec<String>) {
+        let known = self.troubles.remove(about).unwrap_or_default();
+        for text in texts.iter().filter(|text| !known.contains(text)) {
+            self.say(ChangeId::default(), plane, '!', about, text);
+        }
+        if !texts.is_empty() {
+            self.troubles.insert(about, texts);
+        } else if !known.is_empty() {
+            self.say(ChangeId::default(), plane, '~', about, "right again");
+        }
+    }
+
+    /// One that repeats itself is said once, and shown until it has not been for a while.
+    fn mishap(&mut self, plane: Plane, subject: &str, text: String) {
+        if self.late_mishap(self.clock).is_none_or(|(_, known)| *known != text) {
+            self.say(ChangeId::default(), plane, '!', subject, &text);
+        }
+        self.mishap = Some((self.clock, text));
+    }
+
+    /// What went wrong lately and was over at once: how long ago, and what.
+    pub(super) fn late_mishap(&self, now: Instant) -> Option<(Duration, &String)> {
+        let (at, text) = self.mishap.as_ref()?;
+        let ago = now.saturating_duration_since(*at);
+        (ago < LATELY).then_some((ago, text))
     }
 }

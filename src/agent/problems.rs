@@ -216,8 +216,14 @@ fn agent(facts: &CoreFacts, out: &mut Vec<Problem>) {
         let text = format!("{text}: correct LogFilePath; the screen goes on");
         out.push(named(&codes::LOG_FILE, "log file", text));
     }
-    if let Some(text) = &facts.trouble {
-        out.push(named(&codes::TROUBLE, "agent", text.clone()));
+    for (about, texts) in &facts.troubles {
+        if let Some((first, others)) = texts.split_first() {
+            let more = if others.is_empty() { String::new() } else { format!("; and {} more", others.len()) };
+            out.push(named(&codes::TROUBLE, about, format!("{first}{more}")));
+        }
+    }
+    if let Some((ago, text)) = &facts.mishap {
+        out.push(named(&codes::TROUBLE, "agent", format!("{text} ({} ago)", span(ago.as_secs()))));
     }
 }
 

@@ -66,7 +66,10 @@ pub(super) struct CoreFacts {
     pub(super) traded: Traded,
     pub(super) rules_trouble: Option<String>,
     pub(super) log_trouble: Option<String>,
-    pub(super) trouble: Option<String>,
+    /// What is wrong and has no code of its own, by what it is about.
+    pub(super) troubles: Vec<(String, Vec<String>)>,
+    /// What went wrong lately and was over at once: how long ago, and what.
+    pub(super) mishap: Option<(Duration, String)>,
     pub(super) notes: Vec<Problem>,
     pub(super) policy: PolicyStatus,
     /// Endpoints that are not as they should be, by name.

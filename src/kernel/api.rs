@@ -218,6 +218,13 @@ pub enum KernelFact {
     Rules(Option<String>),
     /// The tunnel device: `None` = right, else what is wrong and stays wrong.
     Tunnel(Option<String>),
-    /// Something the thread cannot repair by itself; it goes on.
-    Trouble(String),
+    /// What the thread cannot repair by itself of one thing; it goes on. `None`: that is over.
+    Trouble {
+        /// About what, in words.
+        about: &'static str,
+        /// What is wrong and the next step.
+        text: Option<String>,
+    },
+    /// Something went wrong, and is over.
+    Mishap(String),
 }

@@ -100,7 +100,7 @@ impl Thread {
         if self.state.mode == Mode::Program
             && let Err(text) = sysctl::forward_v4()
         {
-            (self.sink)(KernelFact::Trouble(text));
+            (self.sink)(KernelFact::Trouble { about: "forwarding of IPv4", text: Some(text) });
         }
         self.start()?;
         loop {
@@ -195,7 +195,7 @@ impl Thread {
             && !std::mem::replace(&mut self.forwards_v6, true)
             && let Err(text) = sysctl::forward_v6()
         {
-            (self.sink)(KernelFact::Trouble(text));
+            (self.sink)(KernelFact::Trouble { about: "forwarding of IPv6", text: Some(text) });
         }
     }
 

@@ -183,8 +183,15 @@ pub enum SpeakerFact {
         /// What is wrong and the next step.
         trouble: Option<String>,
     },
-    /// Something that the thread cannot repair by itself; it goes on.
-    Trouble(String),
+    /// What the thread cannot repair by itself, all of it that is about one thing; it goes on. Empty: that is over.
+    Trouble {
+        /// About what, in words.
+        about: &'static str,
+        /// What is wrong and the next step.
+        texts: Vec<String>,
+    },
+    /// Something went wrong, and is over.
+    Mishap(String),
     /// The thread has closed its sockets and ends.
     Stopped,
 }

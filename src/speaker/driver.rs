@@ -26,6 +26,7 @@ use super::listen::Listeners;
 use super::peers::Peers;
 use super::policy::Classes;
 use super::ranges::Ranges;
+use super::standing::Standing;
 use super::traffic;
 use super::unnumbered::Unnumbered;
 use super::view::{Counters, SpeakerView};
@@ -47,6 +48,7 @@ pub(super) struct Driver {
     pub(super) options: SpeakerOptions,
     pub(super) inbox: Arc<Inbox>,
     pub(super) facts: FactSink,
+    pub(super) standing: Standing,
     pub(super) core: Option<Speaker>,
     pub(super) peers: Peers,
     pub(super) ranges: Ranges,
@@ -91,6 +93,7 @@ impl Driver {
             options,
             inbox,
             facts,
+            standing: Standing::default(),
             core: None,
             peers: Peers::default(),
             ranges: Ranges::default(),
@@ -126,7 +129,7 @@ impl Driver {
             let timeout = self.timeout();
             match epoll::wait(&self.poll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(e) => (self.facts)(SpeakerFact::Trouble(format!("epoll: {e}"))),
+                Err(e) => self.mishap(format!("epoll: {e}")),
             }
             self.now = Instant::now();
             self.woke = self.now;

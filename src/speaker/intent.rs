@@ -24,11 +24,18 @@ pub(super) struct Current {
     /// With the dynamic peers, made when it is asked for.
     whole: Option<Arc<RoutingIntent>>,
     policy: Option<Arc<ViewPolicy>>,
+    /// Passwords of peers and ranges of which only one can be in force.
+    clashes: Vec<String>,
 }
 
 impl Current {
     pub(super) fn get(&self) -> Option<Arc<RoutingIntent>> {
         self.given.clone()
+    }
+
+    /// Passwords that contradict each other, in words.
+    pub(super) fn clashes(&self) -> &[String] {
+        &self.clashes
     }
 
     /// Dynamic peers came or went.
@@ -51,11 +58,11 @@ impl Driver {
     pub(super) fn apply(&mut self, new: Arc<RoutingIntent>, change: ChangeId) {
         if new.asn == 0 || new.router_id == 0 {
             let what = if new.asn == 0 { "AS number" } else { "router id" };
-            (self.facts)(SpeakerFact::Trouble(format!(
-                "{what} 0 cannot be used; the last configuration stays in force"
-            )));
+            let text = format!("{what} 0 cannot be used; the last configuration stays in force");
+            self.trouble("BGP configuration", [text]);
             return;
         }
+        self.trouble("BGP configuration", []);
         let new = self.unnumbered_intent(new);
         let old = self.intent.given.replace(new.clone());
         self.intent.moved();
@@ -145,10 +152,9 @@ impl Driver {
         }
         let (guards, clashes) = self.peers.guards();
         let (of_ranges, more) = self.ranges.guards(guards.iter().map(|(addr, guard)| (*addr, guard)));
-        let failed = self.listeners.guards(guards, of_ranges, self.now);
-        for text in clashes.into_iter().chain(more).chain(failed) {
-            (self.facts)(SpeakerFact::Trouble(text));
-        }
+        self.listeners.guards(guards, of_ranges, self.now);
+        self.intent.clashes = clashes.into_iter().chain(more).collect();
+        self.tell_keys();
         self.change_ranges(ranges);
         for change in changes {
             match change {
@@ -176,7 +182,7 @@ impl Driver {
             }
         }
         for text in troubles {
-            (self.facts)(SpeakerFact::Trouble(text));
+            self.mishap(text);
         }
     }
 
@@ -199,9 +205,9 @@ impl Driver {
                 listen::Outcome::Opened(addr) => SpeakerFact::Listening(addr),
                 listen::Outcome::Ended(addr) => SpeakerFact::ListenEnded(addr),
                 listen::Outcome::Failed(addr, error) => SpeakerFact::ListenFailed { addr, error },
-                listen::Outcome::Unkeyed(text) => SpeakerFact::Trouble(text),
             });
         }
+        self.tell_keys();
     }
 }
 

@@ -44,16 +44,14 @@ pub(super) enum Outcome {
     Opened(SocketAddr),
     Ended(SocketAddr),
     Failed(SocketAddr, String),
-    /// It listens, but lacks a key; connections that need it are refused.
-    Unkeyed(String),
 }
 
 pub(super) struct Listener {
     pub(super) addr: SocketAddr,
     pub(super) socket: Socket,
     keys: Keys,
-    /// What is wrong with them, as it was told last.
-    told: Vec<String>,
+    /// What is wrong with them; connections that need one that is not there are refused.
+    wrong: Vec<String>,
     /// Some were not taken: when they are tried again.
     again: Option<Instant>,
 }
@@ -125,7 +123,7 @@ impl Listeners {
         let due = |(index, l): (usize, &Listener)| l.again.is_some_and(|at| at <= now).then_some(index);
         let due: Vec<usize> = self.open.iter().filter_map(due).collect();
         for index in due {
-            out.extend(self.key_listener(index, now).into_iter().map(Outcome::Unkeyed));
+            self.key_listener(index, now);
         }
         for &addr in wanted {
             if self.open.iter().any(|(_, l)| l.addr == addr)
@@ -139,10 +137,10 @@ impl Listeners {
                     addr,
                     socket,
                     keys: Keys::default(),
-                    told: Vec::new(),
+                    wrong: Vec::new(),
                     again: None,
                 });
-                out.extend(self.key_listener(index, now).into_iter().map(Outcome::Unkeyed));
+                self.key_listener(index, now);
                 let ready = self.open.get(index).map_or(Ok(()), |l| {
                     l.socket.listen(BACKLOG)?;
                     opened(index, &l.socket)
@@ -171,29 +169,32 @@ impl Listeners {
         out
     }
 
-    /// Replaces the guards of all peers and ranges; errors in words, where they are news.
+    /// What is wrong with the keys of all listeners.
+    pub(super) fn wrong(&self) -> impl Iterator<Item = &String> {
+        self.open.iter().flat_map(|(_, listener)| &listener.wrong)
+    }
+
+    /// Replaces the guards of all peers and ranges.
     pub(super) fn guards(
         &mut self,
         guards: FxHashMap<IpAddr, Guard>,
         ranges: BTreeMap<Cidr, Guard>,
         now: Instant,
-    ) -> Vec<String> {
+    ) {
         if self.guards == guards && self.ranges == ranges {
-            return Vec::new();
+            return;
         }
         (self.guards, self.ranges) = (guards, ranges);
         let indices: Vec<usize> = self.open.iter().map(|(i, _)| i).collect();
-        let mut errors = Vec::new();
         for index in indices {
-            errors.extend(self.key_listener(index, now));
+            self.key_listener(index, now);
         }
         self.ttl();
-        errors
     }
 
-    /// Brings the keys of one listener in line with the guards; what is wrong with them, where it is news.
-    fn key_listener(&mut self, index: usize, now: Instant) -> Vec<String> {
-        let Some(listener) = self.open.get_mut(index) else { return Vec::new() };
+    /// Brings the keys of one listener in line with the guards.
+    fn key_listener(&mut self, index: usize, now: Instant) {
+        let Some(listener) = self.open.get_mut(index) else { return };
         let (wanted, clashes) = wanted(listener.addr, &self.guards, &self.ranges);
         let mut wrong = listener.keys.follow(&listener.socket, listener.addr, &wanted);
         let failed = wrong.len();
@@ -203,9 +204,7 @@ impl Listeners {
             wrong.push(format!("{failed} keys could not be set on {}", listener.addr));
         }
         wrong.extend(clashes);
-        let news = wrong.iter().filter(|text| !listener.told.contains(text)).cloned().collect();
-        listener.told = wrong;
-        news
+        listener.wrong = wrong;
     }
 
     /// A listener drops SYNs from afar only when all its peers want that; else the TTL of a connection's SYN is
@@ -346,7 +345,7 @@ mod tests {
     fn listening(guards: &[(&str, Guard)]) -> (Listeners, SocketAddr) {
         let mut listeners = Listeners::default();
         let guards = guards.iter().map(|(addr, guard)| (addr.parse().unwrap(), guard.clone())).collect();
-        assert_eq!(listeners.guards(guards, BTreeMap::new(), Instant::now()), Vec::<String>::new());
+        listeners.guards(guards, BTreeMap::new(), Instant::now());
         let wanted = "127.0.5.1:0".parse().unwrap();
         assert_eq!(listeners.follow(&[wanted], Instant::now(), |_, _| Ok(())), [Outcome::Opened(wanted)]);
         let at = listeners.get(0).unwrap().socket.local_addr().unwrap().as_socket().unwrap();
@@ -375,7 +374,8 @@ mod tests {
         let (found, keyed) = listeners.guard(0, "127.0.5.2".parse().unwrap());
         assert!(found.key.is_some() && keyed);
         let changed = [("127.0.5.2".parse().unwrap(), guard(Some("other"), 0))].into_iter().collect();
-        assert_eq!(listeners.guards(changed, BTreeMap::new(), Instant::now()), Vec::<String>::new());
+        listeners.guards(changed, BTreeMap::new(), Instant::now());
+        assert_eq!(listeners.wrong().count(), 0);
         assert!(!connects(&dial(Some("right"))));
         assert!(connects(&dial(Some("other"))));
         listeners.guards(FxHashMap::default(), BTreeMap::new(), Instant::now());
@@ -391,7 +391,8 @@ mod tests {
         };
         let peer: FxHashMap<IpAddr, Guard> =
             [("127.0.5.9".parse().unwrap(), guard(Some("peer"), 0))].into_iter().collect();
-        assert_eq!(listeners.guards(peer.clone(), ranges("one"), Instant::now()), Vec::<String>::new());
+        listeners.guards(peer.clone(), ranges("one"), Instant::now());
+        assert_eq!(listeners.wrong().count(), 0);
         let dial =
             |from: &str, key| connects(&dial::start(at, from.parse().ok(), &guard(Some(key), 0)).unwrap());
         assert!(dial("127.0.5.2", "one") && dial("127.0.6.2", "inner") && dial("127.0.5.9", "peer"));
@@ -404,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_for_which_there_was_no_room_is_tried_again_and_told_once() {
+    fn a_key_for_which_there_was_no_room_is_wrong_until_it_was_taken() {
         let (mut listeners, _) = listening(&[]);
         let others = Key::new(b"other".to_vec()).unwrap();
         let other = |n: u32| Cidr::host(std::net::Ipv4Addr::from(0x0a00_0000 + n).into());
@@ -414,16 +415,21 @@ mod tests {
         assert!((1..).any(|n| set(&listeners, n, Some(&others)).is_err()));
         let peer = "127.0.5.2".parse().unwrap();
         let keyed = [(peer, guard(Some("right"), 0))].into_iter().collect();
-        let told = listeners.guards(keyed, BTreeMap::new(), Instant::now());
-        assert!(matches!(&told[..], [text] if text.contains("optmem_max")), "{told:?}");
+        listeners.guards(keyed, BTreeMap::new(), Instant::now());
+        let wrong = |listeners: &Listeners| listeners.wrong().cloned().collect::<Vec<_>>();
+        assert!(
+            matches!(&wrong(&listeners)[..], [text] if text.contains("optmem_max")),
+            "{:?}",
+            wrong(&listeners)
+        );
         let again = |listeners: &mut Listeners| {
             let at = listeners.deadline().unwrap();
             listeners.follow(&["127.0.5.1:0".parse().unwrap()], at, |_, _| Ok(()))
         };
-        assert_eq!(again(&mut listeners), []);
+        assert_eq!((again(&mut listeners), wrong(&listeners).len()), (vec![], 1));
         assert!(!listeners.guard(0, peer).1);
         set(&listeners, 1, None).unwrap();
-        assert_eq!(again(&mut listeners), []);
+        assert_eq!((again(&mut listeners), wrong(&listeners).len()), (vec![], 0));
         assert!(listeners.guard(0, peer).1);
         assert_eq!(listeners.deadline(), None);
     }
@@ -471,7 +477,8 @@ mod tests {
             let everywhere = "[::]:0".parse().unwrap();
             listeners.follow(&[everywhere], Instant::now(), |_, _| Ok(()));
             guards.remove(&on("fe80::1", 2));
-            assert_eq!(listeners.guards(guards, BTreeMap::new(), Instant::now()), Vec::<String>::new());
+            listeners.guards(guards, BTreeMap::new(), Instant::now());
+            assert_eq!(listeners.wrong().count(), 0);
             let port = listeners.get(0).unwrap().socket.local_addr().unwrap().as_socket().unwrap().port();
             let dial = |key| {
                 let at = std::net::SocketAddrV6::new("fe80::1".parse().unwrap(), port, 0, 1);

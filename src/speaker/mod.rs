@@ -35,6 +35,7 @@ mod policy;
 mod ranges;
 mod secret;
 mod sockopt;
+mod standing;
 mod tap;
 mod traffic;
 mod unnumbered;

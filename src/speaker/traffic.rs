@@ -8,7 +8,6 @@ use socket2::Socket;
 use tortie_bgp::{ConnId, Input, PeerId, Transmit};
 use tortie_config::link_local::address_of;
 
-use super::api::SpeakerFact;
 use super::conn::Stage;
 use super::dial;
 use super::driver::{Driver, register};
@@ -37,7 +36,7 @@ impl Driver {
                 Ok(true) => self.accepting.push((index, self.now)),
                 Ok(false) => {}
                 Err(e) => {
-                    (self.facts)(SpeakerFact::Trouble(format!("accept: {e}")));
+                    self.mishap(format!("accept: {e}"));
                     self.accepting.push((index, self.now + ACCEPT_RETRY));
                 }
             }
@@ -88,7 +87,7 @@ impl Driver {
             let Some(local) = socket.local_addr().ok().and_then(|a| a.as_socket()) else { continue };
             if let Err(e) = dial::secure(&socket, remote.ip(), &guard) {
                 self.counters.refused_key += 1;
-                (self.facts)(SpeakerFact::Trouble(format!("connection from {}: {e}", remote.ip())));
+                self.mishap(format!("connection from {}: {e}", remote.ip()));
                 continue;
             }
             let conn = register(&self.poll, &mut self.conns, socket, remote, Stage::Open)?;

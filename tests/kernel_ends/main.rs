@@ -396,23 +396,31 @@ fn loose_reverse_path_filtering_is_told_unless_it_is_to_be_ignored() {
             })));
         };
         // A question alone does not tell that what came before it is done: it is answered during a long transaction.
-        let troubles = |told: &Told| {
-            let is_trouble =
-                |f: &KernelFact| matches!(f, KernelFact::Trouble(t) if t.contains("IgnoreLooseRPF"));
-            let mut count = 0;
+        // What was told of it: that it is wrong, or that this is over.
+        let troubles = |told: &Told| -> Vec<bool> {
+            let news = |f: &KernelFact| match f {
+                KernelFact::Trouble { about: "reverse path filter", text } => {
+                    Some(text.as_ref().is_some_and(|text| text.contains("IgnoreLooseRPF")))
+                }
+                _ => None,
+            };
+            let mut all = Vec::new();
             told.rig.wait("Enforced", |fact| {
-                count += usize::from(is_trouble(fact));
+                all.extend(news(fact));
                 matches!(fact, KernelFact::Enforced { serial, .. } if *serial == told.serial).then_some(())
             });
             told.rig.ask(|_| ());
-            count + told.rig.drain().iter().filter(|fact| is_trouble(fact)).count()
+            all.extend(told.rig.drain().iter().filter_map(news));
+            all
         };
         send(&mut told, true);
-        assert_eq!(troubles(&told), 0);
+        assert_eq!(troubles(&told), [false; 0]);
         send(&mut told, false);
-        assert_eq!(troubles(&told), 1);
+        assert_eq!(troubles(&told), [true]);
         send(&mut told, false);
-        assert_eq!(troubles(&told), 0, "once");
+        assert_eq!(troubles(&told), [false; 0], "once");
+        send(&mut told, true);
+        assert_eq!(troubles(&told), [false]);
         told.rig.stop();
     });
 }

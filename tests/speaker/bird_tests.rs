@@ -115,7 +115,7 @@ fn a_bird_that_restarts_gracefully_keeps_its_routes_and_loses_those_it_no_longer
     a.up("bird");
     a.has_not("10.9.1.0/24");
     a.has("10.9.0.0/24", "192.0.2.9");
-    let gone = a.facts().iter().any(|f| matches!(f, SpeakerFact::Trouble(_)));
+    let gone = a.facts().iter().any(|f| matches!(f, SpeakerFact::Trouble { .. } | SpeakerFact::Mishap(_)));
     assert!(!gone, "{:#?}", a.facts());
 }
 

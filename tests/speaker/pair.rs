@@ -327,7 +327,11 @@ fn a_peer_under_another_name_and_with_a_key_takes_the_place_of_the_first() {
     a.up("new-b");
     b.up("new-a");
     b.has("10.1.0.0/26", "192.0.2.1");
-    assert!(!a.facts().iter().any(|f| matches!(f, SpeakerFact::Trouble(_))), "{:#?}", a.facts());
+    assert!(
+        !a.facts().iter().any(|f| matches!(f, SpeakerFact::Trouble { .. } | SpeakerFact::Mishap(_))),
+        "{:#?}",
+        a.facts()
+    );
 }
 
 #[test]
@@ -491,4 +495,23 @@ fn a_peer_that_never_reads_is_dropped_when_the_send_hold_time_is_over() {
             other => Err(format!("{other:?}")),
         }
     });
+}
+
+#[test]
+fn passwords_of_which_only_one_can_be_in_force_are_told_until_they_are_equal() {
+    if !net::enter(&[]) {
+        return;
+    }
+    let (mut a, mut b) = pair();
+    let mut other = a.intent.peers.get("b").unwrap().clone();
+    other.password = Some(Password::Text("other".into()));
+    a.intent.peers.insert("c".into(), other.clone());
+    a.apply();
+    let told = |texts: usize| move |f: &SpeakerFact| matches!(f, SpeakerFact::Trouble { texts: t, .. } if t.len() == texts);
+    a.fact("two passwords", told(1));
+    a.intent.peers.get_mut("b").unwrap().password.clone_from(&other.password);
+    b.intent.peers.get_mut("a").unwrap().password.clone_from(&other.password);
+    a.apply();
+    b.apply();
+    a.fact("one password", told(0));
 }

@@ -147,7 +147,7 @@ impl Driver {
         if let Err(refusal) = deleted {
             let first = left.first().map(ToString::to_string).unwrap_or_default();
             let count = left.len();
-            sink(KernelFact::Trouble(format!(
+            sink(KernelFact::Mishap(format!(
                 "connections of {count} addresses without endpoint ({first}, ...) may live on: {refusal}"
             )));
         }
@@ -163,7 +163,7 @@ impl Driver {
             && !std::mem::replace(&mut self.filtered, true)
             && let Err(text) = sysctl::filter_by_default()
         {
-            sink(KernelFact::Trouble(text));
+            sink(KernelFact::Trouble { about: "reverse path filter of new interfaces", text: Some(text) });
         }
         let looked = self.looked_at_loose && self.ignores_loose == ends.ignore_loose;
         if looked {
@@ -173,9 +173,7 @@ impl Driver {
         let loose = sysctl::loose().filter(|_| !ends.ignore_loose);
         if loose != self.loose {
             self.loose.clone_from(&loose);
-            if let Some(text) = loose {
-                sink(KernelFact::Trouble(text));
-            }
+            sink(KernelFact::Trouble { about: "reverse path filter", text: loose });
         }
     }
 }

@@ -54,8 +54,10 @@ enum Order {
 enum Told {
     /// A session changed its state, at this time.
     Change(Change, Instant),
-    /// Something that it cannot repair by itself; it goes on.
-    Trouble(String),
+    /// All that it cannot repair by itself.
+    Trouble(Vec<String>),
+    /// Something went wrong, and is over.
+    Mishap(String),
 }
 
 /// How the thread is scheduled.

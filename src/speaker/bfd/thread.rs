@@ -50,7 +50,8 @@ struct Sending {
     /// `None` until it could be had.
     socket: Option<(Socket, u16)>,
     again: Option<Instant>,
-    told: bool,
+    /// Why it could not be had.
+    wrong: Option<String>,
 }
 
 pub(super) struct Driver {
@@ -66,8 +67,10 @@ pub(super) struct Driver {
     listen_again: Option<Instant>,
     sending: FxHashMap<Endpoint, Sending>,
     ports: FxHashSet<u16>,
-    /// What could not be listened on and was told.
-    unheard: FxHashSet<(bool, Path)>,
+    /// What could not be listened on, and why.
+    unheard: FxHashMap<(bool, Path), String>,
+    /// What is wrong changed.
+    troubled: bool,
     unsent: u64,
     late: u64,
     priority: super::BfdPriority,
@@ -99,7 +102,8 @@ impl Driver {
             listen_again: None,
             sending: FxHashMap::default(),
             ports: FxHashSet::default(),
-            unheard: FxHashSet::default(),
+            unheard: FxHashMap::default(),
+            troubled: false,
             unsent: 0,
             late: 0,
             priority: super::BfdPriority::Normal,
@@ -120,7 +124,10 @@ impl Driver {
             let timeout = self.timeout();
             match epoll::wait(&self.poll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(e) => self.trouble(format!("epoll: {e}")),
+                Err(e) => {
+                    let _ = self.told.send(Told::Mishap(format!("BFD: epoll: {e}")));
+                    self.speaker.ring();
+                }
             }
             if events.iter().any(|event| event.data.u64() == BELL) && !self.orders() {
                 return;
@@ -139,7 +146,7 @@ impl Driver {
             self.publish(now);
             if self.core.is_empty() && self.wanted.is_empty() {
                 self.listeners.clear();
-                self.sending.clear();
+                self.troubled |= self.sending.drain().any(|(_, sending)| sending.wrong.is_some());
                 self.ports.clear();
             }
             if self.stopping.is_some_and(|at| at <= now || self.core.is_empty()) {
@@ -216,6 +223,7 @@ impl Driver {
         ] {
             let needed = self.wanted.keys().any(|e| e.path == path && e.remote.is_ipv6() == v6);
             if !needed || self.listeners.iter().any(|l| l.v6 == v6 && l.path == path) {
+                self.troubled |= self.unheard.remove(&(v6, path)).is_some();
                 continue;
             }
             let opened = socket::listen(v6, path).and_then(|socket| {
@@ -225,14 +233,14 @@ impl Driver {
             });
             match opened {
                 Ok(socket) => {
-                    self.unheard.remove(&(v6, path));
+                    self.troubled |= self.unheard.remove(&(v6, path)).is_some();
                     self.listeners.push(Listener { v6, path, socket });
                 }
                 Err(e) => {
                     self.listen_again = Some(now + RETRY);
-                    if self.unheard.insert((v6, path)) {
-                        self.trouble(explain_listen(path.port(), &e));
-                    }
+                    let wrong = explain_listen(path.port(), &e);
+                    self.troubled |= self.unheard.get(&(v6, path)) != Some(&wrong);
+                    self.unheard.insert((v6, path), wrong);
                 }
             }
         }
@@ -276,19 +284,19 @@ impl Driver {
     /// The session's socket, made now where there is none yet.
     fn sender(&mut self, endpoint: &Endpoint, now: Instant) -> Option<&Socket> {
         let sending =
-            self.sending.entry(*endpoint).or_insert(Sending { socket: None, again: None, told: false });
+            self.sending.entry(*endpoint).or_insert(Sending { socket: None, again: None, wrong: None });
         if sending.socket.is_none() && sending.again.is_none_or(|at| at <= now) {
             match open(endpoint, &self.ports) {
                 Ok((socket, port)) => {
                     self.ports.insert(port);
                     sending.socket = Some((socket, port));
-                    sending.told = false;
+                    self.troubled |= sending.wrong.take().is_some();
                 }
                 Err(e) => {
                     sending.again = Some(now + RETRY);
-                    if !std::mem::replace(&mut sending.told, true) {
-                        self.trouble(explain_send(endpoint, &e));
-                    }
+                    let wrong = Some(explain_send(endpoint, &e));
+                    self.troubled |= sending.wrong != wrong;
+                    sending.wrong = wrong;
                 }
             }
         }
@@ -302,13 +310,14 @@ impl Driver {
             told |= self.told.send(Told::Change(change, now)).is_ok();
             self.dirty = true;
         }
-        if told {
-            self.speaker.ring();
+        if std::mem::take(&mut self.troubled) {
+            let unsent = self.sending.values().filter_map(|sending| sending.wrong.as_ref());
+            let mut texts: Vec<String> = self.unheard.values().chain(unsent).cloned().collect();
+            texts.sort_unstable();
+            texts.dedup();
+            told |= self.told.send(Told::Trouble(texts)).is_ok();
         }
-    }
-
-    fn trouble(&self, text: String) {
-        if self.told.send(Told::Trouble(text)).is_ok() {
+        if told {
             self.speaker.ring();
         }
     }
@@ -330,6 +339,7 @@ impl Driver {
                 if let (false, Some((_, port))) = (keep, &sending.socket) {
                     ports.remove(port);
                 }
+                self.troubled |= !keep && sending.wrong.is_some();
                 keep
             });
         }

@@ -139,9 +139,12 @@ impl Driver {
         }
         if self.bfd.handle.is_none() {
             match Handle::start(self.inbox.clone()) {
-                Ok(handle) => self.bfd.handle = Some(handle),
+                Ok(handle) => {
+                    self.bfd.handle = Some(handle);
+                    self.trouble("BFD", []);
+                }
                 Err(e) => {
-                    (self.facts)(SpeakerFact::Trouble(format!("the thread of BFD cannot start: {e}")));
+                    self.trouble("BFD", [format!("its thread cannot start: {e}")]);
                     return;
                 }
             }
@@ -207,7 +210,8 @@ impl Driver {
                 return;
             };
             match told {
-                Told::Trouble(text) => (self.facts)(SpeakerFact::Trouble(text)),
+                Told::Trouble(texts) => self.trouble("BFD", texts),
+                Told::Mishap(text) => self.mishap(text),
                 Told::Change(change, at) => self.bfd_changed(&change, at),
             }
         }

@@ -61,8 +61,6 @@ pub(super) struct Unnumbered {
     links: BTreeMap<String, Link>,
     /// Peers that were reported as waiting, with the reason.
     waiting: BTreeMap<Arc<str>, &'static str>,
-    /// What keeps the socket from being opened was told.
-    told: bool,
     due: Option<Instant>,
 }
 
@@ -311,15 +309,11 @@ impl Driver {
             epoll::add(&self.poll, &socket, epoll::EventData::new_u64(ROUTERS), epoll::EventFlags::IN)?;
             Ok(socket)
         });
-        match opened {
-            Ok(socket) => self.unnumbered.socket = Some(socket),
-            Err(e) if !std::mem::replace(&mut self.unnumbered.told, true) => {
-                (self.facts)(SpeakerFact::Trouble(format!(
-                    "router advertisements for unnumbered peers need a raw ICMPv6 socket (root or CAP_NET_RAW): {e}"
-                )));
-            }
-            Err(_) => {}
-        }
+        let wrong = opened
+            .map(|socket| self.unnumbered.socket = Some(socket))
+            .err()
+            .map(|e| format!("unnumbered peers need a raw ICMPv6 socket (root or CAP_NET_RAW): {e}"));
+        self.trouble("router advertisements", wrong);
     }
 
     /// Looks at the interfaces and sends what is due; whether an interface changed.
