@@ -515,3 +515,27 @@ fn passwords_of_which_only_one_can_be_in_force_are_told_until_they_are_equal() {
     b.apply();
     a.fact("one password", told(0));
 }
+
+#[test]
+fn bfd_from_an_address_that_is_not_here_is_told_until_nobody_wants_it() {
+    if !net::enter(&[]) {
+        return;
+    }
+    let (mut a, _) = ends();
+    let to_b = a.peers.get_mut("b").unwrap();
+    to_b.local = Some("198.51.100.1".parse().unwrap());
+    to_b.bfd = crate::bfd::times(100, 3);
+    let mut a = Node::start(a);
+    let told = |f: &SpeakerFact| match f {
+        SpeakerFact::Trouble { about: "BFD", texts } => Some(texts.clone()),
+        _ => None,
+    };
+    a.fact("no address", |f| {
+        told(f).is_some_and(|texts| {
+            texts.iter().any(|t| t.contains("no interface has the local address 198.51.100.1"))
+        })
+    });
+    a.intent.peers.get_mut("b").unwrap().bfd = None;
+    a.apply();
+    a.fact("the end of it", |f| told(f).is_some_and(|texts| texts.is_empty()));
+}

@@ -167,7 +167,8 @@ impl Driver {
 
     fn timeout(&self) -> Option<Timespec> {
         let publish = self.dirty.then(|| self.published + PUBLISH);
-        let at = [self.core.poll_timeout(), self.listen_again, self.stopping, publish];
+        let tell = self.troubled.then(Instant::now);
+        let at = [self.core.poll_timeout(), self.listen_again, self.stopping, publish, tell];
         at.into_iter().flatten().min().map(|at| {
             let wait = at.saturating_duration_since(Instant::now());
             Timespec {

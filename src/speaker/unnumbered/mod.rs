@@ -288,7 +288,9 @@ impl Driver {
     pub(super) fn unnumbered_intent(&mut self, given: Arc<RoutingIntent>) -> Arc<RoutingIntent> {
         self.unnumbered.given = Some(given.clone());
         self.unnumbered.follow();
-        if !self.unnumbered.links.is_empty() && self.unnumbered.socket.is_none() {
+        if self.unnumbered.links.is_empty() {
+            self.trouble("router advertisements", []);
+        } else if self.unnumbered.socket.is_none() {
             self.unnumbered_open();
         }
         self.unnumbered_step();
