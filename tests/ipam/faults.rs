@@ -23,6 +23,12 @@ impl Hits {
         *self.0.lock().unwrap().entry(place.to_owned()).or_default() += 1;
     }
 
+    /// Whether so many places failed, and each of them so often at least.
+    pub(crate) fn each(&self, places: usize, least: u32) -> bool {
+        let hits = self.0.lock().unwrap();
+        hits.len() == places && hits.values().all(|count| *count >= least)
+    }
+
     pub(crate) fn all(&self) -> BTreeMap<String, u32> {
         self.0.lock().unwrap().clone()
     }
