@@ -9,6 +9,7 @@
 //! `benches/side-by-side.sh` makes the two network namespaces that this needs and runs the daemons; `benches/README.md`
 //! says what each scenario is.
 
+mod fib;
 mod load;
 mod measure;
 mod mix;

@@ -3,7 +3,7 @@
 //! Eight prefixes for each attribute set, AS paths of one to six, a quarter with MED, three quarters with one to three
 //! communities, lengths in about the shape of the public table. Attribute sets may come twice.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use rustc_hash::FxHashSet;
 
@@ -71,6 +71,16 @@ impl Prefix {
     pub(crate) fn write(self, out: &mut Vec<u8>) {
         out.push(self.len);
         out.extend(self.bits.to_be_bytes().into_iter().take(usize::from(self.len.div_ceil(8))));
+    }
+
+    /// Whether every address of the other one is in this one.
+    pub(crate) fn covers(self, other: &Self) -> bool {
+        self.len <= other.len && (self.bits ^ other.bits) & u128::MAX << (128 - self.len) == 0
+    }
+
+    /// The first IPv4 address in it.
+    pub(crate) fn first(self) -> IpAddr {
+        IpAddr::V4(Ipv4Addr::from(u32::try_from(self.bits >> 96).unwrap_or(0)))
     }
 
     fn size(self) -> usize {

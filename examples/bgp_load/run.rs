@@ -9,6 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::{Context, ensure};
 use serde_json::{Map, Value, json};
 
+use super::fib::{self, Mark};
 use super::load::Load;
 use super::measure::{Processes, own_cpu};
 use super::mix::{self, Prefix, Sender};
@@ -22,11 +23,6 @@ const SETTLE: Duration = Duration::from_secs(1);
 const SETTLE_EACH: Duration = Duration::from_millis(50);
 /// Between a scenario and a look at what it left in memory.
 const IDLE: Duration = Duration::from_secs(5);
-/// Between two looks at the kernel's table, each of which takes 5 to 20 ms of a processor for 100,000 routes: at first and at
-/// most, and shortly before the end.
-const FIB_FIRST: Duration = Duration::from_millis(20);
-const FIB_MOST: Duration = Duration::from_millis(60);
-const FIB_LEAST: Duration = Duration::from_millis(2);
 /// Between keepalives of the observer once all sessions are up.
 const CHATTER: Duration = Duration::from_millis(50);
 
@@ -129,33 +125,6 @@ fn wait(load: &mut Load, sinks: usize, deadline: Instant) -> io::Result<Option<I
     Ok(load.sessions.iter().filter_map(|s| s.met_at).max())
 }
 
-/// Waits until the kernel's table has come from so many routes to so many. The looks at it are few while it is far from that,
-/// so that they take little from the daemon, and close when it is near.
-fn wait_fib(
-    load: &mut Load,
-    daemon: &Processes,
-    (start, goal): (usize, usize),
-    deadline: Instant,
-) -> io::Result<Option<Instant>> {
-    let begin = Instant::now();
-    let has = |now: usize| if start <= goal { now >= goal } else { now <= goal };
-    let mut again = Instant::now() + FIB_FIRST;
-    while Instant::now() < deadline {
-        let left = again.saturating_duration_since(Instant::now());
-        load.step(left.min(Duration::from_millis(5)))?;
-        if again <= Instant::now() {
-            let now = daemon.fib()?;
-            if has(now) {
-                return Ok(Some(Instant::now()));
-            }
-            let (done, rest) = (now.abs_diff(start).max(1), now.abs_diff(goal));
-            let pause = begin.elapsed().mul_f64(rest as f64 / done as f64 / 2.0);
-            again = Instant::now() + pause.clamp(FIB_LEAST, if done > 1 { FIB_MOST } else { FIB_FIRST });
-        }
-    }
-    Ok(None)
-}
-
 fn feed(
     scenario: &Scenario,
     options: &Options,
@@ -195,12 +164,13 @@ fn feed(
     }
     all_up(&mut load, options.timeout)?;
     let empty = if scenario.kernel { options.daemon.fib()? } else { 0 };
+    let mark = if scenario.kernel { Mark::new(&options.daemon, common)? } else { None };
     load.aim(|_| Target::AtLeast(whole));
     let clock = Clock::start(&options.daemon)?;
     let deadline = clock.at + options.timeout;
     give(&mut load, &streams);
     let end = if scenario.kernel {
-        wait_fib(&mut load, &options.daemon, (empty, empty + count), deadline)?
+        fib::wait(&mut load, &options.daemon, mark.as_ref(), (empty, empty + count), deadline)?
     } else {
         wait(&mut load, sinks, deadline)?
     };
@@ -240,7 +210,7 @@ fn feed(
         give(&mut load, &streams);
     }
     let end = if scenario.kernel {
-        wait_fib(&mut load, &options.daemon, (empty + count, empty), deadline)?
+        fib::wait(&mut load, &options.daemon, mark.as_ref(), (empty + count, empty), deadline)?
     } else {
         wait(&mut load, sinks, deadline)?
     };
@@ -365,7 +335,7 @@ fn nodes(
             up = up.or_else(|| Some(Instant::now()));
         }
         if scenario.kernel && fib.is_none() && fib_again <= Instant::now() {
-            fib_again = Instant::now() + FIB_FIRST;
+            fib_again = Instant::now() + fib::FIRST;
             fib =
                 (options.daemon.fib()? >= empty + nodes.len() * scenario::BLOCKS as usize).then(Instant::now);
         }

@@ -8,7 +8,8 @@ const EMPTY: u64 = u64::MAX;
 #[derive(Debug, Default)]
 pub(crate) struct Universe {
     slots: Vec<(u64, u32)>,
-    len: usize,
+    /// The prefix of each number.
+    keys: Vec<u64>,
     /// The first so many are marks: see [`Seen::marks`].
     marks: u32,
 }
@@ -24,13 +25,13 @@ impl Universe {
         let all: Vec<u64> = marks.iter().copied().chain(prefixes).map(Prefix::key).collect();
         let size = (all.len() * 2).next_power_of_two().max(16);
         let marks = u32::try_from(marks.len()).unwrap_or(u32::MAX);
-        let mut out = Self { slots: vec![(EMPTY, 0); size], len: 0, marks };
+        let mut out = Self { slots: vec![(EMPTY, 0); size], keys: Vec::with_capacity(all.len()), marks };
         for key in all {
             let mut at = start(key, size);
             while let Some(slot) = out.slots.get_mut(at) {
                 if slot.0 == EMPTY {
-                    *slot = (key, u32::try_from(out.len).unwrap_or(u32::MAX));
-                    out.len += 1;
+                    *slot = (key, u32::try_from(out.keys.len()).unwrap_or(u32::MAX));
+                    out.keys.push(key);
                 }
                 if slot.0 == key {
                     break;
@@ -42,11 +43,16 @@ impl Universe {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.len
+        self.keys.len()
     }
 
-    fn number(&self, prefix: Prefix) -> Option<u32> {
+    /// The number of a prefix, which is probably the one that is `expected`: most daemons send most prefixes in the order
+    /// in which they got them, and a look at the table of a million is a wait for memory.
+    fn number(&self, prefix: Prefix, expected: u32) -> Option<u32> {
         let key = prefix.key();
+        if self.keys.get(expected as usize) == Some(&key) {
+            return Some(expected);
+        }
         let mut at = start(key, self.slots.len());
         loop {
             match *self.slots.get(at)? {
@@ -67,6 +73,8 @@ pub(crate) struct Seen {
     pub(crate) marks: usize,
     /// Prefixes that nobody announced.
     pub(crate) strange: usize,
+    /// The number after that of the last prefix.
+    expected: u32,
 }
 
 impl Seen {
@@ -106,10 +114,11 @@ impl Seen {
         }
         while let Some((prefix, rest)) = Prefix::read(nlri) {
             nlri = rest;
-            let Some(number) = universe.number(prefix) else {
+            let Some(number) = universe.number(prefix, self.expected) else {
                 self.strange += 1;
                 continue;
             };
+            self.expected = number.wrapping_add(1);
             let Some(word) = self.bits.get_mut(number as usize / 64) else { continue };
             let bit = 1 << (number % 64);
             self.marks += usize::from(announced && number < universe.marks && *word & bit == 0);
