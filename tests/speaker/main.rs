@@ -7,6 +7,7 @@
 #[path = "../../examples/bgp_load"]
 #[allow(dead_code, reason = "the benchmarks use the rest")]
 mod bgp_load {
+    mod fib;
     mod load;
     pub(crate) mod measure;
     mod mix;
