@@ -1,10 +1,10 @@
 //! Containers that come and go.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use tortie::kernel::plumb::Namespace;
 
 use crate::netns::{ip, try_ip};
 use crate::rig::{Answer, Container, Host, addr, reaches};
@@ -252,13 +252,8 @@ fn ranges_ports_and_asked_addresses() {
         let second = Container::new();
         let answer = host.command("tortie-cni", "ADD", &second, &config, "");
         assert!(answer.refused().0 >= 100, "{answer:?}");
-        let netns = std::fs::File::open(container.netns()).unwrap();
-        let listener = std::thread::spawn(move || {
-            let kind = rustix::thread::LinkNameSpaceType::Network;
-            rustix::thread::move_into_link_name_space(netns.as_fd(), Some(kind)).unwrap();
-            TcpListener::bind("0.0.0.0:80").unwrap()
-        });
-        let listener = listener.join().unwrap();
+        let netns = Namespace::open(container.netns().as_ref()).unwrap();
+        let listener = netns.run(|| TcpListener::bind("0.0.0.0:80").unwrap()).unwrap();
         ip("address add 198.51.100.1/32 dev lo");
         let to: SocketAddr = "198.51.100.1:8080".parse().unwrap();
         TcpStream::connect_timeout(&to, Duration::from_secs(5)).unwrap();

@@ -10,7 +10,6 @@
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
-use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -18,6 +17,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tortie::kernel::plumb::Namespace;
 
 use super::Case;
 use super::rig::within;
@@ -113,15 +113,8 @@ fn tortie(args: &[&str]) -> Command {
 }
 
 /// Runs something in another network namespace, on a thread of its own.
-fn at<T: Send + 'static>(netns: &str, what: impl FnOnce() -> T + Send + 'static) -> T {
-    let path = Path::new("/run/netns").join(netns);
-    let inside = move || {
-        let file = File::open(path).unwrap();
-        let kind = rustix::thread::LinkNameSpaceType::Network;
-        rustix::thread::move_into_link_name_space(file.as_fd(), Some(kind)).unwrap();
-        what()
-    };
-    std::thread::spawn(inside).join().unwrap()
+fn at<T: Send>(netns: &str, what: impl FnOnce() -> T + Send) -> T {
+    Namespace::open(&Path::new("/run/netns").join(netns)).unwrap().run(what).unwrap()
 }
 
 /// Opens ports in a namespace; what comes to them is told.

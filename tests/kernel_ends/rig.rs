@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::AsFd;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use super::kernel_rig::{Rig, cidr, eventually, options};
 use super::netns::{ip, try_ip};
+use tortie::kernel::plumb::Namespace;
 use tortie::kernel::{EndpointCondition, KernelFact, Mode, Options, PolicyChange, ToKernel};
 use tortie::policy::{
     Chain, ChainId, Direction, EndpointPolicy, Globals, Rule, RulesetDelta, Source, Stages, WorkloadPolicy,
@@ -173,16 +174,8 @@ impl Pod {
     }
 
     /// Runs `body` inside.
-    pub(crate) fn inside<T: Send + 'static>(&self, body: impl FnOnce() -> T + Send + 'static) -> T {
-        let name = self.name.clone();
-        std::thread::spawn(move || {
-            let file = std::fs::File::open(format!("/run/netns/{name}")).unwrap();
-            let kind = rustix::thread::LinkNameSpaceType::Network;
-            rustix::thread::move_into_link_name_space(file.as_fd(), Some(kind)).unwrap();
-            body()
-        })
-        .join()
-        .unwrap()
+    pub(crate) fn inside<T: Send>(&self, body: impl FnOnce() -> T + Send) -> T {
+        Namespace::open(&Path::new("/run/netns").join(&self.name)).unwrap().run(body).unwrap()
     }
 
     /// Whether an [`echo`] answers.
