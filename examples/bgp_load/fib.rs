@@ -6,6 +6,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use anyhow::{Context, anyhow};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::load::Load;
@@ -28,20 +29,20 @@ pub(crate) struct Mark {
 }
 
 impl Mark {
-    /// The last prefix that none of the others covers; `None` where there is none, or the daemon has no process.
-    pub(crate) fn new(daemon: &Processes, prefixes: &[Prefix]) -> io::Result<Option<Self>> {
+    /// The last prefix that none of the others covers.
+    pub(crate) fn new(daemon: &Processes, prefixes: &[Prefix]) -> anyhow::Result<Self> {
         let alone = |mark: &&Prefix| prefixes.iter().filter(|p| p.covers(mark)).count() == 1;
-        let (Some(pid), Some(mark)) = (daemon.0.first(), prefixes.iter().rev().find(alone)) else {
-            return Ok(None);
-        };
+        let mark = prefixes.iter().rev().find(alone).context("there are no prefixes")?;
+        let pid = daemon.0.first().context("--pids: the processes of the daemon")?;
         let namespace = File::open(format!("/proc/{pid}/ns/net"))?;
-        // A thread of its own enters the namespace, so that all else stays where it is.
+        // A thread of its own enters the namespace, so that all else stays where it is. `Namespace` of the library does the
+        // same, but the generator has none of our code: it is built in seconds, and shares no bug with what it measures.
         let socket = std::thread::spawn(move || {
             move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
             UdpSocket::bind("0.0.0.0:0")
         });
-        let socket = socket.join().map_err(|_| io::Error::other("a thread ended in a panic"))??;
-        Ok(Some(Self { socket, inside: SocketAddr::new(mark.first(), 9) }))
+        let socket = socket.join().map_err(|_| anyhow!("a thread ended in a panic"))??;
+        Ok(Self { socket, inside: SocketAddr::new(mark.first(), 9) })
     }
 
     /// Whether the kernel has a route: it looks one up to connect, and sends nothing.
@@ -56,38 +57,28 @@ impl Mark {
 pub(crate) fn wait(
     load: &mut Load,
     daemon: &Processes,
-    mark: Option<&Mark>,
+    mark: &Mark,
     (start, goal): (usize, usize),
     deadline: Instant,
 ) -> io::Result<Option<Instant>> {
     let begin = Instant::now();
     let comes = start <= goal;
     let has = |now: usize| if comes { now >= goal } else { now <= goal };
-    if let Some(mark) = mark {
-        while Instant::now() < deadline {
-            load.step(ASK)?;
-            if mark.is_there() == comes {
-                let moment = Instant::now();
-                if has(daemon.fib()?) {
-                    return Ok(Some(moment));
-                }
-                break;
-            }
-        }
+    let mut moved = None;
+    while moved.is_none() && Instant::now() < deadline {
+        load.step(ASK)?;
+        moved = (mark.is_there() == comes).then(Instant::now);
     }
-    let mut again = Instant::now();
     while Instant::now() < deadline {
-        let left = again.saturating_duration_since(Instant::now());
-        load.step(left.min(Duration::from_millis(5)))?;
-        if again <= Instant::now() {
-            let now = daemon.fib()?;
-            if has(now) {
-                return Ok(Some(Instant::now()));
-            }
-            let (done, rest) = (now.abs_diff(start).max(1), now.abs_diff(goal));
-            let pause = begin.elapsed().mul_f64(rest as f64 / done as f64 / 2.0);
-            again = Instant::now() + pause.clamp(LEAST, if done > 1 { MOST } else { FIRST });
+        let now = daemon.fib()?;
+        // The mark tells the moment where it was the last, which the first look says.
+        let moment = moved.take();
+        if has(now) {
+            return Ok(moment.or_else(|| Some(Instant::now())));
         }
+        let (done, rest) = (now.abs_diff(start).max(1), now.abs_diff(goal));
+        let pause = begin.elapsed().mul_f64(rest as f64 / done as f64 / 2.0);
+        load.run_for(pause.clamp(LEAST, if done > 1 { MOST } else { FIRST }))?;
     }
     Ok(None)
 }

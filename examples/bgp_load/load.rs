@@ -138,10 +138,13 @@ impl Load {
 
     pub(crate) fn run_for(&mut self, time: Duration) -> io::Result<()> {
         let end = Instant::now() + time;
-        while Instant::now() < end {
-            self.step(Duration::from_millis(20))?;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            self.step(left.min(Duration::from_millis(20)))?;
         }
-        Ok(())
     }
 
     /// Waits at most this long for something to happen, and handles it.

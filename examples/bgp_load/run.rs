@@ -164,15 +164,14 @@ fn feed(
     }
     all_up(&mut load, options.timeout)?;
     let empty = if scenario.kernel { options.daemon.fib()? } else { 0 };
-    let mark = if scenario.kernel { Mark::new(&options.daemon, common)? } else { None };
+    let mark = scenario.kernel.then(|| Mark::new(&options.daemon, common)).transpose()?;
     load.aim(|_| Target::AtLeast(whole));
     let clock = Clock::start(&options.daemon)?;
     let deadline = clock.at + options.timeout;
     give(&mut load, &streams);
-    let end = if scenario.kernel {
-        fib::wait(&mut load, &options.daemon, mark.as_ref(), (empty, empty + count), deadline)?
-    } else {
-        wait(&mut load, sinks, deadline)?
+    let end = match &mark {
+        Some(mark) => fib::wait(&mut load, &options.daemon, mark, (empty, empty + count), deadline)?,
+        None => wait(&mut load, sinks, deadline)?,
     };
     let mut row = clock.row(&scenario.name, end, &load)?;
     if sinks > 1 {
@@ -209,10 +208,9 @@ fn feed(
         let streams: Vec<_> = sources.iter().map(|i| (*i, Rc::new(withdrawn.clone()))).collect();
         give(&mut load, &streams);
     }
-    let end = if scenario.kernel {
-        fib::wait(&mut load, &options.daemon, mark.as_ref(), (empty + count, empty), deadline)?
-    } else {
-        wait(&mut load, sinks, deadline)?
+    let end = match &mark {
+        Some(mark) => fib::wait(&mut load, &options.daemon, mark, (empty + count, empty), deadline)?,
+        None => wait(&mut load, sinks, deadline)?,
     };
     let mut down = clock.row(&name, end, &load)?;
     load.run_for(IDLE)?;
