@@ -16,7 +16,7 @@ use std::time::Instant;
 use smallvec::smallvec;
 use tortie::kernel::{KernelFact, LearnedChange, Mode, Options, ToKernel, spawn};
 use tortie::routing::ChangeId;
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 fn main() {
     let mut words = std::env::args().skip(1);

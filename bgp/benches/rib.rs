@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use criterion::{Criterion, criterion_group, criterion_main};
 use tortie_bgp::wire::write_keepalive;
 use tortie_bgp::{ConnId, Dial, Event, Input, NextHopState, PeerId, Speaker, Transmit};
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use support::{
     TakeAll, announce, attributes, global, greeting, open, peer, policy, route, session, withdraw,

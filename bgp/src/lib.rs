@@ -53,5 +53,5 @@ struct Readme;
 pub use api::*;
 pub use query::*;
 pub use speaker::{Speaker, TapItem, TapSession, TapWhat, Tapped};
-pub use tortie_config::Cidr;
+pub use tortie_net::Cidr;
 pub use types::{Family, RouterId};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use crate::api::{ConnId, Down, Drain, NextHopState, PeerId, RangeId, State};
 use crate::attr::Attributes;

@@ -1,18 +1,14 @@
 //! The nouns of Calico's etcd v1 data model: no I/O, no runtime, no clock.
 //!
-//! [`Cidr`] is a canonical prefix (host bits zero), the only prefix type outside of the wire. [`Key`] is a key of the
-//! data model, [`Resource`] the value of one, [`Selector`] the language that policy chooses endpoints with.
+//! [`Key`] is a key of the data model, [`Resource`] the value of one, [`Selector`] the language that policy chooses endpoints with.
 
 mod check;
-mod cidr;
 pub mod digest;
 pub mod key;
-pub mod link_local;
 pub mod resource;
 pub mod selector;
 
 pub use check::{CheckError, check, unsupported};
-pub use cidr::{Cidr, CidrError};
 pub use key::Key;
 pub use resource::{Resource, ValueError};
 pub use selector::{Selector, SelectorError};

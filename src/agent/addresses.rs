@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use tortie_config::Cidr;
 use tortie_config::key::EndpointKey;
 use tortie_config::resource::WorkloadEndpoint;
+use tortie_net::Cidr;
 
 use super::core::Core;
 use super::picture::endpoint_name;

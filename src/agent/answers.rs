@@ -9,7 +9,7 @@ use tortie_bgp::{
     Drain, Family, NextHopState, PathInfo, PathSource, PeerStatus, RestartPhase, RouteInfo, RouteMatch,
     RouteQuery as Question, RouteTable, State, Unusable,
 };
-use tortie_config::{Cidr, link_local};
+use tortie_net::{Cidr, link_local};
 
 use crate::routing::{LearnedPath, OriginKind, RangeIntent, RoutingIntent};
 use crate::serve::RouteQuery;

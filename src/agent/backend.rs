@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwapOption;
 use tokio::sync::{mpsc, oneshot};
 use tortie_bgp::{Drain, Reset, RouteQuery as Question, RouteTable};
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use super::answers::{self, Cursor};
 use super::asked::CoreQuestion;

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::Mutex;
+use tortie_config::Resource;
 use tortie_config::key::{Key, prefix};
-use tortie_config::{Cidr, Resource};
+use tortie_net::Cidr;
 
 use super::answers;
 use super::backend::{Live, busy};

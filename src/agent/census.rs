@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{oneshot, watch};
 use tortie_bgp::State;
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use super::core::Core;
 use super::keeper::Keeper;

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tokio::sync::{oneshot, watch};
-use tortie_config::Cidr;
 use tortie_config::key::{Key, prefix};
+use tortie_net::Cidr;
 
 use super::core::Core;
 use super::evidence::evidence;

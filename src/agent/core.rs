@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use jiff::Timestamp;
 use tortie_bgp::State;
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use super::collector::Collected;
 use super::enforce::Enforcement;

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use tortie_config::Cidr;
 use tortie_config::key::{EndpointKey, Key};
 use tortie_config::resource::Protocol;
+use tortie_net::Cidr;
 
 use super::enforce::Policy as Enforced;
 use super::picture::endpoint_name;

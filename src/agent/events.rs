@@ -8,8 +8,8 @@ use futures_util::stream;
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::broadcast::{self, error::RecvError};
-use tortie_config::Cidr;
 use tortie_config::key::Key;
+use tortie_net::Cidr;
 
 use super::answers;
 use super::asked::CoreQuestion;

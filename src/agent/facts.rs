@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use tortie_bgp::State;
-use tortie_config::Cidr;
 use tortie_config::key::IpFamily;
+use tortie_net::Cidr;
 
 use super::core::Core;
 use super::picture::endpoint_name;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tortie_bgp::{DownCode, State, bfd};
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use super::core::{Core, Effect, Phase, SINGLES, now_text};
 use super::recorder::{Entry, Plane};

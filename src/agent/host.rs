@@ -1,7 +1,7 @@
 //! What the agent reads of its own host and of the settings that concern the process itself.
 
-use tortie_config::Cidr;
 use tortie_config::resource::{BgpLogLevel, Severity as StoreSeverity};
+use tortie_net::Cidr;
 
 use super::logging::{BgpLevel, LogSettings, Severity};
 use super::options::{AddressChoice, Settings};

@@ -4,9 +4,9 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use tortie_config::Cidr;
 use tortie_config::key::{EndpointKey, IpFamily, Key};
 use tortie_config::resource::Protocol;
+use tortie_net::Cidr;
 
 use super::picture::{Picture, addresses_of, endpoint_name};
 use super::trace;

@@ -509,17 +509,17 @@ fn interface(value: &Resource) -> Option<&str> {
     }
 }
 
-pub(super) fn addresses_of(value: &Resource) -> impl Iterator<Item = tortie_config::Cidr> {
+pub(super) fn addresses_of(value: &Resource) -> impl Iterator<Item = tortie_net::Cidr> {
     let (nets, addrs) = match value {
         Resource::WorkloadEndpoint(workload) => (Some(workload.nets().copied()), None),
-        Resource::HostEndpoint(host) => (None, Some(host.addrs().map(tortie_config::Cidr::host))),
+        Resource::HostEndpoint(host) => (None, Some(host.addrs().map(tortie_net::Cidr::host))),
         _ => (None, None),
     };
     nets.into_iter().flatten().chain(addrs.into_iter().flatten())
 }
 
 /// An address as such, a network with its length.
-fn short(net: &tortie_config::Cidr) -> String {
+fn short(net: &tortie_net::Cidr) -> String {
     if net.is_host() { net.addr().to_string() } else { net.to_string() }
 }
 

@@ -8,8 +8,8 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use tokio::sync::broadcast;
-use tortie_config::Cidr;
 use tortie_config::key::Key;
+use tortie_net::Cidr;
 
 use crate::routing::{ChangeId, DYNAMIC};
 use crate::serve::api::Event;

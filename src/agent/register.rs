@@ -3,8 +3,8 @@
 
 use std::net::IpAddr;
 
-use tortie_config::Cidr;
 use tortie_config::key::{BgpItem, IpFamily, Key, Scope};
+use tortie_net::Cidr;
 
 use super::options::{AddressChoice, Settings};
 use crate::store::{Compare, Op, Store, Txn};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use super::backend::Live;
 use super::beside::Judged;

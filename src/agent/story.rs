@@ -1,6 +1,6 @@
 //! What the flight recorder and the log are told of a change: the keys that it comes from, and what routing made of them.
 
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use super::core::{Core, SINGLES, now_text};
 use super::recorder::{Entry, Plane};

@@ -23,8 +23,8 @@ use tortie_bgp::{
     Down, DownCode, Family, PathInfo, PeerId, PeerStatus, RouteInfo, RouteMatch, RouteQuery, RouteTable,
     State, TapItem, TapSession, TapWhat, Totals, Unusable,
 };
-use tortie_config::Cidr;
 use tortie_config::resource::BmpPolicy;
+use tortie_net::Cidr;
 
 use super::locrib::LocRib;
 use crate::speaker::{Heard, Identity, RouteOf, SpeakerHandle, TapReceiver, TapSender, ToSpeaker};

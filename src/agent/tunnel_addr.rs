@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 use tokio::sync::{oneshot, watch};
-use tortie_config::Cidr;
 use tortie_config::key::{IpFamily, Key, Scope};
+use tortie_net::Cidr;
 
 use super::core::Core;
 use super::keeper::Keeper;

@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use super::found::{Bird, BirdProtocol, BirdRoute};
 

@@ -6,7 +6,8 @@
 
 use std::collections::BTreeSet;
 
-use tortie_config::{Cidr, digest};
+use tortie_config::digest;
+use tortie_net::Cidr;
 
 use super::found::{Backend, Felix, FelixRule, FelixSet, FelixTable, Unseen};
 use super::tools;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 pub use crate::kernel::{Look, MainHop, MainRoute, RouteKind};
 

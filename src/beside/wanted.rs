@@ -5,8 +5,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use tortie_config::key::{IpFamily, Key, prefix};
+use tortie_config::resource;
 use tortie_config::resource::Affinity;
-use tortie_config::{Cidr, resource};
+use tortie_net::Cidr;
 
 use crate::model::{Model, Part};
 use crate::policy::{Engine, Globals, Ruleset};

@@ -88,7 +88,7 @@ pub(super) async fn run(context: &Context, command: &Bgp) -> Result<(), Failure>
             let named = [("from", from.as_deref()), ("to", to.as_deref())];
             let mut list: List<BgpRoute> = pages(&client, "/v1/bgp/routes", filter, &named).await?;
             // Pages come in the order of the table.
-            list.items.sort_by_cached_key(|route| route.prefix.parse::<tortie_config::Cidr>().ok());
+            list.items.sort_by_cached_key(|route| route.prefix.parse::<tortie_net::Cidr>().ok());
             output::print(format, &list, |out, wide| out.push_str(&routes(&list.items, wide)))?;
             if list.items.is_empty() && filter.prefix.is_some() {
                 return Err(Failure::new(Exit::No, "not-found", "no such prefix in the BGP table"));

@@ -385,7 +385,7 @@ fn prefix_or_address(text: &str) -> Result<String, String> {
 
 /// A prefix.
 fn prefix(text: &str) -> Result<String, String> {
-    text.parse::<tortie_config::Cidr>().map(|_| text.to_owned()).map_err(|e| e.to_string())
+    text.parse::<tortie_net::Cidr>().map(|_| text.to_owned()).map_err(|e| e.to_string())
 }
 
 /// Errors go to stderr, as JSON when JSON was asked for.

@@ -6,8 +6,8 @@ use std::fmt::Write as _;
 use clap::Subcommand;
 use serde::Serialize;
 use serde_json::Value;
-use tortie_config::Cidr;
 use tortie_config::key::{BgpItem, FelixItem, IpFamily, Key, prefix};
+use tortie_net::Cidr;
 
 use super::Context;
 use super::failure::{Exit, Failure};

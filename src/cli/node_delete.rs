@@ -9,8 +9,8 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 
 use serde::Serialize;
-use tortie_config::Cidr;
 use tortie_config::key::{BgpItem, FelixItem, Key, prefix};
+use tortie_net::Cidr;
 
 use super::Context;
 use super::failure::{Exit, Failure};

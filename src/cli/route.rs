@@ -32,7 +32,7 @@ pub(super) async fn run(context: &Context, command: &Route) -> Result<(), Failur
         Route::List { filter } => {
             let mut list: List<KernelRouteRow> = pages(&client, "/v1/routes", filter, &[]).await?;
             // Pages come in the order of the table.
-            list.items.sort_by_cached_key(|row| row.prefix.parse::<tortie_config::Cidr>().ok());
+            list.items.sort_by_cached_key(|row| row.prefix.parse::<tortie_net::Cidr>().ok());
             output::print(format, &list, |out, wide| out.push_str(&rows(&list.items, wide)))
         }
         Route::Get { address } => {

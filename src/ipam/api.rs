@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 
 use serde_json::{Map, Value};
-use tortie_config::Cidr;
 use tortie_config::key::IpFamily;
+use tortie_net::Cidr;
 
 /// A request for addresses. All of them are given, or none, unless [`Request::partial`].
 #[derive(Debug, Clone, Default, PartialEq)]

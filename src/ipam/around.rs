@@ -7,9 +7,9 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv6Addr};
 
-use tortie_config::Cidr;
 use tortie_config::key::IpFamily;
 use tortie_config::resource::BLOCK_SHORTEST_V4;
+use tortie_net::Cidr;
 
 use super::space::Space;
 

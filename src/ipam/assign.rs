@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use tortie_config::Cidr;
 use tortie_config::key::{IpFamily, Key};
 use tortie_config::resource::{AffinityState, Attribute, Block, BlockAffinity, Handle, IpamConfig};
+use tortie_net::Cidr;
 
 use super::desk::Desk;
 use super::pools::{Pools, Zone, names};

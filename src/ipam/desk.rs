@@ -5,11 +5,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use tortie_config::Cidr;
 use tortie_config::key::{IpFamily, Key};
 use tortie_config::resource::{
     Affinity, AffinityState, Attribute, Block, Handle, IpamConfig, Pool, ValueError,
 };
+use tortie_net::Cidr;
 
 use super::space::{Place, Space};
 use super::state::{Known, Next, State, Stop};

@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-use tortie_config::Cidr;
 use tortie_config::key::IpFamily;
+use tortie_net::Cidr;
 
 use crate::store::StoreError;
 

@@ -35,8 +35,8 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use tortie_config::Cidr;
 use tortie_config::resource::IpamConfig;
+use tortie_net::Cidr;
 
 use crate::store::{Compare, Op, Store, StoreError, Txn};
 use check::Picture;

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use tortie_config::Cidr;
 use tortie_config::resource::{Attribute, Block, Handle};
+use tortie_net::Cidr;
 
 use super::assign::ordinal;
 use super::desk::{self, Desk};

@@ -1,7 +1,8 @@
 //! Where the keys of an address space lie.
 
 use tortie_config::key::{IpFamily, Key, escape, prefix, unescape};
-use tortie_config::{Cidr, resource::Block};
+use tortie_config::resource::Block;
+use tortie_net::Cidr;
 
 /// An address space: pools, blocks, handles and affinities of their own.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

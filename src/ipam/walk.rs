@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 /// The blocks of one length in a part of a pool.
 #[derive(Debug, Clone, Copy)]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use rustix::thread::UnshareFlags;
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use super::link::Change;
 use super::netlink::Socket;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use super::api::{BlackholeAck, BlackholeOutcome, KernelIntent};
 use super::table::Table;

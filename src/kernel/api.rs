@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use tortie_config::Cidr;
 use tortie_config::key::EndpointKey;
+use tortie_net::Cidr;
 
 use crate::policy::{Globals, RulesetDelta};
 use crate::routing::{ChangeId, Resolved, RoutingView, TunnelIntent};

@@ -7,7 +7,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use super::api::KernelFact;
 use super::dump;

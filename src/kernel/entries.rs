@@ -8,7 +8,7 @@ use std::hash::BuildHasher;
 use hashbrown::HashTable;
 use rustc_hash::FxBuildHasher;
 use slab::Slab;
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use super::table::Entry;
 

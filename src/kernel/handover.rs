@@ -10,7 +10,7 @@
 use std::io;
 
 use serde::{Deserialize, Serialize};
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use super::api::Marks;
 use super::dump;

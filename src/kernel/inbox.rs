@@ -165,7 +165,7 @@ mod tests {
             let (mut inbox, state) = (Inbox::new(receiver), state());
             let (mut sent, mut taken) = (Vec::new(), Vec::new());
             let batch = |n: u16| {
-                vec![LearnedChange { prefix: tortie_config::Cidr::host(addr(n)), next_hops: SmallVec::new(), change: ChangeId(1) }]
+                vec![LearnedChange { prefix: tortie_net::Cidr::host(addr(n)), next_hops: SmallVec::new(), change: ChangeId(1) }]
             };
             for (n, (kind, pause)) in (0..).zip(kinds.iter().zip(&pauses)) {
                 match kind {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
 
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use super::link::{Address, Link};
 use super::netlink::Socket;

@@ -8,7 +8,7 @@
 use std::net::IpAddr;
 
 use rustc_hash::FxHashSet;
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use super::entries::Slot;
 use super::netlink::Refusal;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use super::api::{KernelIntent, LearnedChange, Marks, Mode};
 use super::link::Link;

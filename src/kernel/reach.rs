@@ -3,7 +3,7 @@
 use std::io;
 use std::net::IpAddr;
 
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use super::netlink::Socket;
 use super::view::KernelView;

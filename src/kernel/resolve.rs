@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use prefix_trie::PrefixMap;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
-use tortie_config::{Cidr, link_local};
+use tortie_net::{Cidr, link_local};
 
 use super::link::{Address, Link};
 use super::plan::Surroundings;

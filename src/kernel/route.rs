@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use smallvec::SmallVec;
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use super::wire::{
     self, AF_INET, AF_INET6, Attrs, Message, NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE,

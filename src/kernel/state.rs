@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashSet;
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use super::api::{KernelIntent, LearnedChange, Mode};
 use super::ends::Ends;

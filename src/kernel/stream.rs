@@ -14,7 +14,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashSet;
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use super::Sink;
 use super::api::{KernelFact, LearnedChange, Mode};

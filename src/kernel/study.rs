@@ -8,7 +8,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use super::api::Mode;
 use super::thread::Thread;

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use super::api::Marks;
 use super::entries::{Entries, Slot};

@@ -8,7 +8,7 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use super::acks::Acks;
 use super::api::{KernelFact, KernelIntent, Mode, ToKernel};

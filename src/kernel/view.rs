@@ -5,8 +5,8 @@ use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use tortie_config::Cidr;
 use tortie_config::key::EndpointKey;
+use tortie_net::Cidr;
 
 use super::api::Mode;
 use super::ends::EndpointView;

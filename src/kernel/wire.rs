@@ -6,7 +6,7 @@
 
 use std::net::IpAddr;
 
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 /// Length of `struct nlmsghdr`.
 pub(super) const HEADER: usize = 16;

@@ -2,9 +2,9 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use tortie_config::Cidr;
 use tortie_config::key::{BgpItem, IpFamily, Key};
 use tortie_config::resource::Asn;
+use tortie_net::Cidr;
 
 use super::slot::Slot;
 use super::value::Value;

@@ -4,12 +4,13 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
+use tortie_config::Resource;
 use tortie_config::key::{BgpItem, EndpointKey, IpFamily, Key, ProfilePart, Scope};
 use tortie_config::resource::{
     Affinity, Asn, BgpLogLevel, Block, BmpStation, Filter, IpamConfig, Multipath, NodeMesh, Peer, Pool,
     PrefixAdvertisement, Settings, WorkloadEndpoint,
 };
-use tortie_config::{Cidr, Resource};
+use tortie_net::Cidr;
 
 use super::slot::Slot;
 use super::value::Value;

@@ -14,8 +14,8 @@
 //! two feeds can announce a block that is not ours: until both are seen, nothing is announced. Whoever has all keys in
 //! one snapshot (a cache, an offline command) uses [`Part::All`].
 
-use tortie_config::Cidr;
 use tortie_config::key::{Key, prefix};
+use tortie_net::Cidr;
 
 use super::Model;
 

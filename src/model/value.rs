@@ -3,9 +3,10 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
+use tortie_config::Resource;
 use tortie_config::key::Key;
 use tortie_config::resource::{Asn, BgpLogLevel, StoreSchema};
-use tortie_config::{Cidr, Resource};
+use tortie_net::Cidr;
 
 use super::Ready;
 

@@ -7,7 +7,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use slab::Slab;
 use tortie_config::key::{EndpointKey, Key, ProfilePart};
 use tortie_config::resource::{self, Order};
-use tortie_config::{Cidr, Resource, Selector};
+use tortie_config::{Resource, Selector};
+use tortie_net::Cidr;
 
 use super::active::{self, Candidate};
 use super::classes::{Classes, Profile};

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 
-use tortie_config::Cidr;
 use tortie_config::key::IpFamily;
 use tortie_config::resource::{Failsafe, HostAction, InsertMode};
+use tortie_net::Cidr;
 
 use crate::model::{Dirty, Host, Model};
 

@@ -1,8 +1,9 @@
 //! Rules of the store as chains: tags and selectors become sets, log prefixes what the kernel takes.
 
+use tortie_config::Selector;
 use tortie_config::key::IpFamily;
 use tortie_config::resource::{self, Action, Side};
-use tortie_config::{Cidr, Selector};
+use tortie_net::Cidr;
 
 use super::types::{Chain, Closed, End, LogPrefix, Rule, SetId};
 

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use slab::Slab;
-use tortie_config::{Cidr, Selector};
+use tortie_config::Selector;
+use tortie_net::Cidr;
 
 use super::classes::Classes;
 use super::select::Selectors;

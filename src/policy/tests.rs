@@ -6,7 +6,8 @@ use proptest::prelude::*;
 use rustc_hash::FxHashSet;
 use tortie_config::key::{EndpointKey, Key, ProfilePart};
 use tortie_config::resource::Labels;
-use tortie_config::{Cidr, Resource, Selector};
+use tortie_config::{Resource, Selector};
+use tortie_net::Cidr;
 
 use super::*;
 use crate::model::tests::{delete, put};

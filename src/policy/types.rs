@@ -6,9 +6,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use rustc_hash::FxHashSet;
+use tortie_config::Selector;
 use tortie_config::key::{EndpointKey, IpFamily};
 use tortie_config::resource::{Action, Icmp, InterfaceName, MacAddr, PortRange, Protocol};
-use tortie_config::{Cidr, Selector};
+use tortie_net::Cidr;
 
 /// The set of addresses of all endpoints that a selector selects, anywhere in the cluster. A tag is the selector
 /// `has(tag)`. Equal ids have equal canonical texts.

@@ -2,9 +2,9 @@
 
 use std::net::IpAddr;
 
-use tortie_config::Cidr;
 use tortie_config::key::IpFamily;
 use tortie_config::resource::{Action, Icmp, PortRange};
+use tortie_net::Cidr;
 
 use super::types::{ChainId, End, LogPrefix, Rule, Ruleset, SetId, Stages};
 

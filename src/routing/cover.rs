@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 /// The longest element that is equal to or covers `prefix`.
 ///

@@ -12,12 +12,12 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
-use tortie_config::Cidr;
 use tortie_config::key::{IpFamily, Scope};
 use tortie_config::resource::{
     self, AsRange, CommunityChange, CommunityKind, FilterDefault, FilterRule, FilterSet, FilterThen,
     NextHopChange, PathMatch, PrefixRange, Role, RouteSource,
 };
+use tortie_net::Cidr;
 
 use crate::model::{FilterValue, Model};
 

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use tortie_config::Cidr;
 use tortie_config::resource::{Filter, RouteSource};
+use tortie_net::Cidr;
 
 use super::cover::tests::prefix;
 use super::filter::{

@@ -16,7 +16,7 @@
 
 use std::net::IpAddr;
 
-use tortie_config::{Cidr, link_local};
+use tortie_net::{Cidr, link_local};
 
 use super::explain::{Recorder, Step, StepOutcome};
 use super::types::{Hop, IpipMode, KernelRoute, Resolved, RoutingView};

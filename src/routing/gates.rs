@@ -19,8 +19,8 @@
 //! No filter can withhold an own block, but its changes act on every route that is announced, own blocks included: that
 //! is how a host is drained, or its blocks are tagged. An import filter is asked last, when nothing else refused.
 
-use tortie_config::Cidr;
 use tortie_config::resource::{Community, RouteSource};
+use tortie_net::Cidr;
 
 use super::cover;
 use super::explain::{Recorder, Step, StepOutcome, fill_not_reached};

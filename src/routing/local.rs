@@ -2,9 +2,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use tortie_config::Cidr;
 use tortie_config::key::{BgpItem, IpFamily, Scope};
 use tortie_config::resource::{NodeMesh, Peer};
+use tortie_net::Cidr;
 
 use crate::model::Model;
 

@@ -3,9 +3,9 @@
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr};
 
-use tortie_config::Cidr;
 use tortie_config::key::{Key, Scope};
 use tortie_config::resource::Peer;
+use tortie_net::Cidr;
 
 use super::local::Local;
 use super::types::{IpipMode, LearnedPath, Note, PeerIntent, PeerKind, RoutingIntent, RoutingView};

@@ -6,9 +6,9 @@
 
 use std::collections::BTreeSet;
 
-use tortie_config::Cidr;
 use tortie_config::key::{IpFamily, Key};
 use tortie_config::resource::Pool;
+use tortie_net::Cidr;
 
 use super::cover;
 use super::filter::Filters;

@@ -7,9 +7,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
-use tortie_config::Cidr;
 use tortie_config::key::{EndpointKey, Key};
 use tortie_config::resource::WorkloadEndpoint;
+use tortie_net::Cidr;
 
 use super::types::{Addresses, OriginKind, Originated};
 use crate::model::Model;

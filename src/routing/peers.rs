@@ -29,9 +29,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use tortie_config::Cidr;
 use tortie_config::key::{BgpItem, IpFamily, Key, Scope};
 use tortie_config::resource::{self, NextHopMode, Peer, PeerAs, SourceAddr};
+use tortie_net::Cidr;
 
 use super::explain::{Recorder, Step, StepOutcome};
 use super::local::{Local, NodeOptions};

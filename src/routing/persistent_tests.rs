@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use super::*;
 

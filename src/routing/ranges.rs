@@ -6,8 +6,8 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use tortie_config::Cidr;
 use tortie_config::key::{BgpItem, IpFamily, Key, Scope};
+use tortie_net::Cidr;
 
 use super::local::Local;
 use super::peers::{explicit_of_range, name};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use super::filter::{Changes, Filters};
 use super::persistent::Persistent;

@@ -20,7 +20,7 @@ use axum::routing::{get, post};
 use axum::serve::IncomingStream;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tokio::net::{TcpListener, UnixListener};
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use super::api::{
     ApiError, AppliedRequest, Done, DrainRequest, KernelRouteRow, List, LogLevelRequest, ResetRequest, Told,

@@ -6,8 +6,8 @@ use std::net::IpAddr;
 
 use serde::Serialize;
 use serde_json::{Map, Value};
-use tortie_config::Cidr;
 use tortie_config::resource::{AffinityState, Attribute, Block, Pool};
+use tortie_net::Cidr;
 
 use crate::ipam::check::{Picture, Stored};
 

@@ -42,7 +42,7 @@ use policy::{
     Policy, PolicyDetail, Trace, TraceQuery,
 };
 use serde::Deserialize;
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 use why::Why;
 
 /// An answer that is sent as it is made.

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use socket2::{Domain, Protocol, Socket, Type};
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use super::bfd::{self, BfdPriority};
 use super::secret::{Ao, Key};

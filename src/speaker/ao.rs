@@ -9,7 +9,7 @@ use std::ffi::c_int;
 use std::io;
 use std::os::fd::AsFd;
 
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use super::secret::{Ao, Key};
 use super::sockopt::{set, storage};

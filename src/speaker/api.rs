@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tortie_bgp::{Down, Drain, Family, Reset, State, bfd};
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use crate::routing::{ChangeId, DynamicPeer, LearnedChange, Resolved, RoutingIntent};
 

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use super::listen::Guard;
 use super::sockopt;

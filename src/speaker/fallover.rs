@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use tortie_bgp::{Input, PeerId};
-use tortie_config::link_local::address_of;
+use tortie_net::link_local::address_of;
 
 use super::api::SpeakerFact;
 use super::driver::Driver;

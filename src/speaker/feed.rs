@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use tortie_bgp::{BestChange, Speaker};
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use crate::routing::{ChangeId, LearnedChange};
 

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use tortie_bgp::{GlobalConfig, Input, Origination, PolicyHandle, Reset, RouterId, Speaker, Tag};
-use tortie_config::Cidr;
-use tortie_config::link_local::address_of;
+use tortie_net::Cidr;
+use tortie_net::link_local::address_of;
 
 use crate::routing::{ChangeId, Persistent, RoutingIntent};
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustc_hash::FxHashMap;
 use slab::Slab;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
-use tortie_config::{Cidr, link_local};
+use tortie_net::{Cidr, link_local};
 
 use super::secret::Key;
 use super::sockopt;

@@ -10,7 +10,7 @@ use tortie_bgp::wire::Role;
 use tortie_bgp::{
     ADD_PATH_MAX, ConnId, Dial, Family, NextHopMode, PeerConfig, PeerId, PrefixLimit, Speaker, State,
 };
-use tortie_config::link_local::address_of;
+use tortie_net::link_local::address_of;
 
 use crate::routing::{self, AddPath, PeerIntent, Persistent};
 

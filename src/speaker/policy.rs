@@ -8,10 +8,10 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use tortie_bgp::attr::{Attributes, Edit, EditNextHop, Edits, Masked};
 use tortie_bgp::{Export, ExportStep, Import, PeerView, Policy, RouteView};
-use tortie_config::Cidr;
 use tortie_config::resource::{
     CommunityChange, CommunityKind, FilterSet, MedChange, NextHopChange, RouteSource,
 };
+use tortie_net::Cidr;
 
 use crate::routing::{
     self, Addresses, Asked, Changes, Direction, FilterRoute, OriginKind, PeerPolicy, RoutingView, RuleRef,

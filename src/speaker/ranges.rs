@@ -9,8 +9,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tortie_bgp::{Input, PeerId, RangeConfig, RangeId, RangeStatus};
-use tortie_config::Cidr;
-use tortie_config::link_local::address_of;
+use tortie_net::Cidr;
+use tortie_net::link_local::address_of;
 
 use crate::routing::{DYNAMIC, DynamicPeer, Persistent, RangeIntent};
 

@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
 
 use socket2::{SockAddr, Socket};
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use super::ao;
 use super::secret::Key;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::mpsc;
 use tortie_bgp::attr::Attributes;
 use tortie_bgp::{PeerId, RouteInfo, RouterId, TapSession, Tapped};
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use super::driver::Driver;
 

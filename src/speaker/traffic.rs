@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use socket2::Socket;
 use tortie_bgp::{ConnId, Input, PeerId, Transmit};
-use tortie_config::link_local::address_of;
+use tortie_net::link_local::address_of;
 
 use super::conn::Stage;
 use super::dial;

@@ -8,7 +8,7 @@ use tortie_bgp::bfd::{Endpoint, Status};
 use tortie_bgp::{
     ConnId, ExportTrace, ImportTrace, PeerId, PeerStatus, RangeStatus, RouteInfo, RouteQuery, Speaker, Totals,
 };
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use crate::routing::DynamicPeer;
 

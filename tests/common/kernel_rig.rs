@@ -18,7 +18,7 @@ use tortie::kernel::{
     ToKernel, spawn,
 };
 use tortie::routing::{ChangeId, Resolved};
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 /// Facts that take longer than this are missing.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);

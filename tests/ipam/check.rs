@@ -2,7 +2,7 @@
 
 use tortie::ipam::check::{Evidence, Finding, Kind, Mended, Picture, RESERVED, Seen, findings};
 use tortie::ipam::{Request, Space};
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use crate::rig::*;
 

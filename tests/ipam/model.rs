@@ -69,7 +69,7 @@ impl Client {
             }
             94..97 => {
                 let block = cidr(POOL).nth(self.rng.random_range(0..16) * 16).unwrap();
-                let block = tortie_config::Cidr::new(block, 28).unwrap();
+                let block = tortie_net::Cidr::new(block, 28).unwrap();
                 let _ = self.ipam.claim(&self.host, block).await;
             }
             _ => self.stop_half_way().await,
@@ -185,7 +185,7 @@ impl Client {
     /// A writer of Calico's that claims a block in steps and dies between two of them.
     async fn stop_half_way(&mut self) {
         let start = cidr(POOL).nth(self.rng.random_range(0..16) * 16).unwrap();
-        let block = tortie_config::Cidr::new(start, 28).unwrap();
+        let block = tortie_net::Cidr::new(start, 28).unwrap();
         let write = |key: String, value: Vec<u8>| Txn {
             compare: vec![Compare::Absent(key.clone())],
             ops: vec![Op::Put { key, value, lease: None }],
@@ -275,7 +275,7 @@ async fn settle(rig: &Rig, truth: &Truth) {
     let mut hosts = BTreeMap::new();
     for (n, (addr, handle)) in truth.held.iter().enumerate() {
         let client: usize = handle.trim_start_matches('c').split('.').next().unwrap().parse().unwrap();
-        let (host, net) = (format!("h{}", client % HOSTS), tortie_config::Cidr::host(*addr));
+        let (host, net) = (format!("h{}", client % HOSTS), tortie_net::Cidr::host(*addr));
         let (four, six) = if addr.is_ipv4() { (vec![net], vec![]) } else { (vec![], vec![net]) };
         let value = serde_json::json!({"state": "active", "name": format!("cali{n}"), "mac": null, "profile_ids": [],
                                        "ipv4_nets": four, "ipv6_nets": six});

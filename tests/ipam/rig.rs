@@ -6,9 +6,9 @@ use std::sync::Arc;
 use tortie::ipam::{Assignment, Ipam, IpamError, Request, Space, Want};
 use tortie::store::sqlite::SqliteStore;
 use tortie::store::{KeyValue, Op, Store, Txn};
-use tortie_config::Cidr;
 use tortie_config::key::{IpFamily, Key};
 use tortie_config::resource::{Block, Handle};
+use tortie_net::Cidr;
 
 pub(crate) struct Rig {
     pub(crate) ipam: Ipam,

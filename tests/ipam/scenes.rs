@@ -6,9 +6,9 @@ use std::sync::atomic::Ordering;
 
 use tortie::ipam::{Ipam, IpamError, Range, Request, Space, Want};
 use tortie::store::{Op, Store, Txn, split};
-use tortie_config::Cidr;
 use tortie_config::key::{IpFamily, Key};
 use tortie_config::resource::{Attribute, Block, BlockAffinity};
+use tortie_net::Cidr;
 
 use crate::faults::Faulty;
 use crate::rig::*;

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use tortie_bgp::attr::{AsPath, Attributes};
 use tortie_bgp::mrt::{Body, EntryList, PeerEntry, PeerIndex, Record, Rib, Stamp, encode_attributes};
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
 const SOON: Duration = Duration::from_secs(30);

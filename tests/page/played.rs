@@ -22,7 +22,7 @@ use tortie::serve::policy::{
 use tortie::serve::why::Why;
 use tortie::serve::{self, Backend, EventQuery, EventStream, Followed, MetricsPage, OctetStream, RouteQuery};
 use tortie::store::{KeyValue, Snapshot};
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 /// What the network is like.
 #[derive(Debug, Clone, Default)]

@@ -15,7 +15,7 @@ use tortie::speaker::{
     Heard, SpeakerFact, SpeakerHandle, SpeakerOptions, SpeakerView, ToSpeaker, spawn, tap_queue,
 };
 use tortie_bgp::{PathInfo, PeerStatus, RouteMatch, RouteQuery, RouteTable, State};
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 pub(crate) const SOON: Duration = Duration::from_secs(10);
 

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use tortie_bgp::State;
-use tortie_config::link_local;
+use tortie_net::link_local;
 
 use crate::bird::Bird;
 use crate::daemon::Daemon;

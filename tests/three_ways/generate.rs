@@ -208,7 +208,7 @@ fn nats(rng: &mut StdRng, nets: &[&str], v4: bool) -> Value {
     let one = |rng: &mut StdRng| {
         let own = |addr: &&str| {
             let addr: IpAddr = addr.parse().unwrap();
-            nets.iter().any(|net| net.parse::<tortie_config::Cidr>().unwrap().contains(addr))
+            nets.iter().any(|net| net.parse::<tortie_net::Cidr>().unwrap().contains(addr))
         };
         let (own, others): (Vec<&str>, Vec<&str>) =
             ADDRESSES.iter().copied().filter(|addr| addr.contains(':') != v4).partition(own);

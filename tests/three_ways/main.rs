@@ -34,7 +34,7 @@ use rand::rngs::StdRng;
 use tortie::kernel::{Mode, Options};
 use tortie::policy::path::{Flow, Node, Path, Place, Reason, Routes, Stage, State};
 use tortie::policy::{ChainId, Direction, Packet, Verdict, host_interfaces};
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 /// New connections between two changes of policy.
 const PACKETS: usize = 120;

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use crate::types::{Family, RouterId};
 use crate::wire::Role;
@@ -83,7 +83,7 @@ pub enum NextHopMode {
 pub struct PeerConfig {
     /// Address and port to dial; incoming connections are matched by address. A link-local address needs its scope id
     /// (RFC 4007): next hops on such a session are on that link, and come out as
-    /// [`tortie_config::link_local`] writes them.
+    /// [`tortie_net::link_local`] writes them.
     pub remote: SocketAddr,
     /// Local address to dial from and to announce as next hop; `None`: the connection's own.
     pub local: Option<IpAddr>,

@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use crate::types::Family;
 

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use crate::attr::Attributes;
 use crate::octets::Octets;

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use super::Error;
 use super::attributes::{Form, RawAttributes};

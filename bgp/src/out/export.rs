@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use super::outs::{Added, OutKey};
 use crate::api::{Drain, NextHopMode, PeerId, PeerView, RouteView};

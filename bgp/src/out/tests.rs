@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use proptest::prelude::*;
 use smallvec::SmallVec;
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use super::export::{Face, GroupKey};
 use super::member::Produced;

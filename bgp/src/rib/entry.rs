@@ -1,6 +1,6 @@
 //! What a table holds: prefixes and their paths.
 
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use super::index::mix;
 use super::intern::NO_ATTR;

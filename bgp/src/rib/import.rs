@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use smallvec::SmallVec;
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use super::Shared;
 use super::entry::REASON_MAX;

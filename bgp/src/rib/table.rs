@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use super::Shared;
 use super::choice::{Change, Effect, Scope, count, is_usable};

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use tortie_config::link_local;
+use tortie_net::link_local;
 
 use crate::api::State;
 use crate::out::segment::Cursor;

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use crate::api::{Dial, Down, PeerConfig, RangeConfig, RangeId};
 

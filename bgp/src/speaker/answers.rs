@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use rustc_hash::FxHashMap;
-use tortie_config::link_local::address_of;
+use tortie_net::link_local::address_of;
 
 use super::Speaker;
 use super::restart::groups;

@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-use tortie_config::Cidr;
-use tortie_config::link_local::address_of;
+use tortie_net::Cidr;
+use tortie_net::link_local::address_of;
 
 use super::Speaker;
 use super::connect::pair;

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use tortie_config::link_local::address_of;
+use tortie_net::link_local::address_of;
 
 use super::Speaker;
 use super::restart::is_hard;

@@ -6,7 +6,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use tortie_config::link_local::address_of;
+use tortie_net::link_local::address_of;
 
 use super::Speaker;
 use crate::api::{ConnId, Event, PeerId, RangeConfig, RangeId};

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use tortie_config::link_local;
+use tortie_net::link_local;
 
 use super::Speaker;
 use super::connect::pair;

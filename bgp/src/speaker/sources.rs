@@ -1,7 +1,7 @@
 //! What the tables know of a peer beside its routes: whether it may be sent those of others, in which cluster it is a client,
 //! and which addresses are ours towards it.
 
-use tortie_config::link_local;
+use tortie_net::link_local;
 
 use super::Speaker;
 use crate::api::PeerConfig;

@@ -6,7 +6,7 @@
 use std::net::IpAddr;
 
 use smallvec::SmallVec;
-use tortie_config::link_local;
+use tortie_net::link_local;
 
 use super::attributes::{code, flag};
 use super::frame::{HEADER_LEN, MessageKind, write_header};

@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use crate::types::Family;
 

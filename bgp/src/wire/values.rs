@@ -4,7 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use rustc_hash::FxHashSet;
-use tortie_config::link_local;
+use tortie_net::link_local;
 
 use super::attributes::Fault::{self, Discard, Withdraw};
 use super::notification::ErrorCode;

@@ -12,7 +12,7 @@ use tortie_bgp::mrt::{
 };
 use tortie_bgp::wire::{Frame, MessageKind, Update};
 use tortie_bgp::{Family, State};
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 fn hex(text: &str) -> Vec<u8> {
     let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();

@@ -7,7 +7,7 @@ use tortie_bgp::attr::Attributes;
 use tortie_bgp::{
     Family, Input, PathInfo, PathSource, PeerId, Reset, RouteMatch, RouteQuery, RouteTable, Speaker, State,
 };
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use crate::net::Net;
 use crate::reference::solve;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tortie_bgp::{
     Best, ConnId, Event, Family, GlobalConfig, Input, NextHopState, PeerId, Speaker, State, Transmit,
 };
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use crate::support::{Rng, policy, route};
 use crate::topology::{Policies, Topology};

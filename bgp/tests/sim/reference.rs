@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use crate::topology::{CUSTOMER, Kind, Topology, local_pref};
 

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use tortie_bgp::attr::{Attributes, Edit};
 use tortie_bgp::{Dial, Export, Family, GlobalConfig, Import, PeerConfig, PeerView, Policy, RouteView};
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use crate::support::{Rng, global, no, peer, yes};
 

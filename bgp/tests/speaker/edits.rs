@@ -2,7 +2,7 @@
 
 use tortie_bgp::attr::{AsPath, Attributes, Edit, EditNextHop, Edits, Masked};
 use tortie_bgp::{Export, Family, Import, Input, PeerId, PeerView, Policy, RouteTable, RouteView, Unusable};
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use crate::net::Net;
 use crate::support::{TakeAll, cidr, global, ip, policy, yes};

@@ -8,7 +8,7 @@ use tortie_bgp::attr::{Attributes, Edit};
 use tortie_bgp::{
     Export, Family, Import, Input, PathInfo, PeerId, PeerView, Policy, Reset, RouteTable, RouteView,
 };
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use crate::net::Net;
 use crate::support::{Rng, cidr, no, policy, route, yes};

@@ -10,7 +10,7 @@ use tortie_bgp::{
     Best, BestChange, ConnId, Event, Family, GlobalConfig, Input, NextHopState, PathInfo, PeerConfig, PeerId,
     PeerStatus, PolicyHandle, RouteMatch, RouteQuery, RouteTable, Speaker, State, Tag, Transmit,
 };
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use crate::support::{Rng, TakeAll, cidr, global, peer, policy, route};
 

@@ -39,7 +39,7 @@ impl Hand {
     fn has(&self) -> (Vec<u8>, u32) {
         let query = RouteQuery { table: RouteTable::AdjIn(PeerId(1)), matching: RouteMatch::All(V4) };
         let routes = self.speaker.routes(&query, None, 100);
-        let octet = |c: tortie_config::Cidr| match c.addr() {
+        let octet = |c: tortie_net::Cidr| match c.addr() {
             std::net::IpAddr::V4(a) => a.octets()[2],
             std::net::IpAddr::V6(_) => unreachable!(),
         };

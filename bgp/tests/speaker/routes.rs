@@ -7,7 +7,7 @@ use tortie_bgp::{
     Export, Family, Import, Input, NextHopMode, PathSource, PeerId, PeerView, Policy, Reset, RouteMatch,
     RouteQuery, RouteTable, RouteView, Step, Tag, Unusable,
 };
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use crate::net::Net;
 use crate::support::{TakeAll, cidr, global, ip, no, policy, route, yes};

@@ -7,7 +7,7 @@ use proptest::{
     prop_assert, prop_assert_eq, proptest,
 };
 use tortie_bgp::{Family, Input, PeerId, RouteMatch, RouteQuery, RouteTable};
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use crate::net::Net;
 use crate::support::{Rng, cidr, route};

@@ -13,7 +13,7 @@ use tortie_bgp::{
     Export, Family, GlobalConfig, Import, Origination, PeerConfig, PeerView, Policy, PolicyHandle, RouteView,
     RouterId, Tag,
 };
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 /// Takes and announces everything.
 pub(crate) struct TakeAll;

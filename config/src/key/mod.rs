@@ -20,7 +20,7 @@ use std::net::IpAddr;
 pub use escape::{escape, unescape};
 pub use parse::KeyError;
 
-use crate::Cidr;
+use tortie_net::Cidr;
 
 /// The root of the data model, with a slash at the end.
 pub const ROOT: &str = "/calico/";

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use super::{
     BgpItem, DockerItem, EndpointKey, FelixItem, IpFamily, Key, OldKey, ProfilePart, ROOT, Scope, unescape,
 };
-use crate::Cidr;
+use tortie_net::Cidr;
 
 /// A text that is no key of the data model, or a malformed one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::{BgpItem, DockerItem, EndpointKey, FelixItem, IpFamily, Key, ProfilePart, Scope, escape};
-use crate::Cidr;
+use tortie_net::Cidr;
 
 fn digit(cidr: &Cidr) -> char {
     if cidr.is_v4() { '4' } else { '6' }

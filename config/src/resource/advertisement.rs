@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use super::ValueError;
 use super::json::{Extra, Fields, Writer, elements, value};
-use crate::Cidr;
 use crate::key::IpFamily;
+use tortie_net::Cidr;
 
 /// One element of `prefix_advertisements`.
 #[derive(Debug, Clone, PartialEq, Eq)]

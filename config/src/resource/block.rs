@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::ValueError;
 use super::json::{Extra, Fields, Writer, elements};
 use super::pool::same_cidr;
-use crate::Cidr;
+use tortie_net::Cidr;
 
 /// The prefix length of new IPv4 blocks.
 pub const BLOCK_LEN_V4: u8 = 26;

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::ValueError;
 use super::json::{Extra, Fields, Writer, texts};
 use super::names::{INTERFACE, InterfaceName, Labels, MAC, MacAddr, labels_field, labels_json};
-use crate::Cidr;
+use tortie_net::Cidr;
 
 /// The interface of a workload.
 #[derive(Debug, Clone, PartialEq, Eq)]

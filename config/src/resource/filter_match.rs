@@ -9,8 +9,8 @@ use super::filter_community::{CommunityKind, CommunityPattern};
 use super::json::{Fields, Writer, elements, parsed, texts};
 use super::peer_options::{Role, words};
 use super::{Asn, ValueError, asn};
-use crate::Cidr;
 use crate::key::IpFamily;
+use tortie_net::Cidr;
 
 /// Most elements of a list that is searched one by one.
 const LIST_MAX: usize = 1000;

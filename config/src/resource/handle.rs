@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::ValueError;
 use super::json::{Extra, Fields, Writer};
-use crate::Cidr;
+use tortie_net::Cidr;
 
 /// The value of a handle key. Counts are hints: Calico's writers over-count.
 #[derive(Debug, Clone, PartialEq, Eq)]

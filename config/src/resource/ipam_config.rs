@@ -2,7 +2,7 @@
 
 use super::ValueError;
 use super::json::{Extra, Fields, Writer};
-use crate::Cidr;
+use tortie_net::Cidr;
 
 /// The value of `ipam/v2/config`. Its [`Default`] is what an absent key means.
 #[derive(Debug, Clone, PartialEq, Eq)]

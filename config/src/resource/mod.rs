@@ -81,8 +81,8 @@ pub use setting_value::{AllowAction, Failsafe, HostAction, InsertMode, MarkMask,
 pub use status::{AgentStatus, EndpointState, EndpointStatus};
 pub use text::BgpLogLevel;
 
-use crate::Cidr;
 use crate::key::{BgpItem, DockerItem, EndpointKey, FelixItem, Key, ProfilePart};
+use tortie_net::Cidr;
 
 /// A value of the data model, of the kind that its key says.
 #[derive(Debug, Clone, PartialEq, Eq)]

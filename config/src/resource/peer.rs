@@ -13,8 +13,8 @@ use super::peer_options::{
 };
 use super::text::CLUSTER_ID;
 use super::{ValueError, duration};
-use crate::Cidr;
 use crate::key::IpFamily;
+use tortie_net::Cidr;
 
 /// The value of `peer_v4/<ip>`, `peer_v6/<ip>`, `peer_interface/<interface>` and `peer_range/<prefix>`, global or of a host.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use super::json::{Extra, Fields, Writer};
 use super::names::{INTERFACE, InterfaceName};
 use super::{BLOCK_LEN_V4, BLOCK_LEN_V6, BLOCK_SHORTEST_V4, BLOCK_SHORTEST_V6, ValueError};
-use crate::Cidr;
+use tortie_net::Cidr;
 
 /// A pool that blocks are cut from.
 #[derive(Debug, Clone, PartialEq, Eq)]

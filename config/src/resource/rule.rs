@@ -7,7 +7,9 @@ use super::json::{Extra, Fields, Writer};
 use super::names::label_name;
 use super::rule_match::{Icmp, PortRange, Protocol, ports_json};
 use crate::key::IpFamily;
-use crate::{Cidr, Selector};
+use tortie_net::Cidr;
+
+use crate::Selector;
 
 /// One rule. Every match that is there must hold.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

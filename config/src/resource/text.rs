@@ -4,8 +4,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;
 
 use super::ValueError;
-use crate::Cidr;
 use crate::key::IpFamily;
+use tortie_net::Cidr;
 
 /// The value as text without blanks around it.
 pub(crate) fn text(bytes: &[u8]) -> Result<&str, ValueError> {

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use tortie_bgp::State;
-use tortie_config::Cidr;
 use tortie_config::key::{EndpointKey, Key, ProfilePart};
+use tortie_net::Cidr;
 
 use super::super::census::Census;
 use super::super::collector::Collected;

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use tortie_bgp::{RouteMatch, RouteQuery as Question, RouteTable};
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use super::super::answers;
 use super::super::backend::Live;

@@ -24,8 +24,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use tortie_bgp::{ExportStep, RouteInfo, RouteMatch, RouteQuery as Question, RouteTable, State, Unusable};
-use tortie_config::Cidr;
 use tortie_config::key::{BgpItem, IpFamily, Key, prefix};
+use tortie_net::Cidr;
 
 pub(super) use peer::Ended;
 
@@ -344,7 +344,7 @@ impl Live {
             let a = &path.attributes;
             let way = a.as_path.to_string();
             let way = if way.is_empty() { "empty AS path".to_owned() } else { format!("AS path {way}") };
-            format!("next hop {}, {way}", tortie_config::link_local::text(a.next_hop))
+            format!("next hop {}, {way}", tortie_net::link_local::text(a.next_hop))
         });
         let evidence = export::Evidence {
             prefix: prefix.to_string(),

@@ -1,8 +1,8 @@
 //! Where a prefix comes from, as the core has it: the keys of the store that make this host announce it, or keep it from
 //! that.
 
-use tortie_config::Cidr;
 use tortie_config::key::{BgpItem, Key};
+use tortie_net::Cidr;
 
 use super::super::core::Core;
 use crate::routing::OriginKind;

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use super::cause::{Cause, cause};
 use super::joined;

@@ -5,9 +5,9 @@
 
 use std::collections::BTreeSet;
 
-use tortie_config::Cidr;
 use tortie_config::key::IpFamily;
 use tortie_config::resource::{Action, Protocol};
+use tortie_net::Cidr;
 
 use crate::beside::felix::{id_of_set, set_id};
 use crate::beside::found::{FelixRule, FelixTable};

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use super::{Judgement, Plane, Verdict};
 use crate::beside::found::{BIRD, BirdRoute, Found, Look, MainHop, MainRoute, RouteKind};

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use super::{Judgement, Plane, Verdict};
 use crate::beside::felix::{id_of_set, is_old, set_id};

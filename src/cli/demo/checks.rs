@@ -7,7 +7,7 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 use tortie_topology::{Running, Victim};
 
 use super::network::{Host, Network, ROUTER, UPLINK, WIRE};

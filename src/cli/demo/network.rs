@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::runtime::Runtime;
-use tortie_config::Cidr;
 use tortie_config::key::Key;
 use tortie_config::resource::{Affinity, AffinityState, Attribute, Block, BlockAffinity, Pool};
+use tortie_net::Cidr;
 use tortie_topology::{Lab, Options, Running};
 
 use super::router::{LEARNED_V4, LEARNED_V6, Router};

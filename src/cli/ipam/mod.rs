@@ -14,8 +14,8 @@ use std::sync::Arc;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use serde_json::{Map, Value};
-use tortie_config::Cidr;
 use tortie_config::key::IpFamily;
+use tortie_net::Cidr;
 
 use super::failure::{Exit, Failure};
 use super::output::{self, table};

@@ -1,9 +1,9 @@
 //! Pools and blocks.
 
 use clap::{Subcommand, ValueEnum};
-use tortie_config::Cidr;
 use tortie_config::key::{Key, Scope, prefix};
 use tortie_config::resource::{Ipip, IpipMode, Pool};
+use tortie_net::Cidr;
 
 use super::{Context, open};
 use crate::cli::failure::{Exit, Failure};

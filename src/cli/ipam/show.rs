@@ -6,8 +6,8 @@ use std::net::IpAddr;
 
 use serde::Serialize;
 use serde_json::{Map, Value};
-use tortie_config::Cidr;
 use tortie_config::key::{IpFamily, Key, Scope, prefix};
+use tortie_net::Cidr;
 
 use super::{Context, open};
 use crate::cli::client::Client;

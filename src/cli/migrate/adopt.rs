@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use super::daemons::{self, Daemon};
 use super::journal::{Journal, Phase, Snapshot, Step};

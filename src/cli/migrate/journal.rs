@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use super::boot::Boot;
 use super::daemons::{Daemon, StopWith};

@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use super::adopt::own;
 use super::daemons;

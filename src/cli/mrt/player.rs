@@ -8,7 +8,7 @@ use tortie_bgp::mrt::{Body, PeerEntry, Record};
 use tortie_bgp::wire::{
     Address, Entry, Frame, MessageKind, Negotiated, Nlri, Update, UpdateTemplate, write_end_of_rib,
 };
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 /// Prefixes of a table that go into one message at most; more are begun anew.
 const RUN: usize = 4096;

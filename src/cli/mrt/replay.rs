@@ -13,7 +13,7 @@ use tortie_bgp::wire::{
     Capabilities, ErrorCode, Families, Frame, MessageKind, Negotiated, Notification, Open, write_keepalive,
 };
 use tortie_bgp::{Family, RouterId};
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use super::file::MrtFile;
 use super::player::{Plan, Played, Player};

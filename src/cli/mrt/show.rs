@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tortie_bgp::attr::Attributes;
 use tortie_bgp::mrt::{Body, Message, PeerEntry, Record, Stamp, StateChange};
 use tortie_bgp::wire::{Frame, MessageKind, Notification, Update};
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use super::file::MrtFile;
 use crate::cli::failure::{Exit, Failure};

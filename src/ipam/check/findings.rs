@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use tortie_config::Cidr;
 use tortie_config::resource::{AffinityState, Attribute, Block, BlockAffinity};
+use tortie_net::Cidr;
 
 use super::{Evidence, Finding, Fix, Kind, Picture, Stored};
 use crate::ipam::space::Space;

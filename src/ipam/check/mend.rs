@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use tortie_config::Cidr;
 use tortie_config::resource::{AffinityState, Attribute, BlockAffinity, Handle};
+use tortie_net::Cidr;
 
 use super::{Fix, Mended};
 use crate::ipam::IpamError;

@@ -13,7 +13,7 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 pub use findings::{RESERVED, findings};
 pub(super) use mend::mend;

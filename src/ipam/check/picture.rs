@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use tortie_config::Resource;
 use tortie_config::key::{DockerItem, EndpointKey, Key, Scope, prefix};
 use tortie_config::resource::{Affinity, Block, Handle, IpamConfig, Pool, ValueError};
-use tortie_config::{Cidr, Resource};
+use tortie_net::Cidr;
 
 use crate::ipam::space::{Place, Space};
 use crate::store::{KeyValue, Snapshot, Store, StoreError};

@@ -2,8 +2,8 @@
 
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
-use tortie_config::Cidr;
 use tortie_config::key::EndpointKey;
+use tortie_net::Cidr;
 
 /// Endpoints by the prefixes that they ask for.
 #[derive(Debug, Default)]

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 
 use netlink_sys::protocols::NETLINK_NETFILTER;
 use rustc_hash::FxHashSet;
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use super::super::netlink::{Refusal, Socket};
 use super::super::wire::{self, AF_INET, AF_INET6, Attrs, Message, NLM_F_DUMP, Writer, u8_at};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use rustc_hash::{FxHashMap, FxHashSet};
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use super::super::link::Link;
 use super::super::route::Route;

@@ -49,9 +49,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
-use tortie_config::Cidr;
 use tortie_config::key::EndpointKey;
 use tortie_config::resource::MacAddr;
+use tortie_net::Cidr;
 
 use self::claims::Claims;
 pub(in crate::kernel) use self::driver::{Driver, neighbours};

@@ -9,8 +9,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use tortie_config::Cidr;
 use tortie_config::key::EndpointKey;
+use tortie_net::Cidr;
 
 use super::super::api::EndpointCondition;
 use super::super::netlink::Refusal;

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use smallvec::SmallVec;
-use tortie_config::Cidr;
 use tortie_config::key::EndpointKey;
 use tortie_config::resource::{HostAction, MacAddr};
+use tortie_net::Cidr;
 
 use super::heard::Reading;
 use super::plan::metric_of;

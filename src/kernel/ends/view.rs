@@ -3,9 +3,9 @@
 use std::net::IpAddr;
 use std::time::Instant;
 
-use tortie_config::Cidr;
 use tortie_config::key::EndpointKey;
 use tortie_config::resource::MacAddr;
+use tortie_net::Cidr;
 
 use super::super::api::EndpointCondition;
 use super::{Ends, Work};

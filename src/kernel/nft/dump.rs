@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use super::super::netlink::Refusal;
 use super::super::wire::{self, Attrs, Message, NLM_F_ACK, NLM_F_DUMP, Writer};

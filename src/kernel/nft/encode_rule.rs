@@ -4,8 +4,8 @@
 
 use std::net::IpAddr;
 
-use tortie_config::Cidr;
 use tortie_config::resource::PortRange;
+use tortie_net::Cidr;
 
 use super::super::wire::Writer;
 use super::encode::{APPEND, Batch, comment};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use super::super::wire::{NLM_F_CREATE, NLM_F_EXCL, Writer};
 use super::encode::{Batch, comment};

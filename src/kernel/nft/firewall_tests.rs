@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use super::super::wire::Writer;
 use super::dump;

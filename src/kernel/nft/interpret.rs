@@ -315,7 +315,7 @@ impl<'a> Walk<'a> {
     fn look_up(&self, key: &[Field], set: &Name) -> Option<&'a SetValue> {
         let table = self.table;
         let found: &Set = table.sets.get(set).unwrap_or_else(|| panic!("no set {set}"));
-        let host = tortie_config::Cidr::host;
+        let host = tortie_net::Cidr::host;
         let key = match key {
             [Field::Addr(side)] => SetKey::Addr(host(self.addr(*side))),
             [Field::InInterface] => SetKey::Interface(self.interface(true)?.into()),

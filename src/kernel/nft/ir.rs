@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use tortie_config::Cidr;
 use tortie_config::resource::{Icmp, PortRange};
+use tortie_net::Cidr;
 
 /// The name of a chain, a set or a map: letters, digits, `_`, `-`, `.`; the kernel takes up to 255 octets.
 pub(in crate::kernel) type Name = Arc<str>;

@@ -220,7 +220,7 @@ fn one_element_comes_to_and_goes_from_a_hundred_thousand() {
             let of = single(true, interval);
             let key = |i: u32| {
                 let addr = std::net::Ipv4Addr::from_bits(0x0a00_0000 + (i << (32 - len)));
-                SetKey::Addr(tortie_config::Cidr::v4(addr, u8::try_from(len).unwrap()))
+                SetKey::Addr(tortie_net::Cidr::v4(addr, u8::try_from(len).unwrap()))
             };
             let all: BTreeMap<_, _> = (0..100_000).map(|i| (key(i * 2), SetValue::Member)).collect();
             let whole = Set { of, comment: "".into(), elements: all.clone() };

@@ -87,7 +87,7 @@ mod tests {
 
     fn set(name: &str, interval: bool, members: u32) -> Edit {
         let of = set_of(KeyType::Addr { v4: true }, ValueType::Member, interval);
-        let member = |n: u32| SetKey::Addr(tortie_config::Cidr::host(std::net::Ipv4Addr::from(n).into()));
+        let member = |n: u32| SetKey::Addr(tortie_net::Cidr::host(std::net::Ipv4Addr::from(n).into()));
         let elements = (0..members).map(|n| (member(n), SetValue::Member)).collect();
         Edit::Set(name.into(), Set { of, comment: "".into(), elements })
     }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use proptest::sample::select;
-use tortie_config::Cidr;
 use tortie_config::resource::{Icmp, PortRange};
+use tortie_net::Cidr;
 
 use super::ir::*;
 

@@ -269,7 +269,7 @@ mod tests {
                 let rules = rules.into_iter().map(|r| if at > 1 { rule(r) } else { rule(r % 2) }).collect();
                 table.chains.insert(format!("c{at}").into(), Chain { hook, rules });
             }
-            let addr = |n: u8| SetKey::Addr(tortie_config::Cidr::host([10, 0, 0, n].into()));
+            let addr = |n: u8| SetKey::Addr(tortie_net::Cidr::host([10, 0, 0, n].into()));
             let of = SetType { key: KeyType::Addr { v4: true }, value: ValueType::Member, interval };
             let elements = members.into_iter().map(|n| (addr(n), SetValue::Member)).collect();
             table.sets.insert("set".into(), Set { of, comment: "".into(), elements });
@@ -316,7 +316,7 @@ mod tests {
     fn one_element_too_few_is_one_edit() {
         let mut table = Table::default();
         let of = SetType { key: KeyType::Addr { v4: true }, value: ValueType::Member, interval: false };
-        let key = |n: u8| SetKey::Addr(tortie_config::Cidr::host([10, 0, 0, n].into()));
+        let key = |n: u8| SetKey::Addr(tortie_net::Cidr::host([10, 0, 0, n].into()));
         let elements = (0..9).map(|n| (key(n), SetValue::Member)).collect();
         table.sets.insert("s".into(), Set { of, comment: "".into(), elements });
         let mut is = found(&table);

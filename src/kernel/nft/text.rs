@@ -5,8 +5,8 @@
 
 use std::fmt::{self, Display, Write};
 
-use tortie_config::Cidr;
 use tortie_config::resource::PortRange;
+use tortie_net::Cidr;
 
 use super::encode::comment;
 use super::encode_rule::{LOG_SNAPLEN, family_v4, log_prefix};

@@ -14,8 +14,8 @@ use netlink_sys::Socket as Raw;
 use netlink_sys::protocols::NETLINK_NETFILTER;
 use rustc_hash::FxHashMap;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use tortie_config::Cidr;
 use tortie_config::resource::{Icmp, PortRange};
+use tortie_net::Cidr;
 
 use super::dump::{self, FoundRule};
 use super::firewall::TABLE;

@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 use std::path::Path;
 
-use tortie_config::Cidr;
 use tortie_config::resource::InterfaceName;
+use tortie_net::Cidr;
 
 use super::link::{Change, Device, Net, link_local, metric};
 use super::{HostSide, HostSpec, MIN_MTU_V6, PlumbError, VethSpec};

@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use tortie_config::Cidr;
 use tortie_config::resource::MacAddr;
+use tortie_net::Cidr;
 
 use super::host::{conf6, rename};
 use super::link::{Change, Net, RTPROT_BOOT, metric};

@@ -4,8 +4,8 @@
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
-use tortie_config::Cidr;
 use tortie_config::resource::MacAddr;
+use tortie_net::Cidr;
 
 use super::{PlumbError, VethSpec};
 use crate::kernel::netlink::{Refusal, Socket};

@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use tortie_config::Cidr;
 use tortie_config::resource::{InterfaceName, MacAddr};
+use tortie_net::Cidr;
 
 use super::link::{Net, link_local};
 use super::{Namespace, PlumbError};

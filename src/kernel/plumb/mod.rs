@@ -27,8 +27,8 @@ use std::io;
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::PathBuf;
 
-use tortie_config::Cidr;
 use tortie_config::resource::{InterfaceName, MacAddr};
+use tortie_net::Cidr;
 
 pub use self::bandwidth::{limit, shaped, unlimit};
 pub use self::host::{

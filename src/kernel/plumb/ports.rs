@@ -19,8 +19,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use tortie_config::Cidr;
 use tortie_config::resource::PortRange;
+use tortie_net::Cidr;
 
 use super::link::Net;
 use super::{PlumbError, PortMapping, Transport, hash};

@@ -2,9 +2,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use tortie_config::Cidr;
 use tortie_config::key::Key;
 use tortie_config::resource::WorkloadEndpoint;
+use tortie_net::Cidr;
 
 use super::{AttachError, Link, Wanted};
 use crate::kernel::plumb::{self, GATEWAY, Namespace, PlumbError};

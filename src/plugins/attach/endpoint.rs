@@ -3,9 +3,9 @@
 use std::net::IpAddr;
 
 use serde_json::json;
-use tortie_config::Cidr;
 use tortie_config::key::{EndpointKey, Key, ProfilePart};
 use tortie_config::resource::{InterfaceName, Labels, MacAddr, Resource, WorkloadEndpoint};
+use tortie_net::Cidr;
 
 use super::AttachError;
 use crate::store::{Compare, KeyValue, Op, Outcome, Revision, Store, Txn};

@@ -19,9 +19,9 @@ mod links;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use tortie_config::Cidr;
 use tortie_config::key::EndpointKey;
 use tortie_config::resource::{InterfaceName, Labels, MacAddr};
+use tortie_net::Cidr;
 
 use crate::kernel::plumb::{self, Bandwidth, PlumbError, PortMapping};
 use crate::store::{Revision, Store, StoreError};

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use serde_json::json;
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use super::address::Address;
 use super::args::EnvArgs;

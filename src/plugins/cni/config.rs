@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use serde_json::{Map, Value};
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use super::args::Args;
 use super::datastore::{self, Datastore};

@@ -7,8 +7,8 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use tortie_config::Cidr;
 use tortie_config::resource::{InterfaceName, MacAddr};
+use tortie_net::Cidr;
 
 use super::address::Address;
 use super::addresses::Holder;

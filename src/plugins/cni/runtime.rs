@@ -6,8 +6,8 @@
 use std::net::IpAddr;
 
 use serde_json::Value;
-use tortie_config::Cidr;
 use tortie_config::resource::MacAddr;
+use tortie_net::Cidr;
 
 use super::address;
 use super::error::{CniError, code, shown};

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use serde_json::Value;
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use super::config::pools;
 use super::datastore;

@@ -7,8 +7,8 @@
 use std::net::IpAddr;
 
 use serde_json::Value;
-use tortie_config::Cidr;
 use tortie_config::key::IpFamily;
+use tortie_net::Cidr;
 
 use super::args::EnvArgs;
 use super::config::Config;

@@ -7,9 +7,9 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 use serde_json::{Value, json};
-use tortie_config::Cidr;
 use tortie_config::key::{DockerItem, EndpointKey, IpFamily};
 use tortie_config::resource::{InterfaceName, Labels, MacAddr};
+use tortie_net::Cidr;
 
 use super::error::Refusal;
 use super::poolid::{GLOBAL, shorten};

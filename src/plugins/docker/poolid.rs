@@ -4,8 +4,8 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-use tortie_config::Cidr;
 use tortie_config::key::{DockerItem, IpFamily};
+use tortie_net::Cidr;
 
 use super::error::Refusal;
 

@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 
 use serde_json::{Value, json};
+use tortie_config::Resource;
 use tortie_config::key::{DockerItem, IpFamily, Key, prefix};
 use tortie_config::resource::Pool;
-use tortie_config::{Cidr, Resource};
+use tortie_net::Cidr;
 
 use super::error::Refusal;
 use super::poolid::{DEFAULT, GLOBAL, LOCAL, PoolId, SpaceName, shorten};

@@ -7,7 +7,7 @@
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 /// From the introduction of a dockerd to the end of its replay, in seconds. dockerd replays before it serves anybody; what
 /// can delay it is another driver that is down, with 15 s for each of its endpoints.

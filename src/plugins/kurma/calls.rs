@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tortie_config::Cidr;
 use tortie_config::key::{EndpointKey, Key, prefix};
 use tortie_config::resource::{InterfaceName, WorkloadEndpoint};
+use tortie_net::Cidr;
 
 use super::config::Settings;
 use super::host::{Reach, reach};

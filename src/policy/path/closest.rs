@@ -4,9 +4,9 @@
 
 use std::sync::Arc;
 
-use tortie_config::Cidr;
 use tortie_config::key::IpFamily;
 use tortie_config::resource::{Action, Icmp};
+use tortie_net::Cidr;
 
 use super::eval::Node;
 use super::types::{Flow, Path, Reason, Stage};

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::ControlFlow;
 
-use tortie_config::Cidr;
 use tortie_config::key::EndpointKey;
 use tortie_config::resource::{Failsafe, HostAction};
+use tortie_net::Cidr;
 
 use super::types::{Flow, Path, Place, Reason, Routes, Stage, State, Step};
 use crate::policy::Globals;

@@ -5,9 +5,10 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
+use tortie_config::Resource;
 use tortie_config::key::{EndpointKey, Key};
 use tortie_config::resource::IpipMode;
-use tortie_config::{Cidr, Resource};
+use tortie_net::Cidr;
 
 use super::closest::{Change, closest};
 use super::eval::Node;

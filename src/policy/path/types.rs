@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use tortie_config::Cidr;
 use tortie_config::key::EndpointKey;
 use tortie_config::resource::HostAction;
+use tortie_net::Cidr;
 
 use crate::policy::nat::Floating;
 use crate::policy::types::{EndpointPolicy, LogPrefix, Ruleset};

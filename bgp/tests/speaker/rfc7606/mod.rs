@@ -14,7 +14,7 @@ use tortie_bgp::{
     ConnId, Dial, Event, Family, Input, NextHopState, PeerId, RouteMatch, RouteQuery, RouteTable, Speaker,
     State, Transmit,
 };
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use crate::message::{GLOBAL, NLRI, attr, body, framed, mp_reach_value};
 use crate::support::{TakeAll, cidr, global, greeting, ip, open, peer, policy};

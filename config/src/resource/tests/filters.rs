@@ -3,10 +3,10 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use crate::Cidr;
 use crate::resource::{
     CommunityPattern, Filter, FilterDefault, FilterThen, MedChange, NextHopChange, PathPattern, PrefixRange,
 };
+use tortie_net::Cidr;
 
 fn parse(value: &Value) -> Filter {
     Filter::parse(value.to_string().as_bytes()).unwrap_or_else(|error| panic!("{value}: {error}"))

@@ -6,8 +6,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use tortie_config::Cidr;
 use tortie_config::resource::HostAction;
+use tortie_net::Cidr;
 
 use super::super::ir::{At, Field, Hook, Kind, Match, Side, Statement};
 use super::maps::Map;

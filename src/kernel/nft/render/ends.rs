@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use tortie_config::Cidr;
 use tortie_config::key::EndpointKey;
+use tortie_net::Cidr;
 
 use super::super::ir::{SetKey, SetValue};
 use super::Renderer;

@@ -25,8 +25,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use rustc_hash::FxHashSet;
-use tortie_config::Cidr;
 use tortie_config::resource::Action;
+use tortie_net::Cidr;
 
 use super::ir::{Edit, Name, SetKey, SetValue, Table};
 use crate::policy::{ChainId, Globals, HostInterfaces, Ruleset, RulesetDelta, SetChange, SetId};

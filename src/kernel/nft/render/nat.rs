@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use super::super::ir::{SetKey, SetValue};
 use super::maps::Map;

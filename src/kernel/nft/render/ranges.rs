@@ -1,7 +1,7 @@
 //! Networks and ports as the kernel wants them: sorted, apart from each other, as few as can be.
 
-use tortie_config::Cidr;
 use tortie_config::resource::PortRange;
+use tortie_net::Cidr;
 
 /// Networks without those that another one covers, sorted.
 pub(super) fn uncovered(nets: impl IntoIterator<Item = Cidr>) -> Vec<Cidr> {

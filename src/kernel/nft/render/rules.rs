@@ -3,9 +3,9 @@
 //! A rule in which nothing is of a family becomes one rule, any other becomes one for each family that it can match
 //! ([`policy::Rule::is_for`]). Every list is a set, so neither ports nor networks multiply rules.
 
-use tortie_config::Cidr;
 use tortie_config::key::IpFamily;
 use tortie_config::resource::Action;
+use tortie_net::Cidr;
 
 use super::super::ir::{Field, Log, Match, Rule, Side, Statement};
 use super::node::{Denied, Draft, Frame, Node, Usage, family};

@@ -11,7 +11,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
-use tortie_config::Cidr;
+use tortie_net::Cidr;
 
 use super::super::ir::{KeyType, Name, SetKey, SetType, SetValue, ValueType};
 use super::names;

@@ -8,9 +8,9 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
-use tortie_config::Cidr;
 use tortie_config::key::{EndpointKey, IpFamily};
 use tortie_config::resource::{Action, Failsafe, HostAction, Icmp, PortRange, Protocol};
+use tortie_net::Cidr;
 
 use crate::kernel::nft::interpret::{self, Conn};
 use crate::policy::{
