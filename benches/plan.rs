@@ -3,9 +3,9 @@
 use std::hint::black_box;
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
-use tortie::model::{Model, Part};
-use tortie::routing::{NodeOptions, Planner, intent};
-use tortie::store::{Change, Delta, KeyValue, Snapshot};
+use tortie_engine::model::{Model, Part};
+use tortie_engine::routing::{NodeOptions, Planner, intent};
+use tortie_store::{Change, Delta, KeyValue, Snapshot};
 
 const HOSTS: u32 = 5_000;
 const ENDPOINTS: u32 = 10_000;

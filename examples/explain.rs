@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use tortie::cli::Client;
-use tortie::store::{Store, StoreOptions, open};
+use tortie_store::{Store, StoreOptions, open};
 
 use common::{Agent, address, interfaces, percentiles, put, write};
 

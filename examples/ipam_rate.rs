@@ -13,9 +13,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use tortie::ipam::{Ipam, Request, Want};
-use tortie::store::{Op, StoreOptions, Txn, open};
 use tortie_config::key::IpFamily;
+use tortie_engine::ipam::{Ipam, Request, Want};
+use tortie_store::{Op, StoreOptions, Txn, open};
 
 const PROCESSES: u32 = 8;
 const ADDRESSES: u32 = 1_000;

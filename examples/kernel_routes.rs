@@ -14,8 +14,8 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Instant;
 
 use smallvec::smallvec;
-use tortie::kernel::{KernelFact, LearnedChange, Mode, Options, ToKernel, spawn};
-use tortie::routing::ChangeId;
+use tortie_engine::routing::ChangeId;
+use tortie_kernel::{KernelFact, LearnedChange, Mode, Options, ToKernel, spawn};
 use tortie_net::Cidr;
 
 fn main() {

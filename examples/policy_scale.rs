@@ -27,7 +27,7 @@ use anyhow::{Context, Result, bail, ensure};
 use tokio::task::JoinSet;
 use tortie::cli::Client;
 use tortie::serve::api::{Applied, AppliedRequest};
-use tortie::store::{Op, Store, StoreOptions, open};
+use tortie_store::{Op, Store, StoreOptions, open};
 
 use common::{Agent, address, interfaces, percentiles, put, write};
 

@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use tortie::store::{Change, Op, StoreOptions, Txn, WatchEvent, open};
+use tortie_store::{Change, Op, StoreOptions, Txn, WatchEvent, open};
 
 const KEY: &str = "/calico/test/latency";
 
@@ -66,7 +66,7 @@ async fn measure(url: &str, count: usize, pause: Duration) -> Result<Vec<i64>> {
             watch.next().await?;
         }
     };
-    let _: Result<Result<(), tortie::store::StoreError>, _> =
+    let _: Result<Result<(), tortie_store::StoreError>, _> =
         tokio::time::timeout(Duration::from_secs(1), settle).await;
     let mut writer = std::process::Command::new(std::env::current_exe()?)
         .args(["--write", url, &count.to_string(), &pause.as_micros().to_string()])

@@ -6,15 +6,6 @@
 pub mod agent;
 pub mod beside;
 pub mod cli;
-pub mod ipam;
-pub mod kernel;
-pub mod measure;
-pub mod model;
-#[cfg(test)]
-mod netns;
 pub mod plugins;
-pub mod policy;
-pub mod routing;
 pub mod serve;
 pub mod speaker;
-pub mod store;

@@ -12,8 +12,8 @@ use std::time::Duration;
 use kernel_rig::{Rig, blocks, blocks_v6, cidr, eventually};
 use netns::{in_netns, ip, try_ip, veth};
 use smallvec::SmallVec;
-use tortie::kernel::{KernelFact, LearnedChange, RouteCondition, ToKernel};
-use tortie::routing::ChangeId;
+use tortie_engine::routing::ChangeId;
+use tortie_kernel::{KernelFact, LearnedChange, RouteCondition, ToKernel};
 
 /// Own routes as `ip` lists them.
 fn own(family: &str) -> Vec<String> {
@@ -165,7 +165,7 @@ fn what_somebody_deletes_or_changes_is_right_again_and_counted() {
 
 #[test]
 fn each_change_of_a_blackhole_is_acknowledged_once_and_routes_tell_their_change_and_rule() {
-    use tortie::kernel::BlackholeOutcome::{Kept, Removed, Written};
+    use tortie_kernel::BlackholeOutcome::{Kept, Removed, Written};
     in_netns(|| {
         veth("eth0", "peer0", &["192.0.2.1/24"]);
         ip("route add blackhole 10.65.3.0/26 proto 179 metric 1790");
@@ -174,7 +174,7 @@ fn each_change_of_a_blackhole_is_acknowledged_once_and_routes_tell_their_change_
         let mut rig = Rig::program();
         assert!(rig.ask(|v| v.last_compare()).is_some(), "the dump at start compares everything");
         rig.intend(&[("10.65.1.0/26", 41), ("10.65.2.0/26", 42), ("10.65.3.0/26", 43)]);
-        let told = |list: &[(&str, u64, tortie::kernel::BlackholeOutcome)]| -> Vec<_> {
+        let told = |list: &[(&str, u64, tortie_kernel::BlackholeOutcome)]| -> Vec<_> {
             list.iter().map(|(p, c, o)| ((*p).to_owned(), *c, *o)).collect()
         };
         assert_eq!(rig.acknowledged(), told(&[("10.65.1.0/26", 41, Written), ("10.65.3.0/26", 43, Kept)]));

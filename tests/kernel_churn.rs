@@ -12,8 +12,8 @@ use std::time::Duration;
 use churn::Stranger;
 use kernel_rig::{Rig, blocks, blocks_v6, eventually, options};
 use netns::{in_netns, ip, try_ip, veth};
-use tortie::kernel::{KernelFact, LearnedChange, Mode, Options, ToKernel};
-use tortie::routing::ChangeId;
+use tortie_engine::routing::ChangeId;
+use tortie_kernel::{KernelFact, LearnedChange, Mode, Options, ToKernel};
 
 /// Own routes are attacked under churn; afterwards everything is right within two seconds.
 fn churn(options: &Options, expect_overrun: bool) {

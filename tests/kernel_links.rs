@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use kernel_rig::{Rig, blocks, blocks_v6, eventually, options};
 use netns::{in_netns, ip, veth};
-use tortie::kernel::{KernelFact, Mode, Options};
+use tortie_kernel::{KernelFact, Mode, Options};
 
 const ROUTES: u32 = 2000;
 

@@ -18,8 +18,8 @@ use kernel_rig::{Rig, eventually};
 use netns::in_netns;
 use policy_rig::Policy;
 use serde_json::Value;
-use tortie::kernel::{KernelFact, Mode, Options};
-use tortie::policy::{Chain, Direction, End, Rule, RulesetDelta, SetId, Source};
+use tortie_engine::policy::{Chain, Direction, End, Rule, RulesetDelta, SetId, Source};
+use tortie_kernel::{KernelFact, Mode, Options};
 
 /// A program as tests/tools/peers.sh unpacks it.
 fn tool(name: &str) -> Option<PathBuf> {

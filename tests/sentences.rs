@@ -50,8 +50,10 @@ fn table() -> Vec<Row> {
 fn module(krate: &str, path: &[&str]) -> Result<String, String> {
     let mut dir: PathBuf = match krate {
         "tortie" => root().join("src"),
-        "tortie_config" => root().join("config/src"),
-        _ => return Err(format!("no crate {krate}")),
+        _ => match krate.strip_prefix("tortie_").map(|folder| root().join(folder).join("src")) {
+            Some(dir) if dir.exists() => dir,
+            _ => return Err(format!("no crate {krate}")),
+        },
     };
     let read = |path: &Path| fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()));
     let mut text = read(&dir.join("lib.rs"))?;
@@ -131,9 +133,9 @@ fn the_table_is_in_the_order_of_the_document() {
 #[test]
 fn a_name_that_is_wrong_anywhere_is_found() {
     for (test, says) in [
-        ("tortie::policy::nowhere::tests::a", "no module nowhere"),
-        ("tortie::policy::hosts::tests::nobody", "no function nobody"),
-        ("tortie::policy::hosts::tests::found", "found is no test"),
+        ("tortie_engine::policy::nowhere::tests::a", "no module nowhere"),
+        ("tortie_engine::policy::hosts::tests::nobody", "no function nobody"),
+        ("tortie_engine::policy::hosts::tests::found", "found is no test"),
         ("elsewhere::policy::a", "no crate elsewhere"),
         ("tortie_config::selector::tests::depth_is_bounded_and_length_is_not", ""),
     ] {

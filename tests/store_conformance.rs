@@ -13,7 +13,7 @@ mod cases;
 mod sqlite {
     use super::cases::{self, Shared};
     use std::sync::Arc;
-    use tortie::store::sqlite::SqliteStore;
+    use tortie_store::sqlite::SqliteStore;
 
     async fn open(dir: &tempfile::TempDir) -> Shared {
         Arc::new(SqliteStore::open(&dir.path().join("store.db"), true).await.unwrap())
@@ -57,7 +57,7 @@ mod etcd {
             #[tokio::test]
             async fn $case() {
                 let Some(cluster) = Cluster::start(1, Security::Plain) else { return };
-                cases::$case(&tortie::store::open(&cluster.options()).await.unwrap(), "/calico/test/").await;
+                cases::$case(&tortie_store::open(&cluster.options()).await.unwrap(), "/calico/test/").await;
             }
         )*};
     }
@@ -69,7 +69,7 @@ mod etcd {
         let Some(cluster) = Cluster::start(1, Security::Plain) else { return };
         let mut stores = Vec::new();
         for _ in 0..8 {
-            stores.push(tortie::store::open(&cluster.options()).await.unwrap());
+            stores.push(tortie_store::open(&cluster.options()).await.unwrap());
         }
         cases::counters(stores, "/calico/test/").await;
     }

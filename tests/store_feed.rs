@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 
 use cases::{Shared, delete, put, text, write};
 use tokio::runtime::Handle;
-use tortie::store::sqlite::SqliteStore;
-use tortie::store::{Change, Feed, FeedEvent, FeedOptions, Snapshot, WatchEvent};
+use tortie_store::sqlite::SqliteStore;
+use tortie_store::{Change, Feed, FeedEvent, FeedOptions, Snapshot, WatchEvent};
 
 const PREFIX: &str = "/calico/v1/";
 
@@ -272,7 +272,7 @@ mod cluster;
 mod etcd {
     use super::cluster::{Cluster, Security};
     use super::*;
-    use tortie::store::{Compare, Op, Outcome, StoreError, StoreOptions, Txn};
+    use tortie_store::{Compare, Op, Outcome, StoreError, StoreOptions, Txn};
 
     const BOTH: [&str; 2] = ["/calico/v1/", "/calico/bgp/v1/"];
 
@@ -295,7 +295,7 @@ mod etcd {
     #[tokio::test]
     async fn a_restart_under_a_watch_loses_nothing_and_lists_nothing() {
         let Some(mut cluster) = Cluster::start(1, Security::Plain) else { return };
-        let store = tortie::store::open(&cluster.options()).await.unwrap();
+        let store = tortie_store::open(&cluster.options()).await.unwrap();
         insist(&store, 0).await;
         let mut feed = start(&store, &BOTH, None);
         let mut mirror = Mirror::default();
@@ -318,7 +318,7 @@ mod etcd {
     #[tokio::test]
     async fn who_lists_a_cluster_that_was_set_up_anew_hides_it_from_no_watcher() {
         let Some(mut cluster) = Cluster::start(1, Security::Plain) else { return };
-        let store = tortie::store::open(&cluster.options()).await.unwrap();
+        let store = tortie_store::open(&cluster.options()).await.unwrap();
         // One election more than the new one will have had.
         cluster.members[0].kill();
         cluster.restart();
@@ -348,7 +348,7 @@ mod etcd {
     #[tokio::test]
     async fn compaction_while_away_is_a_new_snapshot() {
         let Some(mut cluster) = Cluster::start(1, Security::Plain) else { return };
-        let store = tortie::store::open(&cluster.options()).await.unwrap();
+        let store = tortie_store::open(&cluster.options()).await.unwrap();
         insist(&store, 0).await;
         write(&store, vec![put("/calico/v1/gone", "1")]).await;
         let mut feed = start(&store, &BOTH, None);
@@ -362,7 +362,7 @@ mod etcd {
         // The feed must not be back before it is compacted: it gets another address for that time.
         let mut hidden = cluster.options();
         hidden.url = cluster.rehome();
-        let other = tortie::store::open(&hidden).await.unwrap();
+        let other = tortie_store::open(&hidden).await.unwrap();
         insist(&other, 1).await;
         let last = write(&other, vec![delete("/calico/v1/gone")]).await;
         other.compact(last).await.unwrap();
@@ -375,7 +375,7 @@ mod etcd {
     #[tokio::test]
     async fn the_leader_of_three_is_killed() {
         let Some(mut cluster) = Cluster::start(3, Security::Plain) else { return };
-        let store = tortie::store::open(&cluster.options()).await.unwrap();
+        let store = tortie_store::open(&cluster.options()).await.unwrap();
         insist(&store, 0).await;
         let mut feed = start(&store, &BOTH, None);
         let mut mirror = Mirror::default();
@@ -402,7 +402,7 @@ mod etcd {
     #[tokio::test]
     async fn no_call_hangs_on_a_stopped_member() {
         let Some(cluster) = Cluster::start(1, Security::Plain) else { return };
-        let store = tortie::store::open(&cluster.options()).await.unwrap();
+        let store = tortie_store::open(&cluster.options()).await.unwrap();
         insist(&store, 0).await;
         let mut feed = start(&store, &BOTH, None);
         let mut mirror = Mirror::default();
@@ -461,7 +461,7 @@ mod etcd {
             etcd_password_file: password("right\n"),
             ..cluster.options()
         };
-        let store = tortie::store::open(&with_user).await.unwrap();
+        let store = tortie_store::open(&with_user).await.unwrap();
         insist(&store, 0).await;
         let mut feed = start(&store, &BOTH, None);
         let mut mirror = Mirror::default();
@@ -475,11 +475,11 @@ mod etcd {
 
         // The file is read again at each connect; the wrong one is told and not taken for absence.
         password("wrong");
-        let wrong = tortie::store::open(&with_user).await.unwrap().get("/calico/v1/n").await.unwrap_err();
+        let wrong = tortie_store::open(&with_user).await.unwrap().get("/calico/v1/n").await.unwrap_err();
         assert!(matches!(&wrong, StoreError::Denied(t) if t.contains("--etcd-password-file")), "{wrong}");
         assert!(!wrong.to_string().contains("wrong\""), "{wrong}");
         let nobody =
-            tortie::store::open(&cluster.options()).await.unwrap().get("/calico/v1/n").await.unwrap_err();
+            tortie_store::open(&cluster.options()).await.unwrap().get("/calico/v1/n").await.unwrap_err();
         assert!(matches!(&nobody, StoreError::Denied(t) if t.contains("--etcd-user")), "{nobody}");
 
         // An authority that did not sign it: the cause is in the text.
@@ -488,19 +488,19 @@ mod etcd {
         let foreign = super::cluster::Tls::make(&foreign);
         let options = StoreOptions { etcd_ca: Some(foreign.ca), ..with_user.clone() };
         let error =
-            tortie::store::open(&options).await.unwrap().get("/calico/v1/n").await.unwrap_err().to_string();
+            tortie_store::open(&options).await.unwrap().get("/calico/v1/n").await.unwrap_err().to_string();
         assert!(error.contains("certificate"), "{error}");
         // Plain text towards TLS fails and does not hang.
         let plain =
             StoreOptions { etcd_ca: None, url: cluster.url().replace("etcds", "etcd"), ..cluster.options() };
-        assert!(tortie::store::open(&plain).await.unwrap().get("/calico/v1/n").await.is_err());
+        assert!(tortie_store::open(&plain).await.unwrap().get("/calico/v1/n").await.is_err());
         // Options that cannot work are said at the start.
         let missing = StoreOptions { etcd_ca: Some("/nonexistent/ca.pem".into()), ..cluster.options() };
         assert!(
-            tortie::store::open(&missing).await.err().unwrap().to_string().contains("/nonexistent/ca.pem")
+            tortie_store::open(&missing).await.err().unwrap().to_string().contains("/nonexistent/ca.pem")
         );
         let half = StoreOptions { etcd_user: Some("u".into()), ..cluster.options() };
-        assert!(tortie::store::open(&half).await.err().unwrap().to_string().contains("belong together"));
+        assert!(tortie_store::open(&half).await.err().unwrap().to_string().contains("belong together"));
 
         // A member restart forgets the tokens: the store signs in again by itself.
         password("right");
@@ -524,10 +524,10 @@ mod etcd {
             etcd_key: Some(tls.key.clone()),
             ..cluster.options()
         };
-        let store = tortie::store::open(&options).await.unwrap();
+        let store = tortie_store::open(&options).await.unwrap();
         insist(&store, 0).await;
         let without =
-            tortie::store::open(&cluster.options()).await.unwrap().get("/calico/v1/n").await.unwrap_err();
+            tortie_store::open(&cluster.options()).await.unwrap().get("/calico/v1/n").await.unwrap_err();
         assert!(without.to_string().contains("--etcd-cert"), "{without}");
     }
 
@@ -536,7 +536,7 @@ mod etcd {
     #[ignore = "long: half a minute of silence"]
     async fn long_an_idle_watch_stays_open() {
         let Some(cluster) = Cluster::start(1, Security::Plain) else { return };
-        let store = tortie::store::open(&cluster.options()).await.unwrap();
+        let store = tortie_store::open(&cluster.options()).await.unwrap();
         insist(&store, 0).await;
         let mut watch = store.watch(&BOTH.map(str::to_owned), 1, None).await.unwrap();
         let until = Instant::now() + Duration::from_secs(45);
@@ -556,7 +556,7 @@ async fn the_cache_never_has_a_change_that_nobody_trusts_yet() {
     let mut feed = start(&store, &[PREFIX], Some(cache.clone()));
     let (listed, generation) = snapshot(&mut feed).await;
     // Two changes at once: whatever is written first, the wipe is in it.
-    write(&store, vec![tortie::store::Op::Delete { key: "/calico/v1/a".to_owned() }]).await;
+    write(&store, vec![tortie_store::Op::Delete { key: "/calico/v1/a".to_owned() }]).await;
     assert_eq!(changes(&mut feed).await, ["-/calico/v1/a"]);
     feed.trust(generation, listed.revision);
     tokio::time::sleep(Duration::from_millis(500)).await;

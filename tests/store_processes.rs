@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cases::{Shared, put, text, value, write};
-use tortie::store::sqlite::SqliteStore;
+use tortie_store::sqlite::SqliteStore;
 
 const A: &str = "/calico/test/a";
 const B: &str = "/calico/test/b";
@@ -222,7 +222,7 @@ async fn a_stopped_holder_of_the_lock_hangs_nobody() {
     held.lock().unwrap();
     let began = std::time::Instant::now();
     let (late, read) =
-        tokio::join!(store.commit(tortie::store::Txn { compare: vec![], ops: vec![put(A, "2")] }), async {
+        tokio::join!(store.commit(tortie_store::Txn { compare: vec![], ops: vec![put(A, "2")] }), async {
             tokio::time::sleep(Duration::from_millis(100)).await;
             (value(&store, A).await, began.elapsed())
         });

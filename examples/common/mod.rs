@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use tortie::cli::Client;
-use tortie::store::{MAX_TXN_OPS, Op, Outcome, Store, Txn};
+use tortie_store::{MAX_TXN_OPS, Op, Outcome, Store, Txn};
 
 /// The agent of host `h1`; ended when it is dropped.
 pub(crate) struct Agent {

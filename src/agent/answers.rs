@@ -11,11 +11,11 @@ use tortie_bgp::{
 };
 use tortie_net::{Cidr, link_local};
 
-use crate::routing::{LearnedPath, OriginKind, RangeIntent, RoutingIntent};
 use crate::serve::RouteQuery;
 use crate::serve::api::{API_VERSION, ApiError, List};
 use crate::serve::bgp::{BgpPath, BgpRoute, MessageError, Peer, PeerBfd, PeerError, PeerFamily, PeerRange};
 use crate::speaker::{RangeView, SpeakerView};
+use tortie_engine::routing::{LearnedPath, OriginKind, RangeIntent, RoutingIntent};
 
 /// How many prefixes of a router inside one pool are looked at for hints: a look must not hold the speaker up.
 const HINTED: usize = 4096;

@@ -6,8 +6,8 @@
 use tortie_config::key::{Key, ProfilePart};
 
 use super::core::Core;
-use crate::policy::Source;
 use crate::serve::api::AppliedRequest;
+use tortie_engine::policy::Source;
 
 /// An answer: the result in the API's word, and the reason.
 pub(super) type Verdict = (&'static str, Option<String>);

@@ -15,16 +15,16 @@ use super::enforce::Policy as Enforced;
 use super::packet::{self, Asked};
 use super::picture::{Offline, Picture};
 use super::status::mode_name;
-use crate::kernel::{self, DropKind, Dropped, Mode, RuleHits, ToKernel};
-use crate::model::Model;
-use crate::policy::path::{self, Half};
-use crate::policy::{EndpointPolicy, Globals, Source};
 use crate::serve::api::{ApiError, Done, List};
 use crate::serve::codes;
 use crate::serve::policy::{
     Counted, Diff, DiffLine, DiffRequest, DiffSection, DropRow, DryRun, DryRunRequest, Endpoint,
     EndpointDetail, Policy, PolicyCounted, PolicyDetail, PolicyStatus, Trace, TraceQuery,
 };
+use tortie_engine::model::Model;
+use tortie_engine::policy::path::{self, Half};
+use tortie_engine::policy::{EndpointPolicy, Globals, Source};
+use tortie_kernel::{DropKind, Dropped, Mode, RuleHits, ToKernel};
 
 /// Something to be asked on the core's thread.
 pub(super) struct CoreQuestion(pub(super) Box<dyn FnOnce(&Core) + Send>);
@@ -165,7 +165,7 @@ impl Live {
             let before = policy.unwrap_or_else(|| Enforced::of(&model));
             let mut trial = dry_run::run(model, before, &request)?;
             let tracked = match &interfaces {
-                Ok(Some(interfaces)) => kernel::connections().map(|tracked| (interfaces, tracked)),
+                Ok(Some(interfaces)) => tortie_kernel::connections().map(|tracked| (interfaces, tracked)),
                 _ => Err(std::io::Error::other("the kernel is left alone (--kernel off)")),
             };
             match tracked {
@@ -284,7 +284,7 @@ impl Live {
 
     /// Leaves differences for study, or repairs them now. The kernel thread does both.
     pub(super) async fn study(&self, request: DiffRequest) -> Result<Done, ApiError> {
-        let longest = kernel::LONGEST_HOLD.as_secs();
+        let longest = tortie_kernel::LONGEST_HOLD.as_secs();
         let span = match request.hold_seconds {
             Some(seconds) if seconds == 0 || seconds > longest => {
                 let text = format!("a hold lasts from 1 s to {longest} s");

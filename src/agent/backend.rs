@@ -19,9 +19,6 @@ use super::options::PerPeer;
 use super::recorder::Filter;
 use super::remarks;
 use super::status::{self, CoreFacts};
-use crate::kernel::{Drops, KernelView, ToKernel};
-use crate::measure::Table;
-use crate::routing::{LearnedPath, PeerIntent, RoutingIntent};
 use crate::serve::api::{
     ApiError, Applied, AppliedRequest, Done, DrainRequest, Event, KernelRouteRow, List, LogLevelRequest,
     Problem, ResetRequest, RouteGet, Status, Told,
@@ -36,7 +33,10 @@ use crate::serve::policy::{
 use crate::serve::why::Why;
 use crate::serve::{Backend, EventQuery, EventStream, MetricsPage, OctetStream, RouteQuery, codes};
 use crate::speaker::{SpeakerHandle, SpeakerView, ToSpeaker};
-use crate::store::{Requests, Store};
+use tortie_engine::routing::{LearnedPath, PeerIntent, RoutingIntent};
+use tortie_kernel::{Drops, KernelView, ToKernel};
+use tortie_metrics::Table;
+use tortie_store::{Requests, Store};
 
 /// Longest wait for a thread's answer.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -19,12 +19,12 @@ use super::backend::{Ask, Live, busy};
 use super::core::Core;
 use super::status::{CoreFacts, KernelFacts};
 use crate::beside::{self, Affinities, BIRD, Found, Judgement, Plane, Tally, Unseen, Verdict, Wanted, bird};
-use crate::kernel::Drift;
-use crate::policy::{Globals, Ruleset};
 use crate::serve::api::ApiError;
 use crate::serve::beside::{BesidePlane, BesideStatus};
 use crate::serve::policy::{Diff, DiffLine, DiffSection};
-use crate::store::Store;
+use tortie_engine::policy::{Globals, Ruleset};
+use tortie_kernel::Drift;
+use tortie_store::Store;
 
 /// Between two looks, at least.
 const EVERY: Duration = Duration::from_secs(30);

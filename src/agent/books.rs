@@ -14,13 +14,13 @@ use tortie_net::Cidr;
 use super::answers;
 use super::backend::{Live, busy};
 use super::picture::{addresses_of, endpoint_name};
-use crate::ipam::Space;
-use crate::ipam::check::Picture;
-use crate::model::Model;
 use crate::serve::api::{ApiError, List};
 use crate::serve::ipam::{self as words, BlockRow, BlockView, Holder, PoolRow};
 use crate::serve::nodes::{self, ClusterNode};
-use crate::store::{Snapshot, Store};
+use tortie_engine::ipam::Space;
+use tortie_engine::ipam::check::Picture;
+use tortie_engine::model::Model;
+use tortie_store::{Snapshot, Store};
 
 /// For how long a reading is given out.
 const FRESH: Duration = Duration::from_secs(10);
@@ -173,8 +173,8 @@ fn holders(model: &Model, addrs: &BTreeSet<IpAddr>) -> BTreeMap<IpAddr, Vec<Hold
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::sqlite::SqliteStore;
-    use crate::store::{Op, Txn};
+    use tortie_store::sqlite::SqliteStore;
+    use tortie_store::{Op, Txn};
 
     async fn write(store: &dyn Store, key: &str, value: &str) {
         let op = Op::Put { key: key.to_owned(), value: value.as_bytes().to_vec(), lease: None };

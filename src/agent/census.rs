@@ -16,10 +16,10 @@ use tortie_net::Cidr;
 
 use super::core::Core;
 use super::keeper::Keeper;
-use crate::ipam::Space;
-use crate::ipam::check::{Evidence, Kind, Picture, findings};
-use crate::routing::PeerKind;
-use crate::store::{Store, StoreError};
+use tortie_engine::ipam::Space;
+use tortie_engine::ipam::check::{Evidence, Kind, Picture, findings};
+use tortie_engine::routing::PeerKind;
+use tortie_store::{Store, StoreError};
 
 /// Between two looks, at least.
 const PAUSE: Duration = Duration::from_secs(60);
@@ -195,7 +195,7 @@ fn word(kind: Kind) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::{Op, Txn, sqlite::SqliteStore};
+    use tortie_store::{Op, Txn, sqlite::SqliteStore};
 
     #[tokio::test]
     async fn pools_are_counted_with_what_does_not_agree() {

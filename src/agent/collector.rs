@@ -19,10 +19,10 @@ use super::core::Core;
 use super::evidence::evidence;
 use super::keeper::Keeper;
 use super::recorder::Plane;
-use crate::ipam::check::{Finding, Fix, Kind, Mended, Picture, findings};
-use crate::ipam::{Ipam, IpamError, Space};
-use crate::routing::ChangeId;
-use crate::store::Store;
+use tortie_engine::ipam::check::{Finding, Fix, Kind, Mended, Picture, findings};
+use tortie_engine::ipam::{Ipam, IpamError, Space};
+use tortie_engine::routing::ChangeId;
+use tortie_store::Store;
 
 /// The shortest time between two looks.
 const SHORTEST: Duration = Duration::from_millis(500);
@@ -217,11 +217,11 @@ async fn look(
 ) -> Result<(Vec<Finding>, BTreeMap<String, Vec<IpAddr>>), IpamError> {
     let host = node.to_owned();
     let evidence = tokio::task::spawn_blocking(move || evidence(&host)).await.unwrap_or_else(|error| {
-        crate::ipam::check::Evidence { blind: vec![error.to_string()], ..Default::default() }
+        tortie_engine::ipam::check::Evidence { blind: vec![error.to_string()], ..Default::default() }
     });
     let affinities = store.list(&[prefix::affinities_of(node)]).await?;
     let keys = Picture::prefixes_of(node);
-    let block = |kv: &crate::store::KeyValue| match Key::parse(&kv.key) {
+    let block = |kv: &tortie_store::KeyValue| match Key::parse(&kv.key) {
         Ok(Key::Affinity { block, .. }) => Some(block),
         _ => None,
     };

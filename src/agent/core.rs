@@ -17,13 +17,13 @@ use super::enforce::Enforcement;
 use super::measures::{self, Measures};
 use super::recorder::{Plane, Recorder};
 use super::why::Ended;
-use crate::kernel::{KernelIntent, Mode, PolicyChange};
-use crate::model::{Dirty, Freeze, Guard, Model, Part};
-use crate::routing::{self, ChangeId, DynamicPeer, NodeOptions, Planner, RoutingIntent};
 use crate::serve::api::Problem;
 use crate::serve::nodes::NodeStatus;
 use crate::speaker::ChangeIds;
-use crate::store::{Change, Delta, FeedEvent, Snapshot};
+use tortie_engine::model::{Dirty, Freeze, Guard, Model, Part};
+use tortie_engine::routing::{self, ChangeId, DynamicPeer, NodeOptions, Planner, RoutingIntent};
+use tortie_kernel::{KernelIntent, Mode, PolicyChange};
+use tortie_store::{Change, Delta, FeedEvent, Snapshot};
 
 /// More entries of one kind and change than this are recorded as one.
 pub(super) const SINGLES: usize = 16;

@@ -6,9 +6,9 @@ use super::super::applied::Needed;
 use super::super::recorder::Filter;
 use super::*;
 use crate::agent::problems;
-use crate::kernel::KernelFact;
 use crate::speaker::SpeakerFact;
-use crate::store::{Cached, KeyValue};
+use tortie_kernel::KernelFact;
+use tortie_store::{Cached, KeyValue};
 
 #[path = "enforce_tests.rs"]
 mod enforcement;
@@ -204,7 +204,7 @@ fn put(key: &str, value: &str, revision: u64) -> FeedEvent {
 
 #[test]
 fn a_block_keeps_its_change_and_the_acknowledgement_is_recorded_under_it() {
-    use crate::kernel::{BlackholeAck, BlackholeOutcome};
+    use tortie_kernel::{BlackholeAck, BlackholeOutcome};
     let mut core = core();
     let first = kernel_intents(&whole(&mut core)).remove(0);
     let (block, change) = first.blackholes.first_key_value().map(|(b, c)| (*b, *c)).unwrap();
@@ -242,7 +242,7 @@ fn a_block_keeps_its_change_and_the_acknowledgement_is_recorded_under_it() {
 
 #[test]
 fn many_acknowledgements_are_one_entry_and_the_histories_of_their_prefixes() {
-    use crate::kernel::{BlackholeAck, BlackholeOutcome};
+    use tortie_kernel::{BlackholeAck, BlackholeOutcome};
     let mut core = core();
     whole(&mut core);
     let ack = |i: u32| BlackholeAck {

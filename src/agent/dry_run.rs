@@ -12,16 +12,16 @@ use tortie_net::Cidr;
 use super::enforce::Policy as Enforced;
 use super::picture::endpoint_name;
 use super::trace;
-use crate::kernel::Connection;
-use crate::model::Model;
-use crate::policy::path::{Flow, Node, OUTSIDE, Path, Place, Routes, State};
-use crate::policy::{
+use crate::serve::api::ApiError;
+use crate::serve::policy::{ChainChange, Connections, DryRun, DryRunRequest, MemberChange};
+use tortie_engine::model::Model;
+use tortie_engine::policy::path::{Flow, Node, OUTSIDE, Path, Place, Routes, State};
+use tortie_engine::policy::{
     Chain, ChainId, EndpointPolicy, Globals, HostInterfaces, Packet, Ruleset, RulesetDelta, SetChange, SetId,
     Verdict, host_interfaces,
 };
-use crate::serve::api::ApiError;
-use crate::serve::policy::{ChainChange, Connections, DryRun, DryRunRequest, MemberChange};
-use crate::store::{Change, Delta, KeyValue};
+use tortie_kernel::Connection;
+use tortie_store::{Change, Delta, KeyValue};
 
 /// More members of a set than this are only counted.
 const MEMBERS: usize = 20;

@@ -1,8 +1,8 @@
 //! What a write would change, on a small host.
 
 use super::*;
-use crate::model::Part;
-use crate::store::Snapshot;
+use tortie_engine::model::Part;
+use tortie_store::Snapshot;
 
 const POLICY: &str = "/calico/v1/policy/tier/default/policy/db-in";
 

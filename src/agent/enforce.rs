@@ -13,10 +13,10 @@ use tortie_config::key::{EndpointKey, Key};
 use super::core::{Core, Effect, SINGLES, now_text};
 use super::measures;
 use super::recorder::{Entry, Plane};
-use crate::kernel::{EndpointCondition, Mode, PolicyChange};
-use crate::model::{Dirty, Model};
-use crate::policy::{Chain, Engine, Globals, Ruleset, RulesetDelta, SetChange, Source};
-use crate::routing::ChangeId;
+use tortie_engine::model::{Dirty, Model};
+use tortie_engine::policy::{Chain, Engine, Globals, Ruleset, RulesetDelta, SetChange, Source};
+use tortie_engine::routing::ChangeId;
+use tortie_kernel::{EndpointCondition, Mode, PolicyChange};
 
 /// Changes that may wait for the kernel's answer and still get an entry of their own.
 const UNDER_WAY: usize = 1_024;

@@ -3,9 +3,9 @@
 use tortie_config::key::{EndpointKey, Key};
 
 use super::*;
-use crate::kernel::PolicyChange;
-use crate::policy::{Engine, Globals, Ruleset, SetChange};
 use crate::serve::api::AppliedRequest;
+use tortie_engine::policy::{Engine, Globals, Ruleset, SetChange};
+use tortie_kernel::PolicyChange;
 
 const WEB: &str = "/calico/v1/host/h1/workload/cni/web/endpoint/eth0";
 const DB: &str = "/calico/v1/host/h1/workload/cni/db/endpoint/eth0";

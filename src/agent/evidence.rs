@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use crate::ipam::check::{Evidence, Seen};
-use crate::kernel::{self, Place, Sightings};
+use tortie_engine::ipam::check::{Evidence, Seen};
+use tortie_kernel::{Place, Sightings};
 
 /// Looks at the interfaces, routes, neighbours and network namespaces of this host. Blocks while the kernel is read. What
 /// cannot be looked at is said in the evidence.
 #[must_use]
 pub fn evidence(host: &str) -> Evidence {
     let host = Some(host.to_owned());
-    match kernel::sightings() {
+    match tortie_kernel::sightings() {
         Ok(seen) => Evidence { host, ..told(seen) },
         Err(error) => Evidence {
             host,
@@ -45,7 +45,7 @@ fn told(seen: Sightings) -> Evidence {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::Sighting;
+    use tortie_kernel::Sighting;
 
     #[test]
     fn each_interface_counts_and_routes_only_where_there_is_none() {

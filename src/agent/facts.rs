@@ -12,10 +12,10 @@ use super::core::Core;
 use super::picture::endpoint_name;
 use super::problems::finding;
 use super::status::{CoreFacts, PeerFacts, Traded};
-use crate::routing::{self, AddressOption, LearnedPath, Note, PeerKind, RoutingIntent};
 use crate::serve::api::{InvalidObject, Problem};
 use crate::serve::codes::{self, Kind};
 use crate::serve::span;
+use tortie_engine::routing::{self, AddressOption, LearnedPath, Note, PeerKind, RoutingIntent};
 
 /// How long other agents of a SQLite store may take to start.
 const PATIENCE: Duration = Duration::from_secs(90);

@@ -10,9 +10,9 @@ use tortie_net::Cidr;
 use super::core::{Core, Effect, Phase, SINGLES, now_text};
 use super::recorder::{Entry, Plane};
 use super::why::Ended;
-use crate::kernel::{BlackholeAck, BlackholeOutcome, KernelFact};
-use crate::routing::ChangeId;
 use crate::speaker::SpeakerFact;
+use tortie_engine::routing::ChangeId;
+use tortie_kernel::{BlackholeAck, BlackholeOutcome, KernelFact};
 
 /// A session that needs longer to come up was missed.
 const STARTS_WITHIN: Duration = Duration::from_secs(60);

@@ -6,9 +6,8 @@ use tortie_net::Cidr;
 use super::logging::{BgpLevel, LogSettings, Severity};
 use super::options::{AddressChoice, Settings};
 use super::register::{Detected, NodeAddress};
-use crate::kernel;
-use crate::model::Model;
-use crate::routing::{AddressOption, NodeOptions};
+use tortie_engine::model::Model;
+use tortie_engine::routing::{AddressOption, NodeOptions};
 
 /// What the flags say about this host's place in BGP.
 pub(super) fn node_options(settings: &Settings) -> NodeOptions {
@@ -27,9 +26,9 @@ pub(super) fn node_options(settings: &Settings) -> NodeOptions {
 
 /// The addresses that `auto` would take.
 pub(super) fn detect() -> Detected {
-    match kernel::default_addresses() {
+    match tortie_kernel::default_addresses() {
         Ok((v4, v6)) => {
-            let node = |found: kernel::HostAddress| NodeAddress { addr: found.addr, len: found.len };
+            let node = |found: tortie_kernel::HostAddress| NodeAddress { addr: found.addr, len: found.len };
             Detected { v4: v4.map(node), v6: v6.map(node) }
         }
         Err(error) => {

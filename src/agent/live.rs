@@ -7,13 +7,13 @@ use std::time::Duration;
 use super::backend::{Live, busy};
 use super::packet::{self, Walked};
 use super::trace;
-use crate::kernel::{
-    self, KernelView, Meaning, Mode, RuleView, Traced, TracedFlow, TracedPacket, TracedStep, TracedVerdict,
-};
-use crate::policy::path::{self, Half, Path};
-use crate::policy::{Decider, Globals, Verdict};
 use crate::serve::api::ApiError;
 use crate::serve::policy::{LivePacket, LiveStep, LiveTrace, LiveTraceRequest};
+use tortie_engine::policy::path::{self, Half, Path};
+use tortie_engine::policy::{Decider, Globals, Verdict};
+use tortie_kernel::{
+    KernelView, Meaning, Mode, RuleView, Traced, TracedFlow, TracedPacket, TracedStep, TracedVerdict,
+};
 
 /// Longest trace, in seconds.
 const LONGEST: u64 = 60;
@@ -51,7 +51,7 @@ impl Live {
         // Hung up when this question is answered, or dropped.
         let (_caller, stop) = UnixStream::pair().map_err(|error| busy(&format!("no socket: {error}")))?;
         let work = move || {
-            let traced = kernel::trace(&flow, Duration::from_secs(seconds), &stop);
+            let traced = tortie_kernel::trace(&flow, Duration::from_secs(seconds), &stop);
             drop(armed);
             traced
         };

@@ -14,11 +14,11 @@ use super::picture::endpoint_name;
 use super::problems::finding;
 use super::run::Fact;
 use super::surroundings::{Role, Surroundings, judge};
-use crate::kernel::{KernelView, Mode};
-use crate::routing::RoutingIntent;
 use crate::serve::api::Problem;
 use crate::serve::{codes, span};
 use crate::speaker::SpeakerView;
+use tortie_engine::routing::RoutingIntent;
+use tortie_kernel::{KernelView, Mode};
 
 /// Between two looks.
 const EVERY: Duration = Duration::from_secs(10);

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
-use crate::measure::Histogram;
-use crate::policy::RulesetDelta;
+use tortie_engine::policy::RulesetDelta;
+use tortie_metrics::Histogram;
 
 /// Counts and times of the core.
 #[derive(Debug, Clone, Default)]

@@ -21,10 +21,10 @@ use tortie_bgp::{
 };
 
 use super::backend::ask_speaker;
-use crate::routing::RoutingIntent;
 use crate::serve::OctetStream;
 use crate::serve::api::ApiError;
 use crate::speaker::{Heard, SpeakerHandle, TapReceiver, ToSpeaker, tap_queue};
+use tortie_engine::routing::RoutingIntent;
 
 /// Places of the table that one question looks at: less than a millisecond of the speaker's time.
 const SLOTS: u32 = 1024;

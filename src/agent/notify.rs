@@ -19,10 +19,10 @@ use sd_notify::NotifyState;
 use tokio::task::JoinHandle;
 
 use super::backend::Live;
-use crate::kernel::ToKernel;
 use crate::serve::Backend;
 use crate::serve::api::Status;
 use crate::speaker::ToSpeaker;
+use tortie_kernel::ToKernel;
 
 /// Between the end of one question to a loop and the next one.
 const ASK_EVERY: Duration = Duration::from_secs(5);

@@ -10,12 +10,12 @@ use tortie_net::Cidr;
 
 use super::picture::{Picture, addresses_of, endpoint_name};
 use super::trace;
-use crate::kernel::KernelView;
-use crate::model::Model;
-use crate::policy::path::{self, Change, Excerpt, Half, Node, OUTSIDE, Party, Place, Probe, Routes};
-use crate::policy::{Globals, Verdict, host_interfaces};
 use crate::serve::api::ApiError;
 use crate::serve::policy::{Trace, TraceEnd, TraceHost, TraceQuery};
+use tortie_engine::model::Model;
+use tortie_engine::policy::path::{self, Change, Excerpt, Half, Node, OUTSIDE, Party, Place, Probe, Routes};
+use tortie_engine::policy::{Globals, Verdict, host_interfaces};
+use tortie_kernel::KernelView;
 
 /// What a connection's first packet comes from, where nothing is said.
 const EPHEMERAL: u16 = 49_152;

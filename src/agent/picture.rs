@@ -12,15 +12,15 @@ use tortie_config::resource::{self, PolicyTypes};
 use super::dry_run;
 use super::enforce::Policy as Enforced;
 use super::packet::{self, Asked};
-use crate::kernel::EndpointCondition;
-use crate::model::{Model, Part};
-use crate::policy::{Chain, ChainId, Direction, EndpointPolicy, Globals, Ruleset, Source, Stages};
 use crate::serve::api::ApiError;
 use crate::serve::policy::{
     ChainRules, DryRun, DryRunRequest, Endpoint, EndpointDetail, Policy, PolicyDetail, Stage, Trace,
     TraceQuery,
 };
-use crate::store::Snapshot;
+use tortie_engine::model::{Model, Part};
+use tortie_engine::policy::{Chain, ChainId, Direction, EndpointPolicy, Globals, Ruleset, Source, Stages};
+use tortie_kernel::EndpointCondition;
+use tortie_store::Snapshot;
 
 /// More candidates than this are not listed.
 const CANDIDATES: usize = 10;
@@ -49,7 +49,7 @@ pub struct Offline {
 }
 
 impl Offline {
-    /// From what [`watch_scope`](crate::model::watch_scope) names.
+    /// From what [`watch_scope`](tortie_engine::model::watch_scope) names.
     #[must_use]
     pub fn of(node: &str, snapshot: &Snapshot) -> Self {
         let mut model = Model::new(node);

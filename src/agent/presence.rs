@@ -11,10 +11,10 @@ use super::core::now_text;
 use super::keeper::Keeper;
 use super::problems;
 use super::status::CoreFacts;
-use crate::routing::RoutingIntent;
 use crate::serve::api::UpOf;
 use crate::serve::nodes::{NodeStatus, SCHEMA};
-use crate::store::{LeaseId, Op, Store, StoreError, Txn};
+use tortie_engine::routing::RoutingIntent;
+use tortie_store::{LeaseId, Op, Store, StoreError, Txn};
 
 /// The lease lives this long after the last renewal.
 const TTL: Duration = Duration::from_secs(60);
@@ -173,7 +173,7 @@ async fn write(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::sqlite::SqliteStore;
+    use tortie_store::sqlite::SqliteStore;
 
     #[tokio::test]
     async fn the_key_goes_with_the_agent_also_while_a_change_waits_to_be_written() {

@@ -5,11 +5,11 @@ use std::time::Duration;
 use tortie_config::key::{Key, ProfilePart};
 
 use super::status::{CoreFacts, KernelFacts, PeerFacts, Traded};
-use crate::kernel::Drift;
-use crate::routing::RoutingIntent;
 use crate::serve::api::Problem;
 use crate::serve::codes::{self, Code, Kind};
 use crate::serve::span;
+use tortie_engine::routing::RoutingIntent;
+use tortie_kernel::Drift;
 
 /// More lines of one code than this are told as one.
 const LISTED: usize = 20;

@@ -11,8 +11,8 @@ use tokio::sync::broadcast;
 use tortie_config::key::Key;
 use tortie_net::Cidr;
 
-use crate::routing::{ChangeId, DYNAMIC};
 use crate::serve::api::Event;
+use tortie_engine::routing::{ChangeId, DYNAMIC};
 
 /// Entries kept.
 pub(super) const CAPACITY: usize = 16_384;

@@ -7,7 +7,7 @@ use tortie_config::key::{BgpItem, IpFamily, Key, Scope};
 use tortie_net::Cidr;
 
 use super::options::{AddressChoice, Settings};
-use crate::store::{Compare, Op, Store, Txn};
+use tortie_store::{Compare, Op, Store, Txn};
 
 /// An address of this host with the length of its network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

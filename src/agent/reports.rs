@@ -18,8 +18,8 @@ use tortie_config::resource::{AgentStatus, EndpointState, EndpointStatus, Extra}
 
 use super::core::{Core, now_text};
 use super::keeper::Keeper;
-use crate::kernel::EndpointCondition;
-use crate::store::{LeaseId, MAX_TXN_OPS, Op, Store, StoreError, Txn};
+use tortie_kernel::EndpointCondition;
+use tortie_store::{LeaseId, MAX_TXN_OPS, Op, Store, StoreError, Txn};
 
 /// Between readings of the own keys.
 const READ_EVERY: Duration = Duration::from_secs(3600);
@@ -303,7 +303,7 @@ impl Reporter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::sqlite::SqliteStore;
+    use tortie_store::sqlite::SqliteStore;
 
     fn workload(name: &str) -> FelixItem {
         FelixItem::Workload {

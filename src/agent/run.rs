@@ -14,14 +14,14 @@ use super::backend::{Ask, Live};
 use super::core::{Core, Effect};
 use super::options::Settings;
 use super::{caps, collector, host, leave, logging, notify, presence, reports, tunnel_addr};
-use crate::kernel::{KernelFact, KernelHandle, KernelIntent, ToKernel};
-use crate::model::watch_scope;
 use crate::plugins::docker;
 use crate::serve;
 use crate::serve::api::{Applied, AppliedRequest, Problem};
 use crate::serve::nodes::NodeStatus;
 use crate::speaker::{ChangeIds, SpeakerFact, SpeakerHandle, ToSpeaker};
-use crate::store::{self, Feed, FeedEvent, Store, StoreOptions};
+use tortie_engine::model::watch_scope;
+use tortie_kernel::{KernelFact, KernelHandle, KernelIntent, ToKernel};
+use tortie_store::{Feed, FeedEvent, Store, StoreOptions};
 
 /// How long a start waits for the store before it goes on with what the disk has.
 const STORE_PATIENCE: Duration = Duration::from_secs(3);
@@ -51,7 +51,7 @@ pub enum AgentError {
     Settings(String),
     /// The store refuses for good.
     #[error("{0}")]
-    Store(#[from] store::StoreError),
+    Store(#[from] tortie_store::StoreError),
     /// The API cannot be served.
     #[error("{0}")]
     Serve(#[from] serve::ServeError),

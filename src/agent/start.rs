@@ -19,12 +19,12 @@ use super::options::{Extent, Settings};
 use super::run::{Agent, AgentError, AgentOptions, Fact};
 use super::tunnel_addr::TunnelAddr;
 use super::{host, logging, lookout, notify, presence, register, reports};
-use crate::kernel::{self, KernelHandle, Marks, Mode, ToKernel};
-use crate::model::watch_scope;
 use crate::plugins::docker;
 use crate::serve::{self, Backend};
 use crate::speaker::{self, ChangeIds, SpeakerOptions};
-use crate::store::{self, Feed, FeedOptions, Outcome, Store};
+use tortie_engine::model::watch_scope;
+use tortie_kernel::{KernelHandle, Marks, Mode, ToKernel};
+use tortie_store::{Feed, FeedOptions, Outcome, Store};
 
 /// Restart time that peers are told (RFC 4724).
 const RESTART_TIME: Duration = Duration::from_secs(120);
@@ -37,13 +37,13 @@ impl Agent {
     ) -> Result<Self, AgentError> {
         let now = Instant::now();
         let url = options.store.clone();
-        let store = io.spawn(async move { store::open(&url).await }).await.map_err(joined)??;
-        let requests = Arc::new(store::Requests::default());
-        let store: Arc<dyn Store> = Arc::new(store::Measured::new(store, Arc::clone(&requests)));
+        let store = io.spawn(async move { tortie_store::open(&url).await }).await.map_err(joined)??;
+        let requests = Arc::new(tortie_store::Requests::default());
+        let store: Arc<dyn Store> = Arc::new(tortie_store::Measured::new(store, Arc::clone(&requests)));
         let sqlite = options.store.url.starts_with("sqlite:");
         let (ask, asks) = mpsc::channel(1_024);
         let protocol =
-            options.settings.route_protocol.unwrap_or(kernel::Options::new(Mode::Off).marks.protocol);
+            options.settings.route_protocol.unwrap_or(tortie_kernel::Options::new(Mode::Off).marks.protocol);
         let live = Arc::new(Live {
             node: options.node.clone(),
             protocol,
@@ -172,7 +172,7 @@ impl Agent {
             return;
         }
         let settings = &self.options.settings;
-        let mut options = kernel::Options::new(mode(settings.kernel()));
+        let mut options = tortie_kernel::Options::new(mode(settings.kernel()));
         options.policy = mode(settings.policy());
         let marks = options.marks;
         options.marks = Marks {
@@ -184,7 +184,7 @@ impl Agent {
         let sink = Box::new(move |fact| {
             let _ = facts.send(Fact::Kernel(fact));
         });
-        match kernel::spawn(&options, sink) {
+        match tortie_kernel::spawn(&options, sink) {
             Ok(handle) => {
                 self.live.kernel.store(Some(Arc::new(handle.sender())));
                 self.live.drops.store(Some(handle.drops()));
@@ -331,7 +331,11 @@ fn joined(error: tokio::task::JoinError) -> AgentError {
 }
 
 /// Registers the host: reads what stands, writes what is missing; again when somebody else wrote in between.
-async fn make_known(store: &dyn Store, node: &str, settings: &Settings) -> Result<usize, store::StoreError> {
+async fn make_known(
+    store: &dyn Store,
+    node: &str,
+    settings: &Settings,
+) -> Result<usize, tortie_store::StoreError> {
     let detected = tokio::task::spawn_blocking(host::detect).await.unwrap_or_default();
     let all = register::prefixes(node);
     for _ in 0..5 {
@@ -346,5 +350,5 @@ async fn make_known(store: &dyn Store, node: &str, settings: &Settings) -> Resul
             return Ok(keys);
         }
     }
-    Err(store::StoreError::Away("others write the same keys all the time".to_owned()))
+    Err(tortie_store::StoreError::Away("others write the same keys all the time".to_owned()))
 }

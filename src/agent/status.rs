@@ -11,9 +11,6 @@ use super::beside::Judged;
 use super::collector::Collected;
 use super::core::now_text;
 use super::problems;
-use crate::kernel::{Counters, Counts, Drift, KernelView, Mode, RouteCondition, RouteState, RuleCounts};
-use crate::model::Freeze;
-use crate::routing::{ChangeId, Hop, OriginKind, RoutingIntent};
 use crate::serve::api::{
     API_VERSION, ApiError, BgpStatus, BlockStatus, DataplaneStatus, InvalidObject, KernelRouteRow,
     PoolStatus, Problem, RouteStatus, Status, StoreStatus, UpOf,
@@ -22,6 +19,9 @@ use crate::serve::bgp::PeerRange;
 use crate::serve::nodes::NodeStatus;
 use crate::serve::policy::{PolicyStatus, TableStatus};
 use crate::serve::{Backend, RouteQuery, codes};
+use tortie_engine::model::Freeze;
+use tortie_engine::routing::{ChangeId, Hop, OriginKind, RoutingIntent};
+use tortie_kernel::{Counters, Counts, Drift, KernelView, Mode, RouteCondition, RouteState, RuleCounts};
 
 /// What the core knows; a copy for the asker.
 #[derive(Debug, Clone, Default)]

@@ -4,8 +4,8 @@ use tortie_net::Cidr;
 
 use super::core::{Core, SINGLES, now_text};
 use super::recorder::{Entry, Plane};
-use crate::model::Dirty;
-use crate::routing::{ChangeId, RoutingIntent};
+use tortie_engine::model::Dirty;
+use tortie_engine::routing::{ChangeId, RoutingIntent};
 
 impl Core {
     /// Records the keys that a change comes from.

@@ -9,9 +9,11 @@ use tortie_config::resource::{HostAction, Protocol};
 use tortie_config::selector::Expr;
 
 use super::picture::endpoint_name;
-use crate::policy::path::{Change, Fix, OUTSIDE, Path, Place, Reason, Stage, Step, Which};
-use crate::policy::{ChainId, Decider, Decision, EndpointPolicy, Packet, Ruleset, SetId, Stages, Verdict};
 use crate::serve::policy::{TraceEnd, TraceHost, TraceRule, TraceStep};
+use tortie_engine::policy::path::{Change, Fix, OUTSIDE, Path, Place, Reason, Stage, Step, Which};
+use tortie_engine::policy::{
+    ChainId, Decider, Decision, EndpointPolicy, Packet, Ruleset, SetId, Stages, Verdict,
+};
 
 /// A way through one host.
 pub(super) fn host(name: &str, here: bool, outer: bool, path: &Path, ruleset: &Ruleset) -> TraceHost {

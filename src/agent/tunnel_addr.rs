@@ -17,9 +17,9 @@ use tortie_net::Cidr;
 use super::core::Core;
 use super::keeper::Keeper;
 use super::recorder::Plane;
-use crate::ipam::{Ipam, IpamError, Request, Want};
-use crate::routing::ChangeId;
-use crate::store::{Compare, Op, Outcome, Store, Txn};
+use tortie_engine::ipam::{Ipam, IpamError, Request, Want};
+use tortie_engine::routing::ChangeId;
+use tortie_store::{Compare, Op, Outcome, Store, Txn};
 
 /// The first retry after a failure; each further one waits twice as long.
 const RETRY: Duration = Duration::from_secs(2);
@@ -409,7 +409,7 @@ mod tests {
     async fn a_key_that_goes_before_the_agent_heard_of_it_is_written_again() {
         let dir = tempfile::tempdir().unwrap();
         let store: Arc<dyn Store> = Arc::new(
-            crate::store::sqlite::SqliteStore::open(&dir.path().join("store.db"), true).await.unwrap(),
+            tortie_store::sqlite::SqliteStore::open(&dir.path().join("store.db"), true).await.unwrap(),
         );
         let pool = r#"{"cidr":"10.0.0.0/24","ipip":"tunl0"}"#.into();
         let pool =

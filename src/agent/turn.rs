@@ -12,7 +12,7 @@ use super::status::CoreFacts;
 use crate::serve::api::Applied;
 use crate::serve::nodes::NodeStatus;
 
-/// Between two calls of [`Store::maintain`](crate::store::Store::maintain).
+/// Between two calls of [`Store::maintain`](tortie_store::Store::maintain).
 const MAINTAIN_EVERY: Duration = Duration::from_secs(60);
 /// Between two looks at the status keys of a cluster, and how many hosts it may have for that.
 const LOOK_UP_EVERY: Duration = Duration::from_secs(300);

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 use tortie_net::Cidr;
 
-pub use crate::kernel::{Look, MainHop, MainRoute, RouteKind};
+pub use tortie_kernel::{Look, MainHop, MainRoute, RouteKind};
 
 /// BIRD's number for routes that it writes (`RTPROT_BIRD`, linux/rtnetlink.h).
 pub const BIRD: u8 = 12;

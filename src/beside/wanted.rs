@@ -9,10 +9,10 @@ use tortie_config::resource;
 use tortie_config::resource::Affinity;
 use tortie_net::Cidr;
 
-use crate::model::{Model, Part};
-use crate::policy::{Engine, Globals, Ruleset};
-use crate::routing::{self, NodeOptions, PeerKind, RoutingIntent};
-use crate::store::{Snapshot, Store, StoreError};
+use tortie_engine::model::{Model, Part};
+use tortie_engine::policy::{Engine, Globals, Ruleset};
+use tortie_engine::routing::{self, NodeOptions, PeerKind, RoutingIntent};
+use tortie_store::{Snapshot, Store, StoreError};
 
 /// Who has which block: the affinities of all hosts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

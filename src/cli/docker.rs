@@ -10,7 +10,6 @@ use super::store::store_options;
 use super::{Context, runtime};
 use crate::plugins::attach::{Agent, AgentAbsent};
 use crate::plugins::docker::{self, LabelSource, Options};
-use crate::store;
 
 /// Flags of the drivers; as those of the agent that begin with `--docker`.
 #[derive(Debug, Args)]
@@ -45,7 +44,7 @@ pub(super) fn run(context: &Context, command: &DockerCommand) -> Result<(), Fail
     // Only a second subscriber in one process could fail.
     let _ = logs.try_init();
     runtime()?.block_on(async {
-        let store = store::open(&store_options(&context.globals, true)).await?;
+        let store = tortie_store::open(&store_options(&context.globals, true)).await?;
         let stopped = |e| Failure::new(Exit::Permission, "system", format!("cannot wait for signals: {e}"));
         let mut terminate = signal(SignalKind::terminate()).map_err(stopped)?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(stopped)?;

@@ -7,8 +7,8 @@ use super::client::Client;
 use super::failure::{Exit, Failure};
 use super::output;
 use crate::agent::Offline;
-use crate::model::watch_scope;
 use crate::serve::policy::{ChainChange, DryRun, DryRunRequest};
+use tortie_engine::model::watch_scope;
 
 /// Who is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]

@@ -60,9 +60,9 @@ impl From<Exit> for ExitCode {
     }
 }
 
-impl From<crate::store::StoreError> for Failure {
-    fn from(error: crate::store::StoreError) -> Self {
-        use crate::store::StoreError;
+impl From<tortie_store::StoreError> for Failure {
+    fn from(error: tortie_store::StoreError) -> Self {
+        use tortie_store::StoreError;
         let (exit, code) = match &error {
             StoreError::Away(_) => (Exit::Unreachable, "store-away"),
             StoreError::Refused(_) => (Exit::Usage, "refused"),

@@ -13,7 +13,7 @@ use super::Context;
 use super::failure::{Exit, Failure};
 use super::output::{self, table};
 use crate::serve::api::{API_VERSION, List};
-use crate::store::{KeyValue, Snapshot};
+use tortie_store::{KeyValue, Snapshot};
 
 /// The node family of commands.
 #[derive(Debug, Subcommand)]

@@ -16,8 +16,8 @@ use super::Context;
 use super::failure::{Exit, Failure};
 use super::ipam::failed;
 use super::output;
-use crate::ipam::Ipam;
-use crate::store::{Compare, Op, Outcome, Snapshot, Txn};
+use tortie_engine::ipam::Ipam;
+use tortie_store::{Compare, Op, Outcome, Snapshot, Txn};
 
 /// What was taken away.
 #[derive(Debug, Default, Serialize)]
@@ -75,7 +75,7 @@ pub(super) async fn remove(context: &Context, name: &str, force: bool) -> Result
         still_named: peers_elsewhere(&snapshot, name),
         ..Removed::default()
     };
-    let found = |gone: &crate::ipam::RemovedHost| {
+    let found = |gone: &tortie_engine::ipam::RemovedHost| {
         !(gone.released.is_empty() && gone.blocks.deleted.is_empty() && gone.blocks.kept.is_empty())
     };
     if keys.is_empty() && !found(&gone) {

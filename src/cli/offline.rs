@@ -6,8 +6,8 @@ use super::Context;
 use super::client::Client;
 use super::failure::{Exit, Failure};
 use crate::agent::{Offline, Picture};
-use crate::model::watch_scope;
 use crate::serve::api::{API_VERSION, ApiError, List};
+use tortie_engine::model::watch_scope;
 
 /// Where the answer comes from.
 #[derive(Debug, Clone, Copy, Default, clap::Args)]

@@ -17,9 +17,9 @@ use super::failure::{Exit, Failure};
 use super::node_delete::{self, Removed};
 use super::{migrate, output};
 use crate::agent::Settings;
-use crate::kernel::{self, Marks, Mode, Purge};
 use crate::plugins::docker;
-use crate::store::{StoreError, StoreUrl};
+use tortie_kernel::{Marks, Mode, Purge};
+use tortie_store::{StoreError, StoreUrl};
 
 /// What interfaces of workloads begin with.
 const WORKLOADS: &str = "cali";
@@ -94,7 +94,7 @@ pub(super) async fn run(context: &Context, command: &PurgeCommand) -> Result<(),
         }
         StoreUrl::Etcd { .. } => None,
     };
-    let workloads = kernel::links_named(WORKLOADS).map_err(|error| refused(&error))?;
+    let workloads = tortie_kernel::links_named(WORKLOADS).map_err(|error| refused(&error))?;
     if let (Some(first), false) = (workloads.first(), command.force || command.dry_run) {
         let text = format!(
             "{} interfaces of workloads are here ({first}, ...), which have no routes and no rules any more after this: stop \
@@ -106,7 +106,7 @@ pub(super) async fn run(context: &Context, command: &PurgeCommand) -> Result<(),
     if let Some(path) = sqlite.as_ref().filter(|_| command.store && !command.dry_run) {
         nobody_else_lives(context, &node, path).await?;
     }
-    let usual = kernel::Options::new(Mode::Program).marks;
+    let usual = tortie_kernel::Options::new(Mode::Program).marks;
     let marks = Marks {
         protocol: settings.route_protocol.unwrap_or(usual.protocol),
         metric: settings.route_metric.unwrap_or(usual.metric),
@@ -114,7 +114,7 @@ pub(super) async fn run(context: &Context, command: &PurgeCommand) -> Result<(),
     };
     let tunnel = tunnel_address(context, &node).await;
     let what = Purge { marks, tunnel, dry_run: command.dry_run };
-    let gone = kernel::purge(&what).map_err(|error| refused(&error))?;
+    let gone = tortie_kernel::purge(&what).map_err(|error| refused(&error))?;
     let mut report = Report {
         node: node.clone(),
         dry_run: command.dry_run,
@@ -157,7 +157,7 @@ fn refuse_while_alive(context: &Context) -> Result<(), Failure> {
 /// A SQLite store may be that of many hosts of this machine. One that is damaged or not there is nobody's; one that does not
 /// answer now may be somebody's.
 async fn nobody_else_lives(context: &Context, node: &str, path: &Path) -> Result<(), Failure> {
-    let store = match crate::store::open(&super::store::store_options(&context.globals, false)).await {
+    let store = match tortie_store::open(&super::store::store_options(&context.globals, false)).await {
         Err(StoreError::Unusable(_)) => return Ok(()),
         Err(_) if !path.exists() => return Ok(()),
         opened => opened?,

@@ -17,7 +17,7 @@ use super::failure::{Exit, Failure};
 use super::output::{self, Format, table, write_out};
 use super::{Context, Globals};
 use crate::serve::api::Done;
-use crate::store::{self, Change, KeyValue, Op, Outcome, Store, StoreOptions, Txn, WatchEvent};
+use tortie_store::{Change, KeyValue, Op, Outcome, Store, StoreOptions, Txn, WatchEvent};
 
 /// The root of the data model.
 const ROOT: &str = "/calico/";
@@ -88,7 +88,7 @@ pub(super) enum StoreCommand {
 
 /// Opens the store of the flags.
 pub(super) async fn open(globals: &Globals, create: bool) -> Result<Arc<dyn Store>, Failure> {
-    Ok(store::open(&store_options(globals, create)).await?)
+    Ok(tortie_store::open(&store_options(globals, create)).await?)
 }
 
 /// The flags as the store reads them.
@@ -353,7 +353,7 @@ async fn import(globals: &Globals, file: &Path, raw: bool) -> Result<(), Failure
     }
     let count = ops.len();
     let store = open(globals, true).await?;
-    let txns = store::split(ops)?;
+    let txns = tortie_store::split(ops)?;
     let (parts, mut revision, mut done) = (txns.len(), 0, 0);
     let show = std::io::stderr().is_terminal() && parts > 10;
     for (at, txn) in txns.into_iter().enumerate() {

@@ -6,7 +6,7 @@ use super::client::Client;
 use super::failure::{Exit, Failure};
 use super::monitor::Followed;
 use super::{Context, output, report};
-use crate::store::{Watch, WatchEvent};
+use tortie_store::{Watch, WatchEvent};
 
 /// What comes together is shown together: at most four answers a second.
 const PAUSE: Duration = Duration::from_millis(250);

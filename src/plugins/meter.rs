@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::time::Duration;
 
-use crate::ipam::meter as ipam;
-use crate::measure::Table;
 use crate::serve::api::{Done, Told, ToldRequest};
 use crate::serve::client::Client;
+use tortie_engine::ipam::meter as ipam;
+use tortie_metrics::Table;
 
 /// Times of calls by plugin, operation and result.
 pub type Calls = Table<(&'static str, &'static str, &'static str)>;

@@ -393,7 +393,9 @@ pub fn document() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::routing::{EXPORT_GATES, FILTER as FILTER_REASON, INSIDE_POOL as POOL_REASON, OWN_ENDPOINT};
+    use tortie_engine::routing::{
+        EXPORT_GATES, FILTER as FILTER_REASON, INSIDE_POOL as POOL_REASON, OWN_ENDPOINT,
+    };
 
     #[test]
     fn the_document_lists_every_code() {
@@ -437,7 +439,7 @@ mod tests {
             assert!(!found.is_empty(), "{before} is not how a reason is given any more");
             found
         };
-        for name in quoted(include_str!("../routing/forward.rs"), "withhold(rec, ") {
+        for name in quoted(include_str!("../../engine/src/routing/forward.rs"), "withhold(rec, ") {
             assert!(find(Kind::Kernel, &name).is_some(), "{name}");
         }
         for name in quoted(include_str!("../../bgp/src/rib/import.rs"), "return Some(") {
@@ -449,7 +451,7 @@ mod tests {
         for name in quoted(include_str!("../../bgp/src/out/export.rs"), "Verdict::Gate(") {
             assert!(find(Kind::Export, &name).is_some(), "{name}");
         }
-        for name in quoted(include_str!("../routing/notes.rs"), "code: ") {
+        for name in quoted(include_str!("../../engine/src/routing/notes.rs"), "code: ") {
             assert!(find(Kind::Note, &name).is_some(), "{name}");
         }
         // Names have no blanks: without them it does not matter how the lines are broken.

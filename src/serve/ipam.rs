@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use tortie_config::resource::{AffinityState, Attribute, Block, Pool};
 use tortie_net::Cidr;
 
-use crate::ipam::check::{Picture, Stored};
+use tortie_engine::ipam::check::{Picture, Stored};
 
 /// A pool with what is used of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -9,7 +9,7 @@ use serde_json::Value;
 use tortie_config::key::{BgpItem, Key, Scope};
 
 use super::api::UpOf;
-use crate::store::{KeyValue, Snapshot};
+use tortie_store::{KeyValue, Snapshot};
 
 /// The form of the value; another number is read as far as it goes.
 pub const SCHEMA: u32 = 1;
@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     fn kv(key: &str, value: &str) -> KeyValue {
-        KeyValue { key: key.to_owned(), value: value.into(), ..crate::model::tests::kv(key, value, 1) }
+        KeyValue { key: key.to_owned(), value: value.into(), ..tortie_store::fixtures::kv(key, value, 1) }
     }
 
     fn said(node: &str, down: &[&str]) -> KeyValue {
@@ -214,7 +214,7 @@ mod tests {
                 said("h2", &["h1"]),
                 said("h3", &[]),
             ],
-            ..crate::model::tests::snapshot(9, &[])
+            ..tortie_store::fixtures::snapshot(9, &[])
         };
         let now = "2026-11-20T14:01:30Z".parse().unwrap();
         let nodes = cluster(&snapshot, now);

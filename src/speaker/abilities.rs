@@ -8,7 +8,7 @@ use tortie_net::Cidr;
 use super::bfd::{self, BfdPriority};
 use super::secret::{Ao, Key};
 use super::{ao, sockopt};
-use crate::routing::AoAlgorithm;
+use tortie_engine::routing::AoAlgorithm;
 
 /// One thing that was tried: its name, in words what it is needed for, and why it does not work.
 #[derive(Debug, Clone, PartialEq, Eq)]

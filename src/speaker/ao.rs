@@ -13,7 +13,7 @@ use tortie_net::Cidr;
 
 use super::secret::{Ao, Key};
 use super::sockopt::{set, storage};
-use crate::routing::AoAlgorithm;
+use tortie_engine::routing::AoAlgorithm;
 
 /// `TCP_AO_ADD_KEY` of linux/tcp.h.
 const TCP_AO_ADD_KEY: c_int = 38;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tortie_bgp::{Down, Drain, Family, Reset, State, bfd};
 use tortie_net::Cidr;
 
-use crate::routing::{ChangeId, DynamicPeer, LearnedChange, Resolved, RoutingIntent};
+use tortie_engine::routing::{ChangeId, DynamicPeer, LearnedChange, Resolved, RoutingIntent};
 
 use super::tap::TapSender;
 use super::view::SpeakerView;

@@ -30,7 +30,7 @@ use super::standing::Standing;
 use super::traffic;
 use super::unnumbered::Unnumbered;
 use super::view::{Counters, SpeakerView};
-use crate::measure::Histogram;
+use tortie_metrics::Histogram;
 
 /// Connections set aside for lack of room that are looked at in a turn.
 const UNSTALL: usize = 64;

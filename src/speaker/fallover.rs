@@ -22,7 +22,7 @@ use tortie_net::link_local::address_of;
 use super::api::SpeakerFact;
 use super::driver::Driver;
 use super::sockopt;
-use crate::routing::{Resolved, RoutingIntent};
+use tortie_engine::routing::{Resolved, RoutingIntent};
 
 /// How long a connected network may be gone before the sessions of its neighbours end.
 const GRACE: Duration = Duration::from_millis(500);

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use tortie_bgp::{BestChange, Speaker};
 use tortie_net::Cidr;
 
-use crate::routing::{ChangeId, LearnedChange};
+use tortie_engine::routing::{ChangeId, LearnedChange};
 
-use crate::measure::Histogram;
+use tortie_metrics::Histogram;
 
 use super::api::{ChangeIds, FactSink, LearnedSink, SpeakerFact};
 

@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 use rustix::event::{EventfdFlags, eventfd};
 use tortie_bgp::{Drain, Reset};
 
-use crate::routing::{ChangeId, Resolved, RoutingIntent};
+use tortie_engine::routing::{ChangeId, Resolved, RoutingIntent};
 
 use super::api::{Refused, ToSpeaker};
 use super::tap::TapSender;

@@ -8,7 +8,7 @@ use tortie_bgp::{GlobalConfig, Input, Origination, PolicyHandle, Reset, RouterId
 use tortie_net::Cidr;
 use tortie_net::link_local::address_of;
 
-use crate::routing::{ChangeId, Persistent, RoutingIntent};
+use tortie_engine::routing::{ChangeId, Persistent, RoutingIntent};
 
 use super::api::SpeakerFact;
 use super::dial;

@@ -334,8 +334,8 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::routing::Password;
     use crate::speaker::dial;
+    use tortie_engine::routing::Password;
 
     fn guard(key: Option<&str>, min_ttl: u8) -> Guard {
         let key = key.map(|k| Key::read(&Password::Text(k.into()), Path::new("/")).unwrap());
@@ -465,7 +465,7 @@ mod tests {
 
     #[test]
     fn a_neighbour_that_goes_leaves_the_key_of_the_one_with_its_address_on_another_link() {
-        crate::netns::in_netns(|| {
+        tortie_topology::netns::in_netns(|| {
             for words in ["link set lo up", "addr add fe80::1/64 dev lo nodad"] {
                 let done = std::process::Command::new("ip").args(words.split(' ')).status().unwrap();
                 assert!(done.success(), "ip {words}");

@@ -12,7 +12,7 @@ use tortie_bgp::{
 };
 use tortie_net::link_local::address_of;
 
-use crate::routing::{self, AddPath, PeerIntent, Persistent};
+use tortie_engine::routing::{self, AddPath, PeerIntent, Persistent};
 
 use super::dial::Failures;
 use super::listen::Guard;
@@ -361,7 +361,7 @@ pub(super) mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::routing::{Password, PeerKind, PeerPolicy};
+    use tortie_engine::routing::{Password, PeerKind, PeerPolicy};
 
     pub(in crate::speaker) fn intent(remote: &str) -> PeerIntent {
         PeerIntent {
@@ -440,7 +440,7 @@ pub(super) mod tests {
         let mut world = World::of(&[("a", "192.0.2.1:179")]);
         world.follow();
         let id = world.peers.id("a").unwrap();
-        let intent = world.wanted["a"].clone();
+        let intent = world.wanted.get("a").unwrap().clone();
         world.wanted.remove("a");
         assert_eq!(world.follow(), [Change::Remove(id)]);
         assert_eq!(&*world.peers.get(id).unwrap().name, "a");

@@ -13,7 +13,7 @@ use tortie_config::resource::{
 };
 use tortie_net::Cidr;
 
-use crate::routing::{
+use tortie_engine::routing::{
     self, Addresses, Asked, Changes, Direction, FilterRoute, OriginKind, PeerPolicy, RoutingView, RuleRef,
     StepOutcome,
 };

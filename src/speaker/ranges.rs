@@ -12,7 +12,7 @@ use tortie_bgp::{Input, PeerId, RangeConfig, RangeId, RangeStatus};
 use tortie_net::Cidr;
 use tortie_net::link_local::address_of;
 
-use crate::routing::{DYNAMIC, DynamicPeer, Persistent, RangeIntent};
+use tortie_engine::routing::{DYNAMIC, DynamicPeer, Persistent, RangeIntent};
 
 use super::api::SpeakerFact;
 use super::driver::Driver;
@@ -223,7 +223,7 @@ pub struct RangeView {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::routing::Password;
+    use tortie_engine::routing::Password;
 
     fn range(prefix: &str) -> RangeIntent {
         let mut peer = super::super::peers::tests::intent("192.0.2.0:179");

@@ -5,7 +5,7 @@ use std::io::Read;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::routing::{AoAlgorithm, Password, TcpAo};
+use tortie_engine::routing::{AoAlgorithm, Password, TcpAo};
 
 /// Where password files must lie.
 pub const SECRETS: &str = "/etc/tortie/secrets";

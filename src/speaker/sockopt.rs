@@ -283,8 +283,8 @@ mod tests {
     #[test]
     fn a_key_of_a_range_is_needed_from_all_of_it_and_nowhere_else() {
         use socket2::{Domain, Type};
-        let key = Key::read(&crate::routing::Password::Text("right".into()), "/".as_ref()).unwrap();
-        let wrong = Key::read(&crate::routing::Password::Text("wrong".into()), "/".as_ref()).unwrap();
+        let key = Key::read(&tortie_engine::routing::Password::Text("right".into()), "/".as_ref()).unwrap();
+        let wrong = Key::read(&tortie_engine::routing::Password::Text("wrong".into()), "/".as_ref()).unwrap();
         // One range for each family; an IPv6 loopback has a single address.
         for (range, at, inside, outside) in [
             ("127.0.6.0/24", "127.0.5.1:0", &["127.0.6.2", "127.0.6.77"][..], Some("127.0.7.2")),

@@ -10,7 +10,7 @@ use tortie_bgp::{
 };
 use tortie_net::Cidr;
 
-use crate::routing::DynamicPeer;
+use tortie_engine::routing::DynamicPeer;
 
 use super::bfd::{BfdView, Tie};
 use super::conn::Conns;
@@ -19,7 +19,7 @@ use super::feed::FeedMeasures;
 use super::peers::Peers;
 use super::ranges::{RangeView, Ranges};
 use super::sockopt::{round_trip, unacknowledged};
-use crate::measure::Histogram;
+use tortie_metrics::Histogram;
 
 /// What the thread counts itself, since its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -4,7 +4,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tortie::kernel::plumb::Namespace;
+use tortie_kernel::plumb::Namespace;
 
 use crate::netns::{ip, try_ip};
 use crate::rig::{Answer, Container, Host, addr, reaches};

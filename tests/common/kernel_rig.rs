@@ -13,11 +13,11 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
-use tortie::kernel::{
+use tortie_engine::routing::{ChangeId, Resolved};
+use tortie_kernel::{
     BlackholeOutcome, KernelFact, KernelHandle, KernelIntent, KernelView, LearnedChange, Mode, Options,
     ToKernel, spawn,
 };
-use tortie::routing::{ChangeId, Resolved};
 use tortie_net::Cidr;
 
 /// Facts that take longer than this are missing.

@@ -11,12 +11,12 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use tortie::kernel::{KernelFact, PolicyChange, ToKernel};
-use tortie::model::Model;
-use tortie::policy::{Engine, Globals, Ruleset, RulesetDelta};
-use tortie::routing::ChangeId;
-use tortie::store::{Change, Delta, KeyValue};
 use tortie_config::Key;
+use tortie_engine::model::Model;
+use tortie_engine::policy::{Engine, Globals, Ruleset, RulesetDelta};
+use tortie_engine::routing::ChangeId;
+use tortie_kernel::{KernelFact, PolicyChange, ToKernel};
+use tortie_store::{Change, Delta, KeyValue};
 
 use crate::kernel_rig::Rig;
 

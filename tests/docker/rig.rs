@@ -193,11 +193,11 @@ impl Rig {
 
     /// What `ipam check` says on a host where no interface has any address.
     pub(crate) fn findings(&self) -> Vec<String> {
-        use tortie::ipam::{Space, check};
+        use tortie_engine::ipam::{Space, check};
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let options = tortie::store::StoreOptions { url: self.url.clone(), ..Default::default() };
+        let options = tortie_store::StoreOptions { url: self.url.clone(), ..Default::default() };
         let picture = runtime.block_on(async {
-            let store = tortie::store::open(&options).await.unwrap();
+            let store = tortie_store::open(&options).await.unwrap();
             check::Picture::load(&*store, &Space::Global).await.unwrap()
         });
         let evidence = check::Evidence { host: Some("h1".into()), ..Default::default() };

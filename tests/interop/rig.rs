@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tortie::store::{self, Op, Outcome, StoreOptions, Txn};
+use tortie_store::{Op, Outcome, StoreOptions, Txn};
 use tortie_topology::{Lab, Options, Running, Sandbox};
 
 /// Where the hosts' data is.
@@ -271,8 +271,8 @@ fn writer(url: String, netns: Option<PathBuf>) -> mpsc::Sender<(Vec<Op>, mpsc::S
             enter(&netns);
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let store: Arc<dyn store::Store> = runtime
-            .block_on(store::open(&StoreOptions { url, ..StoreOptions::default() }))
+        let store: Arc<dyn tortie_store::Store> = runtime
+            .block_on(tortie_store::open(&StoreOptions { url, ..StoreOptions::default() }))
             .unwrap_or_else(|e| panic!("{e}"));
         while let Ok((ops, reply)) = receiver.recv() {
             let outcome = runtime.block_on(store.commit(Txn { ops, ..Txn::default() }));

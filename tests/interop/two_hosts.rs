@@ -1,6 +1,6 @@
 //! A lab of two hosts, each with a workload, on either side of one router, and blocks for them.
 
-use tortie::store::Op;
+use tortie_store::Op;
 
 use crate::rig::put;
 

@@ -1,7 +1,7 @@
 //! What `check` finds, and that mending ends with nothing found.
 
-use tortie::ipam::check::{Evidence, Finding, Kind, Mended, Picture, RESERVED, Seen, findings};
-use tortie::ipam::{Request, Space};
+use tortie_engine::ipam::check::{Evidence, Finding, Kind, Mended, Picture, RESERVED, Seen, findings};
+use tortie_engine::ipam::{Request, Space};
 use tortie_net::Cidr;
 
 use crate::rig::*;

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rand::Rng;
-use tortie::ipam::{Ipam, Request};
-use tortie::store::{
+use tortie_engine::ipam::{Ipam, Request};
+use tortie_store::{
     History, KeyValue, LeaseId, Outcome, Read, Revision, Snapshot, Store, StoreError, Turn, Txn, Watch,
 };
 

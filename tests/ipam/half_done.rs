@@ -1,7 +1,7 @@
 //! What Calico's writers leave behind when they stop between two writes, and what they write at all.
 
 use serde_json::{Value, json};
-use tortie::ipam::IpamError;
+use tortie_engine::ipam::IpamError;
 
 use crate::rig::*;
 

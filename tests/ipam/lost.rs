@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use tortie::ipam::{Ipam, Request};
+use tortie_engine::ipam::{Ipam, Request};
 
 use crate::faults::Faulty;
 use crate::rig::*;

@@ -8,11 +8,11 @@ use std::sync::{Arc, Mutex};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
-use tortie::ipam::check::{Evidence, Finding, Kind, Mended, Picture, findings};
-use tortie::ipam::{Ipam, IpamError, Range, Request, Space, Want};
-use tortie::store::{Compare, Op, Store, Txn};
 use tortie_config::key::{IpFamily, Key};
 use tortie_config::resource::{Affinity, AffinityState, Block, BlockAffinity};
+use tortie_engine::ipam::check::{Evidence, Finding, Kind, Mended, Picture, findings};
+use tortie_engine::ipam::{Ipam, IpamError, Range, Request, Space, Want};
+use tortie_store::{Compare, Op, Store, Txn};
 
 use crate::cluster::{Cluster, Security};
 use crate::faults::Faulty;
@@ -328,7 +328,7 @@ async fn sqlite() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn etcd() {
     let Some(cluster) = Cluster::start(1, Security::Plain) else { return };
-    run(tortie::store::open(&cluster.options()).await.unwrap(), 150, 12, rand::random()).await;
+    run(tortie_store::open(&cluster.options()).await.unwrap(), 150, 12, rand::random()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -338,6 +338,6 @@ async fn long_both() {
         let rig = Rig::new(&[]).await;
         run(Arc::clone(&rig.store), 2_000, 15, round).await;
         let Some(cluster) = Cluster::start(1, Security::Plain) else { return };
-        run(tortie::store::open(&cluster.options()).await.unwrap(), 2_000, 15, round).await;
+        run(tortie_store::open(&cluster.options()).await.unwrap(), 2_000, 15, round).await;
     }
 }

@@ -7,9 +7,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Instant;
 
-use tortie::ipam::check::{Evidence, Kind, Picture, findings};
-use tortie::ipam::{Ipam, Space};
-use tortie::store::{Store, StoreOptions};
+use tortie_engine::ipam::check::{Evidence, Kind, Picture, findings};
+use tortie_engine::ipam::{Ipam, Space};
+use tortie_store::{Store, StoreOptions};
 
 use crate::cluster::{Cluster, Security};
 use crate::rig::*;
@@ -22,7 +22,7 @@ async fn child() {
     let Ok(task) = std::env::var(CHILD) else { return };
     let [url, host, name, count] = task.split(' ').collect::<Vec<_>>()[..] else { panic!("{task}") };
     let store =
-        tortie::store::open(&StoreOptions { url: url.to_owned(), ..StoreOptions::default() }).await.unwrap();
+        tortie_store::open(&StoreOptions { url: url.to_owned(), ..StoreOptions::default() }).await.unwrap();
     let ipam = Ipam::new(store);
     for n in 0..count.parse::<u32>().unwrap() {
         let begun = Instant::now();
@@ -76,7 +76,7 @@ async fn at_once(url: &str, store: &Arc<dyn Store>, hosts: &[String], count: u32
 #[tokio::test]
 async fn sixty_four_processes_on_one_etcd() {
     let Some(cluster) = Cluster::start(1, Security::Plain) else { return };
-    let store = tortie::store::open(&cluster.options()).await.unwrap();
+    let store = tortie_store::open(&cluster.options()).await.unwrap();
     Rig::on(Arc::clone(&store), None).pool("10.0.0.0/20", "{}").await;
     // Half of them fight for the blocks of one host.
     let hosts: Vec<String> =
@@ -88,7 +88,7 @@ async fn sixty_four_processes_on_one_etcd() {
 #[ignore = "takes a minute"]
 async fn long_sixty_four_processes_for_one_host() {
     let Some(cluster) = Cluster::start(1, Security::Plain) else { return };
-    let store = tortie::store::open(&cluster.options()).await.unwrap();
+    let store = tortie_store::open(&cluster.options()).await.unwrap();
     Rig::on(Arc::clone(&store), None).pool("10.0.0.0/18", "{}").await;
     at_once(&cluster.url(), &store, &vec!["busy".to_owned(); 64], 40).await;
 }
@@ -98,7 +98,7 @@ async fn sixteen_processes_on_one_file() {
     let dir = tempfile::tempdir().unwrap();
     let url = format!("sqlite:{}", dir.path().join("store.db").display());
     let store =
-        tortie::store::open(&StoreOptions { url: url.clone(), create: true, ..StoreOptions::default() })
+        tortie_store::open(&StoreOptions { url: url.clone(), create: true, ..StoreOptions::default() })
             .await
             .unwrap();
     Rig::on(Arc::clone(&store), None).pool("10.0.0.0/20", "{}").await;

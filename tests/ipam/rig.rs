@@ -3,12 +3,12 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use tortie::ipam::{Assignment, Ipam, IpamError, Request, Space, Want};
-use tortie::store::sqlite::SqliteStore;
-use tortie::store::{KeyValue, Op, Store, Txn};
 use tortie_config::key::{IpFamily, Key};
 use tortie_config::resource::{Block, Handle};
+use tortie_engine::ipam::{Assignment, Ipam, IpamError, Request, Space, Want};
 use tortie_net::Cidr;
+use tortie_store::sqlite::SqliteStore;
+use tortie_store::{KeyValue, Op, Store, Txn};
 
 pub(crate) struct Rig {
     pub(crate) ipam: Ipam,

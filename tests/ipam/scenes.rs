@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use tortie::ipam::{Ipam, IpamError, Range, Request, Space, Want};
-use tortie::store::{Op, Store, Txn, split};
 use tortie_config::key::{IpFamily, Key};
 use tortie_config::resource::{Attribute, Block, BlockAffinity};
+use tortie_engine::ipam::{Ipam, IpamError, Range, Request, Space, Want};
 use tortie_net::Cidr;
+use tortie_store::{Op, Store, Txn, split};
 
 use crate::faults::Faulty;
 use crate::rig::*;
@@ -134,7 +134,7 @@ async fn disabled_pools_serve_what_a_host_has_left_in_them_and_no_more() {
 async fn pools_are_chosen_in_the_order_of_keys_or_by_name() {
     let rig = Rig::new(&["10.5.0.0/26", "10.4.0.0/26", "fd00:1::/64", "192.168.0.0/16"]).await;
     rig.pool("10.3.0.0/26", r#"{"ipam": false}"#).await;
-    let pool = |given: &[tortie::ipam::Assignment]| given[0].pool.to_string();
+    let pool = |given: &[tortie_engine::ipam::Assignment]| given[0].pool.to_string();
     assert_eq!(pool(&rig.assign(&any("h1", 1)).await), "10.4.0.0/26");
     assert_eq!(pool(&rig.assign(&from("h1", 1, &["192.168.0.0/16"])).await), "192.168.0.0/16");
     assert_eq!(pool(&rig.assign(&from("h1", 1, &["fd00:1::/64"])).await), "fd00:1::/64");

@@ -3,7 +3,7 @@
 use std::os::fd::AsRawFd;
 use std::process::{Child, Command};
 
-use tortie::kernel::{Place, Sightings, sightings};
+use tortie_kernel::{Place, Sightings, sightings};
 
 use crate::netns::{in_netns, in_netns_kept, ip};
 

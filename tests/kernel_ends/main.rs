@@ -14,10 +14,10 @@ use std::time::Duration;
 
 use kernel_rig::{PATIENCE, cidr, eventually, options};
 use netns::{in_netns, ip, veth};
-use tortie::kernel::{EndpointCondition, KernelFact, Mode, PolicyChange, ToKernel};
-use tortie::policy::{EndpointPolicy, Globals, HostPolicy, RulesetDelta, Stages};
-use tortie::routing::ChangeId;
 use tortie_config::key::EndpointKey;
+use tortie_engine::policy::{EndpointPolicy, Globals, HostPolicy, RulesetDelta, Stages};
+use tortie_engine::routing::ChangeId;
+use tortie_kernel::{EndpointCondition, KernelFact, Mode, PolicyChange, ToKernel};
 
 use rig::*;
 

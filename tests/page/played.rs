@@ -6,8 +6,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tortie::ipam::Space;
-use tortie::ipam::check::Picture;
 use tortie::serve::api::{
     ApiError, Applied, AppliedRequest, Done, DrainRequest, Event, KernelRouteRow, List, LogLevelRequest,
     ResetRequest, RouteGet, Status, Told,
@@ -21,8 +19,10 @@ use tortie::serve::policy::{
 };
 use tortie::serve::why::Why;
 use tortie::serve::{self, Backend, EventQuery, EventStream, Followed, MetricsPage, OctetStream, RouteQuery};
-use tortie::store::{KeyValue, Snapshot};
+use tortie_engine::ipam::Space;
+use tortie_engine::ipam::check::Picture;
 use tortie_net::Cidr;
+use tortie_store::{KeyValue, Snapshot};
 
 /// What the network is like.
 #[derive(Debug, Clone, Default)]

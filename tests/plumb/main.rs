@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 
 use netns::{in_netns, ip, try_ip, veth};
 use rig::*;
-use tortie::kernel::plumb::{self, *};
 use tortie_config::resource::{InterfaceName, MacAddr};
+use tortie_kernel::plumb::{self, *};
 
 fn name(text: &str) -> InterfaceName {
     text.parse().unwrap()
@@ -370,7 +370,7 @@ fn datagrams_to_a_port_that_led_nowhere_come_to_the_container_once_it_is_mapped(
         let passing = open("0.0.0.0:0", "10.65.0.2:8080");
         let other = open("0.0.0.0:0", "192.0.2.1:8081");
         let to_ports = || {
-            let all = tortie::kernel::connections().unwrap();
+            let all = tortie_kernel::connections().unwrap();
             let mut to: Vec<_> =
                 all.iter().filter(|c| c.protocol == 17).map(|c| (c.dst, c.ports.unwrap().1)).collect();
             to.sort_unstable();

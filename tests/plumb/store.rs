@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tortie::kernel::plumb::{self, Bandwidth, PortMapping, Rate, Transport};
 use tortie::plugins::attach::{
     Agent, AgentAbsent, AttachError, Attached, Leaving, Link, ProfileWish, Wanted, alias, attach, check,
     detach, host_interface,
 };
-use tortie::store::sqlite::SqliteStore;
-use tortie::store::{Op, Store, Txn};
 use tortie_config::key::{EndpointKey, Key};
+use tortie_kernel::plumb::{self, Bandwidth, PortMapping, Rate, Transport};
+use tortie_store::sqlite::SqliteStore;
+use tortie_store::{Op, Store, Txn};
 
 use super::netns::{in_netns, ip, try_ip};
 use super::played_agent::play_agent;

@@ -4,8 +4,8 @@
 //! The paths are those of two nodes of ours with the same block, who are peers of the one that is to send it on. ExaBGP is
 //! no router: it is told what to announce.
 
-use tortie::routing::{AddPath, RoutingIntent};
 use tortie_bgp::{PeerId, RouteMatch, RouteQuery, RouteTable};
+use tortie_engine::routing::{AddPath, RoutingIntent};
 
 use crate::node::{Node, cidr, intent, peer, wait};
 use crate::rig::{self, Kind, Them, Wish};

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use tortie::routing::{Bfd, PeerKind, RangeIntent, RoutingIntent};
 use tortie::speaker::SpeakerFact;
 use tortie_bgp::bfd::{Cause, Diagnostic, Path, State as BfdState, Status};
 use tortie_bgp::{DownCode, State};
+use tortie_engine::routing::{Bfd, PeerKind, RangeIntent, RoutingIntent};
 
 use crate::bird::Bird;
 use crate::net::{self, FAR, Far, NEAR};

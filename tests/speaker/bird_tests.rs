@@ -27,7 +27,7 @@ fn node() -> Node {
     Node::start(with_bird())
 }
 
-fn with_bird() -> tortie::routing::RoutingIntent {
+fn with_bird() -> tortie_engine::routing::RoutingIntent {
     let mut us = intent(US, 64512, &["10.1.0.0/26", "fd00:1::/122"]);
     let mut bird = peer(BIRD, "192.0.2.1", 65009);
     bird.local_v6 = Some("2001:db8::1".parse().unwrap());

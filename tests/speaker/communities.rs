@@ -10,9 +10,9 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use tortie::routing::{Filters, OriginKind, Originated, RoutingIntent};
 use tortie_bgp::attr::Attributes;
 use tortie_config::resource::Filter;
+use tortie_engine::routing::{Filters, OriginKind, Originated, RoutingIntent};
 
 use crate::node::{Node, addr, cidr, intent, peer, wait};
 use crate::rig::{Kind, Them, V4, Wish, us};

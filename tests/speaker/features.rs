@@ -6,11 +6,11 @@ use std::io::{Read, Write};
 use std::net::SocketAddr;
 
 use socket2::{Domain, SockAddr, Socket, Type};
-use tortie::routing::Filters;
 use tortie::speaker::ToSpeaker;
 use tortie_bgp::wire::{Capabilities, Families, Open};
 use tortie_bgp::{Family, Reset, RouteMatch, RouteQuery, RouteTable, RouterId, State};
 use tortie_config::resource::Filter;
+use tortie_engine::routing::Filters;
 
 use crate::node::{Node, SOON, cidr, intent, peer, wait};
 use crate::rig::{Kind, Them, V4, Wish, us};

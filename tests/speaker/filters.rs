@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tortie::routing::{Filters, RoutingIntent};
 use tortie_bgp::{RouteMatch, RouteQuery, RouteTable, State, Unusable};
 use tortie_config::resource::Filter;
+use tortie_engine::routing::{Filters, RoutingIntent};
 
 use crate::node::{Node, cidr, wait};
 use crate::rig::{Kind, Them, V4, Wish, us};

@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use tortie::routing::PeerIntent;
 use tortie::speaker::SpeakerFact;
 use tortie_bgp::attr::{Attributes, community};
 use tortie_bgp::{RestartPhase, RouteMatch, RouteQuery, RouteTable, State};
+use tortie_engine::routing::PeerIntent;
 
 use crate::node::{Node, cidr, intent, peer, wait};
 use crate::rig::{Kind, Them, V4, Wish, us};

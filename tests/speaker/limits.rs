@@ -1,7 +1,7 @@
 //! Prefix limits (RFC 4486) at either end.
 
-use tortie::routing::MaxPrefixes;
 use tortie::speaker::SpeakerFact;
+use tortie_engine::routing::MaxPrefixes;
 
 use crate::node::{Node, intent, wait};
 use crate::rig::{Kind, Them, V4, Wish, us};

@@ -1,7 +1,7 @@
 //! Several best paths (ECMP): those of all daemons in one route of ours, and two of ours in one route of each daemon.
 
-use tortie::routing::Multipath;
 use tortie_bgp::State;
+use tortie_engine::routing::Multipath;
 
 use crate::node::{Node, addr, intent, peer, wait};
 use crate::rig::{Kind, Them, Wish, us};

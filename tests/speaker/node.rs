@@ -7,14 +7,14 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use tortie::routing::{
-    Addresses, ChangeId, LearnedChange, Multipath, NextHopMode, OriginKind, Originated, PeerIntent, PeerKind,
-    PeerPolicy, Persistent, PoolView, Resolved, RoutingIntent, RoutingView,
-};
 use tortie::speaker::{
     Heard, SpeakerFact, SpeakerHandle, SpeakerOptions, SpeakerView, ToSpeaker, spawn, tap_queue,
 };
 use tortie_bgp::{PathInfo, PeerStatus, RouteMatch, RouteQuery, RouteTable, State};
+use tortie_engine::routing::{
+    Addresses, ChangeId, LearnedChange, Multipath, NextHopMode, OriginKind, Originated, PeerIntent, PeerKind,
+    PeerPolicy, Persistent, PoolView, Resolved, RoutingIntent, RoutingView,
+};
 use tortie_net::Cidr;
 
 pub(crate) const SOON: Duration = Duration::from_secs(10);

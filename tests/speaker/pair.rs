@@ -4,9 +4,9 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::time::Duration;
 
-use tortie::routing::{OriginKind, Originated, Password, RoutingIntent};
 use tortie::speaker::{Heard, SpeakerFact, SpeakerOptions, ToSpeaker, tap_queue};
 use tortie_bgp::{DownCode, State};
+use tortie_engine::routing::{OriginKind, Originated, Password, RoutingIntent};
 
 use crate::net;
 use crate::node::{Node, SOON, intent, peer, wait, wait_for};

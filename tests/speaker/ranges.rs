@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use tortie::routing::{Password, PeerKind, RangeIntent, RoutingIntent};
 use tortie::speaker::{SpeakerFact, SpeakerOptions};
 use tortie_bgp::{DownCode, State};
+use tortie_engine::routing::{Password, PeerKind, RangeIntent, RoutingIntent};
 
 use crate::net;
 use crate::node::{Node, SOON, cidr, intent, peer, wait, wait_for};
@@ -228,10 +228,10 @@ fn tcp_ao_on_a_kernel_without_it_is_told_and_nothing_is_sent() {
     if !net::enter(&[]) {
         return;
     }
-    let ao = tortie::routing::TcpAo {
+    let ao = tortie_engine::routing::TcpAo {
         send_id: 1,
         receive_id: 1,
-        algorithm: tortie::routing::AoAlgorithm::HmacSha1,
+        algorithm: tortie_engine::routing::AoAlgorithm::HmacSha1,
         password: Password::Text(PASSWORD.into()),
         extra: tortie_config::resource::Extra::default(),
     };

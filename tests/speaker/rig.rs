@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use tortie::routing::{Password, RoutingIntent};
 use tortie_bgp::State;
+use tortie_engine::routing::{Password, RoutingIntent};
 
 use crate::configs;
 use crate::daemon::Daemon;

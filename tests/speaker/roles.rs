@@ -1,7 +1,7 @@
 //! Roles (RFC 9234) on sessions with BIRD, FRR and OpenBGPD: who may be sent what, what is marked, and what is refused.
 
-use tortie::routing::{PeerIntent, Role};
 use tortie_bgp::{State, Unusable};
+use tortie_engine::routing::{PeerIntent, Role};
 
 use crate::node::{Node, wait};
 use crate::rig::{Kind, Them, V4, Wish, us};

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use tortie::routing::{Password, RoutingIntent};
 use tortie::speaker::SpeakerFact;
 use tortie_bgp::State;
+use tortie_engine::routing::{Password, RoutingIntent};
 
 use crate::node::{Node, peer, wait};
 use crate::ranges::refused;

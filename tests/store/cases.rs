@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tortie::store::{
+use tortie_store::{
     Change, Compare, Delta, Op, Outcome, Revision, Store, StoreError, Txn, Watch, WatchEvent,
 };
 
@@ -426,7 +426,7 @@ pub(crate) async fn large_list(store: &Shared, p: &str) {
     let value = "v".repeat(3_000);
     let ops: Vec<Op> = (0..3_500).map(|i| put(&format!("{p}{i:05}"), &value)).collect();
     let expected: Vec<String> = ops.iter().map(|op| op.key().to_owned()).collect();
-    for txn in tortie::store::split(ops).unwrap() {
+    for txn in tortie_store::split(ops).unwrap() {
         store.commit(txn).await.unwrap();
     }
     let list = store.list(&strings([p])).await.unwrap();

@@ -211,11 +211,11 @@ impl Cluster {
         format!("{}://{}", if self.tls.is_some() { "etcds" } else { "etcd" }, self.endpoints())
     }
 
-    pub(crate) fn options(&self) -> tortie::store::StoreOptions {
-        tortie::store::StoreOptions {
+    pub(crate) fn options(&self) -> tortie_store::StoreOptions {
+        tortie_store::StoreOptions {
             url: self.url(),
             etcd_ca: self.tls.as_ref().map(|tls| tls.ca.clone()),
-            ..tortie::store::StoreOptions::default()
+            ..tortie_store::StoreOptions::default()
         }
     }
 

@@ -8,9 +8,9 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
-use tortie::kernel::{Mode, Options};
-use tortie::policy::Packet;
-use tortie::policy::path::Place;
+use tortie_engine::policy::Packet;
+use tortie_engine::policy::path::Place;
+use tortie_kernel::{Mode, Options};
 
 use crate::kernel_rig::Rig;
 use crate::net::Net;

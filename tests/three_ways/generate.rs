@@ -6,8 +6,8 @@ use rand::Rng;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use serde_json::{Map, Value, json};
-use tortie::policy::Packet;
-use tortie::policy::path::{Place, State};
+use tortie_engine::policy::Packet;
+use tortie_engine::policy::path::{Place, State};
 
 /// Whoever packets come from and go to.
 pub(crate) const ADDRESSES: [&str; 24] = [

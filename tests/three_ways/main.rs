@@ -31,9 +31,9 @@ use net::{Net, Seen};
 use policy_rig::Policy;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
-use tortie::kernel::{Mode, Options};
-use tortie::policy::path::{Flow, Node, Path, Place, Reason, Routes, Stage, State};
-use tortie::policy::{ChainId, Direction, Packet, Verdict, host_interfaces};
+use tortie_engine::policy::path::{Flow, Node, Path, Place, Reason, Routes, Stage, State};
+use tortie_engine::policy::{ChainId, Direction, Packet, Verdict, host_interfaces};
+use tortie_kernel::{Mode, Options};
 use tortie_net::Cidr;
 
 /// New connections between two changes of policy.
@@ -253,7 +253,7 @@ impl Round<'_> {
     /// How often the kernel's rules matched so far.
     fn counted(&self) -> Hits {
         let sources: BTreeSet<_> = self.policy.ruleset.chains.keys().map(|id| id.source.clone()).collect();
-        let count = move |view: &tortie::kernel::KernelView<'_>| {
+        let count = move |view: &tortie_kernel::KernelView<'_>| {
             let mut hits = Hits::new();
             for source in sources {
                 let both = view.rule_hits(&source).unwrap();

@@ -8,8 +8,8 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, Socket, Type};
-use tortie::policy::Packet;
-use tortie::policy::path::Place;
+use tortie_engine::policy::Packet;
+use tortie_engine::policy::path::Place;
 
 use crate::netns::{in_netns_kept, ip};
 use crate::packets::{self, Layer};

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use tortie::policy::Packet;
+use tortie_engine::policy::Packet;
 
 /// Stands before the number.
 const MAGIC: [u8; 4] = *b"TrTi";

@@ -12,6 +12,7 @@
 pub mod clab;
 mod error;
 pub mod image;
+pub mod netns;
 pub mod plan;
 pub mod run;
 

@@ -13,9 +13,9 @@ use super::super::collector::Collected;
 use super::super::core::Core;
 use super::super::measures::{self, Measures};
 use super::super::options::PerPeer;
-use crate::kernel::EndpointCondition;
-use crate::routing::{PeerIntent, PeerKind};
 use crate::serve::policy::PolicyStatus;
+use tortie_engine::routing::{PeerIntent, PeerKind};
+use tortie_kernel::EndpointCondition;
 
 /// How long a mesh peer that was missed keeps its series after its return.
 const KEPT: Duration = Duration::from_secs(15 * 60);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::core::CoreScrape;
 use super::page::{Page, n};
-use crate::ipam::meter;
+use tortie_engine::ipam::meter;
 
 #[expect(clippy::cast_precision_loss, reason = "numbers of addresses in use, far below 2^53")]
 pub(super) fn write(page: &mut Page, core: &CoreScrape) {
@@ -93,7 +93,7 @@ fn requests(page: &mut Page) {
     );
     for op in meter::OPS {
         for result in meter::RESULTS {
-            let count = requests.get(&(op, result)).map_or(0, crate::measure::Histogram::count);
+            let count = requests.get(&(op, result)).map_or(0, tortie_metrics::Histogram::count);
             family.put(&[("op", op), ("result", result)], n(count));
         }
     }
@@ -110,6 +110,6 @@ fn requests(page: &mut Page) {
     let conflicts = meter.conflicts.read();
     for object in meter::OBJECTS {
         family
-            .put(&[("object", object)], n(conflicts.get(object).map_or(0, crate::measure::Histogram::count)));
+            .put(&[("object", object)], n(conflicts.get(object).map_or(0, tortie_metrics::Histogram::count)));
     }
 }

@@ -4,7 +4,7 @@ use super::KernelScrape;
 use super::page::{Family, Page, n, unix_before};
 use crate::agent::beside::Judged;
 use crate::beside::{Plane, Verdict};
-use crate::kernel::{DriftCounts, OPS, RESULTS};
+use tortie_kernel::{DriftCounts, OPS, RESULTS};
 
 pub(super) fn write(page: &mut Page, kernel: &KernelScrape, judged: Option<&Judged>, protocol: u8) {
     let own = protocol.to_string();

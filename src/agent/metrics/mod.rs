@@ -36,12 +36,12 @@ use super::asked::CoreQuestion;
 use super::backend::{Ask, Live};
 use super::beside::Judged;
 use super::status::mode_name;
-use crate::kernel::{
-    self as kernel_room, Compared, Counters, Counts, Denial, DriftCounts, KernelView, RuleCounts,
-};
-use crate::routing::OriginKind;
 use crate::serve::MetricsPage;
 use crate::speaker::{self, BfdView, SpeakerView};
+use tortie_engine::routing::OriginKind;
+use tortie_kernel::{
+    self as kernel_room, Compared, Counters, Counts, Denial, DriftCounts, KernelView, RuleCounts,
+};
 
 pub(super) use self::core::Known;
 pub(super) use self::health::LogCounter;

@@ -5,7 +5,7 @@
 
 use std::fmt::{Display, Write};
 
-use crate::measure::Histogram;
+use tortie_metrics::Histogram;
 
 /// Labels of one sample.
 pub(super) type Labels<'a> = [(&'a str, &'a str)];

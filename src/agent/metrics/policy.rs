@@ -3,7 +3,7 @@
 use super::core::CoreScrape;
 use super::page::{Page, flag, n};
 use super::{KernelScrape, Live, Scrape};
-use crate::kernel::Denial;
+use tortie_kernel::Denial;
 
 pub(super) fn write(page: &mut Page, live: &Live, core: &CoreScrape, scrape: &Scrape) {
     let kernel = scrape.kernel.as_ref();

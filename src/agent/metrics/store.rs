@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::core::CoreScrape;
 use super::page::{Page, flag, n};
-use crate::measure::Histogram;
+use tortie_metrics::Histogram;
 
 type Requests = BTreeMap<(&'static str, &'static str), Histogram>;
 

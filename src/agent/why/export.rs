@@ -3,9 +3,9 @@
 use tortie_bgp::ExportStep;
 
 use super::origin::{Filter, Known};
-use crate::routing::EXPORT_GATES;
 use crate::serve::bgp::{BgpRoute, Peer};
 use crate::serve::why::{Certainty, Step, Verdict, Why};
+use tortie_engine::routing::EXPORT_GATES;
 
 /// Rules that say who may be told what, before any policy is asked.
 const PEER_RULES: [&str; 7] =

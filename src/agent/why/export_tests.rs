@@ -2,8 +2,8 @@
 
 use super::super::origin::{Origin, tests::known};
 use super::*;
-use crate::routing::OriginKind;
 use crate::serve::bgp::BgpPath;
+use tortie_engine::routing::OriginKind;
 
 fn rung(step: &'static str, pass: bool, verdict: &str) -> ExportStep {
     ExportStep { step, pass, verdict: verdict.to_owned() }

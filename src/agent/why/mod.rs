@@ -8,7 +8,7 @@
 //!  core: keys, revisions, events --+
 //!  speaker: session, paths, traces +--> Evidence --peer.rs | route.rs | export.rs | ip.rs--> serve::why::Why
 //!  kernel: routes, links, decision +        (origin.rs: the store's side of a prefix)
-//!  kernel::neighbour, status key --+
+//!  tortie_kernel::neighbour, status key --+
 //! ```
 
 mod address;
@@ -35,11 +35,11 @@ use super::backend::{Ask, Live};
 use super::core::{Core, now_text};
 use super::status;
 use super::surroundings::TcpDropped;
-use crate::kernel::{self, KernelView, Mode};
-use crate::routing::{self, PeerIntent, PeerKind, RoutingIntent};
 use crate::serve::api::ApiError;
 use crate::serve::why::{Step, Verdict, Why};
 use crate::speaker::SpeakerView;
+use tortie_engine::routing::{self, PeerIntent, PeerKind, RoutingIntent};
+use tortie_kernel::{KernelView, Mode};
 
 /// How long the store may take for what is only read on demand.
 const STORE: Duration = Duration::from_millis(500);
@@ -222,7 +222,7 @@ impl Live {
             Off,
             Own,
             None,
-            Via(String, kernel::LinkView, u32, Option<IpAddr>),
+            Via(String, tortie_kernel::LinkView, u32, Option<IpAddr>),
         }
         let look = move |view: &KernelView<'_>| {
             if view.mode() == Mode::Off {
@@ -233,7 +233,7 @@ impl Live {
             }
             let found = view.covering(addr).and_then(|covering| {
                 let link = view.link(covering.resolved.ifindex)?;
-                let by = kernel::protocol_name(covering.protocol);
+                let by = tortie_kernel::protocol_name(covering.protocol);
                 let route = format!("route {} of protocol {by}", covering.prefix);
                 Some(Seen::Via(route, link, covering.resolved.ifindex, covering.resolved.gateway))
             });
@@ -246,7 +246,8 @@ impl Live {
             Ok(Seen::None) => peer::Path::None,
             Ok(Seen::Via(route, link, ifindex, gateway)) => {
                 let next = gateway.unwrap_or(addr);
-                let asked = tokio::task::spawn_blocking(move || kernel::neighbour(ifindex, next)).await;
+                let asked =
+                    tokio::task::spawn_blocking(move || tortie_kernel::neighbour(ifindex, next)).await;
                 let neighbour = asked.ok().and_then(Result::ok).flatten();
                 peer::Path::Via {
                     interface: link.name,

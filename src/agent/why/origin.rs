@@ -5,9 +5,9 @@ use tortie_config::key::{BgpItem, Key};
 use tortie_net::Cidr;
 
 use super::super::core::Core;
-use crate::routing::OriginKind;
 use crate::serve::api::Event;
 use crate::serve::why::{Step, Verdict};
+use tortie_engine::routing::OriginKind;
 
 /// Entries of the flight recorder that an answer brings.
 const EVENTS: usize = 4;

@@ -8,11 +8,11 @@ use tortie_net::Cidr;
 use super::cause::{Cause, cause};
 use super::joined;
 use crate::agent::surroundings::TcpDropped;
-use crate::kernel::NeighbourEntry;
 use crate::serve::bgp::{MessageError, Peer};
 use crate::serve::span;
 use crate::serve::why::{Step, Verdict, Why};
 use crate::speaker::dial_failure;
+use tortie_kernel::NeighbourEntry;
 
 /// Octets of a message that are shown.
 const SHOWN: usize = 64;

@@ -7,11 +7,11 @@ use tortie_bgp::ExportStep;
 use super::export::of_filter;
 use super::joined;
 use super::origin::{Known, Origin};
-use crate::kernel::{ForeignRoute, protocol_name};
-use crate::routing::{KernelRoute, StepOutcome};
 use crate::serve::api::KernelRouteRow;
 use crate::serve::bgp::{BgpPath, BgpRoute, MessageError};
 use crate::serve::why::{Certainty, Step, Verdict, Why};
+use tortie_engine::routing::{KernelRoute, StepOutcome};
+use tortie_kernel::{ForeignRoute, protocol_name};
 
 /// Sessions that are named one by one; of more, those with the same answer stand in one line.
 const ONE_BY_ONE: usize = 12;
@@ -40,7 +40,7 @@ pub(super) struct Evidence {
 pub(super) struct KernelSide {
     pub(super) row: Option<KernelRouteRow>,
     /// The live decision about a learned route, recorded.
-    pub(super) decided: Option<(KernelRoute, Vec<crate::routing::Step>)>,
+    pub(super) decided: Option<(KernelRoute, Vec<tortie_engine::routing::Step>)>,
     pub(super) foreign: Vec<ForeignRoute>,
     pub(super) metric: u32,
     /// What the kernel has for the address without our routes; only where an address was asked for.

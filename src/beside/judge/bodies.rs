@@ -11,7 +11,7 @@ use tortie_net::Cidr;
 
 use crate::beside::felix::{id_of_set, set_id};
 use crate::beside::found::{FelixRule, FelixTable};
-use crate::policy::{End, Rule};
+use tortie_engine::policy::{End, Rule};
 
 /// Ports of one `multiport` match; a range takes two places.
 const PORTS: usize = 15;
@@ -271,7 +271,7 @@ mod tests {
     use super::*;
     use crate::beside::felix::tables;
     use crate::beside::found::Backend;
-    use crate::policy::SetId;
+    use tortie_engine::policy::SetId;
 
     /// Chains as `iptables-save` shows those of Felix 2.6.
     fn chain(rules: &str) -> Option<Vec<String>> {

@@ -8,9 +8,9 @@ use tortie_net::Cidr;
 use super::{Judgement, Plane, Verdict};
 use crate::beside::found::{BIRD, BirdRoute, Found, Look, MainHop, MainRoute, RouteKind};
 use crate::beside::wanted::{Remote, Wanted};
-use crate::kernel::protocol_name;
-use crate::policy::EndpointPolicy;
-use crate::routing::{self, FilterRoute, Hop, KernelRoute, PeerIntent};
+use tortie_engine::policy::EndpointPolicy;
+use tortie_engine::routing::{self, FilterRoute, Hop, KernelRoute, PeerIntent};
+use tortie_kernel::protocol_name;
 
 /// `RTPROT_KERNEL`: routes of the kernel itself.
 const KERNEL: u8 = 2;

@@ -10,7 +10,7 @@ use super::{Judgement, Plane, Verdict};
 use crate::beside::felix::chain_name;
 use crate::beside::found::{Backend, FelixTable, Found};
 use crate::beside::wanted::Wanted;
-use crate::policy::{ChainId, Direction, EndpointPolicy, Source, Stages, host_interfaces};
+use tortie_engine::policy::{ChainId, Direction, EndpointPolicy, Source, Stages, host_interfaces};
 
 /// Prefixes of Felix's chains of endpoints: to and from workloads, to and from interfaces of the host.
 const ENDS: [&str; 4] = ["cali-tw-", "cali-fw-", "cali-th-", "cali-fh-"];

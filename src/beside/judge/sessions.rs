@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::{Judgement, Plane, Verdict};
 use crate::beside::found::{BirdProtocol, Found};
 use crate::beside::wanted::Wanted;
-use crate::routing::PeerIntent;
+use tortie_engine::routing::PeerIntent;
 
 pub(super) fn judge(wanted: &Wanted, found: &Found, out: &mut Judgement) {
     let all: Vec<&BirdProtocol> = found.birds.iter().flat_map(|bird| bird.sessions()).collect();

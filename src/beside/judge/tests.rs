@@ -6,8 +6,8 @@ use crate::beside::felix;
 use crate::beside::found::{
     Backend, Bird, BirdProtocol, BirdRoute, Felix, FelixSet, Look, MainHop, MainRoute, RouteKind,
 };
-use crate::routing::NodeOptions;
-use crate::store::{KeyValue, Snapshot};
+use tortie_engine::routing::NodeOptions;
+use tortie_store::{KeyValue, Snapshot};
 
 /// Two hosts with a block each, a third with none, a workload here and a borrowed address there.
 const STORE: &[(&str, &str)] = &[

@@ -21,7 +21,7 @@ use tortie_topology::{Lab, Options, Running};
 use super::router::{LEARNED_V4, LEARNED_V6, Router};
 use crate::cli::failure::{Exit, Failure};
 use crate::cli::{Client, lab};
-use crate::store::{self, Op, Outcome, Store, StoreOptions, Txn};
+use tortie_store::{Op, Outcome, Store, StoreOptions, Txn};
 
 /// The hosts' AS.
 pub const HOST_AS: u32 = 64_512;
@@ -430,10 +430,11 @@ async fn fill(url: &str, content: &[(String, Vec<u8>)]) -> Result<Arc<dyn Store>
         fs::create_dir_all(dir).map_err(|e| unwritable(dir, &e))?;
     }
     let store =
-        store::open(&StoreOptions { url: url.to_owned(), create: true, ..StoreOptions::default() }).await?;
+        tortie_store::open(&StoreOptions { url: url.to_owned(), create: true, ..StoreOptions::default() })
+            .await?;
     let put =
         |(key, value): &(String, Vec<u8>)| Op::Put { key: key.clone(), value: value.clone(), lease: None };
-    for txn in store::split(content.iter().map(put))? {
+    for txn in tortie_store::split(content.iter().map(put))? {
         if store.commit(txn).await? == Outcome::Conflict {
             return Err(Failure::new(Exit::No, "conflict", "somebody else writes the demo's store"));
         }

@@ -8,7 +8,7 @@ use super::checks::{Found, Limits, ping};
 use super::network::Network;
 use super::probe::until;
 use crate::serve::policy::Trace;
-use crate::store::Op;
+use tortie_store::Op;
 
 const NAME: &str = "no-ping";
 

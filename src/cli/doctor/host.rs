@@ -12,9 +12,9 @@ use super::ports::{self, Owner};
 use crate::agent::{Role, Surroundings};
 use crate::cli::Globals;
 use crate::cli::failure::Exit;
-use crate::kernel::Ability;
 use crate::serve::api::Status;
 use crate::speaker::SocketAbility;
+use tortie_kernel::Ability;
 
 /// What ports BGP and HTTP take by default.
 pub(super) const PORTS: [u16; 2] = [179, 9099];

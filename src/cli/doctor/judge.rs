@@ -5,8 +5,8 @@ use serde::Serialize;
 use super::host::{PORTS, Seen};
 use crate::agent;
 use crate::cli::failure::Exit;
-use crate::kernel::{Ability, Outcome};
 use crate::serve::api::Problem;
+use tortie_kernel::{Ability, Outcome};
 
 /// How one thing is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

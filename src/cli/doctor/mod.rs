@@ -59,7 +59,7 @@ pub(super) async fn examine(context: &Context) -> Report {
     let mut seen = host::read(&globals.socket);
     seen.store = Some(store);
     seen.agent = Some(agent.map_err(|failure| (failure.exit, failure.text)));
-    seen.abilities = crate::kernel::try_abilities();
+    seen.abilities = tortie_kernel::try_abilities();
     seen.sockets = crate::speaker::try_sockets();
     let items = judge::judge(&seen);
     let of = |verdict| items.iter().filter(|f| f.result == verdict).count();

@@ -13,10 +13,10 @@ use super::{Context, failed, open};
 use crate::agent;
 use crate::cli::failure::{Exit, Failure};
 use crate::cli::output::{self, table};
-use crate::ipam::Space;
-use crate::ipam::check::{Evidence, Finding, Fix, Kind, Mended, Picture, findings};
 use crate::serve::api::API_VERSION;
-use crate::store::Store;
+use tortie_engine::ipam::Space;
+use tortie_engine::ipam::check::{Evidence, Finding, Fix, Kind, Mended, Picture, findings};
+use tortie_store::Store;
 
 /// How long a plugin may take between store and kernel.
 const SECOND_LOOK: Duration = Duration::from_secs(1);

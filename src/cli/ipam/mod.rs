@@ -1,6 +1,6 @@
 //! `tortie ipam ...`: pools, blocks and addresses, straight on the store, without an agent.
 //!
-//! What it does: asks [`crate::ipam`] and prints what it says. What it does not: decide anything about addresses.
+//! What it does: asks [`tortie_engine::ipam`] and prints what it says. What it does not: decide anything about addresses.
 
 mod check;
 mod pools;
@@ -20,9 +20,9 @@ use tortie_net::Cidr;
 use super::failure::{Exit, Failure};
 use super::output::{self, table};
 use super::{Context, store};
-use crate::ipam::check::RESERVED;
-use crate::ipam::{Ipam, IpamError, Request, Want};
-use crate::store::Store;
+use tortie_engine::ipam::check::RESERVED;
+use tortie_engine::ipam::{Ipam, IpamError, Request, Want};
+use tortie_store::Store;
 
 pub(super) use show::why as why_ip;
 

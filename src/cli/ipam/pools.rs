@@ -8,10 +8,10 @@ use tortie_net::Cidr;
 use super::{Context, open};
 use crate::cli::failure::{Exit, Failure};
 use crate::cli::output::{self, table};
-use crate::ipam::Space;
-use crate::ipam::check::Picture;
 use crate::serve::ipam::{self as words, PoolRow};
-use crate::store::{Compare, Op, Outcome, Store, Txn};
+use tortie_engine::ipam::Space;
+use tortie_engine::ipam::check::Picture;
+use tortie_store::{Compare, Op, Outcome, Store, Txn};
 
 /// What can be done to a pool.
 #[derive(Debug, Subcommand)]

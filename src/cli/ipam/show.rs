@@ -13,13 +13,12 @@ use super::{Context, open};
 use crate::cli::client::Client;
 use crate::cli::failure::{Exit, Failure};
 use crate::cli::output::{self, table};
-use crate::ipam::Space;
-use crate::ipam::check::Picture;
-use crate::kernel;
 use crate::serve::api::RouteGet;
 use crate::serve::ipam::{self as words, Holder, state};
 use crate::serve::why::Why;
-use crate::store::Snapshot;
+use tortie_engine::ipam::Space;
+use tortie_engine::ipam::check::Picture;
+use tortie_store::Snapshot;
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -116,7 +115,7 @@ async fn look(context: &Context, addr: IpAddr, live: bool) -> Result<(), Failure
         route: None,
         live: None,
     };
-    match kernel::sightings() {
+    match tortie_kernel::sightings() {
         Ok(seen) => {
             view.here = seen.of(addr).map(ToString::to_string).collect();
             view.blind = seen.blind;

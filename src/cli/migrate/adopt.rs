@@ -24,9 +24,9 @@ use super::trial::Compared;
 use super::{AdoptCommand, Common, ours, tools};
 use crate::cli::Context;
 use crate::cli::failure::{Exit, Failure};
-use crate::kernel::Look;
-use crate::kernel::handover::{self, BIRD, KeptRoute};
 use crate::serve::policy::Diff;
+use tortie_kernel::Look;
+use tortie_kernel::handover::{self, BIRD, KeptRoute};
 
 /// Who writes the routes of connected networks (`RTPROT_KERNEL`).
 const KERNEL: u8 = 2;

@@ -15,7 +15,7 @@ use crate::cli::Context;
 use crate::cli::doctor::{self, Finding, Verdict, ports};
 use crate::cli::failure::{Exit, Failure};
 use crate::cli::output;
-use crate::store::KeyValue;
+use tortie_store::KeyValue;
 
 /// What `tortie migrate check` answers.
 #[derive(Debug, Serialize)]

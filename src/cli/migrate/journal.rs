@@ -21,7 +21,7 @@ use super::boot::Boot;
 use super::daemons::{Daemon, StopWith};
 use super::tools::Saved;
 use crate::cli::failure::{Exit, Failure};
-use crate::kernel::handover::KeptRoute;
+use tortie_kernel::handover::KeptRoute;
 
 /// The form of both files; another one is refused.
 const VERSION: u32 = 1;

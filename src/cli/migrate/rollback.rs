@@ -22,8 +22,8 @@ use super::{RollbackCommand, ours, tools};
 use crate::beside::Backend;
 use crate::cli::Context;
 use crate::cli::failure::{Exit, Failure};
-use crate::kernel::handover::{self, BIRD, KeptRoute};
-use crate::kernel::{Marks, Purge};
+use tortie_kernel::handover::{self, BIRD, KeptRoute};
+use tortie_kernel::{Marks, Purge};
 
 /// `tortie migrate rollback`.
 pub(super) async fn run(context: &Context, command: &RollbackCommand) -> Result<(), Failure> {
@@ -279,7 +279,7 @@ impl Work {
         Marks {
             protocol: self.record.protocol,
             metric: self.record.metric,
-            ..crate::kernel::Options::new(crate::kernel::Mode::Off).marks
+            ..tortie_kernel::Options::new(tortie_kernel::Mode::Off).marks
         }
     }
 
@@ -309,7 +309,7 @@ impl Work {
             return Err(Failure::new(Exit::Refused, "agent-runs", text));
         }
         let what = Purge { marks: self.marks(), tunnel: None, dry_run: false };
-        let gone = crate::kernel::purge(&what).map_err(|e| kernel(&e))?;
+        let gone = tortie_kernel::purge(&what).map_err(|e| kernel(&e))?;
         let tables = if gone.tables.is_empty() {
             "no table".to_owned()
         } else {

@@ -8,7 +8,7 @@ use tortie_config::key::{EndpointKey, Key};
 use super::AttachError;
 use crate::serve::api::{Applied, AppliedRequest};
 use crate::serve::client::{Client, ClientErrorKind};
-use crate::store::Revision;
+use tortie_store::Revision;
 
 /// How often a socket that nobody listens at is tried again.
 const AGAIN: Duration = Duration::from_millis(50);

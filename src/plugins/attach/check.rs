@@ -7,8 +7,8 @@ use tortie_config::resource::WorkloadEndpoint;
 use tortie_net::Cidr;
 
 use super::{AttachError, Link, Wanted};
-use crate::kernel::plumb::{self, GATEWAY, Namespace, PlumbError};
-use crate::store::Store;
+use tortie_kernel::plumb::{self, GATEWAY, Namespace, PlumbError};
+use tortie_store::Store;
 
 /// Something that is not as it should be.
 #[derive(Debug, Clone, PartialEq, Eq)]

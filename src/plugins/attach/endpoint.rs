@@ -8,7 +8,7 @@ use tortie_config::resource::{InterfaceName, Labels, MacAddr, Resource, Workload
 use tortie_net::Cidr;
 
 use super::AttachError;
-use crate::store::{Compare, KeyValue, Op, Outcome, Revision, Store, Txn};
+use tortie_store::{Compare, KeyValue, Op, Outcome, Revision, Store, Txn};
 
 /// How often a transaction that somebody came between is tried again.
 const TRIES: usize = 20;

@@ -6,7 +6,7 @@ use tortie_config::key::EndpointKey;
 use tortie_config::resource::{InterfaceName, MacAddr, ValueError};
 
 use super::{AttachError, Leaving, Link, Wanted};
-use crate::kernel::plumb::{
+use tortie_kernel::plumb::{
     self, Adopted, GATEWAY, HOST_MAC, HostSide, HostSpec, InsideSpec, MIN_MTU_V6, Namespace, PlumbError,
     Stripped, VethSpec,
 };

@@ -1,6 +1,6 @@
 //! What every plugin does once addresses are there: interface, endpoint, and the agent's word that both are in force.
 //!
-//! What it does not: it gives and releases no address (the caller does, with [`crate::ipam`]) and reads no configuration.
+//! What it does not: it gives and releases no address (the caller does, with [`tortie_engine::ipam`]) and reads no configuration.
 //!
 //! ```text
 //!   Wanted --attach--> interface, addresses, routes --> bandwidth, port mappings --> endpoint and profile (one
@@ -23,8 +23,8 @@ use tortie_config::key::EndpointKey;
 use tortie_config::resource::{InterfaceName, Labels, MacAddr};
 use tortie_net::Cidr;
 
-use crate::kernel::plumb::{self, Bandwidth, PlumbError, PortMapping};
-use crate::store::{Revision, Store, StoreError};
+use tortie_kernel::plumb::{self, Bandwidth, PlumbError, PortMapping};
+use tortie_store::{Revision, Store, StoreError};
 
 pub use self::agent::{Agent, AgentAbsent, applied, departed};
 pub use self::check::{Difference, check};
@@ -76,7 +76,7 @@ pub struct Wanted {
     pub instance: Option<String>,
     /// Ports of the host that lead to it.
     pub ports: Vec<PortMapping>,
-    /// The table that holds them; see [`crate::kernel::plumb::ports_table`].
+    /// The table that holds them; see [`tortie_kernel::plumb::ports_table`].
     pub ports_table: String,
     /// How much may pass.
     pub bandwidth: Bandwidth,

@@ -12,8 +12,8 @@ use super::error::{CniError, code};
 use super::names::Identity;
 use super::result::Ip;
 use super::wishes::{Wish, wishes};
-use crate::ipam::{Assignment, Ipam, IpamError, Range, Request, Want};
-use crate::store::StoreError;
+use tortie_engine::ipam::{Assignment, Ipam, IpamError, Range, Request, Want};
+use tortie_store::StoreError;
 
 /// How often an address that a network has for itself is passed over.
 const TRIES: usize = 8;

@@ -15,9 +15,9 @@ use super::delegate::Delegate;
 use super::env::{Command, Env};
 use super::error::{CniError, code};
 use super::names::{Identity, NETWORK_LABEL, handle};
-use crate::ipam::{Ipam, Space};
 use crate::plugins::attach::{Agent, AttachError};
-use crate::store::{Store, StoreUrl};
+use tortie_engine::ipam::{Ipam, Space};
+use tortie_store::{Store, StoreUrl};
 
 /// Where the agent listens when nothing is said.
 const SOCKET: &str = "/run/tortie/tortie.sock";
@@ -36,7 +36,7 @@ pub(super) struct Call {
 
 impl From<AttachError> for CniError {
     fn from(error: AttachError) -> Self {
-        use crate::kernel::plumb::PlumbError;
+        use tortie_kernel::plumb::PlumbError;
         let number = match &error {
             _ if error.try_later() => code::TRY_AGAIN,
             AttachError::Plumb(
@@ -75,7 +75,7 @@ impl Call {
     pub(super) async fn store(&self) -> Result<Arc<dyn Store>, CniError> {
         let options = datastore::options(self.config.datastore.as_ref(), |name| std::env::var_os(name));
         let url = &options.url;
-        crate::store::open(&options).await.map_err(|error| {
+        tortie_store::open(&options).await.map_err(|error| {
             let error = CniError::from(error);
             let msg = format!("the data model at {url} cannot be used: {error}; does the agent run, and is `datastore` right?");
             CniError { msg, ..error }

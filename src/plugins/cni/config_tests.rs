@@ -1,10 +1,10 @@
 use serde_json::{Value, json};
 
 use super::super::*;
-use crate::ipam::Want;
 use crate::plugins::attach::{AgentAbsent, ProfileWish};
-use crate::store::StoreOptions;
 use tortie_config::key::{EndpointKey, IpFamily, Key};
+use tortie_engine::ipam::Want;
+use tortie_store::StoreOptions;
 
 fn parse(value: &Value) -> Result<Config, CniError> {
     Config::parse(value.to_string().as_bytes(), Strictness::Refuse, &[]).map_err(|(_, error)| error)
@@ -132,7 +132,7 @@ fn the_store_is_the_configurations_then_the_environments_then_the_default() {
     assert_eq!(url(json!({"etcd_authority": "y:2", "etcd_scheme": "https"})), "etcds://y:2");
     assert_eq!(url(json!({})), "etcd://env:1");
     let none = store_options(None, |_| None);
-    assert_eq!((none.url.as_str(), none.create), (crate::store::DEFAULT_URL, false));
+    assert_eq!((none.url.as_str(), none.create), (tortie_store::DEFAULT_URL, false));
 }
 
 #[test]

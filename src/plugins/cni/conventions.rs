@@ -6,8 +6,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::ipam::Want;
-use crate::kernel::plumb::{PortMapping, Rate, Transport};
+use tortie_engine::ipam::Want;
+use tortie_kernel::plumb::{PortMapping, Rate, Transport};
 
 /// A sentence and its test.
 const SENTENCES: &[(&str, fn())] = &[

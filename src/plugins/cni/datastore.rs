@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::error::{CniError, code};
 use super::json::Object;
-use crate::store::{DEFAULT_URL, StoreOptions, StoreUrl};
+use tortie_store::{DEFAULT_URL, StoreOptions, StoreUrl};
 
 /// What a configuration says of the store.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -17,7 +17,7 @@ use super::call::{Call, SILENT, collect};
 use super::env::Command;
 use super::error::{CniError, code};
 use super::result::CniResult;
-use crate::ipam::Ipam;
+use tortie_engine::ipam::Ipam;
 
 /// Answers a call.
 pub(super) async fn answer(call: &Call, calico: bool) -> Result<Option<Value>, CniError> {

@@ -17,10 +17,10 @@ use super::env::Command;
 use super::error::{CniError, code};
 use super::names::Identity;
 use super::result::{CniResult, Interface, Ip, Route};
-use crate::ipam::Ipam;
-use crate::kernel::plumb::{self, HOST_MAC, PORTS_PREFIX};
 use crate::plugins::attach::{self, Attached, Leaving, Link, Wanted};
-use crate::store::Store;
+use tortie_engine::ipam::Ipam;
+use tortie_kernel::plumb::{self, HOST_MAC, PORTS_PREFIX};
+use tortie_store::Store;
 
 type Answer = Result<Option<Value>, CniError>;
 

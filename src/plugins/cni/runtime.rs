@@ -13,8 +13,8 @@ use super::address;
 use super::error::{CniError, code, shown};
 use super::json::{Object, elements};
 use super::result::Dns;
-use crate::ipam::Range;
-use crate::kernel::plumb::{Bandwidth, PortMapping, Rate, Transport};
+use tortie_engine::ipam::Range;
+use tortie_kernel::plumb::{Bandwidth, PortMapping, Rate, Transport};
 
 /// The areas of `runtimeConfig`.
 #[derive(Debug, Clone, Default, PartialEq)]

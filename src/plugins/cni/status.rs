@@ -29,7 +29,7 @@ pub(super) async fn answer(call: &Call, links: bool) -> Result<Option<Value>, Cn
         let ipam = &call.config.ipam;
         for (wanted, v4, family) in [(ipam.ipv4, true, "IPv4"), (ipam.ipv6, false, "IPv6")] {
             if wanted && !enabled(v4) {
-                let error = crate::ipam::IpamError::NoPools(if v4 {
+                let error = tortie_engine::ipam::IpamError::NoPools(if v4 {
                     tortie_config::key::IpFamily::V4
                 } else {
                     tortie_config::key::IpFamily::V6

@@ -14,7 +14,7 @@ use super::args::EnvArgs;
 use super::config::Config;
 use super::error::{CniError, code};
 use super::runtime::IpRange;
-use crate::ipam::{Range, Want};
+use tortie_engine::ipam::{Range, Want};
 
 /// One address that is wanted.
 #[derive(Debug, Clone, PartialEq)]

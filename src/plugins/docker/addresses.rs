@@ -13,7 +13,7 @@ use super::poolid::{PoolId, SpaceName, shorten};
 use super::records::{AddressRecord, EndpointRecord, NetworkRecord, PoolRecord};
 use super::state::Kind;
 use super::{Shared, now, wire};
-use crate::ipam::{Ipam, IpamError, Range, Request, Want};
+use tortie_engine::ipam::{Ipam, IpamError, Range, Request, Want};
 
 /// The beginning of handles; the address follows.
 pub(super) const HANDLE: &str = "libnetwork.";

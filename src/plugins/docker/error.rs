@@ -1,7 +1,7 @@
 //! The one way to say no in the protocol.
 
-use crate::ipam::IpamError;
-use crate::store::StoreError;
+use tortie_engine::ipam::IpamError;
+use tortie_store::StoreError;
 
 /// Why a request is refused: a sentence that `docker` prints.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -15,7 +15,7 @@ use super::poolid::PoolId;
 use super::records::{AddressRecord, EndpointRecord, NetworkRecord, PoolRecord};
 use super::state::Kind;
 use super::{LabelSource, Shared, now};
-use crate::kernel::plumb;
+use tortie_kernel::plumb;
 
 /// The label that says the network's name.
 const NETWORK_LABEL: &str = "docker.network";

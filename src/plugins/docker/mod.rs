@@ -38,7 +38,7 @@ use self::error::Refusal;
 use self::records::Epoch;
 use self::state::State;
 use super::attach::Agent;
-use crate::store::Store;
+use tortie_store::Store;
 
 /// Where dockerd looks for sockets of plugins.
 pub const PLUGINS: &str = "/run/docker/plugins";

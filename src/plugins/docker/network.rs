@@ -16,8 +16,8 @@ use super::poolid::{GLOBAL, shorten};
 use super::pools::Configured;
 use super::records::{AddressRecord, EndpointRecord, NetworkRecord};
 use super::{Shared, now, wire};
-use crate::kernel::plumb::{self, HOST_MAC, HostSpec, PlumbError, VethSpec};
 use crate::plugins::attach::{self, AttachError, EndpointWish, ProfileWish};
+use tortie_kernel::plumb::{self, HOST_MAC, HostSpec, PlumbError, VethSpec};
 
 /// Orchestrator and workload of every endpoint of Docker's.
 const LIBNETWORK: &str = "libnetwork";

@@ -14,9 +14,9 @@ use super::poolid::{DEFAULT, GLOBAL, LOCAL, PoolId, SpaceName, shorten};
 use super::records::{AddressRecord, PoolRecord};
 use super::state::Kind;
 use super::{Shared, now, wire};
-use crate::ipam::{Ipam, Space};
 use crate::plugins::attach;
-use crate::store::{Compare, Op, Store, Txn};
+use tortie_engine::ipam::{Ipam, Space};
+use tortie_store::{Compare, Op, Store, Txn};
 
 /// The key of the data by which an IPAM driver says that it wants no gateway address.
 const GATEWAY: &str = "com.docker.network.gateway";
@@ -341,7 +341,7 @@ fn candidates(family: IpFamily, host: &str) -> Box<dyn Iterator<Item = Cidr> + S
                 .flat_map(|b| (0..=255_u8).map(move |c| Cidr::v4(Ipv4Addr::new(172, b, c, 0), 24))),
         ),
         IpFamily::V6 => {
-            let hash = u128::from(crate::kernel::plumb::hash(host) & 0xff_ffff_ffff);
+            let hash = u128::from(tortie_kernel::plumb::hash(host) & 0xff_ffff_ffff);
             let base = (0xfd_u128 << 120) | (hash << 80);
             Box::new(
                 (0..0x1_0000_u128)

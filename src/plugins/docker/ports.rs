@@ -13,7 +13,7 @@ use super::poolid::shorten;
 use super::records::{EndpointRecord, Published};
 use super::state::Kind;
 use super::{Shared, wire};
-use crate::kernel::plumb::{self, PortMapping, Transport};
+use tortie_kernel::plumb::{self, PortMapping, Transport};
 
 const PORT_MAP: &str = "com.docker.network.portmap";
 /// Host ports that are chosen for a container that names none, as Docker does.

@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use tortie_config::key::{DockerItem, Key, escape, prefix};
 
 use super::error::Refusal;
-use crate::store::{Compare, KeyValue, Op, Outcome, Revision, Store, Txn};
+use tortie_store::{Compare, KeyValue, Op, Outcome, Revision, Store, Txn};
 
 /// How often a change that somebody came between is tried again.
 const TRIES: usize = 30;

@@ -10,13 +10,13 @@ use tortie_net::Cidr;
 use super::config::Settings;
 use super::host::{Reach, reach};
 use super::{CLEANUP, Container, KurmaError};
-use crate::ipam::{Ipam, Request};
-use crate::kernel::plumb::{self, Namespace, PlumbError};
 use crate::plugins::attach::{
     Attached, Leaving, Link, ProfileWish, Wanted, attach, detach, host_interface, ready,
 };
 use crate::plugins::cni::{Address, CniResult, EnvArgs, Ip, NETWORK_LABEL, Route, Version, wishes};
-use crate::store::{Store, StoreError};
+use tortie_engine::ipam::{Ipam, Request};
+use tortie_kernel::plumb::{self, Namespace, PlumbError};
+use tortie_store::{Store, StoreError};
 
 /// The orchestrator's name in keys, and in the attributes of addresses.
 pub(super) const ORCHESTRATOR: &str = "kurma";

@@ -3,9 +3,9 @@
 use serde_json::Value;
 
 use super::{KurmaError, Verb};
-use crate::kernel::plumb;
 use crate::plugins::attach::host_interface;
 use crate::plugins::cni::{Config, LogTarget, Strictness};
+use tortie_kernel::plumb;
 
 /// Names of this plugin in `type`, which the daemon does not read.
 const TYPES: [&str; 5] = ["", "tortie", "tortie-kurma", "tortie-cni", "calico"];

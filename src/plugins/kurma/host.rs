@@ -15,7 +15,7 @@ use super::KurmaError;
 use super::config::Settings;
 use crate::plugins::attach::Agent;
 use crate::plugins::cni::store_options;
-use crate::store::{self, Store, StoreUrl};
+use tortie_store::{Store, StoreUrl};
 
 /// The host's files as a process that shares its process ids sees them.
 const HOST_ROOT: &str = "/proc/1/root";
@@ -61,7 +61,7 @@ pub(super) async fn reach(settings: &Settings, netns: Option<&Path>) -> Result<R
             }
         }
     }
-    let store = store::open(&options)
+    let store = tortie_store::open(&options)
         .await
         .map_err(|error| KurmaError(format!("the data model at {} cannot be used: {error}", options.url)))?;
     let socket = config.socket.clone().or_else(|| std::env::var_os("TORTIE_SOCKET").map(PathBuf::from));

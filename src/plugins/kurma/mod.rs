@@ -90,9 +90,9 @@ macro_rules! from {
 
 from!(
     crate::plugins::attach::AttachError,
-    crate::kernel::plumb::PlumbError,
-    crate::ipam::IpamError,
-    crate::store::StoreError
+    tortie_kernel::plumb::PlumbError,
+    tortie_engine::ipam::IpamError,
+    tortie_store::StoreError
 );
 
 /// The container that `add` and `del` are about.

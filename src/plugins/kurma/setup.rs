@@ -10,11 +10,11 @@ use super::KurmaError;
 use super::calls::{self, DOUBT, ORCHESTRATOR, handle, table};
 use super::config::Settings;
 use super::host::{Reach, reach};
-use crate::ipam::{Ipam, Space};
-use crate::kernel::plumb;
 use crate::plugins::attach::ready;
 use crate::plugins::cni::NETWORK_LABEL;
-use crate::store::{Op, Outcome, Store, Txn};
+use tortie_engine::ipam::{Ipam, Space};
+use tortie_kernel::plumb;
+use tortie_store::{Op, Outcome, Store, Txn};
 
 /// Proves the store with a read and a write, the settings and the kernel by looking, then repairs.
 pub(super) async fn setup(settings: &Settings) -> Result<(), KurmaError> {
@@ -140,7 +140,7 @@ type Endpoint = (String, String, WorkloadEndpoint);
 /// Kurma's endpoints on this host: container, interface, value.
 async fn all_endpoints(settings: &Settings, store: &dyn Store) -> Result<Vec<Endpoint>, KurmaError> {
     let all = store.list(&[prefix::workloads_of(&settings.node)]).await?;
-    let read = |entry: &crate::store::KeyValue| match entry.key.parse::<Key>() {
+    let read = |entry: &tortie_store::KeyValue| match entry.key.parse::<Key>() {
         Ok(Key::Endpoint(EndpointKey::Workload { orchestrator, workload, endpoint, .. }))
             if orchestrator == ORCHESTRATOR =>
         {

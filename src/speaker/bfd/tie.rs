@@ -10,9 +10,9 @@ use tortie_bgp::bfd::{Change, Endpoint, Parameters, Path, Status};
 use tortie_bgp::{Input, PeerId};
 
 use super::{BfdView, Handle, Order, Told};
-use crate::routing::{PeerIntent, RoutingIntent};
 use crate::speaker::api::SpeakerFact;
 use crate::speaker::driver::Driver;
+use tortie_engine::routing::{PeerIntent, RoutingIntent};
 
 /// The sessions that are wanted, and for whom.
 #[derive(Default)]

@@ -27,8 +27,8 @@ use super::api::SpeakerFact;
 use super::bfd::datagram;
 use super::driver::{Driver, ROUTERS};
 use super::sockopt;
-use crate::routing::{PeerIntent, RoutingIntent};
 use message::{Message, Own};
+use tortie_engine::routing::{PeerIntent, RoutingIntent};
 
 /// `ff02::1`, all nodes, and `ff02::2`, all routers.
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);

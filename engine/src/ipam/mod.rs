@@ -1,0 +1,297 @@
+//! Addresses for workloads, from blocks that hosts own.
+//!
+//! What it does: gives addresses out, remembers who holds them (in the block, and by handle), takes them back, and keeps
+//! blocks, handles and affinities in agreement, with any number of others at work on the same store.
+//! What it does not: keep anything between two calls, look at a kernel, know who asks (CNI, Docker, Kurma and people are
+//! the same to it).
+//!
+//! ```text
+//!  Request --> plan (pure) --Need keys--> store.get/list --> State --> plan again
+//!                   |                                          ^
+//!                   +--Txn and its answer--> store.commit --conflict: the keys that were compared are read again
+//! ```
+//!
+//! One transaction holds everything that belongs together (blocks, affinities, handle), so nothing of ours is ever half
+//! done. What Calico's writers leave half done (an affinity that is `pending` or `pendingDeletion`, has no block, or one of
+//! another owner) is completed or removed on the way.
+
+mod api;
+mod around;
+mod assign;
+pub mod check;
+mod configure;
+mod desk;
+mod error;
+mod host;
+pub mod meter;
+mod pools;
+mod release;
+mod run;
+mod space;
+mod state;
+mod walk;
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use tortie_config::resource::IpamConfig;
+use tortie_net::Cidr;
+
+use check::Picture;
+use tortie_store::{Compare, Op, Store, StoreError, Txn};
+
+pub use api::{Assignment, Claims, Held, Range, Released, RemovedHost, Request, Unclaims, Want};
+pub use error::IpamError;
+pub use space::Space;
+
+/// IPAM on a store. Cheap to clone.
+#[derive(Clone)]
+pub struct Ipam {
+    store: Arc<dyn Store>,
+    space: Arc<Space>,
+}
+
+impl Ipam {
+    /// On the pools of the data model.
+    #[must_use]
+    pub fn new(store: Arc<dyn Store>) -> Self {
+        Self::in_space(store, Space::Global)
+    }
+
+    /// On the pools of a space.
+    #[must_use]
+    pub fn in_space(store: Arc<dyn Store>, space: Space) -> Self {
+        Self { store, space: Arc::new(space) }
+    }
+
+    /// The space.
+    #[must_use]
+    pub fn space(&self) -> &Space {
+        &self.space
+    }
+
+    /// The store.
+    #[must_use]
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+}
+
+impl Ipam {
+    /// Gives addresses out, in the order of the wants.
+    ///
+    /// When the store goes away between a transaction and its answer, a request with a handle finds out what became of it;
+    /// one that cannot is an error although addresses may have been given: release the handle.
+    ///
+    /// # Errors
+    /// Every [`IpamError`].
+    pub async fn assign(&self, request: &Request) -> Result<Vec<Assignment>, IpamError> {
+        counted("assign", self.give(request)).await
+    }
+
+    async fn give(&self, request: &Request) -> Result<Vec<Assignment>, IpamError> {
+        self.run(true, |state, tried| match &request.handle {
+            // Without a handle nobody can tell whose an address is.
+            None if !tried.is_empty() => state::Next::Err(IpamError::Store(StoreError::Away(
+                "it is not known whether addresses were given; see `tortie ipam check`".to_owned(),
+            ))),
+            _ => assign::plan(&self.space, state, request, tried),
+        })
+        .await
+    }
+
+    /// Releases addresses; with a `holder` only those whose handle it is. Each part of up to 40 is one transaction.
+    ///
+    /// # Errors
+    /// [`IpamError::Store`], [`IpamError::Unreadable`], [`IpamError::Busy`]. Addresses that are not allocated are no error.
+    pub async fn release(&self, addrs: &[IpAddr], holder: Option<&str>) -> Result<Released, IpamError> {
+        counted("release", self.take_back(addrs, holder)).await
+    }
+
+    async fn take_back(&self, addrs: &[IpAddr], holder: Option<&str>) -> Result<Released, IpamError> {
+        let mut all = Released::default();
+        for part in addrs.chunks(release::PART) {
+            let done = self
+                .run(true, |state, tried| release::addresses(&self.space, state, part, holder, tried))
+                .await?
+                .answer;
+            all.released.extend(done.released);
+            all.absent.extend(done.absent);
+            all.kept.extend(done.kept);
+        }
+        Ok(all)
+    }
+
+    /// Releases all addresses of a handle; a handle that is not there has none.
+    ///
+    /// # Errors
+    /// As [`Ipam::release`].
+    pub async fn release_handle(&self, handle: &str) -> Result<Vec<IpAddr>, IpamError> {
+        counted("release", self.take_back_all(handle)).await
+    }
+
+    async fn take_back_all(&self, handle: &str) -> Result<Vec<IpAddr>, IpamError> {
+        let mut all = Vec::new();
+        loop {
+            let step =
+                self.run(true, |state, tried| release::handle(&self.space, state, handle, tried)).await?;
+            all.extend(step.released);
+            if !step.more {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// The addresses of a handle.
+    ///
+    /// # Errors
+    /// [`IpamError::Store`], [`IpamError::Unreadable`].
+    pub async fn held_by(&self, handle: &str) -> Result<Vec<IpAddr>, IpamError> {
+        self.run(false, |state, _| release::held_by(&self.space, state, handle)).await
+    }
+
+    /// What is known of an address; `None` when it is not allocated.
+    ///
+    /// # Errors
+    /// [`IpamError::Store`], [`IpamError::Unreadable`].
+    pub async fn lookup(&self, addr: IpAddr) -> Result<Option<Held>, IpamError> {
+        self.run(false, |state, _| release::lookup(&self.space, state, addr)).await
+    }
+
+    /// Makes the blocks of a prefix the host's own: one block, or all blocks of an enabled pool in the prefix.
+    ///
+    /// # Errors
+    /// Every [`IpamError`]. Blocks of others are no error, they are listed.
+    pub async fn claim(&self, host: &str, cidr: Cidr) -> Result<Claims, IpamError> {
+        counted("claim_block", self.own(host, cidr)).await
+    }
+
+    async fn own(&self, host: &str, cidr: Cidr) -> Result<Claims, IpamError> {
+        let mut all = Claims::default();
+        for block in self.run(false, |state, _| host::blocks_in(&self.space, state, cidr)).await? {
+            let done = self.run(true, |state, _| host::claim(&self.space, state, host, block)).await?;
+            all.claimed.extend(done.claimed);
+            all.refused.extend(done.refused);
+        }
+        Ok(all)
+    }
+
+    /// Takes the host's blocks in a prefix away from it: empty ones are deleted, others are left without an owner.
+    ///
+    /// # Errors
+    /// As [`Ipam::release`].
+    pub async fn unclaim(&self, host: &str, cidr: Cidr) -> Result<Unclaims, IpamError> {
+        counted("release_block", self.disown(host, cidr)).await
+    }
+
+    async fn disown(&self, host: &str, cidr: Cidr) -> Result<Unclaims, IpamError> {
+        let own = self.run(false, |state, _| host::affinities(&self.space, state, host)).await?;
+        let mut all = Unclaims::default();
+        for block in own.into_iter().filter(|block| cidr.covers(block)) {
+            self.give_up(host, block, &mut all).await?;
+        }
+        Ok(all)
+    }
+
+    async fn give_up(&self, host: &str, block: Cidr, all: &mut Unclaims) -> Result<(), IpamError> {
+        let done = self.run(true, |state, _| host::unclaim(&self.space, state, host, block)).await?;
+        all.deleted.extend(done.deleted);
+        all.kept.extend(done.kept);
+        Ok(())
+    }
+
+    /// Takes everything away that a host has in IPAM, in its own blocks and in others'. Addresses in its blocks that another
+    /// host's endpoint has, or that name another host, stay; their blocks have no owner then.
+    ///
+    /// # Errors
+    /// As [`Ipam::release`]; [`IpamError::Busy`] when the host goes on taking addresses meanwhile.
+    pub async fn remove_host(&self, host: &str) -> Result<RemovedHost, IpamError> {
+        const PASSES: u32 = 5;
+        let mut removed = RemovedHost::default();
+        for _ in 0..PASSES {
+            let picture = Picture::load(self.store.as_ref(), &self.space).await?;
+            let holdings = host::holdings(&picture, host);
+            let affinities = picture.affinities.keys().filter(|(owner, _)| owner == host);
+            let owned = picture.blocks.iter().filter(|(_, block)| block.value.host() == Some(host));
+            let blocks: BTreeSet<Cidr> =
+                affinities.map(|(_, cidr)| *cidr).chain(owned.map(|(cidr, _)| *cidr)).collect();
+            if holdings.is_empty() && blocks.is_empty() {
+                self.forget_keys(host).await?;
+                return Ok(removed);
+            }
+            for part in holdings.chunks(release::PART) {
+                let gone = self.run(true, |state, _| host::drop_holdings(&self.space, state, part)).await?;
+                removed.released.extend(gone);
+            }
+            for block in blocks {
+                self.give_up(host, block, &mut removed.blocks).await?;
+            }
+        }
+        Err(IpamError::Busy { attempts: PASSES })
+    }
+
+    /// Deletes what else stands below the host's keys, such as affinities that nobody can read.
+    async fn forget_keys(&self, host: &str) -> Result<(), IpamError> {
+        let rest = self.store.list(&[self.space.affinities(host)]).await?;
+        for entry in rest.entries {
+            let txn = Txn {
+                compare: vec![Compare::ModRevision(entry.key.clone(), entry.mod_revision)],
+                ops: vec![Op::Delete { key: entry.key }],
+            };
+            self.store.commit(txn).await?;
+        }
+        Ok(())
+    }
+
+    /// The configuration in force.
+    ///
+    /// # Errors
+    /// [`IpamError::Store`], [`IpamError::Unreadable`].
+    pub async fn config(&self) -> Result<IpamConfig, IpamError> {
+        self.run(false, |state, _| configure::read(&self.space, state)).await
+    }
+
+    /// Writes the configuration.
+    ///
+    /// # Errors
+    /// [`IpamError::Refused`] when strict or automatic allocation would change while there are blocks, or when nothing could
+    /// be allocated any more (neither strict nor automatic).
+    pub async fn set_config(&self, config: &IpamConfig) -> Result<(), IpamError> {
+        self.run(true, |state, _| configure::write(&self.space, state, config)).await
+    }
+
+    /// Mends findings, each by itself, and says what became of each, in their order. Writes nothing where things are no
+    /// longer as they were found.
+    ///
+    /// # Errors
+    /// [`IpamError::NotReady`] while the data model is frozen. What fails for one finding is in its answer.
+    pub async fn release_from_check(
+        &self,
+        findings: &[check::Finding],
+    ) -> Result<Vec<check::Mended>, IpamError> {
+        self.run(false, |state, _| configure::ready(&self.space, state)).await?;
+        let mut all = Vec::with_capacity(findings.len());
+        for finding in findings {
+            all.push(match &finding.fix {
+                None => check::Mended::ByHand,
+                Some(fix) => self
+                    .run(true, |state, _| check::mend(&self.space, state, fix))
+                    .await
+                    .unwrap_or_else(|error| check::Mended::Failed(error.to_string())),
+            });
+        }
+        Ok(all)
+    }
+}
+
+/// Counts and times a request.
+async fn counted<T>(
+    op: &'static str,
+    request: impl Future<Output = Result<T, IpamError>>,
+) -> Result<T, IpamError> {
+    let begin = std::time::Instant::now();
+    let answer = request.await;
+    meter::meter().requests.time((op, meter::result(&answer)), begin.elapsed());
+    answer
+}

@@ -1,0 +1,475 @@
+//! The one in-memory picture of the store.
+//!
+//! What it does: takes snapshots and deltas of the store in, keeps every noun as a typed value under its typed key, in
+//! the order of the keys (so that everything of one kind, or of one host and kind, is one range), says what a change
+//! touched, and when routing must hold still ([`Guard`]). What it does not: no I/O, no clock; it computes nothing from
+//! the values (routing and policy do) and writes nothing.
+//!
+//! ```text
+//!  store::Snapshot --replace--+                         host.rs: the small values of each host
+//!                             +--> Model --> Dirty      slot.rs: today's key, older paths, the last good value
+//!  store::Delta -----apply----+      |
+//!                                    +--read.rs--> routing, policy, status
+//! ```
+//!
+//! One key's trouble stays with that key: a value that cannot be read leaves the last good one in force and is listed
+//! in [`Model::problems`]; a malformed key is listed there too; keys of other systems are counted, and other hosts'
+//! settings are left to them. Both forms of a thing, under today's key and under an older path, are kept, and today's
+//! wins.
+//!
+//! A model that saw deltas and one that saw a snapshot of the same revision are equal, but for last good values that a
+//! snapshot cannot know.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+use tortie_config::Resource;
+use tortie_config::key::{BgpItem, EndpointKey, Key, Scope};
+
+use tortie_store::{Change, Delta, KeyValue, Revision, Snapshot};
+
+mod dirty;
+mod effect;
+mod guard;
+mod host;
+mod read;
+mod scope;
+mod slot;
+#[cfg(test)]
+pub(crate) mod tests;
+mod value;
+
+pub use dirty::{Dirty, DirtyPeers, Touched};
+pub use guard::{Census, Freeze, Guard};
+pub use host::Host;
+pub use read::{FilterValue, Stored};
+pub use scope::{Part, watch_scope};
+
+use host::HostItem;
+use slot::{Slot, Spelling};
+use value::Value;
+
+/// All nouns of the store, as one host sees them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Model {
+    /// The host that this model is for.
+    node: String,
+    hosts: BTreeMap<Arc<str>, Host>,
+    /// Which hosts have an address, in the order of their names: almost always one.
+    hosts_at: FxHashMap<IpAddr, Vec<Arc<str>>>,
+    /// Everything that [`HostItem`] does not cover.
+    rest: BTreeMap<Key, Slot>,
+    /// Addresses that several hosts have.
+    shared: BTreeSet<IpAddr>,
+    /// Hosts without any address.
+    silent: BTreeSet<Arc<str>>,
+    /// Who has a peer at an address, in the order of names: a host, or every host (the empty name). One stands here
+    /// once for each such key.
+    peered_by: FxHashMap<IpAddr, Vec<Arc<str>>>,
+    endpoints: usize,
+    problems: BTreeMap<String, Problem>,
+    unknown: usize,
+    revision: Revision,
+    store_id: String,
+    /// Where the blocks came from, which are listed apart.
+    blocks_store_id: String,
+}
+
+/// A key that cannot be used as it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// The full key, as stored.
+    pub key: String,
+    /// What is wrong and what to write instead.
+    pub error: String,
+    /// The revision that wrote it.
+    pub revision: Revision,
+    /// An earlier value of this key is still in force.
+    pub last_good: bool,
+}
+
+/// The value of `Ready`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ready {
+    /// The key does not exist.
+    Absent,
+    /// Exactly `true`.
+    True,
+    /// Anything else; the first 40 characters.
+    Other(String),
+}
+
+impl Model {
+    /// The empty picture, for this host.
+    #[must_use]
+    pub fn new(node: &str) -> Self {
+        Self {
+            node: node.to_owned(),
+            hosts: BTreeMap::new(),
+            hosts_at: FxHashMap::default(),
+            shared: BTreeSet::new(),
+            silent: BTreeSet::new(),
+            rest: BTreeMap::new(),
+            peered_by: FxHashMap::default(),
+            endpoints: 0,
+            problems: BTreeMap::new(),
+            unknown: 0,
+            revision: 0,
+            store_id: String::new(),
+            blocks_store_id: String::new(),
+        }
+    }
+
+    /// Takes one transaction of the store in. A change that is not newer than what is known of its key is ignored, so
+    /// that a watch may repeat what it brought.
+    pub fn apply(&mut self, delta: &Delta) -> Dirty {
+        let mut dirty = Dirty::default();
+        for change in &delta.changes {
+            let text = match change {
+                Change::Put(kv) => &kv.key,
+                Change::Delete { key } => key,
+            };
+            let put = match change {
+                Change::Put(kv) => Some(kv),
+                Change::Delete { .. } => None,
+            };
+            match self.place(text) {
+                Place::Unread => {}
+                Place::Unknown => match put {
+                    Some(kv) if kv.create_revision == kv.mod_revision => self.unknown += 1,
+                    Some(_) => {}
+                    None => self.unknown = self.unknown.saturating_sub(1),
+                },
+                Place::Malformed(error) => self.set_malformed(text, put, error, delta.revision, &mut dirty),
+                Place::Known(key, spelling) => {
+                    let known = self.slot(&key).and_then(|slot| slot.under(&spelling)).map(|e| e.revision);
+                    let newer = match put {
+                        Some(kv) => known.is_none_or(|revision| kv.mod_revision > revision),
+                        None => known.is_some_and(|revision| delta.revision > revision),
+                    };
+                    if newer {
+                        self.set(&key, &spelling, text, put, delta.revision, &mut dirty);
+                    }
+                }
+            }
+        }
+        self.revision = self.revision.max(delta.revision);
+        dirty
+    }
+
+    /// A copy with no other endpoints than those that are wanted, and without blocks and affinities: for questions that are
+    /// answered somewhere else.
+    #[must_use]
+    pub fn excerpt(&self, wanted: impl Fn(&EndpointKey, &Resource) -> bool) -> Self {
+        let keeps = |key: &Key, slot: &Slot| match key {
+            Key::Endpoint(endpoint) => {
+                slot.value().and_then(Value::resource).is_some_and(|resource| wanted(endpoint, resource))
+            }
+            Key::Block(_) | Key::Affinity { .. } => false,
+            _ => true,
+        };
+        let kept = self.rest.iter().filter(|(key, slot)| keeps(key, slot));
+        Self {
+            rest: kept.map(|(key, slot)| (key.clone(), slot.clone())).collect(),
+            problems: self.problems.clone(),
+            node: self.node.clone(),
+            hosts: self.hosts.clone(),
+            hosts_at: self.hosts_at.clone(),
+            shared: self.shared.clone(),
+            silent: self.silent.clone(),
+            peered_by: FxHashMap::default(),
+            store_id: self.store_id.clone(),
+            blocks_store_id: self.blocks_store_id.clone(),
+            ..*self
+        }
+    }
+
+    /// Takes a snapshot in that holds every key of `part`, and says what differs from before: what is not in it is
+    /// gone, what has the same revision is not even read again.
+    pub fn replace(&mut self, part: Part, snapshot: &Snapshot) -> Dirty {
+        let mut dirty = Dirty::default();
+        let same_store = match part {
+            Part::Blocks => self.blocks_store_id == snapshot.store_id,
+            Part::All | Part::Main => self.store_id == snapshot.store_id,
+        };
+        let mut seen: HashSet<&str> = HashSet::with_capacity(snapshot.entries.len());
+        let mut unknown = 0;
+        for kv in snapshot.entries.iter().filter(|kv| part.covers(&kv.key)) {
+            match self.place(&kv.key) {
+                Place::Unread => {}
+                Place::Unknown => unknown += 1,
+                Place::Malformed(error) => {
+                    seen.insert(&kv.key);
+                    self.set_malformed(&kv.key, Some(kv), error, snapshot.revision, &mut dirty);
+                }
+                Place::Known(key, spelling) => {
+                    seen.insert(&kv.key);
+                    let known = self.slot(&key).and_then(|slot| slot.under(&spelling)).map(|e| e.revision);
+                    if !same_store || known != Some(kv.mod_revision) {
+                        self.set(&key, &spelling, &kv.key, Some(kv), snapshot.revision, &mut dirty);
+                    }
+                }
+            }
+        }
+        for (text, place) in self.texts() {
+            if part.covers(&text) && !seen.contains(text.as_str()) {
+                match place {
+                    Some((key, spelling)) => {
+                        self.set(&key, &spelling, &text, None, snapshot.revision, &mut dirty);
+                    }
+                    None => self.set_malformed(&text, None, String::new(), snapshot.revision, &mut dirty),
+                }
+            }
+        }
+        if part.covers_unknown() {
+            self.unknown = unknown;
+        }
+        // A list may be older than what a watch of the other part has brought.
+        self.revision = if same_store { self.revision.max(snapshot.revision) } else { snapshot.revision };
+        if part != Part::Blocks {
+            self.store_id.clone_from(&snapshot.store_id);
+        }
+        if part != Part::Main {
+            self.blocks_store_id.clone_from(&snapshot.store_id);
+        }
+        dirty
+    }
+
+    /// Writes or removes what stands under one key.
+    fn set(
+        &mut self,
+        key: &Key,
+        spelling: &Spelling,
+        text: &str,
+        put: Option<&KeyValue>,
+        revision: Revision,
+        dirty: &mut Dirty,
+    ) {
+        let before = self.effective(key);
+        let hosts = self.hosts.len();
+        match put {
+            Some(kv) => {
+                let (read, error) = match Value::read(key, &kv.value) {
+                    Ok(value) => (Some(value), None),
+                    Err(error) => (None, Some(error)),
+                };
+                let slot = self.slot_mut(key);
+                slot.put(spelling.clone(), kv, read);
+                let last_good = slot.under(spelling).is_some_and(|entry| entry.value.is_some());
+                let revision = kv.mod_revision;
+                let problem = error.map(|error| Problem { key: text.to_owned(), error, revision, last_good });
+                self.set_problem(text, problem, dirty);
+            }
+            None => {
+                self.slot_mut(key).remove(spelling);
+                self.drop_empty(key);
+                self.set_problem(text, None, dirty);
+            }
+        }
+        dirty.touched.push(Touched {
+            key: text.to_owned(),
+            revision: put.map_or(revision, |kv| kv.mod_revision),
+            deleted: put.is_none(),
+        });
+        // Even a value that cannot be read makes a host known.
+        dirty.hosts |= self.hosts.len() != hosts;
+        if let Some((host, item)) = HostItem::of(key)
+            && (self.hosts.len() != hosts || matches!(item, HostItem::Address(_)))
+        {
+            self.note_silence(host);
+        }
+        let after = self.effective(key);
+        if before != after {
+            self.reindex(key, before.as_ref(), after.as_ref());
+            self.mark(key, before.as_ref(), after.as_ref(), dirty);
+        }
+    }
+
+    fn set_malformed(
+        &mut self,
+        text: &str,
+        put: Option<&KeyValue>,
+        error: String,
+        revision: Revision,
+        dirty: &mut Dirty,
+    ) {
+        let known = self.problems.get(text).map(|problem| problem.revision);
+        let revision = put.map_or(revision, |kv| kv.mod_revision);
+        if known == put.map(|kv| kv.mod_revision) {
+            return;
+        }
+        dirty.touched.push(Touched { key: text.to_owned(), revision, deleted: put.is_none() });
+        let problem = put.map(|_| Problem { key: text.to_owned(), error, revision, last_good: false });
+        self.set_problem(text, problem, dirty);
+    }
+
+    fn set_problem(&mut self, text: &str, problem: Option<Problem>, dirty: &mut Dirty) {
+        match problem {
+            Some(problem) => {
+                dirty.problems = true;
+                self.problems.insert(text.to_owned(), problem);
+            }
+            None => dirty.problems |= self.problems.remove(text).is_some(),
+        }
+    }
+
+    /// Every key that is kept, as stored, with its place; malformed ones have none.
+    fn texts(&self) -> Vec<(String, Option<(Key, Spelling)>)> {
+        let mut texts = Vec::new();
+        let mut add = |key: &Key, slot: &Slot| {
+            for (spelling, _) in slot.spellings() {
+                texts.push((spelling.text(key).into(), Some((key.clone(), spelling))));
+            }
+        };
+        for (name, host) in &self.hosts {
+            for (item, slot) in host.slots() {
+                add(&item.key(name), slot);
+            }
+        }
+        self.rest.iter().for_each(|(key, slot)| add(key, slot));
+        let malformed = self.problems.keys().filter(|text| matches!(self.place(text), Place::Malformed(_)));
+        texts.extend(malformed.map(|text| (text.clone(), None)));
+        texts
+    }
+
+    fn slot(&self, key: &Key) -> Option<&Slot> {
+        match HostItem::of(key) {
+            Some((host, item)) => self.hosts.get(host)?.slot(item),
+            None => self.rest.get(key),
+        }
+    }
+
+    fn slot_mut(&mut self, key: &Key) -> &mut Slot {
+        match HostItem::of(key) {
+            Some((host, item)) => self.hosts.entry(host.into()).or_default().slot_mut(item),
+            None => self.rest.entry(key.clone()).or_default(),
+        }
+    }
+
+    fn drop_empty(&mut self, key: &Key) {
+        match HostItem::of(key) {
+            Some((host, _)) => {
+                if self.hosts.get_mut(host).is_some_and(Host::tidy) {
+                    self.hosts.remove(host);
+                }
+            }
+            None => {
+                if self.rest.get(key).is_some_and(Slot::is_empty) {
+                    self.rest.remove(key);
+                }
+            }
+        }
+    }
+
+    /// Keeps the list of hosts without address in step with one host.
+    fn note_silence(&mut self, host: &str) {
+        match self.hosts.get_key_value(host) {
+            Some((name, host)) if host.addrs().next().is_none() => {
+                self.silent.insert(name.clone());
+            }
+            _ => {
+                self.silent.remove(host);
+            }
+        }
+    }
+
+    /// The value in force under a key, and the revisions of its entry.
+    fn effective(&self, key: &Key) -> Option<Effective> {
+        let entry = self.slot(key)?.entry()?;
+        Some(Effective { value: entry.value.clone(), revision: entry.revision, created: entry.created })
+    }
+
+    /// Keeps the indexes in step with one thing.
+    fn reindex(&mut self, key: &Key, before: Option<&Effective>, after: Option<&Effective>) {
+        let address = |effective: Option<&Effective>| match effective.and_then(|e| e.value.as_ref()) {
+            Some(Value::Address(addr)) => *addr,
+            _ => None,
+        };
+        match key {
+            Key::Bgp(Scope::Host(host), BgpItem::Address(_)) => {
+                let (old, new) = (address(before), address(after));
+                index(&mut self.hosts_at, host, old, new);
+                for addr in [old, new].into_iter().flatten() {
+                    if self.hosts_at.get(&addr).is_some_and(|hosts| hosts.len() > 1) {
+                        self.shared.insert(addr);
+                    } else {
+                        self.shared.remove(&addr);
+                    }
+                }
+            }
+            Key::Bgp(scope, BgpItem::Peer { addr, .. }) => {
+                let at = |effective: Option<&Effective>| effective?.value.as_ref().map(|_| *addr);
+                index(&mut self.peered_by, scope.host().unwrap_or_default(), at(before), at(after));
+            }
+            Key::Endpoint(_) => {
+                self.endpoints = (self.endpoints + usize::from(after.is_some()))
+                    .saturating_sub(usize::from(before.is_some()));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// What a key says at one moment.
+#[derive(Debug, PartialEq, Eq)]
+struct Effective {
+    value: Option<Value>,
+    revision: Revision,
+    created: Revision,
+}
+
+/// Moves a host from one address to another.
+fn index(map: &mut FxHashMap<IpAddr, Vec<Arc<str>>>, host: &str, old: Option<IpAddr>, new: Option<IpAddr>) {
+    if old == new {
+        return;
+    }
+    if let Some(addr) = old
+        && let Some(hosts) = map.get_mut(&addr)
+    {
+        if let Some(at) = hosts.iter().position(|h| **h == *host) {
+            hosts.remove(at);
+        }
+        if hosts.is_empty() {
+            map.remove(&addr);
+        }
+    }
+    if let Some(addr) = new {
+        let hosts = map.entry(addr).or_default();
+        let at = hosts.partition_point(|h| **h < *host);
+        hosts.insert(at, host.into());
+    }
+}
+
+/// What a key's text means to the model.
+enum Place {
+    /// A thing, and which of its keys this is.
+    Known(Key, Spelling),
+    /// A key that is read past: old marks, reports of agents, settings of other hosts.
+    Unread,
+    /// Some other system's key.
+    Unknown,
+    /// A known path with a malformed element.
+    Malformed(String),
+}
+
+impl Model {
+    fn place(&self, text: &str) -> Place {
+        let key = match Key::parse(text) {
+            Ok(key) => key,
+            Err(error) => return Place::Malformed(error.problem),
+        };
+        match key {
+            Key::Unknown(_) => Place::Unknown,
+            Key::Marker { .. } | Key::Felix { .. } | Key::TortieStatus { .. } | Key::Docker { .. } => {
+                Place::Unread
+            }
+            // Nobody but that host reads its settings, and there may be a dozen for each of thousands.
+            Key::Setting(Scope::Host(host), _) if host != self.node => Place::Unread,
+            Key::Old(old) => Place::Known(old.newest().clone(), Spelling::Old(text.into())),
+            key if key.to_string() == text => Place::Known(key, Spelling::Canonical),
+            key => Place::Known(key, Spelling::Variant(text.into())),
+        }
+    }
+}

@@ -1,0 +1,519 @@
+//! Questions to the model. Nothing here decides: whatever depends on more than "host over global" is routing's or
+//! policy's.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use tortie_config::Resource;
+use tortie_config::key::{BgpItem, EndpointKey, IpFamily, Key, ProfilePart, Scope};
+use tortie_config::resource::{
+    Affinity, Asn, BgpLogLevel, Block, BmpStation, Filter, IpamConfig, Multipath, NodeMesh, Peer, Pool,
+    PrefixAdvertisement, Settings, WorkloadEndpoint,
+};
+use tortie_net::Cidr;
+
+use super::slot::Slot;
+use super::value::Value;
+use super::{Census, Host, Model, Problem, Ready};
+use tortie_store::{Revision, schema};
+
+/// A noun with where it stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stored<'a, K: ?Sized, T> {
+    /// What it is called.
+    pub key: &'a K,
+    /// The value in force.
+    pub value: &'a T,
+    /// Revision of the last write of its key.
+    pub revision: Revision,
+    /// Revision of the write that created its key.
+    pub created: Revision,
+}
+
+impl Model {
+    /// The host that this model is for.
+    #[must_use]
+    pub fn node(&self) -> &str {
+        &self.node
+    }
+
+    /// The newest revision that was taken in.
+    #[must_use]
+    pub fn revision(&self) -> Revision {
+        self.revision
+    }
+
+    /// The identity of the store that the last snapshot came from.
+    #[must_use]
+    pub fn store_id(&self) -> &str {
+        &self.store_id
+    }
+
+    /// Keys that cannot be used as they are, in the order of their texts.
+    pub fn problems(&self) -> impl ExactSizeIterator<Item = &Problem> {
+        self.problems.values()
+    }
+
+    /// How many keys belong to something else.
+    #[must_use]
+    pub fn unknown_keys(&self) -> usize {
+        self.unknown
+    }
+
+    /// How much there is of what must not vanish unnoticed.
+    #[must_use]
+    pub fn census(&self) -> Census {
+        Census {
+            pools: self.pools().count(),
+            own_blocks: self.own_blocks().count(),
+            hosts: self.hosts.len(),
+            endpoints: self.endpoints,
+        }
+    }
+
+    /// `Ready`.
+    #[must_use]
+    pub fn ready(&self) -> &Ready {
+        match self.rest.get(&Key::Ready).and_then(Slot::value) {
+            Some(Value::Ready(ready)) => ready,
+            _ => &Ready::Absent,
+        }
+    }
+
+    /// Whether this program may follow the store.
+    ///
+    /// # Errors
+    /// In words, when the store needs a later one.
+    pub fn schema(&self) -> Result<(), String> {
+        match self.rest.get(&Key::Schema).and_then(Slot::value) {
+            Some(Value::Schema(needed)) => schema::check(*needed),
+            _ => Ok(()),
+        }
+    }
+
+    /// One host.
+    #[must_use]
+    pub fn host(&self, name: &str) -> Option<&Host> {
+        self.hosts.get(name)
+    }
+
+    /// All hosts, by name.
+    pub fn hosts(&self) -> impl ExactSizeIterator<Item = (&str, &Host)> {
+        self.hosts.iter().map(|(name, host)| (&**name, host))
+    }
+
+    /// The hosts that have this address, by name; more than one is a mistake of somebody.
+    pub fn hosts_at(&self, addr: IpAddr) -> impl Iterator<Item = (&str, &Host)> {
+        let names = self.hosts_at.get(&addr).map_or(&[][..], Vec::as_slice);
+        names.iter().filter_map(|name| self.hosts.get_key_value(name)).map(|(name, host)| (&**name, host))
+    }
+
+    /// Addresses that several hosts claim, sorted.
+    pub fn shared_addrs(&self) -> impl Iterator<Item = IpAddr> {
+        self.shared.iter().copied()
+    }
+
+    /// Hosts without any address, by name.
+    pub fn silent_hosts(&self) -> impl Iterator<Item = &str> {
+        self.silent.iter().map(|name| &**name)
+    }
+
+    /// How many hosts have a peer of their own at this address.
+    #[must_use]
+    pub fn peered_by(&self, addr: IpAddr) -> usize {
+        let Some(hosts) = self.peered_by.get(&addr) else { return 0 };
+        // Sorted, and a host stands here once for each port; the empty name means all hosts.
+        hosts.chunk_by(|a, b| a == b).filter(|same| same.first().is_some_and(|name| !name.is_empty())).count()
+    }
+
+    /// Whether there is an explicit peer at this address, for every host (`None`) or for this one.
+    #[must_use]
+    pub fn has_peer(&self, host: Option<&str>, addr: IpAddr) -> bool {
+        let name = host.unwrap_or_default();
+        self.peered_by
+            .get(&addr)
+            .is_some_and(|names| names.binary_search_by(|other| (**other).cmp(name)).is_ok())
+    }
+
+    /// The AS of a host: its own, else the global one, else the default.
+    #[must_use]
+    pub fn as_num(&self, host: Option<&Host>) -> Asn {
+        host.and_then(Host::as_num).unwrap_or_else(|| match self.global(BgpItem::AsNum) {
+            Some(Value::Asn(asn)) => *asn,
+            _ => Asn::DEFAULT,
+        })
+    }
+
+    /// The BGP port of a host: its own, else the global one, else 179.
+    #[must_use]
+    pub fn listen_port(&self, host: Option<&Host>) -> u16 {
+        host.and_then(Host::listen_port).unwrap_or_else(|| match self.global(BgpItem::ListenPort) {
+            Some(Value::Port(port)) => *port,
+            _ => tortie_config::key::BGP_PORT,
+        })
+    }
+
+    /// How much this host's BGP logs: its own level, else the global one, else `info`.
+    #[must_use]
+    pub fn bgp_log_level(&self) -> BgpLogLevel {
+        let item = super::host::HostItem::LogLevel;
+        let own = self.host(&self.node).and_then(|host| host.value(item));
+        match own.or_else(|| self.global(BgpItem::LogLevel)) {
+            Some(Value::LogLevel(level)) => *level,
+            _ => BgpLogLevel::default(),
+        }
+    }
+
+    /// The node-to-node mesh; absent means on. With it the key's revision, 0 when absent.
+    #[must_use]
+    pub fn node_mesh(&self) -> (NodeMesh, Revision) {
+        let key = Key::bgp_global(BgpItem::NodeMesh);
+        let found = self.stored(&key, |resource| match resource {
+            Resource::NodeMesh(mesh) => Some(mesh),
+            _ => None,
+        });
+        found.map_or_else(|| (NodeMesh::default(), 0), |stored| (stored.value.clone(), stored.revision))
+    }
+
+    /// Explicit peers of one scope: for every host, or of one host.
+    pub fn peers<'a>(&'a self, scope: &Scope) -> impl Iterator<Item = Stored<'a, BgpItem, Peer>> + use<'a> {
+        self.peers_from(scope, BgpItem::Peer { addr: IpAddr::V4(Ipv4Addr::UNSPECIFIED), port: None }, None)
+    }
+
+    /// Explicit peers of one scope at one address: one for each port.
+    pub fn peers_at<'a>(
+        &'a self,
+        scope: &Scope,
+        addr: IpAddr,
+    ) -> impl Iterator<Item = Stored<'a, BgpItem, Peer>> + use<'a> {
+        self.peers_from(scope, BgpItem::Peer { addr, port: None }, Some(addr))
+    }
+
+    /// Unnumbered peers of one scope, by interface.
+    pub fn interface_peers<'a>(
+        &'a self,
+        scope: &Scope,
+    ) -> impl Iterator<Item = Stored<'a, str, Peer>> + use<'a> {
+        let wanted = scope.clone();
+        self.rest
+            .range(Key::Bgp(scope.clone(), BgpItem::InterfacePeer(String::new()))..)
+            .map_while(move |(key, slot)| match key {
+                Key::Bgp(scope, BgpItem::InterfacePeer(name)) if *scope == wanted => Some((&**name, slot)),
+                _ => None,
+            })
+            .filter_map(|(name, slot)| {
+                stored(name, slot, |resource| match resource {
+                    Resource::Peer(peer) => Some(&**peer),
+                    _ => None,
+                })
+            })
+    }
+
+    /// Ranges of one scope, by prefix.
+    pub fn ranges<'a>(&'a self, scope: &Scope) -> impl Iterator<Item = Stored<'a, Cidr, Peer>> + use<'a> {
+        let wanted = scope.clone();
+        let first = BgpItem::PeerRange(Cidr::v4(Ipv4Addr::UNSPECIFIED, 0));
+        self.rest
+            .range(Key::Bgp(scope.clone(), first)..)
+            .map_while(move |(key, slot)| match key {
+                Key::Bgp(scope, BgpItem::PeerRange(prefix)) if *scope == wanted => Some((prefix, slot)),
+                _ => None,
+            })
+            .filter_map(|(prefix, slot)| {
+                stored(prefix, slot, |resource| match resource {
+                    Resource::Peer(peer) => Some(&**peer),
+                    _ => None,
+                })
+            })
+    }
+
+    /// All that is configured of peers in one scope: by address, by interface, and ranges.
+    pub fn all_peers<'a>(&'a self, scope: &Scope) -> impl Iterator<Item = (BgpItem, &'a Peer)> + use<'a> {
+        let numbered = self.peers(scope).map(|p| (p.key.clone(), p.value));
+        let interfaces =
+            self.interface_peers(scope).map(|p| (BgpItem::InterfacePeer(p.key.to_owned()), p.value));
+        let ranges = self.ranges(scope).map(|p| (BgpItem::PeerRange(*p.key), p.value));
+        numbered.chain(interfaces).chain(ranges)
+    }
+
+    fn peers_from<'a>(
+        &'a self,
+        scope: &Scope,
+        first: BgpItem,
+        only: Option<IpAddr>,
+    ) -> impl Iterator<Item = Stored<'a, BgpItem, Peer>> + use<'a> {
+        let wanted = scope.clone();
+        self.rest
+            .range(Key::Bgp(scope.clone(), first)..)
+            .map_while(move |(key, slot)| match key {
+                Key::Bgp(scope, item @ BgpItem::Peer { addr, .. })
+                    if *scope == wanted && only.is_none_or(|only| only == *addr) =>
+                {
+                    Some((item, slot))
+                }
+                _ => None,
+            })
+            .filter_map(|(item, slot)| {
+                stored(item, slot, |resource| match resource {
+                    Resource::Peer(peer) => Some(&**peer),
+                    _ => None,
+                })
+            })
+    }
+
+    /// Pools of both families, sorted by prefix.
+    pub fn pools(&self) -> impl Iterator<Item = Stored<'_, Cidr, Pool>> {
+        let first = Key::Pool(Cidr::v4(Ipv4Addr::UNSPECIFIED, 0));
+        self.rest
+            .range(first..)
+            .map_while(|(key, slot)| if let Key::Pool(cidr) = key { Some((cidr, slot)) } else { None })
+            .filter_map(|(cidr, slot)| {
+                stored(cidr, slot, |resource| match resource {
+                    Resource::Pool(pool) => Some(pool),
+                    _ => None,
+                })
+            })
+    }
+
+    /// A host's affinities, sorted by block.
+    pub fn affinities<'a>(
+        &'a self,
+        host: &str,
+    ) -> impl Iterator<Item = Stored<'a, Cidr, Affinity>> + use<'a> {
+        let first = Key::Affinity { host: host.to_owned(), block: Cidr::v4(Ipv4Addr::UNSPECIFIED, 0) };
+        let wanted = host.to_owned();
+        self.rest
+            .range(first..)
+            .map_while(move |(key, slot)| match key {
+                Key::Affinity { host, block } if *host == wanted => Some((block, slot)),
+                _ => None,
+            })
+            .filter_map(|(block, slot)| {
+                stored(block, slot, |resource| match resource {
+                    Resource::Affinity(affinity) => Some(affinity),
+                    _ => None,
+                })
+            })
+    }
+
+    /// One block, if it is in what this model watches.
+    #[must_use]
+    pub fn block(&self, cidr: Cidr) -> Option<Stored<'_, Cidr, Block>> {
+        match self.rest.get_key_value(&Key::Block(cidr))? {
+            (Key::Block(cidr), slot) => stored(cidr, slot, |resource| match resource {
+                Resource::Block(block) => Some(&**block),
+                _ => None,
+            }),
+            _ => None,
+        }
+    }
+
+    /// The blocks of this host: its affinity is confirmed (or of the time before states) and the block's value names
+    /// this host. With each the revision that made it so.
+    pub fn own_blocks(&self) -> impl Iterator<Item = (Cidr, Revision)> {
+        self.affinities(&self.node).filter(|affinity| affinity.value.is_confirmed()).filter_map(|affinity| {
+            let block = self.block(*affinity.key)?;
+            let ours = block.value.host() == Some(self.node.as_str());
+            ours.then(|| (*affinity.key, affinity.revision.max(block.created)))
+        })
+    }
+
+    /// The workload endpoints of a host.
+    pub fn workloads<'a>(
+        &'a self,
+        host: &str,
+    ) -> impl Iterator<Item = Stored<'a, EndpointKey, WorkloadEndpoint>> + use<'a> {
+        let wanted = host.to_owned();
+        self.rest
+            .range(first_endpoint(host)..)
+            .map_while(move |(key, slot)| match key {
+                Key::Endpoint(endpoint @ EndpointKey::Workload { host, .. }) if *host == wanted => {
+                    Some((endpoint, slot))
+                }
+                _ => None,
+            })
+            .filter_map(|(endpoint, slot)| {
+                stored(endpoint, slot, |resource| match resource {
+                    Resource::WorkloadEndpoint(workload) => Some(&**workload),
+                    _ => None,
+                })
+            })
+    }
+
+    /// A workload endpoint of any host.
+    #[must_use]
+    pub fn workload(&self, key: &EndpointKey) -> Option<Stored<'_, Key, WorkloadEndpoint>> {
+        self.stored(&Key::Endpoint(key.clone()), |resource| match resource {
+            Resource::WorkloadEndpoint(workload) => Some(&**workload),
+            _ => None,
+        })
+    }
+
+    /// What this host announces besides blocks and pools: its own list of the family, else the global one.
+    #[must_use]
+    pub fn advertisements(&self, family: IpFamily) -> &[PrefixAdvertisement] {
+        self.own_or_global(&BgpItem::PrefixAdvertisements(family), |resource| match resource {
+            Resource::PrefixAdvertisements(list) => Some(list),
+            _ => None,
+        })
+        .map_or(&[], Vec::as_slice)
+    }
+
+    /// Whom BMP tells what peers send: this host's own list, else the global one.
+    #[must_use]
+    pub fn bmp_stations(&self) -> &[BmpStation] {
+        self.own_or_global(&BgpItem::BmpStations, |resource| match resource {
+            Resource::BmpStations(list) => Some(list),
+            _ => None,
+        })
+        .map_or(&[], Vec::as_slice)
+    }
+
+    /// Which paths share the load of a prefix: this host's value, else the global one, else the default.
+    #[must_use]
+    pub fn multipath(&self) -> Multipath {
+        self.own_or_global(&BgpItem::Multipath, |resource| match resource {
+            Resource::Multipath(multipath) => Some(multipath),
+            _ => None,
+        })
+        .cloned()
+        .unwrap_or_default()
+    }
+
+    /// A filter of this host, else the global one of that name; `None`: there is neither.
+    #[must_use]
+    pub fn filter(&self, name: &str) -> Option<FilterValue<'_>> {
+        let item = BgpItem::Filter(name.to_owned());
+        let slot = self.rest.get(&Key::bgp_host(&self.node, item.clone()));
+        let slot = slot.or_else(|| self.rest.get(&Key::bgp_global(item)))?;
+        Some(match slot.value().and_then(Value::resource).map(|resource| &**resource) {
+            Some(Resource::Filter(filter)) => FilterValue::Good(filter),
+            _ => FilterValue::Unreadable,
+        })
+    }
+
+    /// Names of BIRD filter texts, which are not run.
+    pub fn custom_filters(&self) -> impl Iterator<Item = (&Key, IpFamily, &str)> {
+        let first = Key::bgp_global(BgpItem::CustomFilter(IpFamily::V4, String::new()));
+        self.rest.range(first..).map_while(|(key, _)| match key {
+            Key::Bgp(Scope::Global, BgpItem::CustomFilter(family, name)) => Some((key, *family, &**name)),
+            _ => None,
+        })
+    }
+
+    /// The settings in force on this host: defaults, then the global values, then its own.
+    #[must_use]
+    pub fn settings(&self) -> Settings {
+        self.settings_of(&self.node)
+    }
+
+    /// The settings in force on a host, as far as this one knows: the own values of others are not kept.
+    #[must_use]
+    pub fn settings_of(&self, host: &str) -> Settings {
+        let mut settings = Settings::default();
+        for scope in [Scope::Global, Scope::Host(host.to_owned())] {
+            let first = Key::Setting(scope.clone(), String::new());
+            let of_scope = self
+                .rest
+                .range(first..)
+                .take_while(|(key, _)| matches!(key, Key::Setting(s, _) if *s == scope));
+            for (_, slot) in of_scope {
+                if let Some(Resource::Setting(setting)) = slot.value().and_then(Value::resource).map(|r| &**r)
+                {
+                    settings.apply(setting);
+                }
+            }
+        }
+        settings
+    }
+
+    /// IPAM's configuration; absent means the defaults.
+    #[must_use]
+    pub fn ipam_config(&self) -> IpamConfig {
+        self.stored(&Key::IpamConfig, |resource| match resource {
+            Resource::IpamConfig(config) => Some(config),
+            _ => None,
+        })
+        .map_or_else(IpamConfig::default, |stored| stored.value.clone())
+    }
+
+    /// Any larger noun by its key: endpoints, profiles, policies, pools, peers and the like.
+    #[must_use]
+    pub fn resource(&self, key: &Key) -> Option<&Arc<Resource>> {
+        self.rest.get(key)?.value()?.resource()
+    }
+
+    /// Larger nouns from a key on, in the order of the keys: all of one kind are one range.
+    pub fn resources_from(&self, first: Key) -> impl Iterator<Item = (&Key, &Arc<Resource>)> {
+        self.rest.range(first..).filter_map(|(key, slot)| Some((key, slot.value()?.resource()?)))
+    }
+
+    /// Profiles, tiers and policies, in the order of their keys.
+    pub fn policy_resources(&self) -> impl Iterator<Item = (&Key, &Arc<Resource>)> {
+        let first = Key::Profile { name: String::new(), part: ProfilePart::Rules };
+        self.resources_from(first).take_while(|(key, _)| {
+            matches!(key, Key::Profile { .. } | Key::TierMetadata { .. } | Key::Policy { .. })
+        })
+    }
+
+    /// The endpoints of all hosts, workloads first.
+    pub fn endpoint_resources(&self) -> impl Iterator<Item = (&EndpointKey, &Arc<Resource>)> {
+        self.resources_from(first_endpoint("")).map_while(|(key, resource)| match key {
+            Key::Endpoint(endpoint) => Some((endpoint, resource)),
+            _ => None,
+        })
+    }
+
+    /// Whether what stands under a key now cannot be read, though an earlier value may still be in force.
+    #[must_use]
+    pub fn is_unreadable(&self, key: &Key) -> bool {
+        let spelled = self.slot(key).into_iter().flat_map(Slot::spellings);
+        spelled.into_iter().any(|(spelling, _)| self.problems.contains_key(&*spelling.text(key)))
+    }
+
+    /// The revision of the last write of a key, as it is in force.
+    #[must_use]
+    pub fn revision_of(&self, key: &Key) -> Option<Revision> {
+        Some(self.slot(key)?.entry()?.revision)
+    }
+
+    /// What this host has under an item, else what all have.
+    fn own_or_global<T>(&self, item: &BgpItem, pick: impl Fn(&Resource) -> Option<&T>) -> Option<&T> {
+        let under = |key: &Key| pick(self.resource(key)?);
+        under(&Key::bgp_host(&self.node, item.clone())).or_else(|| under(&Key::bgp_global(item.clone())))
+    }
+
+    fn global(&self, item: BgpItem) -> Option<&Value> {
+        self.rest.get(&Key::bgp_global(item))?.value()
+    }
+
+    fn stored<T>(&self, key: &Key, pick: impl FnOnce(&Resource) -> Option<&T>) -> Option<Stored<'_, Key, T>> {
+        let (key, slot) = self.rest.get_key_value(key)?;
+        stored(key, slot, pick)
+    }
+}
+
+/// Where the endpoints of a host begin, and with no host all.
+fn first_endpoint(host: &str) -> Key {
+    let (orchestrator, workload, endpoint) = (String::new(), String::new(), String::new());
+    Key::Endpoint(EndpointKey::Workload { host: host.to_owned(), orchestrator, workload, endpoint })
+}
+
+/// What a filter's key says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FilterValue<'a> {
+    /// The last value that could be read.
+    Good(&'a Filter),
+    /// There never was one.
+    Unreadable,
+}
+
+fn stored<'a, K: ?Sized, T>(
+    key: &'a K,
+    slot: &'a Slot,
+    pick: impl FnOnce(&'a Resource) -> Option<&'a T>,
+) -> Option<Stored<'a, K, T>> {
+    let entry = slot.entry()?;
+    let value = pick(entry.value.as_ref()?.resource()?)?;
+    Some(Stored { key, value, revision: entry.revision, created: entry.created })
+}

@@ -1,0 +1,549 @@
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use proptest::prelude::*;
+use tortie_config::key::IpFamily;
+
+use tortie_store::fixtures::{delete, kv, put, snapshot};
+
+use super::*;
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+/// Three hosts, of which `h1` is ours and has two blocks.
+const NETWORK: &[(&str, &str)] = &[
+    ("/calico/v1/Ready", "true"),
+    ("/calico/v1/ipam/v4/pool/10.0.0.0-16", r#"{"cidr":"10.0.0.0/16"}"#),
+    ("/calico/bgp/v1/host/h1/ip_addr_v4", "192.0.2.1"),
+    ("/calico/bgp/v1/host/h1/ip_addr_v6", ""),
+    ("/calico/bgp/v1/host/h2/ip_addr_v4", "192.0.2.2"),
+    ("/calico/bgp/v1/host/h3/ip_addr_v4", "192.0.2.3"),
+    ("/calico/ipam/v2/host/h1/ipv4/block/10.0.1.0-30", r#"{"state":"confirmed"}"#),
+    ("/calico/ipam/v2/host/h1/ipv4/block/10.0.2.0-30", ""),
+    ("/calico/ipam/v2/assignment/ipv4/block/10.0.1.0-30", BLOCK_1),
+    ("/calico/ipam/v2/assignment/ipv4/block/10.0.2.0-30", BLOCK_1),
+    ("/calico/v1/host/h1/workload/cni/w1/endpoint/eth0", ENDPOINT),
+    ("/calico/v1/host/h2/workload/cni/w2/endpoint/eth0", ENDPOINT),
+];
+const ENDPOINT: &str = r#"{"state":"active","name":"cali0","ipv4_nets":["10.0.1.2/32"]}"#;
+const BLOCK_1: &str = r#"{"affinity":"host:h1","allocations":[null,null,null,null],"attributes":[]}"#;
+
+fn loaded() -> Model {
+    let mut model = Model::new("h1");
+    model.replace(Part::All, &snapshot(10, NETWORK));
+    assert_eq!(model.problems().count(), 0);
+    model
+}
+
+fn own_blocks(model: &Model) -> Vec<String> {
+    model.own_blocks().map(|(cidr, _)| cidr.to_string()).collect()
+}
+
+#[test]
+fn a_snapshot_is_indexed_by_host_and_kind() {
+    let model = loaded();
+    assert_eq!(model.hosts().map(|(name, _)| name).collect::<Vec<_>>(), ["h1", "h2", "h3"]);
+    assert_eq!(model.node_addr(IpFamily::V4), Some(ip("192.0.2.1")));
+    assert_eq!(model.node_addr(IpFamily::V6), None, "an empty value means no address");
+    assert_eq!(model.hosts_at(ip("192.0.2.3")).map(|(name, _)| name).collect::<Vec<_>>(), ["h3"]);
+    assert_eq!(own_blocks(&model), ["10.0.1.0/30", "10.0.2.0/30"]);
+    assert_eq!(model.workloads("h1").count(), 1);
+    assert_eq!(model.census(), Census { pools: 1, own_blocks: 2, hosts: 3, endpoints: 2 });
+    assert_eq!(*model.ready(), Ready::True);
+    assert_eq!(model.as_num(model.host("h2")).get(), 64512);
+    assert_eq!(
+        model.block_scope(),
+        [
+            "/calico/ipam/v2/assignment/ipv4/block/10.0.1.0-30",
+            "/calico/ipam/v2/assignment/ipv4/block/10.0.2.0-30"
+        ]
+    );
+}
+
+#[test]
+fn an_unreadable_value_leaves_the_last_good_one_in_force_and_everything_else_alone() {
+    let mut model = loaded();
+    let key = "/calico/bgp/v1/host/h2/ip_addr_v4";
+    let dirty = model.apply(&put(11, key, "not an address"));
+    assert!(dirty.problems && !dirty.peers.any(), "{dirty:?}");
+    assert_eq!(model.hosts_at(ip("192.0.2.2")).count(), 1);
+    let problem = model.problems().next().unwrap().clone();
+    assert_eq!((problem.key.as_str(), problem.revision, problem.last_good), (key, 11, true));
+    assert!(problem.error.contains("not an address"), "{}", problem.error);
+
+    // A relist does not change that.
+    let mut broken = snapshot(10, NETWORK);
+    broken.entries.retain(|entry| entry.key != key);
+    broken.entries.push(kv(key, "not an address", 11));
+    broken.revision = 12;
+    assert!(model.replace(Part::All, &broken).is_clean());
+    assert_eq!(model.hosts_at(ip("192.0.2.2")).count(), 1);
+
+    let dirty = model.apply(&put(13, key, "192.0.2.20"));
+    assert!(dirty.problems);
+    assert_eq!(model.problems().count(), 0);
+    let addrs: Vec<IpAddr> = dirty.peers.addrs.into_iter().collect();
+    assert_eq!(addrs, [ip("192.0.2.2"), ip("192.0.2.20")]);
+}
+
+#[test]
+fn each_broken_value_of_a_network_takes_nothing_but_itself_down() {
+    let whole = loaded();
+    for (broken, _) in NETWORK {
+        let entries: Vec<_> = NETWORK
+            .iter()
+            .map(|(key, value)| (*key, if key == broken { "{broken" } else { value }))
+            .collect();
+        let mut model = Model::new("h1");
+        model.replace(Part::All, &snapshot(10, &entries));
+        if *broken == "/calico/v1/Ready" {
+            assert_eq!(*model.ready(), Ready::Other("{broken".to_owned()));
+            continue;
+        }
+        assert_eq!(model.problems().map(|p| p.key.as_str()).collect::<Vec<_>>(), [*broken]);
+        let others: Vec<_> = NETWORK.iter().filter(|(key, _)| key != broken).collect();
+        for (key, _) in others {
+            let key = Key::parse(key).unwrap();
+            assert_eq!(model.slot(&key), whole.slot(&key), "{key} beside {broken}");
+        }
+    }
+}
+
+#[test]
+fn an_old_key_counts_until_the_new_one_is_there() {
+    let mut model = loaded();
+    let (old, new) = ("/calico/v1/config/bgp_node_mesh", "/calico/bgp/v1/global/node_mesh");
+    assert_eq!(model.node_mesh().1, 0);
+    let dirty = model.apply(&put(11, old, r#"{"enabled":false}"#));
+    assert!(dirty.peers.all);
+    assert!(!model.node_mesh().0.enabled);
+    model.apply(&put(12, new, r#"{"enabled":true}"#));
+    assert!(model.node_mesh().0.enabled);
+    assert!(model.apply(&put(13, old, r#"{"enabled":false}"#)).is_clean(), "the old key no longer counts");
+    assert!(model.apply(&delete(14, new)).peers.all);
+    assert!(!model.node_mesh().0.enabled);
+    model.apply(&put(15, new, "broken from the start"));
+    assert!(!model.node_mesh().0.enabled, "a new key that never was readable takes nothing down");
+    model.apply(&delete(16, new));
+    model.apply(&delete(17, old));
+    assert!(model.node_mesh().0.enabled);
+
+    let (old, new) =
+        ("/calico/v1/host/h1/bgp_peer_v4/192.0.2.99", "/calico/bgp/v1/host/h1/peer_v4/192.0.2.99");
+    model.apply(&put(18, old, r#"{"ip":"192.0.2.99","as_num":"1"}"#));
+    model.apply(&put(19, new, r#"{"ip":"192.0.2.99","as_num":"2"}"#));
+    let peers: Vec<u32> = model
+        .peers(&Scope::Host("h1".to_owned()))
+        .filter_map(|peer| peer.value.as_num.number())
+        .map(tortie_config::resource::Asn::get)
+        .collect();
+    assert_eq!(peers, [2]);
+}
+
+#[test]
+fn two_spellings_of_one_key_are_one_thing() {
+    let mut model = loaded();
+    let spelled = "/calico/bgp/v1/global/peer_v6/2001:DB8:0::1";
+    let canonical = "/calico/bgp/v1/global/peer_v6/2001:db8::1";
+    model.apply(&put(11, spelled, r#"{"as_num":"1"}"#));
+    model.apply(&put(12, canonical, r#"{"as_num":"2"}"#));
+    let asns = |model: &Model| -> Vec<u32> {
+        model
+            .peers(&Scope::Global)
+            .filter_map(|peer| peer.value.as_num.number())
+            .map(tortie_config::resource::Asn::get)
+            .collect()
+    };
+    assert_eq!(asns(&model), [2]);
+    model.apply(&delete(13, canonical));
+    assert_eq!(asns(&model), [1]);
+    model.apply(&delete(14, spelled));
+    assert_eq!(asns(&model), [0_u32; 0]);
+}
+
+#[test]
+fn malformed_keys_are_listed_and_unknown_ones_counted() {
+    let mut model = loaded();
+    let bad = "/calico/v1/ipam/v4/pool/ten";
+    assert!(model.apply(&put(11, bad, "{}")).problems);
+    assert_eq!(model.problems().map(|p| p.key.as_str()).collect::<Vec<_>>(), [bad]);
+    model.apply(&put(12, "/calico/dhcp/v1/subnet/x", "?"));
+    model.apply(&put(13, "/calico/v1/host/h1/config/marker", "created"));
+    assert_eq!(model.unknown_keys(), 1);
+    assert!(model.apply(&delete(14, bad)).problems);
+    model.apply(&delete(15, "/calico/dhcp/v1/subnet/x"));
+    assert_eq!((model.problems().count(), model.unknown_keys()), (0, 0));
+}
+
+#[test]
+fn secrets_are_in_no_problem() {
+    let mut model = loaded();
+    let value = r#"{"as_num":"x","password":"hunter2"}"#;
+    model.apply(&put(11, "/calico/bgp/v1/global/peer_v4/192.0.2.9", value));
+    assert!(!format!("{:?}", model.problems().collect::<Vec<_>>()).contains("hunter2"));
+}
+
+#[test]
+fn a_block_is_own_only_when_both_sides_say_so() {
+    let (affinity, block) = (
+        "/calico/ipam/v2/host/h1/ipv4/block/10.0.1.0-30",
+        "/calico/ipam/v2/assignment/ipv4/block/10.0.1.0-30",
+    );
+    for (key, value, wanted) in [
+        (affinity, r#"{"state":"pending"}"#, false),
+        (affinity, r#"{"state":"pendingDeletion"}"#, false),
+        (affinity, "{}", true),
+        (affinity, "", true),
+        (block, &BLOCK_1.replace("host:h1", "host:h2"), false),
+        (block, &BLOCK_1.replace("\"host:h1\"", "null"), false),
+    ] {
+        let mut model = loaded();
+        let dirty = model.apply(&put(11, key, value));
+        assert_eq!(model.problems().count(), 0, "{value}");
+        assert_eq!(own_blocks(&model).contains(&"10.0.1.0/30".to_owned()), wanted, "{key} {value}");
+        assert!(dirty.originated);
+    }
+    let mut model = loaded();
+    let assigned = BLOCK_1.replacen("null", "0", 1).replace(
+        "\"attributes\":[]",
+        r#""attributes":[{"handle_id":"h","secondary":null}],"unallocated":[]"#,
+    );
+    let assign = Change::Put(KeyValue { create_revision: 10, ..kv(block, &assigned, 11) });
+    let dirty = model.apply(&Delta { revision: 11, changes: vec![assign] });
+    assert_eq!(model.problems().count(), 0);
+    assert!(!dirty.originated, "an assignment changes nothing that is announced");
+    assert_eq!(model.own_blocks().map(|(_, revision)| revision).max(), Some(10));
+}
+
+#[test]
+fn the_block_part_is_replaced_alone() {
+    let mut model = loaded();
+    let only = snapshot(20, &[("/calico/ipam/v2/assignment/ipv4/block/10.0.1.0-30", BLOCK_1)]);
+    let dirty = model.replace(Part::Blocks, &only);
+    assert!(dirty.originated && !dirty.peers.any() && !dirty.pools);
+    assert_eq!(own_blocks(&model), ["10.0.1.0/30"]);
+    assert_eq!(model.census().hosts, 3);
+    // And the main part leaves blocks alone.
+    let dirty = model.replace(Part::Main, &snapshot(21, &[]));
+    assert!(dirty.peers.any() && dirty.pools && dirty.affinities);
+    assert_eq!(model.census(), Census::default());
+    assert!(model.block("10.0.1.0/30".parse().unwrap()).is_some());
+}
+
+#[test]
+fn another_store_is_read_anew_even_where_revisions_agree() {
+    let mut model = loaded();
+    let mut other = snapshot(10, NETWORK);
+    other.store_id = "s2".to_owned();
+    for kv in &mut other.entries {
+        if kv.key.contains("assignment") {
+            kv.value = BLOCK_1.replace("host:h1", "host:h2").into_bytes();
+        }
+    }
+    model.replace(Part::Main, &other);
+    assert!(model.replace(Part::Blocks, &other).originated);
+    assert_eq!(own_blocks(&model), [""; 0]);
+}
+
+#[test]
+fn a_repeated_delta_changes_nothing() {
+    let mut model = loaded();
+    let delta = put(11, "/calico/bgp/v1/host/h2/as_num", "65001");
+    let dirty = model.apply(&delta);
+    assert_eq!(dirty.peers.addrs.into_iter().collect::<Vec<_>>(), [ip("192.0.2.2")]);
+    assert_eq!(dirty.touched.len(), 1);
+    assert_eq!(model.apply(&delta), Dirty::default());
+    assert_eq!(model.as_num(model.host("h2")).get(), 65001);
+}
+
+#[test]
+fn settings_are_host_over_global_over_default() {
+    let mut model = loaded();
+    assert_eq!(model.settings().ip_in_ip_mtu, None);
+    model.apply(&put(11, "/calico/v1/config/IpInIpMtu", "1400"));
+    assert_eq!(model.settings().ip_in_ip_mtu, Some(1400));
+    assert!(model.apply(&put(12, "/calico/v1/host/h1/config/IpInIpMtu", "1300")).settings);
+    assert!(!model.apply(&put(13, "/calico/v1/host/h2/config/IpInIpMtu", "1200")).settings);
+    assert_eq!(model.settings().ip_in_ip_mtu, Some(1300));
+}
+
+mod guard {
+    use super::*;
+
+    fn code(guard: &Guard, model: &Model) -> Option<&'static str> {
+        guard.frozen(model).map(|freeze| freeze.code)
+    }
+
+    fn started(entries: &[(&str, &str)]) -> (Guard, Model) {
+        let (mut guard, mut model) = (Guard::new(), Model::new("h1"));
+        model.replace(Part::All, &snapshot(10, entries));
+        guard.after_replace(Census::default(), &model, "s1");
+        (guard, model)
+    }
+
+    fn relist(guard: &mut Guard, model: &mut Model, store: &str, keep: impl Fn(&str) -> bool) {
+        let mut next = snapshot(10, NETWORK);
+        next.entries.retain(|entry| keep(&entry.key));
+        next.store_id = store.to_owned();
+        let before = model.census();
+        model.replace(Part::All, &next);
+        guard.after_replace(before, model, store);
+    }
+
+    #[test]
+    fn ready_freezes_unless_it_never_was_there() {
+        let without: Vec<_> = NETWORK.iter().filter(|(key, _)| !key.ends_with("Ready")).copied().collect();
+        let (guard, model) = started(&without);
+        assert_eq!(code(&guard, &model), None, "absent on a store that has never been ready");
+
+        let (mut guard, mut model) = started(NETWORK);
+        assert_eq!(code(&guard, &model), None);
+        for value in ["false", "True", "true\n", ""] {
+            model.apply(&put(model.revision() + 1, "/calico/v1/Ready", value));
+            guard.after_delta(&model);
+            assert_eq!(code(&guard, &model), Some("not-ready"), "{value:?}");
+        }
+        model.apply(&delete(50, "/calico/v1/Ready"));
+        guard.after_delta(&model);
+        assert_eq!(code(&guard, &model), Some("ready-vanished"));
+        model.apply(&put(51, "/calico/v1/Ready", "true"));
+        guard.after_delta(&model);
+        assert_eq!(code(&guard, &model), None);
+    }
+
+    #[test]
+    fn a_relist_that_lost_too_much_freezes_until_the_keys_return() {
+        type Keep = fn(&str) -> bool;
+        let table: [(&str, Keep); 4] = [
+            ("lost-pools", |key| !key.contains("/pool/")),
+            ("lost-own-blocks", |key| !key.contains("ipam/v2/host/h1")),
+            ("lost-hosts", |key| !key.contains("/bgp/v1/host/h2") && !key.contains("/bgp/v1/host/h3")),
+            ("lost-endpoints", |key| !key.contains("/workload/")),
+        ];
+        for (wanted, keep) in table {
+            let (mut guard, mut model) = started(NETWORK);
+            relist(&mut guard, &mut model, "s1", keep);
+            assert_eq!(code(&guard, &model), Some(wanted));
+            // A second relist of the same poor state is no new normal.
+            relist(&mut guard, &mut model, "s1", keep);
+            assert_eq!(code(&guard, &model), Some(wanted));
+            relist(&mut guard, &mut model, "s1", |_| true);
+            assert_eq!(code(&guard, &model), None);
+
+            relist(&mut guard, &mut model, "s1", keep);
+            guard.accept(&model);
+            assert_eq!(code(&guard, &model), None, "accepted");
+        }
+    }
+
+    #[test]
+    fn small_losses_and_deletions_that_the_watch_shows_do_not_freeze() {
+        let (mut guard, mut model) = started(NETWORK);
+        relist(&mut guard, &mut model, "s1", |key| !key.contains("/bgp/v1/host/h3"));
+        assert_eq!(code(&guard, &model), None, "one of three hosts");
+        relist(&mut guard, &mut model, "s1", |key| !key.contains("10.0.2.0-30"));
+        assert_eq!(code(&guard, &model), None, "one of two own blocks");
+        model.apply(&delete(40, "/calico/v1/ipam/v4/pool/10.0.0.0-16"));
+        guard.after_delta(&model);
+        assert_eq!(code(&guard, &model), None, "somebody deleted the pool");
+    }
+
+    #[test]
+    fn another_store_freezes_until_the_former_one_returns_or_it_is_accepted() {
+        let (mut guard, mut model) = started(NETWORK);
+        relist(&mut guard, &mut model, "s2", |_| false);
+        assert_eq!(code(&guard, &model), Some("other-store"));
+        relist(&mut guard, &mut model, "s1", |_| true);
+        assert_eq!(code(&guard, &model), None);
+        relist(&mut guard, &mut model, "s2", |_| false);
+        guard.accept(&model);
+        assert_eq!(code(&guard, &model), None);
+        relist(&mut guard, &mut model, "s1", |_| true);
+        assert_eq!(code(&guard, &model), Some("other-store"), "s2 is the accepted one now");
+    }
+}
+
+/// Keys of every kind that routing reads, each with good values and a bad one.
+pub(crate) const KEYS: &[(&str, &[&str])] = &[
+    ("/calico/v1/Ready", &["true", "false"]),
+    ("/calico/v1/ipam/v4/pool/10.0.0.0-16", &["{}", r#"{"ipip":"tunl0"}"#, "!"]),
+    ("/calico/v1/ipam/v6/pool/fd00::-48", &["{}", r#"{"disabled":true}"#, "!"]),
+    ("/calico/bgp/v1/global/as_num", &["64512", "65000", "!"]),
+    ("/calico/bgp/v1/global/node_mesh", &[r#"{"enabled":false}"#, r#"{"enabled":true,"password":"x"}"#, "!"]),
+    ("/calico/v1/config/bgp_node_mesh", &[r#"{"enabled":false}"#, r#"{"enabled":true}"#, "!"]),
+    ("/calico/bgp/v1/global/listen_port", &["1790", "!"]),
+    ("/calico/bgp/v1/global/peer_v4/192.0.2.1", &[r#"{"as_num":"64512"}"#, "!"]),
+    (
+        "/calico/bgp/v1/global/peer_v4/192.0.2.9",
+        &[r#"{"as_num":"65001"}"#, r#"{"as_num":1,"own_only":true}"#, "!"],
+    ),
+    ("/calico/bgp/v1/global/peer_v6/2001:db8::9", &[r#"{"as_num":"65001"}"#, "!"]),
+    ("/calico/bgp/v1/host/h1/ip_addr_v4", &["192.0.2.1", "192.0.2.7", "", "!"]),
+    ("/calico/bgp/v1/host/h1/ip_addr_v6", &["2001:db8::1", "", "!"]),
+    ("/calico/bgp/v1/host/h1/network_v4", &["192.0.2.0/24", "!"]),
+    ("/calico/bgp/v1/host/h1/as_num", &["65010", "!"]),
+    ("/calico/bgp/v1/host/h1/rr_cluster_id", &["244.0.0.1", "!"]),
+    ("/calico/bgp/v1/host/h1/peer_v4/192.0.2.9", &[r#"{"as_num":"65002"}"#, "!"]),
+    ("/calico/bgp/v1/host/h1/peer_v4/192.0.2.9-1790", &[r#"{"as_num":"65002"}"#, "!"]),
+    ("/calico/v1/host/h1/bgp_peer_v4/192.0.2.9", &[r#"{"as_num":"65003"}"#, "!"]),
+    ("/calico/bgp/v1/host/h1/peer_v4/192.0.2.2", &[r#"{"as_num":"64512"}"#, "!"]),
+    ("/calico/bgp/v1/host/h2/ip_addr_v4", &["192.0.2.2", "192.0.2.3", "192.0.2.1", "!"]),
+    ("/calico/bgp/v1/host/h2/ip_addr_v6", &["2001:db8::2", "", "!"]),
+    ("/calico/bgp/v1/host/h2/as_num", &["65020", "!"]),
+    ("/calico/bgp/v1/host/h2/rr_cluster_id", &["244.0.0.1", "244.0.0.2", "!"]),
+    ("/calico/bgp/v1/host/h2/listen_port", &["1791", "!"]),
+    ("/calico/bgp/v1/host/h2/peer_v4/192.0.2.1", &[r#"{"as_num":"64512","password":"p"}"#, "!"]),
+    ("/calico/bgp/v1/host/h2/peer_v4/192.0.2.9", &[r#"{"as_num":"65001"}"#, "!"]),
+    ("/calico/bgp/v1/host/h3/ip_addr_v4", &["192.0.2.3", "192.0.2.2", "!"]),
+    ("/calico/bgp/v1/host/h3/ip_addr_v6", &["2001:db8::2", "2001:db8::9", "!"]),
+    ("/calico/bgp/v1/host/h3/loglevel", &["debug"]),
+    (
+        "/calico/bgp/v1/global/prefix_advertisements/ip_v4",
+        &[r#"[{"cidr":"10.0.0.0/8","communities":["1:2"]}]"#, "!"],
+    ),
+    ("/calico/bgp/v1/host/h1/prefix_advertisements/ip_v4", &["[]", "!"]),
+    ("/calico/bgp/v1/global/bmp_stations", &[r#"["192.0.2.50:1"]"#, "!"]),
+    ("/calico/bgp/v1/global/multipath", &["16", r#"{"relax":false}"#, "!"]),
+    ("/calico/bgp/v1/host/h1/multipath", &["{}", r#"{"max":2}"#, "!"]),
+    ("/calico/bgp/v1/host/h1/bmp_stations", &["[]", r#"["192.0.2.51:1"]"#, "!"]),
+    ("/calico/bgp/v1/global/custom_filters/v4/f", &["reject;"]),
+    ("/calico/v1/config/IpInIpMtu", &["1400", "!"]),
+    ("/calico/v1/host/h1/config/IpInIpTunnelAddr", &["10.0.0.7", "!"]),
+    ("/calico/v1/host/h1/bird_ip", &["192.0.2.1", "!"]),
+    ("/calico/v1/host/h4/metadata", &["{}"]),
+    ("/calico/ipam/v2/host/h1/ipv4/block/10.0.1.0-30", &["", r#"{"state":"pending"}"#, "!"]),
+    ("/calico/ipam/v2/host/h1/ipv4/block/10.0.2.0-30", &[r#"{"state":"confirmed"}"#, "!"]),
+    ("/calico/ipam/v2/assignment/ipv4/block/10.0.1.0-30", &[BLOCK_1, "!"]),
+    ("/calico/ipam/v2/assignment/ipv4/block/10.0.2.0-30", &[BLOCK_1, "!"]),
+    (
+        "/calico/v1/host/h1/workload/cni/w1/endpoint/eth0",
+        &[
+            ENDPOINT,
+            r#"{"state":"inactive","name":"cali0","ipv4_nets":["10.0.1.2/32"]}"#,
+            r#"{"state":"active","name":"cali0","ipv4_nets":["10.0.3.5/32"],"ipv4_nat":[{"int_ip":"10.0.3.5","ext_ip":"10.0.9.9"}]}"#,
+            "!",
+        ],
+    ),
+    // Shares with the one before: an address, a floating one, a whole block.
+    (
+        "/calico/v1/host/h1/workload/cni/w0/endpoint/eth0",
+        &[
+            r#"{"state":"active","name":"cali1","ipv4_nets":["10.0.3.5/32","10.0.1.0/30"]}"#,
+            r#"{"state":"active","name":"cali1","ipv4_nets":["10.0.9.9/32"],"ipv4_nat":[{"int_ip":"10.0.9.1","ext_ip":"10.0.9.2"}]}"#,
+            "!",
+        ],
+    ),
+    ("/calico/v1/host/h2/workload/cni/w2/endpoint/eth0", &[ENDPOINT, "!"]),
+    ("/calico/v1/ipam/v4/pool/ten", &["{}"]),
+    ("/calico/dhcp/v1/subnet/x", &["?"]),
+];
+
+/// A history of transactions: (key index, value index or a deletion).
+pub(crate) fn history(bad: bool) -> impl Strategy<Value = Vec<Vec<(usize, Option<usize>)>>> {
+    let change = (0..KEYS.len(), prop::option::weighted(0.8, 0..4_usize)).prop_map(move |(key, value)| {
+        let values = KEYS[key].1;
+        let good = values.iter().filter(|value| **value != "!").count();
+        (key, value.map(|value| value % if bad { values.len() } else { good }))
+    });
+    prop::collection::vec(prop::collection::vec(change, 1..4), 0..40)
+}
+
+/// A store that remembers, so that deltas and snapshots agree.
+#[derive(Default)]
+pub(crate) struct FakeStore {
+    revision: Revision,
+    keys: BTreeMap<String, KeyValue>,
+}
+
+impl FakeStore {
+    pub(crate) fn commit(&mut self, changes: &[(usize, Option<usize>)]) -> Delta {
+        self.revision += 1;
+        let mut delta = Delta { revision: self.revision, changes: Vec::new() };
+        let mut done = Vec::new();
+        for (index, value) in changes {
+            let (key, values) = KEYS[*index];
+            if done.contains(index) {
+                continue;
+            }
+            done.push(*index);
+            let before = self.keys.get(key);
+            match value {
+                Some(value) => {
+                    let create_revision = before.map_or(self.revision, |kv| kv.create_revision);
+                    let kv = KeyValue { create_revision, ..kv(key, values[*value], self.revision) };
+                    self.keys.insert(key.to_owned(), kv.clone());
+                    delta.changes.push(Change::Put(kv));
+                }
+                None if before.is_some() => {
+                    self.keys.remove(key);
+                    delta.changes.push(Change::Delete { key: key.to_owned() });
+                }
+                None => {}
+            }
+        }
+        delta
+    }
+
+    pub(crate) fn list(&self) -> Snapshot {
+        Snapshot {
+            revision: self.revision,
+            store_id: "s1".to_owned(),
+            entries: self.keys.values().cloned().collect(),
+            ..Snapshot::default()
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_mix_of_deltas_and_relists_gives_the_model_of_a_fresh_start(
+        history in history(false),
+        relists in prop::collection::vec(any::<bool>(), 40),
+        repeat in any::<bool>(),
+    ) {
+        let mut store = FakeStore::default();
+        let mut model = Model::new("h1");
+        model.replace(Part::All, &store.list());
+        for (transaction, relist) in history.iter().zip(&relists) {
+            let delta = store.commit(transaction);
+            if *relist {
+                // The deltas up to here were lost.
+                model.replace(Part::Blocks, &store.list());
+                model.replace(Part::Main, &store.list());
+            } else {
+                let unknown = model.unknown_keys();
+                model.apply(&delta);
+                if repeat && unknown == model.unknown_keys() {
+                    model.apply(&delta);
+                }
+            }
+            let mut fresh = Model::new("h1");
+            fresh.replace(Part::All, &store.list());
+            prop_assert_eq!(&model, &fresh);
+        }
+    }
+
+    #[test]
+    fn broken_values_change_nothing_but_the_list_of_problems(history in history(true)) {
+        let mut store = FakeStore::default();
+        let mut model = Model::new("h1");
+        model.replace(Part::All, &store.list());
+        for transaction in &history {
+            let only_bad = transaction.iter().all(|(key, value)| value.is_some_and(|v| KEYS[*key].1[v] == "!"));
+            let before = model.clone();
+            let dirty = model.apply(&store.commit(transaction));
+            let bad = store.keys.values().filter(|kv| kv.value == b"!" || kv.key.ends_with("/ten")).count();
+            prop_assert_eq!(model.problems().count(), bad);
+            if only_bad {
+                for (key, _) in KEYS {
+                    let Ok(key) = Key::parse(key) else { continue };
+                    let value = |model: &Model| model.slot(key.newest()).and_then(|slot| slot.value().cloned());
+                    prop_assert_eq!(value(&model), value(&before), "{}", key);
+                }
+                prop_assert!(!dirty.peers.any() && !dirty.pools && !dirty.node && !dirty.ready, "{:?}", dirty);
+            }
+        }
+    }
+}

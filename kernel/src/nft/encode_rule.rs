@@ -1,0 +1,481 @@
+//! Rules as expressions of nf_tables: loads into registers, comparisons, statements.
+//!
+//! Registers are of four octets; every match begins again at the first one.
+
+use std::net::IpAddr;
+
+use tortie_config::resource::PortRange;
+use tortie_net::Cidr;
+
+use super::super::wire::Writer;
+use super::encode::{APPEND, Batch, comment};
+use super::encode_set::{ANONYMOUS, Anonymous, Key, Span, interface, udata, verdict};
+use super::ir::{Field, Log, Match, Rule, Side, Statement};
+use super::proto::*;
+
+/// The register that verdicts go to.
+const VERDICT: u32 = 0;
+/// The first register of four octets; 15 more follow.
+const REG: u32 = 8;
+
+const NETWORK_HEADER: u32 = 1;
+const TRANSPORT_HEADER: u32 = 2;
+
+const META_MARK: u32 = 3;
+const META_IIFNAME: u32 = 6;
+const META_OIFNAME: u32 = 7;
+const META_NFTRACE: u32 = 12;
+const META_NFPROTO: u32 = 15;
+const META_L4PROTO: u32 = 16;
+
+const CT_STATE: u32 = 0;
+const CT_INVALID: u32 = 1;
+const CT_ESTABLISHED_RELATED: u32 = 2 | 4;
+
+const FIB_RESULT_ADDRTYPE: u32 = 3;
+const RTN_LOCAL: u32 = 2;
+
+const NAT_SRC: u32 = 0;
+const NAT_DST: u32 = 1;
+
+/// Level notice of syslog.
+const LOG_NOTICE: u32 = 5;
+/// Octets of a packet that a log group is given: the headers, and where a tunnel's inner ones would be.
+pub(super) const LOG_SNAPLEN: u32 = 128;
+
+/// A hash of what a rule does and of its comment, the same in every process and build: it stands in the rule's userdata
+/// and tells after a restart which rules are there already.
+pub(crate) fn rule_hash(rule: &Rule) -> u64 {
+    Encoded::of(rule).hash(rule)
+}
+
+/// Writes a rule behind those of its chain, and its anonymous sets.
+pub(super) fn append(batch: &mut Batch<'_>, edit: usize, chain: &str, rule: &Rule) {
+    let mut encoded = Encoded::of(rule);
+    let hash = encoded.hash(rule);
+    for (set, hole) in encoded.sets.iter().zip(&encoded.holes) {
+        let id = set.create(batch, edit);
+        if let Some(field) = encoded.expressions.get_mut(*hole..*hole + 4) {
+            field.copy_from_slice(&id.to_be_bytes());
+        }
+    }
+    batch.message(NFT_MSG_NEWRULE, APPEND, Some(edit), |w| {
+        w.attr_text(NFTA_RULE_CHAIN, chain);
+        w.nest(NFTA_RULE_EXPRESSIONS, |w| {
+            w.raw(&encoded.expressions);
+        });
+        let mut userdata = Vec::with_capacity(160);
+        if let Some(text) = comment_of(rule) {
+            let mut text = text.into_bytes();
+            text.push(0);
+            udata(&mut userdata, UDATA_RULE_COMMENT, &text);
+        }
+        udata(&mut userdata, UDATA_RULE_HASH, &hash.to_be_bytes());
+        w.attr(NFTA_RULE_USERDATA, &userdata);
+    });
+}
+
+fn comment_of(rule: &Rule) -> Option<String> {
+    rule.comment.as_deref().map(comment).filter(|c| !c.is_empty())
+}
+
+/// The family that a rule is of: by its own match, else by its networks. Addresses are loaded in its width.
+pub(super) fn family_v4(rule: &Rule) -> bool {
+    let by_match = rule.matches.iter().find_map(|m| match m {
+        Match::Family { v4 } => Some(*v4),
+        _ => None,
+    });
+    let by_net = || {
+        rule.matches.iter().find_map(|m| match m {
+            Match::InNet { net, .. } => Some(net.is_v4()),
+            Match::InNets { nets, .. } => nets.first().map(Cidr::is_v4),
+            _ => None,
+        })
+    };
+    by_match.or_else(by_net).unwrap_or(true)
+}
+
+/// Whether networks need a set of intervals.
+pub(super) fn wide(nets: &[Cidr]) -> bool {
+    nets.iter().any(|n| !n.is_host())
+}
+
+/// A rule's expressions. Anonymous sets have no number yet.
+#[derive(Default)]
+struct Encoded {
+    expressions: Vec<u8>,
+    sets: Vec<Anonymous>,
+    /// Where the number of each set belongs.
+    holes: Vec<usize>,
+}
+
+impl Encoded {
+    fn of(rule: &Rule) -> Self {
+        let mut encoded = Self { expressions: Vec::with_capacity(512), ..Self::default() };
+        let v4 = family_v4(rule);
+        for m in &rule.matches {
+            encoded.matching(m, v4);
+        }
+        if let Some(rate) = rule.limit {
+            encoded.limit(rate);
+        }
+        if rule.counted {
+            encoded.expr("counter", |_| ());
+        }
+        if let Some(log) = &rule.log {
+            encoded.log(log);
+        }
+        encoded.statement(&rule.statement, v4);
+        encoded
+    }
+
+    /// FNV-1a of 64 bits.
+    fn hash(&self, rule: &Rule) -> u64 {
+        let mut sets = Vec::new();
+        let mut w = Writer::bare(&mut sets);
+        self.sets.iter().for_each(|set| set.bytes(&mut w));
+        let text = comment_of(rule).unwrap_or_default();
+        let bytes = self.expressions.iter().chain(&sets).chain(text.as_bytes());
+        bytes
+            .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
+    }
+
+    fn matching(&mut self, m: &Match, v4: bool) {
+        match m {
+            Match::Family { v4 } => {
+                self.meta(META_NFPROTO, REG);
+                self.cmp(false, &[if *v4 { NFPROTO_IPV4 } else { NFPROTO_IPV6 }]);
+            }
+            Match::Protocol { not, number } => {
+                self.meta(META_L4PROTO, REG);
+                self.cmp(*not, &[*number]);
+            }
+            Match::InSet { not, key, set } => {
+                self.key(key, v4);
+                self.lookup(set, *not, None);
+            }
+            Match::InNet { side, not, net } => self.in_net(*side, *not, net),
+            Match::InNets { side, not, nets } => {
+                let v4 = nets.first().is_none_or(Cidr::is_v4);
+                self.address(*side, v4, REG);
+                let interval = wide(nets);
+                let spans = nets.iter().map(|net| Span::of_net(interval, net)).collect();
+                self.anonymous(*not, Anonymous { field: addr_type(v4), interval, spans });
+            }
+            Match::Port { side, not, ranges } => self.port(*side, *not, ranges),
+            Match::Icmp { not, icmp } => match icmp.code() {
+                None => {
+                    self.payload(TRANSPORT_HEADER, 0, 1, REG);
+                    self.cmp(*not, &[icmp.icmp_type()]);
+                }
+                Some(code) => {
+                    self.payload(TRANSPORT_HEADER, 0, 2, REG);
+                    self.cmp(*not, &[icmp.icmp_type(), code]);
+                }
+            },
+            Match::IcmpTypes { first, last } => {
+                self.payload(TRANSPORT_HEADER, 0, 1, REG);
+                self.range(false, &[*first], &[*last]);
+            }
+            Match::Interface { inbound, not, name } => {
+                self.meta(if *inbound { META_IIFNAME } else { META_OIFNAME }, REG);
+                self.cmp(*not, &interface(name));
+            }
+            Match::InterfacePrefix { inbound, not, prefix } => {
+                self.meta(if *inbound { META_IIFNAME } else { META_OIFNAME }, REG);
+                let len = prefix.len().min(16);
+                self.cmp(*not, interface(prefix).get(..len).unwrap_or_default());
+            }
+            Match::Established => self.ct_state(CT_ESTABLISHED_RELATED),
+            Match::Invalid => self.ct_state(CT_INVALID),
+            Match::Local { side } => {
+                self.expr("fib", |w| {
+                    let flags = match side {
+                        Side::Src => 1,
+                        Side::Dst => 2,
+                    };
+                    w.attr_be32(1, REG).attr_be32(2, FIB_RESULT_ADDRTYPE).attr_be32(3, flags);
+                });
+                self.cmp(false, &RTN_LOCAL.to_ne_bytes());
+            }
+            Match::Marked(bits) => {
+                self.meta(META_MARK, REG);
+                self.bitwise(&bits.to_ne_bytes(), &[0; 4]);
+                self.cmp(true, &[0; 4]);
+            }
+        }
+    }
+
+    fn statement(&mut self, statement: &Statement, v4: bool) {
+        match statement {
+            Statement::Go => {}
+            Statement::Accept => self.verdict(NF_ACCEPT, None),
+            Statement::Drop => self.verdict(NF_DROP, None),
+            Statement::Return => self.verdict(NFT_RETURN, None),
+            Statement::Jump(chain) => self.verdict(NFT_JUMP, Some(chain)),
+            Statement::Goto(chain) => self.verdict(NFT_GOTO, Some(chain)),
+            Statement::VerdictMap { key, map } => {
+                self.key(key, v4);
+                self.lookup(map, false, Some(VERDICT));
+            }
+            Statement::MarkAndReturn(bits) => {
+                self.mark(!bits, *bits);
+                self.verdict(NFT_RETURN, None);
+            }
+            Statement::MarkAndAccept(bits) => {
+                self.mark(!bits, *bits);
+                self.verdict(NF_ACCEPT, None);
+            }
+            Statement::Untrack(bits) => {
+                self.mark(!bits, *bits);
+                self.expr("notrack", |_| ());
+                self.verdict(NF_ACCEPT, None);
+            }
+            Statement::Unmark(bits) => self.mark(!bits, 0),
+            Statement::Trace => {
+                self.expr("immediate", |w| {
+                    w.attr_be32(1, REG);
+                    data(w, 2, &[1]);
+                });
+                self.expr("meta", |w| {
+                    w.attr_be32(2, META_NFTRACE).attr_be32(3, REG);
+                });
+            }
+            Statement::UnmarkAndReturn(bits) => {
+                self.mark(!bits, 0);
+                self.verdict(NFT_RETURN, None);
+            }
+            Statement::Masquerade => self.expr("masq", |_| ()),
+            Statement::DestinationNat { v4, key, map } => self.nat(NAT_DST, *v4, key, map),
+            Statement::DestinationNatTo { addr, port } => self.nat_to(*addr, *port),
+            Statement::SourceNat { v4, key, map } => self.nat(NAT_SRC, *v4, key, map),
+        }
+    }
+
+    fn expr(&mut self, name: &str, fill: impl FnOnce(&mut Writer<'_>)) {
+        Writer::bare(&mut self.expressions).nest(NFTA_LIST_ELEM, |w| {
+            w.attr_text(NFTA_EXPR_NAME, name);
+            w.nest(NFTA_EXPR_DATA, fill);
+        });
+    }
+
+    fn meta(&mut self, key: u32, register: u32) {
+        self.expr("meta", |w| {
+            w.attr_be32(1, register).attr_be32(2, key);
+        });
+    }
+
+    fn payload(&mut self, base: u32, offset: u32, len: u32, register: u32) {
+        self.expr("payload", |w| {
+            w.attr_be32(1, register).attr_be32(2, base).attr_be32(3, offset).attr_be32(4, len);
+        });
+    }
+
+    fn cmp(&mut self, not: bool, value: &[u8]) {
+        self.expr("cmp", |w| {
+            w.attr_be32(1, REG).attr_be32(2, u32::from(not));
+            data(w, 3, value);
+        });
+    }
+
+    fn range(&mut self, not: bool, first: &[u8], last: &[u8]) {
+        if first == last {
+            return self.cmp(not, first);
+        }
+        self.expr("range", |w| {
+            w.attr_be32(1, REG).attr_be32(2, u32::from(not));
+            data(w, 3, first);
+            data(w, 4, last);
+        });
+    }
+
+    /// `register = (register & mask) ^ xor`
+    fn bitwise(&mut self, mask: &[u8], xor: &[u8]) {
+        self.expr("bitwise", |w| {
+            let len = u32::try_from(mask.len()).unwrap_or_default();
+            w.attr_be32(1, REG).attr_be32(2, REG).attr_be32(3, len);
+            data(w, 4, mask);
+            data(w, 5, xor);
+        });
+    }
+
+    fn ct_state(&mut self, bits: u32) {
+        self.expr("ct", |w| {
+            w.attr_be32(1, REG).attr_be32(2, CT_STATE);
+        });
+        self.bitwise(&bits.to_ne_bytes(), &[0; 4]);
+        self.cmp(true, &[0; 4]);
+    }
+
+    fn mark(&mut self, mask: u32, xor: u32) {
+        self.meta(META_MARK, REG);
+        self.bitwise(&mask.to_ne_bytes(), &xor.to_ne_bytes());
+        self.expr("meta", |w| {
+            w.attr_be32(2, META_MARK).attr_be32(3, REG);
+        });
+    }
+
+    fn address(&mut self, side: Side, v4: bool, register: u32) {
+        let (at, len) = place(side, v4);
+        self.payload(NETWORK_HEADER, at, len, register);
+    }
+
+    fn in_net(&mut self, side: Side, not: bool, net: &Cidr) {
+        let (at, len) = place(side, net.is_v4());
+        let first = Key::default().addr(net.addr());
+        let whole = net.len() / 8;
+        if net.len() > 0 && net.len().is_multiple_of(8) {
+            // Only the octets that count.
+            self.payload(NETWORK_HEADER, at, u32::from(whole), REG);
+            return self.cmp(not, first.as_bytes().get(..usize::from(whole)).unwrap_or_default());
+        }
+        self.payload(NETWORK_HEADER, at, len, REG);
+        let mask = u128::MAX.checked_shl(128 - u32::from(net.len())).unwrap_or(0).to_be_bytes();
+        let octets = first.as_bytes().len();
+        self.bitwise(mask.get(..octets).unwrap_or_default(), [0; 16].get(..octets).unwrap_or_default());
+        self.cmp(not, first.as_bytes());
+    }
+
+    fn port(&mut self, side: Side, not: bool, ranges: &[PortRange]) {
+        let at = match side {
+            Side::Src => 0,
+            Side::Dst => 2,
+        };
+        self.payload(TRANSPORT_HEADER, at, 2, REG);
+        if let [one] = ranges {
+            return self.range(not, &one.first().to_be_bytes(), &one.last().to_be_bytes());
+        }
+        let interval = ranges.iter().any(|r| r.first() != r.last());
+        let key = |port: u16| Key::default().push(&port.to_be_bytes());
+        let span = |r: &PortRange| match interval {
+            true => Span::Range(key(r.first()), key(r.last())),
+            false => Span::One(key(r.first())),
+        };
+        let spans = ranges.iter().map(span).collect();
+        self.anonymous(not, Anonymous { field: INET_SERVICE, interval, spans });
+    }
+
+    /// Loads the fields of a key one behind the other.
+    fn key(&mut self, key: &[Field], v4: bool) {
+        let mut register = REG;
+        for field in key {
+            register += match field {
+                Field::Addr(side) => {
+                    self.address(*side, v4, register);
+                    addr_type(v4).len / 4
+                }
+                Field::InInterface => {
+                    self.meta(META_IIFNAME, register);
+                    IFNAME.len / 4
+                }
+                Field::OutInterface => {
+                    self.meta(META_OIFNAME, register);
+                    IFNAME.len / 4
+                }
+            };
+        }
+    }
+
+    /// Looks the registers up. A map's value goes to `to`; a key that is not there ends the rule.
+    fn lookup(&mut self, set: &str, not: bool, to: Option<u32>) {
+        self.expr("lookup", |w| {
+            w.attr_text(1, set).attr_be32(2, REG);
+            if let Some(to) = to {
+                w.attr_be32(3, to);
+            }
+            if not {
+                w.attr_be32(5, 1);
+            }
+        });
+    }
+
+    fn anonymous(&mut self, not: bool, set: Anonymous) {
+        let mut hole = 0;
+        self.expr("lookup", |w| {
+            w.attr_text(1, ANONYMOUS).attr_be32(2, REG);
+            hole = w.len() + 4;
+            w.attr_be32(4, 0);
+            if not {
+                w.attr_be32(5, 1);
+            }
+        });
+        self.sets.push(set);
+        self.holes.push(hole);
+    }
+
+    fn verdict(&mut self, code: i32, chain: Option<&str>) {
+        self.expr("immediate", |w| {
+            w.attr_be32(1, VERDICT);
+            w.nest(2, |w| verdict(w, code, chain));
+        });
+    }
+
+    fn limit(&mut self, rate: u32) {
+        self.expr("limit", |w| {
+            w.attr_be64(1, u64::from(rate)).attr_be64(2, 1).attr_be32(3, rate.saturating_mul(2));
+            w.attr_be32(4, 0).attr_be32(5, 0);
+        });
+    }
+
+    fn log(&mut self, log: &Log) {
+        self.expr("log", |w| {
+            let prefix = log_prefix(&log.prefix);
+            if !prefix.is_empty() {
+                w.attr_text(2, prefix);
+            }
+            match log.group {
+                None => w.attr_be32(5, LOG_NOTICE),
+                Some(group) => w.attr_be16(1, group).attr_be32(3, LOG_SNAPLEN),
+            };
+        });
+    }
+
+    /// This address and port as the new destination.
+    fn nat_to(&mut self, addr: IpAddr, port: u16) {
+        // The registers behind an address of either family.
+        const PORT_REG: u32 = REG + 4;
+        let load = |this: &mut Self, register, value: &[u8]| {
+            this.expr("immediate", |w| {
+                w.attr_be32(1, register);
+                data(w, 2, value);
+            });
+        };
+        load(self, REG, Key::default().addr(addr).as_bytes());
+        load(self, PORT_REG, &port.to_be_bytes());
+        let family = if addr.is_ipv4() { NFPROTO_IPV4 } else { NFPROTO_IPV6 };
+        self.expr("nat", |w| {
+            w.attr_be32(1, NAT_DST).attr_be32(2, u32::from(family)).attr_be32(3, REG).attr_be32(5, PORT_REG);
+        });
+    }
+
+    /// The address that the map gives, if it gives one.
+    fn nat(&mut self, kind: u32, v4: bool, key: &[Field], map: &str) {
+        self.key(key, v4);
+        self.lookup(map, false, Some(REG));
+        self.expr("nat", |w| {
+            let family = if v4 { NFPROTO_IPV4 } else { NFPROTO_IPV6 };
+            w.attr_be32(1, kind).attr_be32(2, u32::from(family)).attr_be32(3, REG);
+        });
+    }
+}
+
+/// Where an address stands in its header, and its length.
+fn place(side: Side, v4: bool) -> (u32, u32) {
+    match (v4, side) {
+        (true, Side::Src) => (12, 4),
+        (true, Side::Dst) => (16, 4),
+        (false, Side::Src) => (8, 16),
+        (false, Side::Dst) => (24, 16),
+    }
+}
+
+fn data(w: &mut Writer<'_>, kind: u16, value: &[u8]) {
+    w.nest(kind, |w| {
+        w.attr(NFTA_DATA_VALUE, value);
+    });
+}
+
+/// The kernel takes 127 octets.
+pub(super) fn log_prefix(prefix: &str) -> &str {
+    prefix.get(..prefix.floor_char_boundary(127)).unwrap_or_default()
+}

@@ -1,0 +1,58 @@
+//! Packet rules: one `table inet tortie`, written over netlink in atomic batches. A change is one of them, behind one with what
+//! has to be there before it, if anything.
+//!
+//! What it does: turns what policy asks for into tables, chains and sets ([`ir`]), keeps the kernel equal to that, and says what the
+//! table looks like in nft's own words. What it does not: it decides no verdict (`policy` does), never runs `nft`, and
+//! never touches a table of anybody else.
+//!
+//! ```text
+//!  RulesetDelta, Globals, links --render--> Edits on the wanted Table --sync, parts--> batches --encode--> kernel
+//!                                                  |                     ^
+//!                                       text.rs (nft syntax)      dump.rs: what is there, at start and after foreign changes
+//! ```
+
+mod closed;
+mod drops;
+pub(crate) mod dump;
+pub(crate) mod encode;
+mod encode_rule;
+mod encode_set;
+mod firewall;
+#[cfg(test)]
+mod firewall_tests;
+#[cfg(any(test, debug_assertions))]
+pub(crate) mod interpret;
+pub(crate) mod ir;
+mod parts;
+mod proto;
+#[cfg(debug_assertions)]
+mod rehearse;
+pub(crate) mod render;
+pub(crate) mod socket;
+mod sync;
+pub(crate) mod text;
+mod tracer;
+
+#[cfg(test)]
+mod kernel_tests;
+#[cfg(test)]
+mod passing_tests;
+#[cfg(test)]
+mod samples;
+
+pub(crate) use self::drops::Listener;
+pub use self::drops::{Denial, DropKind, Dropped, Drops};
+pub(crate) use self::firewall::{Firewall, Told};
+pub use self::firewall::{RuleCounts, RuleHits};
+#[cfg(debug_assertions)]
+pub use self::rehearse::Rehearsal;
+pub(crate) use self::render::Options;
+pub use self::render::{Meaning, RuleView};
+pub(crate) use self::tracer::tidy;
+pub use self::tracer::{RulePlace, Traced, TracedFlow, TracedPacket, TracedStep, TracedVerdict, trace};
+
+/// Every table that this program makes.
+pub(crate) const OWN_TABLES: [&str; 2] = [firewall::TABLE, tracer::MARKS];
+
+/// The log group that hears of what is dropped.
+pub(crate) const DENY_GROUP: u16 = 179;

@@ -1,0 +1,77 @@
+//! What the rendered rules would do with a packet, by the interpreter. Tests of the whole program ask: they compare it with
+//! what policy says and with what the kernel does. Builds for release have none of it.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use super::firewall::Firewall;
+use super::interpret::{self, Conn, Route};
+use super::ir::Name;
+use tortie_engine::policy::path::{Flow, Place, Routes, State};
+use tortie_engine::policy::{ChainId, Packet};
+
+/// What became of a packet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rehearsal {
+    /// The chain and the rule that dropped it, counted from 0.
+    pub dropped: Option<(String, usize)>,
+    /// The packet at its end. A masqueraded one still has its source.
+    pub packet: Packet,
+    /// Its source became the host's.
+    pub masqueraded: bool,
+    /// Connection tracking leaves it alone.
+    pub untracked: bool,
+    /// Rules of policies and profiles that it matched, in order.
+    pub matched: Vec<(ChainId, usize)>,
+}
+
+impl Firewall {
+    /// Sends packets through the wanted rules.
+    ///
+    /// # Panics
+    /// When a packet has no route.
+    #[must_use]
+    pub(crate) fn rehearse(&self, flows: &[Flow], routes: &Routes) -> Vec<Rehearsal> {
+        let renderer = self.renderer();
+        let ids = renderer.ruleset().chains.keys();
+        let places: BTreeMap<Name, &ChainId> =
+            ids.filter_map(|id| Some((renderer.place_of(id)?, id))).collect();
+        let origin = |(chain, at): &(Name, usize)| {
+            let id = *places.get(chain)?;
+            Some((id.clone(), *renderer.rules_of(id).get(*at)?))
+        };
+        let route = |addr| match routes.place(addr) {
+            Some(Place::Host) => Route::Local,
+            Some(Place::Interface(name)) => Route::Out(name),
+            None => panic!("{addr} has no route"),
+        };
+        let one = |flow: &Flow| {
+            let Packet { src, dst, protocol, ports, icmp } = flow.packet;
+            let input = match &flow.from {
+                Place::Host => None,
+                Place::Interface(name) => Some(name.clone()),
+            };
+            let state = match flow.state {
+                _ if flow.is_never_tracked() => Conn::Untracked,
+                State::New => Conn::New,
+                State::Established { reply } => Conn::Established { reply },
+                State::Invalid => Conn::Invalid,
+            };
+            let packet = interpret::Packet { src, dst, protocol, ports, icmp, input, state, mark: 0 };
+            let outcome = interpret::send(renderer.table(), packet, &routes.local, route);
+            let (src, masqueraded): (IpAddr, bool) = match outcome.source {
+                Some(Ok(other)) => (other, false),
+                Some(Err(_)) => (src, true),
+                None => (src, false),
+            };
+            Rehearsal {
+                dropped: outcome.dropped.as_ref().map(|(chain, at)| (chain.to_string(), *at)),
+                packet: Packet { src, dst: outcome.packet.dst, protocol, ports, icmp },
+                masqueraded,
+                untracked: outcome.packet.state == Conn::Untracked,
+                matched: outcome.counted.iter().filter_map(origin).collect(),
+            }
+        };
+        flows.iter().map(one).collect()
+    }
+}

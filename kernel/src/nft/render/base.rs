@@ -1,0 +1,260 @@
+//! The chains with a hook, and those that are there once.
+//!
+//! `accept` ends a base chain and the packet goes on to the next one, so what comes from an endpoint and what goes to one
+//! are two base chains at one hook, and chains of policy simply accept. With `Ipv6Support` off nothing of IPv6 is policed
+//! but workloads, which send and get none.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use tortie_config::resource::HostAction;
+use tortie_net::Cidr;
+
+use super::super::ir::{At, Field, Hook, Kind, Match, Side, Statement};
+use super::maps::Map;
+use super::node::{Base, Denied, Draft, Fixed, Frame, Node, family, in_set};
+use super::stages;
+use tortie_engine::policy::Direction;
+
+const IPIP: u8 = 4;
+const ICMPV6: u8 = 58;
+
+/// Linux's `NF_IP_PRI_*`: before connection tracking, before DNAT, DNAT, SNAT.
+const RAW: i32 = -300;
+const MANGLE: i32 = -150;
+const DSTNAT: i32 = -100;
+const SRCNAT: i32 = 100;
+
+const TUNNEL: &str = "tunl0";
+
+pub(super) fn base(base: Base, late: bool, frame: &Frame<'_>) -> Draft {
+    // Beside the filter chains of others, which stand at 0.
+    let (first, second) = if late { (1, 2) } else { (-2, -1) };
+    let (kind, at, priority) = match base {
+        Base::RawPrerouting => (Kind::Filter, At::Prerouting, RAW),
+        Base::RawOutput => (Kind::Filter, At::Output, RAW),
+        Base::PreDnat => (Kind::Filter, At::Prerouting, MANGLE),
+        Base::NatPrerouting => (Kind::Nat, At::Prerouting, DSTNAT),
+        Base::NatOutput => (Kind::Nat, At::Output, DSTNAT),
+        Base::NatPostrouting => (Kind::Nat, At::Postrouting, SRCNAT),
+        Base::InputFrom => (Kind::Filter, At::Input, first),
+        Base::InputToHost => (Kind::Filter, At::Input, second),
+        Base::ForwardFrom => (Kind::Filter, At::Forward, first),
+        Base::ForwardTo => (Kind::Filter, At::Forward, second),
+        Base::Output => (Kind::Filter, At::Output, first),
+    };
+    let mut draft = Draft::hooked(Hook { kind, at, priority });
+    match base {
+        Base::RawPrerouting => {
+            draft.rule(Vec::new(), Statement::Unmark(frame.pass() | frame.early()));
+            goto_of_workloads(&mut draft, true, Fixed::RawWorkload, frame);
+            skip_ipv6(&mut draft, frame);
+            draft.look_up(Field::InInterface, Map::RawHostIn);
+        }
+        Base::RawOutput => {
+            draft.rule(Vec::new(), Statement::Unmark(frame.pass() | frame.early()));
+            skip_ipv6(&mut draft, frame);
+            draft.look_up(Field::OutInterface, Map::RawHostOut);
+        }
+        Base::PreDnat => {
+            draft.rule(vec![Match::Established], Statement::Accept);
+            draft.rule(vec![Match::Marked(frame.early())], Statement::Accept);
+            accept_workloads(&mut draft, true, frame);
+            skip_ipv6(&mut draft, frame);
+            draft.look_up(Field::InInterface, Map::PreDnatHost);
+        }
+        Base::NatPrerouting | Base::NatOutput => {
+            for v4 in frame.families() {
+                let key = vec![Field::Addr(Side::Dst)];
+                let statement = Statement::DestinationNat { v4: *v4, key, map: Map::Dnat { v4: *v4 }.name() };
+                draft.rule(vec![family(*v4)], statement);
+            }
+        }
+        Base::NatPostrouting => postrouting(&mut draft, frame),
+        Base::InputFrom => {
+            draft.rule(vec![Match::Marked(frame.early())], Statement::Accept);
+            if frame.globals.ipip_hosts.is_some() {
+                let ipip = || vec![family(true), Match::Protocol { not: false, number: IPIP }];
+                let mut known = ipip();
+                known.extend([in_set(Side::Src, false, Map::IpipHosts), Match::Local { side: Side::Dst }]);
+                draft.rule(known, Statement::Accept);
+                draft.goto(ipip(), Node::Denied(Denied::Ipip));
+            }
+            goto_of_workloads(&mut draft, true, Fixed::WorkloadToHost, frame);
+            skip_ipv6(&mut draft, frame);
+            discovery(&mut draft, frame);
+            draft.look_up(Field::InInterface, Map::HostIn);
+        }
+        Base::InputToHost => {
+            if frame.globals.to_host == HostAction::Drop {
+                goto_of_workloads(&mut draft, true, Fixed::ToHost, frame);
+            }
+        }
+        Base::ForwardFrom => {
+            goto_of_workloads(&mut draft, true, Fixed::FromWorkload, frame);
+            accept_workloads(&mut draft, false, frame);
+            draft.rule(vec![Match::Marked(frame.early())], Statement::Accept);
+            skip_ipv6(&mut draft, frame);
+            draft.look_up(Field::InInterface, Map::HostIn);
+        }
+        Base::ForwardTo => {
+            goto_of_workloads(&mut draft, false, Fixed::ToWorkload, frame);
+            accept_workloads(&mut draft, true, frame);
+            skip_ipv6(&mut draft, frame);
+            draft.look_up(Field::OutInterface, Map::HostOut);
+        }
+        Base::Output => {
+            draft.look_up(Field::OutInterface, Map::Inactive);
+            accept_workloads(&mut draft, false, frame);
+            if frame.globals.ipip_hosts.is_some() {
+                let known = vec![
+                    family(true),
+                    Match::Protocol { not: false, number: IPIP },
+                    in_set(Side::Dst, false, Map::IpipHosts),
+                    Match::Local { side: Side::Src },
+                ];
+                draft.rule(known, Statement::Accept);
+            }
+            draft.rule(vec![Match::Marked(frame.early())], Statement::Accept);
+            skip_ipv6(&mut draft, frame);
+            discovery(&mut draft, frame);
+            draft.look_up(Field::OutInterface, Map::HostOut);
+        }
+    }
+    draft
+}
+
+pub(super) fn fixed(fixed: Fixed, frame: &Frame<'_>) -> Draft {
+    let mut draft = Draft::default();
+    match fixed {
+        Fixed::RawWorkload => {
+            drop_ipv6(&mut draft, frame);
+            // Their interfaces have `route_localnet`, for rules of the host that lead to loopback: those come later.
+            let net = Cidr::v4(Ipv4Addr::LOCALHOST, 8);
+            let loopback = vec![family(true), Match::InNet { side: Side::Dst, not: false, net }];
+            draft.goto(loopback, Node::Denied(Denied::Loopback));
+            draft.look_up(Field::InInterface, Map::RawInterfaces);
+            draft.goto(Vec::new(), Node::Denied(Denied::UnknownInterface));
+        }
+        Fixed::AntiSpoof => anti_spoof(&mut draft, frame),
+        Fixed::WorkloadToHost => {
+            neighbours(&mut draft, frame);
+            stages::workload(&mut draft, Direction::Outbound);
+        }
+        Fixed::ToHost => {
+            draft.rule(vec![Match::Established], Statement::Accept);
+            neighbours(&mut draft, frame);
+            draft.goto(Vec::new(), Node::Denied(Denied::ToHost));
+        }
+        Fixed::FromWorkload => stages::workload(&mut draft, Direction::Outbound),
+        Fixed::ToWorkload => {
+            drop_ipv6(&mut draft, frame);
+            stages::workload(&mut draft, Direction::Inbound);
+        }
+        Fixed::Failsafe(ports) => return stages::failsafe(ports, frame),
+    }
+    draft
+}
+
+/// A source that is none of the workload's own is dropped. Neighbour discovery and duplicate address detection need
+/// addresses that nobody assigned (RFC 4861, RFC 4862).
+fn anti_spoof(draft: &mut Draft, frame: &Frame<'_>) {
+    for v4 in frame.families() {
+        let own = |map: Map| Match::InSet {
+            not: false,
+            key: vec![Field::InInterface, Field::Addr(Side::Src)],
+            set: map.name(),
+        };
+        let wide = if *v4 { frame.wide[0] } else { frame.wide[1] };
+        draft.rule(vec![family(*v4), own(Map::From { v4: *v4 })], Statement::Accept);
+        if wide {
+            draft.rule(vec![family(*v4), own(Map::FromNets { v4: *v4 })], Statement::Accept);
+        }
+        if !v4 {
+            for net in [
+                Cidr::v6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), 10),
+                Cidr::host(IpAddr::V6(Ipv6Addr::UNSPECIFIED)),
+            ] {
+                let from = Match::InNet { side: Side::Src, not: false, net };
+                draft.rule(vec![family(false), from], Statement::Accept);
+            }
+        }
+    }
+    draft.goto(Vec::new(), Node::Denied(Denied::Spoofed));
+}
+
+fn postrouting(draft: &mut Draft, frame: &Frame<'_>) {
+    for v4 in frame.families() {
+        let key = vec![Field::Addr(Side::Src), Field::Addr(Side::Dst)];
+        let statement = Statement::SourceNat { v4: *v4, key, map: Map::Hairpin { v4: *v4 }.name() };
+        draft.rule(vec![family(*v4)], statement);
+    }
+    for v4 in frame.families() {
+        let leaves = vec![
+            family(*v4),
+            in_set(Side::Src, false, Map::Masquerade { v4: *v4 }),
+            in_set(Side::Dst, true, Map::Pools { v4: *v4 }),
+        ];
+        draft.rule(leaves, Statement::Masquerade);
+    }
+    if let Some(own) = frame.globals.tunnel_addr {
+        let other = vec![
+            family(true),
+            Match::Interface { inbound: false, not: false, name: TUNNEL.into() },
+            Match::InNet { side: Side::Src, not: true, net: Cidr::host(IpAddr::V4(own)) },
+            Match::Local { side: Side::Src },
+        ];
+        draft.rule(other, Statement::Masquerade);
+    }
+}
+
+/// Multicast listener and neighbour discovery of workloads, without redirects and router advertisements.
+fn neighbours(draft: &mut Draft, frame: &Frame<'_>) {
+    accept_types(draft, &[(130, 133), (135, 136)], frame);
+}
+
+/// Multicast listener, router and neighbour discovery of the host itself, without which nobody finds it (RFC 4890 4.4.1).
+pub(super) fn discovery(draft: &mut Draft, frame: &Frame<'_>) {
+    accept_types(draft, &[(130, 136), (143, 143)], frame);
+}
+
+fn accept_types(draft: &mut Draft, types: &[(u8, u8)], frame: &Frame<'_>) {
+    for (first, last) in types.iter().copied().filter(|_| frame.globals.ipv6) {
+        let types = vec![
+            family(false),
+            Match::Protocol { not: false, number: ICMPV6 },
+            Match::IcmpTypes { first, last },
+        ];
+        draft.rule(types, Statement::Accept);
+    }
+}
+
+/// By which matches a packet comes from a workload, or goes to one. No interface name is longer than 15 octets, so no
+/// longer prefix finds any.
+fn workloads<'a>(inbound: bool, frame: &Frame<'a>) -> impl Iterator<Item = Match> + use<'a> {
+    let prefixes = frame.globals.interface_prefixes.iter().filter(|prefix| (1..=15).contains(&prefix.len()));
+    prefixes.map(move |prefix| Match::InterfacePrefix { inbound, not: false, prefix: prefix.as_str().into() })
+}
+
+fn goto_of_workloads(draft: &mut Draft, inbound: bool, to: Fixed, frame: &Frame<'_>) {
+    for interface in workloads(inbound, frame) {
+        draft.goto(vec![interface], Node::Fixed(to));
+    }
+}
+
+fn accept_workloads(draft: &mut Draft, inbound: bool, frame: &Frame<'_>) {
+    for interface in workloads(inbound, frame) {
+        draft.rule(vec![interface], Statement::Accept);
+    }
+}
+
+fn skip_ipv6(draft: &mut Draft, frame: &Frame<'_>) {
+    if !frame.globals.ipv6 {
+        draft.rule(vec![family(false)], Statement::Accept);
+    }
+}
+
+fn drop_ipv6(draft: &mut Draft, frame: &Frame<'_>) {
+    if !frame.globals.ipv6 {
+        draft.goto(vec![family(false)], Node::Denied(Denied::NoIpv6));
+    }
+}

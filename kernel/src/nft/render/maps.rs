@@ -1,0 +1,144 @@
+//! Sets and maps that are there once: which interface goes where, addresses of pools, hosts and NAT.
+
+use super::super::ir::{KeyType, Name, SetType, ValueType};
+
+/// A set or map that is there once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::nft) enum Map {
+    /// Workload interface: spoof check, or inactive.
+    RawInterfaces,
+    /// Interface: untracked policy of its host endpoint.
+    RawHostIn,
+    RawHostOut,
+    /// Interface: pre-DNAT policy of its host endpoint.
+    PreDnatHost,
+    /// Workload interface: the tiers that its packets pass, which return when all let the packet on.
+    FromWorkload,
+    ToWorkload,
+    /// Workload interface: its profiles, behind the tiers.
+    FromProfiles,
+    ToProfiles,
+    /// Workload interfaces whose endpoint is active.
+    Workloads,
+    /// Workload interface whose endpoint is not active.
+    Inactive,
+    /// Interface: policy of its host endpoint.
+    HostIn,
+    HostOut,
+    /// Interface and address that its workload may send from.
+    From {
+        v4: bool,
+    },
+    /// The same with networks; there while some endpoint has one.
+    FromNets {
+        v4: bool,
+    },
+    /// Outside address: inside address.
+    Dnat {
+        v4: bool,
+    },
+    /// An inside address to itself: its outside address.
+    Hairpin {
+        v4: bool,
+    },
+    /// Pools whose packets are masqueraded.
+    Masquerade {
+        v4: bool,
+    },
+    /// All pools.
+    Pools {
+        v4: bool,
+    },
+    /// Hosts that may send IPIP.
+    IpipHosts,
+}
+
+impl Map {
+    pub(super) const VERDICTS: [Self; 11] = [
+        Self::RawInterfaces,
+        Self::RawHostIn,
+        Self::RawHostOut,
+        Self::PreDnatHost,
+        Self::FromWorkload,
+        Self::ToWorkload,
+        Self::FromProfiles,
+        Self::ToProfiles,
+        Self::Inactive,
+        Self::HostIn,
+        Self::HostOut,
+    ];
+
+    /// The last that is looked up: who is in none of these maps, or led to an empty chain by one, is dropped.
+    pub(in crate::nft) fn is_last(name: &str) -> bool {
+        [Self::FromProfiles, Self::ToProfiles].iter().any(|map| map.text() == name)
+    }
+
+    pub(in crate::nft) fn name(self) -> Name {
+        self.text().into()
+    }
+
+    pub(super) fn text(self) -> &'static str {
+        match self {
+            Self::RawInterfaces => "raw-interfaces",
+            Self::RawHostIn => "raw-host-in",
+            Self::RawHostOut => "raw-host-out",
+            Self::PreDnatHost => "pre-dnat-host",
+            Self::FromWorkload => "from-workload",
+            Self::ToWorkload => "to-workload",
+            Self::FromProfiles => "from-profiles",
+            Self::ToProfiles => "to-profiles",
+            Self::Workloads => "workload-interfaces",
+            Self::Inactive => "inactive-interfaces",
+            Self::HostIn => "host-in",
+            Self::HostOut => "host-out",
+            Self::From { v4: true } => "from-v4",
+            Self::From { v4: false } => "from-v6",
+            Self::FromNets { v4: true } => "from-nets-v4",
+            Self::FromNets { v4: false } => "from-nets-v6",
+            Self::Dnat { v4: true } => "dnat-v4",
+            Self::Dnat { v4: false } => "dnat-v6",
+            Self::Hairpin { v4: true } => "hairpin-v4",
+            Self::Hairpin { v4: false } => "hairpin-v6",
+            Self::Masquerade { v4: true } => "masquerade-v4",
+            Self::Masquerade { v4: false } => "masquerade-v6",
+            Self::Pools { v4: true } => "pools-v4",
+            Self::Pools { v4: false } => "pools-v6",
+            Self::IpipHosts => "ipip-hosts",
+        }
+    }
+
+    pub(in crate::nft) fn of(self) -> SetType {
+        let (key, value, interval) = match self {
+            Self::From { v4 } => (KeyType::InterfaceAddr { v4 }, ValueType::Member, false),
+            Self::FromNets { v4 } => (KeyType::InterfaceAddr { v4 }, ValueType::Member, true),
+            Self::Dnat { v4 } => (KeyType::Addr { v4 }, ValueType::Addr { v4 }, false),
+            Self::Hairpin { v4 } => (KeyType::AddrPair { v4 }, ValueType::Addr { v4 }, false),
+            Self::Masquerade { v4 } | Self::Pools { v4 } => (KeyType::Addr { v4 }, ValueType::Member, true),
+            Self::IpipHosts => (KeyType::Addr { v4: true }, ValueType::Member, false),
+            Self::Workloads => (KeyType::Interface, ValueType::Member, false),
+            _ => (KeyType::Interface, ValueType::Verdict, false),
+        };
+        SetType { key, value, interval }
+    }
+
+    pub(super) fn comment(self) -> &'static str {
+        match self {
+            Self::RawInterfaces => "workload interfaces: is the source theirs",
+            Self::RawHostIn | Self::RawHostOut => "interfaces with untracked policy",
+            Self::PreDnatHost => "interfaces with policy before DNAT",
+            Self::FromWorkload => "workload interfaces: the tiers that their packets pass",
+            Self::ToWorkload => "workload interfaces: the tiers that packets to them pass",
+            Self::FromProfiles => "workload interfaces: the profiles that their packets pass",
+            Self::ToProfiles => "workload interfaces: the profiles that packets to them pass",
+            Self::Workloads => "workload interfaces of active endpoints",
+            Self::Inactive => "workload interfaces that get nothing, of the host neither",
+            Self::HostIn | Self::HostOut => "interfaces of host endpoints",
+            Self::From { .. } | Self::FromNets { .. } => "sources of workload interfaces",
+            Self::Dnat { .. } => "floating addresses, to inside",
+            Self::Hairpin { .. } => "inside addresses that call themselves by their floating one",
+            Self::Masquerade { .. } => "pools with masquerade",
+            Self::Pools { .. } => "all pools",
+            Self::IpipHosts => "hosts that may send IPIP",
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! Names of chains and sets: readable, the same in every process, and different for different things.
+
+use tortie_engine::policy::{ChainId, Direction, SetId, Source, Stages, Tier};
+
+use super::super::ir::Name;
+use super::node::{Base, Denied, Fixed, Node, Ports, Usage};
+
+/// FNV-1a with 64 bits. Names outlive a process, so that a restart finds its own chains again: the hash must be the same
+/// everywhere and for ever, which the standard library's is not.
+struct Fnv(u64);
+
+impl Fnv {
+    fn new() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+
+    /// One text. It ends in an octet that is in no text, so that `ab`, `c` is not `a`, `bc`.
+    fn text(mut self, text: &str) -> Self {
+        for octet in text.bytes().chain([0xff]) {
+            self.0 = (self.0 ^ u64::from(octet)).wrapping_mul(0x0100_0000_01b3);
+        }
+        self
+    }
+
+    fn texts<'a>(self, texts: impl IntoIterator<Item = &'a str>) -> Self {
+        texts.into_iter().fold(self, Self::text)
+    }
+
+    fn chain(self, id: &ChainId) -> Self {
+        let hash = self.text(direction(id.direction));
+        match &id.source {
+            Source::Policy { tier, name } => hash.texts(["policy", tier, name]),
+            Source::Profile(name) => hash.texts(["profile", name]),
+        }
+    }
+
+    fn tier(self, tier: &Tier) -> Self {
+        tier.policies.iter().fold(self.texts(["tier", &tier.name]), Self::chain)
+    }
+}
+
+pub(super) fn direction(of: Direction) -> &'static str {
+    match of {
+        Direction::Inbound => "in",
+        Direction::Outbound => "out",
+    }
+}
+
+/// A name that begins with `prefix`, goes on with what is legible of `text`, and ends in a hash.
+fn named(prefix: &str, text: &str, hash: &Fnv) -> Name {
+    let legible = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-');
+    let text: String = text.chars().map(|c| if legible(c) { c } else { '_' }).take(40).collect();
+    format!("{prefix}-{text}-{:016x}", hash.0).into()
+}
+
+/// The chain of a node.
+pub(super) fn chain(node: &Node) -> Name {
+    match node {
+        Node::Rules { id, usage } => rules(id, *usage),
+        Node::Tier { tier, direction: at } => named(
+            &format!("{}-tier", direction(*at)),
+            &tier.name,
+            &Fnv::new().text(direction(*at)).tier(tier),
+        ),
+        Node::Tiers { tiers: of, direction: at } => tiers(of, *at),
+        Node::Profiles { profiles, direction: at } => {
+            let hash = profiles.iter().fold(Fnv::new().text(direction(*at)), Fnv::chain);
+            format!("{}-profiles-{:016x}", direction(*at), hash.0).into()
+        }
+        Node::Host { of, direction: at } => host(of, *at),
+        Node::Early { chains, usage, direction: at } => {
+            let hash = chains.iter().fold(Fnv::new(), Fnv::chain);
+            match usage {
+                Usage::PreDnat => format!("pre-dnat-{:016x}", hash.0).into(),
+                _ => format!("untracked-{}-{:016x}", direction(*at), hash.0).into(),
+            }
+        }
+        Node::Denied(denied) => denied_chain(denied),
+        Node::Fixed(fixed) => match fixed {
+            Fixed::RawWorkload => "raw-workload",
+            Fixed::AntiSpoof => "anti-spoof",
+            Fixed::WorkloadToHost => "workload-to-host",
+            Fixed::ToHost => "to-host",
+            Fixed::FromWorkload => "forward-from-workload",
+            Fixed::ToWorkload => "forward-to-workload",
+            Fixed::Failsafe(Ports::Inbound) => "failsafe-in",
+            Fixed::Failsafe(Ports::Outbound) => "failsafe-out",
+            Fixed::Failsafe(Ports::RawInbound) => "failsafe-raw-in",
+            Fixed::Failsafe(Ports::RawOutbound) => "failsafe-raw-out",
+        }
+        .into(),
+        Node::Base(base, late) => {
+            let name = match base {
+                Base::RawPrerouting => "raw-prerouting",
+                Base::RawOutput => "raw-output",
+                Base::PreDnat => "pre-dnat",
+                Base::NatPrerouting => "nat-prerouting",
+                Base::NatOutput => "nat-output",
+                Base::NatPostrouting => "nat-postrouting",
+                Base::InputFrom => "input-from",
+                Base::InputToHost => "input-to-host",
+                Base::ForwardFrom => "forward-from",
+                Base::ForwardTo => "forward-to",
+                Base::Output => "output",
+            };
+            // A hook cannot move: at another priority it is another chain.
+            if *late { format!("{name}-late").into() } else { name.into() }
+        }
+    }
+}
+
+/// The chain of a policy's or a profile's rules.
+pub(super) fn rules(id: &ChainId, usage: Usage) -> Name {
+    let kind = match (&id.source, usage) {
+        (Source::Profile(_), _) => "profile",
+        (_, Usage::Filter) => "policy",
+        (_, Usage::Untracked) => "untracked",
+        (_, Usage::PreDnat) => "pre-dnat",
+    };
+    let text = match &id.source {
+        Source::Policy { tier, name } => format!("{tier}.{name}"),
+        Source::Profile(name) => name.to_string(),
+    };
+    named(&format!("{}-{kind}", direction(id.direction)), &text, &Fnv::new().chain(id))
+}
+
+/// The chain of tiers: the same for all workloads that have the same ones.
+pub(super) fn tiers(tiers: &[Tier], at: Direction) -> Name {
+    let hash = tiers.iter().fold(Fnv::new().text(direction(at)), Fnv::tier);
+    format!("{}-tiers-{:016x}", direction(at), hash.0).into()
+}
+
+/// The chain of tiers and profiles of a host's interface.
+pub(super) fn host(stages: &Stages, at: Direction) -> Name {
+    let hash = Fnv::new().texts(["host", direction(at)]);
+    let hash = stages.tiers.iter().fold(hash, Fnv::tier).text("profiles");
+    let hash = stages.profiles.iter().fold(hash, Fnv::chain);
+    format!("st-{:016x}", hash.0).into()
+}
+
+fn denied_chain(denied: &Denied) -> Name {
+    let hash = match denied {
+        Denied::Rule(id, at) => Fnv::new().chain(id).text(&at.to_string()),
+        Denied::EndOfTier { tier, direction: at } => Fnv::new().texts(["end of tier", tier, direction(*at)]),
+        Denied::EndOfProfiles { direction: at } => Fnv::new().texts(["end of profiles", direction(*at)]),
+        Denied::UnknownInterface => return "deny-unknown".into(),
+        Denied::Spoofed => return "deny-spoofed".into(),
+        Denied::Loopback => return "deny-loopback".into(),
+        Denied::Inactive => return "inactive".into(),
+        Denied::Ipip => return "deny-ipip".into(),
+        Denied::ToHost => return "deny-to-host".into(),
+        Denied::NoIpv6 => return "deny-ipv6".into(),
+    };
+    format!("deny-{:016x}", hash.0).into()
+}
+
+/// What a packet that is dropped is logged with: at most 120 octets of printable ASCII, different for different places.
+pub(super) fn prefix(denied: &Denied) -> Box<str> {
+    let (at, what) = match denied {
+        Denied::Rule(id, at) => (direction(id.direction), format!("{} rule {at}", id.source)),
+        Denied::EndOfTier { tier, direction: at } => (direction(*at), format!("end of tier {tier}")),
+        Denied::EndOfProfiles { direction: at } => (direction(*at), "end of profiles".to_owned()),
+        Denied::UnknownInterface => ("-", "unknown interface".to_owned()),
+        Denied::Spoofed => ("out", "spoofed source".to_owned()),
+        Denied::Loopback => ("out", "to loopback".to_owned()),
+        Denied::Inactive => ("-", "inactive endpoint".to_owned()),
+        Denied::Ipip => ("in", "IPIP from no host".to_owned()),
+        Denied::ToHost => ("out", "to host".to_owned()),
+        Denied::NoIpv6 => ("-", "no IPv6".to_owned()),
+    };
+    let plain = |c: char| c == ' ' || (c.is_ascii_graphic() && c != '"' && c != '\\');
+    let text = format!("tortie:{at} {what}");
+    let hash = match denied {
+        Denied::Rule(id, at) => Fnv::new().chain(id).text(&at.to_string()),
+        _ => Fnv::new().text(&text),
+    };
+    // Policy `b` of tier `a` and policy `a/b` read the same.
+    let doubtful = matches!(denied, Denied::Rule(ChainId { source: Source::Policy { tier, name }, .. }, _)
+        if tier.contains('/') || name.contains('/'));
+    if text.len() <= 120 && text.chars().all(plain) && !doubtful {
+        return text.into();
+    }
+    let legible: String = text.chars().map(|c| if plain(c) { c } else { '_' }).take(96).collect();
+    format!("{legible} {:016x}", hash.0).into()
+}
+
+/// The set of a selector's addresses of one family. Its kind is part of the name: a set cannot change its type while rules
+/// use it.
+pub(super) fn set(id: &SetId, v4: bool, interval: bool) -> Name {
+    let family = if v4 { "v4" } else { "v6" };
+    let kind = if interval { "nets" } else { "addrs" };
+    format!("{family}-{kind}-{:016x}", Fnv::new().text(id.selector()).0).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tortie_config::Selector;
+
+    #[test]
+    fn names_are_for_ever() {
+        // FNV-1a of `a` (draft-eastlake-fnv): 0xaf63dc4c8601ec8c; ours has one more octet, 0xff.
+        let step = |hash: u64, octet: u64| (hash ^ octet).wrapping_mul(0x0100_0000_01b3);
+        assert_eq!(Fnv::new().text("a").0, step(0xaf63_dc4c_8601_ec8c, 0xff));
+        let selector: Selector = "has(a)".parse().unwrap();
+        let expected = Fnv::new().text("has(a)").0;
+        assert_eq!(&*set(&SetId::of(&selector), true, false), format!("v4-addrs-{expected:016x}"));
+    }
+
+    #[test]
+    fn long_and_strange_names_stay_apart_and_in_their_bounds() {
+        let id = |name: &str| ChainId {
+            source: Source::Policy { tier: "default".into(), name: name.into() },
+            direction: Direction::Inbound,
+        };
+        let (a, b) = ("x".repeat(300) + "a", "x".repeat(300) + "b");
+        let (first, second) = (Denied::Rule(id(&a), 0), Denied::Rule(id(&b), 0));
+        assert_ne!(prefix(&first), prefix(&second));
+        assert!(prefix(&first).len() <= 120);
+        assert_ne!(prefix(&Denied::Rule(id("ä"), 0)), prefix(&Denied::Rule(id("ö"), 0)));
+        assert_ne!(rules(&id(&a), Usage::Filter), rules(&id(&b), Usage::Filter));
+        assert!(rules(&id(&a), Usage::Filter).len() < 128);
+        assert_eq!(&*prefix(&Denied::Rule(id("web"), 3)), "tortie:in policy web rule 3");
+        let other = Source::Policy { tier: "a".into(), name: "b".into() };
+        let other = ChainId { source: other, direction: Direction::Inbound };
+        assert_ne!(prefix(&Denied::Rule(other, 3)), prefix(&Denied::Rule(id("a/b"), 3)));
+    }
+}

@@ -1,0 +1,108 @@
+//! Floating addresses (data model, "Workload endpoints": `ipv4_nat`, `ipv6_nat`).
+//!
+//! Of several inside addresses for one outside address the smallest as text counts, and of several outside addresses an
+//! inside one is known by the smallest as text. A mapping whose inside address is none of its endpoint's is left alone,
+//! and so are those of inactive endpoints.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use tortie_net::Cidr;
+
+use super::super::ir::{SetKey, SetValue};
+use super::maps::Map;
+use super::wanted::Wanted;
+use tortie_engine::policy::EndpointPolicy;
+
+/// Who claims outside addresses.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Nat {
+    /// By outside address: inside addresses by their text, each with how many claim it so.
+    claims: BTreeMap<IpAddr, BTreeMap<Box<str>, (IpAddr, usize)>>,
+    /// By inside address: the outside addresses that lead to it, by their text.
+    outside: BTreeMap<IpAddr, BTreeSet<(Box<str>, IpAddr)>>,
+}
+
+fn text(addr: IpAddr) -> Box<str> {
+    addr.to_string().into()
+}
+
+impl Nat {
+    fn inside(&self, ext: &IpAddr) -> Option<IpAddr> {
+        self.claims.get(ext)?.values().next().map(|(int, _)| *int)
+    }
+
+    /// What there is of one family, for maps that are new: outside to inside, inside to itself.
+    pub(super) fn all(&self, v4: bool) -> [BTreeMap<SetKey, SetValue>; 2] {
+        let of = |addr: &&IpAddr| addr.is_ipv4() == v4;
+        let inward = self.claims.keys().filter(of).filter_map(|ext| {
+            self.inside(ext).map(|int| (SetKey::Addr(Cidr::host(*ext)), SetValue::Addr(int)))
+        });
+        let outward = self.outside.iter().filter(|(int, _)| of(int)).filter_map(|(int, outside)| {
+            outside.first().map(|(_, ext)| (SetKey::AddrPair(*int, *int), SetValue::Addr(*ext)))
+        });
+        [inward.collect(), outward.collect()]
+    }
+
+    /// An endpoint's mappings come or go.
+    pub(super) fn count(&mut self, endpoint: Option<&EndpointPolicy>, come: bool, wanted: &mut Wanted) {
+        let Some(EndpointPolicy::Workload(workload)) = endpoint else { return };
+        for (int, ext) in workload.nats.iter().filter(|_| workload.active) {
+            let own = workload.nets.iter().any(|net| net.contains(*int));
+            if !own || int.is_ipv4() != ext.is_ipv4() {
+                continue;
+            }
+            let before = self.inside(ext);
+            let claims = self.claims.entry(*ext).or_default();
+            if come {
+                claims.entry(text(*int)).or_insert((*int, 0)).1 += 1;
+            } else if let Some((_, count)) = claims.get_mut(&text(*int)) {
+                *count = count.saturating_sub(1);
+                if *count == 0 {
+                    claims.remove(&text(*int));
+                }
+            }
+            if claims.is_empty() {
+                self.claims.remove(ext);
+            }
+            let now = self.inside(ext);
+            if before != now {
+                self.lead(*ext, before, now, wanted);
+            }
+        }
+    }
+
+    /// An outside address leads to another inside address.
+    fn lead(&mut self, ext: IpAddr, before: Option<IpAddr>, now: Option<IpAddr>, wanted: &mut Wanted) {
+        let set = Map::Dnat { v4: ext.is_ipv4() }.name();
+        let key = SetKey::Addr(Cidr::host(ext));
+        match now {
+            Some(int) => wanted.put(&set, key, SetValue::Addr(int)),
+            None => wanted.remove(&set, &key),
+        }
+        if let Some(int) = before
+            && let Some(outside) = self.outside.get_mut(&int)
+        {
+            outside.remove(&(text(ext), ext));
+            if outside.is_empty() {
+                self.outside.remove(&int);
+            }
+        }
+        if let Some(int) = now {
+            self.outside.entry(int).or_default().insert((text(ext), ext));
+        }
+        for int in before.into_iter().chain(now) {
+            self.hairpin(int, wanted);
+        }
+    }
+
+    /// What an inside address is called when it calls itself.
+    fn hairpin(&self, int: IpAddr, wanted: &mut Wanted) {
+        let set = Map::Hairpin { v4: int.is_ipv4() }.name();
+        let key = SetKey::AddrPair(int, int);
+        match self.outside.get(&int).and_then(BTreeSet::first) {
+            Some((_, ext)) => wanted.put(&set, key, SetValue::Addr(*ext)),
+            None => wanted.remove(&set, &key),
+        }
+    }
+}

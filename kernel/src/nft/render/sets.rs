@@ -1,0 +1,301 @@
+//! Address sets of selectors, of one family each: which kind they are, and what they hold, kept element by element.
+//!
+//! A set without a member of a family is no set in the kernel, and no rule asks for one: a positive match could not hold
+//! there, a negated one always would. The first member brings the set, and the chains that asked for it are drafted
+//! again, all in one transaction. A set without any member counts as one of IPv4: where there is no IPv6 no chain is ever written because an
+//! endpoint came or went, and its counters go on. (The kernel finds a set by going through the list of their names: sets
+//! that nobody needs are dear when many endpoints start.)
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+use std::sync::Arc;
+
+use rustc_hash::{FxHashMap, FxHashSet};
+use tortie_net::Cidr;
+
+use super::super::ir::{KeyType, Name, SetKey, SetType, SetValue, ValueType};
+use super::names;
+use super::wanted::Wanted;
+use tortie_engine::policy::{Ruleset, SetChange, SetId};
+
+/// A set of one family that chains look up.
+#[derive(Debug, Clone)]
+struct Slot {
+    /// `None`: it has no member, and the kernel has no such set.
+    name: Option<Name>,
+    callers: FxHashSet<Name>,
+    /// Every member, in order; only of sets of networks.
+    all: BTreeSet<Cidr>,
+}
+
+/// How many members of one family there are, and how many of them are wider than one address.
+#[derive(Debug, Clone, Copy, Default)]
+struct Size {
+    all: usize,
+    wide: usize,
+}
+
+impl Size {
+    fn count(&mut self, net: &Cidr, comes: bool) {
+        let step = |n: &mut usize| *n = if comes { *n + 1 } else { n.saturating_sub(1) };
+        step(&mut self.all);
+        if !net.is_host() {
+            step(&mut self.wide);
+        }
+    }
+}
+
+/// What is known of address sets.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Sets {
+    /// By family: IPv4, IPv6.
+    sizes: FxHashMap<SetId, [Size; 2]>,
+    slots: FxHashMap<(SetId, bool), Slot>,
+    /// Whose each name is.
+    owners: FxHashMap<Name, SetId>,
+    /// Two selectors whose sets have one name.
+    clash: Option<Box<str>>,
+}
+
+const FAMILIES: [bool; 2] = [true, false];
+
+impl Sets {
+    /// The name of a set of one family; `None`: nothing is in it. It changes with the kind of the set.
+    pub(super) fn name(&self, id: &SetId, v4: bool) -> Option<Name> {
+        self.is_there(id, v4).then(|| names::set(id, v4, self.is_interval(id, v4)))
+    }
+
+    pub(super) fn clash(&self) -> Option<&str> {
+        self.clash.as_deref()
+    }
+
+    fn sizes(&self, id: &SetId) -> [Size; 2] {
+        self.sizes.get(id).copied().unwrap_or_default()
+    }
+
+    fn is_interval(&self, id: &SetId, v4: bool) -> bool {
+        let [of_v4, of_v6] = self.sizes(id);
+        (if v4 { of_v4 } else { of_v6 }).wide > 0
+    }
+
+    /// Whether the kernel has a set of this family.
+    fn is_there(&self, id: &SetId, v4: bool) -> bool {
+        let [of_v4, of_v6] = self.sizes(id);
+        if v4 { of_v4.all > 0 || of_v6.all == 0 } else { of_v6.all > 0 }
+    }
+
+    /// A chain looks up a set.
+    pub(super) fn acquire(
+        &mut self,
+        id: &SetId,
+        v4: bool,
+        caller: &Name,
+        ruleset: &Ruleset,
+        wanted: &mut Wanted,
+    ) {
+        let key = (id.clone(), v4);
+        if let Some(slot) = self.slots.get_mut(&key) {
+            slot.callers.insert(Arc::clone(caller));
+            return;
+        }
+        let name = self.fill(id, v4, ruleset, wanted);
+        let all = self.ordered(id, v4, ruleset);
+        self.slots.insert(key, Slot { name, callers: [Arc::clone(caller)].into_iter().collect(), all });
+    }
+
+    /// A chain looks up a set no more; says whether nobody does.
+    pub(super) fn release(&mut self, id: &SetId, v4: bool, caller: &Name) -> bool {
+        self.slots.get_mut(&(id.clone(), v4)).is_some_and(|slot| {
+            slot.callers.remove(caller);
+            slot.callers.is_empty()
+        })
+    }
+
+    /// Drops a set that nobody looks up.
+    pub(super) fn sweep(&mut self, id: &SetId, v4: bool, wanted: &mut Wanted) {
+        let key = (id.clone(), v4);
+        if self.slots.get(&key).is_some_and(|slot| slot.callers.is_empty())
+            && let Some(Slot { name: Some(name), .. }) = self.slots.remove(&key)
+        {
+            self.disown(&name, wanted);
+        }
+    }
+
+    /// Takes a change of a set over into the ruleset and the table. The chains that it returns name a set that is called
+    /// otherwise now.
+    pub(super) fn change(
+        &mut self,
+        id: &SetId,
+        change: &SetChange,
+        ruleset: &mut Ruleset,
+        wanted: &mut Wanted,
+    ) -> Vec<Name> {
+        let before = FAMILIES.map(|v4| self.is_interval(id, v4));
+        let (mut add, mut remove) = (Vec::new(), Vec::new());
+        match change {
+            SetChange::New(members) => {
+                ruleset.sets.insert(id.clone(), members.iter().copied().collect());
+                let mut sizes = [Size::default(); 2];
+                members.iter().for_each(|net| of(&mut sizes, net).count(net, true));
+                self.sizes.insert(id.clone(), sizes);
+            }
+            SetChange::Members { add: come, remove: went } => {
+                let members = ruleset.sets.entry(id.clone()).or_default();
+                let sizes = self.sizes.entry(id.clone()).or_default();
+                for net in went.iter().filter(|net| members.remove(net)) {
+                    remove.push(*net);
+                    of(sizes, net).count(net, false);
+                }
+                for net in come.iter().filter(|net| members.insert(**net)) {
+                    add.push(*net);
+                    of(sizes, net).count(net, true);
+                }
+            }
+            SetChange::Gone => {
+                ruleset.sets.remove(id);
+                self.sizes.remove(id);
+            }
+        }
+        let whole = !matches!(change, SetChange::Members { .. });
+        let mut moved = Vec::new();
+        for (v4, before) in FAMILIES.into_iter().zip(before) {
+            let key = (id.clone(), v4);
+            let Some(slot) = self.slots.get(&key) else { continue };
+            let is_other = slot.name.is_some() != self.is_there(id, v4) || self.is_interval(id, v4) != before;
+            if whole || is_other {
+                let all = self.ordered(id, v4, ruleset);
+                let name = self.fill(id, v4, ruleset, wanted);
+                let Some(slot) = self.slots.get_mut(&key) else { continue };
+                slot.all = all;
+                if slot.name != name {
+                    moved.extend(slot.callers.iter().cloned());
+                    if let Some(old) = std::mem::replace(&mut slot.name, name) {
+                        self.disown(&old, wanted);
+                    }
+                }
+            } else if let Some(slot) = self.slots.get_mut(&key)
+                && let Some(name) = slot.name.clone()
+            {
+                let ours = |net: &&Cidr| net.is_v4() == v4;
+                remove.iter().filter(ours).for_each(|net| slot.remove(&name, *net, before, wanted));
+                add.iter().filter(ours).for_each(|net| slot.add(&name, *net, before, wanted));
+            }
+        }
+        moved
+    }
+
+    /// Members of a set of networks, in order.
+    fn ordered(&self, id: &SetId, v4: bool, ruleset: &Ruleset) -> BTreeSet<Cidr> {
+        if self.is_interval(id, v4) { members(id, v4, ruleset).collect() } else { BTreeSet::new() }
+    }
+
+    /// A name is a selector's; that another has it already is noted.
+    fn own(&mut self, name: &Name, id: &SetId, v4: bool) {
+        if let Some(other) = self.owners.insert(Arc::clone(name), id.clone())
+            && other != *id
+            && self.slots.get(&(other, v4)).is_some_and(|slot| slot.name.as_ref() == Some(name))
+            && self.clash.is_none()
+        {
+            self.clash = Some(format!("sets of addresses are both called {name}").into());
+        }
+    }
+
+    fn disown(&mut self, name: &Name, wanted: &mut Wanted) {
+        wanted.drop_set(name);
+        self.owners.remove(name);
+    }
+
+    /// Puts a set into the table as a whole, if there is one.
+    fn fill(&mut self, id: &SetId, v4: bool, ruleset: &Ruleset, wanted: &mut Wanted) -> Option<Name> {
+        let name = self.name(id, v4)?;
+        let interval = self.is_interval(id, v4);
+        self.own(&name, id, v4);
+        let element = |net| (SetKey::Addr(net), SetValue::Member);
+        let elements: BTreeMap<SetKey, SetValue> = if interval {
+            super::ranges::uncovered(members(id, v4, ruleset)).into_iter().map(element).collect()
+        } else {
+            members(id, v4, ruleset).map(element).collect()
+        };
+        if wanted.has_set(&name) {
+            wanted.replace(&name, elements);
+        } else {
+            let of = SetType { key: KeyType::Addr { v4 }, value: ValueType::Member, interval };
+            wanted.add_set(&name, of, id.selector(), elements);
+        }
+        Some(name)
+    }
+}
+
+fn of<'a>([of_v4, of_v6]: &'a mut [Size; 2], net: &Cidr) -> &'a mut Size {
+    if net.is_v4() { of_v4 } else { of_v6 }
+}
+
+fn members<'a>(id: &SetId, v4: bool, ruleset: &'a Ruleset) -> impl Iterator<Item = Cidr> + use<'a> {
+    ruleset.sets.get(id).into_iter().flatten().copied().filter(move |net| net.is_v4() == v4)
+}
+
+impl Slot {
+    fn add(&mut self, name: &Name, net: Cidr, interval: bool, wanted: &mut Wanted) {
+        let key = SetKey::Addr(net);
+        if interval {
+            self.all.insert(net);
+            let elements = wanted.elements(name);
+            // Elements do not overlap: what covers the network is the last one before it.
+            let before = elements.and_then(|elements| elements.range(..&key).next_back());
+            if before.is_some_and(|(before, _)| network(before).is_some_and(|before| before.covers(&net))) {
+                return;
+            }
+            let behind = elements.map(|elements| elements.range((Bound::Excluded(&key), Bound::Unbounded)));
+            let covered = |key: &&SetKey| network(key).is_some_and(|inside| net.covers(&inside));
+            let inside: Vec<SetKey> =
+                behind.into_iter().flatten().map(|(key, _)| key).take_while(covered).cloned().collect();
+            inside.iter().for_each(|key| wanted.remove(name, key));
+        }
+        wanted.put(name, key, SetValue::Member);
+    }
+
+    fn remove(&mut self, name: &Name, net: Cidr, interval: bool, wanted: &mut Wanted) {
+        let key = SetKey::Addr(net);
+        let shown = !interval || wanted.element(name, &key).is_some();
+        self.all.remove(&net);
+        if !shown {
+            return;
+        }
+        wanted.remove(name, &key);
+        // What it covered comes to light, without what that covers in turn.
+        let mut at = Bound::Excluded(net);
+        while let Some(next) = self.all.range((at, Bound::Unbounded)).next().copied() {
+            if !net.covers(&next) {
+                break;
+            }
+            wanted.put(name, SetKey::Addr(next), SetValue::Member);
+            // Nothing in order is behind the last address of a network but before a host of it.
+            at = Bound::Excluded(Cidr::host(next.last()));
+        }
+    }
+}
+
+fn network(key: &SetKey) -> Option<Cidr> {
+    match key {
+        SetKey::Addr(net) => Some(*net),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_selectors_with_one_name_are_noted() {
+        let id = |text: &str| SetId::of(&text.parse().unwrap());
+        let (mut sets, mut wanted, ruleset) = (Sets::default(), Wanted::default(), Ruleset::default());
+        let name = sets.name(&id("has(a)"), true).unwrap();
+        sets.acquire(&id("has(a)"), true, &"c".into(), &ruleset, &mut wanted);
+        sets.own(&name, &id("has(a)"), true);
+        assert_eq!(sets.clash(), None);
+        // As if its hash were the same.
+        sets.own(&name, &id("has(b)"), true);
+        assert_eq!(sets.clash(), Some(&*format!("sets of addresses are both called {name}")));
+    }
+}

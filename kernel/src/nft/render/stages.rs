@@ -1,0 +1,175 @@
+//! What an endpoint's packets pass: established, tiers, profiles, and the end; and the chains that drop.
+//!
+//! Of a workload, tiers and profiles are two maps of interfaces, so that the start of an endpoint with a profile of its own
+//! brings the rules of that profile and no others: endpoints with the same tiers share all the rest. (One map that leads to
+//! tiers whose chain looks up the profiles would be quadratic: kernels that remember no chain that they have validated walk
+//! the second map once for each element of the first, in every transaction.)
+
+use super::super::ir::{Field, Log, Match, Rule, Side, Statement};
+use super::maps::Map;
+use super::node::{Denied, Draft, Fixed, Frame, Node, Ports, Usage};
+use super::{base, names, ranges};
+use tortie_config::resource::{Failsafe, PortRange};
+use tortie_engine::policy::{ChainId, Direction, Stages, Tier};
+
+/// Lines a second that one place may tell of what it drops.
+const TELLS: u32 = 10;
+
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+
+/// Everything that packets of a host's interface pass in one direction.
+pub(super) fn host(of: &Stages, direction: Direction, frame: &Frame<'_>) -> Draft {
+    let mut draft = Draft::default();
+    known(&mut draft, frame);
+    let ports = if direction == Direction::Inbound { Ports::Inbound } else { Ports::Outbound };
+    failsafe_jump(&mut draft, ports, frame);
+    for tier in &of.tiers {
+        draft.jump(Vec::new(), Node::Tier { tier: tier.clone(), direction });
+    }
+    for profile in &of.profiles {
+        draft.jump(Vec::new(), rules(profile, Usage::Filter));
+    }
+    draft.goto(Vec::new(), Node::Denied(Denied::EndOfProfiles { direction }));
+    draft
+}
+
+/// What the packets of a workload pass, by its interface.
+pub(super) fn workload(draft: &mut Draft, direction: Direction) {
+    let (interface, tiers, profiles) = match direction {
+        Direction::Inbound => (Field::OutInterface, Map::ToWorkload, Map::ToProfiles),
+        Direction::Outbound => (Field::InInterface, Map::FromWorkload, Map::FromProfiles),
+    };
+    draft.look_up(interface, tiers);
+    draft.look_up(interface, profiles);
+    // Only what no profile decided comes so far: packets that are allowed pay nothing for the difference.
+    let active = Match::InSet { not: false, key: vec![interface], set: Map::Workloads.name() };
+    draft.goto(vec![active], Node::Denied(Denied::EndOfProfiles { direction }));
+    draft.goto(Vec::new(), Node::Denied(Denied::UnknownInterface));
+}
+
+/// The tiers of a workload: returns when all let the packet on.
+pub(super) fn tiers(tiers: &[Tier], direction: Direction, frame: &Frame<'_>) -> Draft {
+    let mut draft = Draft::default();
+    known(&mut draft, frame);
+    for tier in tiers {
+        draft.jump(Vec::new(), Node::Tier { tier: tier.clone(), direction });
+    }
+    draft
+}
+
+/// Several profiles of a workload: returns when none decides.
+pub(super) fn profiles(profiles: &[ChainId]) -> Draft {
+    let mut draft = Draft::default();
+    for profile in profiles {
+        draft.jump(Vec::new(), rules(profile, Usage::Filter));
+    }
+    draft
+}
+
+/// Packets of connections that were allowed when they began, and those of none.
+fn known(draft: &mut Draft, frame: &Frame<'_>) {
+    draft.rule(vec![Match::Established], Statement::Accept);
+    if frame.globals.drop_invalid {
+        draft.push(Rule {
+            matches: vec![Match::Invalid],
+            counted: true,
+            statement: Statement::Drop,
+            comment: Some("invalid for connection tracking".into()),
+            ..Rule::default()
+        });
+    }
+}
+
+/// The policies of a tier: it returns when one of them passed, else it drops.
+pub(super) fn tier(tier: &Tier, direction: Direction, frame: &Frame<'_>) -> Draft {
+    let mut draft = Draft::default();
+    for policy in &tier.policies {
+        draft.jump(Vec::new(), rules(policy, Usage::Filter));
+        if frame.passing.contains(policy) {
+            draft.rule(vec![Match::Marked(frame.pass())], Statement::UnmarkAndReturn(frame.pass()));
+        }
+    }
+    draft.goto(Vec::new(), Node::Denied(Denied::EndOfTier { tier: tier.name.clone(), direction }));
+    draft
+}
+
+/// Untracked or pre-DNAT policies. What they do not decide goes on.
+pub(super) fn early(chains: &[ChainId], usage: Usage, direction: Direction, frame: &Frame<'_>) -> Draft {
+    let mut draft = Draft::default();
+    let ports = match (usage, direction) {
+        (Usage::Untracked, Direction::Inbound) => Ports::RawInbound,
+        (Usage::Untracked, Direction::Outbound) => Ports::RawOutbound,
+        (_, Direction::Inbound) => Ports::Inbound,
+        (_, Direction::Outbound) => Ports::Outbound,
+    };
+    base::discovery(&mut draft, frame);
+    failsafe_jump(&mut draft, ports, frame);
+    for chain in chains {
+        draft.jump(Vec::new(), rules(chain, usage));
+    }
+    draft
+}
+
+fn rules(id: &ChainId, usage: Usage) -> Node {
+    Node::Rules { id: id.clone(), usage }
+}
+
+fn failsafe_jump(draft: &mut Draft, ports: Ports, frame: &Frame<'_>) {
+    if open(ports, frame).next().is_some() {
+        draft.jump(Vec::new(), Node::Fixed(Fixed::Failsafe(ports)));
+    }
+}
+
+/// The ports that stay open: by which end of the packet, and which.
+fn open<'a>(ports: Ports, frame: &Frame<'a>) -> impl Iterator<Item = (Side, &'a [Failsafe])> {
+    let (inbound, outbound) =
+        (frame.globals.failsafe_inbound.as_slice(), frame.globals.failsafe_outbound.as_slice());
+    let none: &[Failsafe] = &[];
+    let (to, replies) = match ports {
+        Ports::Inbound => (inbound, none),
+        Ports::Outbound => (outbound, none),
+        Ports::RawInbound => (inbound, outbound),
+        Ports::RawOutbound => (outbound, inbound),
+    };
+    [(Side::Dst, to), (Side::Src, replies)].into_iter().filter(|(_, ports)| !ports.is_empty())
+}
+
+/// The chain of failsafe ports.
+pub(super) fn failsafe(ports: Ports, frame: &Frame<'_>) -> Draft {
+    let mut draft = Draft::default();
+    for (side, list) in open(ports, frame) {
+        for (udp, number) in [(false, TCP), (true, UDP)] {
+            let of = list.iter().filter(|failsafe| failsafe.udp == udp);
+            let of: Vec<PortRange> =
+                of.filter_map(|failsafe| PortRange::new(failsafe.port, failsafe.port)).collect();
+            if of.is_empty() {
+                continue;
+            }
+            draft.push(Rule {
+                matches: vec![
+                    Match::Protocol { not: false, number },
+                    Match::Port { side, not: false, ranges: ranges::merged_ports(&of) },
+                ],
+                counted: true,
+                statement: Statement::Accept,
+                comment: Some("failsafe".into()),
+                ..Rule::default()
+            });
+        }
+    }
+    draft
+}
+
+/// Tells the group that listens, as long as it is not too much, and drops.
+pub(super) fn denied(denied: &Denied, frame: &Frame<'_>) -> Draft {
+    let mut draft = Draft::default();
+    let prefix = names::prefix(denied);
+    draft.push(Rule {
+        limit: Some(TELLS),
+        log: Some(Log { prefix: prefix.clone(), group: Some(frame.options.deny_group) }),
+        ..Rule::default()
+    });
+    draft.push(Rule { counted: true, statement: Statement::Drop, comment: Some(prefix), ..Rule::default() });
+    draft
+}

@@ -1,0 +1,452 @@
+//! Random rulesets and packets for tests: few names and few addresses, so that things meet.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+use proptest::sample::{select, subsequence};
+use tortie_config::key::{EndpointKey, IpFamily};
+use tortie_config::resource::{Action, Failsafe, HostAction, Icmp, PortRange, Protocol};
+use tortie_net::Cidr;
+
+use crate::nft::interpret::{self, Conn};
+use tortie_engine::policy::{
+    Chain, ChainId, Closed, Direction, End, EndpointPolicy, Globals, HostInterfaces, HostPolicy, LogPrefix,
+    Packet, Rule, Ruleset, RulesetDelta, SetChange, SetId, Source, Stages, Tier, WorkloadPolicy,
+};
+
+const SETS: [&str; 4] = ["a == '1'", "has(b)", "c != '2'", "all()"];
+
+const NETS: [&str; 16] = [
+    "10.0.0.1/32",
+    "10.0.0.2/32",
+    "10.0.0.3/32",
+    "10.0.0.4/32",
+    "10.0.0.5/32",
+    "10.0.0.6/32",
+    "10.0.0.4/31",
+    "10.0.0.4/30",
+    "10.0.0.0/30",
+    "10.0.0.0/8",
+    "0.0.0.0/0",
+    "fd00::1/128",
+    "fd00::2/128",
+    "fd00::3/128",
+    "fd00::2/127",
+    "fd00::/64",
+];
+
+const ADDRS: [&str; 16] = [
+    "10.0.0.1",
+    "10.0.0.2",
+    "10.0.0.3",
+    "10.0.0.4",
+    "10.0.0.5",
+    "10.0.0.6",
+    "10.0.1.7",
+    "127.0.0.1",
+    "192.0.2.1",
+    "192.0.2.9",
+    "fd00::1",
+    "fd00::2",
+    "fd00::3",
+    "fd00::9",
+    "2001:db8::9",
+    "fe80::1",
+];
+
+/// The host's own addresses.
+pub(super) fn local() -> BTreeSet<IpAddr> {
+    ["192.0.2.1", "10.0.0.6", "fd00::9"].iter().map(|addr| addr.parse().unwrap()).collect()
+}
+
+pub(super) const INTERFACES: [&str; 6] = ["cali1", "cali2", "cali3", "eth0", "eth1", "tunl0"];
+
+fn net(text: &str) -> Cidr {
+    text.parse().unwrap()
+}
+
+pub(super) fn set_id(at: usize) -> SetId {
+    SetId::of(&SETS[at].parse().unwrap())
+}
+
+/// Ids of chains: policies of two tiers, untracked ones, one before DNAT, profiles.
+fn policies(direction: Direction, tier: &str, names: &[&str]) -> Vec<ChainId> {
+    let id = |name: &&str| ChainId {
+        source: Source::Policy { tier: tier.into(), name: (*name).into() },
+        direction,
+    };
+    names.iter().map(id).collect()
+}
+
+fn profiles(direction: Direction) -> Vec<ChainId> {
+    ["p", "q"].map(|name| ChainId { source: Source::Profile(name.into()), direction }).to_vec()
+}
+
+pub(super) fn all_chains() -> Vec<ChainId> {
+    let of = |direction| {
+        let mut ids = policies(direction, "default", &["a", "b", "c", "untracked", "raw", "nat"]);
+        ids.extend(policies(direction, "other", &["d", "e"]));
+        ids.extend(profiles(direction));
+        ids
+    };
+    [of(Direction::Inbound), of(Direction::Outbound)].concat()
+}
+
+fn nets(most: usize) -> impl Strategy<Value = Vec<Cidr>> {
+    vec(select(&NETS[..]).prop_map(net), 0..=most)
+}
+
+fn few_nets() -> impl Strategy<Value = Vec<Cidr>> {
+    prop_oneof![5 => Just(Vec::new()), 1 => nets(3)]
+}
+
+fn ports() -> impl Strategy<Value = Vec<PortRange>> {
+    let range = (1u16..8, 0u16..4).prop_map(|(first, more)| PortRange::new(first, first + more).unwrap());
+    prop_oneof![3 => Just(Vec::new()), 1 => vec(range, 1..4)]
+}
+
+fn end(ports_too: bool) -> impl Strategy<Value = End> {
+    let set =
+        |weight| prop_oneof![weight => Just(Vec::new()), 1 => vec((0..SETS.len()).prop_map(set_id), 1..3)];
+    let ports = move || if ports_too { ports().boxed() } else { Just(Vec::new()).boxed() };
+    (set(5), set(6), few_nets(), few_nets(), ports(), ports()).prop_map(
+        |(sets, not_sets, nets, not_nets, ports, not_ports)| End {
+            sets,
+            not_sets,
+            nets,
+            not_nets,
+            ports,
+            not_ports,
+        },
+    )
+}
+
+/// A rule as the store can say it: ports only with a protocol that has them, ICMP types only with ICMP.
+pub(super) fn rule() -> impl Strategy<Value = Rule> {
+    let action = select(vec![Action::Allow, Action::Deny, Action::NextTier, Action::Log]);
+    let protocol = || {
+        select(vec![
+            None,
+            None,
+            None,
+            None,
+            Some(6),
+            Some(6),
+            Some(17),
+            Some(1),
+            Some(58),
+            Some(132),
+            Some(47),
+        ])
+    };
+    let icmp = || {
+        option::weighted(
+            0.4,
+            (0u8..3, option::of(0u8..2)).prop_map(|(of, code)| Icmp::new(of, code).unwrap()),
+        )
+    };
+    let log = option::weighted(0.3, select(vec!["x", "web: tier"]).prop_map(LogPrefix::new));
+    let family = option::weighted(0.2, select(vec![IpFamily::V4, IpFamily::V6]));
+    (action, log, family, protocol(), protocol(), icmp(), icmp()).prop_flat_map(
+        |(action, log, family, protocol, not_protocol, icmp, not_icmp)| {
+            let protocol = protocol.and_then(Protocol::new);
+            let has_ports = protocol.is_some_and(Protocol::has_ports);
+            let is_icmp = protocol.is_some_and(Protocol::is_icmp);
+            (end(has_ports), end(has_ports)).prop_map(move |(src, dst)| Rule {
+                action,
+                log: log.clone(),
+                family,
+                protocol,
+                not_protocol: not_protocol.and_then(Protocol::new),
+                src,
+                dst,
+                icmp: icmp.filter(|_| is_icmp),
+                not_icmp: not_icmp.filter(|_| is_icmp),
+            })
+        },
+    )
+}
+
+pub(super) fn chain() -> impl Strategy<Value = Chain> {
+    let closed = select(vec![Closed::Missing, Closed::Unreadable]).prop_map(|why| Chain {
+        rules: vec![Rule { action: Action::Deny, ..Rule::default() }],
+        closed: Some(why),
+    });
+    prop_oneof![12 => vec(rule(), 0..5).prop_map(|rules| Chain { rules, closed: None }), 1 => closed]
+}
+
+fn stages(direction: Direction) -> impl Strategy<Value = Stages> {
+    let tier = move |name: &'static str, all: &[&str]| {
+        let all = policies(direction, name, all);
+        let most = all.len();
+        subsequence(all, 0..=most)
+            .prop_shuffle()
+            .prop_map(move |policies| Tier { name: name.into(), policies })
+    };
+    let profiles = subsequence(profiles(direction), 0..=2).prop_shuffle();
+    (tier("other", &["d", "e"]), tier("default", &["a", "b", "c"]), profiles).prop_map(
+        |(first, second, profiles)| {
+            let tiers = [first, second].into_iter().filter(|tier| !tier.policies.is_empty()).collect();
+            Stages { tiers, profiles }
+        },
+    )
+}
+
+fn workload() -> impl Strategy<Value = EndpointPolicy> {
+    let addr = || select(&ADDRS[..]).prop_map(|addr| addr.parse::<IpAddr>().unwrap());
+    let nats = vec((addr(), addr()), 0..4);
+    let both = (stages(Direction::Inbound), stages(Direction::Outbound));
+    let own = prop_oneof![3 => vec(select(&NETS[..6]).prop_map(net), 0..4), 1 => nets(4)];
+    (select(&INTERFACES[..3]), prop::bool::weighted(0.85), own, nats, both).prop_map(
+        |(interface, active, nets, nats, (inbound, outbound))| {
+            // The store's reader leaves others out.
+            let own = |int: &IpAddr| nets.iter().any(|net: &Cidr| net.contains(*int));
+            let nats =
+                nats.into_iter().filter(|(int, ext)| own(int) && int.is_ipv4() == ext.is_ipv4()).collect();
+            EndpointPolicy::Workload(WorkloadPolicy {
+                interface: interface.parse().unwrap(),
+                active,
+                nets,
+                mac: None,
+                nats,
+                inbound,
+                outbound,
+            })
+        },
+    )
+}
+
+fn host() -> impl Strategy<Value = EndpointPolicy> {
+    let early = |direction, names: &[&str]| {
+        let all = policies(direction, "default", names);
+        let most = all.len();
+        subsequence(all, 0..=most)
+    };
+    let untracked = &["untracked", "raw"];
+    let early = (
+        early(Direction::Inbound, untracked),
+        early(Direction::Outbound, untracked),
+        early(Direction::Inbound, &["nat"]),
+    );
+    (stages(Direction::Inbound), stages(Direction::Outbound), early).prop_map(
+        |(inbound, outbound, (untracked_inbound, untracked_outbound, pre_dnat))| {
+            EndpointPolicy::Host(HostPolicy {
+                interface: None,
+                addrs: Vec::new(),
+                inbound,
+                outbound,
+                untracked_inbound,
+                untracked_outbound,
+                pre_dnat,
+            })
+        },
+    )
+}
+
+pub(super) fn workload_key(at: usize) -> EndpointKey {
+    EndpointKey::Workload {
+        host: "h1".into(),
+        orchestrator: "cni".into(),
+        workload: format!("w{at}"),
+        endpoint: "eth0".into(),
+    }
+}
+
+pub(super) fn host_key(at: usize) -> EndpointKey {
+    EndpointKey::Host { host: "h1".into(), endpoint: format!("e{at}") }
+}
+
+fn hosts() -> impl Strategy<Value = HostInterfaces> {
+    let key = || option::of((0usize..2).prop_map(host_key));
+    (key(), key(), key()).prop_map(|(first, second, tunnel)| {
+        let all = [("eth0", first), ("eth1", second), ("tunl0", tunnel)];
+        all.into_iter().filter_map(|(name, key)| Some((name.into(), key?))).collect()
+    })
+}
+
+pub(super) fn globals() -> impl Strategy<Value = Globals> {
+    let failsafe = || {
+        let port = (any::<bool>(), 1u16..6).prop_map(|(udp, port)| Failsafe { udp, port });
+        vec(port, 0..3)
+    };
+    let pools =
+        || vec(select(vec!["10.0.0.0/30", "10.0.0.0/24", "10.0.0.4/30", "fd00::/64"]).prop_map(net), 0..3);
+    let hosts = option::of(vec(select(vec![[192, 0, 2, 9], [10, 0, 0, 5]]), 0..3));
+    let to_host = select(vec![HostAction::Drop, HostAction::Accept, HostAction::Return]);
+    let flags = (any::<bool>(), prop::bool::weighted(0.8), any::<bool>());
+    let mask = select(vec![0xff00_0000, 0x30, 0x5]);
+    (to_host, failsafe(), failsafe(), hosts, (pools(), pools()), any::<bool>(), flags, mask).prop_map(
+        |(
+            to_host,
+            inbound,
+            outbound,
+            ipip,
+            (pools, masquerade),
+            tunnel,
+            (drop_invalid, ipv6, first),
+            mark_mask,
+        )| {
+            Globals {
+                interface_prefixes: vec!["cali".into(), "tap".into()],
+                to_host,
+                mark_mask,
+                failsafe_inbound: inbound,
+                failsafe_outbound: outbound,
+                ipip_hosts: ipip.map(|hosts| hosts.into_iter().map(Into::into).collect()),
+                tunnel_addr: tunnel.then(|| [10, 0, 0, 6].into()),
+                pools: pools.iter().chain(&masquerade).copied().collect(),
+                masquerade: masquerade.into_iter().collect(),
+                drop_invalid,
+                ipv6,
+                first,
+                set_size: 1 << 20,
+                ignore_loose_rpf: false,
+            }
+        },
+    )
+}
+
+/// Everything that there could be. What no endpoint uses is not in the ruleset.
+#[derive(Debug, Clone)]
+pub(super) struct World {
+    pub(super) sets: Vec<BTreeSet<Cidr>>,
+    pub(super) chains: BTreeMap<ChainId, Arc<Chain>>,
+    pub(super) endpoints: BTreeMap<EndpointKey, Arc<EndpointPolicy>>,
+    pub(super) hosts: HostInterfaces,
+    pub(super) globals: Globals,
+}
+
+/// One thing that changes.
+#[derive(Debug, Clone)]
+pub(super) enum Step {
+    Set(usize, BTreeSet<Cidr>),
+    Chain(usize, Chain),
+    Endpoint(EndpointKey, Option<Box<EndpointPolicy>>),
+    Hosts(HostInterfaces),
+    Globals(Box<Globals>),
+}
+
+fn members() -> impl Strategy<Value = BTreeSet<Cidr>> {
+    nets(7).prop_map(|nets| nets.into_iter().collect())
+}
+
+pub(super) fn step() -> impl Strategy<Value = Step> {
+    let chains = all_chains().len();
+    prop_oneof![
+        4 => (0..SETS.len(), members()).prop_map(|(at, members)| Step::Set(at, members)),
+        4 => (0..chains, chain()).prop_map(|(at, chain)| Step::Chain(at, chain)),
+        4 => (0usize..4, option::weighted(0.8, workload())).prop_map(|(at, w)| Step::Endpoint(workload_key(at), w.map(Box::new))),
+        2 => (0usize..2, option::weighted(0.8, host())).prop_map(|(at, h)| Step::Endpoint(host_key(at), h.map(Box::new))),
+        1 => hosts().prop_map(Step::Hosts),
+        1 => globals().prop_map(|globals| Step::Globals(Box::new(globals))),
+    ]
+}
+
+pub(super) fn world() -> impl Strategy<Value = World> {
+    let ids = all_chains();
+    let endpoints = (vec(workload(), 1..5), vec(host(), 0..3));
+    (vec(members(), SETS.len()), vec(chain(), ids.len()), endpoints, hosts(), globals()).prop_map(
+        move |(sets, chains, (workloads, hosts_of), hosts, globals)| {
+            let arcs = chains.into_iter().map(Arc::new);
+            let workloads = workloads.into_iter().enumerate().map(|(at, w)| (workload_key(at), Arc::new(w)));
+            let hosts_of = hosts_of.into_iter().enumerate().map(|(at, h)| (host_key(at), Arc::new(h)));
+            World {
+                sets,
+                chains: ids.iter().cloned().zip(arcs).collect(),
+                endpoints: workloads.chain(hosts_of).collect(),
+                hosts,
+                globals,
+            }
+        },
+    )
+}
+
+impl World {
+    pub(super) fn apply(&mut self, step: &Step) {
+        match step {
+            Step::Set(at, members) => self.sets[*at].clone_from(members),
+            Step::Chain(at, chain) => {
+                self.chains.insert(all_chains()[*at].clone(), Arc::new(chain.clone()));
+            }
+            Step::Endpoint(key, Some(policy)) => {
+                self.endpoints.insert(key.clone(), Arc::new((**policy).clone()));
+            }
+            Step::Endpoint(key, None) => {
+                self.endpoints.remove(key);
+            }
+            Step::Hosts(hosts) => self.hosts.clone_from(hosts),
+            Step::Globals(globals) => self.globals = (**globals).clone(),
+        }
+    }
+
+    /// The ruleset: endpoints, the chains that they use, the sets that these use.
+    pub(super) fn ruleset(&self) -> Ruleset {
+        let mut ruleset = Ruleset { endpoints: self.endpoints.clone(), ..Ruleset::default() };
+        for id in self.endpoints.values().flat_map(|endpoint| endpoint.chains()) {
+            ruleset.chains.insert(id.clone(), Arc::clone(&self.chains[id]));
+        }
+        for rule in ruleset.chains.values().flat_map(|chain| &chain.rules) {
+            for id in [&rule.src, &rule.dst].iter().flat_map(|end| end.sets.iter().chain(&end.not_sets)) {
+                let at = (0..SETS.len()).find(|at| set_id(*at) == *id).unwrap();
+                ruleset.sets.insert(id.clone(), self.sets[at].iter().copied().collect());
+            }
+        }
+        ruleset
+    }
+}
+
+/// What turns one ruleset into another.
+pub(super) fn difference(before: &Ruleset, now: &Ruleset) -> RulesetDelta {
+    let mut delta = RulesetDelta::default();
+    for (id, members) in &now.sets {
+        let change = match before.sets.get(id) {
+            None => SetChange::New(members.iter().copied().collect()),
+            Some(old) if old == members => continue,
+            Some(old) => SetChange::Members {
+                add: members.difference(old).copied().collect(),
+                remove: old.difference(members).copied().collect(),
+            },
+        };
+        delta.sets.insert(id.clone(), change);
+    }
+    let gone = before.sets.keys().filter(|id| !now.sets.contains_key(*id));
+    delta.sets.extend(gone.map(|id| (id.clone(), SetChange::Gone)));
+    for id in before.chains.keys().chain(now.chains.keys()) {
+        if before.chains.get(id) != now.chains.get(id) {
+            delta.chains.insert(id.clone(), now.chains.get(id).cloned());
+        }
+    }
+    for key in before.endpoints.keys().chain(now.endpoints.keys()) {
+        if before.endpoints.get(key) != now.endpoints.get(key) {
+            delta.endpoints.insert(key.clone(), now.endpoints.get(key).cloned());
+        }
+    }
+    delta
+}
+
+/// A packet of one family.
+pub(super) fn packet() -> impl Strategy<Value = Packet> {
+    let of = |v4: bool| -> Vec<IpAddr> {
+        ADDRS.iter().map(|addr| addr.parse::<IpAddr>().unwrap()).filter(|addr| addr.is_ipv4() == v4).collect()
+    };
+    let ends = prop_oneof![2 => Just(true), 1 => Just(false)]
+        .prop_flat_map(move |v4| (select(of(v4)), select(of(v4))));
+    let protocol = select(vec![6u8, 6, 17, 1, 58, 132, 47, 4]);
+    (ends, protocol, 0u16..10, 0u16..10, 0u8..4, 0u8..3).prop_map(
+        |((src, dst), protocol, from, to, of, code)| {
+            let ports = matches!(protocol, 6 | 17 | 132).then_some((from, to));
+            let icmp = matches!(protocol, 1 | 58).then_some((of, code));
+            Packet { src, dst, protocol, ports, icmp }
+        },
+    )
+}
+
+/// The same packet for the interpreter.
+pub(super) fn sent(packet: &Packet, input: Option<&str>, state: Conn) -> interpret::Packet {
+    let Packet { src, dst, protocol, ports, icmp } = *packet;
+    interpret::Packet { src, dst, protocol, ports, icmp, input: input.map(Into::into), state, mark: 0 }
+}

@@ -1,0 +1,172 @@
+//! The socket to nf_tables: transactions of edits, and the generation of the rule set.
+//!
+//! A transaction takes effect whole or not at all, so that no packet ever meets half of it.
+
+use std::io;
+use std::time::Duration;
+
+use netlink_sys::protocols::NETLINK_NETFILTER;
+
+use super::super::netlink::{self, Undone};
+use super::super::wire::{self, NLM_F_ACK, Writer};
+use super::encode;
+use super::ir::{Edit, Table};
+use super::proto::{GENMSG, NFT_MSG_GETGEN, NFT_MSG_NEWGEN, NFT_TABLE_F_OWNER, NFTA_GEN_ID, SUBSYSTEM};
+
+/// Longer than any packet is among rules, also where the processor is taken away from the kernel meanwhile.
+const UNDER_WAY: Duration = Duration::from_millis(20);
+
+/// Why a transaction was refused. Nothing of it was done.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text}")]
+pub(crate) struct Refusal {
+    /// Which edit, counted from 0; `None`: the table itself, or the whole.
+    pub(crate) edit: Option<usize>,
+    /// The errno, positive.
+    pub(crate) code: i32,
+    /// In words.
+    pub(crate) text: String,
+}
+
+/// Why a transaction did not do what it should.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BatchError {
+    /// Nothing was changed.
+    #[error("the kernel refuses it: {0}")]
+    Refused(Refusal),
+    /// The answer was lost: all of it was done, or nothing. Reading the table tells.
+    #[error("the kernel's answer was lost")]
+    Unknown,
+    /// The socket failed; what became of the transaction is unknown, too.
+    #[error("the netlink socket failed: {0}")]
+    Socket(#[from] io::Error),
+}
+
+/// A socket to nf_tables of the network namespace that it was opened in.
+pub(crate) struct Socket(pub(super) netlink::Socket);
+
+impl Socket {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// When the kernel has no nfnetlink, or no more sockets.
+    pub(crate) fn open() -> io::Result<Self> {
+        netlink::Socket::open_for(NETLINK_NETFILTER).map(Self)
+    }
+
+    /// Carries out all edits on the table of family `inet` of that name, or none. The table is created when it does not
+    /// exist, also when there is no edit. The order inside is safe whatever the order of the edits; see [`encode`].
+    ///
+    /// # Errors
+    /// When the kernel refuses it, or when nobody knows.
+    pub(crate) fn batch(&mut self, edits: &[Edit], table: &str) -> Result<(), BatchError> {
+        let mut owners = Vec::new();
+        let undone = self.0.transaction(|buf, base| {
+            owners = encode::encode(buf, base, edits, table);
+            u32::try_from(owners.len()).unwrap_or(u32::MAX)
+        })?;
+        undone.map_err(|undone| match undone {
+            Undone::Unknown => BatchError::Unknown,
+            Undone::Refused(at, refusal) => BatchError::Refused(Refusal {
+                edit: usize::try_from(at).ok().and_then(|at| owners.get(at).copied().flatten()),
+                code: refusal.code,
+                text: refusal.text,
+            }),
+        })
+    }
+
+    /// Makes a table of family `inet` with chains and rules, for as long as this socket is open: when it is closed, also by
+    /// the end of the process, the table goes. Linux before 5.12 knows no such tables: there it stays until
+    /// [`Socket::remove`].
+    ///
+    /// # Errors
+    /// When the kernel refuses it, such as because it is there already, or when nobody knows.
+    pub(crate) fn hold(&mut self, name: &str, table: &Table) -> Result<(), BatchError> {
+        let mut make = |flags| {
+            let undone = self.0.transaction(|buf, base| encode::encode_new(buf, base, name, flags, table))?;
+            undone.map_err(whole)
+        };
+        match make(NFT_TABLE_F_OWNER) {
+            Err(BatchError::Refused(refusal)) if matches!(refusal.code, libc::EOPNOTSUPP | libc::EINVAL) => {
+                make(0)
+            }
+            other => other,
+        }
+    }
+
+    /// Takes a table of family `inet` away while packets pass, if it is there and nobody else's. A table that goes in one
+    /// transaction drops some of them: for a moment its rules are still asked, while its maps are empty already. So the rules
+    /// go first.
+    ///
+    /// # Errors
+    /// When the kernel refuses it, or when nobody knows.
+    pub(crate) fn retire(&mut self, name: &str) -> Result<(), BatchError> {
+        self.take(name, encode::encode_emptied)?;
+        // Who was among the rules when they went is through by then.
+        std::thread::sleep(UNDER_WAY);
+        self.remove(name)
+    }
+
+    /// Takes a table of family `inet` away, if it is there and nobody else's. See [`Socket::retire`] where packets meet it.
+    ///
+    /// # Errors
+    /// When the kernel refuses it, or when nobody knows.
+    pub(crate) fn remove(&mut self, name: &str) -> Result<(), BatchError> {
+        self.take(name, encode::encode_gone)
+    }
+
+    /// What is not there is taken already.
+    fn take(
+        &mut self,
+        name: &str,
+        encode: impl FnOnce(&mut Vec<u8>, u32, &str) -> u32,
+    ) -> Result<(), BatchError> {
+        match self.0.transaction(|buf, base| encode(buf, base, name))? {
+            Err(Undone::Refused(_, refusal)) if refusal.code == libc::ENOENT => Ok(()),
+            other => other.map_err(whole),
+        }
+    }
+
+    /// The generation of the whole rule set of the namespace: it grows by one with each transaction of anybody.
+    ///
+    /// # Errors
+    /// When the socket fails or the kernel has no nf_tables.
+    pub(crate) fn generation(&mut self) -> io::Result<u32> {
+        let mut id = None;
+        let answer = self.0.dump(
+            |buf, seq| request(buf, seq, NFT_MSG_GETGEN, NLM_F_ACK, |_| ()),
+            |m| {
+                if m.kind == (SUBSYSTEM << 8) | NFT_MSG_NEWGEN {
+                    let gen_id = wire::Attrs::after(m.body, GENMSG).find(|(kind, _)| *kind == NFTA_GEN_ID);
+                    id = gen_id.and_then(|(_, data)| wire::be32(data));
+                }
+            },
+        )?;
+        answer.map_err(|r| io::Error::from_raw_os_error(r.code))?;
+        id.ok_or_else(|| io::Error::other("the kernel does not tell the generation of its packet rules"))
+    }
+}
+
+/// What became of a transaction without edits.
+fn whole(undone: Undone) -> BatchError {
+    match undone {
+        Undone::Unknown => BatchError::Unknown,
+        Undone::Refused(_, refusal) => {
+            BatchError::Refused(Refusal { edit: None, code: refusal.code, text: refusal.text })
+        }
+    }
+}
+
+/// A request outside of transactions, about family `inet`.
+pub(super) fn request(
+    buf: &mut Vec<u8>,
+    seq: u32,
+    message: u16,
+    flags: u16,
+    fill: impl FnOnce(&mut Writer<'_>),
+) {
+    let mut w = Writer::begin(buf, (SUBSYSTEM << 8) | message, flags, seq);
+    w.raw(&[super::proto::NFPROTO_INET, 0, 0, 0]);
+    fill(&mut w);
+    w.end();
+}

@@ -1,0 +1,407 @@
+//! What an agent reads: a snapshot, then each transaction in the order of revisions, whatever happens to the store.
+//!
+//! ```text
+//!  list -> Snapshot -> watch -> Delta, Delta, Progress ..       the consumer applies them
+//!    ^                   |  ended: again from the last revision, after a jittered pause (Away when that fails, Back)
+//!    +-- compacted, other store <--+                            a new Snapshot: the consumer compares, never flushes
+//! ```
+//!
+//! The task decides nothing about the data: whether a snapshot is to be believed says the consumer (the model's guard),
+//! and only what it trusts reaches the cache on disk.
+
+mod copy;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+
+use self::copy::Copy;
+use super::cache::{Cache, Cached};
+use super::{
+    Delta, History, KeyValue, Revision, Snapshot, Store, StoreError, Watch, WatchEvent, disjoint_prefixes,
+};
+
+/// Events that wait for the consumer; then the watch waits too.
+const CAPACITY: usize = 256;
+/// Pause before the store is tried again; doubled up to the second.
+const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+/// What the feed tells.
+#[derive(Debug, Clone, PartialEq)]
+pub enum FeedEvent {
+    /// At the very start, when there is a cache: the last state that was trusted. To be compared with the first
+    /// [`FeedEvent::Snapshot`], and to be run from when [`FeedEvent::Away`] comes instead.
+    Cached(Cached),
+    /// Everything in the prefixes: first, and again when the history between was lost or the store is another one.
+    Snapshot {
+        /// The entries, with the identity of the store.
+        snapshot: Snapshot,
+        /// Counts snapshots; for [`Feed::trust`].
+        generation: u64,
+    },
+    /// The entries of prefixes that [`Feed::set_prefixes`] added; each is told once, also when a snapshot had it. Changes
+    /// in them up to this revision are not told again, but deltas of other prefixes may come later with smaller
+    /// revisions.
+    Added {
+        /// What was added.
+        prefixes: Vec<String>,
+        /// Their entries.
+        snapshot: Snapshot,
+    },
+    /// One transaction, revisions growing.
+    Delta(Delta),
+    /// Nothing else up to this revision: what was told is fresh.
+    Progress(Revision),
+    /// The store cannot be reached or used.
+    Away {
+        /// Since when.
+        since: SystemTime,
+        /// What it said.
+        reason: StoreError,
+    },
+    /// It answers again; what was told before Away goes on, nothing was missed.
+    Back,
+}
+
+/// What a feed reads and where it keeps a copy.
+#[derive(Debug, Clone, Default)]
+pub struct FeedOptions {
+    /// Prefixes to list and watch.
+    pub prefixes: Vec<String>,
+    /// File of the cache; none when absent.
+    pub cache: Option<PathBuf>,
+}
+
+/// A running feed. Dropping it ends it.
+pub struct Feed {
+    events: mpsc::Receiver<FeedEvent>,
+    prefixes: watch::Sender<Vec<String>>,
+    trusted: watch::Sender<(u64, Revision)>,
+    task: JoinHandle<()>,
+}
+
+impl Feed {
+    /// Starts the feed on this runtime.
+    #[must_use]
+    pub fn start(runtime: &Handle, store: Arc<dyn Store>, options: FeedOptions) -> Self {
+        let (sender, events) = mpsc::channel(CAPACITY);
+        let (prefixes, wanted) = watch::channel(disjoint_prefixes(&options.prefixes));
+        let (trusted, trust) = watch::channel((0, 0));
+        let task = Task {
+            store,
+            events: sender,
+            prefixes: Vec::new(),
+            wanted,
+            position: None,
+            of: History::default(),
+            floors: Vec::new(),
+            away: None,
+            pause: BACK_OFF.0,
+            generation: 0,
+            copy: options.cache.map(|path| Copy::new(Cache::new(&path), trust)),
+        };
+        Self { events, prefixes, trusted, task: runtime.spawn(task.run()) }
+    }
+
+    /// Waits for the next event. Cancel-safe. `None` only when its runtime ends.
+    pub async fn next(&mut self) -> Option<FeedEvent> {
+        self.events.recv().await
+    }
+
+    /// Changes what is read: what is new comes as [`FeedEvent::Added`], what is no longer named is just not told again.
+    pub fn set_prefixes(&self, prefixes: &[String]) {
+        let prefixes = disjoint_prefixes(prefixes);
+        self.prefixes.send_if_modified(|now| {
+            let changed = *now != prefixes;
+            *now = prefixes;
+            changed
+        });
+    }
+
+    /// Says that the snapshot of this generation, and what followed it up to this revision, is believed: it may replace
+    /// the cache. What comes later may not, until that is believed too.
+    pub fn trust(&self, generation: u64, upto: Revision) {
+        self.trusted.send_replace((generation, upto));
+    }
+}
+
+impl Drop for Feed {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+struct Task {
+    store: Arc<dyn Store>,
+    events: mpsc::Sender<FeedEvent>,
+    /// What is listed and watched now.
+    prefixes: Vec<String>,
+    wanted: watch::Receiver<Vec<String>>,
+    /// Everything up to here was told; `None` asks for a list.
+    position: Option<Revision>,
+    /// The history that it is one of.
+    of: History,
+    /// Changes in this prefix up to this revision were told with the prefix.
+    floors: Vec<(String, Revision)>,
+    away: Option<Absence>,
+    pause: Duration,
+    generation: u64,
+    copy: Option<Copy>,
+}
+
+/// How long the store has been away.
+struct Absence {
+    since: SystemTime,
+    /// The consumer knows.
+    told: bool,
+}
+
+/// The consumer is gone.
+struct Gone;
+
+impl Task {
+    async fn run(mut self) {
+        // Gone is the only end.
+        let Gone = match self.load().await {
+            Err(gone) => gone,
+            Ok(()) => loop {
+                if let Err(gone) = self.round().await {
+                    break gone;
+                }
+            },
+        };
+    }
+
+    async fn load(&mut self) -> Result<(), Gone> {
+        let Some(copy) = &self.copy else { return Ok(()) };
+        let cache = copy.cache.clone();
+        let loaded = tokio::task::spawn_blocking(move || cache.load()).await.map_err(|_| Gone)?;
+        match loaded {
+            Ok(None) => Ok(()),
+            Ok(Some(cached)) => {
+                if let Some(torn) = &cached.torn {
+                    tracing::warn!(target: "tortie::store", "the cache of the store ends early: {torn}");
+                }
+                self.tell(FeedEvent::Cached(cached)).await
+            }
+            Err(e) => {
+                tracing::error!(target: "tortie::store", error = %e, "the cache of the store is damaged");
+                Ok(())
+            }
+        }
+    }
+
+    /// From a list or the last revision to the end of one watch.
+    async fn round(&mut self) -> Result<(), Gone> {
+        let after = match self.position {
+            Some(revision) => revision,
+            None => match self.list().await? {
+                Some(revision) => revision,
+                None => return Ok(()),
+            },
+        };
+        if let Err(e) = self.add(after).await? {
+            return self.failed(e).await;
+        }
+        let Some(after) = self.position else { return Ok(()) };
+        match self.store.watch(&self.prefixes, after, Some(&self.of)).await {
+            Ok(watch) => {
+                self.back().await?;
+                self.follow(watch).await
+            }
+            Err(e) => self.failed(e).await,
+        }
+    }
+
+    async fn list(&mut self) -> Result<Option<Revision>, Gone> {
+        let wanted = self.wanted.borrow_and_update().clone();
+        match self.store.list(&wanted).await {
+            Ok(snapshot) => {
+                self.back().await?;
+                let known = std::mem::replace(&mut self.prefixes, wanted);
+                let new = if self.generation == 0 { Vec::new() } else { uncovered(&self.prefixes, &known) };
+                let added = (!new.is_empty()).then(|| part(&snapshot, new));
+                let revision = snapshot.revision;
+                self.of = snapshot.history();
+                self.generation += 1;
+                self.floors.clear();
+                self.position = Some(revision);
+                if let Some(copy) = &mut self.copy {
+                    copy.replace(&snapshot, self.generation);
+                }
+                self.tell(FeedEvent::Snapshot { snapshot, generation: self.generation }).await?;
+                if let Some(added) = added {
+                    self.tell(added).await?;
+                }
+                Ok(Some(revision))
+            }
+            Err(e) => {
+                self.failed(e).await?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Takes over a changed set of prefixes; only what is new is read.
+    async fn add(&mut self, after: Revision) -> Result<Result<(), StoreError>, Gone> {
+        let wanted = self.wanted.borrow_and_update().clone();
+        if wanted == self.prefixes {
+            return Ok(Ok(()));
+        }
+        let new = uncovered(&wanted, &self.prefixes);
+        if !new.is_empty() {
+            let snapshot = match self.store.list(&new).await {
+                Ok(snapshot) => snapshot,
+                Err(e) => {
+                    // Asked for again in the next round.
+                    self.wanted.mark_changed();
+                    return Ok(Err(e));
+                }
+            };
+            if !self.of.goes_on_in(&snapshot.history()) {
+                // Of another history than the rest: everything is listed anew.
+                self.position = None;
+                self.wanted.mark_changed();
+                return Ok(Ok(()));
+            }
+            self.of = snapshot.history();
+            if snapshot.revision > after {
+                self.floors.extend(new.iter().map(|prefix| (prefix.clone(), snapshot.revision)));
+            }
+            if let Some(copy) = &mut self.copy {
+                copy.insert(&snapshot);
+            }
+            self.tell(FeedEvent::Added { prefixes: new, snapshot }).await?;
+        }
+        if let Some(copy) = &mut self.copy {
+            copy.keep_only(&wanted);
+        }
+        self.prefixes = wanted;
+        Ok(Ok(()))
+    }
+
+    async fn follow(&mut self, mut watch: Box<dyn Watch>) -> Result<(), Gone> {
+        loop {
+            let due = self.copy.as_ref().and_then(Copy::due);
+            let event = tokio::select! {
+                event = watch.next() => event,
+                changed = self.wanted.changed() => {
+                    changed.map_err(|_| Gone)?;
+                    // `add` looks at it.
+                    self.wanted.mark_changed();
+                    return Ok(());
+                }
+                () = Copy::sleep(due) => {
+                    if let Some(copy) = &mut self.copy {
+                        copy.save(self.position.unwrap_or(0));
+                    }
+                    continue;
+                }
+                changed = Copy::changed(&mut self.copy) => {
+                    changed?;
+                    continue;
+                }
+            };
+            match event {
+                Ok(WatchEvent::Delta(delta)) => {
+                    self.pause = BACK_OFF.0;
+                    self.position = Some(self.position.unwrap_or(0).max(delta.revision));
+                    self.delta(delta).await?;
+                }
+                Ok(WatchEvent::Progress(revision)) => {
+                    self.pause = BACK_OFF.0;
+                    self.position = Some(self.position.unwrap_or(0).max(revision));
+                    self.tell(FeedEvent::Progress(revision)).await?;
+                }
+                Ok(WatchEvent::Compacted { oldest }) => {
+                    tracing::info!(
+                        target: "tortie::store",
+                        position = self.position,
+                        oldest,
+                        "the history of the store is gone, listing again"
+                    );
+                    self.position = None;
+                    return Ok(());
+                }
+                Err(e) => return self.failed(e).await,
+            }
+        }
+    }
+
+    async fn delta(&mut self, mut delta: Delta) -> Result<(), Gone> {
+        if !self.floors.is_empty() {
+            let floors = &self.floors;
+            delta.changes.retain(|change| {
+                let below = |(prefix, revision): &(String, Revision)| {
+                    delta.revision <= *revision && change.key().starts_with(prefix.as_str())
+                };
+                !floors.iter().any(below)
+            });
+            self.floors.retain(|(_, revision)| delta.revision < *revision);
+        }
+        if delta.changes.is_empty() {
+            return Ok(());
+        }
+        if let Some(copy) = &mut self.copy {
+            copy.apply(&delta);
+        }
+        self.tell(FeedEvent::Delta(delta)).await
+    }
+
+    /// One failure after a time of health is tried again at once and told only when that fails too.
+    async fn failed(&mut self, reason: StoreError) -> Result<(), Gone> {
+        let first = self.away.is_none() && self.position.is_some();
+        let away = self.away.get_or_insert_with(|| Absence { since: SystemTime::now(), told: false });
+        if !first && !away.told {
+            away.told = true;
+            let since = away.since;
+            tracing::warn!(target: "tortie::store", error = %reason, "the store is away");
+            self.tell(FeedEvent::Away { since, reason }).await?;
+        }
+        // What was told before it went away is worth keeping now more than ever.
+        if let Some(copy) =
+            self.copy.as_mut().filter(|copy| copy.due().is_some_and(|due| due <= Instant::now()))
+        {
+            copy.save(self.position.unwrap_or(0));
+        }
+        let jittered = self.pause.mul_f64(rand::random_range(0.5..1.0));
+        self.pause = (self.pause * 2).min(BACK_OFF.1);
+        tokio::select! {
+            () = tokio::time::sleep(jittered) => Ok(()),
+            () = self.events.closed() => Err(Gone),
+        }
+    }
+
+    async fn back(&mut self) -> Result<(), Gone> {
+        match self.away.take() {
+            Some(away) if away.told => {
+                tracing::info!(target: "tortie::store", "the store is back");
+                self.tell(FeedEvent::Back).await
+            }
+            _ => Ok(()),
+        }
+    }
+
+    async fn tell(&self, event: FeedEvent) -> Result<(), Gone> {
+        self.events.send(event).await.map_err(|_| Gone)
+    }
+}
+
+/// The wanted prefixes that no known one covers.
+fn uncovered(wanted: &[String], known: &[String]) -> Vec<String> {
+    let covered = |prefix: &String| known.iter().any(|known| prefix.starts_with(known.as_str()));
+    wanted.iter().filter(|prefix| !covered(prefix)).cloned().collect()
+}
+
+/// What a snapshot has of these prefixes.
+fn part(whole: &Snapshot, prefixes: Vec<String>) -> FeedEvent {
+    let wanted = |kv: &&KeyValue| prefixes.iter().any(|prefix| kv.key.starts_with(prefix.as_str()));
+    let entries = whole.entries.iter().filter(wanted).cloned().collect();
+    let snapshot =
+        Snapshot { revision: whole.revision, store_id: whole.store_id.clone(), term: whole.term, entries };
+    FeedEvent::Added { prefixes, snapshot }
+}

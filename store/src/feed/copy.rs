@@ -1,0 +1,328 @@
+//! What a feed told, kept for the cache on disk. Writing it takes as long as the disk likes, and the feed goes on meanwhile.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::time::Instant;
+
+use tokio::sync::watch;
+use tokio::task::{JoinError, JoinHandle};
+
+use super::Gone;
+use crate::cache::{CACHE_INTERVAL, Cache, Debounce, Entry, Log};
+use crate::{Change, Delta, KeyValue, Revision, Snapshot};
+
+/// Keys that are remembered as touched, however few there are in all.
+const LIMIT: usize = 100_000;
+
+type Entries = BTreeMap<Box<str>, Held>;
+type Later = Box<dyn FnOnce(&mut Entries) + Send + Sync>;
+
+/// The state that was told.
+pub(super) struct Copy {
+    pub(super) cache: Cache,
+    store_id: String,
+    /// Empty while they are lent.
+    entries: Entries,
+    /// To the thread that writes them, so that nothing is copied.
+    lent: Option<JoinHandle<(Entries, io::Result<Log>)>>,
+    /// What became of them meanwhile.
+    later: Vec<Later>,
+    /// The file as it was written last; none while it is written.
+    log: Option<Log>,
+    /// Keys that are not in the file as they are; `None` when all of it has to be written.
+    touched: Option<BTreeSet<Box<str>>>,
+    generation: u64,
+    /// The revision of the newest entry or deletion in it.
+    newest: Revision,
+    trust: watch::Receiver<(u64, Revision)>,
+    debounce: Debounce,
+}
+
+/// What is kept of an entry, without what its key says: the copy is as large as the store.
+struct Held {
+    value: Box<[u8]>,
+    mod_revision: Revision,
+    create_revision: Revision,
+}
+
+impl Held {
+    fn of(kv: &KeyValue) -> (Box<str>, Self) {
+        let (mod_revision, create_revision) = (kv.mod_revision, kv.create_revision);
+        (kv.key.as_str().into(), Self { value: kv.value.as_slice().into(), mod_revision, create_revision })
+    }
+
+    fn entry<'a>(&'a self, key: &'a str) -> Entry<'a> {
+        let Self { value, mod_revision, create_revision } = self;
+        Entry { key, value, mod_revision: *mod_revision, create_revision: *create_revision }
+    }
+}
+
+impl Copy {
+    pub(super) fn new(cache: Cache, trust: watch::Receiver<(u64, Revision)>) -> Self {
+        Self {
+            cache,
+            store_id: String::new(),
+            entries: BTreeMap::new(),
+            lent: None,
+            later: Vec::new(),
+            log: None,
+            touched: None,
+            generation: 0,
+            newest: 0,
+            trust,
+            debounce: Debounce::new(CACHE_INTERVAL),
+        }
+    }
+
+    pub(super) fn replace(&mut self, snapshot: &Snapshot, generation: u64) {
+        self.generation = generation;
+        self.store_id.clone_from(&snapshot.store_id);
+        self.newest = 0;
+        self.touched = None;
+        self.change(Entries::clear);
+        self.insert(snapshot);
+    }
+
+    pub(super) fn insert(&mut self, snapshot: &Snapshot) {
+        let new: Vec<_> = snapshot.entries.iter().map(Held::of).collect();
+        self.touch(snapshot.entries.iter().map(|kv| kv.key.as_str()));
+        self.change(|entries| entries.extend(new));
+        self.newest = self.newest.max(snapshot.revision);
+        self.debounce.changed();
+    }
+
+    pub(super) fn apply(&mut self, delta: &Delta) {
+        let changes: Vec<_> = delta
+            .changes
+            .iter()
+            .map(|change| match change {
+                Change::Put(kv) => (None, Some(Held::of(kv))),
+                Change::Delete { key } => (Some(Box::<str>::from(key.as_str())), None),
+            })
+            .collect();
+        self.touch(delta.changes.iter().map(Change::key));
+        self.change(|entries| {
+            for (gone, new) in changes {
+                if let Some(key) = gone {
+                    entries.remove(&key);
+                }
+                entries.extend(new);
+            }
+        });
+        self.newest = self.newest.max(delta.revision);
+        self.debounce.changed();
+    }
+
+    pub(super) fn keep_only(&mut self, prefixes: &[String]) {
+        let prefixes = prefixes.to_vec();
+        self.touched = None;
+        self.change(move |entries| {
+            entries.retain(|key, _| prefixes.iter().any(|prefix| key.starts_with(prefix.as_str())));
+        });
+    }
+
+    fn touch<'a>(&mut self, keys: impl Iterator<Item = &'a str>) {
+        if let Some(touched) = &mut self.touched {
+            touched.extend(keys.map(Box::from));
+            // While nothing is written for long, keys may come and go without end.
+            if touched.len() > self.entries.len().max(LIMIT) {
+                self.touched = None;
+            }
+        }
+    }
+
+    fn change(&mut self, change: impl FnOnce(&mut Entries) + Send + Sync + 'static) {
+        if self.lent.is_some() {
+            self.later.push(Box::new(change));
+        } else {
+            change(&mut self.entries);
+        }
+    }
+
+    /// When to save; never what the consumer does not trust, and one file at a time.
+    pub(super) fn due(&self) -> Option<Instant> {
+        let (generation, upto) = *self.trust.borrow();
+        if generation == self.generation && upto >= self.newest && self.lent.is_none() {
+            self.debounce.due(Instant::now())
+        } else {
+            None
+        }
+    }
+
+    pub(super) async fn sleep(due: Option<Instant>) {
+        match due {
+            Some(due) => tokio::time::sleep_until(due.into()).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Waits until the consumer trusts something else, or the file is written. Cancel-safe.
+    pub(super) async fn changed(copy: &mut Option<Self>) -> Result<(), Gone> {
+        let Some(copy) = copy else { return std::future::pending().await };
+        let Self { trust, lent, .. } = copy;
+        let written = async {
+            match lent {
+                Some(writing) => writing.await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            changed = trust.changed() => changed.map_err(|_| Gone),
+            written = written => {
+                copy.written(written);
+                Ok(())
+            }
+        }
+    }
+
+    /// Begins to write what was told up to this revision, unless that goes on already.
+    pub(super) fn save(&mut self, revision: Revision) {
+        if self.lent.is_some() {
+            return;
+        }
+        self.debounce.writing(Instant::now());
+        let (cache, store_id) = (self.cache.clone(), self.store_id.clone());
+        let entries = std::mem::take(&mut self.entries);
+        let touched = self.touched.replace(BTreeSet::new());
+        let log = self.log.take().zip(touched);
+        self.lent = Some(tokio::task::spawn_blocking(move || {
+            let saved = match log.filter(|(log, touched)| log.takes(touched.len())) {
+                Some((log, touched)) => {
+                    let now = |key| entries.get(key).map(|held: &Held| held.entry(key));
+                    log.append(revision, touched.iter().map(|key| (&**key, now(key))))
+                }
+                None => cache.create(&store_id, revision, entries.iter().map(|(key, held)| held.entry(key))),
+            };
+            (entries, saved)
+        }));
+    }
+
+    fn written(&mut self, result: Result<(Entries, io::Result<Log>), JoinError>) {
+        self.lent = None;
+        match result {
+            Ok((entries, saved)) => {
+                self.entries = entries;
+                match saved {
+                    Ok(log) => self.log = Some(log),
+                    Err(e) => {
+                        tracing::error!(target: "tortie::store", error = %e, "the cache of the store was not written")
+                    }
+                }
+            }
+            // A panic there ends the process; a runtime that ends needs no cache.
+            Err(e) => {
+                tracing::error!(target: "tortie::store", error = %e, "the cache of the store was not written")
+            }
+        }
+        for change in std::mem::take(&mut self.later) {
+            change(&mut self.entries);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(key: &str, revision: Revision) -> KeyValue {
+        let (mod_revision, create_revision) = (revision, revision);
+        KeyValue { key: key.to_owned(), value: b"x".to_vec(), mod_revision, create_revision }
+    }
+
+    fn put(key: &str, revision: Revision) -> Delta {
+        Delta { revision, changes: vec![Change::Put(entry(key, revision))] }
+    }
+
+    fn delete(key: &str, revision: Revision) -> Delta {
+        Delta { revision, changes: vec![Change::Delete { key: key.to_owned() }] }
+    }
+
+    /// What comes while the file is written stands in the next one, in its order.
+    #[tokio::test]
+    async fn changes_while_it_is_written_are_in_the_next_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = Cache::new(&dir.path().join("cache.json"));
+        let (_trust, trusted) = watch::channel((0, 0));
+        let mut copy = Some(Copy::new(cache.clone(), trusted));
+        let keys = || -> Vec<String> {
+            let cached = cache.load().unwrap().unwrap();
+            cached.snapshot.entries.into_iter().map(|kv| kv.key).collect()
+        };
+        let kept = copy.as_mut().unwrap();
+        kept.apply(&put("a", 1));
+        kept.apply(&put("b", 2));
+        kept.save(2);
+        kept.apply(&put("c", 3));
+        kept.apply(&delete("a", 4));
+        kept.apply(&put("a/1", 5));
+        kept.keep_only(&["a".to_owned(), "b".to_owned()]);
+        // One file at a time.
+        kept.save(5);
+        assert_eq!(kept.due(), None);
+        Copy::changed(&mut copy).await.unwrap_or_else(|_| panic!("the feed is gone"));
+        assert_eq!(keys(), ["a", "b"]);
+        copy.as_mut().unwrap().save(5);
+        Copy::changed(&mut copy).await.unwrap_or_else(|_| panic!("the feed is gone"));
+        assert_eq!(keys(), ["a/1", "b"]);
+    }
+
+    /// Whatever is told, removed or broken between two writes: what is read is what was told.
+    #[tokio::test]
+    async fn the_file_says_what_was_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("cache.json");
+        let cache = Cache::new(&path);
+        let (_trust, trusted) = watch::channel((0, 0));
+        let mut copy = Some(Copy::new(cache.clone(), trusted));
+        let mut told = BTreeMap::new();
+        let mut whole = 0;
+        for revision in 1..400u64 {
+            let kept = copy.as_mut().unwrap();
+            let chance = |below: u64| rand::random_range(0..below);
+            let key = format!("/{}/{}", chance(3), chance(20));
+            match chance(20) {
+                0 => {
+                    told.retain(|key: &String, _| key.starts_with("/0") || key.starts_with("/2"));
+                    kept.keep_only(&["/0".to_owned(), "/2".to_owned()]);
+                }
+                1 => {
+                    let entries: Vec<_> =
+                        (0..chance(3)).map(|n| entry(&format!("/1/{n}"), revision)).collect();
+                    told = entries.iter().map(|kv| (kv.key.clone(), revision)).collect();
+                    kept.replace(&Snapshot { revision, entries, ..Snapshot::default() }, revision);
+                }
+                2 => {
+                    let _ = std::fs::remove_file(&path);
+                }
+                3 => std::fs::write(&path, "{}\n").unwrap(),
+                4..8 => {
+                    told.remove(&key);
+                    kept.apply(&delete(&key, revision));
+                }
+                _ => {
+                    told.insert(key.clone(), revision);
+                    kept.apply(&put(&key, revision));
+                }
+            }
+            if chance(3) > 0 {
+                continue;
+            }
+            let inode =
+                |path| std::fs::metadata(path).map(|found| std::os::unix::fs::MetadataExt::ino(&found)).ok();
+            let before = inode(&path);
+            kept.save(revision);
+            let saved = told.clone();
+            if chance(2) == 0 {
+                told.insert("/0/late".to_owned(), revision);
+                kept.apply(&put("/0/late", revision));
+            }
+            Copy::changed(&mut copy).await.unwrap_or_else(|_| panic!("the feed is gone"));
+            whole += usize::from(inode(&path) != before);
+            let cached = cache.load().unwrap().unwrap();
+            assert_eq!((cached.torn, cached.snapshot.revision), (None, revision));
+            let read = cached.snapshot.entries.into_iter().map(|kv| (kv.key, kv.mod_revision));
+            assert_eq!(read.collect::<BTreeMap<_, _>>(), saved);
+        }
+        assert!((1..120).contains(&whole), "written whole {whole} times");
+    }
+}

@@ -1,0 +1,123 @@
+//! A store whose requests are counted and timed.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::{
+    History, KeyValue, LeaseId, Outcome, Read, Revision, Snapshot, Store, StoreError, Turn, Txn, Watch,
+};
+use tortie_metrics::Table;
+
+/// Times of requests by operation and result: `ok`, `conflict` (a transaction whose condition did not hold), `away`,
+/// `refused`, `denied`, `lease_ended`, `unusable`.
+pub type Requests = Table<(&'static str, &'static str)>;
+
+/// Counts what goes through it.
+pub struct Measured {
+    store: Arc<dyn Store>,
+    requests: Arc<Requests>,
+}
+
+impl Measured {
+    /// Around a store.
+    #[must_use]
+    pub fn new(store: Arc<dyn Store>, requests: Arc<Requests>) -> Self {
+        Self { store, requests }
+    }
+
+    async fn time<T>(
+        &self,
+        op: &'static str,
+        of: impl Fn(&T) -> &'static str + Send,
+        request: impl Future<Output = Result<T, StoreError>> + Send,
+    ) -> Result<T, StoreError> {
+        let begin = Instant::now();
+        let answer = request.await;
+        let result = match &answer {
+            Ok(answer) => of(answer),
+            Err(StoreError::Away(_)) => "away",
+            Err(StoreError::Refused(_)) => "refused",
+            Err(StoreError::LeaseEnded(_)) => "lease_ended",
+            Err(StoreError::Denied(_)) => "denied",
+            Err(StoreError::Unusable(_)) => "unusable",
+        };
+        self.requests.time((op, result), begin.elapsed());
+        answer
+    }
+}
+
+fn ok<T>(_: &T) -> &'static str {
+    "ok"
+}
+
+fn committed(outcome: &Outcome) -> &'static str {
+    if *outcome == Outcome::Conflict { "conflict" } else { "ok" }
+}
+
+#[async_trait::async_trait]
+impl Store for Measured {
+    async fn get(&self, key: &str) -> Result<Option<KeyValue>, StoreError> {
+        self.time("get", ok, self.store.get(key)).await
+    }
+
+    async fn get_many(&self, keys: &[String]) -> Result<Vec<Option<KeyValue>>, StoreError> {
+        self.time("get", ok, self.store.get_many(keys)).await
+    }
+
+    async fn names(&self, prefixes: &[String]) -> Result<Vec<String>, StoreError> {
+        self.time("list", ok, self.store.names(prefixes)).await
+    }
+
+    async fn read(&self, keys: &[String], prefixes: &[String]) -> Result<Read, StoreError> {
+        self.time("get", ok, self.store.read(keys, prefixes)).await
+    }
+
+    async fn turn(&self) -> Option<Turn> {
+        self.store.turn().await
+    }
+
+    async fn list(&self, prefixes: &[String]) -> Result<Snapshot, StoreError> {
+        self.time("list", ok, self.store.list(prefixes)).await
+    }
+
+    async fn watch(
+        &self,
+        prefixes: &[String],
+        after: Revision,
+        of: Option<&History>,
+    ) -> Result<Box<dyn Watch>, StoreError> {
+        self.time("watch", ok, self.store.watch(prefixes, after, of)).await
+    }
+
+    async fn commit(&self, txn: Txn) -> Result<Outcome, StoreError> {
+        self.time("commit", committed, self.store.commit(txn)).await
+    }
+
+    async fn commit_in_turn(&self, txn: Txn, turn: &mut Option<Turn>) -> Result<Outcome, StoreError> {
+        self.time("commit", committed, self.store.commit_in_turn(txn, turn)).await
+    }
+
+    async fn grant(&self, ttl: Duration) -> Result<LeaseId, StoreError> {
+        self.time("grant", ok, self.store.grant(ttl)).await
+    }
+
+    async fn keep_alive(&self, lease: LeaseId) -> Result<bool, StoreError> {
+        self.time("keep_alive", ok, self.store.keep_alive(lease)).await
+    }
+
+    async fn revoke(&self, lease: LeaseId) -> Result<(), StoreError> {
+        self.time("revoke", ok, self.store.revoke(lease)).await
+    }
+
+    async fn compact(&self, revision: Revision) -> Result<(), StoreError> {
+        self.time("compact", ok, self.store.compact(revision)).await
+    }
+
+    async fn maintain(&self) -> Result<(), StoreError> {
+        self.time("maintain", ok, self.store.maintain()).await
+    }
+
+    fn describe(&self) -> String {
+        self.store.describe()
+    }
+}
