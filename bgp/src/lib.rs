@@ -27,15 +27,16 @@
 #[cfg(test)]
 extern crate self as tortie_bgp;
 
+mod adj_rib_out;
 mod api;
 pub mod attr;
 pub mod bfd;
 pub mod bmp;
 pub mod mrt;
-mod octets;
-mod out;
-mod query;
+mod reader;
 mod rib;
+mod ribs;
+mod role;
 mod session;
 mod speaker;
 mod types;
@@ -51,7 +52,6 @@ const TINY: bool = cfg!(any(test, fuzzing));
 struct Readme;
 
 pub use api::*;
-pub use query::*;
 pub use speaker::{Speaker, TapItem, TapSession, TapWhat, Tapped};
 pub use tortie_net::Cidr;
 pub use types::{Family, RouterId};

@@ -2,6 +2,7 @@
 
 mod config;
 mod policy;
+mod query;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -16,6 +17,7 @@ pub use config::{
     RangeConfig,
 };
 pub use policy::{Export, Import, PeerView, Policy, PolicyHandle, RouteView};
+pub use query::*;
 
 /// A configured peer; chosen by the embedder below 2^31, never reused for another peer while the speaker lives. The speaker
 /// itself names peers that come from a range from 2^31 on.

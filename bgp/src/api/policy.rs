@@ -6,8 +6,8 @@ use smallvec::SmallVec;
 use tortie_net::Cidr;
 
 use super::PeerId;
+use crate::api::ExportStep;
 use crate::attr::{Attributes, Edits};
-use crate::query::ExportStep;
 use crate::wire::Role;
 
 /// How the outside decides about routes. Pure: equal questions get equal answers until [`Input::Policy`](crate::Input::Policy) brings another.

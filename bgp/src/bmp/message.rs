@@ -3,7 +3,7 @@
 use super::Error;
 use super::peer::{PeerDown, PeerHeader, PeerUp};
 use super::tlv::{Statistics, Tlvs};
-use crate::octets::Octets;
+use crate::reader::Octets;
 
 /// Octets of the common header.
 pub const HEADER_LEN: usize = 6;

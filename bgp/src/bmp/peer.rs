@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use super::Error;
 use super::tlv::Tlvs;
-use crate::octets::Octets;
+use crate::reader::Octets;
 
 const V6: u8 = 0x80;
 /// The same bit, of the Loc-RIB (RFC 9069 4.2).

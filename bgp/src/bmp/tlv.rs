@@ -1,7 +1,7 @@
 //! Lists of typed values (RFC 7854 4.4, 4.5, 4.8).
 
 use super::Error;
-use crate::octets::Octets;
+use crate::reader::Octets;
 
 /// Types of Information TLVs (RFC 7854 4.4, RFC 9069 5.2.1).
 pub mod info {

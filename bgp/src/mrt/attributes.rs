@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use tortie_net::Cidr;
 
 use crate::attr::Attributes;
-use crate::octets::Octets;
+use crate::reader::Octets;
 use crate::types::Family;
 use crate::wire::{Families, Negotiated, Problem, Update, write_table_attributes};
 

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use super::Error;
 use super::record::HEADER_LEN;
 use crate::api::State;
-use crate::octets::{Octets, write_ip};
+use crate::reader::{Octets, write_ip};
 use crate::wire::{Families, Negotiated};
 
 /// Subtypes of BGP4MP.

@@ -3,7 +3,7 @@
 use super::message::{Message, StateChange, subtype as bgp4mp};
 use super::table::{PeerIndex, Rib, TableDump, subtype as v2};
 use super::{Error, kind};
-use crate::octets::{Octets, patch_len};
+use crate::reader::{Octets, patch_len};
 
 /// Octets of a record's header; BGP4MP_ET has four more, which count to the body.
 pub const HEADER_LEN: usize = 12;

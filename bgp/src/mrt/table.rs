@@ -6,7 +6,7 @@ use tortie_net::Cidr;
 
 use super::Error;
 use super::attributes::{Form, RawAttributes};
-use crate::octets::{Octets, write_ip};
+use crate::reader::{Octets, write_ip};
 use crate::types::Family;
 
 /// Subtypes of TABLE_DUMP_V2.

@@ -3,8 +3,8 @@
 
 use std::collections::VecDeque;
 
+use super::change_log::short;
 use super::entry::{Entry, Key, flag};
-use super::log::short;
 use super::table::{AHEAD, Table};
 use crate::api::Tag;
 

@@ -8,8 +8,8 @@ use std::net::IpAddr;
 
 use smallvec::SmallVec;
 
+use crate::api::Step;
 use crate::attr::Origin;
-use crate::query::Step;
 
 /// A usable path as the decision process sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

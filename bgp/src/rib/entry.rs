@@ -2,8 +2,8 @@
 
 use tortie_net::Cidr;
 
+use super::attr_table::NO_ATTR;
 use super::index::mix;
-use super::intern::NO_ATTR;
 use super::source::LOCAL;
 use crate::wire::Address;
 

@@ -8,10 +8,10 @@ use tortie_net::Cidr;
 use super::Shared;
 use super::entry::REASON_MAX;
 use super::source::Source;
+use crate::api::ExportStep;
 use crate::api::Import;
 use crate::attr::{Attributes, Edit, EditNextHop, Edits, community};
-use crate::query::ExportStep;
-use crate::session::role;
+use crate::role;
 use crate::types::Family;
 use crate::wire::Address;
 

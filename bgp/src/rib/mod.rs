@@ -1,9 +1,9 @@
 //! The routes: one table for each family, and what its entries refer to.
 //!
 //! What is here: prefixes with their paths ([`entry`], [`table`]) and what follows when one changes ([`changes`]),
-//! attribute sets stored once ([`intern`]), next hops ([`hops`]), the peers as the table sees them ([`source`]), import
-//! checks ([`import`]), the decision process ([`decision`], applied by [`choice`]), and the slow walk that follows changes
-//! which touch many prefixes ([`walk`]). What is not: sessions, and what is announced to whom ([`out`](crate::out)).
+//! attribute sets stored once ([`attr_table`]), next hops ([`next_hops`]), the peers as the table sees them ([`source`]), import
+//! checks ([`import`]), the decision process ([`decision`], applied by [`best_path`]), and the slow walk that follows changes
+//! which touch many prefixes ([`reevaluate`]). What is not: sessions, and what is announced to whom ([`out`](crate::adj_rib_out)).
 //!
 //! A received prefix goes `import` -> [`table::Table::announce`] -> `decision`. When its best path changed, its slot is
 //! appended to the table's log (which the update groups read) and marked dirty (which `take_best` drains). The
@@ -11,31 +11,31 @@
 //! entry. A path belongs to a generation of its session: when a session ends the number rises, and what carries
 //! another number is stale or gone without anybody having touched it; the walk removes it later, in slices.
 
+pub(crate) mod attr_table;
+pub(crate) mod best_path;
+pub(crate) mod change_log;
 mod changes;
-pub(crate) mod choice;
 pub(crate) mod decision;
 pub(crate) mod entry;
-pub(crate) mod hops;
 pub(crate) mod import;
 pub(crate) mod index;
-pub(crate) mod intern;
-pub(crate) mod log;
+pub(crate) mod next_hops;
 pub(crate) mod pool;
+pub(crate) mod reevaluate;
 pub(crate) mod source;
 pub(crate) mod table;
 #[cfg(test)]
 mod tests;
-pub(crate) mod walk;
 
 use crate::api::PolicyHandle;
-use crate::query::RouteChanges;
+use crate::api::RouteChanges;
 use crate::types::Family;
 
 /// What tables and update groups of both families share.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    pub(crate) attrs: intern::AttrTable,
-    pub(crate) hops: hops::Hops,
+    pub(crate) attrs: attr_table::AttrTable,
+    pub(crate) hops: next_hops::Hops,
     pub(crate) sources: source::Sources,
     pub(crate) reasons: import::Reasons,
     pub(crate) policy: PolicyHandle,
@@ -58,8 +58,8 @@ impl Shared {
     /// Nothing is known yet, and nothing deferred.
     pub(crate) fn new(asn: u32, router_id: u32, policy: PolicyHandle) -> Self {
         Self {
-            attrs: intern::AttrTable::default(),
-            hops: hops::Hops::default(),
+            attrs: attr_table::AttrTable::default(),
+            hops: next_hops::Hops::default(),
             sources: source::Sources::default(),
             reasons: import::Reasons::default(),
             policy,

@@ -7,12 +7,12 @@ use smallvec::SmallVec;
 use tortie_net::Cidr;
 
 use super::Shared;
-use super::choice::{Change, Effect, Scope, count, is_usable};
+use super::attr_table::NO_ATTR;
+use super::best_path::{Change, Effect, Scope, count, is_usable};
+use super::change_log::{Log, short};
 use super::entry::{Entry, Key, LocalRoute, NO_PATH, Packed, Path, flag, source_bit};
 use super::import::Judged;
 use super::index::{Index, MAX_ID};
-use super::intern::NO_ATTR;
-use super::log::{Log, short};
 use super::pool::Pool;
 use super::source::LOCAL;
 use crate::api::Tag;

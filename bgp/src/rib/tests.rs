@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use smallvec::SmallVec;
 
 use super::Shared;
-use super::choice::{self, candidate};
+use super::best_path::{self, candidate};
 use super::decision::{decide, is_multipath};
 use super::import::ACCEPTED;
 use super::source::{Keep, LOCAL, Source, SourceFamily};
@@ -214,7 +214,7 @@ impl World {
             assert_eq!(best, u32::from(entry.best().is_some_and(|p| p.source == source)));
         }
         assert_eq!(
-            choice::nth(&self.shared, &self.table, entry, 0).as_ref().map(key),
+            best_path::nth(&self.shared, &self.table, entry, 0).as_ref().map(key),
             best.as_ref().map(key)
         );
     }

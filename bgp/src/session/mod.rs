@@ -1,33 +1,32 @@
 //! Sessions: peers and their connections as values, timers, and OPENs.
 //!
 //! What is here: the state of a peer ([`Peer`]) and of a connection ([`Conn`]), the heap of deadlines ([`timers`]), and what
-//! we offer and accept in an OPEN ([`open`]), how often a peer may fail ([`damping`]), with the roles that may meet in one ([`role`]), and the ranges of addresses from which
+//! we offer and accept in an OPEN ([`open`]), how often a peer may fail ([`damping`]), with the roles that may meet in one ([`role`](crate::role)), and the ranges of addresses from which
 //! peers are taken that nobody configured ([`range`]). What is not: the transitions between states, which need tables and peers
 //! together and live in [`speaker`](crate::speaker).
 //!
 //! A peer has up to two connections, one in each direction, until a collision or Established leaves one. The state that
 //! is shown is that of its furthest connection; without any it is Connect (dialling), Active (waiting) or Idle.
 
-pub(crate) mod conn;
+pub(crate) mod capability_fallback;
+pub(crate) mod connection;
 pub(crate) mod damping;
-pub(crate) mod mistake;
+pub(crate) mod last_error;
 pub(crate) mod open;
 pub(crate) mod range;
-pub(crate) mod role;
 #[cfg(test)]
 mod tests;
 pub(crate) mod timers;
-pub(crate) mod without;
 
 use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 
+use crate::api::MessageCounts;
 use crate::api::{ConnId, Down, Drain, PeerConfig, PeerId, RangeId, State};
-use crate::query::MessageCounts;
+use crate::session::capability_fallback::Without;
 use crate::session::damping::Damping;
-use crate::session::mistake::Mistake;
-use crate::session::without::Without;
+use crate::session::last_error::Mistake;
 use crate::wire::GracefulRestart;
 
 /// Whether and when we dial.

@@ -3,9 +3,9 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use super::role;
-use super::without::Without;
+use super::capability_fallback::Without;
 use crate::api::{ANY_EXTERNAL, GlobalConfig, PeerConfig};
+use crate::role;
 use crate::types::Family;
 use crate::wire::{
     AddPath, Capabilities, ErrorCode, Families, GracefulRestart, LongLived, Negotiated, Notification, Open,

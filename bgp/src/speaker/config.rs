@@ -6,23 +6,23 @@ use tortie_net::Cidr;
 use tortie_net::link_local::address_of;
 
 use super::Speaker;
-use super::connect::pair;
+use super::sessions::pair;
 use crate::api::{
     Dial, Down, DownCode, Drain, GlobalConfig, NextHopState, Origination, PeerConfig, PeerId, PolicyHandle,
     RangeId, Reset, Tag,
 };
 use crate::attr::Attributes;
-use crate::out::rib::FamilyRib;
 use crate::rib::Shared;
 use crate::rib::entry::{Key, LocalRoute};
-use crate::rib::hops::Answered;
 use crate::rib::import::ACCEPTED;
+use crate::rib::next_hops::Answered;
+use crate::rib::reevaluate::Job;
 use crate::rib::source::{Keep, LOCAL, Source, SourceFamily};
-use crate::rib::walk::Job;
-use crate::session::conn::Conn;
+use crate::ribs::family::FamilyRib;
+use crate::session::capability_fallback::Without;
+use crate::session::connection::Conn;
 use crate::session::damping::Damping;
 use crate::session::timers::Timer;
-use crate::session::without::Without;
 use crate::session::{Dialling, Peer, Restart, open};
 use crate::types::Family;
 use crate::wire::{ErrorCode, Notification};

@@ -17,23 +17,23 @@
 //! Every call does a bounded amount of work, whatever came in: input beyond the budget stays in its connection, walks and
 //! update groups go on in slices, and `poll_timeout` lies in the past while something is queued.
 
-mod answers;
-mod best;
+mod best_changes;
 mod config;
-mod connect;
-mod limits;
+mod deferral;
+mod graceful_restart;
+mod monitor;
+mod prefix_limits;
 mod ranges;
 mod receive;
-mod refresh;
-mod restart;
+mod route_refresh;
 mod routes;
+mod scheduler;
+mod sessions;
 mod sources;
-mod stale;
-mod tap;
+mod status;
 mod transmit;
-mod work;
 
-pub use tap::{TapItem, TapSession, TapWhat, Tapped};
+pub use monitor::{TapItem, TapSession, TapWhat, Tapped};
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -43,9 +43,9 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use crate::api::{ConnId, Drain, Event, GlobalConfig, Input, PeerId, PolicyHandle};
-use crate::out::rib::FamilyRib;
 use crate::rib::Shared;
-use crate::session::conn::Conn;
+use crate::ribs::family::FamilyRib;
+use crate::session::connection::Conn;
 use crate::session::range::Ranges;
 use crate::session::timers::Timers;
 use crate::session::{Jitter, Peer};
@@ -87,11 +87,11 @@ pub struct Speaker {
     stopping: bool,
     /// Of peers to come.
     drain: Drain,
-    restart: restart::Deferral,
+    restart: deferral::Deferral,
     update_errors: [u64; 3],
     /// Errors of peers that were noted so far.
     errors_noted: u64,
-    tap: tap::Tap,
+    tap: monitor::Tap,
 }
 
 impl Speaker {
@@ -127,10 +127,10 @@ impl Speaker {
             best_told: false,
             stopping: false,
             drain: Drain::Off,
-            restart: restart::Deferral::default(),
+            restart: deferral::Deferral::default(),
             update_errors: [0; 3],
             errors_noted: 0,
-            tap: tap::Tap::default(),
+            tap: monitor::Tap::default(),
         };
         speaker.begin_deferral();
         speaker

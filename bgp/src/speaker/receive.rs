@@ -5,18 +5,18 @@ use std::net::IpAddr;
 use tortie_net::link_local;
 
 use super::Speaker;
-use super::connect::pair;
+use super::sessions::pair;
+use crate::api::MistakeKind;
 use crate::api::{ConnId, Down, DownCode, Event, State};
 use crate::attr::Attributes;
-use crate::out::rib::FamilyRib;
-use crate::query::MistakeKind;
 use crate::rib::Shared;
 use crate::rib::entry::Key;
 use crate::rib::import::{ACCEPTED, Judge, Judged};
 use crate::rib::table::{AHEAD, Announced};
-use crate::session::conn::Input;
-use crate::session::mistake::Mistake;
-use crate::session::role;
+use crate::ribs::family::FamilyRib;
+use crate::role;
+use crate::session::connection::Input;
+use crate::session::last_error::Mistake;
 use crate::types::Family;
 use crate::wire::{ErrorCode, Frame, MessageKind, Negotiated, Nlri, Notification, Open, Update};
 

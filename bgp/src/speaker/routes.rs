@@ -9,22 +9,22 @@ use smallvec::SmallVec;
 use tortie_net::Cidr;
 
 use super::Speaker;
-use super::restart::groups;
+use super::deferral::groups;
+use crate::adj_rib_out::attr_sets::{Added, OutKey};
+use crate::adj_rib_out::export::{self, Verdict};
+use crate::adj_rib_out::group::Group;
 use crate::api::PeerId;
-use crate::attr::Attributes;
-use crate::out::export::{self, Verdict};
-use crate::out::group::Group;
-use crate::out::outs::{Added, OutKey};
-use crate::out::rib::FamilyRib;
-use crate::query::{
+use crate::api::{
     ExportStep, ExportTrace, ImportTrace, PathInfo, PathSource, RouteInfo, RouteMatch, RouteQuery,
     RouteTable, Step, Unusable,
 };
-use crate::rib::choice::candidate;
+use crate::attr::Attributes;
+use crate::rib::best_path::candidate;
 use crate::rib::decision;
 use crate::rib::entry::{Entry, Key, Path};
 use crate::rib::import::{self, ACCEPTED};
 use crate::rib::source::LOCAL;
+use crate::ribs::family::FamilyRib;
 use crate::types::Family;
 
 /// Which paths of an entry are asked for.

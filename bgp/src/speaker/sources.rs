@@ -5,7 +5,7 @@ use tortie_net::link_local;
 
 use super::Speaker;
 use crate::api::PeerConfig;
-use crate::rib::walk::Job;
+use crate::rib::reevaluate::Job;
 use crate::session::open;
 use crate::types::Family;
 

@@ -3,13 +3,13 @@
 use std::time::{Duration, Instant};
 
 use super::Speaker;
-use super::restart::groups;
+use super::deferral::groups;
+use crate::adj_rib_out::advertised::Adv;
+use crate::adj_rib_out::export::{Face, GroupKey};
+use crate::adj_rib_out::member::Produced;
+use crate::adj_rib_out::segment::Cursor;
 use crate::api::{ADD_PATH_MAX, ConnId, Drain, Event, PeerId, Transmit};
-use crate::out::adv::Adv;
-use crate::out::export::{Face, GroupKey};
-use crate::out::member::Produced;
-use crate::out::rib::Known;
-use crate::out::segment::Cursor;
+use crate::ribs::family::Known;
 use crate::session::Peer;
 use crate::session::open;
 use crate::session::timers::Timer;

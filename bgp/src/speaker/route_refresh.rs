@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use super::Speaker;
-use super::restart::groups;
+use super::deferral::groups;
+use crate::adj_rib_out::member::EndOfRib;
 use crate::api::ConnId;
-use crate::out::member::EndOfRib;
-use crate::session::conn::RefreshOut;
+use crate::session::connection::RefreshOut;
 use crate::session::timers::Timer;
 use crate::types::Family;
 use crate::wire::{RefreshKind, RouteRefresh};

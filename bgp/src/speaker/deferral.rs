@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 use smallvec::SmallVec;
 
 use super::Speaker;
-use super::stale::{is_long_lived, keep_times, refresh_time};
+use super::graceful_restart::{is_long_lived, keep_times, refresh_time};
 use crate::api::Event;
+use crate::rib::reevaluate::Job;
 use crate::rib::source::Keep;
-use crate::rib::walk::Job;
-use crate::session::conn::Conn;
+use crate::session::connection::Conn;
 use crate::session::timers::Timer;
 use crate::session::{Peer, Restart};
 use crate::types::Family;

@@ -1,7 +1,7 @@
 //! The last error of a peer, as it is kept for people.
 
 use crate::api::DownCode;
-use crate::query::MistakeKind;
+use crate::api::MistakeKind;
 use crate::wire::{ErrorCode, Notification, Problem};
 
 /// Octets of an offending message that are kept: beginning with its header, which is where most errors are.

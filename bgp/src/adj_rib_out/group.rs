@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::adv::{Adv, PAGE, State};
+use super::advertised::{Adv, PAGE, State};
+use super::attr_sets::Outs;
 use super::export::{Face, GroupKey};
 use super::member::{EndOfRib, Member, Mode, Pages};
-use super::outs::Outs;
 use super::segment::Segment;
 use crate::rib::Shared;
 use crate::rib::entry::Key;

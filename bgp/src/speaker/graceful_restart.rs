@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use super::Speaker;
-use crate::rib::walk::Job;
+use crate::rib::reevaluate::Job;
 use crate::session::timers::Timer;
 use crate::session::{Peer, Restart};
 use crate::types::Family;

@@ -7,11 +7,11 @@ use rustc_hash::FxHashMap;
 use tortie_net::link_local::address_of;
 
 use super::Speaker;
-use super::restart::groups;
+use super::deferral::groups;
+use crate::adj_rib_out::group::Group;
+use crate::adj_rib_out::member::EndOfRib;
+use crate::api::{FamilyStatus, LastError, PeerStatus, RangeStatus, RestartPhase, SessionStatus, Totals};
 use crate::api::{PeerId, State};
-use crate::out::group::Group;
-use crate::out::member::EndOfRib;
-use crate::query::{FamilyStatus, LastError, PeerStatus, RangeStatus, RestartPhase, SessionStatus, Totals};
 use crate::session::{Dialling, Peer, Restart};
 use crate::types::Family;
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::adv::Adv;
+use super::advertised::Adv;
 use super::segment::Segment;
 
 /// Where a member takes its next bytes from.

@@ -5,8 +5,8 @@ use std::hash::{BuildHasher, BuildHasherDefault};
 use rustc_hash::FxHasher;
 
 use super::decision::Rank;
-use super::hops::{Hops, NO_HOP};
 use super::index::{Index, mix};
+use super::next_hops::{Hops, NO_HOP};
 use super::pool::Pool;
 use crate::attr::{Attributes, community};
 

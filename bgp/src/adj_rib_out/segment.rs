@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use super::attr_sets::Outs;
 use super::export::{self, GroupKey};
-use super::outs::Outs;
 use crate::rib::Shared;
 use crate::rib::entry::Key;
 use crate::rib::source::LOCAL;

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use super::Speaker;
 use crate::api::{ConnId, Down, PeerId, State};
-use crate::session::conn::Conn;
+use crate::session::connection::Conn;
 use crate::types::{Family, RouterId};
 use crate::wire::{Frame, MessageKind, Negotiated, write_open};
 

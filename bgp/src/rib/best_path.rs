@@ -5,15 +5,15 @@ use std::cmp::Ordering;
 use smallvec::SmallVec;
 
 use super::Shared;
+use super::attr_table::AttrSet;
 use super::decision::{self, Candidate, Rank};
 use super::entry::{BestKey, Entry, Key, NO_PATH, Path};
-use super::hops::NO_HOP;
 use super::import::ACCEPTED;
-use super::intern::AttrSet;
+use super::next_hops::NO_HOP;
 use super::source::{LOCAL, Source};
 use super::table::Table;
 use crate::api::Multipath;
-use crate::query::Step;
+use crate::api::Step;
 
 /// What happened to the paths of an entry.
 #[derive(Debug, Clone, Copy)]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashSet;
 
-use super::adv::PAGE;
+use super::advertised::PAGE;
 use super::group::{Group, SLICE};
 use super::member::{EndOfRib, Mode, Pages, Produced};
 use super::segment::{Changes, Segment};

@@ -9,13 +9,13 @@ use tortie_net::Cidr;
 
 use super::export::{Face, GroupKey};
 use super::member::Produced;
-use super::rib::FamilyRib;
 use super::segment::Cursor;
 use crate::api::{Export, Import, NextHopMode, NextHopState, PeerId, PeerView, Policy, RouteView};
 use crate::attr::{AsPath, Attributes};
 use crate::rib::Shared;
+use crate::rib::reevaluate::Job;
 use crate::rib::source::{Source, SourceFamily};
-use crate::rib::walk::Job;
+use crate::ribs::family::FamilyRib;
 use crate::types::Family;
 use crate::wire::{Entry, Families, Frame, Negotiated, Update};
 

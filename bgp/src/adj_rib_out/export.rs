@@ -4,14 +4,14 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use tortie_net::Cidr;
 
-use super::outs::{Added, OutKey};
+use super::attr_sets::{Added, OutKey};
+use crate::api::ExportStep;
 use crate::api::{Drain, NextHopMode, PeerId, PeerView, RouteView};
 use crate::attr::{Attributes, EditNextHop, community};
-use crate::query::ExportStep;
 use crate::rib::Shared;
 use crate::rib::entry::Path;
 use crate::rib::source::{LOCAL, Source};
-use crate::session::role;
+use crate::role;
 use crate::types::Family;
 use crate::wire::{Families, Negotiated, Role, UpdateTemplate};
 

@@ -1,8 +1,8 @@
 //! What is announced: update groups, their Adj-RIB-Out and the bytes they share.
 //!
-//! Peers whose UPDATEs would be equal share a [`group::Group`]: one Adj-RIB-Out ([`adv`]) and one encoding ([`segment`]).
-//! A group follows the table's log ([`follow`]): [`group::Group::advance`] asks [`export`] about each changed prefix, writes
-//! the outcome to the Adj-RIB-Out and encodes the differences into a segment, once. Members are served ([`serve`]) segments
+//! Peers whose UPDATEs would be equal share a [`group::Group`]: one Adj-RIB-Out ([`advertised`]) and one encoding ([`segment`]).
+//! A group follows the table's log ([`evaluate`]): [`group::Group::advance`] asks [`export`] about each changed prefix, writes
+//! the outcome to the Adj-RIB-Out and encodes the differences into a segment, once. Members are served ([`produce`]) segments
 //! from a short ring. One that cannot keep up loses its place in the ring and is then served alone from log and
 //! Adj-RIB-Out, and one that lags further than the log reaches by a walk over the table ([`member`]). Nothing is encoded
 //! before some member can take it.
@@ -16,14 +16,13 @@
 //!
 //! What is not here: timers, sockets, and which session belongs to which group.
 
-pub(crate) mod adv;
+pub(crate) mod advertised;
+pub(crate) mod attr_sets;
+mod evaluate;
 pub(crate) mod export;
-mod follow;
 pub(crate) mod group;
 pub(crate) mod member;
-pub(crate) mod outs;
-pub(crate) mod rib;
+mod produce;
 pub(crate) mod segment;
-mod serve;
 #[cfg(test)]
 mod tests;

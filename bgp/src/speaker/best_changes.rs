@@ -1,12 +1,12 @@
 //! Changed best paths for the embedder.
 
 use super::Speaker;
+use crate::api::NextHops;
 use crate::api::{Best, BestChange};
-use crate::out::rib::FamilyRib;
-use crate::query::NextHops;
 use crate::rib::Shared;
 use crate::rib::entry::{Entry, Key, Path};
 use crate::rib::source::LOCAL;
+use crate::ribs::family::FamilyRib;
 
 impl Speaker {
     /// Appends up to `max` changed best paths to `out`; true: there are more. Nothing is given while the selection is

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Speaker;
-use super::restart::groups;
+use super::deferral::groups;
 use crate::api::{ConnId, Event, PrefixLimit};
 use crate::session::timers::Timer;
 use crate::types::Family;

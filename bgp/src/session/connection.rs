@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use tortie_net::link_local;
 
+use crate::adj_rib_out::segment::Cursor;
 use crate::api::State;
-use crate::out::segment::Cursor;
 use crate::wire::{Negotiated, Open};
 
 /// Octets of input that a connection holds at most: two of the longest messages.

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use super::adv::{PAGE, State};
+use super::advertised::{PAGE, State};
+use super::attr_sets::{Added, OutKey};
 use super::export::{self, Verdict};
 use super::group::{Build, Group, RING_BYTES, SLICE, pages};
 use super::member::{Mode, Pages};
-use super::outs::{Added, OutKey};
 use super::segment::Changes;
 use crate::rib::Shared;
-use crate::rib::choice::nth;
+use crate::rib::best_path::nth;
 use crate::rib::entry::{Entry, Key, Path};
 use crate::rib::source::LOCAL;
 use crate::rib::table::Table;

@@ -5,18 +5,18 @@ use std::collections::VecDeque;
 use rustc_hash::FxHashMap;
 use slab::Slab;
 
-use super::adv::Adv;
-use super::export::{Face, GroupKey};
-use super::group::Group;
-use super::member::{EndOfRib, Produced};
+use crate::adj_rib_out::advertised::Adv;
+use crate::adj_rib_out::export::{Face, GroupKey};
+use crate::adj_rib_out::group::Group;
+use crate::adj_rib_out::member::{EndOfRib, Produced};
 use crate::attr::community;
 use crate::rib::Shared;
+use crate::rib::change_log::LOG_MAX;
 use crate::rib::entry::Key;
 use crate::rib::import::Judge;
-use crate::rib::log::LOG_MAX;
+use crate::rib::reevaluate::{Job, Slice, Walk};
 use crate::rib::source::LOCAL;
 use crate::rib::table::Table;
-use crate::rib::walk::{Job, Slice, Walk};
 
 /// Slots that one call visits on its walk.
 const WALK: u32 = 4096;

@@ -2,7 +2,7 @@
 
 use super::Speaker;
 use crate::api::{ConnId, Event};
-use crate::rib::walk::Job;
+use crate::rib::reevaluate::Job;
 use crate::session::timers::Timer;
 use crate::types::Family;
 use crate::wire::{ErrorCode, Notification, write_keepalive};

@@ -6,15 +6,15 @@ use std::time::Duration;
 use tortie_net::link_local::address_of;
 
 use super::Speaker;
-use super::restart::is_hard;
+use super::deferral::is_hard;
 use crate::api::{ConnId, Dial, Down, DownCode, Event, PeerId, State};
-use crate::rib::walk::Job;
-use crate::session::conn::{Conn, Direction};
+use crate::rib::reevaluate::Job;
+use crate::session::capability_fallback::Without;
+use crate::session::connection::{Conn, Direction};
 use crate::session::damping;
-use crate::session::mistake::{Mistake, down_code};
+use crate::session::last_error::{Mistake, down_code};
 use crate::session::open::{self, RestartBits};
 use crate::session::timers::Timer;
-use crate::session::without::Without;
 use crate::session::{Dialling, Peer, Restart};
 use crate::types::Family;
 use crate::wire::{ErrorCode, Notification, Open, write_keepalive};
@@ -185,7 +185,7 @@ impl Speaker {
                 local,
                 remote,
                 state: State::OpenSent,
-                input: crate::session::conn::Input::default(),
+                input: crate::session::connection::Input::default(),
                 queued: false,
                 control,
                 cursors: std::collections::VecDeque::new(),
@@ -199,11 +199,11 @@ impl Speaker {
                 hold,
                 keepalive: Duration::ZERO,
                 hold_at: Some(hold_at),
-                margin: crate::session::conn::Margin::default(),
+                margin: crate::session::connection::Margin::default(),
                 keepalive_at: None,
                 held_until: None,
                 confirmed: false,
-                refreshes: [crate::session::conn::RefreshOut::No; 2],
+                refreshes: [crate::session::connection::RefreshOut::No; 2],
             },
         );
         self.want_write(conn);
