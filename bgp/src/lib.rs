@@ -52,6 +52,6 @@ const TINY: bool = cfg!(any(test, fuzzing));
 struct Readme;
 
 pub use api::*;
-pub use speaker::{Speaker, TapItem, TapSession, TapWhat, Tapped};
+pub use speaker::{Speaker, TapEvent, TapItem, TapSession, Tapped};
 pub use tortie_net::Cidr;
 pub use types::{Family, RouterId};

@@ -4,12 +4,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// What is left to read, and where that is.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Octets<'a> {
+pub(crate) struct ByteReader<'a> {
     rest: &'a [u8],
     at: usize,
 }
 
-impl<'a> Octets<'a> {
+impl<'a> ByteReader<'a> {
     /// Reads `rest`, whose first octet is number `at`.
     pub(crate) fn new(rest: &'a [u8], at: usize) -> Self {
         Self { rest, at }

@@ -166,7 +166,7 @@ fn peers_of(view: &SpeakerView<'_>) -> Vec<Queue> {
             session: peer.name.to_string(),
             up,
             waits: up && !view.has_taken_all(&peer.name),
-            told: peer.told,
+            told: peer.up_to_date,
             updates: peer.sent.update,
             received: peer.families.iter().map(|f| f.received).max().unwrap_or_default(),
             over: !up && peer.last_down.as_ref().is_some_and(|(down, _)| down.notification == Some(TOO_MANY)),

@@ -16,8 +16,8 @@ use tortie_bgp::mrt::{
 };
 use tortie_bgp::wire::MessageKind;
 use tortie_bgp::{
-    Family, PathSource, PeerId, PeerStatus, RouteInfo, RouteMatch, RouteQuery, RouteTable, State, TapItem,
-    TapSession, TapWhat, Unusable,
+    Family, PathSource, PeerId, PeerStatus, RouteInfo, RouteMatch, RouteQuery, RouteTable, State, TapEvent,
+    TapItem, TapSession, Unusable,
 };
 
 use super::backend::ask_speaker;
@@ -204,14 +204,14 @@ impl Recorder {
     }
 
     fn item(&mut self, item: &TapItem, octets: &[u8], out: &mut Vec<u8>) {
-        match &item.what {
-            TapWhat::Message { sent, kind, .. } => {
+        match &item.event {
+            TapEvent::Message { sent, kind, .. } => {
                 if let Some(session) = self.sessions.get(&item.peer) {
                     message(session, *sent, *kind, item.at, octets, out);
                 }
             }
-            TapWhat::Reimported(_) => {}
-            TapWhat::State { from, to, session, .. } => {
+            TapEvent::Reimported(_) => {}
+            TapEvent::State { from, to, session, .. } => {
                 if let Some(session) = session {
                     self.add(Arc::clone(session));
                 }

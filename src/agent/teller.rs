@@ -21,7 +21,7 @@ use tortie_bgp::bmp::{Message, PeerDown, PeerHeader, PeerUp, Statistic, Statisti
 use tortie_bgp::wire::{Entry, Frame, MessageKind, Negotiated, Update, UpdateTemplate, write_end_of_rib};
 use tortie_bgp::{
     Down, DownCode, Family, PathInfo, PeerId, PeerStatus, RouteInfo, RouteMatch, RouteQuery, RouteTable,
-    State, TapItem, TapSession, TapWhat, Totals, Unusable,
+    State, TapEvent, TapItem, TapSession, Totals, Unusable,
 };
 use tortie_config::resource::BmpPolicy;
 use tortie_net::Cidr;
@@ -252,8 +252,8 @@ impl Teller {
     }
 
     fn item(&mut self, item: &TapItem, octets: &[u8], out: &mut Vec<u8>) {
-        match &item.what {
-            TapWhat::Message { sent: false, kind: MessageKind::Update, .. } => {
+        match &item.event {
+            TapEvent::Message { sent: false, kind: MessageKind::Update, .. } => {
                 let Some(known) = self.peers.get(&item.peer) else { return };
                 if self.policy.pre() {
                     let peer = known.header(item.at, false);
@@ -263,13 +263,13 @@ impl Teller {
                     self.changes(item.peer, octets);
                 }
             }
-            TapWhat::Message { sent, kind: MessageKind::Notification, .. } => {
+            TapEvent::Message { sent, kind: MessageKind::Notification, .. } => {
                 if let Some(known) = self.peers.get_mut(&item.peer) {
                     known.notification = Some((*sent, octets.to_vec()));
                 }
             }
-            TapWhat::Message { .. } => {}
-            TapWhat::State { from, to, down, session } => {
+            TapEvent::Message { .. } => {}
+            TapEvent::State { from, to, down, session } => {
                 if *from == State::Established && *to != State::Established {
                     self.down(item, down.as_ref(), out);
                 }
@@ -277,7 +277,7 @@ impl Teller {
                     self.up(Arc::clone(session), out);
                 }
             }
-            TapWhat::Reimported(family) => {
+            TapEvent::Reimported(family) => {
                 let peer = Some(item.peer);
                 let page = Page { peer, family: *family, from: 0, post: true, again: true };
                 // One whose first page is under way may have looked too early.

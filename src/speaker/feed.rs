@@ -103,7 +103,7 @@ impl Feed {
 
     /// Prefixes whose best path changed in the turn that began `woke` are marked with it.
     fn mark(&mut self, speaker: &Speaker, woke: Instant) {
-        let changed = self.taken + speaker.waiting_best() as u64;
+        let changed = self.taken + speaker.pending_best() as u64;
         if self.marks.back().map_or(self.taken, |(_, upto)| *upto) < changed {
             self.marks.push_back((woke, changed));
         }
@@ -152,9 +152,9 @@ impl Feed {
             return;
         }
         self.scratch.clear();
-        let waiting = speaker.waiting_best();
+        let waiting = speaker.pending_best();
         let more = speaker.take_best(BATCH, &mut self.scratch);
-        let taken = waiting.saturating_sub(speaker.waiting_best());
+        let taken = waiting.saturating_sub(speaker.pending_best());
         let parts = if self.on { self.unmark(taken) } else { Vec::new() };
         // Nothing is given while the selection is deferred; the speaker tells when it no longer is.
         self.dirty = more && !self.scratch.is_empty();

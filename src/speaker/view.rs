@@ -118,14 +118,14 @@ impl SpeakerView<'_> {
     /// octet.
     #[must_use]
     pub fn has_taken_all(&self, name: &str) -> bool {
-        let Some(conn) = self.peer(name).filter(|p| p.told).and_then(|p| p.conn) else { return false };
+        let Some(conn) = self.peer(name).filter(|p| p.up_to_date).and_then(|p| p.conn) else { return false };
         self.conns.get(conn).is_some_and(|c| c.rest.is_empty() && unacknowledged(&c.socket) == 0)
     }
 
     /// Changed best paths that wait for the kernel thread.
     #[must_use]
     pub fn waiting(&self) -> usize {
-        self.core.map_or(0, Speaker::waiting_best)
+        self.core.map_or(0, Speaker::pending_best)
     }
 
     /// What was measured.
@@ -170,7 +170,7 @@ impl SpeakerView<'_> {
         self.core.map(|c| c.routes(&query, after, max)).unwrap_or_default()
     }
 
-    /// A part of what is asked for, in no order; see [`Speaker::walk`].
+    /// A part of what is asked for, in no order; see [`Speaker::scan`].
     #[must_use]
     pub fn walk(
         &self,
@@ -179,7 +179,7 @@ impl SpeakerView<'_> {
         slots: u32,
         max: usize,
     ) -> (Vec<RouteInfo>, Option<u32>) {
-        self.core.map(|c| c.walk(&query, from, slots, max)).unwrap_or_default()
+        self.core.map(|c| c.scan(&query, from, slots, max)).unwrap_or_default()
     }
 
     /// Why a prefix is announced to the peer of this name or not; `None` for an unknown peer.

@@ -30,7 +30,7 @@ impl Told {
 
     pub fn check(&self, speaker: &Speaker) {
         // Held back while the selection is deferred after a restart.
-        if speaker.waiting_best() > 0 {
+        if speaker.pending_best() > 0 {
             return;
         }
         let mut learned = BTreeSet::new();

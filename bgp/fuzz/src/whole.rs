@@ -34,7 +34,7 @@ struct Rig {
     /// By session.
     heard: BTreeMap<ConnId, Heard>,
     told: Told,
-    /// Octets and events that it was given.
+    /// ByteReader and events that it was given.
     given: usize,
 }
 
@@ -172,7 +172,7 @@ impl Rig {
         }
         let peers: Vec<PeerStatus> = self.speaker.peers(self.now).collect();
         for peer in peers.iter().filter(|p| p.state == State::Established) {
-            assert!(peer.told, "{peer:?} waits for something");
+            assert!(peer.up_to_date, "{peer:?} waits for something");
             let conn = peer.conn.expect("a session has a connection");
             self.heard.entry(conn).or_insert_with(|| Heard::new(peer)).check(&self.speaker, peer);
         }

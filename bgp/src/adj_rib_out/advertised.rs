@@ -28,7 +28,7 @@ impl State {
     }
 
     /// What is announced.
-    pub(crate) fn out(self) -> Option<u32> {
+    pub(crate) fn attr_set(self) -> Option<u32> {
         if self.0 & NOT != 0 { None } else { self.0.checked_sub(1) }
     }
 
@@ -46,13 +46,13 @@ impl State {
     }
 
     fn after(self, old: Self) -> Self {
-        let was = old.out().is_some() || old.was();
-        if self.out().is_none() && was { Self(self.0 | NOT | WAS) } else { self }
+        let was = old.attr_set().is_some() || old.was();
+        if self.attr_set().is_none() && was { Self(self.0 | NOT | WAS) } else { self }
     }
 
     /// Equal but for the past.
     pub(crate) fn same(self, other: Self) -> bool {
-        self.out() == other.out() && self.gate() == other.gate()
+        self.attr_set() == other.attr_set() && self.gate() == other.gate()
     }
 }
 
@@ -68,7 +68,7 @@ pub(crate) struct Page {
 
 /// All slots. Cloning is cheap: pages are shared until they change.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Adv {
+pub(crate) struct Advertised {
     pages: Vec<Option<Arc<Page>>>,
     announced: u32,
     versions: u32,
@@ -78,7 +78,7 @@ fn split(slot: u32) -> (usize, usize) {
     ((slot / PAGE) as usize, (slot % PAGE) as usize)
 }
 
-impl Adv {
+impl Advertised {
     pub(crate) fn get(&self, slot: u32) -> State {
         let (page, item) = split(slot);
         let page = self.pages.get(page).and_then(Option::as_ref);
@@ -126,7 +126,7 @@ impl Adv {
             (true, false) => n.saturating_sub(1),
             _ => n,
         };
-        let (before, after) = (old.out().is_some(), new.out().is_some());
+        let (before, after) = (old.attr_set().is_some(), new.attr_set().is_some());
         page.announced = step(page.announced, before, after);
         page.used = step(page.used, old.0 != NEVER, new.0 != NEVER);
         page.version = self.versions;
@@ -155,7 +155,7 @@ impl Adv {
         let pages = (0u32..).zip(&self.pages).filter_map(|(n, p)| Some((n, p.as_deref()?)));
         pages.flat_map(|(n, page)| {
             let states = (n * PAGE..).zip(&page.states).map(|(slot, s)| (slot, State(*s)));
-            states.filter(|(_, s)| s.out().is_some() || s.was()).map(|(slot, _)| slot)
+            states.filter(|(_, s)| s.attr_set().is_some() || s.was()).map(|(slot, _)| slot)
         })
     }
 
@@ -167,8 +167,8 @@ impl Adv {
 
 impl Page {
     /// What is announced: slot and out. `number` is the page's own.
-    pub(crate) fn outs(&self, number: u32) -> impl Iterator<Item = (u32, u32)> {
-        (number * PAGE..).zip(&self.states).filter_map(|(slot, s)| Some((slot, State(*s).out()?)))
+    pub(crate) fn attr_sets(&self, number: u32) -> impl Iterator<Item = (u32, u32)> {
+        (number * PAGE..).zip(&self.states).filter_map(|(slot, s)| Some((slot, State(*s).attr_set()?)))
     }
 }
 
@@ -178,21 +178,21 @@ mod tests {
 
     #[test]
     fn a_slot_remembers_that_it_was_announced() {
-        let mut adv = Adv::default();
-        assert_eq!(adv.set(5000, State::withheld(Some(2))).out(), None);
-        assert!(!adv.get(5000).was());
-        adv.set(5000, State::announced(0));
-        assert_eq!((adv.get(5000).out(), adv.announced()), (Some(0), 1));
-        let copy = adv.clone();
-        adv.set(5000, State::withheld(None));
-        assert!(adv.get(5000).was() && adv.get(5000).out().is_none());
-        adv.set(5000, State::withheld(Some(2)));
-        assert!(adv.get(5000).was());
-        assert_eq!(adv.get(5000).gate(), Some(2));
-        assert!(adv.get(5000).same(State::withheld(Some(2))));
-        assert_eq!(copy.get(5000).out(), Some(0));
-        adv.clear(5000);
-        assert_eq!(adv.get(5000), State(NEVER));
-        assert!(adv.pages.iter().all(Option::is_none));
+        let mut advertised = Advertised::default();
+        assert_eq!(advertised.set(5000, State::withheld(Some(2))).attr_set(), None);
+        assert!(!advertised.get(5000).was());
+        advertised.set(5000, State::announced(0));
+        assert_eq!((advertised.get(5000).attr_set(), advertised.announced()), (Some(0), 1));
+        let copy = advertised.clone();
+        advertised.set(5000, State::withheld(None));
+        assert!(advertised.get(5000).was() && advertised.get(5000).attr_set().is_none());
+        advertised.set(5000, State::withheld(Some(2)));
+        assert!(advertised.get(5000).was());
+        assert_eq!(advertised.get(5000).gate(), Some(2));
+        assert!(advertised.get(5000).same(State::withheld(Some(2))));
+        assert_eq!(copy.get(5000).attr_set(), Some(0));
+        advertised.clear(5000);
+        assert_eq!(advertised.get(5000), State(NEVER));
+        assert!(advertised.pages.iter().all(Option::is_none));
     }
 }

@@ -10,7 +10,7 @@ use crate::rib::pool::Pool;
 
 /// What determines the attributes that are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct OutKey {
+pub(crate) struct AttrSetKey {
     /// Attribute set of the best path.
     pub(crate) attr: u32,
     /// Source of the best path.
@@ -21,7 +21,7 @@ pub(crate) struct OutKey {
     pub(crate) reflection: u32,
 }
 
-impl OutKey {
+impl AttrSetKey {
     fn hash(self) -> u64 {
         mix(mix(u64::from(self.attr) << 32 | u64::from(self.source)) ^ u64::from(self.extra))
     }
@@ -37,7 +37,7 @@ pub(crate) struct Added {
 
 #[derive(Debug, Default)]
 struct Out {
-    key: OutKey,
+    key: AttrSetKey,
     refs: u32,
     /// Its attributes exceed what a message of the group can hold.
     oversized: bool,
@@ -45,7 +45,7 @@ struct Out {
 
 /// All outs of a group, counted by the slots that have them.
 #[derive(Debug, Default)]
-pub(crate) struct Outs {
+pub(crate) struct AttrSets {
     pool: Pool<Out>,
     index: Index,
     /// The one that was asked for last: prefixes that come together mostly have it in common.
@@ -55,7 +55,7 @@ pub(crate) struct Outs {
     added_numbers: FxHashMap<Added, u32>,
 }
 
-impl Outs {
+impl AttrSets {
     /// The number of what policy changes. It lasts as long as an out has it.
     pub(crate) fn added_number(&mut self, added: Added) -> u32 {
         if added == Added::default() {
@@ -87,7 +87,7 @@ impl Outs {
     /// The number of an out, counted once more; `oversized` is asked once for a new one.
     pub(crate) fn intern(
         &mut self,
-        key: OutKey,
+        key: AttrSetKey,
         shared: &mut Shared,
         oversized: impl FnOnce(&Shared, &Self) -> bool,
     ) -> u32 {
@@ -128,19 +128,19 @@ impl Outs {
         {
             self.index.remove(out.key.hash(), id);
             self.drop_added(out.key.extra);
-            shared.attrs.release(out.key.attr, &mut shared.hops);
+            shared.attrs.release(out.key.attr, &mut shared.next_hops);
         }
     }
 
     /// All are dropped with their group.
     pub(crate) fn release_all(&mut self, shared: &mut Shared) {
         for (_, out) in self.pool.iter().filter(|(_, o)| o.refs > 0) {
-            shared.attrs.release(out.key.attr, &mut shared.hops);
+            shared.attrs.release(out.key.attr, &mut shared.next_hops);
         }
         *self = Self::default();
     }
 
-    pub(crate) fn key(&self, id: u32) -> Option<OutKey> {
+    pub(crate) fn key(&self, id: u32) -> Option<AttrSetKey> {
         self.pool.get(id).map(|o| o.key)
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::advertised::{PAGE, State};
-use super::attr_sets::{Added, OutKey};
+use super::attr_sets::{Added, AttrSetKey};
 use super::export::{self, Verdict};
 use super::group::{Build, Group, RING_BYTES, SLICE, pages};
 use super::member::{Mode, Pages};
@@ -26,7 +26,7 @@ impl Group {
                     || self.build.since.is_some_and(|since| table.changed_since(entry, since))
                     || self.build.only.is_some_and(|(from, source)| {
                         number >= from
-                            && self.adv.get(slot).out().is_none()
+                            && self.advertised.get(slot).attr_set().is_none()
                             && self.path(shared, table, entry).is_some_and(|p| p.source == source)
                     }));
             if wanted {
@@ -51,7 +51,7 @@ impl Group {
             return State::withheld(None);
         }
         let kind = (path.source == LOCAL).then(|| table.locals.get(&entry.prefix()).map_or(0, |l| l.kind));
-        match export::verdict(shared, &self.key, &self.face, entry.cidr(), &path, kind, None) {
+        match export::verdict(shared, &self.key, &self.representative, entry.cidr(), &path, kind, None) {
             Verdict::No => State::withheld(None),
             Verdict::Gate(gate) => State::withheld(Some(self.gate(gate))),
             Verdict::Announce(added) => self.announced(shared, path.attr, path.source, added),
@@ -59,14 +59,15 @@ impl Group {
     }
 
     fn announced(&mut self, shared: &mut Shared, attr: u32, source: u32, added: Added) -> State {
-        let extra = self.outs.added_number(added);
-        let out = OutKey { attr, source, extra, reflection: export::reflection(shared, &self.key, source) };
+        let extra = self.attr_sets.added_number(added);
+        let out =
+            AttrSetKey { attr, source, extra, reflection: export::reflection(shared, &self.key, source) };
         let key = &self.key;
-        let id = self.outs.intern(out, shared, |shared, outs| {
-            export::is_oversized(shared, key, out, outs.added(out.extra))
+        let id = self.attr_sets.intern(out, shared, |shared, attr_sets| {
+            export::is_oversized(shared, key, out, attr_sets.added(out.extra))
         });
-        if self.outs.is_oversized(id) {
-            self.outs.release(id, shared);
+        if self.attr_sets.is_oversized(id) {
+            self.attr_sets.release(id, shared);
             return State::withheld(Some(self.gate("size")));
         }
         State::announced(id)
@@ -81,8 +82,8 @@ impl Group {
     }
 
     /// Sets a slot to a state from [`Group::evaluate`]; returns what was announced before, if that differs.
-    fn set(&mut self, shared: &mut Shared, slot: u32, state: State) -> Option<Option<OutKey>> {
-        let old = self.adv.get(slot);
+    fn set(&mut self, shared: &mut Shared, slot: u32, state: State) -> Option<Option<AttrSetKey>> {
+        let old = self.advertised.get(slot);
         if let Some(gate) = state.gate().and_then(|g| self.gates.get_mut(usize::from(g))) {
             gate.1 += 1;
         }
@@ -90,16 +91,16 @@ impl Group {
             self.drop_state(shared, state);
             return None;
         }
-        self.adv.set(slot, state);
-        let before = old.out().and_then(|out| self.outs.key(out));
+        self.advertised.set(slot, state);
+        let before = old.attr_set().and_then(|out| self.attr_sets.key(out));
         self.drop_state(shared, old);
-        (old.out() != state.out()).then_some(before)
+        (old.attr_set() != state.attr_set()).then_some(before)
     }
 
     /// A state is no longer counted.
     pub(super) fn drop_state(&mut self, shared: &mut Shared, state: State) {
-        if let Some(out) = state.out() {
-            self.outs.release(out, shared);
+        if let Some(out) = state.attr_set() {
+            self.attr_sets.release(out, shared);
         }
         if let Some(gate) = state.gate().and_then(|g| self.gates.get_mut(usize::from(g))) {
             gate.1 = gate.1.saturating_sub(1);
@@ -110,9 +111,9 @@ impl Group {
     pub(crate) fn differs<A: Key>(&mut self, shared: &mut Shared, table: &Table<A>, slot: u32) -> bool {
         let Some(entry) = table.entry(slot) else { return false };
         let state = self.evaluate(shared, table, entry);
-        let differs = !self.adv.get(slot).same(state);
-        if let Some(out) = state.out() {
-            self.outs.release(out, shared);
+        let differs = !self.advertised.get(slot).same(state);
+        if let Some(out) = state.attr_set() {
+            self.attr_sets.release(out, shared);
         }
         differs
     }
@@ -128,10 +129,10 @@ impl Group {
             let state = self.evaluate(shared, table, entry);
             let Some(before) = self.set(shared, slot, state) else { continue };
             let source = before.map(|b| b.source);
-            match (state.out(), source) {
+            match (state.attr_set(), source) {
                 (Some(out), _) => {
                     changes.announced.push((out, slot));
-                    let now = self.outs.key(out).map(|k| k.source);
+                    let now = self.attr_sets.key(out).map(|k| k.source);
                     if let (Some(now), Some(source)) = (now, source)
                         && now != source
                         && self.members.contains_key(&now)
@@ -148,7 +149,7 @@ impl Group {
             return false;
         }
         let is_member = |s| self.members.contains_key(&s);
-        let mut segment = changes.encode(&self.key, shared, table, &self.outs, is_member);
+        let mut segment = changes.encode(&self.key, shared, table, &self.attr_sets, is_member);
         if segment.is_empty() {
             return false;
         }
@@ -177,25 +178,25 @@ impl Group {
         let only = only.map(|(from, source)| (from.max(self.build.next), source));
         self.build = Build { next: 0, end: pages(table), since: Some(since), only };
         for member in self.members.values_mut().filter(|m| m.idle) {
-            member.told = self.front;
+            member.synced = self.front;
         }
         self.front = table.log.head();
         self.drop_ring(0);
         self.ring_from = self.front;
-        self.tell_since(table, since);
+        self.resync_since(table, since);
     }
 
     /// What changed since this position will be evaluated again, so all members have to be told of it, also those that
     /// were told once: the answer of policy may be another now.
-    pub(super) fn tell_since<A: Key>(&mut self, table: &Table<A>, since: u64) {
+    pub(super) fn resync_since<A: Key>(&mut self, table: &Table<A>, since: u64) {
         let fresh = self.all_pages(table);
         for member in self.members.values_mut() {
-            let (all, told) = match &member.mode {
+            let (all, synced) = match &member.mode {
                 Mode::Pages(pages) => (pages.all, pages.since.unwrap_or(pages.resume)),
-                Mode::Ring(_) | Mode::Log(_) => (false, member.told),
+                Mode::Ring(_) | Mode::Log(_) => (false, member.synced),
             };
-            member.told = member.told.min(told);
-            member.mode = Mode::Pages(Pages { all, since: Some(told.min(since)), ..fresh.clone() });
+            member.synced = member.synced.min(synced);
+            member.mode = Mode::Pages(Pages { all, since: Some(synced.min(since)), ..fresh.clone() });
         }
     }
 

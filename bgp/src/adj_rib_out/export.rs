@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use tortie_net::Cidr;
 
-use super::attr_sets::{Added, OutKey};
+use super::attr_sets::{Added, AttrSetKey};
 use crate::api::ExportStep;
 use crate::api::{Drain, NextHopMode, PeerId, PeerView, RouteView};
 use crate::attr::{Attributes, EditNextHop, community};
@@ -67,7 +67,7 @@ impl GroupKey {
 
 /// The group as policy sees it: its first member.
 #[derive(Debug, Clone)]
-pub(crate) struct Face {
+pub(crate) struct Representative {
     pub(crate) id: PeerId,
     pub(crate) name: std::sync::Arc<str>,
 }
@@ -102,7 +102,7 @@ fn note(
 pub(crate) fn verdict(
     shared: &Shared,
     key: &GroupKey,
-    face: &Face,
+    representative: &Representative,
     prefix: Cidr,
     path: &Path,
     kind: Option<u32>,
@@ -138,7 +138,7 @@ pub(crate) fn verdict(
         return Verdict::No;
     }
     let forbidden = well_known(attributes, key.session.ebgp).filter(|_| !local);
-    if !note(r, "well-known", forbidden.is_none(), || forbidden.unwrap_or("no such community").into()) {
+    if !note(r, "well-previous", forbidden.is_none(), || forbidden.unwrap_or("no such community").into()) {
         return Verdict::No;
     }
     let stale = !local && attributes.has_community(community::LLGR_STALE);
@@ -167,8 +167,8 @@ pub(crate) fn verdict(
         return Verdict::No;
     }
     let to = PeerView {
-        id: face.id,
-        name: &face.name,
+        id: representative.id,
+        name: &representative.name,
         ebgp: key.session.ebgp,
         asn: key.asn,
         local_asn: key.local_asn,
@@ -276,7 +276,7 @@ fn is_link_local(address: Ipv6Addr) -> bool {
 pub(crate) fn attributes(
     shared: &Shared,
     key: &GroupKey,
-    out: OutKey,
+    out: AttrSetKey,
     added: Option<&Added>,
 ) -> Option<Attributes> {
     let received = shared.attrs.attributes(out.attr)?;
@@ -338,7 +338,7 @@ pub(crate) fn attributes(
 }
 
 /// Whether no message of the session can hold these attributes and a prefix.
-pub(crate) fn is_oversized(shared: &Shared, key: &GroupKey, out: OutKey, added: Option<&Added>) -> bool {
+pub(crate) fn is_oversized(shared: &Shared, key: &GroupKey, out: AttrSetKey, added: Option<&Added>) -> bool {
     let Some(a) = shared.attrs.attributes(out.attr) else { return true };
     let opaque: usize = a.opaque().iter().map(|o| o.value.len() + 4).sum();
     let roughly = a.as_path.octets().len() * 2

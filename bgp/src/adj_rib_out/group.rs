@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::advertised::{Adv, PAGE, State};
-use super::attr_sets::Outs;
-use super::export::{Face, GroupKey};
+use super::advertised::{Advertised, PAGE, State};
+use super::attr_sets::AttrSets;
+use super::export::{GroupKey, Representative};
 use super::member::{EndOfRib, Member, Mode, Pages};
 use super::segment::Segment;
 use crate::rib::Shared;
@@ -16,16 +16,16 @@ use crate::rib::table::Table;
 
 /// Log positions that one segment covers at most.
 pub(super) const SLICE: u64 = if crate::TINY { 8 } else { 2048 };
-/// Octets of segments that are kept for members that have not taken them.
+/// ByteReader of segments that are kept for members that have not taken them.
 pub(super) const RING_BYTES: usize = if crate::TINY { 300 } else { 512 * 1024 };
 
 /// Peers that are sent the same.
 #[derive(Debug)]
 pub(crate) struct Group {
     pub(crate) key: GroupKey,
-    pub(super) face: Face,
-    pub(crate) adv: Adv,
-    pub(crate) outs: Outs,
+    pub(super) representative: Representative,
+    pub(crate) advertised: Advertised,
+    pub(crate) attr_sets: AttrSets,
     pub(super) gates: Vec<(&'static str, u64)>,
     /// The Adj-RIB-Out stands at this position of the log.
     pub(super) front: u64,
@@ -61,13 +61,13 @@ pub(super) struct Build {
 }
 
 impl Group {
-    pub(crate) fn new<A: Key>(key: GroupKey, face: Face, table: &Table<A>) -> Self {
+    pub(crate) fn new<A: Key>(key: GroupKey, representative: Representative, table: &Table<A>) -> Self {
         let front = table.log.head();
         Self {
             key,
-            face,
-            adv: Adv::default(),
-            outs: Outs::default(),
+            representative,
+            advertised: Advertised::default(),
+            attr_sets: AttrSets::default(),
             gates: Vec::new(),
             front,
             build: Build { next: 0, end: pages(table), since: None, only: None },
@@ -89,7 +89,7 @@ impl Group {
         &mut self,
         table: &Table<A>,
         member: u32,
-        known: Option<(Adv, u64, EndOfRib)>,
+        previous: Option<(Advertised, u64, EndOfRib)>,
     ) {
         match (self.members.len(), self.sole) {
             (0, _) => self.sole = Some(member),
@@ -99,17 +99,17 @@ impl Group {
                 let only = self.sole.take().map(|sole| (0, sole));
                 self.build = Build { next: 0, end: pages(table), since, only };
                 if let Some(since) = since {
-                    self.tell_since(table, since);
+                    self.resync_since(table, since);
                 }
             }
             _ => {}
         }
         let mode = Mode::Pages(self.all_pages(table));
-        let (known, told, end_of_rib) = match known {
-            Some((adv, told, eor)) => (Some(adv), told.min(self.front), eor),
+        let (previous, synced, end_of_rib) = match previous {
+            Some((advertised, synced, eor)) => (Some(advertised), synced.min(self.front), eor),
             None => (None, self.front, EndOfRib::Due),
         };
-        self.members.insert(member, Member { mode, known, told, end_of_rib, idle: false });
+        self.members.insert(member, Member { mode, previous, synced, end_of_rib, idle: false });
     }
 
     pub(super) fn all_pages<A: Key>(&self, table: &Table<A>) -> Pages {
@@ -122,20 +122,20 @@ impl Group {
     }
 
     /// Removes a member; returns what it was told.
-    pub(crate) fn leave(&mut self, member: u32) -> Option<(Adv, u64, EndOfRib)> {
+    pub(crate) fn leave(&mut self, member: u32) -> Option<(Advertised, u64, EndOfRib)> {
         let gone = self.members.remove(&member)?;
         if gone.idle {
             self.idle.retain(|m| *m != member);
         }
-        let told = if gone.idle { self.front } else { gone.told };
-        let mut adv = self.adv.clone();
+        let synced = if gone.idle { self.front } else { gone.synced };
+        let mut advertised = self.advertised.clone();
         // A member that was still being told of its change of group knows parts of both.
-        for slot in gone.known.iter().flat_map(Adv::traces) {
-            if adv.get(slot).out().is_none() {
-                adv.set(slot, State::announced(0));
+        for slot in gone.previous.iter().flat_map(Advertised::traces) {
+            if advertised.get(slot).attr_set().is_none() {
+                advertised.set(slot, State::announced(0));
             }
         }
-        Some((adv, told, gone.end_of_rib))
+        Some((advertised, synced, gone.end_of_rib))
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -153,7 +153,7 @@ impl Group {
         if let Some(member) = self.members.get_mut(&member) {
             pages.since = match &member.mode {
                 Mode::Pages(old) => Some(old.since.unwrap_or(old.resume)),
-                Mode::Ring(_) | Mode::Log(_) => Some(member.told),
+                Mode::Ring(_) | Mode::Log(_) => Some(member.synced),
             };
             // Up to date members share their pages.
             pages.since = pages.since.filter(|since| *since < pages.resume);
@@ -166,7 +166,7 @@ impl Group {
             && m.idle
         {
             m.idle = false;
-            m.told = self.front;
+            m.synced = self.front;
             self.idle.retain(|i| *i != member);
         }
     }
@@ -192,16 +192,16 @@ impl Group {
 
     /// Takes all idle members, because the newest segment is for them.
     pub(crate) fn wake_for_segment(&mut self, each: impl FnMut(u32)) {
-        let told = self.ring.back().map(|s| s.from);
-        self.wake_all(told, each);
+        let synced = self.ring.back().map(|s| s.from);
+        self.wake_all(synced, each);
     }
 
     /// Takes all idle members, who were told all below `told` (`None`: as noted).
-    pub(crate) fn wake_all(&mut self, told: Option<u64>, mut each: impl FnMut(u32)) {
+    pub(crate) fn wake_all(&mut self, synced: Option<u64>, mut each: impl FnMut(u32)) {
         for member in std::mem::take(&mut self.idle) {
             if let Some(m) = self.members.get_mut(&member) {
                 m.idle = false;
-                m.told = told.unwrap_or(m.told);
+                m.synced = synced.unwrap_or(m.synced);
             }
             each(member);
         }
@@ -218,17 +218,17 @@ impl Group {
         if self.idle.len() == self.members.len() {
             return floor;
         }
-        self.members.values().filter(|m| !m.idle).map(|m| m.told).min().unwrap_or(floor).min(floor)
+        self.members.values().filter(|m| !m.idle).map(|m| m.synced).min().unwrap_or(floor).min(floor)
     }
 
     /// A slot was given back.
     pub(crate) fn forget(&mut self, shared: &mut Shared, slot: u32) {
-        let old = self.adv.clear(slot);
+        let old = self.advertised.clear(slot);
         self.drop_state(shared, old);
     }
 
     pub(crate) fn dissolve(&mut self, shared: &mut Shared) {
-        self.outs.release_all(shared);
+        self.attr_sets.release_all(shared);
     }
 
     /// Best paths that policy withholds, by gate.
@@ -237,17 +237,17 @@ impl Group {
     }
 
     /// Prefixes announced to this member.
-    pub(crate) fn advertised(&self, member: u32, own: u32) -> u32 {
-        if self.members.contains_key(&member) { self.adv.announced().saturating_sub(own) } else { 0 }
+    pub(crate) fn advertised_count(&self, member: u32, own: u32) -> u32 {
+        if self.members.contains_key(&member) { self.advertised.announced().saturating_sub(own) } else { 0 }
     }
 
-    pub(crate) fn face(&self) -> &Face {
-        &self.face
+    pub(crate) fn representative(&self) -> &Representative {
+        &self.representative
     }
 
     pub(crate) fn memory(&self) -> usize {
-        self.adv.memory()
-            + self.outs.memory()
+        self.advertised.memory()
+            + self.attr_sets.memory()
             + self.ring_bytes
             + self.encoded.iter().map(|(.., s)| s.len()).sum::<usize>()
             + self.members.capacity() * size_of::<(u32, Member)>()

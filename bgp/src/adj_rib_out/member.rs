@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::advertised::Adv;
+use super::advertised::Advertised;
 use super::segment::Segment;
 
 /// Where a member takes its next bytes from.
@@ -41,9 +41,9 @@ pub(crate) enum EndOfRib {
 pub(crate) struct Member {
     pub(crate) mode: Mode,
     /// What it was told in another group before it came: what of it is no longer announced has to be withdrawn.
-    pub(crate) known: Option<Adv>,
+    pub(crate) previous: Option<Advertised>,
     /// It has been told all changes below this log position.
-    pub(crate) told: u64,
+    pub(crate) synced: u64,
     pub(crate) end_of_rib: EndOfRib,
     /// Nothing waits for it: it is in the idle list of its group.
     pub(crate) idle: bool,
@@ -55,7 +55,7 @@ pub(crate) enum Produced {
     /// Messages.
     Segment(Arc<Segment>),
     /// A pass over everything that is announced came to its end.
-    AllTold,
+    PassComplete,
     /// End-of-RIB, once in a session.
     EndOfRib,
     /// Nothing yet, but there is more to look at.

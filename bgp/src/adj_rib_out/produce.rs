@@ -40,8 +40,8 @@ impl Group {
             }
             Mode::Log(at) => self.produce_log(shared, table, member, at),
             Mode::Ring(next) if next < self.ring_first => {
-                let told = self.members.get(&member).map_or(0, |m| m.told);
-                self.set_mode(member, Mode::Log(told));
+                let synced = self.members.get(&member).map_or(0, |m| m.synced);
+                self.set_mode(member, Mode::Log(synced));
                 Produced::Working
             }
             Mode::Ring(next) => {
@@ -49,7 +49,7 @@ impl Group {
                 if let Some(segment) = self.ring.get(at).cloned() {
                     if let Some(m) = self.members.get_mut(&member) {
                         m.mode = Mode::Ring(next + 1);
-                        m.told = segment.to;
+                        m.synced = segment.to;
                     }
                     return Produced::Segment(segment);
                 }
@@ -66,7 +66,7 @@ impl Group {
     fn rest(&mut self, member: u32, end_of_rib_after: Option<u64>) -> Produced {
         let front = self.front;
         let Some(m) = self.members.get_mut(&member) else { return Produced::Idle };
-        m.told = front;
+        m.synced = front;
         if m.end_of_rib == EndOfRib::Due && end_of_rib_after.is_some_and(|after| front >= after) {
             m.end_of_rib = EndOfRib::Sent;
             return Produced::EndOfRib;
@@ -88,18 +88,18 @@ impl Group {
     }
 
     /// Where a member goes on that was told all below this position.
-    fn settle(&mut self, member: u32, told: u64) {
+    fn settle(&mut self, member: u32, synced: u64) {
         let ring_end = self.ring_first + self.ring.len() as u64;
-        let mode = if told >= self.front {
+        let mode = if synced >= self.front {
             Mode::Ring(ring_end)
-        } else if told >= self.ring_from {
-            let at = self.ring.partition_point(|s| s.to <= told);
+        } else if synced >= self.ring_from {
+            let at = self.ring.partition_point(|s| s.to <= synced);
             Mode::Ring(self.ring_first + at as u64)
         } else {
-            Mode::Log(told)
+            Mode::Log(synced)
         };
         if let Some(m) = self.members.get_mut(&member) {
-            m.told = told;
+            m.synced = synced;
             m.mode = mode;
         }
     }
@@ -111,7 +111,7 @@ impl Group {
         member: u32,
         mut pages: Pages,
     ) -> Produced {
-        let changed_group = self.members.get(&member).is_some_and(|m| m.known.is_some());
+        let changed_group = self.members.get(&member).is_some_and(|m| m.previous.is_some());
         if changed_group && self.is_behind(table) {
             // What the group has yet to see would look as if it were not announced here, and be withdrawn for a moment.
             self.advance(shared, table);
@@ -147,10 +147,10 @@ impl Group {
             return Produced::Working;
         }
         if let Some(m) = self.members.get_mut(&member) {
-            m.known = None;
+            m.previous = None;
         }
         self.settle(member, pages.resume);
-        if pages.all { Produced::AllTold } else { Produced::Working }
+        if pages.all { Produced::PassComplete } else { Produced::Working }
     }
 
     /// The announcements of a page, for all members that ask for it before it changes.
@@ -160,14 +160,14 @@ impl Group {
         table: &Table<A>,
         number: u32,
     ) -> Option<Arc<Segment>> {
-        let page = self.adv.page(number)?;
+        let page = self.advertised.page(number)?;
         let version = page.version;
         if let Some((.., segment)) = self.encoded.iter().find(|(n, v, _)| (*n, *v) == (number, version)) {
             return Some(segment.clone());
         }
-        let announced = page.outs(number).map(|(slot, out)| (out, slot)).collect();
+        let announced = page.attr_sets(number).map(|(slot, out)| (out, slot)).collect();
         let changes = Changes { announced, ..Changes::default() };
-        let segment = Arc::new(changes.encode(&self.key, shared, table, &self.outs, |_| false));
+        let segment = Arc::new(changes.encode(&self.key, shared, table, &self.attr_sets, |_| false));
         self.encoded.retain(|(n, ..)| *n != number);
         self.encoded.push_back((number, version, segment.clone()));
         if self.encoded.len() > PAGES_KEPT {
@@ -185,8 +185,8 @@ impl Group {
         number: u32,
         pages: &Pages,
     ) -> Option<Arc<Segment>> {
-        let known = self.members.get(&member).and_then(|m| m.known.as_ref());
-        let told = self.members.get(&member).map_or(0, |m| m.told);
+        let previous = self.members.get(&member).and_then(|m| m.previous.as_ref());
+        let synced = self.members.get(&member).map_or(0, |m| m.synced);
         let mut changes = Changes::default();
         for slot in number * PAGE..(number + 1) * PAGE {
             let Some(entry) = table.entry(slot).filter(|e| e.is_live()) else { continue };
@@ -194,15 +194,16 @@ impl Group {
             if !changed && !pages.all {
                 continue;
             }
-            let state = self.adv.get(slot);
-            let own = state.out().and_then(|out| self.outs.key(out)).is_some_and(|k| k.source == member);
-            match state.out().filter(|_| !own) {
+            let state = self.advertised.get(slot);
+            let own =
+                state.attr_set().and_then(|out| self.attr_sets.key(out)).is_some_and(|k| k.source == member);
+            match state.attr_set().filter(|_| !own) {
                 Some(out) => changes.announced.push((out, slot)),
                 None => {
-                    let known = known
-                        .map(|k| k.get(slot))
-                        .is_some_and(|k| k.out().is_some() || (k.was() && table.changed_since(entry, told)));
-                    if known || (changed && (own || state.was())) {
+                    let previous = previous.map(|k| k.get(slot)).is_some_and(|k| {
+                        k.attr_set().is_some() || (k.was() && table.changed_since(entry, synced))
+                    });
+                    if previous || (changed && (own || state.was())) {
                         changes.withdrawn.push((LOCAL, slot));
                     }
                 }
@@ -212,10 +213,10 @@ impl Group {
     }
 
     /// Notes the state of a changed slot for one member.
-    fn tell(&self, changes: &mut Changes, member: u32, slot: u32) {
-        let state = self.adv.get(slot);
-        match state.out() {
-            Some(out) if self.outs.key(out).is_some_and(|k| k.source != member) => {
+    fn push_change(&self, changes: &mut Changes, member: u32, slot: u32) {
+        let state = self.advertised.get(slot);
+        match state.attr_set() {
+            Some(out) if self.attr_sets.key(out).is_some_and(|k| k.source != member) => {
                 changes.announced.push((out, slot));
             }
             Some(_) => changes.withdrawn.push((LOCAL, slot)),
@@ -228,7 +229,7 @@ impl Group {
         if changes.is_empty() {
             return None;
         }
-        Some(Arc::new(changes.encode(&self.key, shared, table, &self.outs, |_| false)))
+        Some(Arc::new(changes.encode(&self.key, shared, table, &self.attr_sets, |_| false)))
     }
 
     fn produce_log<A: Key>(&mut self, shared: &Shared, table: &Table<A>, member: u32, at: u64) -> Produced {
@@ -240,13 +241,13 @@ impl Group {
             // What changed again is told then, unless the group has yet to see it: it may find the outcome to be the same.
             let unseen = table.changed_since(entry, self.front) && again.insert(slot);
             if unseen || table.is_newest(entry, position) {
-                self.tell(&mut changes, member, slot);
+                self.push_change(&mut changes, member, slot);
             }
         }
         if end == self.front {
             self.settle(member, end);
         } else if let Some(m) = self.members.get_mut(&member) {
-            m.told = end;
+            m.synced = end;
             m.mode = Mode::Log(end);
         }
         self.finish(shared, table, changes).map_or(Produced::Working, Produced::Segment)

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::attr_sets::Outs;
+use super::attr_sets::AttrSets;
 use super::export::{self, GroupKey};
 use crate::rib::Shared;
 use crate::rib::entry::Key;
@@ -118,7 +118,7 @@ impl Changes {
         key: &GroupKey,
         shared: &Shared,
         table: &Table<A>,
-        outs: &Outs,
+        attr_sets: &AttrSets,
         is_member: impl Fn(u32) -> bool,
     ) -> Segment {
         let mut segment = Segment::default();
@@ -138,8 +138,8 @@ impl Changes {
             segment.write(&withdrawal, table, key, source, run.iter().map(|(_, slot)| *slot));
         }
         for run in self.announced.chunk_by(|a, b| a.0 == b.0) {
-            let Some(out) = run.first().and_then(|(out, _)| outs.key(*out)) else { continue };
-            let Some(attributes) = export::attributes(shared, key, out, outs.added(out.extra)) else {
+            let Some(out) = run.first().and_then(|(out, _)| attr_sets.key(*out)) else { continue };
+            let Some(attributes) = export::attributes(shared, key, out, attr_sets.added(out.extra)) else {
                 continue;
             };
             // What does not fit is no out: see `is_oversized`.

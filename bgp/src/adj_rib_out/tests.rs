@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use smallvec::SmallVec;
 use tortie_net::Cidr;
 
-use super::export::{Face, GroupKey};
+use super::export::{GroupKey, Representative};
 use super::member::Produced;
 use super::segment::Cursor;
 use crate::api::{Export, Import, NextHopMode, NextHopState, PeerId, PeerView, Policy, RouteView};
@@ -65,8 +65,8 @@ fn key(class: u64, plane: u8, planes: u8) -> GroupKey {
     }
 }
 
-fn face() -> Face {
-    Face { id: PeerId(0), name: "face".into() }
+fn representative() -> Representative {
+    Representative { id: PeerId(0), name: "representative".into() }
 }
 
 /// One receiver: what it was told, and what it has of it.
@@ -87,7 +87,7 @@ struct World {
     shared: Shared,
     receivers: Vec<Receiver>,
     policy: u64,
-    wake: Vec<u32>,
+    woken: Vec<u32>,
     waiting: BTreeSet<u32>,
 }
 
@@ -118,17 +118,17 @@ impl World {
         let receivers = (0..sources).map(|_| Receiver::default()).collect();
         let mut rib = FamilyRib::new();
         rib.end_of_rib_after = Some(0);
-        Self { rib, shared, receivers, policy: 0, wake: Vec::new(), waiting: BTreeSet::new() }
+        Self { rib, shared, receivers, policy: 0, woken: Vec::new(), waiting: BTreeSet::new() }
     }
 
     fn announce(&mut self, source: u32, prefix: u32, med: u32) {
         let mut a = Attributes::new(IpAddr::V4(Ipv4Addr::from(0x0a00_0000 + source)));
         a.med = Some(med);
         a.as_path = AsPath::from_sequence(&[FIRST_AS + source]);
-        let attr = self.shared.attrs.intern(a.clone(), false, &mut self.shared.hops);
-        self.shared.hops.set(a.next_hop, NextHopState::Reachable { metric: 0, on_link: true });
+        let attr = self.shared.attrs.intern(a.clone(), false, &mut self.shared.next_hops);
+        self.shared.next_hops.set(a.next_hop, NextHopState::Reachable { metric: 0, on_link: true });
         self.rib.table.announce(&mut self.shared, (source, 0), (prefix << 8, 24), attr, 0);
-        self.shared.attrs.release(attr, &mut self.shared.hops);
+        self.shared.attrs.release(attr, &mut self.shared.next_hops);
     }
 
     /// A receiver keeps the number of its planes as long as its session lasts.
@@ -136,12 +136,12 @@ impl World {
         let receiver = &mut self.receivers[n as usize];
         let old = std::mem::take(&mut receiver.groups);
         let planes = if old.is_empty() { planes } else { u8::try_from(old.len()).unwrap() };
-        let known: Vec<_> = old.into_iter().map(|g| self.rib.leave(&mut self.shared, g, n)).collect();
+        let previous: Vec<_> = old.into_iter().map(|g| self.rib.leave(&mut self.shared, g, n)).collect();
         receiver.class = class;
-        let mut known = known.into_iter();
+        let mut previous = previous.into_iter();
         for plane in 0..planes {
-            let known = known.next().flatten();
-            receiver.groups.push(self.rib.join(key(class, plane, planes), face(), n, known));
+            let previous = previous.next().flatten();
+            receiver.groups.push(self.rib.join(key(class, plane, planes), representative(), n, previous));
         }
         self.waiting.insert(n);
     }
@@ -149,14 +149,14 @@ impl World {
     /// One step of transmission; false: nothing waits for it.
     fn produce(&mut self, n: u32) -> bool {
         let groups = self.receivers[n as usize].groups.clone();
-        let produced = self.rib.produce(&mut self.shared, &groups, n, &mut self.wake);
-        self.waiting.extend(self.wake.drain(..));
+        let produced = self.rib.produce(&mut self.shared, &groups, n, &mut self.woken);
+        self.waiting.extend(self.woken.drain(..));
         let segment = match produced {
             Produced::Idle => {
                 self.waiting.remove(&n);
                 return false;
             }
-            Produced::Working | Produced::AllTold | Produced::EndOfRib => return true,
+            Produced::Working | Produced::PassComplete | Produced::EndOfRib => return true,
             Produced::Segment(segment) => segment,
         };
         let own = segment.private(n).cloned();
@@ -189,8 +189,8 @@ impl World {
     }
 
     fn work(&mut self) {
-        self.rib.work(&mut self.shared, true, &mut self.wake, |_| ());
-        self.waiting.extend(self.wake.drain(..));
+        self.rib.work(&mut self.shared, true, &mut self.woken, |_| ());
+        self.waiting.extend(self.woken.drain(..));
     }
 
     fn settle(&mut self) {
@@ -293,10 +293,10 @@ proptest! {
             let have: BTreeMap<_, _> = receiver.routes.iter().map(|(r, a)| (*r, source(a))).collect();
             prop_assert_eq!(&have, &world.expected(n), "member {}", n);
             let groups = receiver.groups.iter().map(|g| world.rib.group(*g).unwrap());
-            let advertised: u32 = groups.map(|g| g.advertised(n, g.outs.of_source(n))).sum();
+            let advertised: u32 = groups.map(|g| g.advertised_count(n, g.attr_sets.of_source(n))).sum();
             prop_assert_eq!(advertised as usize, have.len());
         }
-        // Without routes and members nothing is held.
+        // CapabilityFallback routes and members nothing is held.
         for n in 0..4 {
             for prefix in 0..120 {
                 world.rib.table.withdraw(&mut world.shared, (n, 0), (prefix << 8, 24));
@@ -306,7 +306,7 @@ proptest! {
         world.settle();
         prop_assert!(world.receivers.iter().all(|r| r.routes.is_empty()));
         prop_assert_eq!(world.shared.attrs.len(), 0);
-        prop_assert!(!world.rib.table.has_dead());
+        prop_assert!(!world.rib.table.has_vacant());
     }
 }
 

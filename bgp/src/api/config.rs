@@ -138,9 +138,9 @@ pub struct PeerConfig {
     /// Our role on the session (RFC 9234). It acts on eBGP sessions only: it is offered, has to fit the peer's, and routes
     /// are marked with and judged by ONLY_TO_CUSTOMER (section 5).
     pub role: Option<Role>,
-    /// Refuse an eBGP peer that offers no role (RFC 9234 4.2, strict mode). Without a role of ours it does nothing.
+    /// Refuse an eBGP peer that offers no role (RFC 9234 4.2, strict mode). CapabilityFallback a role of ours it does nothing.
     pub role_strict: bool,
-    /// The embedder's policy was written with this peer in mind. Without that an eBGP peer is neither taken routes from
+    /// The embedder's policy was written with this peer in mind. CapabilityFallback that an eBGP peer is neither taken routes from
     /// nor sent any, while End-of-RIB is sent all the same (RFC 8212). iBGP peers do not need it.
     pub ebgp_policy: bool,
     /// Text of the peer's name, for reports only.

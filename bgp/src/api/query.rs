@@ -113,7 +113,7 @@ pub enum RestartPhase {
 /// What became of an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum MistakeKind {
+pub enum LastErrorKind {
     /// We sent a NOTIFICATION.
     Sent,
     /// The peer sent one.
@@ -124,7 +124,7 @@ pub enum MistakeKind {
     Discarded,
 }
 
-impl MistakeKind {
+impl LastErrorKind {
     /// Stable text for machines.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -142,7 +142,7 @@ impl MistakeKind {
 #[non_exhaustive]
 pub struct LastError {
     /// What became of it.
-    pub kind: MistakeKind,
+    pub kind: LastErrorKind,
     /// Code and subcode of the NOTIFICATION, where there was one.
     pub code: Option<(u8, u8)>,
     /// For people; sanitised.
@@ -202,7 +202,7 @@ pub struct PeerStatus {
     /// What it is told before maintenance (RFC 8326).
     pub drain: Drain,
     /// Its session was given all there is for it: nothing waits in the speaker.
-    pub told: bool,
+    pub up_to_date: bool,
     /// Its session.
     pub conn: Option<ConnId>,
 }
@@ -425,7 +425,7 @@ pub struct Totals {
     pub attribute_sets: u64,
     /// Update groups.
     pub update_groups: u64,
-    /// Octets that tables, attributes and update groups take, estimated.
+    /// ByteReader that tables, attributes and update groups take, estimated.
     pub memory: u64,
     /// The same by what they are for: `loc` (paths as received and as used share it), `adj_out`, `attributes`.
     pub memory_of: [(&'static str, u64); 3],

@@ -113,7 +113,7 @@ impl AsPath {
         Self(out.into_boxed_slice())
     }
 
-    /// Octets that the caller has checked: whole segments, none empty, known types.
+    /// ByteReader that the caller has checked: whole segments, none empty, known types.
     pub(crate) fn from_checked(octets: Box<[u8]>) -> Self {
         Self(octets)
     }

@@ -3,9 +3,9 @@
 use super::Error;
 use super::peer::{PeerDown, PeerHeader, PeerUp};
 use super::tlv::{Statistics, Tlvs};
-use crate::reader::Octets;
+use crate::reader::ByteReader;
 
-/// Octets of the common header.
+/// ByteReader of the common header.
 pub const HEADER_LEN: usize = 6;
 
 /// Longest message in octets that is read: some hundred of the longest BGP messages.
@@ -76,7 +76,7 @@ impl<'a> Message<'a> {
             Some(&VERSION) => {}
             Some(_) => return Err(Error { offset: 0, what: "another version than 3" }),
         }
-        let mut octets = Octets::new(buffer, 0);
+        let mut octets = ByteReader::new(buffer, 0);
         let (Some(_), Some(len), Some(kind)) = (octets.u8(), octets.u32(), octets.u8()) else {
             return Ok(None);
         };
@@ -85,11 +85,11 @@ impl<'a> Message<'a> {
             return Err(Error { offset: 1, what: "a length that no message has" });
         }
         let Some(body) = octets.take(len - HEADER_LEN) else { return Ok(None) };
-        let message = Self::read(kind, Octets::new(body, HEADER_LEN))?;
+        let message = Self::read(kind, ByteReader::new(body, HEADER_LEN))?;
         Ok(Some((message, len)))
     }
 
-    fn read(kind: u8, mut octets: Octets<'a>) -> Result<Self, Error> {
+    fn read(kind: u8, mut octets: ByteReader<'a>) -> Result<Self, Error> {
         let mut peer = || {
             PeerHeader::read(&mut octets)
                 .ok_or(Error { offset: HEADER_LEN, what: "no room for the per-peer header" })

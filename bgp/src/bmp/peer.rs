@@ -4,14 +4,14 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use super::Error;
 use super::tlv::Tlvs;
-use crate::reader::Octets;
+use crate::reader::ByteReader;
 
 const V6: u8 = 0x80;
 /// The same bit, of the Loc-RIB (RFC 9069 4.2).
 const FILTERED: u8 = 0x80;
 const POST_POLICY: u8 = 0x40;
 const AS2: u8 = 0x20;
-/// Octets of a BGP message header and of the shortest OPEN.
+/// ByteReader of a BGP message header and of the shortest OPEN.
 const MIN_OPEN: usize = 29;
 
 /// Whose message this is (RFC 7854 4.2, RFC 9069 4).
@@ -43,7 +43,7 @@ impl PeerHeader {
     /// The kind of the Loc-RIB (RFC 9069 4.1): no peer but the router itself, with its AS and BGP identifier.
     pub const LOC_RIB: u8 = 3;
 
-    pub(super) fn read(octets: &mut Octets<'_>) -> Option<Self> {
+    pub(super) fn read(octets: &mut ByteReader<'_>) -> Option<Self> {
         let (kind, flags) = (octets.u8()?, octets.u8()?);
         let distinguisher = u64::from_be_bytes(octets.array()?);
         let loc_rib = kind == Self::LOC_RIB;
@@ -83,7 +83,7 @@ impl PeerHeader {
 }
 
 /// Always 16 octets; an IPv4 address stands in the last four.
-fn read_address(octets: &mut Octets<'_>, v6: bool) -> Option<IpAddr> {
+fn read_address(octets: &mut ByteReader<'_>, v6: bool) -> Option<IpAddr> {
     if v6 {
         return octets.ip(true);
     }
@@ -120,8 +120,8 @@ pub struct PeerUp<'a> {
 
 impl<'a> PeerUp<'a> {
     /// `v6`: the flag of the per-peer header, which counts for both ends.
-    pub(super) fn read(mut octets: Octets<'a>, v6: bool) -> Result<Self, Error> {
-        let fail = |octets: &Octets<'_>, what| Error { offset: octets.at(), what };
+    pub(super) fn read(mut octets: ByteReader<'a>, v6: bool) -> Result<Self, Error> {
+        let fail = |octets: &ByteReader<'_>, what| Error { offset: octets.at(), what };
         let (Some(local), Some(local_port), Some(remote_port)) =
             (read_address(&mut octets, v6), octets.u16(), octets.u16())
         else {
@@ -143,7 +143,7 @@ impl<'a> PeerUp<'a> {
 }
 
 /// A whole BGP message of type OPEN.
-fn read_open<'a>(octets: &mut Octets<'a>) -> Option<&'a [u8]> {
+fn read_open<'a>(octets: &mut ByteReader<'a>) -> Option<&'a [u8]> {
     let len = usize::from(u16::from_be_bytes(*octets.rest().get(16..)?.first_chunk()?));
     if len < MIN_OPEN || octets.rest().get(18) != Some(&1) {
         return None;
@@ -177,7 +177,7 @@ pub enum PeerDown<'a> {
 }
 
 impl<'a> PeerDown<'a> {
-    pub(super) fn read(mut octets: Octets<'a>) -> Result<Self, Error> {
+    pub(super) fn read(mut octets: ByteReader<'a>) -> Result<Self, Error> {
         let offset = octets.at();
         let reason = octets.u8().ok_or(Error { offset, what: "no room for the reason" })?;
         Ok(match reason {

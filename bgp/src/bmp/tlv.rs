@@ -1,7 +1,7 @@
 //! Lists of typed values (RFC 7854 4.4, 4.5, 4.8).
 
 use super::Error;
-use crate::reader::Octets;
+use crate::reader::ByteReader;
 
 /// Types of Information TLVs (RFC 7854 4.4, RFC 9069 5.2.1).
 pub mod info {
@@ -48,10 +48,10 @@ impl<'a> Tlvs<'a> {
     /// # Errors
     /// When these octets are no such list.
     pub fn new(octets: &'a [u8]) -> Result<Self, Error> {
-        Self::read(Octets::new(octets, 0))
+        Self::read(ByteReader::new(octets, 0))
     }
 
-    pub(super) fn read(octets: Octets<'a>) -> Result<Self, Error> {
+    pub(super) fn read(octets: ByteReader<'a>) -> Result<Self, Error> {
         let mut rest = octets;
         while !rest.is_empty() {
             let offset = rest.at();
@@ -76,12 +76,12 @@ impl<'a> Tlvs<'a> {
 
     /// One after the other.
     pub fn iter(&self) -> impl Iterator<Item = Tlv<'a>> + use<'a> {
-        let mut rest = Octets::new(self.0, 0);
+        let mut rest = ByteReader::new(self.0, 0);
         std::iter::from_fn(move || read_tlv(&mut rest))
     }
 }
 
-fn read_tlv<'a>(octets: &mut Octets<'a>) -> Option<Tlv<'a>> {
+fn read_tlv<'a>(octets: &mut ByteReader<'a>) -> Option<Tlv<'a>> {
     let (kind, len) = (octets.u16()?, octets.u16()?);
     Some(Tlv { kind, value: octets.take(usize::from(len))? })
 }
@@ -116,7 +116,7 @@ pub struct Statistics<'a> {
 }
 
 impl<'a> Statistics<'a> {
-    pub(super) fn read(mut octets: Octets<'a>) -> Result<Self, Error> {
+    pub(super) fn read(mut octets: ByteReader<'a>) -> Result<Self, Error> {
         let offset = octets.at();
         let count = octets.u32().ok_or(Error { offset, what: "no room for the number of statistics" })?;
         let tlvs = Tlvs::read(octets)?;
@@ -163,7 +163,7 @@ impl<'a> Statistics<'a> {
     /// One after the other; those whose value is of a size that no statistic has are left out.
     pub fn iter(&self) -> impl Iterator<Item = Statistic> + use<'a> {
         self.tlvs.iter().filter_map(|tlv| {
-            let mut value = Octets::new(tlv.value, 0);
+            let mut value = ByteReader::new(tlv.value, 0);
             let statistic = match (tlv.kind, tlv.value.len()) {
                 (0, 4) => Statistic::Rejected(value.u32()?),
                 (11, 4) => Statistic::TreatAsWithdraw(value.u32()?),

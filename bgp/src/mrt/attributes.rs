@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use tortie_net::Cidr;
 
 use crate::attr::Attributes;
-use crate::reader::Octets;
+use crate::reader::ByteReader;
 use crate::types::Family;
 use crate::wire::{Families, Negotiated, Problem, Update, write_table_attributes};
 
@@ -81,7 +81,7 @@ impl<'a> RawAttributes<'a> {
     /// the addresses of documentation stands for it.
     fn update_body(&self, prefix: Cidr) -> Option<(Vec<u8>, bool)> {
         let mut attributes = Vec::with_capacity(self.octets.len() + 32);
-        let mut rest = Octets::new(self.octets, 0);
+        let mut rest = ByteReader::new(self.octets, 0);
         // Whether each of the two attributes says that there is no next hop; beside MP_REACH_NLRI NEXT_HOP says nothing
         // (RFC 4760 3).
         let (mut multiprotocol, mut classic) = (None, false);
@@ -145,7 +145,7 @@ fn problem(attribute: u8, reason: &'static str) -> Problem {
 
 /// The next hop in either form of MP_REACH_NLRI: the full one begins with a family, whose first octet is 0.
 fn next_hop(value: &[u8]) -> Option<&[u8]> {
-    let mut octets = Octets::new(value, 0);
+    let mut octets = ByteReader::new(value, 0);
     if value.first() == Some(&0) {
         octets.take(3)?;
         let len = octets.u8()?;

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use super::Error;
 use super::record::HEADER_LEN;
 use crate::api::State;
-use crate::reader::{Octets, write_ip};
+use crate::reader::{ByteReader, write_ip};
 use crate::wire::{Families, Negotiated};
 
 /// Subtypes of BGP4MP.
@@ -70,7 +70,7 @@ struct Session {
 }
 
 impl Session {
-    fn read(octets: &mut Octets<'_>, as4: bool) -> Result<Self, Error> {
+    fn read(octets: &mut ByteReader<'_>, as4: bool) -> Result<Self, Error> {
         let mut read = || {
             let (peer_as, local_as) = if as4 {
                 (octets.u32()?, octets.u32()?)
@@ -137,7 +137,7 @@ pub struct Message<'a> {
 }
 
 impl<'a> Message<'a> {
-    pub(super) fn read(mut octets: Octets<'a>, subtype: u16) -> Result<Self, Error> {
+    pub(super) fn read(mut octets: ByteReader<'a>, subtype: u16) -> Result<Self, Error> {
         let (as4, sent, add_path) =
             subtype::message(subtype).ok_or(Error::at(HEADER_LEN, "no such subtype"))?;
         let Session { peer_as, local_as, interface, peer, local } =
@@ -190,7 +190,7 @@ pub struct StateChange {
 }
 
 impl StateChange {
-    pub(super) fn read(mut octets: Octets<'_>, subtype: u16) -> Result<Self, Error> {
+    pub(super) fn read(mut octets: ByteReader<'_>, subtype: u16) -> Result<Self, Error> {
         let as4 = subtype::is_as4(subtype);
         let Session { peer_as, local_as, interface, peer, local } = Session::read(&mut octets, as4)?;
         let (Some(from), Some(to)) = (octets.u16(), octets.u16()) else {

@@ -3,9 +3,9 @@
 use super::message::{Message, StateChange, subtype as bgp4mp};
 use super::table::{PeerIndex, Rib, TableDump, subtype as v2};
 use super::{Error, kind};
-use crate::reader::{Octets, patch_len};
+use crate::reader::{ByteReader, patch_len};
 
-/// Octets of a record's header; BGP4MP_ET has four more, which count to the body.
+/// ByteReader of a record's header; BGP4MP_ET has four more, which count to the body.
 pub const HEADER_LEN: usize = 12;
 
 /// Longest body in octets that is read. A prefix with a path of 64 KiB from each of 250 peers fits; a length beyond it is
@@ -40,7 +40,7 @@ impl<'a> Raw<'a> {
     /// # Errors
     /// When the header claims more than [`MAX_RECORD`]: this is no MRT, or it is damaged, and nothing behind it can be found.
     pub fn next(buffer: &'a [u8]) -> Result<Option<Self>, Error> {
-        let mut octets = Octets::new(buffer, 0);
+        let mut octets = ByteReader::new(buffer, 0);
         let (Some(seconds), Some(kind), Some(subtype), Some(len)) =
             (octets.u32(), octets.u16(), octets.u16(), octets.u32())
         else {
@@ -53,7 +53,7 @@ impl<'a> Raw<'a> {
         Ok(octets.take(len).map(|body| Self { seconds, kind, subtype, body }))
     }
 
-    /// Octets of the whole record.
+    /// ByteReader of the whole record.
     #[must_use]
     pub fn len(&self) -> usize {
         HEADER_LEN + self.body.len()
@@ -70,7 +70,7 @@ impl<'a> Raw<'a> {
     /// # Errors
     /// When the body does not hold what type and subtype promise.
     pub fn decode(&self) -> Result<Record<'a>, Error> {
-        let mut octets = Octets::new(self.body, HEADER_LEN);
+        let mut octets = ByteReader::new(self.body, HEADER_LEN);
         let mut stamp = Stamp { seconds: self.seconds, micros: None };
         let body = match (self.kind, self.subtype) {
             (kind::TABLE_DUMP_V2, v2::PEER_INDEX_TABLE) => Body::PeerIndex(PeerIndex::read(octets)?),

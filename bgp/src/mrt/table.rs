@@ -6,7 +6,7 @@ use tortie_net::Cidr;
 
 use super::Error;
 use super::attributes::{Form, RawAttributes};
-use crate::reader::{Octets, write_ip};
+use crate::reader::{ByteReader, write_ip};
 use crate::types::Family;
 
 /// Subtypes of TABLE_DUMP_V2.
@@ -58,7 +58,7 @@ pub struct PeerEntry {
 }
 
 impl<'a> PeerIndex<'a> {
-    pub(super) fn read(mut octets: Octets<'a>) -> Result<Self, Error> {
+    pub(super) fn read(mut octets: ByteReader<'a>) -> Result<Self, Error> {
         let mut head = || {
             let collector = octets.v4()?;
             let len = octets.u16()?;
@@ -92,7 +92,7 @@ impl PeerEntry {
     const V6: u8 = 1;
     const AS4: u8 = 2;
 
-    fn read(octets: &mut Octets<'_>) -> Option<Self> {
+    fn read(octets: &mut ByteReader<'_>) -> Option<Self> {
         let flags = octets.u8()?;
         let router_id = octets.v4()?;
         let address = octets.ip(flags & Self::V6 != 0)?;
@@ -120,7 +120,7 @@ pub struct Rib<'a> {
 }
 
 impl<'a> Rib<'a> {
-    pub(super) fn read(mut octets: Octets<'a>, family: Family, add_path: bool) -> Result<Self, Error> {
+    pub(super) fn read(mut octets: ByteReader<'a>, family: Family, add_path: bool) -> Result<Self, Error> {
         let start = octets.at();
         let (Some(sequence), Some(len)) = (octets.u32(), octets.u8()) else {
             return Err(Error::at(start, "no room for sequence number and prefix length"));
@@ -159,7 +159,7 @@ impl<'a> Rib<'a> {
     }
 }
 
-fn read_prefix(octets: &mut Octets<'_>, family: Family, len: u8) -> Option<Cidr> {
+fn read_prefix(octets: &mut ByteReader<'_>, family: Family, len: u8) -> Option<Cidr> {
     let given = octets.take(usize::from(len.div_ceil(8)))?;
     let mut whole = [0; 16];
     for (to, from) in whole.iter_mut().zip(given) {
@@ -172,7 +172,7 @@ fn read_prefix(octets: &mut Octets<'_>, family: Family, len: u8) -> Option<Cidr>
     Cidr::new(address, len).ok()
 }
 
-fn read_entry<'a>(octets: &mut Octets<'a>, add_path: bool) -> Option<Entry<'a>> {
+fn read_entry<'a>(octets: &mut ByteReader<'a>, add_path: bool) -> Option<Entry<'a>> {
     let (peer, originated) = (octets.u16()?, octets.u32()?);
     let path_id = if add_path { octets.u32()? } else { 0 };
     let len = octets.u16()?;
@@ -222,7 +222,7 @@ impl<'a> Entries<'a> {
 
     /// One after the other.
     pub fn iter(&self) -> impl Iterator<Item = Entry<'a>> + use<'a> {
-        let (mut rest, add_path) = (Octets::new(self.octets, 0), self.add_path);
+        let (mut rest, add_path) = (ByteReader::new(self.octets, 0), self.add_path);
         std::iter::from_fn(move || read_entry(&mut rest, add_path))
     }
 }
@@ -292,7 +292,7 @@ pub struct TableDump<'a> {
 }
 
 impl<'a> TableDump<'a> {
-    pub(super) fn read(mut octets: Octets<'a>, v6: bool) -> Result<Self, Error> {
+    pub(super) fn read(mut octets: ByteReader<'a>, v6: bool) -> Result<Self, Error> {
         let mut read = || {
             let (view, sequence) = (octets.u16()?, octets.u16()?);
             let prefix = Cidr::new(octets.ip(v6)?, octets.u8()?).ok()?;

@@ -6,7 +6,7 @@ use rustc_hash::FxHasher;
 
 use super::decision::Rank;
 use super::index::{Index, mix};
-use super::next_hops::{Hops, NO_HOP};
+use super::next_hops::{NO_HOP, NextHopTable};
 use super::pool::Pool;
 use crate::attr::{Attributes, community};
 
@@ -41,12 +41,17 @@ pub(crate) struct AttrTable {
 
 impl AttrTable {
     /// The number of this set, with one more reference. `local`: its next hop is nothing to resolve.
-    pub(crate) fn intern(&mut self, attributes: Attributes, local: bool, hops: &mut Hops) -> u32 {
+    pub(crate) fn intern(&mut self, attributes: Attributes, local: bool, hops: &mut NextHopTable) -> u32 {
         self.insert(attributes, local, NO_ATTR, hops)
     }
 
     /// The number of what import policy made of the set `received`, with one more reference.
-    pub(crate) fn intern_edited(&mut self, attributes: Attributes, received: u32, hops: &mut Hops) -> u32 {
+    pub(crate) fn intern_edited(
+        &mut self,
+        attributes: Attributes,
+        received: u32,
+        hops: &mut NextHopTable,
+    ) -> u32 {
         self.insert(attributes, false, received, hops)
     }
 
@@ -55,7 +60,7 @@ impl AttrTable {
         self.pool.get(id).map_or(id, |s| if s.received == NO_ATTR { id } else { s.received })
     }
 
-    fn insert(&mut self, attributes: Attributes, local: bool, received: u32, hops: &mut Hops) -> u32 {
+    fn insert(&mut self, attributes: Attributes, local: bool, received: u32, hops: &mut NextHopTable) -> u32 {
         let hash = BuildHasherDefault::<FxHasher>::default().hash_one(&attributes);
         let hash = mix(hash ^ u64::from(local) ^ u64::from(!received) << 1);
         let found = self.index.find(hash, |id| {
@@ -101,7 +106,7 @@ impl AttrTable {
     }
 
     #[inline]
-    pub(crate) fn release(&mut self, id: u32, hops: &mut Hops) {
+    pub(crate) fn release(&mut self, id: u32, hops: &mut NextHopTable) {
         let Some(set) = self.pool.get_mut(id) else { return };
         set.refs = set.refs.saturating_sub(1);
         if set.refs > 0 || set.attributes.is_none() {
@@ -138,7 +143,7 @@ impl AttrTable {
         self.pool.len()
     }
 
-    /// Octets allocated, variable parts estimated.
+    /// ByteReader allocated, variable parts estimated.
     pub(crate) fn memory(&self) -> usize {
         self.heap + self.pool.memory() + self.index.memory()
     }

@@ -67,7 +67,7 @@ impl<A: Key> Table<A> {
     pub(super) fn join(&self, shared: &Shared, entry: &Entry<A>, path: &Path) -> Option<(Path, Path)> {
         let best = entry.first();
         if !entry.has_ties() {
-            return duel(shared, A::FAMILY, &best, path);
+            return compare_pair(shared, A::FAMILY, &best, path);
         }
         if shared.multipath != Multipath::default() {
             return None;
@@ -93,7 +93,7 @@ impl<A: Key> Table<A> {
         if beaten {
             return Some((best, Path { multipath: false, tied: true, ..*path }));
         }
-        let decided = duel(shared, A::FAMILY, &best, path)?;
+        let decided = compare_pair(shared, A::FAMILY, &best, path)?;
         // One that is better than the best one, and not just its equal, is better than all that were used beside that.
         (decided.0.is_same(&best) || decided.1.multipath).then_some(decided)
     }
@@ -112,7 +112,7 @@ impl<A: Key> Table<A> {
                 entry.set_best(usable, false);
             }
         } else {
-            used |= self.contest(shared, slot, scope);
+            used |= self.select_best(shared, slot, scope);
         }
         self.settle(shared, slot, Change { used, ..change });
     }
@@ -141,7 +141,7 @@ impl<A: Key> Table<A> {
 
     /// Decides among several paths, moves the best one to the front and marks those in use; true when the set of those in
     /// use changed.
-    fn contest(&mut self, shared: &Shared, slot: u32, scope: Scope) -> bool {
+    fn select_best(&mut self, shared: &Shared, slot: u32, scope: Scope) -> bool {
         let Some(entry) = self.entries.get(slot) else { return false };
         let mut all: SmallVec<[Path; 16]> = SmallVec::new();
         all.extend(self.paths(entry));
@@ -160,7 +160,7 @@ impl<A: Key> Table<A> {
             }
         }
         if tied.is_empty() && scope == Scope::Tied {
-            return self.contest(shared, slot, Scope::All);
+            return self.select_best(shared, slot, Scope::All);
         }
         let mut marks: SmallVec<[(bool, bool); 16]> = SmallVec::from_elem((false, false), all.len());
         let mut mark = |at: usize, used: bool| {
@@ -229,7 +229,7 @@ pub(crate) fn nth<A: Key>(shared: &Shared, table: &Table<A>, entry: &Entry<A>, p
 }
 
 /// Decides between the best path and one that came with the same rank, as if there were no others; the better one first.
-fn duel(shared: &Shared, family: crate::Family, best: &Path, other: &Path) -> Option<(Path, Path)> {
+fn compare_pair(shared: &Shared, family: crate::Family, best: &Path, other: &Path) -> Option<(Path, Path)> {
     let candidates = [candidate(shared, family, best)?, candidate(shared, family, other)?];
     let lost = decision::decide(&candidates);
     let [mut first, mut second] = match lost.first()? {
@@ -300,7 +300,7 @@ fn usable<'s>(shared: &'s Shared, family: crate::Family, path: &Path) -> Option<
     let is = path.source == LOCAL
         || path.reason == ACCEPTED
             && shared.sources.get(path.source)?.family(family).is_valid(path.generation)
-            && shared.hops.metric(set.hop).is_some();
+            && shared.next_hops.metric(set.hop).is_some();
     is.then_some(set)
 }
 
@@ -325,7 +325,7 @@ pub(crate) fn candidate(shared: &Shared, family: crate::Family, path: &Path) -> 
         med: set.med(),
         neighbour: set.neighbour,
         ebgp: source.is_some_and(Source::ebgp),
-        metric: shared.hops.metric(set.hop)?,
+        metric: shared.next_hops.metric(set.hop)?,
         router_id,
         clusters: u16::try_from(attributes.cluster_list().len()).unwrap_or(u16::MAX),
         address: source.map_or(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), |s| s.address),

@@ -73,18 +73,18 @@ impl<A: Key> Table<A> {
         Some((slot, self.tags.remove(&slot).unwrap_or_default()))
     }
 
-    pub(crate) fn has_dead(&self) -> bool {
-        !self.dead.is_empty()
+    pub(crate) fn has_vacant(&self) -> bool {
+        !self.vacant.is_empty()
     }
 
     /// Gives back entries without paths whose last change all readers have passed; calls `freed` for each.
-    pub(crate) fn bury(&mut self, passed: u64, max: usize, mut freed: impl FnMut(u32)) -> bool {
+    pub(crate) fn reclaim(&mut self, passed: u64, max: usize, mut freed: impl FnMut(u32)) -> bool {
         for n in 0..max {
             if n % AHEAD == 0 {
-                let next = self.dead.iter().take(AHEAD);
-                self.approach(next.filter_map(|slot| self.entries.get(*slot)).map(Entry::prefix));
+                let next = self.vacant.iter().take(AHEAD);
+                self.prefetch(next.filter_map(|slot| self.entries.get(*slot)).map(Entry::prefix));
             }
-            let Some(slot) = self.dead.front().copied() else { break };
+            let Some(slot) = self.vacant.front().copied() else { break };
             let Some(entry) = self.entries.get(slot) else { break };
             if entry.is_empty() {
                 if entry.flags & flag::DIRTY != 0 || self.changed_since(entry, passed) {
@@ -95,16 +95,16 @@ impl<A: Key> Table<A> {
                 self.entries.remove(slot);
                 freed(slot);
             } else if let Some(entry) = self.entries.get_mut(slot) {
-                entry.flags &= !flag::DEAD;
+                entry.flags &= !flag::VACANT;
             }
-            self.dead.pop_front();
+            self.vacant.pop_front();
         }
-        if self.dead.is_empty() && self.dead.capacity() > 8192 {
-            self.dead = VecDeque::new();
+        if self.vacant.is_empty() && self.vacant.capacity() > 8192 {
+            self.vacant = VecDeque::new();
         }
         if self.index.is_sparse() {
             self.rebuild();
         }
-        !self.dead.is_empty()
+        !self.vacant.is_empty()
     }
 }

@@ -160,7 +160,7 @@ pub(super) mod flag {
     /// In the dirty queue.
     pub(in crate::rib) const DIRTY: u8 = 4;
     /// In the queue of entries without paths.
-    pub(in crate::rib) const DEAD: u8 = 8;
+    pub(in crate::rib) const VACANT: u8 = 8;
     /// In the log since it came to life.
     pub(in crate::rib) const LOGGED: u8 = 16;
     /// More paths than the best one have its rank.

@@ -119,7 +119,7 @@ fn loop_check(shared: &Shared, from: &Source, attributes: &Attributes) -> Option
 
 /// What import makes of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Judged {
+pub(crate) struct ImportOutcome {
     /// The attribute set to use: the received one, or what policy made of it.
     pub(crate) attr: u32,
     /// Why it is not used, or [`ACCEPTED`].
@@ -259,9 +259,9 @@ impl Received {
 }
 
 /// Judges routes of one source that share a received attribute set. It keeps the last set that policy made, because the
-/// prefixes of an UPDATE mostly share that too; so [`Judge::finish`] has to follow.
+/// prefixes of an UPDATE mostly share that too; so [`ImportEvaluator::finish`] has to follow.
 #[derive(Debug)]
-pub(crate) struct Judge {
+pub(crate) struct ImportEvaluator {
     received: Received,
     /// Changes and what came of them; holds a reference to the set that came.
     last: Option<(Edits, Result<u32, &'static str>)>,
@@ -269,7 +269,7 @@ pub(crate) struct Judge {
     networks: Option<Result<u32, &'static str>>,
 }
 
-impl Judge {
+impl ImportEvaluator {
     /// For routes of this source that came with the set `attr`; `stale`: they are long-lived stale by now.
     pub(crate) fn new(shared: &Shared, source: u32, attr: u32, stale: bool) -> Option<Self> {
         Some(Self { received: Received::new(shared, source, attr, stale)?, last: None, networks: None })
@@ -277,7 +277,11 @@ impl Judge {
 
     /// Judges a route that just came. All that one judges are of one family.
     #[inline]
-    pub(crate) fn judge<A: Address>(&mut self, shared: &mut Shared, (address, len): (A, u8)) -> Judged {
+    pub(crate) fn judge<A: Address>(
+        &mut self,
+        shared: &mut Shared,
+        (address, len): (A, u8),
+    ) -> ImportOutcome {
         let network = len < A::WIDTH && !may_be_martian(address);
         let used = match self.networks {
             Some(used) if network => used,
@@ -293,15 +297,19 @@ impl Judge {
     }
 
     /// Judges a route again that came before.
-    pub(crate) fn revise(&mut self, shared: &mut Shared, prefix: Cidr) -> Judged {
+    pub(crate) fn revise(&mut self, shared: &mut Shared, prefix: Cidr) -> ImportOutcome {
         let used = self.used(shared, prefix);
         self.judged(used, |reason| shared.reasons.number(reason))
     }
 
-    fn judged(&self, used: Result<u32, &'static str>, number: impl FnOnce(&'static str) -> u8) -> Judged {
+    fn judged(
+        &self,
+        used: Result<u32, &'static str>,
+        number: impl FnOnce(&'static str) -> u8,
+    ) -> ImportOutcome {
         match used {
-            Ok(attr) => Judged { attr, reason: ACCEPTED },
-            Err(reason) => Judged { attr: self.received.attr, reason: number(reason) },
+            Ok(attr) => ImportOutcome { attr, reason: ACCEPTED },
+            Err(reason) => ImportOutcome { attr: self.received.attr, reason: number(reason) },
         }
     }
 
@@ -320,7 +328,7 @@ impl Judge {
             return *made;
         }
         let changed = self.received.edited(shared, v4, &edits);
-        let made = changed.map(|c| shared.attrs.intern_edited(c, self.received.attr, &mut shared.hops));
+        let made = changed.map(|c| shared.attrs.intern_edited(c, self.received.attr, &mut shared.next_hops));
         self.forget(shared);
         self.last = Some((edits, made));
         made
@@ -329,7 +337,7 @@ impl Judge {
     fn forget(&mut self, shared: &mut Shared) {
         self.networks = None;
         if let Some((_, Ok(made))) = self.last.take() {
-            shared.attrs.release(made, &mut shared.hops);
+            shared.attrs.release(made, &mut shared.next_hops);
         }
     }
 
@@ -339,7 +347,7 @@ impl Judge {
     }
 }
 
-/// What [`Judge::judge`] does with a route that came with the set `attr`, recorded; the attributes that are used.
+/// What [`ImportEvaluator::judge`] does with a route that came with the set `attr`, recorded; the attributes that are used.
 pub(crate) fn explain(
     shared: &Shared,
     source: u32,

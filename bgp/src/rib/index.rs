@@ -136,7 +136,7 @@ impl Index {
         }
     }
 
-    /// Octets allocated.
+    /// ByteReader allocated.
     pub(crate) fn memory(&self) -> usize {
         self.slots.capacity() * 4
     }

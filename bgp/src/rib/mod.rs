@@ -35,7 +35,7 @@ use crate::types::Family;
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) attrs: attr_table::AttrTable,
-    pub(crate) hops: next_hops::Hops,
+    pub(crate) next_hops: next_hops::NextHopTable,
     pub(crate) sources: source::Sources,
     pub(crate) reasons: import::Reasons,
     pub(crate) policy: PolicyHandle,
@@ -59,7 +59,7 @@ impl Shared {
     pub(crate) fn new(asn: u32, router_id: u32, policy: PolicyHandle) -> Self {
         Self {
             attrs: attr_table::AttrTable::default(),
-            hops: next_hops::Hops::default(),
+            next_hops: next_hops::NextHopTable::default(),
             sources: source::Sources::default(),
             reasons: import::Reasons::default(),
             policy,

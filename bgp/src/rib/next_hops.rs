@@ -12,7 +12,7 @@ use crate::types::Family;
 pub(crate) const NO_HOP: u32 = u32::MAX;
 
 #[derive(Debug, Default)]
-struct Hop {
+struct NextHopEntry {
     address: Option<IpAddr>,
     refs: u32,
     state: Option<NextHopState>,
@@ -27,19 +27,19 @@ const WAITING_MAX: usize = 64;
 
 /// What an answer about a next hop asks for.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Answered {
+pub(crate) enum NextHopUpdate {
     /// Nothing new.
     Same,
     /// These slots have to be decided.
     Slots(Vec<(Family, u32)>),
     /// All routes have to be looked at.
-    Walk,
+    Reevaluation,
 }
 
 /// All next hops, counted by the attribute sets that have them.
 #[derive(Debug, Default)]
-pub(crate) struct Hops {
-    pool: Pool<Hop>,
+pub(crate) struct NextHopTable {
+    pool: Pool<NextHopEntry>,
     by_address: FxHashMap<IpAddr, u32>,
     /// New ones that the embedder has to be told of.
     pub(crate) track: Vec<IpAddr>,
@@ -49,7 +49,7 @@ pub(crate) struct Hops {
     unanswered: usize,
 }
 
-impl Hops {
+impl NextHopTable {
     pub(crate) fn retain(&mut self, address: IpAddr) -> u32 {
         if let Some(id) = self.by_address.get(&address)
             && let Some(hop) = self.pool.get_mut(*id)
@@ -57,8 +57,13 @@ impl Hops {
             hop.refs += 1;
             return *id;
         }
-        let hop =
-            Hop { address: Some(address), refs: 1, state: None, dirty: false, waiting: Some(Vec::new()) };
+        let hop = NextHopEntry {
+            address: Some(address),
+            refs: 1,
+            state: None,
+            dirty: false,
+            waiting: Some(Vec::new()),
+        };
         let id = self.pool.insert(hop);
         self.unanswered += 1;
         self.by_address.insert(address, id);
@@ -91,24 +96,24 @@ impl Hops {
     }
 
     /// Takes what is now known of a next hop.
-    pub(crate) fn set(&mut self, address: IpAddr, state: NextHopState) -> Answered {
-        let Some(id) = self.by_address.get(&address) else { return Answered::Same };
-        let Some(hop) = self.pool.get_mut(*id) else { return Answered::Same };
+    pub(crate) fn set(&mut self, address: IpAddr, state: NextHopState) -> NextHopUpdate {
+        let Some(id) = self.by_address.get(&address) else { return NextHopUpdate::Same };
+        let Some(hop) = self.pool.get_mut(*id) else { return NextHopUpdate::Same };
         let old = hop.state.replace(state);
         if old.is_none() {
             self.unanswered = self.unanswered.saturating_sub(1);
         }
         match (old, hop.waiting.take()) {
-            (Some(old), _) if old == state => return Answered::Same,
-            (None, _) if state == NextHopState::Unreachable => return Answered::Same,
-            (None, Some(slots)) => return Answered::Slots(slots),
+            (Some(old), _) if old == state => return NextHopUpdate::Same,
+            (None, _) if state == NextHopState::Unreachable => return NextHopUpdate::Same,
+            (None, Some(slots)) => return NextHopUpdate::Slots(slots),
             _ => {}
         }
         if !hop.dirty {
             hop.dirty = true;
             self.dirty.push(*id);
         }
-        Answered::Walk
+        NextHopUpdate::Reevaluation
     }
 
     /// Next hops of which nothing is known yet.

@@ -113,7 +113,7 @@ impl<T: Default> Pool<T> {
         })
     }
 
-    /// Octets allocated.
+    /// ByteReader allocated.
     pub(crate) fn memory(&self) -> usize {
         let chunks = self.chunks.iter();
         chunks

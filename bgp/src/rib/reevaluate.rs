@@ -9,7 +9,7 @@ pub(crate) enum Job {
     /// Ask import policy again.
     Reimport,
     /// Next hops changed.
-    Hops,
+    NextHopTable,
     /// Ask export policy again.
     Reexport,
     /// Other paths may share the load.
@@ -17,7 +17,7 @@ pub(crate) enum Job {
 }
 
 impl Job {
-    const ALL: [Self; 5] = [Self::Purge, Self::Reimport, Self::Hops, Self::Reexport, Self::Decide];
+    const ALL: [Self; 5] = [Self::Purge, Self::Reimport, Self::NextHopTable, Self::Reexport, Self::Decide];
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -42,7 +42,7 @@ impl Round {
 
 /// Where the walk is, and for which jobs it still has to come round.
 #[derive(Debug, Default)]
-pub(crate) struct Walk {
+pub(crate) struct Reevaluation {
     at: u32,
     rounds: Vec<Round>,
     /// Import policy of all peers is asked again, not only of those that are marked.
@@ -56,7 +56,7 @@ pub(crate) struct Slice {
     pub(crate) to: u32,
 }
 
-impl Walk {
+impl Reevaluation {
     /// Every slot that is there, all below `limit`, has to be visited for this from now on. One that is under way starts over.
     pub(crate) fn request(&mut self, job: Job, limit: u32) {
         self.rounds.retain(|r| r.job != job);
@@ -122,7 +122,7 @@ mod tests {
             steps in prop::collection::vec((0u32..50, prop::option::weighted(0.3, 0..Job::ALL.len())), 1..60),
             max in 1u32..20,
         ) {
-            let mut walk = Walk::default();
+            let mut walk = Reevaluation::default();
             let mut limit = 0;
             // What was there when each job was asked for, what of it was seen, and in how many slices.
             let mut asked: [Option<(u32, std::collections::BTreeSet<u32>, u32)>; Job::ALL.len()] = Default::default();
@@ -157,8 +157,8 @@ mod tests {
         /// A table that grows as fast as it is walked.
         #[test]
         fn what_comes_later_is_not_walked(limit in 0u32..1000, max in 1u32..100) {
-            let mut walk = Walk::default();
-            walk.request(Job::Hops, limit);
+            let mut walk = Reevaluation::default();
+            walk.request(Job::NextHopTable, limit);
             let mut slices = 0;
             while !walk.is_idle() {
                 slices += 1;

@@ -11,7 +11,7 @@ use super::attr_table::NO_ATTR;
 use super::best_path::{Change, Effect, Scope, count, is_usable};
 use super::change_log::{Log, short};
 use super::entry::{Entry, Key, LocalRoute, NO_PATH, Packed, Path, flag, source_bit};
-use super::import::Judged;
+use super::import::ImportOutcome;
 use super::index::{Index, MAX_ID};
 use super::pool::Pool;
 use super::source::LOCAL;
@@ -29,7 +29,7 @@ pub(crate) struct Table<A> {
     pub(super) tags: FxHashMap<u32, Tag>,
     pub(super) dirty: VecDeque<u32>,
     /// Entries without paths, which update groups may still have to withdraw.
-    pub(super) dead: VecDeque<u32>,
+    pub(super) vacant: VecDeque<u32>,
     path_count: usize,
     prefix_count: usize,
     /// Update groups that announce other than best paths: only for them such paths' changes are logged.
@@ -46,7 +46,7 @@ impl<A> Default for Table<A> {
             locals: FxHashMap::default(),
             tags: FxHashMap::default(),
             dirty: VecDeque::new(),
-            dead: VecDeque::new(),
+            vacant: VecDeque::new(),
             path_count: 0,
             prefix_count: 0,
             planes: 0,
@@ -94,7 +94,7 @@ impl<A: Key> Table<A> {
 
     /// Looks at the places where the first [`AHEAD`] of these prefixes are found, if they are there: such reads overlap,
     /// while those of finds that follow each other each wait for memory.
-    pub(crate) fn approach(&self, prefixes: impl Iterator<Item = (A, u8)>) {
+    pub(crate) fn prefetch(&self, prefixes: impl Iterator<Item = (A, u8)>) {
         // A small index lies near the processor anyhow.
         if self.index.memory() > 256 * 1024 {
             let (mut hashes, mut places) = ([0; AHEAD], [0; AHEAD]);
@@ -152,7 +152,7 @@ impl<A: Key> Table<A> {
     ) -> Announced {
         let Some(slot) = self.find_or_insert(prefix) else { return Announced::Refused };
         if let Some(hop) = shared.attrs.set(attr).map(|a| a.hop) {
-            shared.hops.wait(hop, A::FAMILY, slot);
+            shared.next_hops.wait(hop, A::FAMILY, slot);
         }
         let (generation, add_path) = shared.sources.get(source).map_or((0, false), |s| {
             let family = s.family(A::FAMILY);
@@ -200,7 +200,7 @@ impl<A: Key> Table<A> {
             let change = Change { best: old_best, used: before.multipath && !same, other: true };
             self.replace(shared, slot, &before, &path, change);
             if before.attr != attr {
-                shared.attrs.release(before.attr, &mut shared.hops);
+                shared.attrs.release(before.attr, &mut shared.next_hops);
             }
             return match was_valid {
                 true if same => Announced::Repeated,
@@ -406,9 +406,9 @@ impl<A: Key> Table<A> {
             entry.sources = if entry.is_empty() { 0 } else { sources };
             if entry.is_empty() {
                 self.prefix_count -= 1;
-                if entry.flags & flag::DEAD == 0 {
-                    entry.flags |= flag::DEAD;
-                    self.dead.push_back(slot);
+                if entry.flags & flag::VACANT == 0 {
+                    entry.flags |= flag::VACANT;
+                    self.vacant.push_back(slot);
                 }
             }
         }
@@ -424,7 +424,7 @@ impl<A: Key> Table<A> {
             self.settle(shared, slot, change);
         }
         for path in removed {
-            shared.attrs.release(path.attr, &mut shared.hops);
+            shared.attrs.release(path.attr, &mut shared.next_hops);
         }
         true
     }
@@ -441,7 +441,7 @@ impl<A: Key> Table<A> {
         &mut self,
         shared: &mut Shared,
         slot: u32,
-        mut judge: impl FnMut(&mut Shared, Cidr, &Path) -> Option<Judged>,
+        mut judge: impl FnMut(&mut Shared, Cidr, &Path) -> Option<ImportOutcome>,
     ) {
         let Some(entry) = self.entries.get(slot) else { return };
         let (old_best, prefix) = (entry.best_key(), entry.cidr());
@@ -449,7 +449,7 @@ impl<A: Key> Table<A> {
         let mut dropped: SmallVec<[u32; 4]> = SmallVec::new();
         let (mut touched, mut other) = (false, false);
         for path in all {
-            let Some(Judged { attr, reason }) = judge(shared, prefix, &path) else { continue };
+            let Some(ImportOutcome { attr, reason }) = judge(shared, prefix, &path) else { continue };
             if (attr, reason) == (path.attr, path.reason) {
                 continue;
             }
@@ -464,13 +464,13 @@ impl<A: Key> Table<A> {
                 shared.attrs.retain(attr);
                 dropped.push(path.attr);
                 if let Some(hop) = shared.attrs.set(attr).map(|a| a.hop) {
-                    shared.hops.wait(hop, A::FAMILY, slot);
+                    shared.next_hops.wait(hop, A::FAMILY, slot);
                 }
             }
         }
         self.redecide(shared, slot, Scope::All, Change { best: old_best, used: touched, other });
         for attr in dropped {
-            shared.attrs.release(attr, &mut shared.hops);
+            shared.attrs.release(attr, &mut shared.next_hops);
         }
     }
 
@@ -488,7 +488,7 @@ impl<A: Key> Table<A> {
             + self.index.memory()
             + self.paths.memory()
             + self.log.memory()
-            + (self.dirty.capacity() + self.dead.capacity()) * 4
+            + (self.dirty.capacity() + self.vacant.capacity()) * 4
     }
 
     /// All slots that are in use.

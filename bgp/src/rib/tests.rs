@@ -30,7 +30,7 @@ enum Op {
     EndOfRib(u32),
     Purge,
     /// A next hop and its metric, if there is a way to it.
-    Hop(u32, Option<u32>),
+    NextHopEntry(u32, Option<u32>),
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -45,7 +45,7 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(s, add_path, keep)| Op::End(s, add_path, keep)),
         1 => source.clone().prop_map(Op::EndOfRib),
         1 => Just(Op::Purge),
-        1 => (0..3u32, prop::option::of(0..2u32)).prop_map(|(hop, metric)| Op::Hop(hop, metric)),
+        1 => (0..3u32, prop::option::of(0..2u32)).prop_map(|(hop, metric)| Op::NextHopEntry(hop, metric)),
     ]
 }
 
@@ -100,10 +100,11 @@ impl World {
         for n in 0..SOURCES {
             shared.sources.insert(source(n));
         }
-        let kept =
-            (0..3).map(|n| shared.attrs.intern(Attributes::new(hop(n)), false, &mut shared.hops)).collect();
+        let kept = (0..3)
+            .map(|n| shared.attrs.intern(Attributes::new(hop(n)), false, &mut shared.next_hops))
+            .collect();
         for n in 0..3 {
-            shared.hops.set(hop(n), NextHopState::Reachable { metric: 0, on_link: true });
+            shared.next_hops.set(hop(n), NextHopState::Reachable { metric: 0, on_link: true });
         }
         let mut table = Table::default();
         table.planes = planes;
@@ -139,19 +140,19 @@ impl World {
                 a.as_path = AsPath::from_sequence(&vec![neighbour; len]);
                 a.local_pref = Some(100 + pref);
                 a.med = Some(med);
-                let attr = shared.attrs.intern(a, false, &mut shared.hops);
+                let attr = shared.attrs.intern(a, false, &mut shared.next_hops);
                 let id = id_of(shared, source, id);
                 self.table.announce(shared, (source, id), PREFIX, attr, if refused { 7 } else { ACCEPTED });
-                shared.attrs.release(attr, &mut shared.hops);
+                shared.attrs.release(attr, &mut shared.next_hops);
             }
             Op::Withdraw(source, id) => {
                 let id = id_of(shared, source, id);
                 self.table.withdraw(shared, (source, id), PREFIX);
             }
             Op::Local(true) => {
-                let attr = shared.attrs.intern(Attributes::new(hop(0)), true, &mut shared.hops);
+                let attr = shared.attrs.intern(Attributes::new(hop(0)), true, &mut shared.next_hops);
                 self.table.announce(shared, (LOCAL, 0), PREFIX, attr, ACCEPTED);
-                shared.attrs.release(attr, &mut shared.hops);
+                shared.attrs.release(attr, &mut shared.next_hops);
             }
             Op::Local(false) => {
                 self.table.withdraw(shared, (LOCAL, 0), PREFIX);
@@ -172,12 +173,12 @@ impl World {
                 }
             }
             Op::Purge => self.purge(),
-            Op::Hop(n, metric) => {
+            Op::NextHopEntry(n, metric) => {
                 let state = match metric {
                     Some(metric) => NextHopState::Reachable { metric, on_link: true },
                     None => NextHopState::Unreachable,
                 };
-                shared.hops.set(hop(n), state);
+                shared.next_hops.set(hop(n), state);
                 if walked {
                     self.review();
                 }
@@ -250,7 +251,7 @@ struct Seen {
     best: Option<(u32, u32)>,
     /// With the path identifiers of sessions that have some.
     all: Vec<(u32, u32, u32)>,
-    /// Without path identifiers, which nobody who uses the paths is told.
+    /// CapabilityFallback path identifiers, which nobody who uses the paths is told.
     used: Vec<(u32, u32)>,
     head: u64,
 }
@@ -292,7 +293,7 @@ proptest! {
         world.table.withdraw(&mut world.shared, (LOCAL, 0), PREFIX);
         prop_assert_eq!(world.table.path_count(), 0);
         for attr in std::mem::take(&mut world.kept) {
-            world.shared.attrs.release(attr, &mut world.shared.hops);
+            world.shared.attrs.release(attr, &mut world.shared.next_hops);
         }
         prop_assert_eq!(world.shared.attrs.len(), 0);
     }

@@ -5,28 +5,28 @@ use std::collections::VecDeque;
 use rustc_hash::FxHashMap;
 use slab::Slab;
 
-use crate::adj_rib_out::advertised::Adv;
-use crate::adj_rib_out::export::{Face, GroupKey};
+use crate::adj_rib_out::advertised::Advertised;
+use crate::adj_rib_out::export::{GroupKey, Representative};
 use crate::adj_rib_out::group::Group;
 use crate::adj_rib_out::member::{EndOfRib, Produced};
 use crate::attr::community;
 use crate::rib::Shared;
 use crate::rib::change_log::LOG_MAX;
 use crate::rib::entry::Key;
-use crate::rib::import::Judge;
-use crate::rib::reevaluate::{Job, Slice, Walk};
+use crate::rib::import::ImportEvaluator;
+use crate::rib::reevaluate::{Job, Reevaluation, Slice};
 use crate::rib::source::LOCAL;
 use crate::rib::table::Table;
 
 /// Slots that one call visits on its walk.
-const WALK: u32 = 4096;
+const STEP: u32 = 4096;
 /// Segments that one call makes for idle members.
 const ADVANCES: usize = 16;
 /// Changes of which groups hear at once. Fewer wait until all input of a turn has been read: what changed several times
 /// meanwhile is evaluated and sent once.
 const BACKLOG: u64 = LOG_MAX as u64 / 4;
 /// Entries that one call gives back.
-const BURIALS: usize = 8192;
+const RECLAIM_MAX: usize = 8192;
 /// Log length from which on it is trimmed.
 const TRIM: u64 = 4096;
 
@@ -36,7 +36,7 @@ pub(crate) struct FamilyRib<A> {
     pub(crate) table: Table<A>,
     groups: Slab<Group>,
     by_key: FxHashMap<GroupKey, u32>,
-    pub(crate) walk: Walk,
+    pub(crate) reevaluation: Reevaluation,
     /// Groups that have not followed the log to `queued_to` yet.
     queue: VecDeque<u32>,
     queued_to: u64,
@@ -47,7 +47,7 @@ pub(crate) struct FamilyRib<A> {
 }
 
 /// What a member was told before it changed its group.
-pub(crate) type Known = (Adv, u64, EndOfRib);
+pub(crate) type Previous = (Advertised, u64, EndOfRib);
 
 impl<A: Key> FamilyRib<A> {
     pub(crate) fn new() -> Self {
@@ -55,7 +55,7 @@ impl<A: Key> FamilyRib<A> {
             table: Table::default(),
             groups: Slab::new(),
             by_key: FxHashMap::default(),
-            walk: Walk::default(),
+            reevaluation: Reevaluation::default(),
             queue: VecDeque::new(),
             queued_to: 0,
             swept_to: 0,
@@ -65,38 +65,44 @@ impl<A: Key> FamilyRib<A> {
 
     /// All that is in the table now has to be visited for this.
     pub(crate) fn request(&mut self, job: Job) {
-        self.walk.request(job, self.table.limit());
+        self.reevaluation.request(job, self.table.limit());
     }
 
     /// Puts a member into the group of this key.
-    pub(crate) fn join(&mut self, key: GroupKey, face: Face, member: u32, known: Option<Known>) -> u32 {
+    pub(crate) fn join(
+        &mut self,
+        key: GroupKey,
+        representative: Representative,
+        member: u32,
+        previous: Option<Previous>,
+    ) -> u32 {
         let id = match self.by_key.get(&key) {
             Some(id) => *id,
             None => {
                 self.table.planes += usize::from(key.plane > 0);
-                let group = Group::new(key.clone(), face, &self.table);
+                let group = Group::new(key.clone(), representative, &self.table);
                 let id = u32::try_from(self.groups.insert(group)).unwrap_or(u32::MAX);
                 self.by_key.insert(key, id);
                 id
             }
         };
         if let Some(group) = self.groups.get_mut(id as usize) {
-            group.join(&self.table, member, known);
+            group.join(&self.table, member, previous);
         }
         id
     }
 
     /// Takes a member out of its group, which goes with its last member.
-    pub(crate) fn leave(&mut self, shared: &mut Shared, group: u32, member: u32) -> Option<Known> {
+    pub(crate) fn leave(&mut self, shared: &mut Shared, group: u32, member: u32) -> Option<Previous> {
         let place = self.groups.get_mut(group as usize)?;
-        let known = place.leave(member);
+        let previous = place.leave(member);
         if place.is_empty() {
             let mut gone = self.groups.remove(group as usize);
             gone.dissolve(shared);
             self.table.planes -= usize::from(gone.key.plane > 0);
             self.by_key.remove(&gone.key);
         }
-        known
+        previous
     }
 
     pub(crate) fn group(&self, id: u32) -> Option<&Group> {
@@ -120,20 +126,20 @@ impl<A: Key> FamilyRib<A> {
         shared: &mut Shared,
         groups: &[u32],
         member: u32,
-        wake: &mut Vec<u32>,
+        woken: &mut Vec<u32>,
     ) -> Produced {
         let Some((last, first)) = groups.split_last() else { return Produced::Idle };
         // Best paths come first, so that the peer is never without one that is there; End-of-RIB comes when all planes
         // have been told.
         for group in first {
-            match self.produce_plane(shared, *group, member, false, wake) {
+            match self.produce_plane(shared, *group, member, false, woken) {
                 Produced::Idle => {}
                 // The pass over everything goes on with the next plane.
-                Produced::AllTold => return Produced::Working,
+                Produced::PassComplete => return Produced::Working,
                 produced => return produced,
             }
         }
-        self.produce_plane(shared, *last, member, true, wake)
+        self.produce_plane(shared, *last, member, true, woken)
     }
 
     fn produce_plane(
@@ -142,21 +148,21 @@ impl<A: Key> FamilyRib<A> {
         group: u32,
         member: u32,
         last: bool,
-        wake: &mut Vec<u32>,
+        woken: &mut Vec<u32>,
     ) -> Produced {
         let Some(group) = self.groups.get_mut(group as usize) else { return Produced::Idle };
         // A group that never passes on what it learns has nothing to wait for (RFC 4724 4.1 is about learned routes).
         let after = self.end_of_rib_after.filter(|_| last && !(shared.deferring && shared.transit));
         if shared.local_ready && group.check_overrun(&self.table) {
-            group.wake_all(None, |m| wake.push(m));
+            group.wake_all(None, |m| woken.push(m));
         }
         let produced = group.produce(shared, &self.table, member, after);
         if group.take_fresh() {
-            group.wake_for_segment(|m| wake.push(m));
+            group.wake_for_segment(|m| woken.push(m));
         }
         // The graveyard may have waited for the last of them; nothing else may happen for a long time.
         if matches!(produced, Produced::Idle) && group.all_idle() {
-            self.look_again();
+            self.retry_sweep();
         }
         produced
     }
@@ -164,14 +170,14 @@ impl<A: Key> FamilyRib<A> {
     /// Whether [`FamilyRib::work`] has something to do.
     pub(crate) fn has_work(&self, shared: &Shared) -> bool {
         let behind = !self.queue.is_empty() || self.queued_to != self.table.log.head();
-        !self.walk.is_idle()
+        !self.reevaluation.is_idle()
             || (shared.local_ready && behind && !self.groups.is_empty())
             || self.wants_sweep()
     }
 
     fn wants_sweep(&self) -> bool {
         let head = self.table.log.head();
-        self.swept_to != head && (self.table.has_dead() || head - self.table.log.base() >= TRIM)
+        self.swept_to != head && (self.table.has_vacant() || head - self.table.log.base() >= TRIM)
     }
 
     /// Does a slice of the queued work. `turn`: the embedder begins another turn; the walk takes a step then, and groups
@@ -179,25 +185,25 @@ impl<A: Key> FamilyRib<A> {
     pub(crate) fn work(
         &mut self,
         shared: &mut Shared,
-        turn: bool,
-        wake: &mut Vec<u32>,
+        tick: bool,
+        woken: &mut Vec<u32>,
         mut done: impl FnMut(Job),
     ) {
-        if turn && !self.walk.is_idle() {
+        if tick && !self.reevaluation.is_idle() {
             let limit = self.table.limit();
-            let slice = self.walk.next(limit, WALK);
+            let slice = self.reevaluation.next(limit, STEP);
             self.visit(shared, slice);
             let head = self.table.log.head();
             let mut finished = Vec::new();
-            self.walk.advance(slice, limit, |job| finished.push(job));
+            self.reevaluation.advance(slice, limit, |job| finished.push(job));
             for job in finished {
                 match job {
-                    Job::Reimport => self.walk.reimport_all = false,
+                    Job::Reimport => self.reevaluation.reimport_all = false,
                     // End-of-RIB may follow once what this walk found was sent.
                     Job::Reexport if self.end_of_rib_after.is_none() && !shared.deferring => {
                         self.end_of_rib_after = Some(head);
                         for (_, group) in &mut self.groups {
-                            group.wake_all(Some(group.front()), |m| wake.push(m));
+                            group.wake_all(Some(group.front()), |m| woken.push(m));
                         }
                     }
                     _ => {}
@@ -205,14 +211,14 @@ impl<A: Key> FamilyRib<A> {
                 done(job);
             }
         }
-        if turn || self.table.log.head() - self.queued_to >= BACKLOG {
-            self.follow(shared, wake);
+        if tick || self.table.log.head() - self.queued_to >= BACKLOG {
+            self.follow(shared, woken);
         }
         self.sweep(shared);
     }
 
     /// Lets groups with idle members follow the log. Others follow when a member asks for more.
-    fn follow(&mut self, shared: &mut Shared, wake: &mut Vec<u32>) {
+    fn follow(&mut self, shared: &mut Shared, woken: &mut Vec<u32>) {
         if !shared.local_ready {
             return;
         }
@@ -224,11 +230,11 @@ impl<A: Key> FamilyRib<A> {
             let Some(id) = self.queue.front().copied() else { return };
             if let Some(group) = self.groups.get_mut(id as usize) {
                 if group.check_overrun(&self.table) {
-                    group.wake_all(None, |m| wake.push(m));
+                    group.wake_all(None, |m| woken.push(m));
                 } else if group.has_idle() && group.is_behind(&self.table) {
                     group.advance(shared, &self.table);
                     if group.take_fresh() {
-                        group.wake_for_segment(|m| wake.push(m));
+                        group.wake_for_segment(|m| woken.push(m));
                     }
                     continue;
                 }
@@ -245,7 +251,7 @@ impl<A: Key> FamilyRib<A> {
         let head = self.table.log.head();
         let passed = self.groups.iter().map(|(_, g)| g.needs()).min().unwrap_or(head).min(head);
         let groups = &mut self.groups;
-        let more = self.table.bury(passed, BURIALS, |slot| {
+        let more = self.table.reclaim(passed, RECLAIM_MAX, |slot| {
             for (_, group) in groups.iter_mut() {
                 group.forget(shared, slot);
             }
@@ -258,16 +264,17 @@ impl<A: Key> FamilyRib<A> {
     }
 
     /// Something that graveyard and log wait for may have happened.
-    pub(crate) fn look_again(&mut self) {
-        if self.table.has_dead() {
+    pub(crate) fn retry_sweep(&mut self) {
+        if self.table.has_vacant() {
             self.swept_to = self.table.log.base().wrapping_sub(1);
         }
     }
 
     fn visit(&mut self, shared: &mut Shared, slice: Slice) {
-        let (purge, reimport) = (self.walk.has(Job::Purge), self.walk.has(Job::Reimport));
-        let (hops, reexport) = (self.walk.has(Job::Hops), self.walk.has(Job::Reexport));
-        let (decide, all) = (self.walk.has(Job::Decide), self.walk.reimport_all);
+        let (purge, reimport) = (self.reevaluation.has(Job::Purge), self.reevaluation.has(Job::Reimport));
+        let (hops, reexport) =
+            (self.reevaluation.has(Job::NextHopTable), self.reevaluation.has(Job::Reexport));
+        let (decide, all) = (self.reevaluation.has(Job::Decide), self.reevaluation.reimport_all);
         for slot in slice.from..slice.to {
             let Some(entry) = self.table.entry(slot).filter(|e| e.is_live() && !e.is_empty()) else {
                 continue;
@@ -299,7 +306,7 @@ impl<A: Key> FamilyRib<A> {
     /// Asks import policy again about the paths of a prefix: of all peers, or of those whose turn it is.
     fn reimport(&mut self, shared: &mut Shared, slot: u32, all: bool) {
         // What it makes has to last until the path has taken it.
-        let mut last: Option<Judge> = None;
+        let mut last: Option<ImportEvaluator> = None;
         self.table.revise(shared, slot, |shared, prefix, path| {
             let family = shared.sources.get(path.source)?.family(A::FAMILY);
             let stale = family.is_long_lived(path.generation);
@@ -307,7 +314,7 @@ impl<A: Key> FamilyRib<A> {
                 return None;
             }
             let received = shared.attrs.received(path.attr);
-            let mut judge = Judge::new(shared, path.source, received, stale)?;
+            let mut judge = ImportEvaluator::new(shared, path.source, received, stale)?;
             let judged = judge.revise(shared, prefix);
             if let Some(before) = last.replace(judge) {
                 before.finish(shared);
@@ -345,7 +352,7 @@ impl<A: Key> FamilyRib<A> {
 }
 
 fn is_dirty(shared: &Shared, attr: u32) -> bool {
-    shared.attrs.set(attr).is_some_and(|a| shared.hops.is_dirty(a.hop))
+    shared.attrs.set(attr).is_some_and(|a| shared.next_hops.is_dirty(a.hop))
 }
 
 /// No long-lived copy of it is wanted, by its sender or by our import policy (RFC 9494 4.2).

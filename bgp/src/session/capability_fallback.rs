@@ -11,7 +11,7 @@ use crate::wire::{Capabilities, ErrorCode, Notification};
 
 /// What to leave out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Without {
+pub(crate) struct CapabilityFallback {
     /// Capabilities as they stood in the NOTIFICATIONs: code and value.
     named: Vec<(u8, Box<[u8]>)>,
     /// All but families, AS and role.
@@ -20,7 +20,7 @@ pub(crate) struct Without {
     everything: bool,
 }
 
-impl Without {
+impl CapabilityFallback {
     /// Leaves it out. `role_strict`: a session without roles is of no use.
     pub(crate) fn apply(&self, capabilities: &mut Capabilities, role_strict: bool) {
         let bare = capabilities.carried_families().contains(Family::Ipv4Unicast)
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn what_is_named_is_left_out_and_nothing_else() {
-        let mut without = Without::default();
+        let mut without = CapabilityFallback::default();
         assert!(without.learn(&refused(&[64, 2, 0, 120, 1, 4, 0, 2, 0, 1]), &offered(), false));
         let mut now = offered();
         without.apply(&mut now, false);
@@ -118,19 +118,19 @@ mod tests {
         assert_eq!(now, Capabilities { extended_messages: false, ..wanted });
         // What was not offered is no reason to try again, and what was learned is forgotten.
         assert!(!without.learn(&refused(&[71, 0]), &now, false));
-        assert_eq!(without, Without::default());
+        assert_eq!(without, CapabilityFallback::default());
     }
 
     #[test]
     fn the_last_family_stays() {
-        let mut without = Without::default();
+        let mut without = CapabilityFallback::default();
         let only = Capabilities { families: Families::NONE.with(Family::Ipv6Unicast), ..offered() };
         assert!(!without.learn(&refused(&[1, 4, 0, 2, 0, 1]), &only, false));
     }
 
     #[test]
     fn without_a_name_it_goes_step_by_step_to_nothing() {
-        let mut without = Without::default();
+        let mut without = CapabilityFallback::default();
         assert!(without.learn(&refused(&[]), &offered(), false));
         let mut now = offered();
         without.apply(&mut now, false);
@@ -139,12 +139,12 @@ mod tests {
         without.apply(&mut now, false);
         assert_eq!(now, Capabilities::default());
         assert!(!without.learn(&refused(&[]), &now, false));
-        assert_eq!(without, Without::default());
+        assert_eq!(without, CapabilityFallback::default());
     }
 
     #[test]
     fn old_speakers_get_no_parameters_at_all() {
-        let mut without = Without::default();
+        let mut without = CapabilityFallback::default();
         assert!(without.learn(&Notification::new(ErrorCode::UNSUPPORTED_PARAMETER), &offered(), false));
         let mut now = offered();
         without.apply(&mut now, false);
@@ -155,27 +155,27 @@ mod tests {
     #[test]
     fn ipv6_alone_never_goes_without_its_family() {
         let only = Capabilities { families: Families::NONE.with(Family::Ipv6Unicast), ..offered() };
-        let mut without = Without::default();
+        let mut without = CapabilityFallback::default();
         assert!(!without.learn(&Notification::new(ErrorCode::UNSUPPORTED_PARAMETER), &only, false));
-        assert_eq!(without, Without::default());
+        assert_eq!(without, CapabilityFallback::default());
         assert!(without.learn(&refused(&[]), &only, false));
         let mut now = only.clone();
         without.apply(&mut now, false);
         assert_eq!((now.multiprotocol, now.families, now.route_refresh), (true, only.families, false));
         assert!(!without.learn(&refused(&[]), &now, false));
-        assert_eq!(without, Without::default());
+        assert_eq!(without, CapabilityFallback::default());
     }
 
     /// RFC 9234 4.2: where the peer's role is required there is no session without, and ours is offered (4.1). Elsewhere a peer
     /// that refuses it by name is one that need not have one.
     #[test]
     fn the_role_stays_where_it_is_required() {
-        let mut without = Without::default();
+        let mut without = CapabilityFallback::default();
         assert!(without.learn(&refused(&[9, 1, 3]), &offered(), false));
         let mut now = offered();
         without.apply(&mut now, false);
         assert_eq!(now, Capabilities { role: None, ..offered() });
-        let mut without = Without::default();
+        let mut without = CapabilityFallback::default();
         assert!(!without.learn(&refused(&[9, 1, 3]), &offered(), true));
         assert!(without.learn(&refused(&[]), &offered(), true));
         let mut now = offered();
@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn any_data_ends() {
         for data in [&[1][..], &[1, 200, 3], &[0, 0, 0], &[255; 40], &[65, 0], &[2, 0, 128, 0]] {
-            let mut without = Without::default();
+            let mut without = CapabilityFallback::default();
             let mut now = offered();
             for _ in 0..5 {
                 without.learn(&refused(data), &now, false);

@@ -10,7 +10,7 @@ use crate::adj_rib_out::segment::Cursor;
 use crate::api::State;
 use crate::wire::{Negotiated, Open};
 
-/// Octets of input that a connection holds at most: two of the longest messages.
+/// ByteReader of input that a connection holds at most: two of the longest messages.
 pub(crate) const INPUT_MAX: usize = 128 * 1024;
 
 /// Who opened a connection.
@@ -45,7 +45,7 @@ pub(crate) struct Conn {
     pub(crate) ours: Open,
     pub(crate) theirs: Option<Open>,
     /// The body of their OPEN, for monitoring.
-    pub(crate) their_octets: Box<[u8]>,
+    pub(crate) received_open_body: Box<[u8]>,
     pub(crate) negotiated: Option<Negotiated>,
     /// 0: none.
     pub(crate) hold: Duration,

@@ -1,32 +1,32 @@
 //! The last error of a peer, as it is kept for people.
 
 use crate::api::DownCode;
-use crate::api::MistakeKind;
+use crate::api::LastErrorKind;
 use crate::wire::{ErrorCode, Notification, Problem};
 
-/// Octets of an offending message that are kept: beginning with its header, which is where most errors are.
+/// ByteReader of an offending message that are kept: beginning with its header, which is where most errors are.
 const KEPT: usize = 512;
 
 /// See [`LastError`](crate::LastError).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Mistake {
-    pub(crate) kind: MistakeKind,
+pub(crate) struct PeerError {
+    pub(crate) kind: LastErrorKind,
     pub(crate) code: Option<(u8, u8)>,
     pub(crate) text: String,
     pub(crate) data: Box<[u8]>,
     pub(crate) message: Box<[u8]>,
 }
 
-impl Mistake {
+impl PeerError {
     pub(crate) fn sent(notification: &Notification) -> Self {
-        Self::of(MistakeKind::Sent, notification)
+        Self::of(LastErrorKind::Sent, notification)
     }
 
     pub(crate) fn received(notification: &Notification) -> Self {
-        Self::of(MistakeKind::Received, notification)
+        Self::of(LastErrorKind::Received, notification)
     }
 
-    fn of(kind: MistakeKind, notification: &Notification) -> Self {
+    fn of(kind: LastErrorKind, notification: &Notification) -> Self {
         let ErrorCode(code, subcode) = notification.code;
         Self {
             kind,
@@ -38,7 +38,7 @@ impl Mistake {
     }
 
     /// An UPDATE whose routes were withdrawn, or of which an attribute was left out (RFC 7606).
-    pub(crate) fn update(kind: MistakeKind, problem: Problem) -> Self {
+    pub(crate) fn update(kind: LastErrorKind, problem: Problem) -> Self {
         Self {
             kind,
             code: None,

@@ -24,9 +24,9 @@ use smallvec::SmallVec;
 
 use crate::api::MessageCounts;
 use crate::api::{ConnId, Down, Drain, PeerConfig, PeerId, RangeId, State};
-use crate::session::capability_fallback::Without;
+use crate::session::capability_fallback::CapabilityFallback;
 use crate::session::damping::Damping;
-use crate::session::last_error::Mistake;
+use crate::session::last_error::PeerError;
 use crate::wire::GracefulRestart;
 
 /// Whether and when we dial.
@@ -112,10 +112,10 @@ pub(crate) struct Peer {
     /// The limit of prefixes is near, and was told, by family.
     pub(crate) warned: [bool; 2],
     /// What the peer refused to hear of.
-    pub(crate) without: Without,
+    pub(crate) capability_fallback: CapabilityFallback,
     /// The next OPEN leaves out what the last one was refused for: no time is lost and no failure counted.
     pub(crate) retry: bool,
-    pub(crate) last_error: Option<(Mistake, Instant)>,
+    pub(crate) last_error: Option<(PeerError, Instant)>,
 }
 
 impl Peer {
@@ -157,7 +157,7 @@ impl Peer {
             damping: Damping::default(),
             unwanted_until: None,
             warned: [false; 2],
-            without: Without::default(),
+            capability_fallback: CapabilityFallback::default(),
             retry: false,
             last_error: None,
         }

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use super::capability_fallback::Without;
+use super::capability_fallback::CapabilityFallback;
 use crate::api::{ANY_EXTERNAL, GlobalConfig, PeerConfig};
 use crate::role;
 use crate::types::Family;
@@ -26,7 +26,12 @@ pub(crate) struct RestartBits {
 }
 
 /// The OPEN for a connection.
-pub(crate) fn ours(global: &GlobalConfig, peer: &PeerConfig, bits: RestartBits, without: &Without) -> Open {
+pub(crate) fn ours(
+    global: &GlobalConfig,
+    peer: &PeerConfig,
+    bits: RestartBits,
+    without: &CapabilityFallback,
+) -> Open {
     let asn = local_asn(global, peer);
     let families: Families = peer.families.iter().copied().collect();
     let kept = global.restarting.as_deref().unwrap_or_default();

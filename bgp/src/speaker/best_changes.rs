@@ -24,7 +24,7 @@ impl Speaker {
     /// How many changed best paths wait to be taken, those included that are held back while the selection is deferred. They
     /// are taken in the order in which they changed, IPv4 before IPv6.
     #[must_use]
-    pub fn waiting_best(&self) -> usize {
+    pub fn pending_best(&self) -> usize {
         self.v4.table.dirty() + self.v6.table.dirty()
     }
 
@@ -41,10 +41,10 @@ impl Speaker {
     fn taken(&mut self) -> bool {
         let more = self.v4.table.has_dirty() || self.v6.table.has_dirty();
         if !more {
-            self.best_told = false;
-            self.v4.look_again();
-            self.v6.look_again();
-            self.tell_restart_done();
+            self.best_notified = false;
+            self.v4.retry_sweep();
+            self.v6.retry_sweep();
+            self.report_restart_done();
         }
         more
     }

@@ -15,11 +15,11 @@ use crate::attr::Attributes;
 use crate::rib::Shared;
 use crate::rib::entry::{Key, LocalRoute};
 use crate::rib::import::ACCEPTED;
-use crate::rib::next_hops::Answered;
+use crate::rib::next_hops::NextHopUpdate;
 use crate::rib::reevaluate::Job;
 use crate::rib::source::{Keep, LOCAL, Source, SourceFamily};
 use crate::ribs::family::FamilyRib;
-use crate::session::capability_fallback::Without;
+use crate::session::capability_fallback::CapabilityFallback;
 use crate::session::connection::Conn;
 use crate::session::damping::Damping;
 use crate::session::timers::Timer;
@@ -71,9 +71,9 @@ impl Speaker {
         self.set_client(number, client);
         self.plan_dial(number, false);
         if range.is_none() {
-            self.tell_state(number, None);
+            self.report_state(number, None);
         }
-        self.look_at_deferral();
+        self.schedule_check();
         number
     }
 
@@ -142,16 +142,16 @@ impl Speaker {
                 peer.penalty_until = None;
                 peer.damping = Damping::default();
                 peer.unwanted_until = None;
-                peer.without = Without::default();
+                peer.capability_fallback = CapabilityFallback::default();
             }
             self.plan_dial(number, false);
         }
         self.change_keepalive(number, &old, &config);
         self.regroup(number);
         self.check_limit(number);
-        self.tell_state(number, None);
+        self.report_state(number, None);
         // Who is shut down is not waited for.
-        self.look_at_deferral();
+        self.schedule_check();
     }
 
     /// The keepalive interval stands in no OPEN and changes at once.
@@ -183,7 +183,7 @@ impl Speaker {
         if !was_up {
             // It never had a route.
             self.shared.sources.remove(number);
-            self.look_at_deferral();
+            self.schedule_check();
             return;
         }
         if let Some(source) = self.shared.sources.get_mut(number) {
@@ -196,7 +196,7 @@ impl Speaker {
             }
             self.purge(number, family);
         }
-        self.look_at_deferral();
+        self.schedule_check();
     }
 
     fn forget_address(&mut self, number: u32, address: IpAddr) {
@@ -295,15 +295,15 @@ impl Speaker {
         }
         for (family, asked) in [(Family::Ipv4Unicast, v4), (Family::Ipv6Unicast, v6)] {
             if asked {
-                self.tap_reimported(family);
+                self.monitor_reimported(family);
             }
         }
     }
 
     /// All decisions of policy are made anew.
     fn walk_all(&mut self) {
-        self.v4.walk.reimport_all = true;
-        self.v6.walk.reimport_all = true;
+        self.v4.reevaluation.reimport_all = true;
+        self.v6.reevaluation.reimport_all = true;
         for job in [Job::Reimport, Job::Reexport] {
             self.v4.request(job);
             self.v6.request(job);
@@ -336,9 +336,9 @@ impl Speaker {
     }
 
     pub(super) fn set_next_hop(&mut self, address: IpAddr, state: NextHopState) {
-        match self.shared.hops.set(address, state) {
-            Answered::Same => {}
-            Answered::Slots(slots) => {
+        match self.shared.next_hops.set(address, state) {
+            NextHopUpdate::Same => {}
+            NextHopUpdate::Slots(slots) => {
                 for (family, slot) in slots {
                     match family {
                         Family::Ipv4Unicast => self.v4.table.review(&mut self.shared, slot),
@@ -346,12 +346,12 @@ impl Speaker {
                     }
                 }
             }
-            Answered::Walk => {
-                self.v4.request(Job::Hops);
-                self.v6.request(Job::Hops);
+            NextHopUpdate::Reevaluation => {
+                self.v4.request(Job::NextHopTable);
+                self.v6.request(Job::NextHopTable);
             }
         }
-        self.look_at_deferral();
+        self.schedule_check();
     }
 
     pub(super) fn reset(&mut self, id: PeerId, reset: Reset) {
@@ -363,7 +363,7 @@ impl Speaker {
                     peer.damping = Damping::default();
                     peer.unwanted_until = None;
                     peer.failures = 0;
-                    peer.without = Without::default();
+                    peer.capability_fallback = CapabilityFallback::default();
                 }
                 let cease = Notification::with_text(ErrorCode::ADMIN_RESET, &text);
                 self.end_sessions(number, &cease, true, DownCode::Admin, "reset by an administrator");
@@ -433,7 +433,7 @@ impl Speaker {
             if let Some(peer) = self.peers.get_mut(&number) {
                 peer.dialling = Dialling::No;
             }
-            self.tell_state(number, None);
+            self.report_state(number, None);
         }
     }
 }
@@ -458,11 +458,11 @@ fn originate<A: Key>(
     });
     attributes.add_communities(&origination.communities);
     attributes.add_large_communities(&origination.large_communities);
-    let attr = shared.attrs.intern(attributes, true, &mut shared.hops);
+    let attr = shared.attrs.intern(attributes, true, &mut shared.next_hops);
     let route = LocalRoute { kind: origination.kind };
     let old = rib.table.locals.insert(prefix, route);
     rib.table.announce(shared, (LOCAL, 0), prefix, attr, ACCEPTED);
-    shared.attrs.release(attr, &mut shared.hops);
+    shared.attrs.release(attr, &mut shared.next_hops);
     if old.is_some_and(|o| o != route)
         && let Some(slot) = rib.table.find(prefix)
     {

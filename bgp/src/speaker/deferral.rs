@@ -73,11 +73,11 @@ impl Speaker {
             self.restart.first_up = Some(self.now);
             self.timers.set(Timer::Deferral, self.now + AFTER_FIRST);
         }
-        self.look_at_deferral();
+        self.schedule_check();
     }
 
     /// Plans a look at the deferral, because something it waits for may have come.
-    pub(super) fn look_at_deferral(&mut self) {
+    pub(super) fn schedule_check(&mut self) {
         if !self.restart.ended && !self.restart.armed {
             self.restart.armed = true;
             self.timers.set(Timer::Deferral, self.now + LOOK);
@@ -103,7 +103,7 @@ impl Speaker {
                 return;
             }
             if self.hops_open() {
-                self.look_at_deferral();
+                self.schedule_check();
                 return;
             }
         }
@@ -112,7 +112,9 @@ impl Speaker {
 
     /// A route whose next hop nobody has answered for would be taken for one that is gone.
     fn hops_open(&self) -> bool {
-        self.shared.hops.unanswered() > 0 || self.v4.walk.has(Job::Hops) || self.v6.walk.has(Job::Hops)
+        self.shared.next_hops.unanswered() > 0
+            || self.v4.reevaluation.has(Job::NextHopTable)
+            || self.v6.reevaluation.has(Job::NextHopTable)
     }
 
     /// Nobody is waited for any longer.
@@ -162,7 +164,7 @@ impl Speaker {
     /// Tells the end of the restart once all that was learned in it has been taken. Upon it stale kernel routes are
     /// swept, so it also waits for peers that say that they restart (FRR does for two minutes after every start): the
     /// selection has gone on without them, but what they announce must not be missing for a moment.
-    pub(super) fn tell_restart_done(&mut self) {
+    pub(super) fn report_restart_done(&mut self) {
         if self.restart.ended
             && !self.restart.told
             && !self.v4.table.has_dirty()
@@ -188,7 +190,7 @@ impl Speaker {
         for conn in sessions {
             self.want_write(conn);
         }
-        self.look_at_deferral();
+        self.schedule_check();
     }
 
     /// A session ended. Returns whether routes are kept as stale.
@@ -239,7 +241,7 @@ impl Speaker {
         if helper {
             self.begin_long_lived_without_waiting(number);
         }
-        self.look_at_deferral();
+        self.schedule_check();
         helper
     }
 
@@ -298,7 +300,7 @@ impl Speaker {
         {
             peer.restart = Restart::No;
         }
-        self.look_at_deferral();
+        self.schedule_check();
     }
 }
 

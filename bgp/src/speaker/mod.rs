@@ -33,7 +33,7 @@ mod sources;
 mod status;
 mod transmit;
 
-pub use monitor::{TapItem, TapSession, TapWhat, Tapped};
+pub use monitor::{TapEvent, TapItem, TapSession, Tapped};
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -83,7 +83,7 @@ pub struct Speaker {
     ready: VecDeque<ConnId>,
     /// Peers for which update groups have made something.
     wake: Vec<u32>,
-    best_told: bool,
+    best_notified: bool,
     stopping: bool,
     /// Of peers to come.
     drain: Drain,
@@ -124,7 +124,7 @@ impl Speaker {
             events: VecDeque::new(),
             ready: VecDeque::new(),
             wake: Vec::new(),
-            best_told: false,
+            best_notified: false,
             stopping: false,
             drain: Drain::Off,
             restart: deferral::Deferral::default(),

@@ -13,7 +13,7 @@ use crate::session::connection::Conn;
 use crate::types::{Family, RouterId};
 use crate::wire::{Frame, MessageKind, Negotiated, write_open};
 
-/// Octets of messages that wait to be taken, at most.
+/// ByteReader of messages that wait to be taken, at most.
 const OCTETS: usize = 8 * 1024 * 1024;
 /// Items that wait to be taken, at most.
 const ITEMS: usize = 64 * 1024;
@@ -34,7 +34,7 @@ impl Tapped {
     pub fn iter(&self) -> impl Iterator<Item = (&TapItem, &[u8])> {
         let mut rest = self.octets.as_slice();
         self.items.iter().map(move |item| {
-            let len = if let TapWhat::Message { len, .. } = item.what { usize::from(len) } else { 0 };
+            let len = if let TapEvent::Message { len, .. } = item.event { usize::from(len) } else { 0 };
             let (message, tail) = rest.split_at_checked(len).unwrap_or((rest, &[]));
             rest = tail;
             (item, message)
@@ -50,12 +50,12 @@ pub struct TapItem {
     /// When.
     pub at: Instant,
     /// What.
-    pub what: TapWhat,
+    pub event: TapEvent,
 }
 
 /// What happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum TapWhat {
+pub enum TapEvent {
     /// A message was received or handed out for sending; KEEPALIVEs are left out.
     Message {
         /// We sent it.
@@ -153,7 +153,7 @@ impl Speaker {
         let mut sent_open = Vec::new();
         conn.ours.write(&mut sent_open);
         let mut received_open = Vec::new();
-        write_open(&mut received_open, &conn.their_octets);
+        write_open(&mut received_open, &conn.received_open_body);
         Some(TapSession {
             peer: peer.id,
             name: peer.config.name.clone(),
@@ -195,18 +195,18 @@ impl Speaker {
     fn tap_message(&mut self, id: ConnId, kind: MessageKind, octets: &[u8], sent: bool) {
         let peer = self.conns.get(&id).and_then(|c| self.peers.get(&c.peer)).map(|p| p.id);
         let (Some(peer), Ok(len)) = (peer, u16::try_from(octets.len())) else { return };
-        let what = TapWhat::Message { sent, kind, len };
-        self.tap.push(TapItem { peer, at: self.now, what }, octets);
+        let event = TapEvent::Message { sent, kind, len };
+        self.tap.push(TapItem { peer, at: self.now, event }, octets);
     }
 
     /// Import policy was asked again about a family of peers, perhaps of all.
-    pub(super) fn tap_reimported(&mut self, family: Family) {
+    pub(super) fn monitor_reimported(&mut self, family: Family) {
         if !self.tap.on {
             return;
         }
         for peer in self.peers.values().filter(|p| p.session.is_some()) {
-            let what = TapWhat::Reimported(family);
-            self.tap.push(TapItem { peer: peer.id, at: self.now, what }, &[]);
+            let event = TapEvent::Reimported(family);
+            self.tap.push(TapItem { peer: peer.id, at: self.now, event }, &[]);
         }
     }
 
@@ -214,8 +214,8 @@ impl Speaker {
     pub(super) fn tap_last(&mut self, conn: &Conn, octets: &[u8]) {
         let peer = self.peers.get(&conn.peer).map(|p| p.id);
         if let (true, Some(peer), Ok(len)) = (self.tap.on, peer, u16::try_from(octets.len())) {
-            let what = TapWhat::Message { sent: true, kind: MessageKind::Notification, len };
-            self.tap.push(TapItem { peer, at: self.now, what }, octets);
+            let event = TapEvent::Message { sent: true, kind: MessageKind::Notification, len };
+            self.tap.push(TapItem { peer, at: self.now, event }, octets);
         }
     }
 
@@ -226,7 +226,7 @@ impl Speaker {
         let Some(peer) = self.peers.get(&number).map(|p| p.id) else { return };
         let up = to == State::Established && from != to;
         let session = up.then(|| self.tap_session(number)).flatten().map(Arc::new);
-        let what = TapWhat::State { from, to, down: down.cloned(), session };
-        self.tap.push(TapItem { peer, at: self.now, what }, &[]);
+        let event = TapEvent::State { from, to, down: down.cloned(), session };
+        self.tap.push(TapItem { peer, at: self.now, event }, &[]);
     }
 }

@@ -51,9 +51,9 @@ impl Speaker {
         let Some(max) = peer.config.max_prefixes_out else { return true };
         let groups = groups(peer, family).iter().filter_map(|g| self.group(family, *g));
         // What came from the peer itself is not sent to it, but is only counted where it matters.
-        let most: u32 = groups.clone().map(|g| g.advertised(number, 0)).sum();
-        let over =
-            most > max && groups.map(|g| g.advertised(number, g.outs.of_source(number))).sum::<u32>() > max;
+        let most: u32 = groups.clone().map(|g| g.advertised_count(number, 0)).sum();
+        let over = most > max
+            && groups.map(|g| g.advertised_count(number, g.attr_sets.of_source(number))).sum::<u32>() > max;
         if over {
             self.refuse_flood(id, number, family, max, PENALTY_OUT);
         }

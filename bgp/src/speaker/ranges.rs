@@ -102,7 +102,7 @@ impl Speaker {
             self.count_transit_of(&range.config.peer, false);
             self.change_cluster(range.config.peer.reflector_client, None);
         }
-        self.look_at_deferral();
+        self.schedule_check();
     }
 
     fn ids_of(&self, range: &Range) -> Vec<PeerId> {

@@ -1,4 +1,4 @@
-//! Octets to messages to routes.
+//! ByteReader to messages to routes.
 
 use std::net::IpAddr;
 
@@ -6,25 +6,25 @@ use tortie_net::link_local;
 
 use super::Speaker;
 use super::sessions::pair;
-use crate::api::MistakeKind;
+use crate::api::LastErrorKind;
 use crate::api::{ConnId, Down, DownCode, Event, State};
 use crate::attr::Attributes;
 use crate::rib::Shared;
 use crate::rib::entry::Key;
-use crate::rib::import::{ACCEPTED, Judge, Judged};
+use crate::rib::import::{ACCEPTED, ImportEvaluator, ImportOutcome};
 use crate::rib::table::{AHEAD, Announced};
 use crate::ribs::family::FamilyRib;
 use crate::role;
 use crate::session::connection::Input;
-use crate::session::last_error::Mistake;
+use crate::session::last_error::PeerError;
 use crate::types::Family;
 use crate::wire::{ErrorCode, Frame, MessageKind, Negotiated, Nlri, Notification, Open, Update};
 
 /// Messages of a connection that one call reads: short ones cost about as much as the prefixes of [`OCTETS`].
 const MESSAGES: usize = 512;
-/// Octets of a connection that one call reads, the last message apart.
+/// ByteReader of a connection that one call reads, the last message apart.
 const OCTETS: usize = 64 * 1024;
-/// Octets that one call reads from connections that waited.
+/// ByteReader that one call reads from connections that waited.
 const OCTETS_ALL: usize = 64 * 1024;
 
 /// How long a peer that found our prefixes too many is not dialled: no shorter than what it takes people to mend it.
@@ -40,7 +40,7 @@ struct Tally {
 }
 
 impl Speaker {
-    /// Octets came in.
+    /// ByteReader came in.
     pub(super) fn data(&mut self, id: ConnId, octets: &[u8]) {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         let mut input = std::mem::take(&mut conn.input);
@@ -133,20 +133,20 @@ impl Speaker {
                 }
             }
         }
-        self.tell_learned(id, tally);
+        self.report_learned(id, tally);
         (at, more)
     }
 
     /// What the error that was just noted is about.
     fn note_message(&mut self, number: u32, octets: &[u8]) {
-        if let Some((mistake, _)) = self.peers.get_mut(&number).and_then(|p| p.last_error.as_mut())
-            && mistake.kind != MistakeKind::Received
+        if let Some((error, _)) = self.peers.get_mut(&number).and_then(|p| p.last_error.as_mut())
+            && error.kind != LastErrorKind::Received
         {
-            mistake.set_message(octets);
+            error.set_message(octets);
         }
     }
 
-    fn tell_learned(&mut self, id: ConnId, tally: Tally) {
+    fn report_learned(&mut self, id: ConnId, tally: Tally) {
         if tally == Tally::default() {
             return;
         }
@@ -184,7 +184,7 @@ impl Speaker {
             (_, MessageKind::Notification) => self.notified(id, &Notification::decode(frame.body)),
             (State::OpenSent, MessageKind::Open) => match Open::decode(frame.body) {
                 Ok(open) => {
-                    conn.their_octets = frame.body.into();
+                    conn.received_open_body = frame.body.into();
                     self.opened(id, open);
                 }
                 Err(notification) => self.refuse(id, notification),
@@ -224,14 +224,14 @@ impl Speaker {
         {
             let number = conn.peer;
             let offered = (conn.state < State::Established).then(|| conn.ours.capabilities.clone());
-            self.note_error(number, Mistake::received(notification));
+            self.note_error(number, PeerError::received(notification));
             if let Some(peer) = self.peers.get_mut(&number) {
                 if enclosed == ErrorCode::MAX_PREFIXES {
                     peer.unwanted_until = Some(self.now + UNWANTED);
                 }
                 let strict = peer.config.role_strict;
-                peer.retry =
-                    offered.is_some_and(|offered| peer.without.learn(notification, &offered, strict));
+                peer.retry = offered
+                    .is_some_and(|offered| peer.capability_fallback.learn(notification, &offered, strict));
             }
         }
         let down = Down { code, text, notification: Some(pair(enclosed)), helper: false };
@@ -255,9 +255,9 @@ impl Speaker {
         if let Some(problem) = update.malformed {
             tally.malformed += 1;
             *withdraws += 1;
-            self.note_error(number, Mistake::update(MistakeKind::Withdrawn, problem));
+            self.note_error(number, PeerError::update(LastErrorKind::Withdrawn, problem));
         } else if let Some(problem) = update.discarded.first() {
-            self.note_error(number, Mistake::update(MistakeKind::Discarded, *problem));
+            self.note_error(number, PeerError::update(LastErrorKind::Discarded, *problem));
         }
         for nlri in &update.withdrawn {
             tally.withdrawn += match nlri.family() {
@@ -298,13 +298,13 @@ impl Speaker {
                 role::mark_received(from.role(), from.asn, &mut attributes);
             }
         }
-        let attr = self.shared.attrs.intern(attributes, false, &mut self.shared.hops);
+        let attr = self.shared.attrs.intern(attributes, false, &mut self.shared.next_hops);
         let shared = &mut self.shared;
         match nlri.family() {
             Family::Ipv4Unicast => announce(&mut self.v4, shared, number, nlri, attr, tally),
             Family::Ipv6Unicast => announce(&mut self.v6, shared, number, nlri, attr, tally),
         }
-        self.shared.attrs.release(attr, &mut self.shared.hops);
+        self.shared.attrs.release(attr, &mut self.shared.next_hops);
     }
 }
 
@@ -313,7 +313,7 @@ fn withdraw<A: Key>(rib: &mut FamilyRib<A>, shared: &mut Shared, number: u32, nl
     let mut ahead = nlri.of::<A>();
     for (n, entry) in nlri.of::<A>().enumerate() {
         if n % AHEAD == 0 {
-            rib.table.approach(ahead.by_ref().take(AHEAD).map(|e| e.prefix));
+            rib.table.prefetch(ahead.by_ref().take(AHEAD).map(|e| e.prefix));
         }
         count += u32::from(rib.table.withdraw(shared, (number, entry.path_id), entry.prefix));
     }
@@ -329,13 +329,13 @@ fn announce<A: Key>(
     attr: u32,
     tally: &mut Tally,
 ) {
-    let Some(mut judge) = Judge::new(shared, number, attr, false) else { return };
+    let Some(mut judge) = ImportEvaluator::new(shared, number, attr, false) else { return };
     let mut ahead = nlri.of::<A>();
     for (n, entry) in nlri.of::<A>().enumerate() {
         if n % AHEAD == 0 {
-            rib.table.approach(ahead.by_ref().take(AHEAD).map(|e| e.prefix));
+            rib.table.prefetch(ahead.by_ref().take(AHEAD).map(|e| e.prefix));
         }
-        let Judged { attr, reason } = judge.judge(shared, entry.prefix);
+        let ImportOutcome { attr, reason } = judge.judge(shared, entry.prefix);
         tally.rejected += u32::from(reason != ACCEPTED);
         match rib.table.announce(shared, (number, entry.path_id), entry.prefix, attr, reason) {
             Announced::New => {

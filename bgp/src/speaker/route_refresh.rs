@@ -134,7 +134,7 @@ impl Speaker {
     }
 
     /// All that is announced was told; it ends the refresh that has begun, if one has.
-    pub(super) fn refresh_told(&mut self, id: ConnId, number: u32, family: Family, buf: &mut Vec<u8>) {
+    pub(super) fn refresh_sent(&mut self, id: ConnId, number: u32, family: Family, buf: &mut Vec<u8>) {
         let place = self.conns.get_mut(&id).and_then(|c| c.refreshes.get_mut(family.index()));
         let Some(place) = place.filter(|p| **p == RefreshOut::Begun) else { return };
         *place = RefreshOut::No;

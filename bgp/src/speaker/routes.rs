@@ -10,7 +10,7 @@ use tortie_net::Cidr;
 
 use super::Speaker;
 use super::deferral::groups;
-use crate::adj_rib_out::attr_sets::{Added, OutKey};
+use crate::adj_rib_out::attr_sets::{Added, AttrSetKey};
 use crate::adj_rib_out::export::{self, Verdict};
 use crate::adj_rib_out::group::Group;
 use crate::api::PeerId;
@@ -39,7 +39,7 @@ enum View<'g> {
 
 impl Speaker {
     /// Routes in the order of their prefixes: at most `max` prefixes that come after `after`. Each call looks at the whole
-    /// table unless the question names one prefix or address; for pages of a large table see [`Speaker::walk`].
+    /// table unless the question names one prefix or address; for pages of a large table see [`Speaker::scan`].
     #[must_use]
     pub fn routes(&self, query: &RouteQuery, after: Option<Cidr>, max: usize) -> Vec<RouteInfo> {
         let family = match query.matching {
@@ -90,7 +90,7 @@ impl Speaker {
     /// places of the table from place `from` on, and the place to go on from; `None`: that was all. What does not change
     /// between two calls is seen once; what does, perhaps twice or not at all.
     #[must_use]
-    pub fn walk(
+    pub fn scan(
         &self,
         query: &RouteQuery,
         from: u32,
@@ -104,15 +104,15 @@ impl Speaker {
         };
         match family {
             Family::Ipv4Unicast => {
-                self.walk_of(&self.v4, query.table, within, from..from.saturating_add(slots), max)
+                self.scan_of(&self.v4, query.table, within, from..from.saturating_add(slots), max)
             }
             Family::Ipv6Unicast => {
-                self.walk_of(&self.v6, query.table, within, from..from.saturating_add(slots), max)
+                self.scan_of(&self.v6, query.table, within, from..from.saturating_add(slots), max)
             }
         }
     }
 
-    fn walk_of<A: Key>(
+    fn scan_of<A: Key>(
         &self,
         rib: &FamilyRib<A>,
         table: RouteTable,
@@ -184,7 +184,7 @@ impl Speaker {
                 let sent = |group: &&Group| {
                     let out = announced(group, slot, *number)?;
                     let sent =
-                        export::attributes(&self.shared, &group.key, out, group.outs.added(out.extra))?;
+                        export::attributes(&self.shared, &group.key, out, group.attr_sets.added(out.extra))?;
                     // The path that was announced may have gone since.
                     let of = |p: &Path| p.source == out.source;
                     let path = infos.iter().find(|(p, i)| of(p) && p.attr == out.attr && i.is_some());
@@ -219,7 +219,7 @@ impl Speaker {
         let source = self.shared.sources.get(path.source);
         let unusable = if path.reason != ACCEPTED {
             Some(Unusable::Filtered(self.shared.reasons.text(path.reason).unwrap_or("filter")))
-        } else if self.shared.hops.metric(set.hop).is_none() {
+        } else if self.shared.next_hops.metric(set.hop).is_none() {
             Some(Unusable::NextHop)
         } else {
             None
@@ -242,7 +242,7 @@ impl Speaker {
             multipath: path.multipath,
             stale: source.is_some_and(|s| s.family(family).generation != path.generation),
             unusable,
-            next_hop: if local { None } else { self.shared.hops.state(set.hop) },
+            next_hop: if local { None } else { self.shared.next_hops.state(set.hop) },
             decided_by,
         })
     }
@@ -365,11 +365,18 @@ impl Speaker {
         check("split-horizon", !own, if own { "it gave us this route" } else { "from elsewhere" }.into())?;
         let kind =
             (path.source == LOCAL).then(|| rib.table.locals.get(&entry.prefix()).map_or(0, |l| l.kind));
-        let verdict =
-            export::verdict(&self.shared, &group.key, group.face(), prefix, &path, kind, Some(&mut *steps));
+        let verdict = export::verdict(
+            &self.shared,
+            &group.key,
+            group.representative(),
+            prefix,
+            &path,
+            kind,
+            Some(&mut *steps),
+        );
         let Verdict::Announce(added) = verdict else { return None };
         // The communities may not have a number yet, when the question comes before the announcement.
-        let out = OutKey { attr: path.attr, source: path.source, ..OutKey::default() };
+        let out = AttrSetKey { attr: path.attr, source: path.source, ..AttrSetKey::default() };
         let added = Some(&added).filter(|a| **a != Added::default());
         let fits = !export::is_oversized(&self.shared, &group.key, out, added);
         let text = if fits { "fits into a message" } else { "the attributes exceed a message" };
@@ -392,8 +399,8 @@ fn has<A: Key>(rib: &FamilyRib<A>, entry: &Entry<A>, slot: u32, view: &View<'_>)
 }
 
 /// What a group announces of this slot to this member.
-fn announced(group: &Group, slot: u32, member: u32) -> Option<OutKey> {
-    let out = group.adv.get(slot).out().and_then(|out| group.outs.key(out));
+fn announced(group: &Group, slot: u32, member: u32) -> Option<AttrSetKey> {
+    let out = group.advertised.get(slot).attr_set().and_then(|out| group.attr_sets.key(out));
     out.filter(|o| o.source != member)
 }
 

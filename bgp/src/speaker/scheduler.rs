@@ -41,15 +41,15 @@ impl Speaker {
             self.job_done(family, job);
         }
         self.wake_members();
-        self.tell_hops();
+        self.report_next_hops();
         if !self.shared.deferring
-            && !self.best_told
+            && !self.best_notified
             && (self.v4.table.has_dirty() || self.v6.table.has_dirty())
         {
-            self.best_told = true;
+            self.best_notified = true;
             self.events.push_back(Event::BestChanged);
         }
-        self.tell_restart_done();
+        self.report_restart_done();
         self.forget_closing();
     }
 
@@ -103,27 +103,29 @@ impl Speaker {
     fn job_done(&mut self, family: Family, job: Job) {
         match job {
             Job::Purge => self.purged(family),
-            Job::Hops => {
-                if !self.v4.walk.has(Job::Hops) && !self.v6.walk.has(Job::Hops) {
-                    self.shared.hops.clean();
+            Job::NextHopTable => {
+                if !self.v4.reevaluation.has(Job::NextHopTable)
+                    && !self.v6.reevaluation.has(Job::NextHopTable)
+                {
+                    self.shared.next_hops.clean();
                 }
-                self.look_at_deferral();
+                self.schedule_check();
             }
             Job::Reimport => {
                 for (_, source) in self.shared.sources.iter_mut() {
                     source.family_mut(family).reimport = false;
                 }
-                self.tap_reimported(family);
+                self.monitor_reimported(family);
             }
             Job::Reexport | Job::Decide => {}
         }
     }
 
-    fn tell_hops(&mut self) {
+    fn report_next_hops(&mut self) {
         let events = &mut self.events;
-        for address in self.shared.hops.track.drain(..) {
+        for address in self.shared.next_hops.track.drain(..) {
             events.push_back(Event::TrackNextHop(address));
         }
-        self.shared.hops.collect(|address| events.push_back(Event::UntrackNextHop(address)));
+        self.shared.next_hops.collect(|address| events.push_back(Event::UntrackNextHop(address)));
     }
 }

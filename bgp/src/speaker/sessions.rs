@@ -9,10 +9,10 @@ use super::Speaker;
 use super::deferral::is_hard;
 use crate::api::{ConnId, Dial, Down, DownCode, Event, PeerId, State};
 use crate::rib::reevaluate::Job;
-use crate::session::capability_fallback::Without;
+use crate::session::capability_fallback::CapabilityFallback;
 use crate::session::connection::{Conn, Direction};
 use crate::session::damping;
-use crate::session::last_error::{Mistake, down_code};
+use crate::session::last_error::{PeerError, down_code};
 use crate::session::open::{self, RestartBits};
 use crate::session::timers::Timer;
 use crate::session::{Dialling, Peer, Restart};
@@ -79,7 +79,7 @@ impl Speaker {
         peer.dialling = Dialling::Now;
         let id = peer.id;
         self.events.push_back(Event::Dial(id));
-        self.tell_state(number, None);
+        self.report_state(number, None);
     }
 
     pub(super) fn dialled(&mut self, id: PeerId, conn: ConnId, local: SocketAddr, remote: SocketAddr) {
@@ -108,7 +108,7 @@ impl Speaker {
         self.plan_dial(number, false);
         let down = Down { code: DownCode::ConnectFailed, text: error, notification: None, helper: false };
         self.note_down(number, &down);
-        self.tell_state(number, Some(down));
+        self.report_state(number, Some(down));
     }
 
     pub(super) fn accepted(&mut self, conn: ConnId, local: SocketAddr, remote: SocketAddr) {
@@ -163,7 +163,7 @@ impl Speaker {
             restarted: self.global.restarting.is_some() && !was_up && !self.restart.is_over(self.now),
             was_up,
         };
-        let ours = open::ours(&self.global, &peer.config, bits, &peer.without);
+        let ours = open::ours(&self.global, &peer.config, bits, &peer.capability_fallback);
         let mut control = Vec::new();
         ours.write(&mut control);
         peer.sent.open += 1;
@@ -194,7 +194,7 @@ impl Speaker {
                 turn: 0,
                 ours,
                 theirs: None,
-                their_octets: Box::default(),
+                received_open_body: Box::default(),
                 negotiated: None,
                 hold,
                 keepalive: Duration::ZERO,
@@ -207,7 +207,7 @@ impl Speaker {
             },
         );
         self.want_write(conn);
-        self.tell_state(number, None);
+        self.report_state(number, None);
     }
 
     /// The peer's OPEN (event 19).
@@ -258,7 +258,7 @@ impl Speaker {
                     conn.state = State::OpenConfirm;
                     self.timers.set(Timer::Collision(id), until);
                 }
-                self.tell_state(number, None);
+                self.report_state(number, None);
                 return;
             }
             Some(_) => {
@@ -310,7 +310,7 @@ impl Speaker {
             peer.sent.keepalive += 1;
         }
         self.want_write(id);
-        self.tell_state(number, None);
+        self.report_state(number, None);
         if confirmed {
             self.establish(id);
         }
@@ -374,7 +374,7 @@ impl Speaker {
         for family in negotiated.families.iter() {
             self.join_groups(number, family, Vec::new());
         }
-        self.tell_state(number, None);
+        self.report_state(number, None);
         self.session_came_up();
         self.want_write(id);
     }
@@ -383,7 +383,7 @@ impl Speaker {
     pub(super) fn refuse(&mut self, id: ConnId, notification: Notification) {
         let code = down_code(notification.code);
         if let Some(number) = self.conns.get(&id).map(|c| c.peer) {
-            self.note_error(number, Mistake::sent(&notification));
+            self.note_error(number, PeerError::sent(&notification));
         }
         let text = format!("sent NOTIFICATION {}", notification.code);
         let down = Down { code, text, notification: Some(pair(notification.code)), helper: false };
@@ -445,7 +445,7 @@ impl Speaker {
         if was_session {
             peer.flaps += 1;
             young = peer.up_at.is_some_and(|up| self.now.duration_since(up) < damping::YOUNG);
-            peer.without = Without::default();
+            peer.capability_fallback = CapabilityFallback::default();
             peer.up_at = None;
             down.helper = self.session_ended(number, &conn, end.graceful && !self.stopping);
         }
@@ -463,7 +463,7 @@ impl Speaker {
         {
             peer.failures += 1;
             if error {
-                peer.without = Without::default();
+                peer.capability_fallback = CapabilityFallback::default();
             }
         }
         // Nobody has to hurry to end a session at once, and who sends what is no BGP may do so again.
@@ -485,7 +485,7 @@ impl Speaker {
         }
         self.release(rival);
         let told = (!collided || was_session).then_some(down);
-        self.tell_state(number, told);
+        self.report_state(number, told);
         self.may_fade(number);
     }
 
@@ -504,11 +504,11 @@ impl Speaker {
     }
 
     /// Keeps an error for people.
-    pub(super) fn note_error(&mut self, number: u32, mistake: Mistake) {
+    pub(super) fn note_error(&mut self, number: u32, error: PeerError) {
         self.errors_noted += 1;
         let now = self.now;
         if let Some(peer) = self.peers.get_mut(&number) {
-            peer.last_error = Some((mistake, now));
+            peer.last_error = Some((error, now));
         }
     }
 
@@ -523,7 +523,7 @@ impl Speaker {
     }
 
     /// Tells the peer's state when it changed.
-    pub(super) fn tell_state(&mut self, number: u32, down: Option<Down>) {
+    pub(super) fn report_state(&mut self, number: u32, down: Option<Down>) {
         let state = self.peers.get(&number).map(|p| self.state_of(p));
         let (Some(peer), Some(to)) = (self.peers.get_mut(&number), state) else { return };
         let from = peer.state;

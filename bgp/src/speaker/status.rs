@@ -46,7 +46,7 @@ impl Speaker {
         for (number, peer) in self.ids.values().filter_map(|n| Some((*n, self.peers.get(n)?))) {
             for family in Family::ALL {
                 for id in groups(peer, family).iter().copied() {
-                    let of = || self.group(family, id).map(|g| g.outs.by_source()).unwrap_or_default();
+                    let of = || self.group(family, id).map(|g| g.attr_sets.by_source()).unwrap_or_default();
                     own.entry((family, id)).or_insert_with(of);
                 }
             }
@@ -63,7 +63,7 @@ impl Speaker {
         let number = *self.ids.get(&id)?;
         let peer = self.peers.get(&number)?;
         Some(self.status(number, peer, now, |family, id| {
-            self.group(family, id).map_or(0, |g| g.outs.of_source(number))
+            self.group(family, id).map_or(0, |g| g.attr_sets.of_source(number))
         }))
     }
 
@@ -135,7 +135,7 @@ impl Speaker {
                 Restart::Refreshing(at) => RestartPhase::Refreshing(until(at)),
             },
             drain: peer.drain,
-            told: self.is_told(peer),
+            up_to_date: self.is_up_to_date(peer),
             conn: peer.session,
         }
     }
@@ -185,7 +185,7 @@ impl Speaker {
             accepted: received.saturating_sub(filtered),
             filtered,
             best: routes.best,
-            advertised: groups.clone().map(|(id, g)| g.advertised(number, own(family, id))).sum(),
+            advertised: groups.clone().map(|(id, g)| g.advertised_count(number, own(family, id))).sum(),
             stale: routes.stale.received,
             end_of_rib_received: if family == Family::Ipv4Unicast { v4 } else { v6 },
             end_of_rib_sent: groups

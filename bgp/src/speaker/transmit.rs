@@ -4,12 +4,12 @@ use std::time::{Duration, Instant};
 
 use super::Speaker;
 use super::deferral::groups;
-use crate::adj_rib_out::advertised::Adv;
-use crate::adj_rib_out::export::{Face, GroupKey};
+use crate::adj_rib_out::advertised::Advertised;
+use crate::adj_rib_out::export::{GroupKey, Representative};
 use crate::adj_rib_out::member::Produced;
 use crate::adj_rib_out::segment::Cursor;
 use crate::api::{ADD_PATH_MAX, ConnId, Drain, Event, PeerId, Transmit};
-use crate::ribs::family::Known;
+use crate::ribs::family::Previous;
 use crate::session::Peer;
 use crate::session::open;
 use crate::session::timers::Timer;
@@ -116,7 +116,7 @@ impl Speaker {
                     }
                     self.end_of_rib_sent(id, family, buf);
                 }
-                Produced::AllTold => self.refresh_told(id, number, family, buf),
+                Produced::PassComplete => self.refresh_sent(id, number, family, buf),
             }
             let Some(conn) = self.conns.get_mut(&id) else { return false };
             conn.turn = 1 - family.index();
@@ -180,7 +180,7 @@ impl Speaker {
         }
     }
 
-    fn group_key(&self, number: u32, family: Family) -> Option<(GroupKey, Face)> {
+    fn group_key(&self, number: u32, family: Family) -> Option<(GroupKey, Representative)> {
         let peer = self.peers.get(&number)?;
         let conn = self.conns.get(&peer.session?)?;
         let session = conn.negotiated?;
@@ -201,34 +201,39 @@ impl Speaker {
             closed: session.ebgp && !peer.config.ebgp_policy,
             plane: 0,
         };
-        Some((key, Face { id: peer.id, name: peer.config.name.clone() }))
+        Some((key, Representative { id: peer.id, name: peer.config.name.clone() }))
     }
 
     /// The update groups that fit an established peer, one for each path of a prefix that it is sent, and at least so many:
     /// the others withdraw what it was told before its configuration named fewer.
-    fn group_keys(&self, number: u32, family: Family, at_least: usize) -> Option<(Vec<GroupKey>, Face)> {
-        let (key, face) = self.group_key(number, family)?;
+    fn group_keys(
+        &self,
+        number: u32,
+        family: Family,
+        at_least: usize,
+    ) -> Option<(Vec<GroupKey>, Representative)> {
+        let (key, representative) = self.group_key(number, family)?;
         let offered = self.peers.get(&number).map_or(0, |p| p.config.add_path_send);
         let planes = if key.path_id().is_some() { offered.clamp(1, ADD_PATH_MAX) } else { 1 };
         let keys = (0..ADD_PATH_MAX).take(at_least.max(planes.into())).map(|plane| {
             let drain = if plane < planes { key.drain } else { Drain::Withdraw };
             GroupKey { plane, drain, ..key.clone() }
         });
-        Some((keys.collect(), face))
+        Some((keys.collect(), representative))
     }
 
     /// Puts an established peer into the update groups that fit it. `known`: what it was told in those that it left.
-    pub(super) fn join_groups(&mut self, number: u32, family: Family, known: Vec<Option<Known>>) {
-        let Some((keys, face)) = self.group_keys(number, family, known.len()) else { return };
+    pub(super) fn join_groups(&mut self, number: u32, family: Family, known: Vec<Option<Previous>>) {
+        let Some((keys, representative)) = self.group_keys(number, family, known.len()) else { return };
         // What is told beside it belongs to the session as it is, whose End-of-RIB comes once.
         let beside = known.last().and_then(Option::as_ref).map(|(.., end_of_rib)| *end_of_rib);
-        let beside = beside.map(|end_of_rib| (Adv::default(), u64::MAX, end_of_rib));
+        let beside = beside.map(|end_of_rib| (Advertised::default(), u64::MAX, end_of_rib));
         let mut known = known.into_iter();
         for key in keys {
             let known = known.next().unwrap_or_else(|| beside.clone());
             let group = match family {
-                Family::Ipv4Unicast => self.v4.join(key, face.clone(), number, known),
-                Family::Ipv6Unicast => self.v6.join(key, face.clone(), number, known),
+                Family::Ipv4Unicast => self.v4.join(key, representative.clone(), number, known),
+                Family::Ipv6Unicast => self.v6.join(key, representative.clone(), number, known),
             };
             if let Some(place) = self.peers.get_mut(&number).and_then(|p| p.groups.get_mut(family.index())) {
                 place.push(group);
@@ -237,7 +242,7 @@ impl Speaker {
     }
 
     /// Takes a peer out of its update groups; returns what it was told in each.
-    pub(super) fn leave_groups(&mut self, number: u32, family: Family) -> Vec<Option<Known>> {
+    pub(super) fn leave_groups(&mut self, number: u32, family: Family) -> Vec<Option<Previous>> {
         let groups = self.peers.get_mut(&number).and_then(|p| p.groups.get_mut(family.index()));
         let groups = groups.map(std::mem::take).unwrap_or_default();
         let leave = |group| match family {
@@ -245,8 +250,8 @@ impl Speaker {
             Family::Ipv6Unicast => self.v6.leave(&mut self.shared, group, number),
         };
         let known = groups.into_iter().map(leave).collect();
-        self.v4.look_again();
-        self.v6.look_again();
+        self.v4.retry_sweep();
+        self.v6.retry_sweep();
         known
     }
 
@@ -299,7 +304,7 @@ impl Speaker {
     }
 
     /// Nothing waits for this connection: its groups have told it all.
-    pub(super) fn is_told(&self, peer: &Peer) -> bool {
+    pub(super) fn is_up_to_date(&self, peer: &Peer) -> bool {
         let Some(conn) = peer.session.and_then(|id| self.conns.get(&id)) else { return false };
         let Some(number) = self.ids.get(&peer.id).copied() else { return false };
         let idle = |family: Family| {

@@ -13,9 +13,9 @@ pub trait Address: Copy + Eq + Ord + std::fmt::Debug + sealed::Sealed {
     /// Its width in bits.
     const WIDTH: u8;
     #[doc(hidden)]
-    type Octets: AsRef<[u8]>;
+    type ByteReader: AsRef<[u8]>;
     /// The address with its first octet first.
-    fn octets(self) -> Self::Octets;
+    fn octets(self) -> Self::ByteReader;
     /// The number whose first octets these are, cut to the first `len` bits. `len` is at most [`Address::WIDTH`].
     #[doc(hidden)]
     fn read(octets: &[u8], len: u8) -> Self;
@@ -34,10 +34,10 @@ macro_rules! address {
         impl Address for $int {
             const FAMILY: Family = Family::$family;
             const WIDTH: u8 = $width * 8;
-            type Octets = [u8; $width];
+            type ByteReader = [u8; $width];
 
             #[inline]
-            fn octets(self) -> Self::Octets {
+            fn octets(self) -> Self::ByteReader {
                 self.to_be_bytes()
             }
 
@@ -175,7 +175,7 @@ impl<A: Address> Iterator for NlriIter<'_, A> {
     }
 }
 
-/// Octets that a prefix of this length takes, path identifier apart.
+/// ByteReader that a prefix of this length takes, path identifier apart.
 #[inline]
 pub(crate) fn encoded_len(len: u8) -> usize {
     1 + usize::from(len.div_ceil(8))

@@ -54,7 +54,7 @@ fn as_many_paths_as_the_configuration_says_come_and_go_within_a_session() {
         assert_eq!(ids(&net), want, "{paths} paths");
         let status = net.status(0, RECEIVER);
         assert_eq!(
-            (status.families[0].advertised as usize, status.told),
+            (status.families[0].advertised as usize, status.up_to_date),
             (want.len(), true),
             "{paths} paths"
         );

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tortie_bgp::wire::{Capabilities, ErrorCode, Families, MessageKind, Notification, Open, Role};
 use tortie_bgp::{
-    ConnId, Dial, Down, DownCode, Event, Family, Input, LastError, MistakeKind, PeerId, Reset, State,
+    ConnId, Dial, Down, DownCode, Event, Family, Input, LastError, LastErrorKind, PeerId, Reset, State,
 };
 
 use crate::raw::{CONN, Hand, bytes_of, open, update};
@@ -52,7 +52,7 @@ fn the_offending_octets_are_kept() {
     junk.extend([9; 30]);
     hand.refused(&junk);
     let error = hand.last_error().unwrap();
-    assert_eq!((error.kind, error.code), (MistakeKind::Sent, Some((1, 2))));
+    assert_eq!((error.kind, error.code), (LastErrorKind::Sent, Some((1, 2))));
     assert_eq!(*error.message, junk[..]);
     // The second message of three: not the first, nor the third.
     let mut hand = Hand::new().up();
@@ -63,14 +63,14 @@ fn the_offending_octets_are_kept() {
     bad[origin + 3] = 9;
     hand.give(Input::Data(CONN, &[update(1..2), bad.clone(), update(3..4)].concat()));
     let error = hand.last_error().unwrap();
-    assert_eq!((error.kind, error.code), (MistakeKind::Withdrawn, None));
+    assert_eq!((error.kind, error.code), (LastErrorKind::Withdrawn, None));
     assert_eq!(*error.message, bad[..end]);
     assert!(error.text.contains("attribute 1"), "{}", error.text);
     // It outlives the session.
     hand.give(Input::Closed(CONN, "gone".into()));
     hand.wait(Duration::from_secs(100));
     let error = hand.last_error().unwrap();
-    assert_eq!((error.kind, error.ago), (MistakeKind::Withdrawn, Duration::from_secs(100)));
+    assert_eq!((error.kind, error.ago), (LastErrorKind::Withdrawn, Duration::from_secs(100)));
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn what_is_kept_is_bounded() {
     let data = vec![7; 3000];
     hand.give(Input::Data(CONN, &bytes(&Notification::with_data(ErrorCode::CEASE, &data))));
     let error = hand.last_error().unwrap();
-    assert_eq!((error.kind, &*error.data, &*error.message), (MistakeKind::Received, &data[..512], &[][..]));
+    assert_eq!((error.kind, &*error.data, &*error.message), (LastErrorKind::Received, &data[..512], &[][..]));
 }
 
 /// RFC 9003: read out to people whatever it contains, and safe to print.
@@ -275,7 +275,7 @@ fn a_refusal_does_not_switch_roles_off() {
     assert_eq!(refused_with(false, &[&[]], Some(Role::Peer)), (customer, Some((2, 11))));
     // By name, where none is required: what the peer says all the same has to fit.
     assert_eq!(refused_with(false, &[&[9, 1, 3]], Some(Role::Peer)), (None, Some((2, 11))));
-    // Without any capability, which is the last step where a peer need not say its role, what it says has to fit.
+    // CapabilityFallback any capability, which is the last step where a peer need not say its role, what it says has to fit.
     assert_eq!(refused_with(false, &[&[], &[]], Some(Role::Peer)), (None, Some((2, 11))));
 }
 

@@ -71,7 +71,7 @@ fn a_drained_peer_hears_it_then_nothing_and_in_the_end_all_as_before() {
                 assert_eq!(*pref, want, "{one:?} {at} {prefix}");
             }
             let status = net.status(0, at);
-            assert_eq!((status.drain == Drain::Announce, status.told), (drained, true));
+            assert_eq!((status.drain == Drain::Announce, status.up_to_date), (drained, true));
         }
         net.give(0, Input::Drain(one, Drain::Withdraw));
         net.secs(1);
@@ -147,12 +147,12 @@ fn sessions_and_peers_to_come_are_drained_too() {
 fn a_peer_that_reads_nothing_has_not_been_told() {
     let mut net = star(&[65001]);
     originate(&mut net, 0, "10.0.0.0/24", &[]);
-    assert!(net.status(0, 1).told);
+    assert!(net.status(0, 1).up_to_date);
     net.nodes[0].stuck = true;
     net.give(0, Input::Drain(None, Drain::Withdraw));
     net.secs(1);
-    assert!(!net.status(0, 1).told);
+    assert!(!net.status(0, 1).up_to_date);
     net.nodes[0].stuck = false;
     net.secs(1);
-    assert!(net.status(0, 1).told);
+    assert!(net.status(0, 1).up_to_date);
 }

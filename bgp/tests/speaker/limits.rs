@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tortie_bgp::wire::{RefreshKind, RouteRefresh};
-use tortie_bgp::{Dial, DownCode, Event, Family, Input, MistakeKind, PeerId, PrefixLimit, State};
+use tortie_bgp::{Dial, DownCode, Event, Family, Input, LastErrorKind, PeerId, PrefixLimit, State};
 
 use crate::net::Net;
 use crate::raw::{CONN, Hand, open, update};
@@ -47,12 +47,12 @@ fn the_session_ends_with_family_and_limit_and_rests_as_long_as_configured() {
     net.secs(5);
     // RFC 4486 4: AFI, SAFI, upper bound.
     let sent = net.status(1, 0).last_error.unwrap();
-    assert_eq!((sent.kind, sent.code), (MistakeKind::Sent, Some((6, 1))));
+    assert_eq!((sent.kind, sent.code), (LastErrorKind::Sent, Some((6, 1))));
     assert_eq!(*sent.data, [0, 1, 1, 0, 0, 0, 2]);
     let received = net.status(0, 1).last_error.unwrap();
     // In a Hard Reset, because both ends have graceful restart with NOTIFICATIONs (RFC 8538).
     let whole: Box<[u8]> = [&[6, 1], &*sent.data].concat().into();
-    assert_eq!((received.kind, received.code, received.data), (MistakeKind::Received, Some((6, 9)), whole));
+    assert_eq!((received.kind, received.code, received.data), (LastErrorKind::Received, Some((6, 9)), whole));
     net.withdraw(0, &["10.0.2.0/24"]);
     net.secs(250);
     assert!(!net.is_up(0, 1));

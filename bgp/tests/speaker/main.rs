@@ -28,5 +28,5 @@ mod restart;
 mod rfc7606;
 mod roles;
 mod routes;
+mod scan;
 mod sessions;
-mod walk;

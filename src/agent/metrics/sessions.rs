@@ -180,7 +180,7 @@ fn of_the_speaker(page: &mut Page, core: &CoreScrape, peers: &[(&PeerScrape, &Pe
     let mut family =
         page.gauge("tortie_bgp_peer_told", "1 when the peer has been sent all that there is for it");
     for (peer, status) in peers {
-        family.put(&peer.with(&[]), flag(status.told));
+        family.put(&peer.with(&[]), flag(status.up_to_date));
     }
 }
 

@@ -436,7 +436,7 @@ fn heard(view: &SpeakerView<'_>, matching: RouteMatch, exact: Cidr) -> Heard {
             told.push(route::Told { name: status.name.to_string(), announced, step, text });
         }
         let wrong = status.last_error.as_ref().is_some_and(|error| {
-            matches!(error.kind, tortie_bgp::MistakeKind::Withdrawn) && names(&error.message, &prefix)
+            matches!(error.kind, tortie_bgp::LastErrorKind::Withdrawn) && names(&error.message, &prefix)
         });
         if wrong {
             malformed.push((status.name.to_string(), status));

@@ -62,7 +62,7 @@ proptest! {
         let (mut from, mut pages, mut prefixes) = (Some(0), 0, Vec::new());
         let mut read = Vec::new();
         while let Some(place) = from {
-            let (page, next) = net.nodes[0].speaker.walk(&query, place, slots, max);
+            let (page, next) = net.nodes[0].speaker.scan(&query, place, slots, max);
             prop_assert!(page.len() <= max);
             prop_assert!(next.is_none_or(|n| n > place && n <= place + slots));
             prefixes.extend(page.iter().map(|r| r.prefix));
