@@ -33,6 +33,7 @@ pub mod attr;
 pub mod bfd;
 pub mod bmp;
 pub mod mrt;
+mod query;
 mod reader;
 mod rib;
 mod ribs;

@@ -9,7 +9,7 @@ use crate::wire::{ErrorCode, Notification, Role};
 ///
 /// # Errors
 /// Role Mismatch.
-pub(crate) fn meet(ours: Option<Role>, theirs: Option<Role>, strict: bool) -> Result<(), Notification> {
+pub(crate) fn check(ours: Option<Role>, theirs: Option<Role>, strict: bool) -> Result<(), Notification> {
     let fits = match (ours, theirs) {
         (None, _) => true,
         (Some(_), None) => !strict,
@@ -121,15 +121,15 @@ mod tests {
     }
 
     #[test]
-    fn only_pairs_meet_and_a_silent_peer_only_where_it_is_let() {
+    fn only_pairs_fit_and_a_silent_peer_only_where_it_is_let() {
         for a in ALL {
             for b in ALL {
-                assert_eq!(meet(Some(a), Some(b), false).is_ok(), a.pairs_with(b));
-                assert_eq!(meet(Some(a), Some(b), true).is_ok(), b.pairs_with(a));
+                assert_eq!(check(Some(a), Some(b), false).is_ok(), a.pairs_with(b));
+                assert_eq!(check(Some(a), Some(b), true).is_ok(), b.pairs_with(a));
             }
-            assert!(meet(Some(a), None, false).is_ok() && meet(None, Some(a), true).is_ok());
-            assert_eq!(meet(Some(a), None, true).unwrap_err().code, ErrorCode::ROLE_MISMATCH);
-            assert!(meet(Some(a), Some(Role::Other(9)), false).is_err());
+            assert!(check(Some(a), None, false).is_ok() && check(None, Some(a), true).is_ok());
+            assert_eq!(check(Some(a), None, true).unwrap_err().code, ErrorCode::ROLE_MISMATCH);
+            assert!(check(Some(a), Some(Role::Other(9)), false).is_err());
         }
     }
 }

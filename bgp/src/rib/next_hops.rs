@@ -33,7 +33,7 @@ pub(crate) enum NextHopUpdate {
     /// These slots have to be decided.
     Slots(Vec<(Family, u32)>),
     /// All routes have to be looked at.
-    Reevaluation,
+    All,
 }
 
 /// All next hops, counted by the attribute sets that have them.
@@ -113,7 +113,7 @@ impl NextHopTable {
             hop.dirty = true;
             self.dirty.push(*id);
         }
-        NextHopUpdate::Reevaluation
+        NextHopUpdate::All
     }
 
     /// Next hops of which nothing is known yet.

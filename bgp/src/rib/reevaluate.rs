@@ -9,7 +9,7 @@ pub(crate) enum Job {
     /// Ask import policy again.
     Reimport,
     /// Next hops changed.
-    NextHopTable,
+    NextHops,
     /// Ask export policy again.
     Reexport,
     /// Other paths may share the load.
@@ -17,7 +17,7 @@ pub(crate) enum Job {
 }
 
 impl Job {
-    const ALL: [Self; 5] = [Self::Purge, Self::Reimport, Self::NextHopTable, Self::Reexport, Self::Decide];
+    const ALL: [Self; 5] = [Self::Purge, Self::Reimport, Self::NextHops, Self::Reexport, Self::Decide];
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -158,7 +158,7 @@ mod tests {
         #[test]
         fn what_comes_later_is_not_walked(limit in 0u32..1000, max in 1u32..100) {
             let mut walk = Reevaluation::default();
-            walk.request(Job::NextHopTable, limit);
+            walk.request(Job::NextHops, limit);
             let mut slices = 0;
             while !walk.is_idle() {
                 slices += 1;

@@ -272,8 +272,7 @@ impl<A: Key> FamilyRib<A> {
 
     fn visit(&mut self, shared: &mut Shared, slice: Slice) {
         let (purge, reimport) = (self.reevaluation.has(Job::Purge), self.reevaluation.has(Job::Reimport));
-        let (hops, reexport) =
-            (self.reevaluation.has(Job::NextHopTable), self.reevaluation.has(Job::Reexport));
+        let (hops, reexport) = (self.reevaluation.has(Job::NextHops), self.reevaluation.has(Job::Reexport));
         let (decide, all) = (self.reevaluation.has(Job::Decide), self.reevaluation.reimport_all);
         for slot in slice.from..slice.to {
             let Some(entry) = self.table.entry(slot).filter(|e| e.is_live() && !e.is_empty()) else {

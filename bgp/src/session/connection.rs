@@ -6,8 +6,10 @@ use std::time::{Duration, Instant};
 
 use tortie_net::link_local;
 
+use super::fsm::Fsm;
 use crate::adj_rib_out::segment::Cursor;
 use crate::api::State;
+use crate::types::Family;
 use crate::wire::{Negotiated, Open};
 
 /// ByteReader of input that a connection holds at most: two of the longest messages.
@@ -29,7 +31,7 @@ pub(crate) struct Conn {
     pub(crate) local: SocketAddr,
     pub(crate) remote: SocketAddr,
     /// OpenSent, OpenConfirm or Established.
-    pub(crate) state: State,
+    pub(crate) fsm: Fsm,
     pub(crate) input: Input,
     /// It is in the queue of connections with whole messages to read.
     pub(crate) queued: bool,
@@ -37,25 +39,25 @@ pub(crate) struct Conn {
     pub(crate) control: Vec<u8>,
     /// UPDATEs that have been made and not all copied out.
     pub(crate) cursors: VecDeque<Cursor>,
-    /// The embedder knows that something waits, since then without progress.
-    pub(crate) wants: Option<Instant>,
+    /// The embedder was given [`Event::WantWrite`](crate::Event::WantWrite) then, and has taken nothing since.
+    pub(crate) write_pending_since: Option<Instant>,
     pub(crate) send_hold_armed: bool,
-    /// The family that is served first next time.
-    pub(crate) turn: usize,
-    pub(crate) ours: Open,
-    pub(crate) theirs: Option<Open>,
-    /// The body of their OPEN, for monitoring.
+    /// Index of the family that is served first next time.
+    pub(crate) next_family: usize,
+    pub(crate) sent_open: Open,
+    pub(crate) received_open: Option<Open>,
+    /// The body of the received OPEN, for monitoring.
     pub(crate) received_open_body: Box<[u8]>,
     pub(crate) negotiated: Option<Negotiated>,
-    /// 0: none.
+    /// Hold time; 0: none.
     pub(crate) hold: Duration,
-    /// 0: none.
+    /// Keepalive interval; 0: none.
     pub(crate) keepalive: Duration,
     pub(crate) hold_at: Option<Instant>,
     pub(crate) margin: Margin,
     pub(crate) keepalive_at: Option<Instant>,
-    /// Its OPEN came, but it would lose a collision: it waits for the other connection until then.
-    pub(crate) held_until: Option<Instant>,
+    /// Its OPEN came, but it would lose a collision: it waits for the other connection until then, and has sent no KEEPALIVE.
+    pub(crate) collision_hold_until: Option<Instant>,
     /// KEEPALIVE came while it waited.
     pub(crate) confirmed: bool,
     /// Refreshes that we send, by family.
@@ -112,6 +114,52 @@ pub(crate) enum RefreshOut {
 }
 
 impl Conn {
+    /// A connection that has just been made. `hold`: the hold time until the OPEN of the peer is there.
+    pub(crate) fn new(
+        peer: u32,
+        direction: Direction,
+        (local, remote): (SocketAddr, SocketAddr),
+        sent_open: Open,
+        hold: Duration,
+        now: Instant,
+    ) -> Self {
+        Self {
+            peer,
+            direction,
+            local,
+            remote,
+            fsm: Fsm::new(direction == Direction::Outgoing),
+            input: Input::default(),
+            queued: false,
+            control: Vec::new(),
+            cursors: VecDeque::new(),
+            write_pending_since: None,
+            send_hold_armed: false,
+            next_family: 0,
+            sent_open,
+            received_open: None,
+            received_open_body: Box::default(),
+            negotiated: None,
+            hold,
+            keepalive: Duration::ZERO,
+            hold_at: Some(now + hold),
+            margin: Margin::default(),
+            keepalive_at: None,
+            collision_hold_until: None,
+            confirmed: false,
+            refreshes: [RefreshOut::No; 2],
+        }
+    }
+
+    pub(crate) fn state(&self) -> State {
+        self.fsm.state()
+    }
+
+    /// Whether the session carries this family.
+    pub(crate) fn carries(&self, family: Family) -> bool {
+        self.negotiated.is_some_and(|n| n.families.contains(family))
+    }
+
     /// The interface of a session over link-local addresses, else 0.
     pub(crate) fn link(&self) -> u32 {
         link_local::link_of(self.remote)
@@ -119,14 +167,14 @@ impl Conn {
 
     /// Both ends offered enhanced refresh (RFC 7313).
     pub(crate) fn has_enhanced_refresh(&self) -> bool {
-        self.ours.capabilities.enhanced_refresh
-            && self.theirs.as_ref().is_some_and(|t| t.capabilities.enhanced_refresh)
+        self.sent_open.capabilities.enhanced_refresh
+            && self.received_open.as_ref().is_some_and(|t| t.capabilities.enhanced_refresh)
     }
 
     /// Both ends said that NOTIFICATIONs are no end to graceful restart (RFC 8538 4).
     pub(crate) fn has_graceful_notification(&self) -> bool {
         let said = |open: &Open| open.capabilities.graceful_restart.as_ref().is_some_and(|g| g.notification);
-        said(&self.ours) && self.theirs.as_ref().is_some_and(said)
+        said(&self.sent_open) && self.received_open.as_ref().is_some_and(said)
     }
 
     pub(crate) fn is_extended(&self) -> bool {

@@ -30,7 +30,7 @@ pub(crate) fn ours(
     global: &GlobalConfig,
     peer: &PeerConfig,
     bits: RestartBits,
-    without: &CapabilityFallback,
+    fallback: &CapabilityFallback,
 ) -> Open {
     let asn = local_asn(global, peer);
     let families: Families = peer.families.iter().copied().collect();
@@ -63,7 +63,7 @@ pub(crate) fn ours(
         long_lived: peer.long_lived_restart_time.map(long_lived),
         ..Capabilities::default()
     };
-    without.apply(&mut capabilities, peer.role_strict);
+    fallback.apply(&mut capabilities, peer.role_strict);
     Open { asn, hold_time: seconds(peer.hold_time), router_id: global.router_id, capabilities }
 }
 
@@ -75,11 +75,11 @@ pub(crate) struct Agreed {
     pub(crate) keepalive: Duration,
 }
 
-/// Judges the peer's OPEN.
+/// Checks the peer's OPEN, and says what the session runs with.
 ///
 /// # Errors
 /// The NOTIFICATION to send.
-pub(crate) fn judge(ours: &Open, theirs: &Open, peer: &PeerConfig) -> Result<Agreed, Notification> {
+pub(crate) fn negotiate(ours: &Open, theirs: &Open, peer: &PeerConfig) -> Result<Agreed, Notification> {
     let fits = match peer.asn {
         ANY_EXTERNAL => theirs.asn != ours.asn,
         asn => theirs.asn == asn,
@@ -94,7 +94,7 @@ pub(crate) fn judge(ours: &Open, theirs: &Open, peer: &PeerConfig) -> Result<Agr
     }
     // Ours as configured: it may have been left out of this OPEN.
     let role = peer.role.filter(|_| theirs.asn != ours.asn);
-    role::meet(role, theirs.capabilities.role, peer.role_strict)?;
+    role::check(role, theirs.capabilities.role, peer.role_strict)?;
     let negotiated = Negotiated::between(ours, theirs);
     if negotiated.families.is_empty() {
         // RFC 5492 5: the capabilities that are missed, as they stand in an OPEN.

@@ -1,7 +1,7 @@
 //! Deadlines in a heap.
 //!
 //! A deadline that moves, as the hold timer does with each message, is not moved in the heap: when the old entry comes up, its
-//! owner looks at the real deadline and sets it again. So a message costs nothing here.
+//! owner compares the real deadline and sets it again. So a message costs nothing here.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -20,8 +20,8 @@ pub(crate) enum Timer {
     SendHold(ConnId),
     /// How long an OPEN that would lose a collision waits for the one that would win.
     Collision(ConnId),
-    /// ConnectRetryTimer and DelayOpen in one: when to dial.
-    Dial(u32),
+    /// ConnectRetryTimer, which includes the delay before the first attempt: when to dial.
+    ConnectRetry(u32),
     /// Restart and stale timer (RFC 4724 4.2).
     Restart(u32),
     /// The end of a refresh did not come (RFC 7313 4).

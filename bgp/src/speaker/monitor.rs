@@ -1,4 +1,4 @@
-//! What monitoring sees of sessions: copies of messages, and of what became of the sessions, in the order of events.
+//! Monitoring of sessions (BMP, MRT): copies of messages and changes of state, in the order of events.
 //!
 //! Off unless asked for; then it costs a branch a message. What is recorded lies in one bounded buffer until the embedder
 //! takes it, which it should do after each turn; what does not fit is counted and dropped, and no session ever waits.
@@ -7,9 +7,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::Speaker;
-use crate::api::{ConnId, Down, PeerId, State};
+use crate::api::{Down, PeerId, State};
 use crate::session::connection::Conn;
+use crate::session::peer::Peer;
 use crate::types::{Family, RouterId};
 use crate::wire::{Frame, MessageKind, Negotiated, write_open};
 
@@ -115,8 +115,59 @@ pub(super) struct Tap {
 }
 
 impl Tap {
+    /// See [`Speaker::set_tap`](crate::Speaker::set_tap).
+    pub(super) fn set(&mut self, on: bool) {
+        if self.on != on {
+            *self = Self { on, tapped: Tapped::default() };
+        }
+    }
+
+    #[inline]
+    pub(super) fn is_on(&self) -> bool {
+        self.on
+    }
+
+    /// What was recorded since the last call; `None`: nothing.
+    pub(super) fn take(&mut self) -> Option<Tapped> {
+        let tapped = &mut self.tapped;
+        (!tapped.items.is_empty() || tapped.dropped > 0).then(|| std::mem::take(tapped))
+    }
+
+    /// A message came, or whole messages were handed out for sending.
+    pub(super) fn messages(&mut self, peer: PeerId, octets: &[u8], sent: bool, at: Instant) {
+        let mut rest = octets;
+        while let Ok(Some(frame)) = Frame::next(rest, true) {
+            let (message, tail) = rest.split_at_checked(frame.len).unwrap_or((rest, &[]));
+            if frame.kind != MessageKind::Keepalive {
+                self.message(peer, frame.kind, message, sent, at);
+            }
+            rest = tail;
+        }
+    }
+
+    /// One message.
+    pub(super) fn message(
+        &mut self,
+        peer: PeerId,
+        kind: MessageKind,
+        octets: &[u8],
+        sent: bool,
+        at: Instant,
+    ) {
+        let Ok(len) = u16::try_from(octets.len()) else { return };
+        self.push(TapItem { peer, at, event: TapEvent::Message { sent, kind, len } }, octets);
+    }
+
+    /// Something other than a message.
+    pub(super) fn event(&mut self, peer: PeerId, event: TapEvent, at: Instant) {
+        self.push(TapItem { peer, at, event }, &[]);
+    }
+
     fn push(&mut self, item: TapItem, octets: &[u8]) {
         let tapped = &mut self.tapped;
+        if !self.on {
+            return;
+        }
         if tapped.items.len() >= ITEMS || tapped.octets.len() + octets.len() > OCTETS {
             tapped.dropped += 1;
             return;
@@ -126,107 +177,26 @@ impl Tap {
     }
 }
 
-impl Speaker {
-    /// Starts or ends recording; an end forgets what was not taken.
-    pub fn set_tap(&mut self, on: bool) {
-        if self.tap.on != on {
-            self.tap = Tap { on, tapped: Tapped::default() };
-        }
-    }
-
-    /// What was recorded since the last call; `None`: nothing.
-    pub fn take_tapped(&mut self) -> Option<Tapped> {
-        let tapped = &mut self.tap.tapped;
-        (!tapped.items.is_empty() || tapped.dropped > 0).then(|| std::mem::take(tapped))
-    }
-
-    /// All sessions that are up, in the order of the peers' ids.
-    #[must_use]
-    pub fn tap_sessions(&self) -> Vec<Arc<TapSession>> {
-        self.ids.values().filter_map(|number| self.tap_session(*number)).map(Arc::new).collect()
-    }
-
-    fn tap_session(&self, number: u32) -> Option<TapSession> {
-        let peer = self.peers.get(&number)?;
-        let conn = self.conns.get(&peer.session?)?;
-        let theirs = conn.theirs.as_ref()?;
+impl TapSession {
+    /// The session of a peer on this connection, if it is up.
+    pub(super) fn new(peer: &Peer, conn: &Conn) -> Option<Self> {
+        let received = conn.received_open.as_ref()?;
         let mut sent_open = Vec::new();
-        conn.ours.write(&mut sent_open);
+        conn.sent_open.write(&mut sent_open);
         let mut received_open = Vec::new();
         write_open(&mut received_open, &conn.received_open_body);
-        Some(TapSession {
+        Some(Self {
             peer: peer.id,
             name: peer.config.name.clone(),
             local: conn.local,
             remote: conn.remote,
-            local_asn: conn.ours.asn,
-            asn: theirs.asn,
-            router_id: theirs.router_id,
+            local_asn: conn.sent_open.asn,
+            asn: received.asn,
+            router_id: received.router_id,
             negotiated: conn.negotiated?,
             up_at: peer.up_at?,
             sent_open,
             received_open,
         })
-    }
-
-    /// A message came.
-    #[inline]
-    pub(super) fn tap_received(&mut self, id: ConnId, kind: MessageKind, octets: &[u8]) {
-        if self.tap.on && kind != MessageKind::Keepalive {
-            self.tap_message(id, kind, octets, false);
-        }
-    }
-
-    /// Whole messages were handed out.
-    #[inline]
-    pub(super) fn tap_sent(&mut self, id: ConnId, octets: &[u8]) {
-        if self.tap.on {
-            let mut rest = octets;
-            while let Ok(Some(frame)) = Frame::next(rest, true) {
-                let (message, tail) = rest.split_at_checked(frame.len).unwrap_or((rest, &[]));
-                if frame.kind != MessageKind::Keepalive {
-                    self.tap_message(id, frame.kind, message, true);
-                }
-                rest = tail;
-            }
-        }
-    }
-
-    fn tap_message(&mut self, id: ConnId, kind: MessageKind, octets: &[u8], sent: bool) {
-        let peer = self.conns.get(&id).and_then(|c| self.peers.get(&c.peer)).map(|p| p.id);
-        let (Some(peer), Ok(len)) = (peer, u16::try_from(octets.len())) else { return };
-        let event = TapEvent::Message { sent, kind, len };
-        self.tap.push(TapItem { peer, at: self.now, event }, octets);
-    }
-
-    /// Import policy was asked again about a family of peers, perhaps of all.
-    pub(super) fn monitor_reimported(&mut self, family: Family) {
-        if !self.tap.on {
-            return;
-        }
-        for peer in self.peers.values().filter(|p| p.session.is_some()) {
-            let event = TapEvent::Reimported(family);
-            self.tap.push(TapItem { peer: peer.id, at: self.now, event }, &[]);
-        }
-    }
-
-    /// The last message of a connection that is gone already.
-    pub(super) fn tap_last(&mut self, conn: &Conn, octets: &[u8]) {
-        let peer = self.peers.get(&conn.peer).map(|p| p.id);
-        if let (true, Some(peer), Ok(len)) = (self.tap.on, peer, u16::try_from(octets.len())) {
-            let event = TapEvent::Message { sent: true, kind: MessageKind::Notification, len };
-            self.tap.push(TapItem { peer, at: self.now, event }, octets);
-        }
-    }
-
-    pub(super) fn tap_state(&mut self, number: u32, from: State, to: State, down: Option<&Down>) {
-        if !self.tap.on {
-            return;
-        }
-        let Some(peer) = self.peers.get(&number).map(|p| p.id) else { return };
-        let up = to == State::Established && from != to;
-        let session = up.then(|| self.tap_session(number)).flatten().map(Arc::new);
-        let event = TapEvent::State { from, to, down: down.cloned(), session };
-        self.tap.push(TapItem { peer, at: self.now, event }, &[]);
     }
 }

@@ -2,86 +2,64 @@
 
 use std::time::Duration;
 
-use super::Speaker;
-use super::deferral::groups;
-use crate::api::{ConnId, Event, PrefixLimit};
-use crate::session::timers::Timer;
+use crate::adj_rib_out::group::Group;
+use crate::api::{Event, PrefixLimit};
+use crate::ribs::RibSet;
+use crate::session::peer::Peer;
 use crate::types::Family;
 use crate::wire::{ErrorCode, Notification};
 
-/// How long a peer that was to be sent too much is left alone.
+/// For how long a peer is neither dialled nor let in that was to be sent too many.
 const PENALTY_OUT: Duration = Duration::from_secs(60);
 
-impl Speaker {
-    /// Ends the session when the peer has announced too much, and warns of it before; `false`: it ended.
-    pub(super) fn keeps_limit(&mut self, id: ConnId, number: u32, family: Family) -> bool {
-        let Some(peer) = self.peers.get_mut(&number) else { return false };
-        let Some(limit) = peer.config.max_prefixes else { return true };
-        let received = self.shared.sources.get(number).map_or(0, |s| s.family(family).of_session());
-        if received > limit.max {
-            self.refuse_flood(id, number, family, limit.max, limit.restart);
-            return false;
-        }
-        let near = is_near(limit, received);
-        if let Some(warned) = peer.warned.get_mut(family.index())
-            && *warned != near
-        {
-            *warned = near;
-            if near {
-                let (peer, max) = (peer.id, limit.max);
-                self.events.push_back(Event::PrefixWarning { peer, family, received, max });
-            }
-        }
-        true
-    }
+/// A limit is exceeded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Exceeded {
+    pub(super) family: Family,
+    pub(super) max: u32,
+    /// For how long the peer is neither dialled nor let in.
+    pub(super) penalty: Duration,
+}
 
-    /// A limit was changed: sessions that are over it end.
-    pub(super) fn check_limit(&mut self, number: u32) {
-        let Some(id) = self.peers.get(&number).and_then(|p| p.session) else { return };
-        for family in Family::ALL {
-            if !self.keeps_limit(id, number, family) || !self.keeps_limit_out(id, number, family) {
-                return;
-            }
-        }
+impl Exceeded {
+    /// Cease 1 with family and limit (RFC 4486 4).
+    pub(super) fn notification(self) -> Notification {
+        let mut data = self.family.afi().to_be_bytes().to_vec();
+        data.push(self.family.safi());
+        data.extend_from_slice(&self.max.to_be_bytes());
+        Notification::with_data(ErrorCode::MAX_PREFIXES, &data)
     }
+}
 
-    /// Ends the session when more is announced to the peer than may be; `false`: it ended.
-    pub(super) fn keeps_limit_out(&mut self, id: ConnId, number: u32, family: Family) -> bool {
-        let Some(peer) = self.peers.get(&number) else { return false };
-        let Some(max) = peer.config.max_prefixes_out else { return true };
-        let groups = groups(peer, family).iter().filter_map(|g| self.group(family, *g));
-        // What came from the peer itself is not sent to it, but is only counted where it matters.
-        let most: u32 = groups.clone().map(|g| g.advertised_count(number, 0)).sum();
-        let over = most > max
-            && groups.map(|g| g.advertised_count(number, g.attr_sets.of_source(number))).sum::<u32>() > max;
-        if over {
-            self.refuse_flood(id, number, family, max, PENALTY_OUT);
-        }
-        !over
+/// Checks the limit of what comes from a peer; `Ok` may have a warning that the limit is near.
+pub(super) fn check_received(
+    peer: &mut Peer,
+    received: u32,
+    family: Family,
+) -> Result<Option<Event>, Exceeded> {
+    let Some(limit) = peer.config.max_prefixes else { return Ok(None) };
+    if received > limit.max {
+        return Err(Exceeded { family, max: limit.max, penalty: limit.restart });
     }
+    let near = is_near(limit, received);
+    let was_near = peer.warned.get_mut(family.index()).map(|warned| std::mem::replace(warned, near));
+    let warn = near && was_near == Some(false);
+    Ok(warn.then(|| Event::PrefixWarning { peer: peer.id, family, received, max: limit.max }))
+}
 
-    fn refuse_flood(&mut self, id: ConnId, number: u32, family: Family, max: u32, restart: Duration) {
-        let until = self.now + restart;
-        if let Some(peer) = self.peers.get_mut(&number) {
-            // Before the session ends, because its end plans the next attempt.
-            peer.penalty_until = Some(until);
-            if peer.range.is_some() {
-                // Forgotten earlier, it could come again at once.
-                self.timers.set(Timer::Restart(number), until);
-            }
-        }
-        self.refuse(id, too_many(family, max));
+/// Checks the limit of what goes to a peer.
+pub(super) fn check_sent(number: u32, peer: &Peer, ribs: &RibSet, family: Family) -> Result<(), Exceeded> {
+    let Some(max) = peer.config.max_prefixes_out else { return Ok(()) };
+    let groups = peer.groups(family).iter().filter_map(|group| ribs.group(family, *group));
+    // What came from the peer itself is not sent to it, but is only counted where it matters.
+    let most: u32 = groups.clone().map(|group| group.advertised_count(number, 0)).sum();
+    let exact = |group: &Group| group.advertised_count(number, group.attr_sets.of_source(number));
+    if most > max && groups.map(exact).sum::<u32>() > max {
+        return Err(Exceeded { family, max, penalty: PENALTY_OUT });
     }
+    Ok(())
 }
 
 fn is_near(limit: PrefixLimit, received: u32) -> bool {
     limit.warn.is_some_and(|warn| u64::from(received) * 100 >= u64::from(limit.max) * u64::from(warn))
-}
-
-/// Cease 1 with family and limit (RFC 4486 4).
-fn too_many(family: Family, max: u32) -> Notification {
-    let mut data = family.afi().to_be_bytes().to_vec();
-    data.push(family.safi());
-    data.extend_from_slice(&max.to_be_bytes());
-    Notification::with_data(ErrorCode::MAX_PREFIXES, &data)
 }

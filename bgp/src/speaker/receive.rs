@@ -1,48 +1,40 @@
-//! ByteReader to messages to routes.
+//! Octets to messages, messages to events and routes.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use tortie_net::link_local;
 
 use super::Speaker;
-use super::sessions::pair;
-use crate::api::LastErrorKind;
-use crate::api::{ConnId, Down, DownCode, Event, State};
-use crate::attr::Attributes;
-use crate::rib::Shared;
-use crate::rib::entry::Key;
-use crate::rib::import::{ACCEPTED, ImportEvaluator, ImportOutcome};
-use crate::rib::table::{AHEAD, Announced};
-use crate::ribs::family::FamilyRib;
-use crate::role;
-use crate::session::connection::Input;
+use super::prefix_limits::{self, Exceeded};
+use crate::api::{ConnId, Down, DownCode, Event, LastErrorKind, State};
+use crate::ribs::Learned;
+use crate::session::fsm::{self, Action};
 use crate::session::last_error::PeerError;
+use crate::session::timers::Timer;
 use crate::types::Family;
-use crate::wire::{ErrorCode, Frame, MessageKind, Negotiated, Nlri, Notification, Open, Update};
+use crate::wire::{ErrorCode, Frame, MessageKind, Notification, Open, RefreshKind, RouteRefresh, Update};
 
 /// Messages of a connection that one call reads: short ones cost about as much as the prefixes of [`OCTETS`].
 const MESSAGES: usize = 512;
-/// ByteReader of a connection that one call reads, the last message apart.
+/// Octets of a connection that one call reads, the last message apart.
 const OCTETS: usize = 64 * 1024;
-/// ByteReader that one call reads from connections that waited.
+/// Octets that one call reads from connections that waited.
 const OCTETS_ALL: usize = 64 * 1024;
 
-/// How long a peer that found our prefixes too many is not dialled: no shorter than what it takes people to mend it.
-const UNWANTED: std::time::Duration = std::time::Duration::from_secs(60);
-
-/// What a batch of UPDATEs did.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-struct Tally {
-    announced: u32,
-    withdrawn: u32,
-    rejected: u32,
-    malformed: u32,
-}
+/// How long a peer that found our prefixes too many is not dialled: no shorter than what it takes people to correct it.
+const UNWANTED: Duration = Duration::from_secs(60);
 
 impl Speaker {
-    /// ByteReader came in.
+    /// How many octets this connection takes now; 0: read nothing until later.
+    #[must_use]
+    pub fn read_room(&self, conn: ConnId) -> usize {
+        self.connections.get(conn).map_or(0, |c| if c.queued { 0 } else { c.input.room() })
+    }
+
+    /// Octets came in.
     pub(super) fn data(&mut self, id: ConnId, octets: &[u8]) {
-        let Some(conn) = self.conns.get_mut(&id) else { return };
+        let Some(conn) = self.connections.get_mut(id) else { return };
         let mut input = std::mem::take(&mut conn.input);
         if conn.queued || !input.as_slice().is_empty() {
             input.push(octets);
@@ -54,70 +46,61 @@ impl Speaker {
         }
         // Nearly always nothing waits, and the octets need not be copied.
         let (read, more) = self.read(id, octets);
-        self.put_back(id, input, octets.get(read..).unwrap_or_default(), more);
-    }
-
-    fn put_back(&mut self, id: ConnId, mut input: Input, rest: &[u8], more: bool) {
-        let Some(conn) = self.conns.get_mut(&id) else { return };
-        if !rest.is_empty() {
-            input.push(rest);
-        }
-        conn.input = input;
-        if more && !conn.queued {
-            conn.queued = true;
-            self.ready.push_back(id);
-        }
+        self.connections.put_back(id, input, octets.get(read..).unwrap_or_default(), more);
     }
 
     /// Reads what waits in a connection.
     fn read_input(&mut self, id: ConnId) -> usize {
-        let Some(conn) = self.conns.get_mut(&id) else { return 0 };
+        let Some(conn) = self.connections.get_mut(id) else { return 0 };
         let mut input = std::mem::take(&mut conn.input);
         let (read, more) = self.read(id, input.as_slice());
         input.consume(read);
-        self.put_back(id, input, &[], more);
+        self.connections.put_back(id, input, &[], more);
         read
     }
 
-    /// Serves connections whose input waits, in turn.
+    /// Serves connections whose input waits, one after the other.
     pub(super) fn read_queued(&mut self) {
         let mut octets = 0;
         // Each at most once in a call.
-        for _ in 0..self.ready.len() {
+        for _ in 0..self.connections.readable() {
             if octets >= OCTETS_ALL {
                 return;
             }
-            let Some(id) = self.ready.pop_front() else { return };
-            if let Some(conn) = self.conns.get_mut(&id) {
-                conn.queued = false;
-                octets += self.read_input(id);
-            }
+            let Some(id) = self.connections.next_readable() else { return };
+            octets += self.read_input(id);
         }
     }
 
     /// Handles whole messages within the budget; returns the octets read, and whether more whole ones may follow.
     fn read(&mut self, id: ConnId, octets: &[u8]) -> (usize, bool) {
         let mut at = 0;
-        let mut tally = Tally::default();
+        let mut learned = Learned::default();
         let mut more = true;
         for _ in 0..MESSAGES {
             if at >= OCTETS {
                 break;
             }
-            let Some(conn) = self.conns.get(&id) else {
+            let Some(conn) = self.connections.get(id) else {
                 more = false;
                 break;
             };
+            let number = conn.peer;
             match Frame::next(octets.get(at..).unwrap_or_default(), conn.is_extended()) {
                 Ok(Some(frame)) => {
-                    let (number, before) = (conn.peer, self.errors_noted);
+                    let before = self.peers.errors_noted();
                     let from = at;
-                    let whole = octets.get(at..at + frame.len).unwrap_or_default();
-                    self.tap_received(id, frame.kind, whole);
                     at += frame.len;
-                    self.message(id, frame, &mut tally);
-                    if self.errors_noted != before {
-                        self.note_message(number, octets.get(from..at).unwrap_or_default());
+                    let whole = octets.get(from..at).unwrap_or_default();
+                    if self.tap.is_on()
+                        && frame.kind != MessageKind::Keepalive
+                        && let Some(peer) = self.peers.get(number)
+                    {
+                        self.tap.message(peer.id, frame.kind, whole, false, self.scheduler.now());
+                    }
+                    self.message(id, frame, &mut learned);
+                    if self.peers.errors_noted() != before {
+                        self.peers.note_offending_message(number, whole);
                     }
                 }
                 Ok(None) => {
@@ -125,52 +108,39 @@ impl Speaker {
                     break;
                 }
                 Err(notification) => {
-                    let number = conn.peer;
-                    self.refuse(id, notification);
-                    self.note_message(number, octets.get(at..).unwrap_or_default());
+                    self.fail(id, fsm::Event::BgpHeaderErr, Some(notification));
+                    self.peers.note_offending_message(number, octets.get(at..).unwrap_or_default());
                     more = false;
                     break;
                 }
             }
         }
-        self.report_learned(id, tally);
+        self.report_learned(id, learned);
         (at, more)
     }
 
-    /// What the error that was just noted is about.
-    fn note_message(&mut self, number: u32, octets: &[u8]) {
-        if let Some((error, _)) = self.peers.get_mut(&number).and_then(|p| p.last_error.as_mut())
-            && error.kind != LastErrorKind::Received
-        {
-            error.set_message(octets);
-        }
-    }
-
-    fn report_learned(&mut self, id: ConnId, tally: Tally) {
-        if tally == Tally::default() {
+    fn report_learned(&mut self, id: ConnId, learned: Learned) {
+        if learned == Learned::default() {
             return;
         }
-        let Some(peer) = self.conns.get(&id).and_then(|c| self.peers.get_mut(&c.peer)) else { return };
-        peer.rejected += u64::from(tally.rejected);
-        self.events.push_back(Event::Learned {
-            peer: peer.id,
-            announced: tally.announced,
-            withdrawn: tally.withdrawn,
-            rejected: tally.rejected,
-            malformed: tally.malformed,
-        });
+        let Some(conn) = self.connections.get(id) else { return };
+        let Some(peer) = self.peers.get_mut(conn.peer) else { return };
+        let Learned { announced, withdrawn, rejected, malformed } = learned;
+        peer.rejected += u64::from(rejected);
+        self.events.push_back(Event::Learned { peer: peer.id, announced, withdrawn, rejected, malformed });
     }
 
-    fn message(&mut self, id: ConnId, frame: Frame<'_>, tally: &mut Tally) {
-        let Some(conn) = self.conns.get_mut(&id) else { return };
-        let state = conn.state;
+    /// A message becomes an event of the state machine, whose action is carried out.
+    fn message(&mut self, id: ConnId, frame: Frame<'_>, learned: &mut Learned) {
+        let Some(conn) = self.connections.get_mut(id) else { return };
+        let state = conn.state();
         if !conn.hold.is_zero() && state != State::OpenSent {
             if let Some(deadline) = conn.hold_at.filter(|_| state == State::Established) {
-                conn.margin.note(deadline, conn.hold, self.now);
+                conn.margin.note(deadline, conn.hold, self.scheduler.now());
             }
-            conn.hold_at = Some(self.now + conn.hold);
+            conn.hold_at = Some(self.scheduler.now() + conn.hold);
         }
-        if let Some(peer) = self.peers.get_mut(&conn.peer) {
+        if let Some(peer) = self.peers.get_mut(conn.peer) {
             let count = &mut peer.received;
             match frame.kind {
                 MessageKind::Open => count.open += 1,
@@ -180,31 +150,30 @@ impl Speaker {
                 MessageKind::RouteRefresh => count.route_refresh += 1,
             }
         }
-        match (state, frame.kind) {
-            (_, MessageKind::Notification) => self.notified(id, &Notification::decode(frame.body)),
-            (State::OpenSent, MessageKind::Open) => match Open::decode(frame.body) {
+        let event = match frame.kind {
+            MessageKind::Notification => return self.notified(id, &Notification::decode(frame.body)),
+            MessageKind::Keepalive => return self.keepalive_received(id),
+            // Only where one may come it is read, and only when it fits it is the event.
+            MessageKind::Open if state == State::OpenSent => match Open::decode(frame.body) {
                 Ok(open) => {
                     conn.received_open_body = frame.body.into();
-                    self.opened(id, open);
+                    return self.open_received(id, open);
                 }
-                Err(notification) => self.refuse(id, notification),
+                Err(notification) => return self.fail(id, fsm::Event::BgpOpenMsgErr, Some(notification)),
             },
-            (State::OpenConfirm, MessageKind::Keepalive) => self.confirmed(id),
-            (State::Established, MessageKind::Keepalive) => {}
-            (State::Established, MessageKind::Update) => self.update(id, frame.body, tally),
-            (State::Established, MessageKind::RouteRefresh) => self.refresh_message(id, frame.body),
-            // RFC 6608: which state it was, and what came.
-            (state, kind) => {
-                let code = match state {
-                    State::OpenSent => ErrorCode::FSM_OPEN_SENT,
-                    State::OpenConfirm => ErrorCode::FSM_OPEN_CONFIRM,
-                    _ => ErrorCode::FSM_ESTABLISHED,
-                };
-                self.refuse(id, Notification::with_data(code, &[kind as u8]));
-            }
+            MessageKind::Open => fsm::Event::BgpOpen,
+            MessageKind::Update => fsm::Event::UpdateMsg,
+            MessageKind::RouteRefresh => fsm::Event::RouteRefreshMsg,
+        };
+        match conn.fsm.handle(event) {
+            Action::ProcessUpdate => self.update(id, frame.body, learned),
+            Action::ProcessRouteRefresh => self.refresh_message(id, frame.body),
+            Action::SendNotification(code) => self.refuse_message(id, code, frame.kind),
+            _ => {}
         }
     }
 
+    /// Events 24 and 25.
     fn notified(&mut self, id: ConnId, notification: &Notification) {
         let (enclosed, _) = notification.unwrap_hard_reset();
         let mut text = format!("received NOTIFICATION {}", notification.code);
@@ -219,140 +188,161 @@ impl Speaker {
             ErrorCode::COLLISION => DownCode::Collision,
             _ => DownCode::NotificationReceived,
         };
-        if let Some(conn) = self.conns.get(&id)
-            && code != DownCode::Collision
-        {
-            let number = conn.peer;
-            let offered = (conn.state < State::Established).then(|| conn.ours.capabilities.clone());
-            self.note_error(number, PeerError::received(notification));
-            if let Some(peer) = self.peers.get_mut(&number) {
+        let Some(conn) = self.connections.get_mut(id) else { return };
+        if code != DownCode::Collision {
+            let (number, now) = (conn.peer, self.scheduler.now());
+            let is_up = conn.state() == State::Established;
+            let offered = (!is_up).then(|| conn.sent_open.capabilities.clone());
+            self.peers.note_error(number, PeerError::received(notification), now);
+            if let Some(peer) = self.peers.get_mut(number) {
                 if enclosed == ErrorCode::MAX_PREFIXES {
-                    peer.unwanted_until = Some(self.now + UNWANTED);
+                    peer.unwanted_until = Some(now + UNWANTED);
                 }
                 let strict = peer.config.role_strict;
-                peer.retry = offered
-                    .is_some_and(|offered| peer.capability_fallback.learn(notification, &offered, strict));
+                let fallback = &mut peer.capability_fallback;
+                peer.retry = offered.is_some_and(|offered| fallback.learn(notification, &offered, strict));
             }
         }
-        let down = Down { code, text, notification: Some(pair(enclosed)), helper: false };
-        self.end_by_notification(id, notification.code, &down);
+        let event = match notification.code {
+            ErrorCode::UNSUPPORTED_VERSION => fsm::Event::NotifMsgVerErr,
+            _ => fsm::Event::NotifMsg,
+        };
+        if conn.fsm.handle(event) == Action::Close {
+            let down = Down { code, text, notification: Some(enclosed.pair()), helper: false };
+            self.end_by_notification(id, notification.code, &down);
+        }
     }
 
-    fn update(&mut self, id: ConnId, body: &[u8], tally: &mut Tally) {
-        let Some(conn) = self.conns.get(&id) else { return };
+    fn update(&mut self, id: ConnId, body: &[u8], learned: &mut Learned) {
+        let Some(conn) = self.connections.get(id) else { return };
         let (number, Some(session), link) = (conn.peer, conn.negotiated, conn.link()) else { return };
         let update = match Update::decode(body, &session) {
             Ok(update) => update,
             Err(notification) => {
-                let [.., resets] = &mut self.update_errors;
-                *resets += 1;
-                self.refuse(id, notification);
+                self.ribs.count_reset();
+                self.fail(id, fsm::Event::UpdateMsgErr, Some(notification));
                 return;
             }
         };
-        let [withdraws, discards, _] = &mut self.update_errors;
-        *discards += update.discarded.len() as u64;
-        if let Some(problem) = update.malformed {
-            tally.malformed += 1;
-            *withdraws += 1;
-            self.note_error(number, PeerError::update(LastErrorKind::Withdrawn, problem));
-        } else if let Some(problem) = update.discarded.first() {
-            self.note_error(number, PeerError::update(LastErrorKind::Discarded, *problem));
+        self.ribs.count_errors(&update);
+        let error = if let Some(problem) = update.malformed {
+            learned.malformed += 1;
+            Some((LastErrorKind::Withdrawn, problem))
+        } else {
+            update.discarded.first().map(|problem| (LastErrorKind::Discarded, *problem))
+        };
+        if let Some((kind, problem)) = error {
+            self.peers.note_error(number, PeerError::update(kind, problem), self.scheduler.now());
         }
         for nlri in &update.withdrawn {
-            tally.withdrawn += match nlri.family() {
-                Family::Ipv4Unicast => withdraw(&mut self.v4, &mut self.shared, number, nlri),
-                Family::Ipv6Unicast => withdraw(&mut self.v6, &mut self.shared, number, nlri),
-            };
+            learned.withdrawn += self.ribs.withdraw(number, nlri);
         }
         for nlri in &update.withdrawn {
-            self.keeps_limit(id, number, nlri.family());
+            self.check_received(id, number, nlri.family());
         }
         for mut reach in update.reach {
             // RFC 2545 3: on a session over a link the address on that link is the one to use.
             let attributes = &mut reach.attributes;
             let hop = attributes.link_local.filter(|_| link != 0).map_or(attributes.next_hop, IpAddr::V6);
             attributes.next_hop = link_local::on(hop, link);
-            self.announce(number, &session, &reach.nlri, reach.attributes, tally);
-            if !self.keeps_limit(id, number, reach.nlri.family()) {
+            self.ribs.announce(number, &session, &reach.nlri, reach.attributes, learned);
+            if !self.check_received(id, number, reach.nlri.family()) {
                 return;
             }
         }
-        if let Some(family) = update.end_of_rib {
-            self.end_of_rib(number, family);
+        if let Some(family) = update.end_of_rib
+            && let Some(mut stale) = self.stale_routes(number)
+        {
+            stale.end_of_rib(family);
+            self.deferral.schedule_check(&mut self.scheduler);
         }
     }
 
-    fn announce(
-        &mut self,
-        number: u32,
-        session: &Negotiated,
-        nlri: &Nlri<'_>,
-        mut attributes: Attributes,
-        tally: &mut Tally,
-    ) {
-        if session.ebgp {
-            attributes.local_pref = None;
-            attributes.drop_validation_state();
-            if let Some(from) = self.shared.sources.get(number) {
-                role::mark_received(from.role(), from.asn, &mut attributes);
+    /// A ROUTE-REFRESH came.
+    fn refresh_message(&mut self, id: ConnId, body: &[u8]) {
+        let Some(conn) = self.connections.get(id) else { return };
+        let number = conn.peer;
+        let RouteRefresh { family, kind } = match RouteRefresh::decode(body, conn.has_enhanced_refresh()) {
+            Ok(Some(refresh)) => refresh,
+            Ok(None) => return,
+            Err(notification) => {
+                self.fail(id, fsm::Event::RouteRefreshMsgErr, Some(notification));
+                return;
             }
+        };
+        if !conn.carries(family) {
+            return;
         }
-        let attr = self.shared.attrs.intern(attributes, false, &mut self.shared.next_hops);
-        let shared = &mut self.shared;
-        match nlri.family() {
-            Family::Ipv4Unicast => announce(&mut self.v4, shared, number, nlri, attr, tally),
-            Family::Ipv6Unicast => announce(&mut self.v6, shared, number, nlri, attr, tally),
+        match (kind, self.stale_routes(number)) {
+            (RefreshKind::Request, _) => self.refresh_out(number, family),
+            (RefreshKind::Begin, Some(mut stale)) => stale.refresh_begins(family),
+            (RefreshKind::End, Some(mut stale)) => stale.refresh_ends(family),
+            (RefreshKind::Begin | RefreshKind::End, None) => {}
         }
-        self.shared.attrs.release(attr, &mut self.shared.next_hops);
     }
-}
 
-fn withdraw<A: Key>(rib: &mut FamilyRib<A>, shared: &mut Shared, number: u32, nlri: &Nlri<'_>) -> u32 {
-    let mut count = 0;
-    let mut ahead = nlri.of::<A>();
-    for (n, entry) in nlri.of::<A>().enumerate() {
-        if n % AHEAD == 0 {
-            rib.table.prefetch(ahead.by_ref().take(AHEAD).map(|e| e.prefix));
+    pub(super) fn hold_timer(&mut self, id: ConnId) {
+        let Some(conn) = self.connections.get(id) else { return };
+        match conn.hold_at {
+            // Input that waits to be read is a sign of life.
+            Some(_) if conn.queued => {
+                self.scheduler.set_after(Timer::Hold(id), conn.hold / 3);
+            }
+            Some(at) if at > self.scheduler.now() => self.scheduler.set(Timer::Hold(id), at),
+            Some(_) => self.fail(id, fsm::Event::HoldTimerExpires, None),
+            None => {}
         }
-        count += u32::from(rib.table.withdraw(shared, (number, entry.path_id), entry.prefix));
     }
-    shared.changes_of(A::FAMILY).withdrawn += u64::from(count);
-    count
-}
 
-fn announce<A: Key>(
-    rib: &mut FamilyRib<A>,
-    shared: &mut Shared,
-    number: u32,
-    nlri: &Nlri<'_>,
-    attr: u32,
-    tally: &mut Tally,
-) {
-    let Some(mut judge) = ImportEvaluator::new(shared, number, attr, false) else { return };
-    let mut ahead = nlri.of::<A>();
-    for (n, entry) in nlri.of::<A>().enumerate() {
-        if n % AHEAD == 0 {
-            rib.table.prefetch(ahead.by_ref().take(AHEAD).map(|e| e.prefix));
-        }
-        let ImportOutcome { attr, reason } = judge.judge(shared, entry.prefix);
-        tally.rejected += u32::from(reason != ACCEPTED);
-        match rib.table.announce(shared, (number, entry.path_id), entry.prefix, attr, reason) {
-            Announced::New => {
-                shared.changes_of(A::FAMILY).announced += 1;
-                tally.announced += 1;
+    /// Ends the session when the peer has announced too much, and warns of it before; `false`: it ended.
+    fn check_received(&mut self, id: ConnId, number: u32, family: Family) -> bool {
+        let received = self.ribs.received_in_session(number, family);
+        let Some(peer) = self.peers.get_mut(number) else { return false };
+        match prefix_limits::check_received(peer, received, family) {
+            Ok(warning) => {
+                self.events.extend(warning);
+                true
             }
-            Announced::Replaced => {
-                shared.changes_of(A::FAMILY).replaced += 1;
-                tally.announced += 1;
-            }
-            Announced::Repeated => shared.changes_of(A::FAMILY).repeated += 1,
-            Announced::Refused => {}
-            Announced::TooMany => {
-                shared.reasons.count("too_many_paths");
-                tally.rejected += 1;
+            Err(exceeded) => {
+                self.refuse_prefixes(id, number, exceeded);
+                false
             }
         }
     }
-    judge.finish(shared);
+
+    /// Ends the session when more is announced to the peer than may be; `false`: it ended.
+    pub(super) fn check_sent(&mut self, id: ConnId, number: u32, family: Family) -> bool {
+        let Some(peer) = self.peers.get(number) else { return false };
+        match prefix_limits::check_sent(number, peer, &self.ribs, family) {
+            Ok(()) => true,
+            Err(exceeded) => {
+                self.refuse_prefixes(id, number, exceeded);
+                false
+            }
+        }
+    }
+
+    /// A limit was changed: sessions that are over it end.
+    pub(super) fn check_limits(&mut self, number: u32) {
+        let Some(id) = self.peers.get(number).and_then(|p| p.session) else { return };
+        for family in Family::ALL {
+            if !self.check_received(id, number, family) || !self.check_sent(id, number, family) {
+                return;
+            }
+        }
+    }
+
+    /// Event 8: there are too many prefixes.
+    fn refuse_prefixes(&mut self, id: ConnId, number: u32, exceeded: Exceeded) {
+        let until = self.scheduler.now() + exceeded.penalty;
+        if let Some(peer) = self.peers.get_mut(number) {
+            // Before the session ends, because its end plans the next attempt.
+            peer.penalty_until = Some(until);
+            if peer.range.is_some() {
+                // Removed earlier, it could come again at once.
+                self.scheduler.set(Timer::Restart(number), until);
+            }
+        }
+        self.fail(id, fsm::Event::AutomaticStop, Some(exceeded.notification()));
+    }
 }

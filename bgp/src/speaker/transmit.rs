@@ -1,56 +1,56 @@
-//! What goes out, and which update groups it comes from.
+//! What goes out: the messages of a session, and what its update groups have for it.
 
 use std::time::{Duration, Instant};
 
 use super::Speaker;
-use super::deferral::groups;
-use crate::adj_rib_out::advertised::Advertised;
-use crate::adj_rib_out::export::{GroupKey, Representative};
-use crate::adj_rib_out::member::Produced;
+use super::route_refresh;
+use crate::adj_rib_out::member::{EndOfRib, Produced};
 use crate::adj_rib_out::segment::Cursor;
-use crate::api::{ADD_PATH_MAX, ConnId, Drain, Event, PeerId, Transmit};
-use crate::ribs::family::Previous;
-use crate::session::Peer;
-use crate::session::open;
+use crate::api::{ConnId, Event, Transmit};
+use crate::session::fsm::{self, Action};
+use crate::session::peer::Peer;
 use crate::session::timers::Timer;
 use crate::types::Family;
-use crate::wire::write_end_of_rib;
+use crate::wire::{write_end_of_rib, write_keepalive};
 
 /// Steps without output that one call of [`Speaker::poll_transmit`] takes.
 const STEPS: usize = 32;
 /// Least send hold time (RFC 9687 4.4).
 const SEND_HOLD: Duration = Duration::from_secs(480);
-/// How long last messages wait to be fetched.
-const CLOSING: Duration = Duration::from_secs(10);
 
 impl Speaker {
     /// Appends whole messages for this connection to `buf`, at most about `room` octets: one message is never cut, so
     /// a little room suffices for some progress. After [`Event::Close`] it still gives the last messages.
     pub fn poll_transmit(&mut self, conn: ConnId, buf: &mut Vec<u8>, room: usize, now: Instant) -> Transmit {
-        self.now = self.now.max(now);
-        if let Some(last) = self.closing.remove(&conn) {
+        self.scheduler.advance(now);
+        if let Some(last) = self.connections.take_last_message(conn) {
             buf.extend_from_slice(&last);
             return Transmit::Done;
         }
         let start = buf.len();
         let answer = self.transmit(conn, buf, room);
-        self.tap_sent(conn, buf.get(start..).unwrap_or_default());
-        if let Some(c) = self.conns.get_mut(&conn) {
-            c.wants = (answer == Transmit::More).then_some(self.now);
+        let now = self.scheduler.now();
+        if let Some(c) = self.connections.get_mut(conn) {
+            c.write_pending_since = (answer == Transmit::More).then_some(now);
+            if self.tap.is_on()
+                && let Some(peer) = self.peers.get(c.peer)
+            {
+                self.tap.messages(peer.id, buf.get(start..).unwrap_or_default(), true, now);
+            }
         }
         self.wake_members();
         answer
     }
 
     fn transmit(&mut self, id: ConnId, buf: &mut Vec<u8>, room: usize) -> Transmit {
-        let Some(conn) = self.conns.get_mut(&id) else { return Transmit::Done };
+        let Some(conn) = self.connections.get_mut(id) else { return Transmit::Done };
         let start = buf.len();
         buf.append(&mut conn.control);
         conn.control = Vec::new();
         self.begin_refreshes(id, buf);
         let mut steps = STEPS;
         loop {
-            let Some(conn) = self.conns.get_mut(&id) else { return Transmit::Done };
+            let Some(conn) = self.connections.get_mut(id) else { return Transmit::Done };
             let left = room.saturating_sub(buf.len() - start);
             if left == 0 {
                 return Transmit::More;
@@ -61,7 +61,7 @@ impl Speaker {
                 if done {
                     conn.cursors.pop_front();
                 }
-                if let Some(peer) = self.peers.get_mut(&number) {
+                if let Some(peer) = self.peers.get_mut(number) {
                     peer.sent.update += messages;
                 }
                 if !done {
@@ -79,24 +79,20 @@ impl Speaker {
         }
     }
 
-    /// Fetches the next thing from the peer's update groups, family by family in turn; `false`: there is nothing.
+    /// Fetches the next thing from the peer's update groups, one family after the other; `false`: there is nothing.
     fn produce(&mut self, id: ConnId, number: u32, buf: &mut Vec<u8>) -> bool {
-        let Some(turn) = self.conns.get(&id).map(|c| c.turn) else { return false };
+        let Some(next) = self.connections.get(id).map(|c| c.next_family) else { return false };
         let [first, second] = Family::ALL;
-        let order = if turn == 0 { [first, second] } else { [second, first] };
+        let order = if next == 0 { [first, second] } else { [second, first] };
         for family in order {
             // A second connection of the peer, which may become its session or never will, takes nothing from it.
-            let session = self.peers.get(&number).filter(|p| p.session == Some(id));
-            let Some(groups) = session.map(|p| groups(p, family)) else { return false };
-            let (shared, wake) = (&mut self.shared, &mut self.wake);
-            let produced = match family {
-                Family::Ipv4Unicast => self.v4.produce(shared, groups, number, wake),
-                Family::Ipv6Unicast => self.v6.produce(shared, groups, number, wake),
-            };
-            if matches!(produced, Produced::Segment(_)) && !self.keeps_limit_out(id, number, family) {
+            let session = self.peers.get(number).filter(|p| p.session == Some(id));
+            let Some(groups) = session.map(|p| p.groups(family)) else { return false };
+            let produced = self.ribs.produce(family, groups, number);
+            if matches!(produced, Produced::Segment(_)) && !self.check_sent(id, number, family) {
                 return false;
             }
-            let Some(conn) = self.conns.get_mut(&id) else { return false };
+            let Some(conn) = self.connections.get_mut(id) else { return false };
             match produced {
                 Produced::Idle => continue,
                 Produced::Working => {}
@@ -111,220 +107,140 @@ impl Speaker {
                 }
                 Produced::EndOfRib => {
                     write_end_of_rib(family, buf);
-                    if let Some(peer) = self.peers.get_mut(&number) {
+                    let begins = route_refresh::end_of_rib_sent(conn, family);
+                    if let Some(peer) = self.peers.get_mut(number) {
                         peer.sent.update += 1;
                     }
-                    self.end_of_rib_sent(id, family, buf);
+                    if begins {
+                        self.begin_refreshes(id, buf);
+                    }
                 }
-                Produced::PassComplete => self.refresh_sent(id, number, family, buf),
+                Produced::PassComplete => {
+                    if route_refresh::end_out(conn, family, buf) {
+                        self.count_refreshes(number, 1);
+                    }
+                }
             }
-            let Some(conn) = self.conns.get_mut(&id) else { return false };
-            conn.turn = 1 - family.index();
+            let Some(conn) = self.connections.get_mut(id) else { return false };
+            conn.next_family = 1 - family.index();
             return true;
         }
         false
     }
 
-    /// How many octets this connection takes now; 0: read nothing until later.
-    #[must_use]
-    pub fn read_room(&self, conn: ConnId) -> usize {
-        self.conns.get(&conn).map_or(0, |c| if c.queued { 0 } else { c.input.room() })
-    }
-
     /// Something waits for this connection.
     pub(super) fn want_write(&mut self, id: ConnId) {
-        let Some(conn) = self.conns.get_mut(&id) else { return };
-        if conn.wants.is_some() {
+        let Some(conn) = self.connections.get_mut(id) else { return };
+        if conn.write_pending_since.is_some() {
             return;
         }
-        conn.wants = Some(self.now);
+        conn.write_pending_since = Some(self.scheduler.now());
         self.events.push_back(Event::WantWrite(id));
         if !conn.send_hold_armed {
             conn.send_hold_armed = true;
-            let at = self.now + send_hold(self.peers.get(&conn.peer), conn.hold);
-            self.timers.set(Timer::SendHold(id), at);
+            self.scheduler.set_after(Timer::SendHold(id), send_hold(self.peers.get(conn.peer), conn.hold));
         }
     }
 
-    /// Tells those for whom update groups have made something.
+    /// Update groups have made something for idle members: they are to be written to.
     pub(super) fn wake_members(&mut self) {
-        for number in std::mem::take(&mut self.wake) {
-            if let Some(conn) = self.peers.get(&number).and_then(|p| p.session) {
+        for number in self.ribs.take_woken() {
+            if let Some(conn) = self.peers.get(number).and_then(|p| p.session) {
                 self.want_write(conn);
             }
         }
     }
 
-    /// RFC 9687: the peer takes nothing any more.
-    pub(super) fn send_hold_timer(&mut self, id: ConnId) {
-        let Some(conn) = self.conns.get_mut(&id) else { return };
-        conn.send_hold_armed = false;
-        let Some(since) = conn.wants else { return };
-        let at = since + send_hold(self.peers.get(&conn.peer), conn.hold);
-        if at > self.now {
-            conn.send_hold_armed = true;
-            self.timers.set(Timer::SendHold(id), at);
+    pub(super) fn keepalive_timer(&mut self, id: ConnId) {
+        let Some(conn) = self.connections.get_mut(id) else { return };
+        if conn.keepalive_at.is_none_or(|at| at > self.scheduler.now()) {
             return;
         }
-        self.refuse(id, crate::wire::Notification::new(crate::wire::ErrorCode::SEND_HOLD_TIMER_EXPIRED));
-    }
-
-    /// Forgets last messages that nobody fetches.
-    pub(super) fn forget_closing(&mut self) {
-        while let Some((at, id)) = self.closing_order.front().copied() {
-            if self.closing.contains_key(&id) && self.now.duration_since(at) < CLOSING {
-                return;
+        if conn.fsm.handle(fsm::Event::KeepaliveTimerExpires) != Action::SendKeepalive {
+            return;
+        }
+        let interval = self.scheduler.jittered(conn.keepalive);
+        conn.keepalive_at = Some(self.scheduler.set_after(Timer::Keepalive(id), interval));
+        // One that still waits says the same.
+        if conn.control.is_empty() {
+            write_keepalive(&mut conn.control);
+            if let Some(peer) = self.peers.get_mut(conn.peer) {
+                peer.sent.keepalive += 1;
             }
-            self.closing.remove(&id);
-            self.closing_order.pop_front();
+            self.want_write(id);
         }
     }
-
-    fn group_key(&self, number: u32, family: Family) -> Option<(GroupKey, Representative)> {
-        let peer = self.peers.get(&number)?;
-        let conn = self.conns.get(&peer.session?)?;
-        let session = conn.negotiated?;
-        let key = GroupKey {
-            family,
-            session: GroupKey::normalise(&session, family),
-            asn: conn.theirs.as_ref().map_or(peer.config.asn, |theirs| theirs.asn),
-            local_asn: conn.ours.asn,
-            client: peer.config.reflector_client.filter(|_| !session.ebgp),
-            drain: peer.drain,
-            long_lived: conn.theirs.as_ref().is_some_and(|t| {
-                t.capabilities.graceful_restart.is_some() && t.capabilities.long_lived.is_some()
-            }),
-            next_hop: peer.config.next_hop,
-            own: open::own_next_hop(&peer.config, conn.local.ip(), family, session.ext_nexthop),
-            class: peer.config.policy_class,
-            role: peer.config.role.filter(|_| session.ebgp),
-            closed: session.ebgp && !peer.config.ebgp_policy,
-            plane: 0,
-        };
-        Some((key, Representative { id: peer.id, name: peer.config.name.clone() }))
-    }
-
-    /// The update groups that fit an established peer, one for each path of a prefix that it is sent, and at least so many:
-    /// the others withdraw what it was told before its configuration named fewer.
-    fn group_keys(
-        &self,
-        number: u32,
-        family: Family,
-        at_least: usize,
-    ) -> Option<(Vec<GroupKey>, Representative)> {
-        let (key, representative) = self.group_key(number, family)?;
-        let offered = self.peers.get(&number).map_or(0, |p| p.config.add_path_send);
-        let planes = if key.path_id().is_some() { offered.clamp(1, ADD_PATH_MAX) } else { 1 };
-        let keys = (0..ADD_PATH_MAX).take(at_least.max(planes.into())).map(|plane| {
-            let drain = if plane < planes { key.drain } else { Drain::Withdraw };
-            GroupKey { plane, drain, ..key.clone() }
-        });
-        Some((keys.collect(), representative))
-    }
-
-    /// Puts an established peer into the update groups that fit it. `known`: what it was told in those that it left.
-    pub(super) fn join_groups(&mut self, number: u32, family: Family, known: Vec<Option<Previous>>) {
-        let Some((keys, representative)) = self.group_keys(number, family, known.len()) else { return };
-        // What is told beside it belongs to the session as it is, whose End-of-RIB comes once.
-        let beside = known.last().and_then(Option::as_ref).map(|(.., end_of_rib)| *end_of_rib);
-        let beside = beside.map(|end_of_rib| (Advertised::default(), u64::MAX, end_of_rib));
-        let mut known = known.into_iter();
-        for key in keys {
-            let known = known.next().unwrap_or_else(|| beside.clone());
-            let group = match family {
-                Family::Ipv4Unicast => self.v4.join(key, representative.clone(), number, known),
-                Family::Ipv6Unicast => self.v6.join(key, representative.clone(), number, known),
-            };
-            if let Some(place) = self.peers.get_mut(&number).and_then(|p| p.groups.get_mut(family.index())) {
-                place.push(group);
-            }
+    /// Event 29 (RFC 9687): the peer takes nothing any more.
+    pub(super) fn send_hold_timer(&mut self, id: ConnId) {
+        let Some(conn) = self.connections.get_mut(id) else { return };
+        conn.send_hold_armed = false;
+        let Some(since) = conn.write_pending_since else { return };
+        let at = since + send_hold(self.peers.get(conn.peer), conn.hold);
+        if at > self.scheduler.now() {
+            conn.send_hold_armed = true;
+            self.scheduler.set(Timer::SendHold(id), at);
+            return;
         }
+        self.fail(id, fsm::Event::SendHoldTimerExpires, None);
+    }
+}
+
+/// Routes again.
+impl Speaker {
+    /// Sends all routes of a family again (RFC 2918).
+    pub(super) fn refresh_out(&mut self, number: u32, family: Family) {
+        let Some(peer) = self.peers.get(number) else { return };
+        let (Some(last), Some(id)) = (peer.groups(family).last(), peer.session) else { return };
+        let member = self.ribs.group(family, *last).and_then(|g| g.member(number));
+        let first_sent = member.is_some_and(|m| m.end_of_rib == EndOfRib::Sent);
+        let Some(conn) = self.connections.get_mut(id) else { return };
+        if route_refresh::request_out(conn, family, first_sent) {
+            self.resend(number, family);
+        }
+        self.want_write(id);
     }
 
-    /// Takes a peer out of its update groups; returns what it was told in each.
-    pub(super) fn leave_groups(&mut self, number: u32, family: Family) -> Vec<Option<Previous>> {
-        let groups = self.peers.get_mut(&number).and_then(|p| p.groups.get_mut(family.index()));
-        let groups = groups.map(std::mem::take).unwrap_or_default();
-        let leave = |group| match family {
-            Family::Ipv4Unicast => self.v4.leave(&mut self.shared, group, number),
-            Family::Ipv6Unicast => self.v6.leave(&mut self.shared, group, number),
-        };
-        let known = groups.into_iter().map(leave).collect();
-        self.v4.retry_sweep();
-        self.v6.retry_sweep();
-        known
-    }
-
-    /// The configuration changed: the peer moves where its group no longer fits.
-    pub(super) fn regroup(&mut self, number: u32) {
+    /// Begins refreshes that were requested.
+    fn begin_refreshes(&mut self, id: ConnId, buf: &mut Vec<u8>) {
         for family in Family::ALL {
-            let old: Vec<u32> = self.peers.get(&number).map_or_else(Vec::new, |p| groups(p, family).to_vec());
-            if old.is_empty() {
-                continue;
-            }
-            let Some((keys, _)) = self.group_keys(number, family, old.len()) else { continue };
-            let fits = |(id, key): (&u32, &GroupKey)| match family {
-                Family::Ipv4Unicast => self.v4.group(*id).is_some_and(|g| g.key == *key),
-                Family::Ipv6Unicast => self.v6.group(*id).is_some_and(|g| g.key == *key),
-            };
-            let same = old.len() == keys.len() && old.iter().zip(&keys).all(fits);
-            if !same {
-                let known = self.leave_groups(number, family);
-                self.join_groups(number, family, known);
-                if let Some(conn) = self.peers.get(&number).and_then(|p| p.session) {
-                    self.want_write(conn);
+            let Some(conn) = self.connections.get_mut(id) else { return };
+            let number = conn.peer;
+            if route_refresh::begin_out(conn, family, buf) {
+                self.count_refreshes(number, 1);
+                self.resend(number, family);
+                if let Some(session) = self.peers.get(number).and_then(|p| p.session) {
+                    self.want_write(session);
                 }
             }
         }
     }
 
-    /// Maintenance begins or ends.
-    pub(super) fn set_drain(&mut self, id: Option<PeerId>, drain: Drain) {
-        if id.is_none() {
-            self.drain = drain;
+    fn count_refreshes(&mut self, number: u32, count: u64) {
+        if let Some(peer) = self.peers.get_mut(number) {
+            peer.sent.route_refresh += count;
         }
-        let numbers: Vec<u32> = match id {
-            Some(id) => self.ids.get(&id).copied().into_iter().collect(),
-            None => self.ids.values().copied().collect(),
-        };
-        for number in numbers {
-            if let Some(peer) = self.peers.get_mut(&number) {
-                peer.drain = drain;
-            }
-            self.regroup(number);
-            // What we tell moves the traffic that comes in, this the traffic that goes out (RFC 8326 4.2).
-            let drained = drain != Drain::Off;
-            if let Some(source) = self.shared.sources.get_mut(number)
-                && std::mem::replace(&mut source.drained, drained) != drained
-                && source.ebgp()
-            {
-                self.reimport(number);
+    }
+
+    /// Asks for all routes again; those of a peer that does not know the message are evaluated again as they are stored.
+    pub(super) fn request_refresh(&mut self, number: u32) {
+        let Some(id) = self.peers.get(number).and_then(|p| p.session) else { return };
+        let Some(conn) = self.connections.get_mut(id) else { return };
+        match route_refresh::request_in(conn) {
+            None => self.ribs.reimport(number),
+            Some(0) => {}
+            Some(count) => {
+                self.count_refreshes(number, count);
+                self.want_write(id);
             }
         }
     }
 
-    /// Nothing waits for this connection: its groups have told it all.
-    pub(super) fn is_up_to_date(&self, peer: &Peer) -> bool {
-        let Some(conn) = peer.session.and_then(|id| self.conns.get(&id)) else { return false };
-        let Some(number) = self.ids.get(&peer.id).copied() else { return false };
-        let idle = |family: Family| {
-            let member = |id: &u32| self.group(family, *id).and_then(|g| g.member(number));
-            groups(peer, family).iter().all(|id| member(id).is_some_and(|m| m.idle))
-        };
-        conn.wants.is_none() && conn.cursors.is_empty() && Family::ALL.into_iter().all(idle)
-    }
-
-    /// Sends all routes of a family again.
-    pub(super) fn resend(&mut self, number: u32, family: Family) {
-        let Some(peer) = self.peers.get(&number) else { return };
-        let Some(conn) = peer.session else { return };
-        for group in groups(peer, family) {
-            match family {
-                Family::Ipv4Unicast => self.v4.resend(*group, number),
-                Family::Ipv6Unicast => self.v6.resend(*group, number),
-            }
+    /// All routes of a family are due again in the update groups.
+    fn resend(&mut self, number: u32, family: Family) {
+        let Some(peer) = self.peers.get(number) else { return };
+        for group in peer.groups(family) {
+            self.ribs.resend(family, *group, number);
         }
-        self.want_write(conn);
     }
 }
 

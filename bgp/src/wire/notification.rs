@@ -123,6 +123,13 @@ impl ErrorCode {
     }
 }
 
+impl ErrorCode {
+    /// Code and subcode.
+    pub(crate) fn pair(self) -> (u8, u8) {
+        (self.0, self.1)
+    }
+}
+
 impl fmt::Display for ErrorCode {
     /// `6/2 administrative shutdown`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,52 +1,31 @@
-//! Questions about peers and sums.
+//! Peers, ranges and sums.
 
-use std::net::SocketAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
-use tortie_net::link_local::address_of;
 
-use super::Speaker;
-use super::deferral::groups;
+use super::View;
 use crate::adj_rib_out::group::Group;
 use crate::adj_rib_out::member::EndOfRib;
-use crate::api::{FamilyStatus, LastError, PeerStatus, RangeStatus, RestartPhase, SessionStatus, Totals};
-use crate::api::{PeerId, State};
-use crate::session::{Dialling, Peer, Restart};
+use crate::api::{
+    FamilyStatus, LastError, PeerId, PeerStatus, RangeStatus, RestartPhase, SessionStatus, State, Totals,
+};
+use crate::session::peer::{Dialling, Peer, Restart};
 use crate::types::Family;
 
-/// What update groups announce of each source, asked once for many peers.
+/// What update groups announce of each source, computed once for many peers.
 type OwnRoutes = FxHashMap<(Family, u32), FxHashMap<u32, u32>>;
 
-impl Speaker {
-    /// Whether a connection from this address would be taken at `now`; the port means nothing. An embedder may close one that
-    /// would not be without a word to the speaker, before it has cost more than its acceptance. A full range takes it, to say so.
-    #[must_use]
-    pub fn admits(&self, remote: SocketAddr, now: Instant) -> bool {
-        !self.stopping
-            && match self.configured_at(remote) {
-                Some(number) => self.peers.get(&number).is_some_and(|p| !p.is_damped(now)),
-                None => self.ranges.of(remote.ip().to_canonical()).is_some(),
-            }
-    }
-
-    /// The source number of the peer that a connection from there belongs to.
-    pub(super) fn configured_at(&self, remote: SocketAddr) -> Option<u32> {
-        let candidates = self.by_address.get(&address_of(remote))?;
-        // Several peers at one address differ by port only, which an incoming connection does not show: the first that
-        // has no session gets it.
-        let free = |n: &&u32| self.peers.get(n).is_some_and(|p| p.session.is_none());
-        candidates.iter().find(free).or_else(|| candidates.first()).copied()
-    }
-
+impl<'a> View<'a> {
     /// All peers, in the order of their ids.
-    pub fn peers(&self, now: Instant) -> impl Iterator<Item = PeerStatus> {
+    pub(crate) fn peers(self, now: Instant) -> impl Iterator<Item = PeerStatus> + use<> {
         let mut own = OwnRoutes::default();
-        let mut all = Vec::with_capacity(self.ids.len());
-        for (number, peer) in self.ids.values().filter_map(|n| Some((*n, self.peers.get(n)?))) {
+        let mut all = Vec::with_capacity(self.peers.len());
+        for (number, peer) in self.peers.by_id() {
             for family in Family::ALL {
-                for id in groups(peer, family).iter().copied() {
-                    let of = || self.group(family, id).map(|g| g.attr_sets.by_source()).unwrap_or_default();
+                for id in peer.groups(family).iter().copied() {
+                    let of =
+                        || self.ribs.group(family, id).map(|g| g.attr_sets.by_source()).unwrap_or_default();
                     own.entry((family, id)).or_insert_with(of);
                 }
             }
@@ -58,18 +37,17 @@ impl Speaker {
     }
 
     /// One peer.
-    #[must_use]
-    pub fn peer(&self, id: PeerId, now: Instant) -> Option<PeerStatus> {
-        let number = *self.ids.get(&id)?;
-        let peer = self.peers.get(&number)?;
+    pub(crate) fn peer(self, id: PeerId, now: Instant) -> Option<PeerStatus> {
+        let number = self.peers.number(id)?;
+        let peer = self.peers.get(number)?;
         Some(self.status(number, peer, now, |family, id| {
-            self.group(family, id).map_or(0, |g| g.attr_sets.of_source(number))
+            self.ribs.group(family, id).map_or(0, |g| g.attr_sets.of_source(number))
         }))
     }
 
     /// All ranges, in the order of their ids.
-    pub fn ranges(&self, now: Instant) -> impl Iterator<Item = RangeStatus> {
-        self.ranges.iter().map(move |(id, range)| RangeStatus {
+    pub(crate) fn ranges(self, now: Instant) -> impl Iterator<Item = RangeStatus> + use<'a> {
+        self.peers.ranges().iter().map(move |(id, range)| RangeStatus {
             id,
             prefix: range.config.prefix,
             peers: u32::try_from(range.peers.len()).unwrap_or(u32::MAX),
@@ -82,22 +60,25 @@ impl Speaker {
         })
     }
 
-    pub(super) fn group(&self, family: Family, id: u32) -> Option<&Group> {
-        match family {
-            Family::Ipv4Unicast => self.v4.group(id),
-            Family::Ipv6Unicast => self.v6.group(id),
-        }
+    /// Nothing waits for this peer: its groups have given it all.
+    fn is_up_to_date(self, number: u32, peer: &Peer) -> bool {
+        let Some(conn) = self.connections.session(peer) else { return false };
+        let idle = |family: Family| {
+            let member = |id: &u32| self.ribs.group(family, *id).and_then(|g| g.member(number));
+            peer.groups(family).iter().all(|id| member(id).is_some_and(|m| m.idle))
+        };
+        conn.write_pending_since.is_none() && conn.cursors.is_empty() && Family::ALL.into_iter().all(idle)
     }
 
-    fn status(&self, number: u32, peer: &Peer, now: Instant, own: impl Fn(Family, u32) -> u32) -> PeerStatus {
+    fn status(self, number: u32, peer: &Peer, now: Instant, own: impl Fn(Family, u32) -> u32) -> PeerStatus {
         let until = |at: Instant| at.saturating_duration_since(now);
         PeerStatus {
             id: peer.id,
             name: peer.config.name.clone(),
             range: peer.range,
             remote: peer.config.remote,
-            asn: self.shared.sources.get(number).map_or(peer.config.asn, |s| s.asn),
-            local_asn: self.shared.sources.get(number).map_or(self.global.asn, |s| s.local_asn),
+            asn: self.ribs.source(number).map_or(peer.config.asn, |s| s.asn),
+            local_asn: self.ribs.source(number).map_or(self.global.asn, |s| s.local_asn),
             state: peer.state,
             since: now.saturating_duration_since(peer.since),
             uptime: peer.up_at.map(|up| now.saturating_duration_since(up)),
@@ -135,15 +116,15 @@ impl Speaker {
                 Restart::Refreshing(at) => RestartPhase::Refreshing(until(at)),
             },
             drain: peer.drain,
-            up_to_date: self.is_up_to_date(peer),
+            up_to_date: self.is_up_to_date(number, peer),
             conn: peer.session,
         }
     }
 
-    fn session_status(&self, peer: &Peer, now: Instant) -> Option<SessionStatus> {
-        let conns = peer.conns().filter_map(|c| self.conns.get(&c));
-        let conn = conns.filter(|c| c.state >= State::OpenConfirm).max_by_key(|c| c.state)?;
-        let (theirs, agreed) = (conn.theirs.as_ref()?, conn.negotiated?);
+    fn session_status(self, peer: &Peer, now: Instant) -> Option<SessionStatus> {
+        let conns = peer.conns().filter_map(|id| self.connections.get(id));
+        let conn = conns.filter(|c| c.state() >= State::OpenConfirm).max_by_key(|c| c.state())?;
+        let (theirs, agreed) = (conn.received_open.as_ref()?, conn.negotiated?);
         Some(SessionStatus {
             local: conn.local,
             remote: conn.remote,
@@ -163,19 +144,20 @@ impl Speaker {
                 .capabilities
                 .graceful_restart
                 .as_ref()
-                .map(|g| std::time::Duration::from_secs(u64::from(g.time))),
+                .map(|g| Duration::from_secs(u64::from(g.time))),
         })
     }
 
     fn family_status(
-        &self,
+        self,
         number: u32,
         peer: &Peer,
         family: Family,
         own: impl Fn(Family, u32) -> u32,
     ) -> FamilyStatus {
-        let routes = self.shared.sources.get(number).map(|s| *s.family(family)).unwrap_or_default();
-        let mut groups = groups(peer, family).iter().filter_map(|id| Some((*id, self.group(family, *id)?)));
+        let routes = self.ribs.source(number).map(|s| *s.family(family)).unwrap_or_default();
+        let mut groups =
+            peer.groups(family).iter().filter_map(|id| Some((*id, self.ribs.group(family, *id)?)));
         let filtered = routes.current.filtered + routes.stale.filtered;
         let received = routes.current.received + routes.stale.received;
         let [v4, v6] = peer.end_of_rib_received;
@@ -196,25 +178,25 @@ impl Speaker {
     }
 
     /// Sums over everything.
-    #[must_use]
-    pub fn totals(&self) -> Totals {
+    pub(crate) fn totals(self) -> Totals {
+        let (shared, v4, v6) = (self.ribs.shared(), self.ribs.v4(), self.ribs.v6());
         let mut withheld: Vec<(&'static str, u64)> = Vec::new();
-        for (gate, count) in self.v4.groups().chain(self.v6.groups()).flat_map(Group::withheld) {
+        for (gate, count) in v4.groups().chain(v6.groups()).flat_map(Group::withheld) {
             match withheld.iter_mut().find(|(g, _)| g == gate) {
                 Some((_, sum)) => *sum += count,
                 None => withheld.push((*gate, *count)),
             }
         }
-        let [withdraws, discards, resets] = self.update_errors;
-        let tables = self.v4.table.memory() + self.v6.table.memory();
-        let groups = self.v4.groups().chain(self.v6.groups()).map(Group::memory).sum::<usize>();
-        let attributes = self.shared.attrs.memory();
+        let [withdraws, discards, resets] = self.ribs.update_errors();
+        let tables = v4.table.memory() + v6.table.memory();
+        let groups = v4.groups().chain(v6.groups()).map(Group::memory).sum::<usize>();
+        let attributes = shared.attrs.memory();
         Totals {
-            prefixes: [self.v4.table.prefixes() as u64, self.v6.table.prefixes() as u64],
-            paths: [self.v4.table.path_count() as u64, self.v6.table.path_count() as u64],
-            local: [self.v4.table.locals.len() as u64, self.v6.table.locals.len() as u64],
-            attribute_sets: self.shared.attrs.len() as u64,
-            update_groups: (self.v4.groups().count() + self.v6.groups().count()) as u64,
+            prefixes: [v4.table.prefixes() as u64, v6.table.prefixes() as u64],
+            paths: [v4.table.path_count() as u64, v6.table.path_count() as u64],
+            local: [v4.table.locals.len() as u64, v6.table.locals.len() as u64],
+            attribute_sets: shared.attrs.len() as u64,
+            update_groups: (v4.groups().count() + v6.groups().count()) as u64,
             memory: (tables + groups + attributes) as u64,
             memory_of: [
                 ("loc", tables as u64),
@@ -222,13 +204,13 @@ impl Speaker {
                 ("attributes", attributes as u64),
             ],
             withheld,
-            rejected: self.shared.reasons.totals(),
+            rejected: shared.reasons.totals(),
             update_errors: [
                 ("treat_as_withdraw", withdraws),
                 ("attribute_discard", discards),
                 ("session_reset", resets),
             ],
-            learned: self.shared.changes,
+            learned: shared.changes,
         }
     }
 }

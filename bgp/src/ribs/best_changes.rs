@@ -1,17 +1,16 @@
 //! Changed best paths for the embedder.
 
-use super::Speaker;
+use super::RibSet;
+use super::family::FamilyRib;
 use crate::api::NextHops;
 use crate::api::{Best, BestChange};
 use crate::rib::Shared;
 use crate::rib::entry::{Entry, Key, Path};
 use crate::rib::source::LOCAL;
-use crate::ribs::family::FamilyRib;
 
-impl Speaker {
-    /// Appends up to `max` changed best paths to `out`; true: there are more. Nothing is given while the selection is
-    /// deferred after a restart (RFC 4724 4.1). Who has no use for them calls [`Speaker::drop_best`].
-    pub fn take_best(&mut self, max: usize, out: &mut Vec<BestChange>) -> bool {
+impl RibSet {
+    /// See [`Speaker::take_best`](crate::Speaker::take_best).
+    pub(crate) fn take_best(&mut self, max: usize, out: &mut Vec<BestChange>) -> bool {
         if self.shared.deferring {
             return false;
         }
@@ -21,15 +20,13 @@ impl Speaker {
         self.taken()
     }
 
-    /// How many changed best paths wait to be taken, those included that are held back while the selection is deferred. They
-    /// are taken in the order in which they changed, IPv4 before IPv6.
-    #[must_use]
-    pub fn pending_best(&self) -> usize {
+    /// See [`Speaker::pending_best`](crate::Speaker::pending_best).
+    pub(crate) fn pending_best(&self) -> usize {
         self.v4.table.dirty() + self.v6.table.dirty()
     }
 
-    /// Forgets up to `max` changed best paths, for those who have no use for them; else as [`Speaker::take_best`].
-    pub fn drop_best(&mut self, max: usize) -> bool {
+    /// See [`Speaker::drop_best`](crate::Speaker::drop_best).
+    pub(crate) fn drop_best(&mut self, max: usize) -> bool {
         if self.shared.deferring {
             return false;
         }
@@ -38,13 +35,24 @@ impl Speaker {
         self.taken()
     }
 
+    /// Whether best paths have changed that nobody has taken.
+    pub(crate) fn has_changed_best(&self) -> bool {
+        self.v4.table.has_dirty() || self.v6.table.has_dirty()
+    }
+
+    /// Whether [`Event::BestChanged`](crate::Event::BestChanged) is to be given now: once until all changes have been taken.
+    pub(crate) fn notify_best(&mut self) -> bool {
+        let notify = !self.shared.deferring && !self.best_notified && self.has_changed_best();
+        self.best_notified |= notify;
+        notify
+    }
+
     fn taken(&mut self) -> bool {
-        let more = self.v4.table.has_dirty() || self.v6.table.has_dirty();
+        let more = self.has_changed_best();
         if !more {
             self.best_notified = false;
             self.v4.retry_sweep();
             self.v6.retry_sweep();
-            self.report_restart_done();
         }
         more
     }

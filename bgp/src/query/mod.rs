@@ -1,0 +1,31 @@
+//! Questions about a speaker, answered on a read-only view: peers and sums ([`status`]), routes ([`routes`]), and why a route is used or
+//! announced ([`explain`]).
+
+mod explain;
+mod routes;
+mod status;
+
+use crate::api::GlobalConfig;
+use crate::ribs::RibSet;
+use crate::session::connections::Connections;
+use crate::session::peer_table::PeerTable;
+
+/// What questions may look at.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct View<'a> {
+    global: &'a GlobalConfig,
+    peers: &'a PeerTable,
+    connections: &'a Connections,
+    ribs: &'a RibSet,
+}
+
+impl<'a> View<'a> {
+    pub(crate) fn new(
+        global: &'a GlobalConfig,
+        peers: &'a PeerTable,
+        connections: &'a Connections,
+        ribs: &'a RibSet,
+    ) -> Self {
+        Self { global, peers, connections, ribs }
+    }
+}

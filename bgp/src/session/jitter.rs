@@ -1,0 +1,21 @@
+//! Jitter of timers (RFC 4271 10).
+
+use std::time::Duration;
+
+/// A small generator for jitter: the crate has no source of randomness, and needs none that is unpredictable.
+#[derive(Debug)]
+pub(crate) struct Jitter(u64);
+
+impl Jitter {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// Between three quarters and all of `time` (RFC 4271 10).
+    pub(crate) fn apply(&mut self, time: Duration) -> Duration {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let random = crate::rib::index::mix(self.0) >> 40;
+        // 24 random bits.
+        time.mul_f64(0.75 + 0.25 * f64::from(u32::try_from(random).unwrap_or(0)) / f64::from(1u32 << 24))
+    }
+}
