@@ -60,7 +60,7 @@ struct Bench {
     speaker: Speaker,
     now: Instant,
     waiting: Vec<ConnId>,
-    /// ByteReader sent to each connection.
+    /// Octets sent to each connection.
     sent: Vec<u64>,
     buf: Vec<u8>,
 }

@@ -34,7 +34,7 @@ struct Rig {
     /// By session.
     heard: BTreeMap<ConnId, Heard>,
     told: Told,
-    /// ByteReader and events that it was given.
+    /// Octets and events that it was given.
     given: usize,
 }
 

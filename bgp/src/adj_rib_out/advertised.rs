@@ -13,7 +13,7 @@ const NOT: u32 = 1 << 31;
 /// Was announced before, so a member that lags may still have to withdraw it.
 const WAS: u32 = 1 << 30;
 
-/// The state of a slot: 0 is [`NEVER`], small numbers are outs.
+/// The state of a slot: 0 is [`NEVER`], small numbers are attribute sets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct State(u32);
 
@@ -40,7 +40,7 @@ impl State {
         u8::try_from((self.0 & !(NOT | WAS)).checked_sub(1)?).ok()
     }
 
-    /// A member that lags has to be told that it is gone.
+    /// A member that lags has to be sent a withdrawal.
     pub(crate) fn was(self) -> bool {
         self.0 & NOT != 0 && self.0 & WAS != 0
     }
@@ -166,7 +166,7 @@ impl Advertised {
 }
 
 impl Page {
-    /// What is announced: slot and out. `number` is the page's own.
+    /// What is announced: slot and attribute set. `number` is the page's own.
     pub(crate) fn attr_sets(&self, number: u32) -> impl Iterator<Item = (u32, u32)> {
         (number * PAGE..).zip(&self.states).filter_map(|(slot, s)| Some((slot, State(*s).attr_set()?)))
     }

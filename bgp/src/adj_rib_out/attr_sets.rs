@@ -1,4 +1,4 @@
-//! What a group announces, each thing once: an attribute set of a source with what policy changes.
+//! The attribute sets that a group announces, each once: one of a source with the changes of export policy.
 
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -43,20 +43,20 @@ struct Out {
     oversized: bool,
 }
 
-/// All outs of a group, counted by the slots that have them.
+/// All attribute sets that a group announces, counted by the slots that have them.
 #[derive(Debug, Default)]
 pub(crate) struct AttrSets {
     pool: Pool<Out>,
     index: Index,
-    /// The one that was asked for last: prefixes that come together mostly have it in common.
+    /// The one that was interned last: prefixes that come together mostly have it in common.
     last: u32,
-    /// What policy changes, counted by the outs that have it.
+    /// The changes of policy, counted by the sets that have them.
     added: slab::Slab<(Added, u32)>,
     added_numbers: FxHashMap<Added, u32>,
 }
 
 impl AttrSets {
-    /// The number of what policy changes. It lasts as long as an out has it.
+    /// The number of what policy changes. It lasts as long as a set has it.
     pub(crate) fn added_number(&mut self, added: Added) -> u32 {
         if added == Added::default() {
             return 0;
@@ -84,7 +84,7 @@ impl AttrSets {
         }
     }
 
-    /// The number of an out, counted once more; `oversized` is asked once for a new one.
+    /// The number of a set, counted once more; `oversized` is called once for a new one.
     pub(crate) fn intern(
         &mut self,
         key: AttrSetKey,

@@ -20,7 +20,7 @@ impl Group {
         let number = self.build.next;
         for slot in number * PAGE..(number + 1) * PAGE {
             let Some(entry) = table.entry(slot).filter(|e| e.is_live()) else { continue };
-            // What changed behind the front comes through the log, or members in step would not hear of it.
+            // What changed behind the front comes through the log, or members in step would not be sent it.
             let wanted = !table.changed_since(entry, self.front)
                 && ((self.unbuilt.0..self.unbuilt.1).contains(&number)
                     || self.build.since.is_some_and(|since| table.changed_since(entry, since))
@@ -171,7 +171,7 @@ impl Group {
         }
     }
 
-    /// The log lost changes that the group has not seen: it looks for them in the table, as far as it is asked to.
+    /// The log lost changes that the group has not seen: it looks for them in the table, as far as it has to.
     fn overrun<A: Key>(&mut self, table: &Table<A>) {
         let since = self.front.min(self.unbuilt_since().unwrap_or(u64::MAX));
         let only = self.build.only.filter(|_| self.build.next < self.build.end);
@@ -186,8 +186,8 @@ impl Group {
         self.resync_since(table, since);
     }
 
-    /// What changed since this position will be evaluated again, so all members have to be told of it, also those that
-    /// were told once: the answer of policy may be another now.
+    /// What changed since this position will be evaluated again, so all members have to be sent it, also those that
+    /// were once: the answer of policy may be another now.
     pub(super) fn resync_since<A: Key>(&mut self, table: &Table<A>, since: u64) {
         let fresh = self.all_pages(table);
         for member in self.members.values_mut() {

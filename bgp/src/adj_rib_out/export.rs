@@ -29,9 +29,9 @@ pub(crate) struct GroupKey {
     /// The peers are reflector clients of ours in this cluster.
     pub(crate) client: Option<u32>,
     pub(crate) next_hop: NextHopMode,
-    /// What the peers are told before maintenance.
+    /// What the peers are sent before maintenance.
     pub(crate) drain: Drain,
-    /// The peers said that they know of long-lived stale routes (RFC 9494).
+    /// The peers have the capability of long-lived graceful restart (RFC 9494).
     pub(crate) long_lived: bool,
     /// Our next hop for routes of this family; `None`: we have none.
     pub(crate) own: Option<IpAddr>,

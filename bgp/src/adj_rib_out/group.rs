@@ -16,7 +16,7 @@ use crate::rib::table::Table;
 
 /// Log positions that one segment covers at most.
 pub(super) const SLICE: u64 = if crate::TINY { 8 } else { 2048 };
-/// ByteReader of segments that are kept for members that have not taken them.
+/// Octets of segments that are kept for members that have not taken them.
 pub(super) const RING_BYTES: usize = if crate::TINY { 300 } else { 512 * 1024 };
 
 /// Peers that are sent the same.
@@ -38,18 +38,18 @@ pub(crate) struct Group {
     pub(super) ring: VecDeque<Arc<Segment>>,
     /// Number of the first segment of the ring.
     pub(super) ring_first: u64,
-    /// The ring holds all that was told from this position on.
+    /// The ring holds all that was sent from this position on.
     pub(super) ring_from: u64,
     pub(super) ring_bytes: usize,
     pub(super) encoded: VecDeque<(u32, u32, Arc<Segment>)>,
     pub(super) members: FxHashMap<u32, Member>,
     pub(super) idle: Vec<u32>,
-    /// A segment was made that idle members do not know of.
+    /// A segment was made that idle members have not been woken for.
     pub(super) fresh: bool,
 }
 
 /// Filling the Adj-RIB-Out, page by page, as members ask for it. What was evaluated before is evaluated again only where a
-/// member is sure to be told of the outcome: members that are in step hear of a slot through the log alone.
+/// member is sure to be sent the outcome: members in step are sent a slot through the log alone.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Build {
     pub(super) next: u32,
@@ -84,7 +84,7 @@ impl Group {
         }
     }
 
-    /// Adds a member. `known`: what it was told in another group of this session, up to that log position.
+    /// Adds a member. `previous`: what it was sent in another group of this session, up to that log position.
     pub(crate) fn join<A: Key>(
         &mut self,
         table: &Table<A>,
@@ -121,7 +121,7 @@ impl Group {
         self.build.since.filter(|_| self.build.next < self.build.end)
     }
 
-    /// Removes a member; returns what it was told.
+    /// Removes a member; returns what it was sent.
     pub(crate) fn leave(&mut self, member: u32) -> Option<(Advertised, u64, EndOfRib)> {
         let gone = self.members.remove(&member)?;
         if gone.idle {
@@ -129,7 +129,7 @@ impl Group {
         }
         let synced = if gone.idle { self.front } else { gone.synced };
         let mut advertised = self.advertised.clone();
-        // A member that was still being told of its change of group knows parts of both.
+        // A member whose change of group was still under way was sent parts of both.
         for slot in gone.previous.iter().flat_map(Advertised::traces) {
             if advertised.get(slot).attr_set().is_none() {
                 advertised.set(slot, State::announced(0));
@@ -176,7 +176,7 @@ impl Group {
         !self.idle.is_empty()
     }
 
-    /// Whether all members were told everything.
+    /// Whether all members were sent everything.
     pub(crate) fn all_idle(&self) -> bool {
         self.idle.len() == self.members.len()
     }
@@ -190,13 +190,13 @@ impl Group {
         std::mem::take(&mut self.fresh)
     }
 
-    /// Takes all idle members, because the newest segment is for them.
+    /// Takes all idle members: the newest segment is for them.
     pub(crate) fn wake_for_segment(&mut self, each: impl FnMut(u32)) {
         let synced = self.ring.back().map(|s| s.from);
         self.wake_all(synced, each);
     }
 
-    /// Takes all idle members, who were told all below `told` (`None`: as noted).
+    /// Takes all idle members, which were sent all below `synced` (`None`: as noted).
     pub(crate) fn wake_all(&mut self, synced: Option<u64>, mut each: impl FnMut(u32)) {
         for member in std::mem::take(&mut self.idle) {
             if let Some(m) = self.members.get_mut(&member) {

@@ -1,4 +1,4 @@
-//! A member of a group: how far it has been told.
+//! A member of a group: how much of the log it has been sent.
 
 use std::sync::Arc;
 
@@ -40,12 +40,12 @@ pub(crate) enum EndOfRib {
 #[derive(Debug, Clone)]
 pub(crate) struct Member {
     pub(crate) mode: Mode,
-    /// What it was told in another group before it came: what of it is no longer announced has to be withdrawn.
+    /// What it was sent in another group before: of it, what is no longer announced has to be withdrawn.
     pub(crate) previous: Option<Advertised>,
-    /// It has been told all changes below this log position.
+    /// It has been sent all changes below this log position.
     pub(crate) synced: u64,
     pub(crate) end_of_rib: EndOfRib,
-    /// Nothing waits for it: it is in the idle list of its group.
+    /// It was sent all there is: it is in the idle list of its group.
     pub(crate) idle: bool,
 }
 

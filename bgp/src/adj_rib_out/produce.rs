@@ -62,7 +62,7 @@ impl Group {
         }
     }
 
-    /// The member is told all: End-of-RIB if it is due, else it rests.
+    /// The member was sent all: End-of-RIB if it is due, else it is idle.
     fn rest(&mut self, member: u32, end_of_rib_after: Option<u64>) -> Produced {
         let front = self.front;
         let Some(m) = self.members.get_mut(&member) else { return Produced::Idle };
@@ -87,7 +87,7 @@ impl Group {
         }
     }
 
-    /// Where a member goes on that was told all below this position.
+    /// Where a member goes on that was sent all below this position.
     fn settle(&mut self, member: u32, synced: u64) {
         let ring_end = self.ring_first + self.ring.len() as u64;
         let mode = if synced >= self.front {
@@ -176,7 +176,7 @@ impl Group {
         Some(segment)
     }
 
-    /// What one member has to be told of a page.
+    /// What one member has to be sent of a page.
     fn encode_for<A: Key>(
         &self,
         shared: &Shared,
@@ -238,7 +238,7 @@ impl Group {
         for position in at..end {
             let Some(slot) = table.log.get(position) else { continue };
             let Some(entry) = table.entry(slot) else { continue };
-            // What changed again is told then, unless the group has yet to see it: it may find the outcome to be the same.
+            // A slot that changed again is sent then, unless the group has yet to see it: it may find the outcome to be the same.
             let unseen = table.changed_since(entry, self.front) && again.insert(slot);
             if unseen || table.is_newest(entry, position) {
                 self.push_change(&mut changes, member, slot);

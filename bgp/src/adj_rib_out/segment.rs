@@ -17,7 +17,7 @@ pub(crate) struct Segment {
     messages: Vec<Message>,
     /// Members whose own routes are in it, sorted.
     sources: Vec<u32>,
-    /// What single members are told besides: withdrawals of routes that have become their own.
+    /// What single members are sent besides: withdrawals of routes that have become their own.
     private: Vec<(u32, Arc<Self>)>,
     /// Log positions that it covers.
     pub(crate) from: u64,
@@ -40,7 +40,7 @@ impl Segment {
         self.bytes.len() + self.private.iter().map(|(_, s)| s.bytes.len()).sum::<usize>()
     }
 
-    /// What only this member is told.
+    /// What only this member is sent.
     pub(crate) fn private(&self, member: u32) -> Option<&Arc<Self>> {
         self.private.iter().find(|(m, _)| *m == member).map(|(_, s)| s)
     }
@@ -95,12 +95,12 @@ impl Cursor {
     }
 }
 
-/// Differences that a segment tells.
+/// Differences that a segment carries.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
-    /// Source that does not have to be told ([`LOCAL`]: none) and slot.
+    /// Source that does not have to be sent it ([`LOCAL`]: none) and slot.
     pub(crate) withdrawn: Vec<(u32, u32)>,
-    /// Out and slot.
+    /// Attribute set and slot.
     pub(crate) announced: Vec<(u32, u32)>,
     /// Member and slot: announced to it before, now its own.
     pub(crate) private: Vec<(u32, u32)>,
@@ -142,7 +142,7 @@ impl Changes {
             let Some(attributes) = export::attributes(shared, key, out, attr_sets.added(out.extra)) else {
                 continue;
             };
-            // What does not fit is no out: see `is_oversized`.
+            // What does not fit is not announced: see `is_oversized`.
             let Ok(template) = UpdateTemplate::new(&attributes, key.family, &key.session) else { continue };
             segment.write(&template, table, key, out.source, run.iter().map(|(_, slot)| *slot));
         }

@@ -296,7 +296,7 @@ proptest! {
             let advertised: u32 = groups.map(|g| g.advertised_count(n, g.attr_sets.of_source(n))).sum();
             prop_assert_eq!(advertised as usize, have.len());
         }
-        // CapabilityFallback routes and members nothing is held.
+        // Without routes and members nothing is held.
         for n in 0..4 {
             for prefix in 0..120 {
                 world.rib.table.withdraw(&mut world.shared, (n, 0), (prefix << 8, 24));

@@ -34,7 +34,7 @@ impl GlobalConfig {
     }
 }
 
-/// Which paths are used beside the best one (ECMP): those that tie with it in the decision process (RFC 4271 9.1.2.2) up to
+/// Which paths are used together with the best one (ECMP): those that tie with it in the decision process (RFC 4271 9.1.2.2) up to
 /// the comparison of BGP identifiers, and the following of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Multipath {
@@ -138,9 +138,9 @@ pub struct PeerConfig {
     /// Our role on the session (RFC 9234). It acts on eBGP sessions only: it is offered, has to fit the peer's, and routes
     /// are marked with and judged by ONLY_TO_CUSTOMER (section 5).
     pub role: Option<Role>,
-    /// Refuse an eBGP peer that offers no role (RFC 9234 4.2, strict mode). CapabilityFallback a role of ours it does nothing.
+    /// Refuse an eBGP peer that offers no role (RFC 9234 4.2, strict mode). Without a role of ours it does nothing.
     pub role_strict: bool,
-    /// The embedder's policy was written with this peer in mind. CapabilityFallback that an eBGP peer is neither taken routes from
+    /// The embedder's policy was written with this peer in mind. Without that an eBGP peer is neither taken routes from
     /// nor sent any, while End-of-RIB is sent all the same (RFC 8212). iBGP peers do not need it.
     pub ebgp_policy: bool,
     /// Text of the peer's name, for reports only.
@@ -226,7 +226,7 @@ pub const ADD_PATH_MAX: u8 = 8;
 pub struct PrefixLimit {
     /// More than these in a family end the session with Cease 1 (RFC 4486), family and limit in its data.
     pub max: u32,
-    /// From this share of `max` on, in percent, [`Event::PrefixWarning`](crate::Event::PrefixWarning) tells of it once;
+    /// From this share of `max` on, in percent, [`Event::PrefixWarning`](crate::Event::PrefixWarning) is given once;
     /// `None`: never.
     pub warn: Option<u8>,
     /// How long the peer is neither dialled nor let in after that.

@@ -59,7 +59,7 @@ pub struct Origination {
     pub tag: Tag,
 }
 
-/// What the embedder knows of a next hop.
+/// The resolution of a next hop by the embedder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NextHopState {
     /// Reachable; the metric is the IGP step of the decision (RFC 4271 9.1.2.2 e).
@@ -73,7 +73,7 @@ pub enum NextHopState {
     Unreachable,
 }
 
-/// What peers are told before maintenance (RFC 8326). Unless it is off, what eBGP peers announce is used last: with local
+/// What is announced before maintenance (RFC 8326). Unless it is off, what eBGP peers announce is used last: with local
 /// preference 0, and passed on with GRACEFUL_SHUTDOWN (4.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Drain {
@@ -202,7 +202,7 @@ pub enum Event {
     WantWrite(ConnId),
     /// Close once everything from `poll_transmit` is written; the connection is unknown from now on.
     Close(ConnId),
-    /// A peer came from a range; told before anything else of it.
+    /// A peer came from a range; reported before anything else of it.
     DynamicPeer {
         /// What the speaker calls it.
         peer: PeerId,
@@ -213,7 +213,7 @@ pub enum Event {
         /// Its address; the port is that of [`RangeConfig::peer`].
         remote: SocketAddr,
     },
-    /// A peer that came from a range is forgotten: nothing more is told of it.
+    /// A peer that came from a range is forgotten: nothing more is reported of it.
     DynamicPeerGone(PeerId),
     /// A peer changed its state.
     State {
@@ -245,7 +245,7 @@ pub enum Event {
         /// UPDATEs that were treated as withdrawals (RFC 7606).
         malformed: u32,
     },
-    /// A peer announces nearly as many prefixes as it may ([`PrefixLimit::warn`]); told again only when they had become
+    /// A peer announces nearly as many prefixes as it may ([`PrefixLimit::warn`]); given again only when they had become
     /// fewer.
     PrefixWarning {
         /// Which.
@@ -378,7 +378,7 @@ pub struct Best {
     pub peer: PeerId,
     /// It was learned by eBGP.
     pub ebgp: bool,
-    /// Kept from a peer that restarts (RFC 4724). As it was when this was told: that a path becomes so changes nothing of
+    /// Kept from a peer that restarts (RFC 4724). As of this change: that a path becomes so changes nothing of
     /// what is best.
     pub stale: bool,
 }

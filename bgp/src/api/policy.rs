@@ -15,7 +15,7 @@ pub trait Policy: Send + Sync {
     /// Whether a received route is used.
     fn import(&self, from: &PeerView<'_>, prefix: Cidr, attributes: &Attributes) -> Import;
     /// Whether [`Policy::import`] gives one answer about these attributes for all prefixes that are more than a single address:
-    /// then it is asked about one of them and not about each prefix of an UPDATE.
+    /// then it is evaluated for one of them and not for each prefix of an UPDATE.
     fn imports_alike(&self, _from: &PeerView<'_>, _attributes: &Attributes) -> bool {
         false
     }

@@ -1,4 +1,4 @@
-//! What a [`Speaker`](crate::Speaker) answers to questions: plain values, made when asked.
+//! Answers of a [`Speaker`](crate::Speaker) to questions: plain values, made for each call.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -199,7 +199,7 @@ pub struct PeerStatus {
     pub next_attempt: Option<Duration>,
     /// Graceful restart of the peer.
     pub restart: RestartPhase,
-    /// What it is told before maintenance (RFC 8326).
+    /// What is announced to it before maintenance (RFC 8326).
     pub drain: Drain,
     /// Its session was given all there is for it: nothing waits in the speaker.
     pub up_to_date: bool,
@@ -275,7 +275,7 @@ pub struct RouteInfo {
 pub enum Unusable {
     /// Import policy or a loop check refused it, with the stable reason.
     Filtered(&'static str),
-    /// Its next hop is not reachable, or not known to be.
+    /// Its next hop is not reachable, or not resolved.
     NextHop,
 }
 
@@ -312,13 +312,13 @@ pub struct PathInfo {
     pub path_id: Option<u32>,
     /// The best path.
     pub best: bool,
-    /// Used beside the best one (ECMP); true for the best one too.
+    /// Used together with the best one (ECMP); true for the best one too.
     pub multipath: bool,
     /// Kept from before the peer's restart.
     pub stale: bool,
     /// Why it is no candidate.
     pub unusable: Option<Unusable>,
-    /// What is known of its next hop; `None` for a local path and while nobody answered.
+    /// The resolution of its next hop; `None` for a local path, and while the embedder has not answered.
     pub next_hop: Option<NextHopState>,
     /// For the best path: the step that separated it from the last rival. For others: the step at which it lost.
     /// `None` where there was no rival.
@@ -425,7 +425,7 @@ pub struct Totals {
     pub attribute_sets: u64,
     /// Update groups.
     pub update_groups: u64,
-    /// ByteReader that tables, attributes and update groups take, estimated.
+    /// Octets that tables, attributes and update groups take, estimated.
     pub memory: u64,
     /// The same by what they are for: `loc` (paths as received and as used share it), `adj_out`, `attributes`.
     pub memory_of: [(&'static str, u64); 3],
@@ -446,7 +446,7 @@ pub struct Totals {
 pub struct RouteChanges {
     /// New prefixes.
     pub announced: u64,
-    /// Known prefixes with other attributes.
+    /// Prefixes that were there, with other attributes.
     pub replaced: u64,
     /// Withdrawn prefixes.
     pub withdrawn: u64,

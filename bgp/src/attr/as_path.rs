@@ -113,7 +113,7 @@ impl AsPath {
         Self(out.into_boxed_slice())
     }
 
-    /// ByteReader that the caller has checked: whole segments, none empty, known types.
+    /// Octets that the caller has checked: whole segments, none empty, known types.
     pub(crate) fn from_checked(octets: Box<[u8]>) -> Self {
         Self(octets)
     }

@@ -134,7 +134,7 @@ impl Edits {
         self.as_slice().iter().any(|e| matches!(e, Edit::Med(_) | Edit::MedAdd(_) | Edit::MedSub(_)))
     }
 
-    /// ByteReader by which they can lengthen a message, at most.
+    /// Octets by which they can lengthen a message, at most.
     pub(crate) fn growth(&self) -> usize {
         let of = |edit: &Edit| match edit {
             Edit::Prepend { times, .. } => usize::from(*times) * 8,

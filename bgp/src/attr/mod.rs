@@ -1,6 +1,6 @@
 //! The path attributes of a route as values, without its prefixes.
 //!
-//! What is here: [`Attributes`], made to be interned (`Eq`, `Hash`, boxed slices without spare capacity, what few
+//! Here are [`Attributes`], made to be interned (`Eq`, `Hash`, boxed slices without spare capacity, what few
 //! routes carry behind one pointer), and [`AsPath`]. What is not: reading and writing bytes, which is
 //! [`wire`](crate::wire), and any decision about routes. [`Edits`] are changes that policy asks for.
 

@@ -17,9 +17,11 @@
 //! the control plane. Multipoint (RFC 8562) and seamless (RFC 7880) BFD are other protocols.
 
 mod packet;
+mod random;
 mod session;
+mod status;
 mod table;
 
 pub use packet::{Diagnostic, PACKET_LEN, Packet, Refused, State};
-pub use session::{Cause, Parameters, Status};
+pub use status::{Cause, Parameters, Status};
 pub use table::{Bfd, Change, Endpoint, Path, Received, Transmit};

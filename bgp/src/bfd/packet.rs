@@ -11,9 +11,9 @@ pub enum State {
     /// No communication, or the other end says so.
     #[default]
     Down,
-    /// The other end is heard.
+    /// Packets of the other end arrive.
     Init,
-    /// Both ends hear each other.
+    /// Packets arrive at both ends.
     Up,
 }
 

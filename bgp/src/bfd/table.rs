@@ -8,7 +8,9 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::packet::{PACKET_LEN, Packet, Refused, State};
-use super::session::{Cause, Moved, Parameters, Session, Status};
+use super::random::mix;
+use super::session::{Session, Transition};
+use super::status::{Cause, Parameters, Status};
 
 /// How the other end is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -63,7 +65,7 @@ pub struct Received<'a> {
     pub destination: IpAddr,
     /// The interface that it came in on.
     pub interface: u32,
-    /// TTL or hop limit; `None` (not told) counts as wrong where it matters.
+    /// TTL or hop limit; `None` (not given) counts as wrong where it matters.
     pub ttl: Option<u8>,
     /// UDP payload.
     pub payload: &'a [u8],
@@ -199,7 +201,7 @@ impl Bfd {
         done
     }
 
-    /// Does what is due. Read what waits in the sockets first: silence is told from what was received.
+    /// Does what is due. Read what waits in the sockets first: silence is judged by what was received.
     pub fn handle_timeout(&mut self, now: Instant) {
         while let Some((at, id)) = self.timers.first().copied().filter(|(at, _)| *at <= now) {
             self.timers.remove(&(at, id));
@@ -213,11 +215,11 @@ impl Bfd {
     /// Says that this host was not able to look in time: [`Self::handle_timeout`] comes later than
     /// [`Self::poll_timeout`] asked for by a good part of a packet interval. A host that stood still, or a processor that was taken
     /// away, says nothing about the path, and what arrived meanwhile may not be in the sockets yet: sessions whose
-    /// detection time is over get one more packet interval of the other end, once until they hear from it.
+    /// detection time is over get one more packet interval of the other end, once until a packet arrives.
     pub fn late(&mut self, now: Instant) {
         let due: Vec<u32> = self.timers.iter().take_while(|(at, _)| *at <= now).map(|(_, id)| *id).collect();
         for id in due {
-            self.with(id, |session| session.pardon(now));
+            self.with(id, |session| session.extend_detection(now));
         }
     }
 
@@ -306,7 +308,7 @@ impl Bfd {
     }
 
     /// Does something to a session and draws the consequences.
-    fn with(&mut self, id: u32, act: impl FnOnce(&mut Session) -> Moved) {
+    fn with(&mut self, id: u32, act: impl FnOnce(&mut Session) -> Transition) {
         let Some(entry) = self.sessions.get_mut(&id) else { return };
         if let Some((from, cause)) = act(&mut entry.session) {
             self.changes.push_back(Change {
@@ -354,11 +356,4 @@ impl Bfd {
         self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
         mix(self.random)
     }
-}
-
-/// The finaliser of splitmix64.
-pub(super) fn mix(mut x: u64) -> u64 {
-    x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    x ^ (x >> 31)
 }

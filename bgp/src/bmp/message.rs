@@ -5,7 +5,7 @@ use super::peer::{PeerDown, PeerHeader, PeerUp};
 use super::tlv::{Statistics, Tlvs};
 use crate::reader::ByteReader;
 
-/// ByteReader of the common header.
+/// Octets of the common header.
 pub const HEADER_LEN: usize = 6;
 
 /// Longest message in octets that is read: some hundred of the longest BGP messages.

@@ -1,6 +1,6 @@
-//! BMP, the protocol in which a router tells a station what its peers send (RFC 7854) and what it uses (RFC 9069).
+//! BMP, the BGP Monitoring Protocol: a router reports to a monitoring station what its peers send (RFC 7854) and what it uses (RFC 9069).
 //!
-//! What is here: messages to values and back, over octets that the caller has. What is not: sockets, and when to say what;
+//! Here are messages to values and back, over octets that the caller has. What is not: sockets, and when to say what;
 //! a sender has to bring a peer up before its routes, and to keep the order of what it passes on.
 //!
 //! ```text

@@ -11,7 +11,7 @@ const V6: u8 = 0x80;
 const FILTERED: u8 = 0x80;
 const POST_POLICY: u8 = 0x40;
 const AS2: u8 = 0x20;
-/// ByteReader of a BGP message header and of the shortest OPEN.
+/// Octets of a BGP message header and of the shortest OPEN.
 const MIN_OPEN: usize = 29;
 
 /// Whose message this is (RFC 7854 4.2, RFC 9069 4).
@@ -19,7 +19,7 @@ const MIN_OPEN: usize = 29;
 pub struct PeerHeader {
     /// 0: a global instance, which is all that this speaker has; 1: an L3VPN; 2: local; [`PeerHeader::LOC_RIB`].
     pub kind: u8,
-    /// Of a Loc-RIB only a part is told (the F flag of RFC 9069).
+    /// Only a part of a Loc-RIB is reported (the F flag of RFC 9069).
     pub filtered: bool,
     /// After import policy; else as the peer sent it (the L flag).
     pub post_policy: bool,
@@ -163,7 +163,7 @@ pub enum PeerDown<'a> {
     RemoteNotification(&'a [u8]),
     /// 4: the connection ended without one.
     RemoteClosed,
-    /// 5: the session may be up, but it is no longer told of.
+    /// 5: the session may be up, but it is no longer monitored.
     NotMonitored,
     /// 6: of a Loc-RIB; its table is named as in its Peer Up (RFC 9069 5.3).
     LocRib(Tlvs<'a>),

@@ -1,6 +1,6 @@
 //! MRT, the format in which route collectors keep tables and updates (RFC 6396, RFC 8050).
 //!
-//! What is here: records to values and back, over octets that the caller has. What is not: files, compression, clocks.
+//! Here are records to values and back, over octets that the caller has. What is not: files, compression, clocks.
 //!
 //! ```text
 //!  octets --Raw::next--> header + body --Raw::decode--> Record { stamp, body }

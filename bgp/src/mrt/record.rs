@@ -5,7 +5,7 @@ use super::table::{PeerIndex, Rib, TableDump, subtype as v2};
 use super::{Error, kind};
 use crate::reader::{ByteReader, patch_len};
 
-/// ByteReader of a record's header; BGP4MP_ET has four more, which count to the body.
+/// Octets of a record's header; BGP4MP_ET has four more, which count to the body.
 pub const HEADER_LEN: usize = 12;
 
 /// Longest body in octets that is read. A prefix with a path of 64 KiB from each of 250 peers fits; a length beyond it is
@@ -53,7 +53,7 @@ impl<'a> Raw<'a> {
         Ok(octets.take(len).map(|body| Self { seconds, kind, subtype, body }))
     }
 
-    /// ByteReader of the whole record.
+    /// Octets of the whole record.
     #[must_use]
     pub fn len(&self) -> usize {
         HEADER_LEN + self.body.len()

@@ -1,4 +1,4 @@
-//! Questions about routes.
+//! Routes of one table: by prefix, by address, in pages.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -154,10 +154,10 @@ impl<'a> View<'a> {
         view: &TableView<'_>,
     ) -> Vec<PathInfo> {
         let all: SmallVec<[Path; 4]> = rib.table.paths(entry).collect();
-        let judged = self.judge(A::FAMILY, &all);
+        let steps = self.deciding_steps(A::FAMILY, &all);
         let best = entry.best();
         let kind = || rib.table.locals.get(&entry.prefix()).map_or(0, |l| l.kind);
-        let infos = all.iter().zip(judged).map(|(p, decided_by)| {
+        let infos = all.iter().zip(steps).map(|(p, decided_by)| {
             let info = self.path(A::FAMILY, p, kind(), decided_by);
             (p, info.map(|i| PathInfo { best: best.is_some_and(|b| b.is_same(p)), ..i }))
         });
@@ -203,7 +203,7 @@ impl<'a> View<'a> {
     }
 
     /// For each path the step that decided about it.
-    fn judge(self, family: Family, paths: &[Path]) -> Vec<Option<Step>> {
+    fn deciding_steps(self, family: Family, paths: &[Path]) -> Vec<Option<Step>> {
         let candidates: Vec<_> = paths.iter().map(|p| candidate(self.ribs.shared(), family, p)).collect();
         let usable: SmallVec<[_; 4]> = candidates.iter().flatten().copied().collect();
         let lost = decision::decide(&usable);

@@ -143,7 +143,7 @@ impl AttrTable {
         self.pool.len()
     }
 
-    /// ByteReader allocated, variable parts estimated.
+    /// Octets allocated, variable parts estimated.
     pub(crate) fn memory(&self) -> usize {
         self.heap + self.pool.memory() + self.index.memory()
     }

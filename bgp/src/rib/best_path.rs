@@ -94,7 +94,7 @@ impl<A: Key> Table<A> {
             return Some((best, Path { multipath: false, tied: true, ..*path }));
         }
         let decided = compare_pair(shared, A::FAMILY, &best, path)?;
-        // One that is better than the best one, and not just its equal, is better than all that were used beside that.
+        // One that is better than the best one, and not just its equal, is better than all that were used together with that.
         (decided.0.is_same(&best) || decided.1.multipath).then_some(decided)
     }
 
@@ -117,7 +117,7 @@ impl<A: Key> Table<A> {
         self.settle(shared, slot, Change { used, ..change });
     }
 
-    /// The entry is decided: tells those whom it concerns.
+    /// The entry is decided: counts, logs and queues the change.
     pub(super) fn settle(&mut self, shared: &mut Shared, slot: u32, change: Change) {
         let new = self.entries.get(slot).and_then(Entry::best_key);
         let old = change.best;

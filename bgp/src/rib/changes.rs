@@ -1,4 +1,4 @@
-//! What happens to a changed entry of the table: it is logged for the update groups, queued for those who ask for best
+//! A changed entry of the table: it is logged for the update groups, queued for those who ask for best
 //! paths, and given back once it is empty and everybody has passed it.
 
 use std::collections::VecDeque;
@@ -77,7 +77,7 @@ impl<A: Key> Table<A> {
         !self.vacant.is_empty()
     }
 
-    /// Gives back entries without paths whose last change all readers have passed; calls `freed` for each.
+    /// Frees vacant entries whose last change all readers have passed; calls `freed` for each.
     pub(crate) fn reclaim(&mut self, passed: u64, max: usize, mut freed: impl FnMut(u32)) -> bool {
         for n in 0..max {
             if n % AHEAD == 0 {

@@ -33,7 +33,7 @@ pub(crate) struct Candidate {
     pub(crate) source: u32,
     /// Not 0: kept from an earlier session (RFC 4724), the older the higher.
     pub(crate) earlier: u8,
-    /// One session may tell several paths apart by nothing else (RFC 7911), so this ends all ties.
+    /// Several paths of one session may differ by nothing else (RFC 7911), so this ends all ties.
     pub(crate) path_id: u32,
     /// Its attribute set. The decision does not look at it.
     pub(crate) attr: u32,
@@ -79,7 +79,7 @@ impl Rank {
 /// with it for ECMP.
 pub(crate) type Outcome = SmallVec<[Option<Step>; 12]>;
 
-/// Whether a path is used beside the best one.
+/// Whether a path is used together with the best one (ECMP).
 pub(crate) fn is_multipath(lost: Option<Step>) -> bool {
     lost.is_none_or(|step| step >= Step::RouterId)
 }
@@ -216,7 +216,7 @@ mod tests {
     fn candidates() -> impl Strategy<Value = Vec<Candidate>> {
         prop::collection::vec(candidate(), 1..8).prop_map(|mut all| {
             for (n, c) in (0..).zip(&mut all) {
-                // Some are of one source, told apart by nothing but their numbers.
+                // Some are of one source, which differ by nothing but their numbers.
                 (c.source, c.earlier, c.path_id, c.attr) = (n / 3, [0, 1, 2][n as usize % 3], n / 2, n);
             }
             all
@@ -329,7 +329,7 @@ mod tests {
             prop_assert_eq!(best(&subset), winner);
         }
 
-        /// What is used beside the best path equals it in all that comes before the router id, path contents apart.
+        /// A path that is used together with the best one equals it in all that comes before the router id, path contents apart.
         #[test]
         fn multipath_ties_up_to_the_router_id(all in candidates()) {
             let winner = best(&all);

@@ -36,14 +36,14 @@ pub(crate) struct Path {
     pub(crate) attr: u32,
     /// Who sent it, or [`LOCAL`].
     pub(crate) source: u32,
-    /// What tells it from other paths of this source (RFC 7911); 0 where the session has one path of a prefix.
+    /// Its path identifier among those of this source (RFC 7911); 0 where the session has one path of a prefix.
     pub(crate) path_id: u32,
     pub(super) next: u32,
     /// The session of its source that it belongs to.
     pub(crate) generation: u8,
     /// Why import refused it, or [`ACCEPTED`](super::import::ACCEPTED); at most [`REASON_MAX`].
     pub(crate) reason: u8,
-    /// Best, or used beside the best one.
+    /// Best, or used together with the best one (ECMP).
     pub(crate) multipath: bool,
     /// It came as far as MED when the entry was last decided: its rank equals that of the best one.
     pub(super) tied: bool,
@@ -210,7 +210,7 @@ impl<A: Key> Entry<A> {
         (self.flags & flag::BEST != 0).then(|| self.first())
     }
 
-    /// Others may be used beside the best path: they have its rank.
+    /// Others may be used together with the best path: they have its rank.
     #[inline]
     pub(crate) fn has_ties(&self) -> bool {
         self.flags & flag::TIES != 0

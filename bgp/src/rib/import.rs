@@ -34,7 +34,7 @@ fn is_martian(prefix: Cidr) -> bool {
     }
 }
 
-/// Whether [`is_martian`] has to be asked: by the first octet no for nearly all of a table.
+/// Whether [`is_martian`] has to be called: by the first octet not for nearly all of a table.
 #[inline]
 fn may_be_martian<A: Address>(address: A) -> bool {
     let octets = address.octets();
@@ -126,7 +126,7 @@ pub(crate) struct ImportOutcome {
     pub(crate) reason: u8,
 }
 
-/// A received attribute set, judged as far as the prefix does not matter.
+/// A received attribute set, evaluated as far as the prefix does not matter.
 #[derive(Debug, Clone, Copy)]
 struct Received {
     source: u32,
@@ -265,7 +265,7 @@ pub(crate) struct ImportEvaluator {
     received: Received,
     /// Changes and what came of them; holds a reference to the set that came.
     last: Option<(Edits, Result<u32, &'static str>)>,
-    /// What is known of every prefix of this family but single addresses and those that may be no destination.
+    /// The outcome for every prefix of this family but single addresses and those that may be no destination.
     networks: Option<Result<u32, &'static str>>,
 }
 
@@ -275,9 +275,9 @@ impl ImportEvaluator {
         Some(Self { received: Received::new(shared, source, attr, stale)?, last: None, networks: None })
     }
 
-    /// Judges a route that just came. All that one judges are of one family.
+    /// Evaluates a route that just came. All that one evaluator is given are of one family.
     #[inline]
-    pub(crate) fn judge<A: Address>(
+    pub(crate) fn evaluate<A: Address>(
         &mut self,
         shared: &mut Shared,
         (address, len): (A, u8),
@@ -293,16 +293,16 @@ impl ImportEvaluator {
                 used
             }
         };
-        self.judged(used, |reason| shared.reasons.count(reason))
+        self.outcome(used, |reason| shared.reasons.count(reason))
     }
 
     /// Judges a route again that came before.
     pub(crate) fn revise(&mut self, shared: &mut Shared, prefix: Cidr) -> ImportOutcome {
         let used = self.used(shared, prefix);
-        self.judged(used, |reason| shared.reasons.number(reason))
+        self.outcome(used, |reason| shared.reasons.number(reason))
     }
 
-    fn judged(
+    fn outcome(
         &self,
         used: Result<u32, &'static str>,
         number: impl FnOnce(&'static str) -> u8,
@@ -341,13 +341,13 @@ impl ImportEvaluator {
         }
     }
 
-    /// Nothing more is judged; whoever uses a set that came of it has a reference of its own.
+    /// No more routes come; whoever uses a set that came of it has a reference of its own.
     pub(crate) fn finish(mut self, shared: &mut Shared) {
         self.forget(shared);
     }
 }
 
-/// What [`ImportEvaluator::judge`] does with a route that came with the set `attr`, recorded; the attributes that are used.
+/// What [`ImportEvaluator::evaluate`] does with a route that came with the set `attr`, recorded; the attributes that are used.
 pub(crate) fn explain(
     shared: &Shared,
     source: u32,

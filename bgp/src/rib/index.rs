@@ -136,7 +136,7 @@ impl Index {
         }
     }
 
-    /// ByteReader allocated.
+    /// Octets allocated.
     pub(crate) fn memory(&self) -> usize {
         self.slots.capacity() * 4
     }

@@ -1,15 +1,16 @@
 //! The routes: one table for each family, and what its entries refer to.
 //!
-//! What is here: prefixes with their paths ([`entry`], [`table`]) and what follows when one changes ([`changes`]),
+//! Here are prefixes with their paths ([`entry`], [`table`]) and what follows when one changes ([`changes`]),
 //! attribute sets stored once ([`attr_table`]), next hops ([`next_hops`]), the peers as the table sees them ([`source`]), import
-//! checks ([`import`]), the decision process ([`decision`], applied by [`best_path`]), and the slow walk that follows changes
-//! which touch many prefixes ([`reevaluate`]). What is not: sessions, and what is announced to whom ([`out`](crate::adj_rib_out)).
+//! checks ([`import`]), the decision process ([`decision`], applied by [`best_path`]), and the reevaluation that follows
+//! changes which concern many prefixes ([`reevaluate`]). Sessions are not here, nor what is announced to whom
+//! ([`adj_rib_out`](crate::adj_rib_out)).
 //!
 //! A received prefix goes `import` -> [`table::Table::announce`] -> `decision`. When its best path changed, its slot is
 //! appended to the table's log (which the update groups read) and marked dirty (which `take_best` drains). The
 //! Adj-RIB-In of a peer is the table as far as its paths carry that peer's number; the Loc-RIB is the first path of each
 //! entry. A path belongs to a generation of its session: when a session ends the number rises, and what carries
-//! another number is stale or gone without anybody having touched it; the walk removes it later, in slices.
+//! another number is stale or gone without anybody having touched it; a reevaluation removes it later, in slices.
 
 pub(crate) mod attr_table;
 pub(crate) mod best_path;
@@ -27,11 +28,10 @@ pub(crate) mod table;
 #[cfg(test)]
 mod tests;
 
-use crate::api::PolicyHandle;
-use crate::api::RouteChanges;
+use crate::api::{PolicyHandle, RouteChanges};
 use crate::types::Family;
 
-/// What tables and update groups of both families share.
+/// State that the tables and update groups of both families share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) attrs: attr_table::AttrTable,
@@ -55,7 +55,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Nothing is known yet, and nothing deferred.
+    /// No routes, and nothing deferred.
     pub(crate) fn new(asn: u32, router_id: u32, policy: PolicyHandle) -> Self {
         Self {
             attrs: attr_table::AttrTable::default(),
@@ -74,7 +74,7 @@ impl Shared {
         }
     }
 
-    /// What peers did with their routes of this family.
+    /// Counters of the announcements and withdrawals of this family.
     pub(crate) fn changes_of(&mut self, family: Family) -> &mut RouteChanges {
         let [v4, v6] = &mut self.changes;
         if family == Family::Ipv4Unicast { v4 } else { v6 }

@@ -1,4 +1,4 @@
-//! Next hops of attribute sets, and what the embedder knows of them.
+//! Next hops of attribute sets, and their resolution by the embedder.
 
 use std::net::IpAddr;
 
@@ -18,7 +18,7 @@ struct NextHopEntry {
     state: Option<NextHopState>,
     /// Changed since the last full walk of the tables began.
     dirty: bool,
-    /// Slots that came while nothing was known of it; `None`: too many, a walk has to find them.
+    /// Slots that came before it was resolved; `None`: too many, a reevaluation has to find them.
     waiting: Option<Vec<(Family, u32)>>,
 }
 
@@ -41,7 +41,7 @@ pub(crate) enum NextHopUpdate {
 pub(crate) struct NextHopTable {
     pool: Pool<NextHopEntry>,
     by_address: FxHashMap<IpAddr, u32>,
-    /// New ones that the embedder has to be told of.
+    /// New ones that the embedder has to resolve.
     pub(crate) track: Vec<IpAddr>,
     /// May have lost the last reference.
     idle: Vec<u32>,
@@ -95,7 +95,7 @@ impl NextHopTable {
         }
     }
 
-    /// Takes what is now known of a next hop.
+    /// Takes the resolution of a next hop.
     pub(crate) fn set(&mut self, address: IpAddr, state: NextHopState) -> NextHopUpdate {
         let Some(id) = self.by_address.get(&address) else { return NextHopUpdate::Same };
         let Some(hop) = self.pool.get_mut(*id) else { return NextHopUpdate::Same };
@@ -116,7 +116,7 @@ impl NextHopTable {
         NextHopUpdate::All
     }
 
-    /// Next hops of which nothing is known yet.
+    /// Next hops that are not resolved yet.
     pub(crate) fn unanswered(&self) -> usize {
         self.unanswered
     }
@@ -149,7 +149,7 @@ impl NextHopTable {
         self.pool.get(id).is_some_and(|h| h.dirty)
     }
 
-    /// What is known; `None` while the embedder has not answered.
+    /// Its resolution; `None` while the embedder has not answered.
     pub(crate) fn state(&self, id: u32) -> Option<NextHopState> {
         self.pool.get(id)?.state
     }

@@ -113,7 +113,7 @@ impl<T: Default> Pool<T> {
         })
     }
 
-    /// ByteReader allocated.
+    /// Octets allocated.
     pub(crate) fn memory(&self) -> usize {
         let chunks = self.chunks.iter();
         chunks

@@ -1,7 +1,7 @@
-//! The slow walk round a table, for changes that touch many prefixes: a few slots at a time, any number of reasons in one
-//! round.
+//! Reevaluation of a table after changes that concern many prefixes: a pass over all slots, a few at a time, for any number of
+//! reasons at once.
 
-/// Why a walk is under way.
+/// Why a reevaluation is under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Job {
     /// Remove paths of ended sessions.
@@ -30,7 +30,7 @@ struct Round {
 }
 
 impl Round {
-    /// Nothing is to be seen from here on before the walk begins anew.
+    /// No slot from here on has to be visited before the pass wraps.
     fn goal(&self) -> u32 {
         if self.wrapped { self.start.min(self.end) } else { self.end }
     }
@@ -40,12 +40,12 @@ impl Round {
     }
 }
 
-/// Where the walk is, and for which jobs it still has to come round.
+/// How far the pass is, and for which jobs it still has to visit slots.
 #[derive(Debug, Default)]
 pub(crate) struct Reevaluation {
     at: u32,
     rounds: Vec<Round>,
-    /// Import policy of all peers is asked again, not only of those that are marked.
+    /// Import policy is evaluated again for all peers, not only for those that are marked.
     pub(crate) reimport_all: bool,
 }
 
@@ -92,7 +92,7 @@ impl Reevaluation {
         }
     }
 
-    /// The slice was visited; calls `done` for each job that has now seen all slots.
+    /// The slice was visited; calls `done` for each job for which all slots were visited.
     pub(crate) fn advance(&mut self, slice: Slice, limit: u32, mut done: impl FnMut(Job)) {
         self.at = slice.to;
         // With slots that are no more every round is through.

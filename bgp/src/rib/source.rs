@@ -1,4 +1,4 @@
-//! The peers as the tables see them.
+//! Sources of paths: the peers, as far as the tables need them.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ pub(crate) const LOCAL: u32 = (1 << 22) - 1;
 /// Refreshes that may begin before one has ended.
 const REFRESHES: u8 = 40;
 
-/// Generations over which stale routes are kept at most: an octet tells them apart.
+/// Generations over which stale routes are kept at most: an octet distinguishes them.
 const SPAN: u8 = 200;
 
 /// A peer, session apart.
@@ -70,7 +70,7 @@ pub(crate) struct SourceFamily {
     pub(crate) unswept: u8,
     /// Its import decisions have to be made anew.
     pub(crate) reimport: bool,
-    /// The current session tells several paths of a prefix apart (RFC 7911).
+    /// The current session has several paths of a prefix (RFC 7911).
     pub(crate) add_path: bool,
 }
 
@@ -177,7 +177,7 @@ impl SourceFamily {
     /// that had come already.
     pub(crate) fn begin_refresh(&mut self) {
         let oldest = self.kept.unwrap_or(self.generation);
-        // Generations are told apart by an octet. Who begins so often without an end gets no more of them.
+        // An octet distinguishes generations. A peer that begins so often without an end gets no more of them.
         if self.generation.wrapping_sub(oldest) < REFRESHES {
             self.kept = Some(oldest);
             self.refreshing = true;

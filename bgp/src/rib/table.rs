@@ -28,7 +28,7 @@ pub(crate) struct Table<A> {
     /// Marks of inputs by slot, until the change is taken.
     pub(super) tags: FxHashMap<u32, Tag>,
     pub(super) dirty: VecDeque<u32>,
-    /// Entries without paths, which update groups may still have to withdraw.
+    /// Vacant entries: without paths, but update groups may still have to withdraw them.
     pub(super) vacant: VecDeque<u32>,
     path_count: usize,
     prefix_count: usize,
@@ -69,7 +69,7 @@ pub(crate) enum Announced {
     TooMany,
 }
 
-/// Prefixes that are approached at the same time.
+/// Prefixes whose places in memory are fetched at the same time.
 pub(crate) const AHEAD: usize = 16;
 
 /// Paths of a prefix that one source may have: each costs a walk over the others.
@@ -92,7 +92,7 @@ impl<A: Key> Table<A> {
         })
     }
 
-    /// Looks at the places where the first [`AHEAD`] of these prefixes are found, if they are there: such reads overlap,
+    /// Reads the places in memory where the first [`AHEAD`] of these prefixes are found, if they are there: such reads overlap,
     /// while those of finds that follow each other each wait for memory.
     pub(crate) fn prefetch(&self, prefixes: impl Iterator<Item = (A, u8)>) {
         // A small index lies near the processor anyhow.
@@ -435,13 +435,13 @@ impl<A: Key> Table<A> {
         self.redecide(shared, slot, Scope::All, Change { best: old_best, used: false, other: true });
     }
 
-    /// Makes import decisions anew where `judge` gives one, and decides. A path takes its own reference to a set that it
+    /// Makes import decisions anew where `import` gives one, and decides. A path takes its own reference to a set that it
     /// had not.
     pub(crate) fn revise(
         &mut self,
         shared: &mut Shared,
         slot: u32,
-        mut judge: impl FnMut(&mut Shared, Cidr, &Path) -> Option<ImportOutcome>,
+        mut import: impl FnMut(&mut Shared, Cidr, &Path) -> Option<ImportOutcome>,
     ) {
         let Some(entry) = self.entries.get(slot) else { return };
         let (old_best, prefix) = (entry.best_key(), entry.cidr());
@@ -449,7 +449,7 @@ impl<A: Key> Table<A> {
         let mut dropped: SmallVec<[u32; 4]> = SmallVec::new();
         let (mut touched, mut other) = (false, false);
         for path in all {
-            let Some(ImportOutcome { attr, reason }) = judge(shared, prefix, &path) else { continue };
+            let Some(ImportOutcome { attr, reason }) = import(shared, prefix, &path) else { continue };
             if (attr, reason) == (path.attr, path.reason) {
                 continue;
             }

@@ -89,7 +89,7 @@ fn id_of(shared: &mut Shared, source: u32, id: u32) -> u32 {
 struct World {
     shared: Shared,
     table: Table<u32>,
-    /// References of our own keep next hops known.
+    /// References of our own keep next hops in the table.
     kept: Vec<u32>,
 }
 
@@ -220,7 +220,7 @@ impl World {
         );
     }
 
-    /// A change of the best path, or with planes any change, was logged, and a change of the paths in use is to be told.
+    /// A change of the best path, or with planes any change, was logged, and a change of the paths in use is to be reported.
     fn told(&self, before: &Seen, after: &Seen) {
         let changed = if self.table.planes > 0 { before.all != after.all } else { before.best != after.best };
         assert!(!changed || after.head > before.head, "not logged");
@@ -251,7 +251,7 @@ struct Seen {
     best: Option<(u32, u32)>,
     /// With the path identifiers of sessions that have some.
     all: Vec<(u32, u32, u32)>,
-    /// CapabilityFallback path identifiers, which nobody who uses the paths is told.
+    /// Without path identifiers, which nobody who uses the paths is given.
     used: Vec<(u32, u32)>,
     head: u64,
 }

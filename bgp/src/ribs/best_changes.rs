@@ -2,8 +2,7 @@
 
 use super::RibSet;
 use super::family::FamilyRib;
-use crate::api::NextHops;
-use crate::api::{Best, BestChange};
+use crate::api::{Best, BestChange, NextHops};
 use crate::rib::Shared;
 use crate::rib::entry::{Entry, Key, Path};
 use crate::rib::source::LOCAL;

@@ -22,7 +22,7 @@ use crate::rib::table::Table;
 const STEP: u32 = 4096;
 /// Segments that one call makes for idle members.
 const ADVANCES: usize = 16;
-/// Changes of which groups hear at once. Fewer wait until all input of a turn has been read: what changed several times
+/// So many changes are evaluated at once. Fewer wait until all input of a turn has been read: a prefix that changed several times
 /// meanwhile is evaluated and sent once.
 const BACKLOG: u64 = LOG_MAX as u64 / 4;
 /// Entries that one call gives back.
@@ -40,13 +40,13 @@ pub(crate) struct FamilyRib<A> {
     /// Groups that have not followed the log to `queued_to` yet.
     queue: VecDeque<u32>,
     queued_to: u64,
-    /// Graveyard and log were looked at up to this head.
+    /// Vacant entries and log were swept up to this head.
     swept_to: u64,
     /// End-of-RIB may be sent by groups that have come this far.
     pub(crate) end_of_rib_after: Option<u64>,
 }
 
-/// What a member was told before it changed its group.
+/// What a member was sent before it changed its group: the Adj-RIB-Out, up to which log position, and End-of-RIB.
 pub(crate) type Previous = (Advertised, u64, EndOfRib);
 
 impl<A: Key> FamilyRib<A> {
@@ -119,7 +119,7 @@ impl<A: Key> FamilyRib<A> {
         }
     }
 
-    /// The next thing for a member of these groups, one for each plane; see [`Group::produce`]. `wake` gets the members for
+    /// The next thing for a member of these groups, one for each plane; see [`Group::produce`]. `woken` gets the members for
     /// which it made something, too.
     pub(crate) fn produce(
         &mut self,
@@ -130,7 +130,7 @@ impl<A: Key> FamilyRib<A> {
     ) -> Produced {
         let Some((last, first)) = groups.split_last() else { return Produced::Idle };
         // Best paths come first, so that the peer is never without one that is there; End-of-RIB comes when all planes
-        // have been told.
+        // have been sent.
         for group in first {
             match self.produce_plane(shared, *group, member, false, woken) {
                 Produced::Idle => {}
@@ -160,7 +160,7 @@ impl<A: Key> FamilyRib<A> {
         if group.take_fresh() {
             group.wake_for_segment(|m| woken.push(m));
         }
-        // The graveyard may have waited for the last of them; nothing else may happen for a long time.
+        // Vacant entries may have waited for the last of them; nothing else may happen for a long time.
         if matches!(produced, Produced::Idle) && group.all_idle() {
             self.retry_sweep();
         }
@@ -180,8 +180,8 @@ impl<A: Key> FamilyRib<A> {
         self.swept_to != head && (self.table.has_vacant() || head - self.table.log.base() >= TRIM)
     }
 
-    /// Does a slice of the queued work. `turn`: the embedder begins another turn; the walk takes a step then, and groups
-    /// follow what there is. `wake` gets the members for which there is something new, `done` the jobs that have come round.
+    /// Does a slice of the queued work. `tick`: the embedder begins another turn; the reevaluation takes a step then, and groups
+    /// follow what there is. `woken` gets the members for which there is something new, `done` the jobs that have come round.
     pub(crate) fn work(
         &mut self,
         shared: &mut Shared,
@@ -263,7 +263,7 @@ impl<A: Key> FamilyRib<A> {
         }
     }
 
-    /// Something that graveyard and log wait for may have happened.
+    /// Something that vacant entries and log wait for may have happened.
     pub(crate) fn retry_sweep(&mut self) {
         if self.table.has_vacant() {
             self.swept_to = self.table.log.base().wrapping_sub(1);
@@ -302,7 +302,7 @@ impl<A: Key> FamilyRib<A> {
         }
     }
 
-    /// Asks import policy again about the paths of a prefix: of all peers, or of those whose turn it is.
+    /// Evaluates import policy again for the paths of a prefix: of all peers, or of those that are marked.
     fn reimport(&mut self, shared: &mut Shared, slot: u32, all: bool) {
         // What it makes has to last until the path has taken it.
         let mut last: Option<ImportEvaluator> = None;
@@ -313,27 +313,27 @@ impl<A: Key> FamilyRib<A> {
                 return None;
             }
             let received = shared.attrs.received(path.attr);
-            let mut judge = ImportEvaluator::new(shared, path.source, received, stale)?;
-            let judged = judge.revise(shared, prefix);
-            if let Some(before) = last.replace(judge) {
+            let mut import = ImportEvaluator::new(shared, path.source, received, stale)?;
+            let outcome = import.revise(shared, prefix);
+            if let Some(before) = last.replace(import) {
                 before.finish(shared);
             }
-            Some(judged)
+            Some(outcome)
         });
         if let Some(last) = last {
             last.finish(shared);
         }
     }
 
-    /// Asks export policy again about a prefix.
+    /// Evaluates export policy again for a prefix.
     fn reexport(&mut self, shared: &mut Shared, slot: u32) {
         if self.groups.iter_mut().any(|(_, g)| g.differs(shared, &self.table, slot)) {
             self.table.touch(slot);
         }
     }
 
-    /// Asks policy again about one prefix; `false`: nothing is known of it.
-    pub(crate) fn ask_again(&mut self, shared: &mut Shared, prefix: (A, u8)) -> bool {
+    /// Evaluates policy again for one prefix; `false`: it is not in the table.
+    pub(crate) fn evaluate_prefix(&mut self, shared: &mut Shared, prefix: (A, u8)) -> bool {
         let Some(slot) = self.table.find(prefix) else { return false };
         if !self.table.entry(slot).is_some_and(|e| e.is_live() && !e.is_empty()) {
             return false;

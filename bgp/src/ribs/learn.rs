@@ -119,7 +119,7 @@ fn announce<A: Key>(
         if n % AHEAD == 0 {
             rib.table.prefetch(ahead.by_ref().take(AHEAD).map(|e| e.prefix));
         }
-        let ImportOutcome { attr, reason } = import.judge(shared, entry.prefix);
+        let ImportOutcome { attr, reason } = import.evaluate(shared, entry.prefix);
         learned.rejected += u32::from(reason != ACCEPTED);
         match rib.table.announce(shared, (peer, entry.path_id), entry.prefix, attr, reason) {
             Announced::New => {

@@ -1,7 +1,7 @@
 //! The tables of both families with all that they share, as one value that knows of routes and nothing of sessions.
 //!
 //! A [`family::FamilyRib`] is one table and the update groups that follow it. [`RibSet`] holds one for each family and dispatches by family:
-//! routes that come and go ([`learn`]), the changed best paths ([`best_changes`]), and what the tables know of peers beside their
+//! routes that come and go ([`learn`]), the changed best paths ([`best_changes`]), and the state of peers besides their
 //! routes ([`sources`]). Long work goes on in slices: [`RibSet::work`].
 
 mod best_changes;
@@ -127,8 +127,12 @@ impl RibSet {
         let (mut v4, mut v6) = (false, false);
         for prefix in prefixes {
             match prefix.addr() {
-                IpAddr::V4(a) => v4 |= self.v4.ask_again(&mut self.shared, (u32::from(a), prefix.len())),
-                IpAddr::V6(a) => v6 |= self.v6.ask_again(&mut self.shared, (u128::from(a), prefix.len())),
+                IpAddr::V4(a) => {
+                    v4 |= self.v4.evaluate_prefix(&mut self.shared, (u32::from(a), prefix.len()))
+                }
+                IpAddr::V6(a) => {
+                    v6 |= self.v6.evaluate_prefix(&mut self.shared, (u128::from(a), prefix.len()))
+                }
             }
         }
         Family::ALL

@@ -1,4 +1,4 @@
-//! What the tables know of a peer beside its routes: whether it may be sent those of others, in which cluster it is a client,
+//! State of a peer in the tables besides its routes: whether it may be sent those of others, in which cluster it is a client,
 //! which addresses are ours towards it, and which of its routes outlive its session.
 
 use std::net::IpAddr;
@@ -185,7 +185,7 @@ impl RibSet {
 
     /// Has paths that no longer count removed.
     fn purge(&mut self, peer: u32, family: Family) {
-        // Generations are told apart as long as they are fewer than an octet holds.
+        // Generations are distinguished as long as they are fewer than an octet holds.
         let many = self.shared.sources.get(peer).is_some_and(|s| s.family(family).unswept >= 200);
         self.request_family(family, Job::Purge);
         if many {

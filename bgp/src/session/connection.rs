@@ -12,7 +12,7 @@ use crate::api::State;
 use crate::types::Family;
 use crate::wire::{Negotiated, Open};
 
-/// ByteReader of input that a connection holds at most: two of the longest messages.
+/// Octets of input that a connection holds at most: two of the longest messages.
 pub(crate) const INPUT_MAX: usize = 128 * 1024;
 
 /// Who opened a connection.
@@ -105,11 +105,11 @@ impl Margin {
 pub(crate) enum RefreshOut {
     #[default]
     No,
-    /// It was asked for before End-of-RIB, after which it has to begin.
+    /// It was requested before End-of-RIB, after which it has to begin.
     Due,
     /// It was asked for, and begins when the peer takes something.
     Asked,
-    /// It began; when all routes are told, its end is.
+    /// It began; when all routes were sent, its end is.
     Begun,
 }
 

@@ -1,5 +1,5 @@
 //! Peers whose connections fail again and again (RFC 4271 8.1.1, DampPeerOscillations): after some of them in a row new ones
-//! are let in at a slow pace only, because each costs an OPEN, a state that is told, and perhaps a walk over the tables.
+//! are let in at a slow pace only, because each costs an OPEN, an event for the embedder, and perhaps a reevaluation of the tables.
 //!
 //! It concerns connections that the peer opens. How often we dial is a matter of the retry timer.
 

@@ -4,7 +4,7 @@ use crate::api::DownCode;
 use crate::api::LastErrorKind;
 use crate::wire::{ErrorCode, Notification, Problem};
 
-/// ByteReader of an offending message that are kept: beginning with its header, which is where most errors are.
+/// Octets of an offending message that are kept: beginning with its header, which is where most errors are.
 const KEPT: usize = 512;
 
 /// See [`LastError`](crate::LastError).

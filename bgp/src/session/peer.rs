@@ -240,7 +240,7 @@ impl Peer {
         self.outgoing.into_iter().chain(self.incoming)
     }
 
-    /// The connection beside this one.
+    /// The peer's other connection.
     pub(crate) fn rival(&self, conn: ConnId) -> Option<ConnId> {
         self.conns().find(|c| *c != conn)
     }

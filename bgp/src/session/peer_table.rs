@@ -30,7 +30,7 @@ pub(crate) enum Admission {
     /// It is turned away with this NOTIFICATION.
     Refused(Notification),
     /// It makes this peer.
-    Peer(PeerId, RangeId, PeerConfig),
+    Peer(PeerId, RangeId, Box<PeerConfig>),
 }
 
 /// See the module.
@@ -198,7 +198,7 @@ impl PeerTable {
             return Admission::Refused(Notification::with_text(ErrorCode::ADMIN_SHUTDOWN, text));
         }
         let config = peer_of(&range.config, remote);
-        Admission::Peer(self.next_dynamic_id(), id, config)
+        Admission::Peer(self.next_dynamic_id(), id, Box::new(config))
     }
 
     /// A dynamic peer was inserted: it counts in its range.

@@ -25,7 +25,7 @@ pub(crate) struct Range {
     pub(crate) last_down: Option<(IpAddr, Down, Instant)>,
 }
 
-/// Addresses to which sessions were up since we started: they are told that forwarding went on since then (RFC 4724 3).
+/// Addresses to which sessions were up since we started: our OPEN says that forwarding went on since then (RFC 4724 3).
 /// Two halves, the older of which goes when the other is full.
 #[derive(Debug, Default)]
 pub(crate) struct Served([FxHashSet<IpAddr>; 2]);

@@ -1,4 +1,4 @@
-//! What the embedder wants: peers, ranges, the global configuration; resets, maintenance, the end.
+//! Configuration and commands of the embedder: peers, ranges, the global configuration; resets, maintenance, the end.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -225,7 +225,7 @@ impl Speaker {
             Admission::Peer(peer, range, config) => {
                 let (name, remote) = (config.name.clone(), config.remote);
                 self.events.push_back(Event::DynamicPeer { peer, range, name, remote });
-                let number = self.insert_peer(peer, config, Some(range));
+                let number = self.insert_peer(peer, *config, Some(range));
                 self.peers.join_range(number, range);
                 Some(number)
             }

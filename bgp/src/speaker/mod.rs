@@ -225,7 +225,7 @@ impl Speaker {
         }
     }
 
-    /// Import policy was asked again about a family of peers, perhaps of all.
+    /// Import policy was evaluated again for a family of some peers, perhaps of all.
     fn monitor_reimported(&mut self, family: Family) {
         if self.tap.is_on() {
             for peer in self.peers.iter().filter(|p| p.session.is_some()) {

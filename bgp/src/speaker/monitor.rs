@@ -1,6 +1,6 @@
 //! Monitoring of sessions (BMP, MRT): copies of messages and changes of state, in the order of events.
 //!
-//! Off unless asked for; then it costs a branch a message. What is recorded lies in one bounded buffer until the embedder
+//! Off by default; on, it costs a branch a message. What is recorded lies in one bounded buffer until the embedder
 //! takes it, which it should do after each turn; what does not fit is counted and dropped, and no session ever waits.
 
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use crate::session::peer::Peer;
 use crate::types::{Family, RouterId};
 use crate::wire::{Frame, MessageKind, Negotiated, write_open};
 
-/// ByteReader of messages that wait to be taken, at most.
+/// Octets of messages that wait to be taken, at most.
 const OCTETS: usize = 8 * 1024 * 1024;
 /// Items that wait to be taken, at most.
 const ITEMS: usize = 64 * 1024;
@@ -76,7 +76,7 @@ pub enum TapEvent {
         /// The session, when it is up now.
         session: Option<Arc<TapSession>>,
     },
-    /// Import policy was asked again about what the peer sent of this family, and may have decided otherwise.
+    /// Import policy was evaluated again for the peer's routes of this family, and may have decided otherwise.
     Reimported(Family),
 }
 

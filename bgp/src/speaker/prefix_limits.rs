@@ -44,7 +44,8 @@ pub(super) fn check_received(
     let near = is_near(limit, received);
     let was_near = peer.warned.get_mut(family.index()).map(|warned| std::mem::replace(warned, near));
     let warn = near && was_near == Some(false);
-    Ok(warn.then(|| Event::PrefixWarning { peer: peer.id, family, received, max: limit.max }))
+    let warning = Event::PrefixWarning { peer: peer.id, family, received, max: limit.max };
+    Ok(warn.then_some(warning))
 }
 
 /// Checks the limit of what goes to a peer.

@@ -1,4 +1,4 @@
-//! What goes out: the messages of a session, and what its update groups have for it.
+//! Transmission: the messages of a session, and what its update groups have for it.
 
 use std::time::{Duration, Instant};
 

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use super::nlri::Nlri;
 use super::notification::{ErrorCode, Notification};
-use super::update::Problem;
+use super::problem::{Fault, Problem};
 use super::values::{
     Confed, aggregator, as_path, chunks, fixed, is_host, large_communities, mp_next_hop, number, numbers,
     origin,
@@ -52,16 +52,6 @@ pub(super) mod code {
     pub(crate) const PREFIX_SID: u8 = 40;
 }
 
-/// What an erroneous attribute asks for (RFC 7606 2), the weakest first.
-pub(super) enum Fault {
-    /// Leave the attribute out.
-    Discard(&'static str),
-    /// Withdraw the routes of the UPDATE. The code serves where there are none (RFC 7606 5.2).
-    Withdraw(ErrorCode, &'static str),
-    /// Reset the session.
-    Reset(ErrorCode),
-}
-
 use Fault::{Discard, Reset, Withdraw};
 
 /// The MP_REACH_NLRI of a family that the session carries.
@@ -93,7 +83,7 @@ pub(super) struct Collected<'a> {
     pub(super) mp_unreach: Option<Nlri<'a>>,
     /// MP_REACH_NLRI named prefixes of a family that the session does not carry.
     pub(super) foreign_reach: bool,
-    /// There was an attribute beside MP_UNREACH_NLRI.
+    /// There was an attribute besides MP_UNREACH_NLRI.
     pub(super) others: bool,
     /// First treat-as-withdraw, and the NOTIFICATION it becomes where nothing can be withdrawn.
     pub(super) malformed: Option<(Problem, Notification)>,

@@ -32,7 +32,7 @@ type Res<'a, T> = nom::IResult<&'a [u8], T, ()>;
 /// What one end can do. [`Default`] is nothing at all: a speaker of RFC 4271 alone.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Capabilities {
-    /// A multiprotocol capability was there, of whatever family. CapabilityFallback any the session carries IPv4 unicast.
+    /// A multiprotocol capability was there, of whatever family. Without any the session carries IPv4 unicast.
     pub multiprotocol: bool,
     /// Families of the multiprotocol capabilities (RFC 4760).
     pub families: Families,

@@ -144,7 +144,7 @@ impl UpdateTemplate {
         UpdateWriter { template: self, out, start, first, room }
     }
 
-    /// Appends all of `routes`, in as few messages as hold them in this order. `each` is told where each message ends.
+    /// Appends all of `routes`, in as few messages as hold them in this order. `each` is called with the end of each message.
     pub fn write<A: Address>(
         &self,
         out: &mut Vec<u8>,

@@ -62,7 +62,7 @@ pub struct Frame<'a> {
     pub kind: MessageKind,
     /// What follows the header.
     pub body: &'a [u8],
-    /// ByteReader that the whole message takes in the buffer.
+    /// Octets that the whole message takes in the buffer.
     pub len: usize,
 }
 

@@ -1,6 +1,6 @@
 //! Bytes to messages and messages to bytes: BGP-4 on the wire.
 //!
-//! What is here: framing, decoding with the outcomes of RFC 7606, encoding within the message size of the session.
+//! Here are framing, decoding with the outcomes of RFC 7606, encoding within the message size of the session.
 //! What is not: which message may come when (the session), and what routes mean (the tables).
 //!
 //! Received bytes go [`Frame::next`] -> by [`MessageKind`] to [`Open::decode`], [`Update::decode`],
@@ -19,6 +19,7 @@ mod frame;
 mod nlri;
 mod notification;
 mod open;
+mod problem;
 mod refresh;
 mod update;
 mod values;
@@ -32,8 +33,9 @@ pub use nlri::{Address, Entry, Nlri, NlriIter};
 pub use notification::{ErrorCode, Notification, sanitise};
 pub use open::Open;
 pub(crate) use open::write_open;
+pub use problem::Problem;
 pub use refresh::{RefreshKind, RouteRefresh};
-pub use update::{Problem, Reach, Update};
+pub use update::{Reach, Update};
 
 use crate::types::Family;
 

@@ -175,7 +175,7 @@ impl<A: Address> Iterator for NlriIter<'_, A> {
     }
 }
 
-/// ByteReader that a prefix of this length takes, path identifier apart.
+/// Octets that a prefix of this length takes, path identifier apart.
 #[inline]
 pub(crate) fn encoded_len(len: u8) -> usize {
     1 + usize::from(len.div_ceil(8))

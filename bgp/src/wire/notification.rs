@@ -160,7 +160,7 @@ const SHUTDOWN_TEXT_MAX: usize = 255;
 const DATA_MAX: usize = MAX_LEN - HEADER_LEN - 2;
 
 impl Notification {
-    /// CapabilityFallback data.
+    /// Without data.
     #[must_use]
     pub fn new(code: ErrorCode) -> Self {
         Self { code, data: Box::default() }

@@ -79,7 +79,7 @@ impl Open {
         let malformed = |_: nom::Err<()>| Notification::new(ErrorCode::OPEN_UNSPECIFIC);
         let (mut rest, len) = be_u8(input).map_err(malformed)?;
         let mut len = usize::from(len);
-        // RFC 9072 2: the first type octet tells, whatever non-zero value stands in the length.
+        // RFC 9072 2: the first type octet decides, whatever non-zero value stands in the length.
         let extended = len != 0 && rest.first() == Some(&EXTENDED);
         if extended {
             let (tail, (_, long)) = (be_u8, be_u16).parse(rest).map_err(malformed)?;

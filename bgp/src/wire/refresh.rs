@@ -28,7 +28,7 @@ pub struct RouteRefresh {
 }
 
 impl RouteRefresh {
-    /// Reads the body. `enhanced`: both ends offered enhanced refresh; else no octet tells subtypes apart (RFC 2918 3), and
+    /// Reads the body. `enhanced`: both ends offered enhanced refresh; else no octet gives a subtype (RFC 2918 3), and
     /// all that comes is a request. `None` for what is to be ignored: another family, an unknown subtype, or a request with
     /// outbound route filters (RFC 5291), which this speaker never offers.
     ///

@@ -11,6 +11,7 @@ use super::Negotiated;
 use super::attributes::{Collected, MpReach};
 use super::nlri::Nlri;
 use super::notification::{ErrorCode, Notification};
+use super::problem::Problem;
 use crate::attr::Attributes;
 use crate::types::Family;
 
@@ -39,15 +40,6 @@ pub struct Reach<'a> {
     pub nlri: Nlri<'a>,
     /// Their attributes, with the next hop that stood beside them.
     pub attributes: Attributes,
-}
-
-/// What is wrong with an attribute.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Problem {
-    /// Its type code.
-    pub attribute: u8,
-    /// In words.
-    pub reason: &'static str,
 }
 
 impl<'a> Update<'a> {

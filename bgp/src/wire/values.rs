@@ -6,8 +6,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use rustc_hash::FxHashSet;
 use tortie_net::link_local;
 
-use super::attributes::Fault::{self, Discard, Withdraw};
 use super::notification::ErrorCode;
+use super::problem::Fault::{self, Discard, Withdraw};
 use crate::attr::{Aggregator, AsPath, Origin, SegmentKind};
 use crate::types::Family;
 

@@ -4,11 +4,11 @@
 //! 2002): without a dispute wheel there is exactly one, and every order of messages ends in it. The networks made here have
 //! no dispute wheel:
 //!
-//! * CapabilityFallback relations every AS takes the shortest AS_PATH, and what follows only breaks ties. Along a wheel the AS_PATH
+//! * Without relations every AS takes the shortest AS_PATH, and what follows only breaks ties. Along a wheel the AS_PATH
 //!   would have to become shorter from AS to AS all around.
 //! * With relations each AS is one router, prefers routes of customers to those of peers and of these to those of
 //!   providers, gives only its own routes and its customers' to peers and providers, and no AS is its own indirect provider:
-//!   Gao and Rexford, Stable Internet Routing CapabilityFallback Global Coordination, 2001.
+//!   Gao and Rexford, Stable Internet Routing Without Global Coordination, 2001.
 //! * Inside an AS with a full mesh each router hears of all exits and chooses by its own distances; nobody's choice
 //!   depends on another's that depends on it.
 //! * Inside an AS with reflectors all distances are equal, so that after "eBGP before iBGP" the lowest ORIGINATOR_ID and

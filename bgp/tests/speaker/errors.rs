@@ -275,7 +275,7 @@ fn a_refusal_does_not_switch_roles_off() {
     assert_eq!(refused_with(false, &[&[]], Some(Role::Peer)), (customer, Some((2, 11))));
     // By name, where none is required: what the peer says all the same has to fit.
     assert_eq!(refused_with(false, &[&[9, 1, 3]], Some(Role::Peer)), (None, Some((2, 11))));
-    // CapabilityFallback any capability, which is the last step where a peer need not say its role, what it says has to fit.
+    // Without any capability, which is the last step where a peer need not say its role, what it says has to fit.
     assert_eq!(refused_with(false, &[&[], &[]], Some(Role::Peer)), (None, Some((2, 11))));
 }
 

@@ -249,7 +249,7 @@ fn any_number_of_beginnings_have_one_deadline() {
     assert_eq!(hand.has(), (vec![2], 0));
 }
 
-/// CapabilityFallback enhanced refresh the octet says nothing (RFC 2918 3), and none of its errors is one (RFC 7313 5).
+/// Without enhanced refresh the octet says nothing (RFC 2918 3), and none of its errors is one (RFC 7313 5).
 #[test]
 fn the_octet_means_something_where_both_ends_said_so() {
     // Whether both did, the octet, whether it is followed by something; the answer or the end of the session.

@@ -23,7 +23,7 @@ enum Expect {
     Partial(u8),
     /// One of several; what matters is that nothing panics, hangs or reads past the end.
     AnyOf(&'static [Self]),
-    /// CapabilityFallback effect.
+    /// Without effect.
     Ignored,
 }
 
