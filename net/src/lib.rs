@@ -1,11 +1,13 @@
 //! IP prefixes and addresses: no I/O, no runtime, no clock, nothing of Calico and nothing of BGP.
 //!
-//! [`Cidr`] is a canonical prefix (host bits zero), the only prefix type outside of the wire. [`link_local`] gives IPv6
-//! link-local addresses the link that they are on.
+//! [`Cidr`] is a canonical prefix (host bits zero), the only prefix type outside of the wire. [`ScopedAddr`] is an
+//! address with the link that it is on; [`link_local`] is the same for plain addresses.
 
 #![forbid(unsafe_code)]
 
 mod cidr;
 pub mod link_local;
+mod scoped_addr;
 
 pub use cidr::{Cidr, CidrError};
+pub use scoped_addr::ScopedAddr;
