@@ -6,7 +6,7 @@
 
 use std::error::Error;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use tortie_bgp::{
@@ -65,8 +65,8 @@ fn drive(speaker: &mut Speaker, remote: SocketAddr) -> Result<(), Box<dyn Error>
                     let why = down.map(|d| format!(": {}", d.text)).unwrap_or_default();
                     println!("{} -> {}{why}", from.as_str(), to.as_str());
                 }
-                // Whoever has a routing table asks it.
-                Event::TrackNextHop(address @ IpAddr::V4(_)) => {
+                // A daemon with a routing table looks it up there.
+                Event::TrackNextHop(address) => {
                     let state = NextHopState::Reachable { metric: 0, on_link: true };
                     speaker.handle(Input::NextHop(address, state), Instant::now());
                 }

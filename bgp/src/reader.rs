@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// What is left to read, and where that is.
+/// The octets left to read, and their offset.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ByteReader<'a> {
     rest: &'a [u8],

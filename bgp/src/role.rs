@@ -5,7 +5,7 @@
 use crate::attr::Attributes;
 use crate::wire::{ErrorCode, Notification, Role};
 
-/// Whether the roles of both OPENs fit (RFC 9234 4.2). `strict`: the peer has to offer one.
+/// Checks that the roles of both OPENs fit (RFC 9234 4.2). `strict`: the peer has to offer one.
 ///
 /// # Errors
 /// Role Mismatch.
@@ -18,7 +18,7 @@ pub(crate) fn check(ours: Option<Role>, theirs: Option<Role>, strict: bool) -> R
     if fits { Ok(()) } else { Err(Notification::new(ErrorCode::ROLE_MISMATCH)) }
 }
 
-/// Whether a received route is a leak (RFC 9234 5, ingress 1 and 2).
+/// True if a received route is a leak (RFC 9234 5, ingress 1 and 2).
 pub(crate) fn is_leaked(ours: Option<Role>, peer_asn: u32, attributes: &Attributes) -> bool {
     match (ours, attributes.otc()) {
         (Some(Role::Provider | Role::RouteServer), Some(_)) => true,
@@ -41,7 +41,7 @@ pub(crate) fn mark_sent(ours: Option<Role>, our_asn: u32, attributes: &mut Attri
     }
 }
 
-/// Whether a route may be sent (RFC 9234 5, egress 2).
+/// True if a route may be sent (RFC 9234 5, egress 2).
 pub(crate) fn may_send(ours: Option<Role>, attributes: &Attributes) -> bool {
     attributes.otc().is_none() || !matches!(ours, Some(Role::Customer | Role::Peer | Role::RouteServerClient))
 }
@@ -61,7 +61,7 @@ mod tests {
         [Role::Provider, Role::RouteServer, Role::RouteServerClient, Role::Customer, Role::Peer];
 
     fn route(otc: Option<u32>) -> Attributes {
-        let mut a = Attributes::new(std::net::Ipv4Addr::LOCALHOST.into());
+        let mut a = Attributes::new(std::net::Ipv4Addr::LOCALHOST);
         a.edit_extra(|e| e.otc = otc);
         a
     }

@@ -9,7 +9,7 @@ use tortie_bgp::{
     Drain, Family, NextHopState, PathInfo, PathSource, PeerStatus, RestartPhase, RouteInfo, RouteMatch,
     RouteQuery as Question, RouteTable, State, Unusable,
 };
-use tortie_net::{Cidr, link_local};
+use tortie_net::Cidr;
 
 use crate::serve::RouteQuery;
 use crate::serve::api::{API_VERSION, ApiError, List};
@@ -156,7 +156,7 @@ pub(super) fn ranges(intent: &RoutingIntent, known: &[RangeView]) -> Vec<PeerRan
             refused: status.map_or(0, |s| s.refused),
             last_error: status.and_then(|s| s.last_down.as_ref()).map(|(addr, down, when)| PeerError {
                 code: down.code.as_str().to_owned(),
-                text: format!("{}: {}", link_local::text(*addr), down.text),
+                text: format!("{addr}: {}", down.text),
                 time: ago(*when),
             }),
         }
@@ -222,7 +222,7 @@ fn learned_path(route: &RouteInfo) -> Option<LearnedPath> {
     let attributes = &route.paths.iter().find(|path| path.best)?.attributes;
     Some(LearnedPath {
         prefix: route.prefix,
-        next_hop: attributes.next_hop,
+        next_hop: attributes.next_hop.embedded(),
         originator: attributes.originator_id(),
         origin_as: attributes.as_path.origin(),
     })
@@ -276,15 +276,15 @@ fn path(info: &PathInfo, intent: &RoutingIntent) -> BgpPath {
         (Some(Unusable::Filtered(why)), ..) => format!("refused: {why}"),
         (Some(Unusable::NextHop), ..) => match info.next_hop {
             Some(NextHopState::Unreachable) => {
-                let why = match a.next_hop {
+                let why = match a.next_hop.addr() {
                     IpAddr::V6(hop) if hop.to_ipv4_mapped().is_some() => {
                         ": it is an IPv4 address, to which no IPv6 route leads"
                     }
                     _ => "",
                 };
-                format!("next hop {} is unreachable{why}", link_local::text(a.next_hop))
+                format!("next hop {} is unreachable{why}", a.next_hop)
             }
-            _ => format!("next hop {} is not resolved yet", link_local::text(a.next_hop)),
+            _ => format!("next hop {} is not resolved yet", a.next_hop),
         },
         (None, true, None) => local.map_or_else(|| "only usable path".to_owned(), str::to_owned),
         (None, true, Some(step)) => format!("best by {}", step.as_str()),
@@ -299,7 +299,7 @@ fn path(info: &PathInfo, intent: &RoutingIntent) -> BgpPath {
         from,
         path_id: info.path_id,
         source: source.to_owned(),
-        next_hop: local.is_none().then(|| link_local::text(a.next_hop)),
+        next_hop: local.is_none().then(|| a.next_hop.to_string()),
         as_path: a.as_path.to_string(),
         local_pref: a.local_pref,
         med: a.med,

@@ -448,7 +448,7 @@ mod tests {
         for name in quoted(include_str!("../../bgp/src/rib/import.rs"), "return Err(") {
             assert!(name == "gone" || find(Kind::Import, &name).is_some(), "{name}");
         }
-        for name in quoted(include_str!("../../bgp/src/out/export.rs"), "Verdict::Gate(") {
+        for name in quoted(include_str!("../../bgp/src/adj_rib_out/export.rs"), "Verdict::Gate(") {
             assert!(find(Kind::Export, &name).is_some(), "{name}");
         }
         for name in quoted(include_str!("../../engine/src/routing/notes.rs"), "code: ") {

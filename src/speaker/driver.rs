@@ -14,6 +14,7 @@ use rustix::event::Timespec;
 use rustix::event::epoll;
 use socket2::Socket;
 use tortie_bgp::{ConnId, Event, Input, NextHopState, PeerId, Speaker, State};
+use tortie_net::ScopedAddr;
 
 use super::api::{FactSink, SpeakerFact, SpeakerOptions};
 use super::bfd::Tie;
@@ -221,7 +222,7 @@ impl Driver {
                 metric: r.metric,
                 on_link: r.gateway.is_none(),
             });
-            self.give(Input::NextHop(addr, state));
+            self.give(Input::NextHop(ScopedAddr::from_embedded(addr), state));
             self.bfd_hop(addr, resolved.map(|r| r.gateway.is_none()));
             self.fallover_hop(addr, resolved);
         }
@@ -353,8 +354,8 @@ impl Driver {
                 }
             }
             Event::TrackNextHop(addr) if self.options.kernel => {
-                self.bfd.hop(addr, true);
-                (self.facts)(SpeakerFact::TrackNextHop(addr));
+                self.bfd.hop(addr.embedded(), true);
+                (self.facts)(SpeakerFact::TrackNextHop(addr.embedded()));
             }
             Event::TrackNextHop(addr) => {
                 if let Some(core) = &mut self.core {
@@ -363,6 +364,7 @@ impl Driver {
                 }
             }
             Event::UntrackNextHop(addr) => {
+                let addr = addr.embedded();
                 let unused = self.options.kernel && self.bfd.hop(addr, false) && !self.fallover.watches(addr);
                 if unused {
                     (self.facts)(SpeakerFact::UntrackNextHop(addr));

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use tortie_bgp::{BestChange, Speaker};
-use tortie_net::Cidr;
+use tortie_net::{Cidr, ScopedAddr};
 
 use tortie_engine::routing::{ChangeId, LearnedChange};
 
@@ -175,7 +175,10 @@ impl Feed {
             .drain(..)
             .map(|c| LearnedChange {
                 prefix: c.prefix,
-                next_hops: c.best.map(|b| b.next_hops).unwrap_or_default(),
+                next_hops: c
+                    .best
+                    .map(|b| b.next_hops.into_iter().map(ScopedAddr::embedded).collect())
+                    .unwrap_or_default(),
                 change: if c.tag.0 == 0 { fresh } else { ChangeId(c.tag.0) },
             })
             .collect();

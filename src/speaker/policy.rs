@@ -171,7 +171,7 @@ fn seen<'a>(
     from: &PeerView<'a>,
 ) -> FilterRoute<'a> {
     FilterRoute {
-        next_hop: Some(attributes.next_hop),
+        next_hop: Some(attributes.next_hop.embedded()),
         communities: Cow::Borrowed(&attributes.communities),
         large: Cow::Borrowed(&attributes.large_communities),
         extended: Cow::Borrowed(attributes.ext_communities()),

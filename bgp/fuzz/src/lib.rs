@@ -12,12 +12,12 @@ use tortie_bgp::wire::{
 };
 use tortie_config::resource::{Filter, PREPEND_MAX};
 
-mod heard;
+mod invariants;
 mod peers;
-mod rest;
-mod whole;
+mod received;
+mod speaker;
 
-pub use whole::session;
+pub use speaker::session;
 
 /// What must hold for any octets: it panics where it does not.
 pub type Law = fn(&[u8]);

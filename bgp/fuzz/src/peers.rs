@@ -176,7 +176,7 @@ pub fn said(session: &Negotiated, asn: u32, prefixes: &[u8], what: u8) -> Vec<u8
             } else {
                 if family == Family::Ipv6Unicast {
                     attributes.next_hop =
-                        IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, (what & 7).into()));
+                        Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, (what & 7).into()).into();
                 }
                 UpdateTemplate::new(&attributes, family, session).expect("few attributes")
             };

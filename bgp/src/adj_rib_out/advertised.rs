@@ -27,7 +27,7 @@ impl State {
         Self(gate.map_or(NEVER, |g| NOT | (u32::from(g) + 1)))
     }
 
-    /// What is announced.
+    /// The announced attribute set.
     pub(crate) fn attr_set(self) -> Option<u32> {
         if self.0 & NOT != 0 { None } else { self.0.checked_sub(1) }
     }
@@ -166,7 +166,7 @@ impl Advertised {
 }
 
 impl Page {
-    /// What is announced: slot and attribute set. `number` is the page's own.
+    /// Announced slots with their attribute sets. `number` is the page's own.
     pub(crate) fn attr_sets(&self, number: u32) -> impl Iterator<Item = (u32, u32)> {
         (number * PAGE..).zip(&self.states).filter_map(|(slot, s)| Some((slot, State(*s).attr_set()?)))
     }

@@ -8,14 +8,14 @@ use crate::rib::Shared;
 use crate::rib::index::{Index, mix};
 use crate::rib::pool::Pool;
 
-/// What determines the attributes that are sent.
+/// All that determines the attributes that are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct AttrSetKey {
     /// Attribute set of the best path.
     pub(crate) attr: u32,
     /// Source of the best path.
     pub(crate) source: u32,
-    /// Number of what policy changes; 0: nothing.
+    /// Number of the changes of policy; 0: none.
     pub(crate) extra: u32,
     /// [`Source::reflection`](crate::rib::source::Source::reflection) where the path is reflected, else 0.
     pub(crate) reflection: u32,
@@ -27,7 +27,7 @@ impl AttrSetKey {
     }
 }
 
-/// What policy changes: edits, then communities that it adds.
+/// Changes of export policy: edits, then communities that it adds.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Added {
     pub(crate) edits: Edits,
@@ -56,7 +56,7 @@ pub(crate) struct AttrSets {
 }
 
 impl AttrSets {
-    /// The number of what policy changes. It lasts as long as a set has it.
+    /// The number of these changes of policy. It lasts as long as a set has it.
     pub(crate) fn added_number(&mut self, added: Added) -> u32 {
         if added == Added::default() {
             return 0;

@@ -44,7 +44,7 @@ impl Group {
         if self.key.plane == 0 { entry.best() } else { nth(shared, table, entry, self.key.plane) }
     }
 
-    /// What is to be announced of an entry. Announced outs are counted once more.
+    /// Evaluates export for an entry. An announced attribute set is counted once more.
     fn evaluate<A: Key>(&mut self, shared: &mut Shared, table: &Table<A>, entry: &Entry<A>) -> State {
         let Some(path) = self.path(shared, table, entry) else { return State::withheld(None) };
         if self.sole == Some(path.source) {
@@ -107,7 +107,7 @@ impl Group {
         }
     }
 
-    /// Whether export of this entry would now give something else than what is announced.
+    /// True if export of this entry would now give something else than what is announced.
     pub(crate) fn differs<A: Key>(&mut self, shared: &mut Shared, table: &Table<A>, slot: u32) -> bool {
         let Some(entry) = table.entry(slot) else { return false };
         let state = self.evaluate(shared, table, entry);
@@ -186,7 +186,7 @@ impl Group {
         self.resync_since(table, since);
     }
 
-    /// What changed since this position will be evaluated again, so all members have to be sent it, also those that
+    /// Entries that changed since this position will be evaluated again, so all members have to be sent it, also those that
     /// were once: the answer of policy may be another now.
     pub(super) fn resync_since<A: Key>(&mut self, table: &Table<A>, since: u64) {
         let fresh = self.all_pages(table);

@@ -1,8 +1,8 @@
-//! Whether a best path is announced to a group, and with which attributes.
+//! Export: which best paths are announced to a group, and with which attributes.
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use tortie_net::Cidr;
+use tortie_net::{Cidr, ScopedAddr};
 
 use super::attr_sets::{Added, AttrSetKey};
 use crate::api::ExportStep;
@@ -18,23 +18,23 @@ use crate::wire::{Families, Negotiated, Role, UpdateTemplate};
 /// LOCAL_PREF towards iBGP peers of routes that have none.
 const LOCAL_PREF: u32 = 100;
 
-/// What makes UPDATEs equal: peers with equal keys share a group.
+/// All that UPDATEs depend on: peers with equal keys share a group.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct GroupKey {
     pub(crate) family: Family,
-    /// What was negotiated, as far as it changes what is sent in this family.
+    /// Negotiated parameters that change UPDATEs of this family.
     pub(crate) session: Negotiated,
     pub(crate) asn: u32,
     pub(crate) local_asn: u32,
     /// The peers are reflector clients of ours in this cluster.
     pub(crate) client: Option<u32>,
     pub(crate) next_hop: NextHopMode,
-    /// What the peers are sent before maintenance.
+    /// Announcements before maintenance (RFC 8326).
     pub(crate) drain: Drain,
     /// The peers have the capability of long-lived graceful restart (RFC 9494).
     pub(crate) long_lived: bool,
     /// Our next hop for routes of this family; `None`: we have none.
-    pub(crate) own: Option<IpAddr>,
+    pub(crate) own: Option<ScopedAddr>,
     pub(crate) class: u64,
     /// Ours on these eBGP sessions.
     pub(crate) role: Option<Role>,
@@ -98,7 +98,7 @@ fn note(
     pass
 }
 
-/// Whether this best path goes to this group. `kind` is that of a local route.
+/// Decides if this best path goes to this group. `kind` is that of a local route.
 pub(crate) fn verdict(
     shared: &Shared,
     key: &GroupKey,
@@ -187,7 +187,7 @@ pub(crate) fn verdict(
     if let Some(edit) = answer.edits.next_hop() {
         let hop = match edit {
             EditNextHop::Own => key.own,
-            EditNextHop::Address(hop) => Some(hop).filter(|hop| fits(key, *hop)),
+            EditNextHop::Address(hop) => Some(hop.into()).filter(|hop| fits(key, *hop)),
         };
         let text = || match hop {
             Some(hop) => format!("policy sets next hop {hop}"),
@@ -217,12 +217,12 @@ fn well_known(attributes: &Attributes, ebgp: bool) -> Option<&'static str> {
     (ebgp && confined).then_some("NO_EXPORT")
 }
 
-/// Whether the path came by iBGP and goes to iBGP.
+/// True if the path came by iBGP and goes to iBGP.
 fn is_reflected(shared: &Shared, key: &GroupKey, source: u32) -> bool {
     !key.session.ebgp && shared.sources.get(source).is_some_and(|s| !s.ebgp())
 }
 
-/// What says that reflection adds something else than before, although the path is the same.
+/// Changes when reflection adds other attributes than before, although the path is the same.
 pub(crate) fn reflection(shared: &Shared, key: &GroupKey, source: u32) -> u32 {
     let source = shared.sources.get(source).filter(|s| !key.session.ebgp && !s.ebgp());
     source.map_or(0, |s| s.reflection)
@@ -244,7 +244,7 @@ fn reflection_text(shared: &Shared, key: &GroupKey, source: u32) -> String {
 }
 
 /// The next hop that is sent; `None` when there is none that fits.
-fn next_hop(shared: &Shared, key: &GroupKey, source: u32, attributes: &Attributes) -> Option<IpAddr> {
+fn next_hop(shared: &Shared, key: &GroupKey, source: u32, attributes: &Attributes) -> Option<ScopedAddr> {
     let keep = source != LOCAL
         && match key.next_hop {
             NextHopMode::Own => false,
@@ -257,9 +257,9 @@ fn next_hop(shared: &Shared, key: &GroupKey, source: u32, attributes: &Attribute
     fits(key, attributes.next_hop).then_some(attributes.next_hop)
 }
 
-/// Whether routes of this group can have this next hop (RFC 4760 3, RFC 8950 3).
-fn fits(key: &GroupKey, hop: IpAddr) -> bool {
-    match (key.family, hop) {
+/// True if routes of this group can have this next hop (RFC 4760 3, RFC 8950 3).
+fn fits(key: &GroupKey, hop: ScopedAddr) -> bool {
+    match (key.family, hop.addr()) {
         (Family::Ipv4Unicast, IpAddr::V4(_)) => true,
         (Family::Ipv4Unicast, IpAddr::V6(hop)) => key.session.ext_nexthop && !is_link_local(hop),
         // A link-local address means nothing beyond its link.
@@ -284,7 +284,7 @@ pub(crate) fn attributes(
     a.next_hop = match added.and_then(|a| a.edits.next_hop()) {
         None => next_hop(shared, key, out.source, received)?,
         Some(EditNextHop::Own) => key.own?,
-        Some(EditNextHop::Address(hop)) => hop,
+        Some(EditNextHop::Address(hop)) => hop.into(),
     };
     a.link_local = None;
     if key.session.ebgp {
@@ -337,7 +337,7 @@ pub(crate) fn attributes(
     Some(a)
 }
 
-/// Whether no message of the session can hold these attributes and a prefix.
+/// True if no message of the session can hold these attributes and a prefix.
 pub(crate) fn is_oversized(shared: &Shared, key: &GroupKey, out: AttrSetKey, added: Option<&Added>) -> bool {
     let Some(a) = shared.attrs.attributes(out.attr) else { return true };
     let opaque: usize = a.opaque().iter().map(|o| o.value.len() + 4).sum();

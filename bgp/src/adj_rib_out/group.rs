@@ -116,7 +116,7 @@ impl Group {
         Pages { next: 0, end: pages(table), all: true, since: None, resume: self.front }
     }
 
-    /// What a build that is under way still looks for.
+    /// The position since which a build that is under way looks for changes.
     pub(super) fn unbuilt_since(&self) -> Option<u64> {
         self.build.since.filter(|_| self.build.next < self.build.end)
     }
@@ -171,12 +171,12 @@ impl Group {
         }
     }
 
-    /// Whether some member waits for changes.
+    /// True if some member waits for changes.
     pub(crate) fn has_idle(&self) -> bool {
         !self.idle.is_empty()
     }
 
-    /// Whether all members were sent everything.
+    /// True if all members were sent everything.
     pub(crate) fn all_idle(&self) -> bool {
         self.idle.len() == self.members.len()
     }
@@ -185,7 +185,7 @@ impl Group {
         self.front < table.log.head()
     }
 
-    /// Whether a segment was made since the last call.
+    /// True if a segment was made since the last call.
     pub(crate) fn take_fresh(&mut self) -> bool {
         std::mem::take(&mut self.fresh)
     }

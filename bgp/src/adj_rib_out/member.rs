@@ -23,13 +23,13 @@ pub(crate) struct Pages {
     pub(crate) end: u32,
     /// All that is announced, not only what changed.
     pub(crate) all: bool,
-    /// What changed at this log position or later, and may have to be withdrawn; `None`: nothing can have to be.
+    /// Entries that changed at this log position or later may have to be withdrawn; `None`: none can have to be.
     pub(crate) since: Option<u64>,
     /// Where in the log it goes on.
     pub(crate) resume: u64,
 }
 
-/// Whether End-of-RIB was sent.
+/// State of End-of-RIB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EndOfRib {
     Due,
@@ -49,7 +49,7 @@ pub(crate) struct Member {
     pub(crate) idle: bool,
 }
 
-/// What [`Group::produce`](super::group::Group::produce) has for a member.
+/// The next thing of [`Group::produce`](super::group::Group::produce) for a member.
 #[derive(Debug)]
 pub(crate) enum Produced {
     /// Messages.

@@ -1,4 +1,4 @@
-//! What is announced: update groups, their Adj-RIB-Out and the bytes they share.
+//! Adj-RIB-Out: update groups, the routes each announces and the messages their members share.
 //!
 //! Peers whose UPDATEs would be equal share a [`group::Group`]: one Adj-RIB-Out ([`advertised`]) and one encoding ([`segment`]).
 //! A group follows the table's log ([`evaluate`]): [`group::Group::advance`] asks [`export`] about each changed prefix, writes
@@ -14,7 +14,7 @@
 //! announces the path at that place in the order of the decision process, with the place as path identifier. All else is
 //! the same code. The table logs changes of other than best paths only while there are such groups.
 //!
-//! What is not here: timers, sockets, and which session belongs to which group.
+//! Not here: timers, sockets, and the choice of groups for a session.
 
 pub(crate) mod advertised;
 pub(crate) mod attr_sets;

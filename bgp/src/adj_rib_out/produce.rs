@@ -176,7 +176,7 @@ impl Group {
         Some(segment)
     }
 
-    /// What one member has to be sent of a page.
+    /// The changes of a page that one member has to be sent.
     fn encode_for<A: Key>(
         &self,
         shared: &Shared,

@@ -17,7 +17,7 @@ pub(crate) struct Segment {
     messages: Vec<Message>,
     /// Members whose own routes are in it, sorted.
     sources: Vec<u32>,
-    /// What single members are sent besides: withdrawals of routes that have become their own.
+    /// Further messages for single members: withdrawals of routes that have become their own.
     private: Vec<(u32, Arc<Self>)>,
     /// Log positions that it covers.
     pub(crate) from: u64,
@@ -40,12 +40,12 @@ impl Segment {
         self.bytes.len() + self.private.iter().map(|(_, s)| s.bytes.len()).sum::<usize>()
     }
 
-    /// What only this member is sent.
+    /// Messages for this member only.
     pub(crate) fn private(&self, member: u32) -> Option<&Arc<Self>> {
         self.private.iter().find(|(m, _)| *m == member).map(|(_, s)| s)
     }
 
-    /// Whether this member gets any message of it.
+    /// True if this member gets any message of it.
     pub(crate) fn concerns(&self, member: u32) -> bool {
         self.sources.binary_search(&member).is_err() || self.messages.iter().any(|m| m.source != member)
     }

@@ -57,7 +57,7 @@ fn key(class: u64, plane: u8, planes: u8) -> GroupKey {
         drain: crate::api::Drain::Off,
         long_lived: false,
         next_hop: NextHopMode::Auto,
-        own: Some(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1))),
+        own: Some(Ipv4Addr::new(192, 0, 2, 1).into()),
         class,
         role: None,
         closed: false,
@@ -99,7 +99,7 @@ impl World {
             shared.sources.insert(Source {
                 id: PeerId(n),
                 name: "s".into(),
-                address: IpAddr::V4(Ipv4Addr::from(n)),
+                address: Ipv4Addr::from(n).into(),
                 asn: 65000,
                 local_asn: 64512,
                 class: 0,

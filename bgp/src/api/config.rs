@@ -1,4 +1,4 @@
-//! What a [`Speaker`](crate::Speaker) is configured with: itself and its peers.
+//! Configuration of a [`Speaker`](crate::Speaker) and its peers.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use tortie_net::Cidr;
 use crate::types::{Family, RouterId};
 use crate::wire::Role;
 
-/// What concerns all peers.
+/// Configuration of the speaker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GlobalConfig {
     /// The local AS (RFC 6793: four octets), not 0.
@@ -52,7 +52,7 @@ impl Default for Multipath {
     }
 }
 
-/// Who dials first; both ends of a session accept at any time.
+/// Which end dials first; both ends of a session accept at any time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Dial {
     /// At once.
@@ -82,8 +82,7 @@ pub enum NextHopMode {
 #[non_exhaustive]
 pub struct PeerConfig {
     /// Address and port to dial; incoming connections are matched by address. A link-local address needs its scope id
-    /// (RFC 4007): next hops on such a session are on that link, and come out as
-    /// [`tortie_net::link_local`] writes them.
+    /// (RFC 4007): next hops on such a session are on that link.
     pub remote: SocketAddr,
     /// Local address to dial from and to announce as next hop; `None`: the connection's own.
     pub local: Option<IpAddr>,
@@ -93,7 +92,7 @@ pub struct PeerConfig {
     pub local_asn: Option<u32>,
     /// Families to offer; a session carries those that both ends offer.
     pub families: Vec<Family>,
-    /// Who dials first.
+    /// Which end dials first.
     pub dial: Dial,
     /// Administratively down: it is not dialled, sessions end and connections are refused with Cease 2 (RFC 4486) and this
     /// shutdown communication (RFC 9003; at most 255 octets, empty: none).
@@ -196,7 +195,7 @@ pub struct RangeConfig {
     /// Peers at one time, those included that are coming up and those whose routes are kept. Further connections are told
     /// Cease 5 (RFC 4486).
     pub max_peers: u32,
-    /// What its peers have in common. Each gets the address that it comes from, and that behind `name` as its name;
+    /// Configuration of its peers. Each gets the address that it comes from, and that behind `name` as its name;
     /// `remote` (but for the port that is shown) and `dial` do not count.
     pub peer: PeerConfig,
 }

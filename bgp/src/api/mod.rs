@@ -1,14 +1,14 @@
-//! What goes into a [`Speaker`](crate::Speaker) and what comes out: the contract with the embedder.
+//! Inputs and events of a [`Speaker`](crate::Speaker): the contract with the embedder.
 
 mod config;
 mod policy;
 mod query;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tortie_net::Cidr;
+use tortie_net::{Cidr, ScopedAddr};
 
 use crate::types::Family;
 
@@ -124,7 +124,7 @@ pub enum Input<'a> {
     /// All local routes of the start have been given: End-of-RIB may be sent after them. Nothing is sent before.
     LocalReady,
     /// A tracked next hop changed.
-    NextHop(IpAddr, NextHopState),
+    NextHop(ScopedAddr, NextHopState),
     /// The answer to [`Event::Dial`].
     Dialled {
         /// The peer that was dialled.
@@ -192,7 +192,7 @@ pub enum Input<'a> {
     },
 }
 
-/// What the embedder has to do or may want to know.
+/// An action that the embedder has to take, or news for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
@@ -204,7 +204,7 @@ pub enum Event {
     Close(ConnId),
     /// A peer came from a range; reported before anything else of it.
     DynamicPeer {
-        /// What the speaker calls it.
+        /// Its id, given by the speaker.
         peer: PeerId,
         /// Where it came from.
         range: RangeId,
@@ -227,12 +227,12 @@ pub enum Event {
         down: Option<Down>,
     },
     /// Resolve this next hop and follow it: [`Input::NextHop`] at once and at each change.
-    TrackNextHop(IpAddr),
+    TrackNextHop(ScopedAddr),
     /// No path uses it any more.
-    UntrackNextHop(IpAddr),
+    UntrackNextHop(ScopedAddr),
     /// The set of changed best paths is no longer empty: [`Speaker::take_best`](crate::Speaker::take_best).
     BestChanged,
-    /// What an UPDATE batch of one peer did, for the record.
+    /// Counts of a batch of UPDATEs from one peer.
     Learned {
         /// From whom.
         peer: PeerId,
@@ -373,8 +373,8 @@ pub struct BestChange {
 #[non_exhaustive]
 pub struct Best {
     /// Next hops of the best path and of those that tie with it (ECMP), sorted, without duplicates.
-    pub next_hops: SmallVec<[IpAddr; 2]>,
-    /// Who sent the best path.
+    pub next_hops: SmallVec<[ScopedAddr; 2]>,
+    /// The peer that sent the best path.
     pub peer: PeerId,
     /// It was learned by eBGP.
     pub ebgp: bool,

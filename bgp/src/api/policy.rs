@@ -12,14 +12,14 @@ use crate::wire::Role;
 
 /// How the outside decides about routes. Pure: equal questions get equal answers until [`Input::Policy`](crate::Input::Policy) brings another.
 pub trait Policy: Send + Sync {
-    /// Whether a received route is used.
+    /// Import: decides if a received route is used.
     fn import(&self, from: &PeerView<'_>, prefix: Cidr, attributes: &Attributes) -> Import;
-    /// Whether [`Policy::import`] gives one answer about these attributes for all prefixes that are more than a single address:
+    /// True if [`Policy::import`] gives one answer about these attributes for all prefixes that are more than a single address:
     /// then it is evaluated for one of them and not for each prefix of an UPDATE.
     fn imports_alike(&self, _from: &PeerView<'_>, _attributes: &Attributes) -> bool {
         false
     }
-    /// Whether a best path is announced to peers of this class, and with what added.
+    /// Export: decides if a best path is announced to peers of this class, and with which changes.
     fn export(&self, to: &PeerView<'_>, route: &RouteView<'_>) -> Export;
     /// The same answer as [`Policy::import`] question by question, up to the one that decided; asked only by people.
     fn import_steps(&self, from: &PeerView<'_>, prefix: Cidr, attributes: &Attributes) -> Vec<ExportStep> {
@@ -72,7 +72,7 @@ impl std::fmt::Debug for PolicyHandle {
     }
 }
 
-/// What a policy sees of a peer. On export only the fields that make the update group are meaningful:
+/// A peer, as policy sees it. On export only the fields that make the update group are meaningful:
 /// `ebgp`, `asn`, `local_asn`, `class` and `role`.
 #[derive(Debug, Clone, Copy)]
 pub struct PeerView<'a> {
@@ -92,7 +92,7 @@ pub struct PeerView<'a> {
     pub role: Option<Role>,
 }
 
-/// What a policy sees of a route.
+/// A route, as policy sees it.
 #[derive(Debug, Clone, Copy)]
 pub struct RouteView<'a> {
     /// The prefix.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use tortie_net::Cidr;
+use tortie_net::{Cidr, ScopedAddr};
 
 use crate::api::{ConnId, Down, Drain, NextHopState, PeerId, RangeId, State};
 use crate::attr::Attributes;
@@ -35,7 +35,7 @@ impl MessageCounts {
     }
 }
 
-/// What a session in OpenConfirm or Established agreed on.
+/// Parameters negotiated by a session in OpenConfirm or Established.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct SessionStatus {
@@ -110,7 +110,7 @@ pub enum RestartPhase {
     Refreshing(Duration),
 }
 
-/// What became of an error.
+/// How an error was handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LastErrorKind {
@@ -141,7 +141,7 @@ impl LastErrorKind {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LastError {
-    /// What became of it.
+    /// How it was handled.
     pub kind: LastErrorKind,
     /// Code and subcode of the NOTIFICATION, where there was one.
     pub code: Option<(u8, u8)>,
@@ -177,7 +177,7 @@ pub struct PeerStatus {
     pub since: Duration,
     /// How long the session is up.
     pub uptime: Option<Duration>,
-    /// What was negotiated, in OpenConfirm and Established.
+    /// Negotiated parameters, in OpenConfirm and Established.
     pub session: Option<SessionStatus>,
     /// Messages received since the peer was configured.
     pub received: MessageCounts,
@@ -222,7 +222,7 @@ pub struct RangeStatus {
     /// Connections that were turned away because it was full.
     pub refused: u64,
     /// Why the last session or attempt of any of its peers ended, whose, and how long ago; it outlives the peer.
-    pub last_down: Option<(IpAddr, Down, Duration)>,
+    pub last_down: Option<(ScopedAddr, Down, Duration)>,
 }
 
 /// Which table.
@@ -230,11 +230,11 @@ pub struct RangeStatus {
 pub enum RouteTable {
     /// All paths, best first.
     Loc,
-    /// What this peer sent.
+    /// Routes received from this peer (Adj-RIB-In).
     AdjIn(PeerId),
     /// The same after import policy; what that refused is [`Unusable::Filtered`].
     AdjInPost(PeerId),
-    /// What this peer is sent.
+    /// Routes announced to this peer (Adj-RIB-Out).
     AdjOut(PeerId),
 }
 
@@ -279,7 +279,7 @@ pub enum Unusable {
     NextHop,
 }
 
-/// Who a path comes from.
+/// The origin of a path: this speaker, or a peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PathSource {
     /// This speaker originates it.
@@ -384,7 +384,7 @@ pub struct ExportStep {
     pub step: &'static str,
     /// It lets the route pass.
     pub pass: bool,
-    /// What it saw, for people. In the place of `policy` stand the steps that [`Policy`](crate::Policy) has itself, where it
+    /// The facts it decided by, for people. In the place of `policy` stand the steps that [`Policy`](crate::Policy) has itself, where it
     /// has some.
     pub verdict: String,
 }
@@ -399,7 +399,7 @@ pub struct ExportTrace {
     pub announced: Option<Arc<Attributes>>,
 }
 
-/// What import makes of a route of a peer: the live functions, recorded.
+/// Import of a route of a peer: the live functions, recorded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ImportTrace {
@@ -440,7 +440,7 @@ pub struct Totals {
     pub learned: [RouteChanges; 2],
 }
 
-/// What peers did with their routes.
+/// Counts of announcements and withdrawals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct RouteChanges {
@@ -455,4 +455,4 @@ pub struct RouteChanges {
 }
 
 /// Next hops with ECMP; most prefixes have one or two.
-pub type NextHops = SmallVec<[IpAddr; 2]>;
+pub type NextHops = SmallVec<[ScopedAddr; 2]>;

@@ -66,7 +66,7 @@ impl<'a> Segment<'a> {
         self.octets.len() / 4
     }
 
-    /// What it adds to the length of the path: a set counts as one (RFC 4271 9.1.2.2 a), a confederation segment not
+    /// Its share of the path length: a set counts as one (RFC 4271 9.1.2.2 a), a confederation segment not
     /// at all (RFC 5065 5.3).
     #[must_use]
     pub fn hops(self) -> usize {
@@ -153,7 +153,7 @@ impl AsPath {
         self.ases().filter(|a| *a == asn).count()
     }
 
-    /// Whether this AS stands anywhere in the path.
+    /// True if this AS stands anywhere in the path.
     #[must_use]
     pub fn contains(&self, asn: u32) -> bool {
         self.ases().any(|a| a == asn)
@@ -173,7 +173,7 @@ impl AsPath {
         if last.kind == SegmentKind::Sequence { last.ases().next_back() } else { None }
     }
 
-    /// Whether a segment is an AS_SET or AS_CONFED_SET (RFC 9774).
+    /// True if a segment is an AS_SET or AS_CONFED_SET (RFC 9774).
     #[must_use]
     pub fn has_set(&self) -> bool {
         self.segments().any(|s| matches!(s.kind, SegmentKind::Set | SegmentKind::ConfedSet))
@@ -210,7 +210,7 @@ impl AsPath {
         Self(out.into_boxed_slice())
     }
 
-    /// Whether every AS fits into two octets.
+    /// True if every AS fits into two octets.
     pub(crate) fn fits_two_octets(&self) -> bool {
         self.ases().all(|a| a <= u32::from(u16::MAX))
     }

@@ -129,7 +129,7 @@ impl Edits {
         self.as_slice().iter().rev().find_map(|e| if let Edit::NextHop(hop) = e { Some(*hop) } else { None })
     }
 
-    /// Whether MULTI_EXIT_DISC is theirs and not what was received.
+    /// True if MULTI_EXIT_DISC is theirs and not what was received.
     pub(crate) fn touch_med(&self) -> bool {
         self.as_slice().iter().any(|e| matches!(e, Edit::Med(_) | Edit::MedAdd(_) | Edit::MedSub(_)))
     }

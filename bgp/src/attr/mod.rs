@@ -8,7 +8,9 @@ mod as_path;
 mod edit;
 
 use std::mem::take;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use tortie_net::ScopedAddr;
 
 pub use as_path::{AsPath, Segment, SegmentKind, Segments};
 pub use edit::{Edit, EditNextHop, Edits, Masked};
@@ -132,14 +134,14 @@ impl Partial {
         Self(self.0 & !other.0)
     }
 
-    /// Whether all of those are among these.
+    /// True if all of those are among these.
     #[must_use]
     pub fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 }
 
-/// What few routes carry; see [`Attributes::extra`].
+/// Attributes that few routes carry; see [`Attributes::extra`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Extra {
     /// AGGREGATOR.
@@ -169,7 +171,7 @@ pub struct Attributes {
     pub partial: Partial,
     /// The next hop: NEXT_HOP, or the global address of MP_REACH_NLRI, or its link-local address where it has no
     /// global one.
-    pub next_hop: IpAddr,
+    pub next_hop: ScopedAddr,
     /// The link-local address that MP_REACH_NLRI carried besides or instead of a global one (RFC 2545).
     pub link_local: Option<Ipv6Addr>,
     /// MULTI_EXIT_DISC.
@@ -189,12 +191,12 @@ pub struct Attributes {
 impl Attributes {
     /// Attributes with this next hop, origin IGP, an empty AS path and nothing else.
     #[must_use]
-    pub fn new(next_hop: IpAddr) -> Self {
+    pub fn new(next_hop: impl Into<ScopedAddr>) -> Self {
         Self {
             origin: Origin::Igp,
             atomic_aggregate: false,
             partial: Partial::NONE,
-            next_hop,
+            next_hop: next_hop.into(),
             link_local: None,
             med: None,
             local_pref: None,
@@ -205,7 +207,7 @@ impl Attributes {
         }
     }
 
-    /// What few routes carry; `None` when this one carries none of it.
+    /// Attributes that few routes carry; `None`: this one carries none of them.
     #[must_use]
     pub fn extra(&self) -> Option<&Extra> {
         self.extra.as_deref()
@@ -257,7 +259,7 @@ impl Attributes {
         self.extra().map_or(&[], |e| &e.opaque)
     }
 
-    /// Whether this community is attached.
+    /// True if this community is attached.
     #[must_use]
     pub fn has_community(&self, community: u32) -> bool {
         self.communities.contains(&community)
@@ -313,7 +315,7 @@ fn long_communities(opaque: &Opaque) -> &[[u8; 20]] {
     if opaque.code == IPV6_EXT_COMMUNITIES { opaque.value.as_chunks().0 } else { &[] }
 }
 
-/// Whether this extended community of either length is non-transitive: the second bit of its type.
+/// True if this extended community of either length is non-transitive: the second bit of its type.
 fn stays_inside(community: &[u8]) -> bool {
     community.first().is_some_and(|kind| kind & 0x40 != 0)
 }
@@ -343,7 +345,7 @@ mod tests {
 
     #[test]
     fn emptied_extra_compares_equal_to_none() {
-        let plain = Attributes::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)));
+        let plain = Attributes::new(Ipv4Addr::new(192, 0, 2, 1));
         let mut edited = plain.clone();
         edited.edit_extra(|e| e.otc = Some(64496));
         assert_ne!(plain, edited);
@@ -355,7 +357,7 @@ mod tests {
 
     #[test]
     fn communities_are_added_once() {
-        let mut a = Attributes::new(IpAddr::V4(Ipv4Addr::LOCALHOST));
+        let mut a = Attributes::new(Ipv4Addr::LOCALHOST);
         a.add_communities(&[1, 2, 1]);
         a.add_communities(&[2, 3]);
         assert_eq!(&*a.communities, &[1, 2, 3]);
@@ -363,7 +365,7 @@ mod tests {
 
     #[test]
     fn non_transitive_extended_communities_of_both_kinds_are_dropped() {
-        let mut a = Attributes::new(IpAddr::V4(Ipv4Addr::LOCALHOST));
+        let mut a = Attributes::new(Ipv4Addr::LOCALHOST);
         let (inside, onward) = ([0x40, 4, 0, 0, 0, 0, 0, 1], [0x80, 4, 0, 0, 0, 0, 0, 1]);
         // RFC 5701 2: the same two types, 20 octets.
         let long = |first| [&[first, 2][..], &[7; 18]].concat();

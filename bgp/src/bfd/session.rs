@@ -15,7 +15,7 @@ fn admin_down_packets(multiplier: u8) -> u16 {
     1 + (u16::from(multiplier) * 4).div_ceil(3)
 }
 
-/// What a packet or a timer did: the state before, and why it is another now.
+/// A change of state: the state before, and the cause.
 pub(super) type Transition = Option<(State, Cause)>;
 
 #[derive(Debug)]

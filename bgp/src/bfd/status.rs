@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::packet::{Diagnostic, State};
 
-/// What is configured of a session. A change while it is Up is made known by a Poll Sequence (RFC 5880 6.8.3).
+/// Configuration of a session. A change while it is Up is made known by a Poll Sequence (RFC 5880 6.8.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Parameters {
     /// Desired Min TX Interval once the session is Up: whole microseconds, more than 0, at most 4294 s.

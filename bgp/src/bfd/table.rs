@@ -41,7 +41,7 @@ impl Path {
     }
 }
 
-/// What a session watches; no two sessions have an equal one.
+/// The endpoint that a session watches; no two sessions have an equal one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Endpoint {
     /// The other end.
@@ -81,7 +81,7 @@ pub struct Transmit {
     pub payload: [u8; PACKET_LEN],
 }
 
-/// What became of a session.
+/// A change of a session's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Change {
     /// Which.
@@ -244,7 +244,7 @@ impl Bfd {
         None
     }
 
-    /// What became of sessions, oldest first.
+    /// Changes of sessions' states, oldest first.
     pub fn poll_event(&mut self) -> Option<Change> {
         self.changes.pop_front()
     }

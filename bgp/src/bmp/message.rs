@@ -28,7 +28,7 @@ pub enum Message<'a> {
     Statistics {
         /// Whose.
         peer: PeerHeader,
-        /// What was counted.
+        /// Counters.
         statistics: Statistics<'a>,
     },
     /// A session ended; all routes of the peer are gone (RFC 7854 4.9).
@@ -45,7 +45,7 @@ pub enum Message<'a> {
         /// Its ends and both OPENs.
         up: PeerUp<'a>,
     },
-    /// Who speaks; the first message (RFC 7854 4.3).
+    /// Name and description of the router; the first message (RFC 7854 4.3).
     Initiation(Tlvs<'a>),
     /// The last message (RFC 7854 4.5).
     Termination(Tlvs<'a>),
@@ -60,7 +60,7 @@ pub enum Message<'a> {
     Other {
         /// Its type.
         kind: u8,
-        /// What follows the common header.
+        /// The part after the common header.
         octets: &'a [u8],
     },
 }

@@ -46,7 +46,7 @@ impl<'a> RawAttributes<'a> {
     /// write the unspecified address there, which no UPDATE may say.
     ///
     /// # Errors
-    /// What is wrong with them.
+    /// The error.
     pub fn decode(&self, prefix: Cidr) -> Result<Attributes, Problem> {
         let (body, originated) =
             self.update_body(prefix).ok_or(problem(0, "the attributes do not add up"))?;
@@ -69,7 +69,7 @@ impl<'a> RawAttributes<'a> {
         let mut attributes =
             reach.map(|r| r.attributes).ok_or(problem(MP_REACH, "no next hop for this prefix"))?;
         if originated {
-            attributes.next_hop = match attributes.next_hop {
+            attributes.next_hop = match attributes.next_hop.addr() {
                 IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
                 IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
             };

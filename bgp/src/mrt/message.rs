@@ -60,7 +60,7 @@ pub(super) mod subtype {
     }
 }
 
-/// What both kinds of record begin with.
+/// The part that both kinds of record begin with.
 struct Session {
     peer_as: u32,
     local_as: u32,

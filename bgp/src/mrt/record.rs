@@ -30,7 +30,7 @@ pub struct Raw<'a> {
     pub kind: u16,
     /// Its subtype.
     pub subtype: u16,
-    /// What follows the header.
+    /// The part after the header.
     pub body: &'a [u8],
 }
 
@@ -65,7 +65,7 @@ impl<'a> Raw<'a> {
         false
     }
 
-    /// What it says. Types and subtypes that are not read are [`Body::Other`].
+    /// Its content. Types and subtypes that are not read are [`Body::Other`].
     ///
     /// # Errors
     /// When the body does not hold what type and subtype promise.
@@ -108,11 +108,11 @@ impl<'a> Raw<'a> {
 pub struct Record<'a> {
     /// When it was written, or when the message came.
     pub stamp: Stamp,
-    /// What it says.
+    /// Its content.
     pub body: Body<'a>,
 }
 
-/// What a record says.
+/// Content of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Body<'a> {
@@ -126,13 +126,13 @@ pub enum Body<'a> {
     Message(Message<'a>),
     /// A session changed its state.
     StateChange(StateChange),
-    /// What is not read: another family, another protocol.
+    /// Another family or protocol, which is not read.
     Other {
         /// Its type.
         kind: u16,
         /// Its subtype.
         subtype: u16,
-        /// What follows the header.
+        /// The part after the header.
         octets: &'a [u8],
     },
 }

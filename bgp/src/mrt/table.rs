@@ -265,7 +265,7 @@ impl EntryList {
         true
     }
 
-    /// What a [`Rib`] takes.
+    /// The content of a [`Rib`].
     #[must_use]
     pub fn entries(&self) -> Entries<'_> {
         Entries { count: self.count, add_path: self.add_path, octets: &self.octets }

@@ -19,7 +19,7 @@ use crate::ribs::family::FamilyRib;
 use crate::types::Family;
 
 impl View<'_> {
-    /// What import makes of the route for this prefix from this peer; `None` when it sent none.
+    /// See [`Speaker::explain_import`](crate::Speaker::explain_import).
     pub(crate) fn explain_import(self, prefix: Cidr, peer: PeerId) -> Option<ImportTrace> {
         match Family::of(prefix.addr()) {
             Family::Ipv4Unicast => self.explain_in(self.ribs.v4(), prefix, peer),
@@ -44,7 +44,7 @@ impl View<'_> {
         Some(ImportTrace { steps, received: self.received(&path)?, used })
     }
 
-    /// Why this prefix is announced to this peer or not.
+    /// See [`Speaker::explain_export`](crate::Speaker::explain_export).
     pub(crate) fn explain_export(self, prefix: Cidr, peer: PeerId) -> ExportTrace {
         match Family::of(prefix.addr()) {
             Family::Ipv4Unicast => self.explain(self.ribs.v4(), prefix, peer),

@@ -10,7 +10,7 @@ use crate::ribs::RibSet;
 use crate::session::connections::Connections;
 use crate::session::peer_table::PeerTable;
 
-/// What questions may look at.
+/// All that questions read.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct View<'a> {
     global: &'a GlobalConfig,

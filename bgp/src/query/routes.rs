@@ -247,7 +247,7 @@ impl<'a> View<'a> {
     }
 }
 
-/// Whether the view has this entry.
+/// True if the view has this entry.
 fn has<A: Key>(rib: &FamilyRib<A>, entry: &Entry<A>, slot: u32, view: &TableView<'_>) -> bool {
     match view {
         TableView::Nothing => false,
@@ -257,7 +257,7 @@ fn has<A: Key>(rib: &FamilyRib<A>, entry: &Entry<A>, slot: u32, view: &TableView
     }
 }
 
-/// What a group announces of this slot to this member.
+/// The attribute set that a group announces of this slot to this member.
 fn announced(group: &Group, slot: u32, member: u32) -> Option<AttrSetKey> {
     let out = group.advertised.get(slot).attr_set().and_then(|out| group.attr_sets.key(out));
     out.filter(|o| o.source != member)

@@ -13,7 +13,7 @@ use crate::api::{
 use crate::session::peer::{Dialling, Peer, Restart};
 use crate::types::Family;
 
-/// What update groups announce of each source, computed once for many peers.
+/// Routes of each source that update groups announce, computed once for many peers.
 type OwnRoutes = FxHashMap<(Family, u32), FxHashMap<u32, u32>>;
 
 impl<'a> View<'a> {

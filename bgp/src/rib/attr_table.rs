@@ -35,7 +35,7 @@ pub(crate) struct AttrSet {
 pub(crate) struct AttrTable {
     pool: Pool<AttrSet>,
     index: Index,
-    /// What the variable parts of all sets take.
+    /// Octets of the variable parts of all sets.
     heap: usize,
 }
 
@@ -149,7 +149,7 @@ impl AttrTable {
     }
 }
 
-/// What a set has allocated for its variable parts, estimated.
+/// Octets that a set has allocated for its variable parts, estimated.
 fn heap(a: &Attributes) -> usize {
     a.as_path.octets().len() + a.communities.len() * 4 + a.large_communities.len() * 12 + 32
 }

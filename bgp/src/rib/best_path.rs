@@ -15,7 +15,7 @@ use super::table::Table;
 use crate::api::Multipath;
 use crate::api::Step;
 
-/// What happened to the paths of an entry.
+/// A change of the paths of an entry.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Change {
     /// The best path before.
@@ -36,7 +36,7 @@ pub(super) enum Scope {
     Tied,
 }
 
-/// What a path that comes does to the decision.
+/// Effect of a new path on the decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Effect {
     /// Nothing.
@@ -48,7 +48,7 @@ pub(super) enum Effect {
 }
 
 impl<A: Key> Table<A> {
-    /// What it does to the decision that this path comes to an entry, or takes the place of one that was not tied. The
+    /// The effect on the decision if this path comes to an entry, or takes the place of one that was not tied. The
     /// rank of the best path says it, mostly.
     #[inline]
     pub(super) fn effect(&self, shared: &Shared, entry: &Entry<A>, path: &Path) -> Effect {
@@ -287,7 +287,7 @@ pub(super) fn count(shared: &mut Shared, family: crate::Family, path: Path, add:
     }
 }
 
-/// Whether a path can be chosen.
+/// True if a path can be chosen.
 #[inline]
 pub(super) fn is_usable(shared: &Shared, family: crate::Family, path: &Path) -> bool {
     usable(shared, family, path).is_some()
@@ -328,7 +328,7 @@ pub(crate) fn candidate(shared: &Shared, family: crate::Family, path: &Path) -> 
         metric: shared.next_hops.metric(set.hop)?,
         router_id,
         clusters: u16::try_from(attributes.cluster_list().len()).unwrap_or(u16::MAX),
-        address: source.map_or(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), |s| s.address),
+        address: source.map_or(std::net::Ipv4Addr::UNSPECIFIED.into(), |s| s.address),
         source: path.source,
         earlier: source.map_or(0, |s| s.family(family).age_if_earlier(path.generation)),
         path_id: path.path_id,

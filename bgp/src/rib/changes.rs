@@ -15,13 +15,13 @@ impl<A: Key> Table<A> {
         self.log.position(entry.seq)
     }
 
-    /// Whether the entry's newest change is the one at this position.
+    /// True if the entry's newest change is the one at this position.
     #[inline]
     pub(crate) fn is_newest(&self, entry: &Entry<A>, position: u64) -> bool {
         entry.seq == short(position)
     }
 
-    /// Whether the entry changed at this position or later.
+    /// True if the entry changed at this position or later.
     pub(crate) fn changed_since(&self, entry: &Entry<A>, position: u64) -> bool {
         entry.flags & flag::LOGGED != 0 && self.position(entry) >= position
     }

@@ -4,9 +4,8 @@
 //! b, b beats c, c beats a); dropped per neighbouring AS from what is left, as RFC 4271 9.1.2.2 c writes it, the outcome
 //! depends on the set of paths and on nothing else.
 
-use std::net::IpAddr;
-
 use smallvec::SmallVec;
+use tortie_net::ScopedAddr;
 
 use crate::api::Step;
 use crate::attr::Origin;
@@ -28,7 +27,7 @@ pub(crate) struct Candidate {
     /// ORIGINATOR_ID, else the peer's BGP identifier.
     pub(crate) router_id: u32,
     pub(crate) clusters: u16,
-    pub(crate) address: IpAddr,
+    pub(crate) address: ScopedAddr,
     /// Two peers may share an address (several ports).
     pub(crate) source: u32,
     /// Not 0: kept from an earlier session (RFC 4724), the older the higher.
@@ -79,7 +78,7 @@ impl Rank {
 /// with it for ECMP.
 pub(crate) type Outcome = SmallVec<[Option<Step>; 12]>;
 
-/// Whether a path is used together with the best one (ECMP).
+/// True if a path is used together with the best one (ECMP).
 pub(crate) fn is_multipath(lost: Option<Step>) -> bool {
     lost.is_none_or(|step| step >= Step::RouterId)
 }
@@ -203,7 +202,7 @@ mod tests {
                     metric,
                     router_id,
                     clusters,
-                    address: IpAddr::V4(Ipv4Addr::from(address)),
+                    address: Ipv4Addr::from(address).into(),
                     source: 0,
                     earlier: 0,
                     path_id: 0,
@@ -355,7 +354,7 @@ mod tests {
             metric: 0,
             router_id: 1,
             clusters: 0,
-            address: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            address: Ipv4Addr::LOCALHOST.into(),
             source: 0,
             earlier: 0,
             path_id: 0,

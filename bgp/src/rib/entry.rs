@@ -1,4 +1,4 @@
-//! What a table holds: prefixes and their paths.
+//! Entries of a table: prefixes and their paths.
 
 use tortie_net::Cidr;
 
@@ -34,7 +34,7 @@ pub(super) const NO_PATH: u32 = u32::MAX;
 pub(crate) struct Path {
     /// Its attribute set; [`NO_ATTR`] in an empty slot.
     pub(crate) attr: u32,
-    /// Who sent it, or [`LOCAL`].
+    /// The source that sent it, or [`LOCAL`].
     pub(crate) source: u32,
     /// Its path identifier among those of this source (RFC 7911); 0 where the session has one path of a prefix.
     pub(crate) path_id: u32,
@@ -149,7 +149,7 @@ impl Default for Packed {
     }
 }
 
-/// What distinguishes one best path from another towards peers.
+/// The identity of a best path towards peers.
 pub(crate) type BestKey = Option<(u32, u32)>;
 
 pub(super) mod flag {
@@ -222,7 +222,7 @@ impl<A: Key> Entry<A> {
         self.flags |= if best { flag::BEST } else { 0 } | if ties { flag::TIES } else { 0 };
     }
 
-    /// Whether this source may have a path here.
+    /// True if this source may have a path here.
     #[inline]
     pub(super) fn may_have(&self, source: u32) -> bool {
         self.sources & source_bit(source) != 0

@@ -1,4 +1,4 @@
-//! Whether a received route is a candidate, and with which attributes: loop checks and import policy.
+//! Import of received routes: loop checks and import policy decide if one is a candidate, and with which attributes.
 
 use std::net::IpAddr;
 
@@ -21,7 +21,7 @@ pub(crate) const ACCEPTED: u8 = 0;
 /// Why a route is not used whose prefix is no destination.
 const MARTIAN: &str = "martian";
 
-/// Whether no packet for this network is ever routed: multicast, loopback, and addresses of a link. RFC 4271 6.3 has such
+/// True if no packet for this network is ever routed: multicast, loopback, and addresses of a link. RFC 4271 6.3 has such
 /// a prefix ignored alone. A wider network, a default route first of all, is none of it.
 fn is_martian(prefix: Cidr) -> bool {
     match prefix.addr() {
@@ -34,7 +34,7 @@ fn is_martian(prefix: Cidr) -> bool {
     }
 }
 
-/// Whether [`is_martian`] has to be called: by the first octet not for nearly all of a table.
+/// True if [`is_martian`] has to be called: by the first octet not for nearly all of a table.
 #[inline]
 fn may_be_martian<A: Address>(address: A) -> bool {
     let octets = address.octets();
@@ -117,7 +117,7 @@ fn loop_check(shared: &Shared, from: &Source, attributes: &Attributes) -> Option
     None
 }
 
-/// What import makes of a route.
+/// The outcome of import for a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ImportOutcome {
     /// The attribute set to use: the received one, or what policy made of it.
@@ -164,7 +164,7 @@ impl Received {
         })
     }
 
-    /// Whether all networks have one answer.
+    /// True if all networks have one answer.
     fn is_alike(&self, shared: &Shared) -> bool {
         let (from, attributes) = (shared.sources.get(self.source), shared.attrs.attributes(self.attr));
         self.looped.is_some()
@@ -204,7 +204,7 @@ impl Received {
         if edits.is_empty() { Outcome::Use } else { Outcome::Edit(edits) }
     }
 
-    /// What the protocol itself changes after policy.
+    /// Changes of the protocol itself, after policy.
     fn after_policy(&self, edits: Edits, recorder: Option<&mut Vec<ExportStep>>) -> Edits {
         // RFC 9494 4.3: whatever policy does, LLGR_STALE stays.
         if !self.shutdown && !self.drained && !self.stale && (!self.carried || edits.is_empty()) {
@@ -244,13 +244,13 @@ impl Received {
         match edits.next_hop() {
             None => {}
             Some(EditNextHop::Own) => return Err("next_hop_self"),
-            Some(EditNextHop::Address(hop)) if from.own.contains(&hop) => return Err("next_hop_self"),
+            Some(EditNextHop::Address(hop)) if from.own.contains(&hop.into()) => return Err("next_hop_self"),
             Some(EditNextHop::Address(hop)) => {
                 // An IPv4 route may have an IPv6 next hop (RFC 8950), never the other way round.
                 if hop.is_ipv4() && !v4 {
                     return Err("next_hop_family");
                 }
-                changed.next_hop = hop;
+                changed.next_hop = hop.into();
                 changed.link_local = None;
             }
         }
@@ -347,7 +347,7 @@ impl ImportEvaluator {
     }
 }
 
-/// What [`ImportEvaluator::evaluate`] does with a route that came with the set `attr`, recorded; the attributes that are used.
+/// The steps of [`ImportEvaluator::evaluate`] for a route that came with the set `attr`; returns the attributes that are used.
 pub(crate) fn explain(
     shared: &Shared,
     source: u32,

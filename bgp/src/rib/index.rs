@@ -73,7 +73,7 @@ impl Index {
         }
     }
 
-    /// Whether [`Index::rebuild`] has to come before the next insert.
+    /// True if [`Index::rebuild`] has to come before the next insert.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         (self.used + 1) * 4 > self.slots.len() * 3
@@ -119,7 +119,7 @@ impl Index {
         }
     }
 
-    /// Whether so much is unused that a rebuild would give memory back.
+    /// True if so much is unused that a rebuild would give memory back.
     pub(crate) fn is_sparse(&self) -> bool {
         self.slots.len() > 1024 && self.len * 16 < self.slots.len()
     }

@@ -1,8 +1,7 @@
 //! Next hops of attribute sets, and their resolution by the embedder.
 
-use std::net::IpAddr;
-
 use rustc_hash::FxHashMap;
+use tortie_net::ScopedAddr;
 
 use super::pool::Pool;
 use crate::api::NextHopState;
@@ -13,7 +12,7 @@ pub(crate) const NO_HOP: u32 = u32::MAX;
 
 #[derive(Debug, Default)]
 struct NextHopEntry {
-    address: Option<IpAddr>,
+    address: Option<ScopedAddr>,
     refs: u32,
     state: Option<NextHopState>,
     /// Changed since the last full walk of the tables began.
@@ -25,7 +24,7 @@ struct NextHopEntry {
 /// Slots that a next hop remembers before its first answer.
 const WAITING_MAX: usize = 64;
 
-/// What an answer about a next hop asks for.
+/// Consequence of the resolution of a next hop.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum NextHopUpdate {
     /// Nothing new.
@@ -40,9 +39,9 @@ pub(crate) enum NextHopUpdate {
 #[derive(Debug, Default)]
 pub(crate) struct NextHopTable {
     pool: Pool<NextHopEntry>,
-    by_address: FxHashMap<IpAddr, u32>,
+    by_address: FxHashMap<ScopedAddr, u32>,
     /// New ones that the embedder has to resolve.
-    pub(crate) track: Vec<IpAddr>,
+    pub(crate) track: Vec<ScopedAddr>,
     /// May have lost the last reference.
     idle: Vec<u32>,
     dirty: Vec<u32>,
@@ -50,7 +49,7 @@ pub(crate) struct NextHopTable {
 }
 
 impl NextHopTable {
-    pub(crate) fn retain(&mut self, address: IpAddr) -> u32 {
+    pub(crate) fn retain(&mut self, address: ScopedAddr) -> u32 {
         if let Some(id) = self.by_address.get(&address)
             && let Some(hop) = self.pool.get_mut(*id)
         {
@@ -82,7 +81,7 @@ impl NextHopTable {
 
     /// Forgets what nobody refers to any more and returns its addresses. Called between inputs, so that a next hop that
     /// goes and comes within one is not resolved anew.
-    pub(crate) fn collect(&mut self, mut gone: impl FnMut(IpAddr)) {
+    pub(crate) fn collect(&mut self, mut gone: impl FnMut(ScopedAddr)) {
         while let Some(id) = self.idle.pop() {
             if self.pool.get(id).is_some_and(|h| h.refs == 0 && h.address.is_some())
                 && let Some(hop) = self.pool.remove(id)
@@ -96,7 +95,7 @@ impl NextHopTable {
     }
 
     /// Takes the resolution of a next hop.
-    pub(crate) fn set(&mut self, address: IpAddr, state: NextHopState) -> NextHopUpdate {
+    pub(crate) fn set(&mut self, address: ScopedAddr, state: NextHopState) -> NextHopUpdate {
         let Some(id) = self.by_address.get(&address) else { return NextHopUpdate::Same };
         let Some(hop) = self.pool.get_mut(*id) else { return NextHopUpdate::Same };
         let old = hop.state.replace(state);

@@ -1,10 +1,10 @@
 //! Sources of paths: the peers, as far as the tables need them.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use slab::Slab;
 use smallvec::SmallVec;
+use tortie_net::ScopedAddr;
 
 use crate::api::{PeerId, PeerView};
 use crate::types::Family;
@@ -24,7 +24,7 @@ const SPAN: u8 = 200;
 pub(crate) struct Source {
     pub(crate) id: PeerId,
     pub(crate) name: Arc<str>,
-    pub(crate) address: IpAddr,
+    pub(crate) address: ScopedAddr,
     pub(crate) asn: u32,
     pub(crate) local_asn: u32,
     pub(crate) class: u64,
@@ -41,7 +41,7 @@ pub(crate) struct Source {
     /// The BGP identifier of the last OPEN.
     pub(crate) router_id: u32,
     /// Our addresses towards it: no next hop of its routes may be one of them.
-    pub(crate) own: SmallVec<[IpAddr; 3]>,
+    pub(crate) own: SmallVec<[ScopedAddr; 3]>,
     pub(crate) families: [SourceFamily; 2],
     /// No longer configured: forgotten when its last path is removed.
     pub(crate) removed: bool,
@@ -50,7 +50,7 @@ pub(crate) struct Source {
 /// The routes of one family of a peer.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct SourceFamily {
-    /// What paths belong to: it rises with each session's end, and with each refresh.
+    /// The generation of new paths: it rises with each session's end, and with each refresh.
     pub(crate) generation: u8,
     /// The generation in which the current session began, or the last one ended: a refresh begins others (RFC 7313).
     session: u8,
@@ -58,7 +58,7 @@ pub(crate) struct SourceFamily {
     pub(crate) kept: Option<u8>,
     /// Of these, paths up to this generation are long-lived stale (RFC 9494).
     pub(crate) long_lived: Option<u8>,
-    /// What is stale waits for the end of a refresh in this very session (RFC 7313).
+    /// Stale routes wait for the end of a refresh in this very session (RFC 7313).
     pub(crate) refreshing: bool,
     /// Paths of the current session.
     pub(crate) current: Counts,
@@ -74,7 +74,7 @@ pub(crate) struct SourceFamily {
     pub(crate) add_path: bool,
 }
 
-/// What stays of a family's routes when its session ends.
+/// Routes of a family that stay when its session ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Keep {
     /// Nothing.
@@ -194,12 +194,12 @@ impl SourceFamily {
         self.unswept = self.unswept.saturating_add(1);
     }
 
-    /// What is stale now is long-lived stale.
+    /// Stale routes become long-lived stale.
     pub(crate) fn begin_long_lived(&mut self) {
         self.long_lived = self.kept.map(|_| self.generation.wrapping_sub(1));
     }
 
-    /// What is still stale is gone.
+    /// Routes that are still stale are gone.
     pub(crate) fn drop_stale(&mut self) -> bool {
         let had = self.kept.take().is_some();
         self.refreshing = false;

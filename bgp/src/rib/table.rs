@@ -57,7 +57,7 @@ impl<A> Default for Table<A> {
 /// A source has no room for another path of the prefix.
 struct TooMany;
 
-/// What an announcement did.
+/// Effect of an announcement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Announced {
     New,

@@ -1,9 +1,10 @@
 //! The decision of an entry, made step by step as paths come and go, against one made from all its paths at once.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 
 use proptest::prelude::*;
 use smallvec::SmallVec;
+use tortie_net::ScopedAddr;
 
 use super::Shared;
 use super::best_path::{self, candidate};
@@ -49,8 +50,8 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-fn hop(n: u32) -> IpAddr {
-    IpAddr::V4(Ipv4Addr::from(0xc000_0200 + n))
+fn hop(n: u32) -> ScopedAddr {
+    Ipv4Addr::from(0xc000_0200 + n).into()
 }
 
 /// Sources with an odd number may at first send several paths of a prefix. Some share their bit in the entry, some are eBGP.
@@ -60,7 +61,7 @@ fn source(n: u32) -> Source {
     Source {
         id: PeerId(n),
         name: "s".into(),
-        address: IpAddr::V4(Ipv4Addr::from(n / 2)),
+        address: Ipv4Addr::from(n / 2).into(),
         asn: if n.is_multiple_of(3) { 64512 } else { 65000 },
         local_asn: 64512,
         class: 0,

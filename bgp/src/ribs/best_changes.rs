@@ -34,12 +34,12 @@ impl RibSet {
         self.taken()
     }
 
-    /// Whether best paths have changed that nobody has taken.
+    /// True if best paths have changed that nobody has taken.
     pub(crate) fn has_changed_best(&self) -> bool {
         self.v4.table.has_dirty() || self.v6.table.has_dirty()
     }
 
-    /// Whether [`Event::BestChanged`](crate::Event::BestChanged) is to be given now: once until all changes have been taken.
+    /// True if [`Event::BestChanged`](crate::Event::BestChanged) is to be given now: once until all changes have been taken.
     pub(crate) fn notify_best(&mut self) -> bool {
         let notify = !self.shared.deferring && !self.best_notified && self.has_changed_best();
         self.best_notified |= notify;

@@ -167,7 +167,7 @@ impl<A: Key> FamilyRib<A> {
         produced
     }
 
-    /// Whether [`FamilyRib::work`] has something to do.
+    /// True if [`FamilyRib::work`] has something to do.
     pub(crate) fn has_work(&self, shared: &Shared) -> bool {
         let behind = !self.queue.is_empty() || self.queued_to != self.table.log.head();
         !self.reevaluation.is_idle()

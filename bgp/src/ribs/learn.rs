@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use tortie_net::Cidr;
+use tortie_net::{Cidr, ScopedAddr};
 
 use super::RibSet;
 use super::family::FamilyRib;
@@ -147,7 +147,7 @@ fn originate<A: Key>(
     shared: &mut Shared,
     prefix: (A, u8),
     change: Option<&Origination>,
-    unspecified: IpAddr,
+    unspecified: ScopedAddr,
 ) {
     let Some(origination) = change else {
         if rib.table.locals.remove(&prefix).is_some() {

@@ -12,7 +12,7 @@ mod sources;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 
-use tortie_net::Cidr;
+use tortie_net::{Cidr, ScopedAddr};
 
 use crate::adj_rib_out::export::{GroupKey, Representative};
 use crate::adj_rib_out::group::Group;
@@ -142,7 +142,7 @@ impl RibSet {
             .map(|(family, _)| family)
     }
 
-    pub(crate) fn set_next_hop(&mut self, address: IpAddr, state: NextHopState) {
+    pub(crate) fn set_next_hop(&mut self, address: ScopedAddr, state: NextHopState) {
         match self.shared.next_hops.set(address, state) {
             NextHopUpdate::Same => {}
             NextHopUpdate::Slots(slots) => {

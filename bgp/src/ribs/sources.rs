@@ -1,9 +1,8 @@
 //! State of a peer in the tables besides its routes: whether it may be sent those of others, in which cluster it is a client,
 //! which addresses are ours towards it, and which of its routes outlive its session.
 
-use std::net::IpAddr;
-
 use smallvec::SmallVec;
+use tortie_net::ScopedAddr;
 
 use super::RibSet;
 use crate::api::PeerConfig;
@@ -107,7 +106,7 @@ impl RibSet {
     }
 
     /// Which addresses are ours towards an established peer; `true`: they were others before.
-    pub(crate) fn set_own_addresses(&mut self, peer: u32, own: SmallVec<[IpAddr; 3]>) -> bool {
+    pub(crate) fn set_own_addresses(&mut self, peer: u32, own: SmallVec<[ScopedAddr; 3]>) -> bool {
         let Some(source) = self.shared.sources.get_mut(peer) else { return false };
         std::mem::replace(&mut source.own, own) != source.own
     }

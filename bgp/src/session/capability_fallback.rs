@@ -1,4 +1,4 @@
-//! What is left out of our OPEN because the peer refused it (RFC 5492 3 and 5, RFC 4271 6.2).
+//! Capabilities that our OPEN leaves out because the peer refused them (RFC 5492 3 and 5, RFC 4271 6.2).
 //!
 //! A peer that answers an OPEN with Unsupported Capability names in the data what it stumbled over: the next OPEN does without.
 //! One that names nothing gets an OPEN with no more than families, four-octet AS and role, and one that refuses optional
@@ -9,7 +9,7 @@
 use crate::types::Family;
 use crate::wire::{Capabilities, ErrorCode, Notification};
 
-/// What to leave out.
+/// The capabilities to leave out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct CapabilityFallback {
     /// Capabilities as they stood in the NOTIFICATIONs: code and value.

@@ -6,7 +6,7 @@ use super::connection::Direction;
 use crate::api::{Down, DownCode, State};
 use crate::wire::{ErrorCode, Open};
 
-/// What becomes of the connection whose OPEN arrived, and of the other one.
+/// Outcome for the connection whose OPEN arrived, and for the other one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Resolution {
     /// It goes on; there is no other.
@@ -35,7 +35,7 @@ pub(crate) fn resolve(other: Option<State>, this_wins: bool, replaces: bool) -> 
     }
 }
 
-/// Whether a connection of this direction is the one to keep: that of the speaker with the higher identifier, with equal
+/// True if a connection of this direction is the one to keep: that of the speaker with the higher identifier, with equal
 /// ones that of the higher AS (RFC 4271 6.8, RFC 6286 2.3).
 pub(crate) fn wins(ours: &Open, theirs: &Open, direction: Direction) -> bool {
     let ours_is_higher = (ours.router_id, ours.asn) > (theirs.router_id, theirs.asn);

@@ -1,10 +1,10 @@
-//! A connection and what waits in it, both ways.
+//! A connection, with its input and output that waits.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use tortie_net::link_local;
+use tortie_net::ScopedAddr;
 
 use super::fsm::Fsm;
 use crate::adj_rib_out::segment::Cursor;
@@ -15,7 +15,7 @@ use crate::wire::{Negotiated, Open};
 /// Octets of input that a connection holds at most: two of the longest messages.
 pub(crate) const INPUT_MAX: usize = 128 * 1024;
 
-/// Who opened a connection.
+/// The end that opened a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Direction {
     Outgoing,
@@ -155,14 +155,14 @@ impl Conn {
         self.fsm.state()
     }
 
-    /// Whether the session carries this family.
+    /// True if the session carries this family.
     pub(crate) fn carries(&self, family: Family) -> bool {
         self.negotiated.is_some_and(|n| n.families.contains(family))
     }
 
     /// The interface of a session over link-local addresses, else 0.
     pub(crate) fn link(&self) -> u32 {
-        link_local::link_of(self.remote)
+        ScopedAddr::of(self.remote).interface()
     }
 
     /// Both ends offered enhanced refresh (RFC 7313).

@@ -64,7 +64,7 @@ pub(crate) enum Event {
     RouteRefreshMsgErr,
 }
 
-/// What is to be done upon an event.
+/// An action upon an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Action {
     /// Nothing.

@@ -1,4 +1,4 @@
-//! OPENs: what we offer, and what we make of theirs (RFC 4271 6.2, RFC 6286, RFC 4724).
+//! OPENs: ours, and the check of the peer's (RFC 4271 6.2, RFC 6286, RFC 4724).
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub(crate) fn local_asn(global: &GlobalConfig, peer: &PeerConfig) -> u32 {
     peer.local_asn.unwrap_or(global.asn)
 }
 
-/// What graceful restart says about us now.
+/// The flags of graceful restart in our OPEN (RFC 4724 3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RestartBits {
     /// R: this is the first session with the peer after our restart.
@@ -67,7 +67,7 @@ pub(crate) fn ours(
     Open { asn, hold_time: seconds(peer.hold_time), router_id: global.router_id, capabilities }
 }
 
-/// What a session will run with.
+/// The parameters that a session runs with.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Agreed {
     pub(crate) negotiated: Negotiated,
@@ -119,7 +119,7 @@ pub(crate) fn negotiate(ours: &Open, theirs: &Open, peer: &PeerConfig) -> Result
     Ok(Agreed { negotiated, hold, keepalive })
 }
 
-/// Whether a change of the configuration changes OPEN or transport.
+/// True if a change of the configuration changes OPEN or transport.
 pub(crate) fn needs_reset(old: &PeerConfig, new: &PeerConfig) -> bool {
     let key = |c: &PeerConfig| {
         let families: Families = c.families.iter().copied().collect();

@@ -12,7 +12,7 @@ use crate::api::{ConnId, Down, DownCode, Drain, MessageCounts, PeerConfig, PeerI
 use crate::types::Family;
 use crate::wire::{ErrorCode, GracefulRestart};
 
-/// Whether and when we dial.
+/// The ConnectRetryTimer of a peer: if and when it is dialled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Dialling {
     /// Not planned: passive, or a session is there.
@@ -74,7 +74,7 @@ pub(crate) struct Peer {
     pub(crate) received: MessageCounts,
     pub(crate) sent: MessageCounts,
     pub(crate) rejected: u64,
-    /// What the peer offered for graceful restart in the running or last session.
+    /// The graceful restart capability of the peer in the running or last session.
     pub(crate) graceful: Option<GracefulRestart>,
     pub(crate) restart: Restart,
     /// When restarts that follow each other without an end of one have to come to one (RFC 8538 4.1).
@@ -258,7 +258,7 @@ impl Peer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Young(pub(crate) bool);
 
-/// What the end of a connection means for its peer.
+/// Consequences of the end of a connection for its peer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ended {
     /// An attempt ended with a NOTIFICATION: people have to do something before the next one can succeed.

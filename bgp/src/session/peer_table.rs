@@ -5,12 +5,12 @@
 //! sources of paths goes when the reevaluation of the tables has passed all its paths.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Instant;
 
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
-use tortie_net::link_local::address_of;
+use tortie_net::ScopedAddr;
 
 use super::last_error::PeerError;
 use super::peer::{Peer, Restart};
@@ -22,7 +22,7 @@ use crate::wire::{ErrorCode, Notification};
 /// take nobody until it is through.
 const UNSWEPT: usize = 1024;
 
-/// What a range makes of a connection from an address without a configured peer.
+/// Admission of a connection from an address without a configured peer.
 #[derive(Debug)]
 pub(crate) enum Admission {
     /// No range has the address.
@@ -39,7 +39,7 @@ pub(crate) struct PeerTable {
     /// By source number.
     peers: FxHashMap<u32, Peer>,
     ids: BTreeMap<PeerId, u32>,
-    by_address: FxHashMap<IpAddr, SmallVec<[u32; 1]>>,
+    by_address: FxHashMap<ScopedAddr, SmallVec<[u32; 1]>>,
     ranges: Ranges,
     /// Dynamic peers of which nothing may be left.
     idle_dynamic: Vec<u32>,
@@ -90,7 +90,7 @@ impl PeerTable {
 
     pub(crate) fn insert(&mut self, number: u32, peer: Peer) {
         self.ids.insert(peer.id, number);
-        self.by_address.entry(address_of(peer.config.remote)).or_default().push(number);
+        self.by_address.entry(ScopedAddr::of(peer.config.remote)).or_default().push(number);
         self.peers.insert(number, peer);
     }
 
@@ -98,7 +98,7 @@ impl PeerTable {
     pub(crate) fn remove(&mut self, id: PeerId) -> Option<Peer> {
         let number = self.ids.remove(&id)?;
         let peer = self.peers.remove(&number)?;
-        let address = address_of(peer.config.remote);
+        let address = ScopedAddr::of(peer.config.remote);
         self.forget_address(number, address);
         if let Some(range) = peer.range.and_then(|id| self.ranges.get_mut(id)) {
             range.peers.remove(&number);
@@ -111,12 +111,12 @@ impl PeerTable {
     }
 
     /// The address of a peer changed.
-    pub(crate) fn readdress(&mut self, number: u32, old: IpAddr, new: IpAddr) {
+    pub(crate) fn readdress(&mut self, number: u32, old: ScopedAddr, new: ScopedAddr) {
         self.forget_address(number, old);
         self.by_address.entry(new).or_default().push(number);
     }
 
-    fn forget_address(&mut self, number: u32, address: IpAddr) {
+    fn forget_address(&mut self, number: u32, address: ScopedAddr) {
         if let Some(list) = self.by_address.get_mut(&address) {
             list.retain(|n| *n != number);
             if list.is_empty() {
@@ -127,14 +127,14 @@ impl PeerTable {
 
     /// The peer that a connection from there belongs to.
     pub(crate) fn at(&self, remote: SocketAddr) -> Option<u32> {
-        let candidates = self.by_address.get(&address_of(remote))?;
+        let candidates = self.by_address.get(&ScopedAddr::of(remote))?;
         // Several peers at one address differ by port only, which an incoming connection does not show: the first that
         // has no session gets it.
         let free = |n: &&u32| self.peers.get(n).is_some_and(|p| p.session.is_none());
         candidates.iter().find(free).or_else(|| candidates.first()).copied()
     }
 
-    /// Whether a connection from there would be taken: see [`Speaker::admits`](crate::Speaker::admits).
+    /// True if a connection from there would be taken: see [`Speaker::admits`](crate::Speaker::admits).
     pub(crate) fn admits(&self, remote: SocketAddr, now: Instant) -> bool {
         match self.at(remote) {
             Some(number) => self.peers.get(&number).is_some_and(|p| !p.is_damped(now)),
@@ -168,7 +168,7 @@ impl PeerTable {
     pub(crate) fn note_down(&mut self, number: u32, down: &Down, now: Instant) {
         let Some(peer) = self.peers.get_mut(&number) else { return };
         peer.last_down = Some((down.clone(), now));
-        let address = address_of(peer.config.remote);
+        let address = ScopedAddr::of(peer.config.remote);
         if let Some(range) = peer.range.and_then(|id| self.ranges.get_mut(id)) {
             range.last_down = Some((address, down.clone(), now));
         }
@@ -185,7 +185,7 @@ impl PeerTable {
         &mut self.ranges
     }
 
-    /// What a range makes of a connection from there. `sources`: peers whose paths may be in the tables, removed ones included.
+    /// Admission of a connection from there. `sources`: peers whose paths may be in the tables, removed ones included.
     pub(crate) fn admit(&mut self, remote: SocketAddr, sources: usize) -> Admission {
         let Some(id) = self.ranges.of(remote.ip().to_canonical()) else { return Admission::NoRange };
         let Some(range) = self.ranges.get_mut(id) else { return Admission::NoRange };
@@ -206,7 +206,7 @@ impl PeerTable {
         if let Some(range) = self.ranges.get_mut(id) {
             range.peers.insert(number);
             if let Some(peer) = self.peers.get_mut(&number) {
-                peer.was_served = range.served.has(address_of(peer.config.remote));
+                peer.was_served = range.served.has(ScopedAddr::of(peer.config.remote));
             }
         }
     }
@@ -239,7 +239,7 @@ impl PeerTable {
     }
 
     /// The dynamic peers at this address.
-    pub(crate) fn dynamic_at(&self, address: IpAddr) -> Vec<PeerId> {
+    pub(crate) fn dynamic_at(&self, address: ScopedAddr) -> Vec<PeerId> {
         let here = self.by_address.get(&address).into_iter().flatten();
         let peers = here.filter_map(|number| self.peers.get(number));
         peers.filter(|peer| peer.range.is_some()).map(|peer| peer.id).collect()

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
-use tortie_net::Cidr;
+use tortie_net::{Cidr, ScopedAddr};
 
 use crate::api::{Dial, Down, PeerConfig, RangeConfig, RangeId};
 
@@ -22,17 +22,17 @@ pub(crate) struct Range {
     /// Addresses whose peers were forgotten after they had been Established.
     pub(crate) served: Served,
     /// Why the last session or attempt of any of its peers ended.
-    pub(crate) last_down: Option<(IpAddr, Down, Instant)>,
+    pub(crate) last_down: Option<(ScopedAddr, Down, Instant)>,
 }
 
 /// Addresses to which sessions were up since we started: our OPEN says that forwarding went on since then (RFC 4724 3).
 /// Two halves, the older of which goes when the other is full.
 #[derive(Debug, Default)]
-pub(crate) struct Served([FxHashSet<IpAddr>; 2]);
+pub(crate) struct Served([FxHashSet<ScopedAddr>; 2]);
 
 impl Served {
     /// `max`: how many each half holds.
-    pub(crate) fn note(&mut self, address: IpAddr, max: usize) {
+    pub(crate) fn note(&mut self, address: ScopedAddr, max: usize) {
         let Self([new, old]) = self;
         if new.len() >= max {
             *old = std::mem::take(new);
@@ -40,7 +40,7 @@ impl Served {
         new.insert(address);
     }
 
-    pub(crate) fn has(&self, address: IpAddr) -> bool {
+    pub(crate) fn has(&self, address: ScopedAddr) -> bool {
         self.0.iter().any(|half| half.contains(&address))
     }
 }
@@ -200,7 +200,7 @@ mod tests {
     #[test]
     fn the_addresses_that_were_served_last_are_known_and_no_more_than_two_halves() {
         let mut served = Served::default();
-        let address = |n: u32| IpAddr::V4(n.into());
+        let address = |n: u32| ScopedAddr::from(std::net::Ipv4Addr::from(n));
         for n in 0..1000 {
             served.note(address(n), 10);
             let known = (0..=n).rev().take_while(|n| served.has(address(*n))).count();

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use crate::api::ConnId;
 
-/// What a deadline is for. Peers are named by their source number.
+/// A timer of a connection (by id), a peer (by source number) or the speaker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Timer {
     /// HoldTimer.

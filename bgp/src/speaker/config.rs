@@ -1,8 +1,8 @@
 //! Configuration and commands of the embedder: peers, ranges, the global configuration; resets, maintenance, the end.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
-use tortie_net::link_local::address_of;
+use tortie_net::ScopedAddr;
 
 use super::Speaker;
 use crate::api::{
@@ -26,7 +26,7 @@ impl Speaker {
         match self.peers.number(id) {
             Some(number) => self.change_peer(number, config),
             None => {
-                self.remove_dynamic_at(address_of(config.remote));
+                self.remove_dynamic_at(ScopedAddr::of(config.remote));
                 self.insert_peer(id, config, None);
             }
         }
@@ -38,7 +38,7 @@ impl Speaker {
         let number = self.ribs.insert_source(Source {
             id,
             name: config.name.clone(),
-            address: address_of(config.remote),
+            address: ScopedAddr::of(config.remote),
             asn: config.asn,
             local_asn,
             class: config.policy_class,
@@ -77,7 +77,7 @@ impl Speaker {
             let cease = Notification::with_text(ErrorCode::ADMIN_SHUTDOWN, text);
             self.stop_peer(number, &cease, true, DownCode::Admin, "shut down by an administrator");
         }
-        let (old_address, address) = (address_of(old.remote), address_of(config.remote));
+        let (old_address, address) = (ScopedAddr::of(old.remote), ScopedAddr::of(config.remote));
         let (old_asn, local_asn) =
             (open::local_asn(&self.global, &old), open::local_asn(&self.global, &config));
         let reset = open::needs_reset(&old, &config);
@@ -282,14 +282,14 @@ impl Speaker {
     }
 
     /// A peer is configured at this address: it counts before a range.
-    fn remove_dynamic_at(&mut self, address: IpAddr) {
+    fn remove_dynamic_at(&mut self, address: ScopedAddr) {
         for id in self.peers.dynamic_at(address) {
             self.remove_peer(id);
         }
     }
 }
 
-/// What concerns all peers, or comes from an administrator.
+/// The global configuration, and commands of administrators.
 impl Speaker {
     pub(super) fn set_global(&mut self, global: GlobalConfig) {
         let old = std::mem::replace(&mut self.global, global);

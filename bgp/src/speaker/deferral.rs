@@ -108,7 +108,7 @@ impl Deferral {
         since(scheduler.started()) >= AFTER_START || self.first_up.is_some_and(|up| since(up) >= AFTER_FIRST)
     }
 
-    /// Whether the end of the restart is to be reported now: once, when all that was learned in it has been taken. Upon it
+    /// True if the end of the restart is to be reported now: once, when all that was learned in it has been taken. Upon it
     /// stale kernel routes are swept, so it also waits for peers that say that they restart (FRR does for two minutes after
     /// every start): the selection has gone on without them, but what they announce must not be missing for a moment.
     pub(super) fn report_end(

@@ -18,7 +18,7 @@ const STALE: Duration = Duration::from_secs(120);
 /// Longest time for which stale routes wait for the end of a refresh (RFC 7313 4 asks for a bound and names none).
 const REFRESH: Duration = Duration::from_secs(360);
 
-/// Whether the sender of this NOTIFICATION wants the session to end for good, so that the peer drops our routes (RFC 8538
+/// True if the sender of this NOTIFICATION wants the session to end for good, so that the peer drops our routes (RFC 8538
 /// 5.1; where it leaves the choice, for an administrative reset, we mean it). A BFD session that failed says that
 /// forwarding did.
 pub(super) fn is_hard(code: ErrorCode) -> bool {

@@ -135,7 +135,7 @@ impl Speaker {
         self.work(tick);
     }
 
-    /// What the embedder has to do or may want to know, oldest first.
+    /// The oldest event that the embedder has not taken.
     pub fn poll_event(&mut self) -> Option<Event> {
         let event = self.events.pop_front();
         if event.is_none() && self.events.capacity() > 1024 {
@@ -247,7 +247,7 @@ impl Speaker {
 /// Changed best paths.
 impl Speaker {
     /// Appends up to `max` changed best paths to `out`; true: there are more. Nothing is given while the selection is
-    /// deferred after a restart (RFC 4724 4.1). Who has no use for them calls [`Speaker::drop_best`].
+    /// deferred after a restart (RFC 4724 4.1). An embedder without use for them calls [`Speaker::drop_best`].
     pub fn take_best(&mut self, max: usize, out: &mut Vec<BestChange>) -> bool {
         let more = self.ribs.take_best(max, out);
         self.report_restart_done();
@@ -261,7 +261,7 @@ impl Speaker {
         self.ribs.pending_best()
     }
 
-    /// Forgets up to `max` changed best paths, for those who have no use for them; else as [`Speaker::take_best`].
+    /// Forgets up to `max` changed best paths, for embedders without use for them; else as [`Speaker::take_best`].
     pub fn drop_best(&mut self, max: usize) -> bool {
         let more = self.ribs.drop_best(max);
         self.report_restart_done();
@@ -276,7 +276,7 @@ impl Speaker {
         self.tap.set(on);
     }
 
-    /// What was recorded since the last call; `None`: nothing.
+    /// Records since the last call; `None`: there are none.
     pub fn take_tapped(&mut self) -> Option<Tapped> {
         self.tap.take()
     }
@@ -295,7 +295,7 @@ impl Speaker {
         View::new(&self.global, &self.peers, &self.connections, &self.ribs)
     }
 
-    /// Whether a connection from this address would be taken at `now`; the port means nothing. An embedder may close one that
+    /// True if a connection from this address would be taken at `now`; the port means nothing. An embedder may close one that
     /// would not be without a word to the speaker, before it has cost more than its acceptance. A full range takes it, to say so.
     #[must_use]
     pub fn admits(&self, remote: SocketAddr, now: Instant) -> bool {
@@ -331,7 +331,7 @@ impl Speaker {
         self.view().routes(query, after, max)
     }
 
-    /// A part of what is asked for, in no order, for whoever wants all of it: at most `max` prefixes among those in `slots`
+    /// A part of the routes that match, in no order, for a reader of all of them: at most `max` prefixes among those in `slots`
     /// places of the table from place `from` on, and the place to go on from; `None`: that was all. What does not change
     /// between two calls is seen once; what does, perhaps twice or not at all.
     #[must_use]
@@ -345,13 +345,13 @@ impl Speaker {
         self.view().scan(query, from, slots, max)
     }
 
-    /// What import makes of the route for this prefix from this peer; `None` when it sent none.
+    /// Explains the import of the route for this prefix from this peer; `None`: it sent none.
     #[must_use]
     pub fn explain_import(&self, prefix: Cidr, peer: PeerId) -> Option<ImportTrace> {
         self.view().explain_import(prefix, peer)
     }
 
-    /// Why this prefix is announced to this peer or not.
+    /// Explains why this prefix is announced to this peer or not.
     #[must_use]
     pub fn explain_export(&self, prefix: Cidr, peer: PeerId) -> ExportTrace {
         self.view().explain_export(prefix, peer)

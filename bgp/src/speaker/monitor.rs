@@ -18,7 +18,7 @@ const OCTETS: usize = 8 * 1024 * 1024;
 /// Items that wait to be taken, at most.
 const ITEMS: usize = 64 * 1024;
 
-/// What was recorded since it was last taken.
+/// Records since they were last taken.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tapped {
     /// In the order of events.
@@ -49,11 +49,11 @@ pub struct TapItem {
     pub peer: PeerId,
     /// When.
     pub at: Instant,
-    /// What.
+    /// The event.
     pub event: TapEvent,
 }
 
-/// What happened.
+/// A recorded event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TapEvent {
     /// A message was received or handed out for sending; KEEPALIVEs are left out.
@@ -97,7 +97,7 @@ pub struct TapSession {
     pub asn: u32,
     /// The peer's BGP identifier.
     pub router_id: RouterId,
-    /// What both ends agreed on.
+    /// Negotiated parameters.
     pub negotiated: Negotiated,
     /// Since when it is up.
     pub up_at: Instant,
@@ -127,7 +127,7 @@ impl Tap {
         self.on
     }
 
-    /// What was recorded since the last call; `None`: nothing.
+    /// Records since the last call; `None`: there are none.
     pub(super) fn take(&mut self) -> Option<Tapped> {
         let tapped = &mut self.tapped;
         (!tapped.items.is_empty() || tapped.dropped > 0).then(|| std::mem::take(tapped))

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use tortie_net::link_local;
+use tortie_net::ScopedAddr;
 
 use super::Speaker;
 use super::prefix_limits::{self, Exceeded};
@@ -243,8 +243,9 @@ impl Speaker {
         for mut reach in update.reach {
             // RFC 2545 3: on a session over a link the address on that link is the one to use.
             let attributes = &mut reach.attributes;
-            let hop = attributes.link_local.filter(|_| link != 0).map_or(attributes.next_hop, IpAddr::V6);
-            attributes.next_hop = link_local::on(hop, link);
+            let hop =
+                attributes.link_local.filter(|_| link != 0).map_or(attributes.next_hop.addr(), IpAddr::V6);
+            attributes.next_hop = ScopedAddr::new(hop, link);
             self.ribs.announce(number, &session, &reach.nlri, reach.attributes, learned);
             if !self.check_received(id, number, reach.nlri.family()) {
                 return;

@@ -3,11 +3,11 @@
 //! A connection comes ([`Speaker::dialled`], [`Speaker::accepted`]), its OPEN is sent and the peer's judged, of two connections one stays
 //! (RFC 4271 6.8), the session comes up and goes down. [`fsm`](crate::session::fsm) says what follows from what.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use tortie_net::link_local;
+use tortie_net::ScopedAddr;
 
 use super::Speaker;
 use super::graceful_restart::is_hard;
@@ -334,10 +334,11 @@ impl Speaker {
     pub(super) fn set_own_addresses(&mut self, number: u32) -> bool {
         let Some(peer) = self.peers.get(number) else { return false };
         let Some(conn) = self.connections.session(peer) else { return false };
-        let local = link_local::on(conn.local.ip().to_canonical(), conn.link());
+        let local = ScopedAddr::new(conn.local.ip().to_canonical(), conn.link());
         let config = &peer.config;
-        let own: SmallVec<[IpAddr; 3]> =
-            [Some(local), config.local, config.local_v4, config.local_v6].into_iter().flatten().collect();
+        let configured = [config.local, config.local_v4, config.local_v6].into_iter().flatten();
+        let own: SmallVec<[ScopedAddr; 3]> =
+            std::iter::once(local).chain(configured.map(ScopedAddr::from)).collect();
         self.ribs.set_own_addresses(number, own)
     }
 }

@@ -82,7 +82,7 @@ fn group_key(peer: &Peer, connections: &Connections, family: Family) -> Option<(
             received.capabilities.graceful_restart.is_some() && received.capabilities.long_lived.is_some()
         }),
         next_hop: peer.config.next_hop,
-        own: open::own_next_hop(&peer.config, conn.local.ip(), family, session.ext_nexthop),
+        own: open::own_next_hop(&peer.config, conn.local.ip(), family, session.ext_nexthop).map(Into::into),
         class: peer.config.policy_class,
         role: peer.config.role.filter(|_| session.ebgp),
         closed: session.ebgp && !peer.config.ebgp_policy,

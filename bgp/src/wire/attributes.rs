@@ -148,7 +148,7 @@ impl<'a> Collected<'a> {
         Ok(())
     }
 
-    /// Whether this attribute was there, well-formed or not.
+    /// True if this attribute was there, well-formed or not.
     pub(super) fn has(&self, code: u8) -> bool {
         let [low, high] = self.seen;
         let half = if code < 128 { low } else { high };
@@ -328,7 +328,7 @@ impl<'a> Collected<'a> {
     /// Takes the attributes out, with a next hop to be set. By reference, because this is a large struct and moving it
     /// costs as much as reading a prefix or two.
     pub(super) fn take_attributes(&mut self) -> Attributes {
-        let mut attributes = Attributes::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+        let mut attributes = Attributes::new(Ipv4Addr::UNSPECIFIED);
         attributes.origin = self.origin;
         attributes.as_path = take(&mut self.as_path);
         attributes.med = self.med;

@@ -29,7 +29,7 @@ mod code {
 /// Parse errors carry nothing: any of them is "malformed OPEN".
 type Res<'a, T> = nom::IResult<&'a [u8], T, ()>;
 
-/// What one end can do. [`Default`] is nothing at all: a speaker of RFC 4271 alone.
+/// Capabilities of one end. [`Default`] is nothing at all: a speaker of RFC 4271 alone.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Capabilities {
     /// A multiprotocol capability was there, of whatever family. Without any the session carries IPv4 unicast.
@@ -50,7 +50,7 @@ pub struct Capabilities {
     pub graceful_restart: Option<GracefulRestart>,
     /// Long-lived graceful restart (RFC 9494), perhaps for no family; ignored without the other (4.5).
     pub long_lived: Option<SmallVec<[LongLived; 2]>>,
-    /// What of RFC 7911, per [`Family::index`]; see [`Capabilities::add_path`].
+    /// ADD-PATH (RFC 7911), per [`Family::index`]; see [`Capabilities::add_path`].
     pub add_paths: [AddPath; 2],
     /// The role of the speaker (RFC 9234).
     pub role: Option<Role>,
@@ -133,7 +133,7 @@ impl Role {
         }
     }
 
-    /// Whether these two roles may stand at the two ends of a session (RFC 9234 4.2, table 2).
+    /// True if these two roles may stand at the two ends of a session (RFC 9234 4.2, table 2).
     #[must_use]
     pub fn pairs_with(self, other: Self) -> bool {
         matches!(
@@ -163,7 +163,7 @@ impl Capabilities {
         if self.multiprotocol { self.families } else { Families::NONE.with(Family::Ipv4Unicast) }
     }
 
-    /// What of RFC 7911 for this family.
+    /// ADD-PATH (RFC 7911) for this family.
     #[must_use]
     pub fn add_path(&self, family: Family) -> AddPath {
         let [v4, v6] = self.add_paths;

@@ -6,7 +6,6 @@
 use std::net::IpAddr;
 
 use smallvec::SmallVec;
-use tortie_net::link_local;
 
 use super::attributes::{code, flag};
 use super::frame::{HEADER_LEN, MessageKind, write_header};
@@ -44,7 +43,7 @@ pub enum DoesNotFit {
     },
 }
 
-/// What the UPDATEs of routes with the same attributes share, or of withdrawals, for all sessions that agreed on the same.
+/// The common part of UPDATEs of routes with the same attributes, or of withdrawals, for all sessions that agreed on the same.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UpdateTemplate {
     family: Family,
@@ -79,7 +78,7 @@ impl UpdateTemplate {
     /// [`DoesNotFit`]: the routes have to be withdrawn from these sessions instead.
     pub fn new(attributes: &Attributes, family: Family, session: &Negotiated) -> Result<Self, DoesNotFit> {
         let limit = session.max_len();
-        let classic = family == Family::Ipv4Unicast && attributes.next_hop.is_ipv4();
+        let classic = family == Family::Ipv4Unicast && attributes.next_hop.addr().is_ipv4();
         let place = if classic {
             Place::Nlri
         } else {
@@ -273,11 +272,10 @@ fn close_attribute(out: &mut Vec<u8>, at: usize) -> usize {
 /// there is none: Junos and old BIRD refuse the 32-octet form with equal halves.
 fn mp_head(attributes: &Attributes, family: Family, session: &Negotiated) -> Result<MpHead, DoesNotFit> {
     let allowed = family == Family::Ipv6Unicast || session.ext_nexthop;
-    let IpAddr::V6(next_hop) = link_local::split(attributes.next_hop).0 else {
-        return Err(DoesNotFit::NextHop { family, next_hop: attributes.next_hop });
-    };
+    let next_hop = attributes.next_hop.addr();
+    let IpAddr::V6(next_hop) = next_hop else { return Err(DoesNotFit::NextHop { family, next_hop }) };
     if !allowed {
-        return Err(DoesNotFit::NextHop { family, next_hop: attributes.next_hop });
+        return Err(DoesNotFit::NextHop { family, next_hop: next_hop.into() });
     }
     let link_local = attributes.link_local.filter(|_| !next_hop.is_unicast_link_local());
     let mut head = MpHead::new();
@@ -314,7 +312,7 @@ fn write_attributes(a: &Attributes, classic: bool, session: &Negotiated) -> Opti
         &short
     };
     attribute(&mut out, WELL_KNOWN, code::AS_PATH, path)?;
-    if let (true, IpAddr::V4(next_hop)) = (classic, a.next_hop) {
+    if let (true, IpAddr::V4(next_hop)) = (classic, a.next_hop.addr()) {
         attribute(&mut out, WELL_KNOWN, code::NEXT_HOP, &next_hop.octets())?;
     }
     if let Some(med) = a.med {
@@ -378,9 +376,9 @@ pub(crate) fn write_table_attributes(a: &Attributes, out: &mut Vec<u8>) -> Optio
         add_path_send: Families::NONE,
         reject_as_sets: false,
     };
-    let octets = write_attributes(a, a.next_hop.is_ipv4(), &session)?;
+    let octets = write_attributes(a, a.next_hop.addr().is_ipv4(), &session)?;
     out.extend_from_slice(&octets);
-    if let IpAddr::V6(next_hop) = link_local::split(a.next_hop).0 {
+    if let IpAddr::V6(next_hop) = a.next_hop.addr() {
         let link_local = a.link_local.filter(|_| !next_hop.is_unicast_link_local());
         let len = if link_local.is_some() { 32 } else { 16 };
         out.extend_from_slice(&[flag::OPTIONAL, code::MP_REACH, len + 1, len]);
@@ -390,7 +388,7 @@ pub(crate) fn write_table_attributes(a: &Attributes, out: &mut Vec<u8>) -> Optio
     Some(())
 }
 
-/// What a two-octet speaker passes on for those behind it (RFC 6793 4.2.2).
+/// The attributes that a two-octet speaker passes on (RFC 6793 4.2.2).
 fn write_as4(out: &mut Vec<u8>, a: &Attributes) -> Option<()> {
     if !a.as_path.fits_two_octets() {
         let flags = transitive(a, Partial::AS4_PATH);

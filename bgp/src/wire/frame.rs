@@ -60,7 +60,7 @@ impl MessageKind {
 pub struct Frame<'a> {
     /// Its type.
     pub kind: MessageKind,
-    /// What follows the header.
+    /// The part after the header.
     pub body: &'a [u8],
     /// Octets that the whole message takes in the buffer.
     pub len: usize,

@@ -1,7 +1,7 @@
 //! Bytes to messages and messages to bytes: BGP-4 on the wire.
 //!
 //! Here are framing, decoding with the outcomes of RFC 7606, encoding within the message size of the session.
-//! What is not: which message may come when (the session), and what routes mean (the tables).
+//! Not here: the order of messages (the session), and the meaning of routes (the tables).
 //!
 //! Received bytes go [`Frame::next`] -> by [`MessageKind`] to [`Open::decode`], [`Update::decode`],
 //! [`Notification::decode`] or [`RouteRefresh::decode`]. A decoder takes the message body and, where it matters, what
@@ -55,13 +55,13 @@ impl Families {
         Self(self.0 | 1 << family.index())
     }
 
-    /// Whether this family is in the set.
+    /// True if this family is in the set.
     #[must_use]
     pub fn contains(self, family: Family) -> bool {
         self.0 & (1 << family.index()) != 0
     }
 
-    /// What both sets hold.
+    /// The intersection of both sets.
     #[must_use]
     pub fn intersection(self, other: Self) -> Self {
         Self(self.0 & other.0)
@@ -85,7 +85,7 @@ impl FromIterator<Family> for Families {
     }
 }
 
-/// What a session agreed on, as far as it changes what bytes mean.
+/// Negotiated parameters that change the meaning of octets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Negotiated {
     /// The peer has another AS.
@@ -107,7 +107,7 @@ pub struct Negotiated {
 }
 
 impl Negotiated {
-    /// What follows from both OPENs. `reject_as_sets` is on; it is a local choice.
+    /// The parameters that follow from both OPENs. `reject_as_sets` is on; it is a local choice.
     #[must_use]
     pub fn between(ours: &Open, theirs: &Open) -> Self {
         let (a, b) = (&ours.capabilities, &theirs.capabilities);

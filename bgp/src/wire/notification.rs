@@ -148,7 +148,7 @@ impl fmt::Debug for ErrorCode {
 pub struct Notification {
     /// Code and subcode.
     pub code: ErrorCode,
-    /// What RFC 4271 section 6 prescribes for the code; cut to fit when written.
+    /// The data that RFC 4271 section 6 prescribes for the code; cut to fit when written.
     pub data: Box<[u8]>,
 }
 
@@ -195,7 +195,7 @@ impl Notification {
         Self::with_data(ErrorCode::HARD_RESET, &data)
     }
 
-    /// What a Hard Reset encloses; this very NOTIFICATION when it is none or encloses nothing.
+    /// The code that a Hard Reset encloses; this very NOTIFICATION when it is none or encloses nothing.
     #[must_use]
     pub fn unwrap_hard_reset(&self) -> (ErrorCode, &[u8]) {
         match (self.code, &*self.data) {

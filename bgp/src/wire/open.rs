@@ -25,7 +25,7 @@ pub struct Open {
     pub hold_time: u16,
     /// BGP identifier, not 0.
     pub router_id: RouterId,
-    /// What the speaker can do.
+    /// Capabilities of the sender.
     pub capabilities: Capabilities,
 }
 

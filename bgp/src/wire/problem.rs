@@ -2,7 +2,7 @@
 
 use super::notification::ErrorCode;
 
-/// What is wrong with an attribute.
+/// An error in an attribute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Problem {
     /// Its type code.
@@ -11,7 +11,7 @@ pub struct Problem {
     pub reason: &'static str,
 }
 
-/// What an erroneous attribute asks for (RFC 7606 2), the weakest first.
+/// Handling of an erroneous attribute (RFC 7606 2), the weakest first.
 pub(super) enum Fault {
     /// Leave the attribute out.
     Discard(&'static str),

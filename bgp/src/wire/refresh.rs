@@ -23,7 +23,7 @@ pub enum RefreshKind {
 pub struct RouteRefresh {
     /// The family.
     pub family: Family,
-    /// What about it.
+    /// Request, beginning or end.
     pub kind: RefreshKind,
 }
 

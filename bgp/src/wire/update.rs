@@ -1,7 +1,5 @@
 //! UPDATE (RFC 4271 4.3) with the error handling of RFC 7606.
 
-use std::net::IpAddr;
-
 use nom::Parser;
 use nom::multi::length_data;
 use nom::number::complete::be_u16;
@@ -108,7 +106,7 @@ impl<'a> Update<'a> {
         }
         let mut attributes = collected.take_attributes();
         if let Some((nlri, next_hop)) = classic {
-            attributes.next_hop = IpAddr::V4(next_hop);
+            attributes.next_hop = next_hop.into();
             if mp.is_none() {
                 self.reach.push(Reach { nlri, attributes });
                 return;
@@ -116,7 +114,7 @@ impl<'a> Update<'a> {
             self.reach.push(Reach { nlri, attributes: attributes.clone() });
         }
         if let Some(mp) = mp {
-            attributes.next_hop = mp.next_hop;
+            attributes.next_hop = mp.next_hop.into();
             attributes.link_local = mp.link_local;
             self.reach.push(Reach { nlri: mp.nlri, attributes });
         }

@@ -74,7 +74,7 @@ pub(super) fn large_communities(value: &[u8]) -> Result<Box<[[u32; 3]]>, Fault> 
     Ok(all.into_boxed_slice())
 }
 
-/// What to do with confederation segments. No session here is inside a confederation.
+/// Handling of confederation segments. No session here is inside a confederation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Confed {
     /// RFC 5065 5.
@@ -156,7 +156,7 @@ pub(super) fn mp_next_hop(
     }
 }
 
-/// Whether this can be the address of a neighbour.
+/// True if this can be the address of a neighbour.
 pub(super) fn is_host(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(a) => {

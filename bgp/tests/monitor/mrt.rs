@@ -85,7 +85,7 @@ fn records_of_the_documents() {
 
     let Body::Rib(rib) = &v6.body else { panic!("{v6:?}") };
     let attributes = rib.entries.iter().next().unwrap().attributes.decode(rib.prefix).unwrap();
-    assert_eq!((rib.prefix, attributes.next_hop), (cidr("2001:db8::/32"), ip("2001:db8::3")));
+    assert_eq!((rib.prefix, attributes.next_hop), (cidr("2001:db8::/32"), ip("2001:db8::3").into()));
 
     let Body::TableDump(dump) = &old.body else { panic!("{old:?}") };
     assert_eq!((dump.prefix, dump.peer, dump.peer_as), (cidr("10.0.0.0/8"), ip("192.0.2.2"), 65000));
@@ -218,7 +218,7 @@ proptest! {
         a in prop_oneof![attributes(false), attributes(true)],
         v6_prefix: bool, bits: u128, len: u8, path_id: u32, add_path: bool, originated: u32,
     ) {
-        let prefix = if v6_prefix && a.next_hop.is_ipv6() {
+        let prefix = if v6_prefix && a.next_hop.addr().is_ipv6() {
             Cidr::new(bits.to_be_bytes().into(), len % 129).unwrap()
         } else {
             let [a, b, c, d, ..] = bits.to_be_bytes();

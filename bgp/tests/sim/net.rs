@@ -256,12 +256,12 @@ impl Net {
                 }
             }
             Event::TrackNextHop(address) => {
-                assert!(self.nodes[node].tracked.insert(address), "{address} tracked twice");
+                assert!(self.nodes[node].tracked.insert(address.addr()), "{address} tracked twice");
                 let delay = self.rng.micros(20_000);
-                self.at(delay, Happening::NextHop { node, born, address });
+                self.at(delay, Happening::NextHop { node, born, address: address.addr() });
             }
             Event::UntrackNextHop(address) => {
-                assert!(self.nodes[node].tracked.remove(&address), "{address} not tracked");
+                assert!(self.nodes[node].tracked.remove(&address.addr()), "{address} not tracked");
             }
             Event::BestChanged => {
                 let mut out = Vec::new();
@@ -338,7 +338,7 @@ impl Net {
         } else {
             NextHopState::Reachable { metric: self.topology.metric(node, address), on_link: true }
         };
-        self.give(node, Input::NextHop(address, state));
+        self.give(node, Input::NextHop(address.into(), state));
     }
 
     fn connected(&mut self, link: usize, from: usize, born: u64, refused: bool) {

@@ -167,7 +167,7 @@ fn export_changes_reach_the_peer_and_lie_behind_the_as_of_the_session() {
     net.secs(1);
     let ebgp = loc(&net, 1, "10.0.0.0/24");
     assert_eq!(ebgp.as_path, AsPath::from_sequence(&[64512, 65100, 65100]));
-    assert_eq!((ebgp.med, ebgp.local_pref, ebgp.next_hop), (Some(40), None, ip("10.255.0.9")));
+    assert_eq!((ebgp.med, ebgp.local_pref, ebgp.next_hop), (Some(40), None, ip("10.255.0.9").into()));
     assert_eq!((&*ebgp.communities, &*ebgp.large_communities), (&[9][..], &[[1, 2, 3]][..]));
     assert_eq!(ebgp.ext_communities(), [[0, 2, 0xfd, 0xe8, 0, 0, 0, 1]]);
     let ibgp = loc(&net, 2, "10.0.0.0/24");

@@ -31,7 +31,11 @@ fn set(net: &mut Net, multipath: Multipath) {
 }
 
 fn hops(net: &Net) -> Vec<IpAddr> {
-    net.nodes[0].best.get(&cidr(PREFIX)).map(|best| best.next_hops.to_vec()).unwrap_or_default()
+    net.nodes[0]
+        .best
+        .get(&cidr(PREFIX))
+        .map(|best| best.next_hops.iter().map(|hop| hop.addr()).collect())
+        .unwrap_or_default()
 }
 
 #[test]

@@ -175,12 +175,12 @@ impl Net {
                     }
                 }
                 Event::TrackNextHop(address) => {
-                    assert!(self.nodes[node].tracked.insert(*address), "{address} tracked twice");
-                    let state = self.resolve(node, *address);
+                    assert!(self.nodes[node].tracked.insert(address.addr()), "{address} tracked twice");
+                    let state = self.resolve(node, address.addr());
                     self.give(node, Input::NextHop(*address, state));
                 }
                 Event::UntrackNextHop(address) => {
-                    assert!(self.nodes[node].tracked.remove(address), "{address} not tracked");
+                    assert!(self.nodes[node].tracked.remove(&address.addr()), "{address} not tracked");
                 }
                 Event::BestChanged => self.take_best(node),
                 Event::RestartDone => self.nodes[node].restart_done = true,
@@ -202,7 +202,7 @@ impl Net {
     pub(crate) fn next_hop_changed(&mut self, node: usize, address: IpAddr) {
         if self.nodes[node].tracked.contains(&address) {
             let state = self.resolve(node, address);
-            self.give(node, Input::NextHop(address, state));
+            self.give(node, Input::NextHop(address.into(), state));
         }
     }
 

@@ -45,7 +45,7 @@ fn ebgp_prepends_the_own_as_sets_itself_as_next_hop_and_keeps_local_things_insid
     net.secs(3);
     let at1 = &net.received(1, 0)[&cidr("10.1.0.0/26")];
     assert_eq!(at1.as_path.ases().collect::<Vec<_>>(), [64512]);
-    assert_eq!((at1.next_hop, at1.med, at1.local_pref), (ip("10.255.0.1"), None, None));
+    assert_eq!((at1.next_hop, at1.med, at1.local_pref), (ip("10.255.0.1").into(), None, None));
     let at2 = &net.received(2, 1)[&cidr("10.1.0.0/26")];
     assert_eq!(at2.as_path.ases().collect::<Vec<_>>(), [64513, 64512]);
     assert_eq!(at2.next_hop, ip("10.255.0.2"));
@@ -72,7 +72,7 @@ fn ibgp_peers_get_local_and_ebgp_routes_but_not_those_of_other_ibgp_peers() {
     assert_eq!(net.best_prefixes(2), ["10.0.0.0/24", "10.0.3.0/24"]);
     assert_eq!(net.best_prefixes(3), ["10.0.0.0/24", "10.0.1.0/24", "10.0.2.0/24"]);
     let inside = &net.received(1, 0)[&cidr("10.0.3.0/24")];
-    assert_eq!((inside.local_pref, inside.next_hop), (Some(100), ip("10.255.0.1")));
+    assert_eq!((inside.local_pref, inside.next_hop), (Some(100), ip("10.255.0.1").into()));
     let trace = net.nodes[0].speaker.explain_export(cidr("10.0.1.0/24"), PeerId(2));
     let last = trace.steps.last().unwrap();
     assert_eq!((last.step, last.pass), ("reflection", false));

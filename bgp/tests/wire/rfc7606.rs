@@ -275,7 +275,7 @@ fn rfc_8950_ipv4_over_ipv6_next_hop() {
         let bytes = value(&octets);
         let update = Update::decode(&bytes, &session).unwrap();
         assert_eq!(update.reach[0].nlri.family(), Family::Ipv4Unicast);
-        assert!(update.reach[0].attributes.next_hop.is_ipv6());
+        assert!(update.reach[0].attributes.next_hop.addr().is_ipv6());
         assert_eq!(update.reach[0].nlri.cidrs().next().unwrap().to_string(), "198.51.100.0/24");
     }
 }

@@ -231,7 +231,7 @@ fn what_does_not_fit_is_refused() {
     a.as_path = AsPath::from_sequence(&[64496; 20_000]);
     assert!(UpdateTemplate::new(&a, Family::Ipv4Unicast, &extended).is_err());
     // IPv4 over an IPv6 next hop needs RFC 8950, and IPv6 has no IPv4 next hop.
-    let mut b = Attributes::new("fe80::1".parse().unwrap());
+    let mut b = Attributes::new("fe80::1".parse::<Ipv6Addr>().unwrap());
     let error = UpdateTemplate::new(&b, Family::Ipv4Unicast, &session).unwrap_err();
     assert!(matches!(error, DoesNotFit::NextHop { family: Family::Ipv4Unicast, .. }));
     b.next_hop = "192.0.2.1".parse().unwrap();
@@ -240,7 +240,7 @@ fn what_does_not_fit_is_refused() {
 
 #[test]
 fn link_local_alone_takes_sixteen_octets() {
-    let mut a = Attributes::new("fe80::1".parse().unwrap());
+    let mut a = Attributes::new("fe80::1".parse::<Ipv6Addr>().unwrap());
     a.link_local = Some("fe80::1".parse().unwrap());
     let template = UpdateTemplate::new(&a, Family::Ipv6Unicast, &ibgp()).unwrap();
     let mut bytes = Vec::new();

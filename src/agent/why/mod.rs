@@ -345,7 +345,7 @@ impl Live {
             let a = &path.attributes;
             let way = a.as_path.to_string();
             let way = if way.is_empty() { "empty AS path".to_owned() } else { format!("AS path {way}") };
-            format!("next hop {}, {way}", tortie_net::link_local::text(a.next_hop))
+            format!("next hop {}, {way}", a.next_hop)
         });
         let evidence = export::Evidence {
             prefix: prefix.to_string(),

@@ -176,11 +176,11 @@ impl Player {
             attributes.as_path = attributes.as_path.prepend(plan.asn, 1);
         }
         if !plan.keep_next_hop {
-            attributes.next_hop = plan.next_hops.get(family.index()).copied().flatten()?;
+            attributes.next_hop = plan.next_hops.get(family.index()).copied().flatten()?.into();
             attributes.link_local = None;
         }
         // What the collector originates has none of its own.
-        Some(attributes).filter(|a| !a.next_hop.is_unspecified())
+        Some(attributes).filter(|a| !a.next_hop.addr().is_unspecified())
     }
 }
 

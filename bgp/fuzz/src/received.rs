@@ -1,4 +1,4 @@
-//! What a peer has heard: the routes that all that was sent to it adds up to.
+//! The routes that a peer has after all that was sent to it.
 //!
 //! What has to hold: every message is one that a receiver takes as it is, and once all is sent it adds up to what the
 //! speaker says that it sends, and to what its explanation says of each prefix.
@@ -9,7 +9,7 @@ use tortie_bgp::attr::Attributes;
 use tortie_bgp::wire::{Address, Negotiated, Nlri, Update};
 use tortie_bgp::{Cidr, Family, PeerStatus, RouteTable, Speaker};
 
-use super::rest::table;
+use super::invariants::table;
 
 /// Prefixes that are explained at a time.
 const EXPLAINED: usize = 64;
@@ -17,7 +17,7 @@ const EXPLAINED: usize = 64;
 /// By prefix and path identifier.
 type Routes = BTreeMap<(Cidr, Option<u32>), Attributes>;
 
-pub struct Heard {
+pub struct ReceivedRoutes {
     session: Negotiated,
     routes: Routes,
 }
@@ -37,7 +37,7 @@ pub fn theirs(peer: &PeerStatus) -> Option<Negotiated> {
     })
 }
 
-impl Heard {
+impl ReceivedRoutes {
     pub fn new(peer: &PeerStatus) -> Self {
         Self { session: theirs(peer).expect("an UPDATE without a session"), routes: Routes::new() }
     }
@@ -71,21 +71,22 @@ impl Heard {
 
     /// All was sent: this is what the speaker says.
     pub fn check(&self, speaker: &Speaker, peer: &PeerStatus) {
-        let mut known = BTreeSet::new();
-        let mut said = Routes::new();
+        let mut prefixes = BTreeSet::new();
+        let mut advertised = Routes::new();
         for family in Family::ALL {
-            known.extend(table(speaker, RouteTable::Loc, family).into_iter().map(|route| route.prefix));
+            prefixes.extend(table(speaker, RouteTable::Loc, family).into_iter().map(|route| route.prefix));
             for route in table(speaker, RouteTable::AdjOut(peer.id), family) {
                 let prefix = route.prefix;
-                said.extend(route.paths.into_iter().map(|p| ((prefix, p.path_id), (*p.attributes).clone())));
+                advertised
+                    .extend(route.paths.into_iter().map(|p| ((prefix, p.path_id), (*p.attributes).clone())));
             }
         }
-        let heard = &self.routes;
-        assert_eq!(*heard, said, "{:?}: heard, and what it is said to be sent", peer.id);
-        assert!(said.keys().all(|(prefix, _)| known.contains(prefix)));
-        for prefix in known.into_iter().take(EXPLAINED) {
+        let received = &self.routes;
+        assert_eq!(*received, advertised, "{:?}: received, and reported as advertised", peer.id);
+        assert!(advertised.keys().all(|(prefix, _)| prefixes.contains(prefix)));
+        for prefix in prefixes.into_iter().take(EXPLAINED) {
             let trace = speaker.explain_export(prefix, peer.id);
-            let first = heard.range((prefix, None)..).next().filter(|((has, _), _)| *has == prefix);
+            let first = received.range((prefix, None)..).next().filter(|((has, _), _)| *has == prefix);
             assert_eq!(
                 first.map(|(_, a)| a),
                 trace.announced.as_deref(),

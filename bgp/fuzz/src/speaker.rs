@@ -1,8 +1,8 @@
 //! A whole speaker under arbitrary octets, times and events.
 //!
 //! What has to hold: it comes to rest after each input within a bounded number of ticks, time goes on, nothing is sent that
-//! cannot be framed, what it holds is bounded by what it was given, peers that read all are told all, and that adds up to
-//! what the table says ([`Heard`]), and when all peers are gone nothing is left. Built by `run`, logs and pages of tables
+//! cannot be framed, what it holds is bounded by what it was given, peers that read all are sent all, and that adds up to
+//! what the table says ([`ReceivedRoutes`]), and when all peers are gone nothing is left. Built by `run`, logs and pages of tables
 //! are tiny (`cfg(fuzzing)`), so that whoever reads little falls behind.
 
 use std::collections::BTreeMap;
@@ -15,9 +15,9 @@ use tortie_bgp::{
     RouteTable, Speaker, State, Tag, Transmit,
 };
 
-use super::heard::{Heard, theirs};
+use super::invariants::{BestPaths, check_counts, table};
 use super::peers::{ByPrefix, address, config, framed, global, greeting, prefix, range, said};
-use super::rest::{Told, check_counts, table};
+use super::received::{ReceivedRoutes, theirs};
 
 const PEERS: u8 = 4;
 /// Ticks within which a speaker rests after an input, and in one stretch of time.
@@ -32,8 +32,8 @@ struct Rig {
     dialling: Vec<PeerId>,
     policy: ByPrefix,
     /// By session.
-    heard: BTreeMap<ConnId, Heard>,
-    told: Told,
+    received: BTreeMap<ConnId, ReceivedRoutes>,
+    best: BestPaths,
     /// Octets and events that it was given.
     given: usize,
 }
@@ -50,8 +50,8 @@ impl Rig {
             next: 0,
             dialling: vec![],
             policy,
-            heard: BTreeMap::new(),
-            told: Told::default(),
+            received: BTreeMap::new(),
+            best: BestPaths::default(),
             given: 0,
         };
         for peer in 0..PEERS {
@@ -83,7 +83,7 @@ impl Rig {
                     let state = NextHopState::Reachable { metric: 1, on_link: true };
                     self.speaker.handle(Input::NextHop(address, state), self.now);
                 }
-                Event::BestChanged => self.told.take(&mut self.speaker),
+                Event::BestChanged => self.best.take(&mut self.speaker),
                 _ => {}
             }
         }
@@ -144,23 +144,23 @@ impl Rig {
     }
 
     fn hear(&mut self, conn: ConnId, body: &[u8]) {
-        if !self.heard.contains_key(&conn) {
+        if !self.received.contains_key(&conn) {
             // Of a session that ended this very moment nothing is known any more.
             let Some(peer) = self.peer_of(conn) else { return };
             assert_eq!(peer.state, State::Established);
-            self.heard.insert(conn, Heard::new(&peer));
+            self.received.insert(conn, ReceivedRoutes::new(&peer));
         }
-        if let Some(heard) = self.heard.get_mut(&conn) {
-            heard.update(body);
+        if let Some(received) = self.received.get_mut(&conn) {
+            received.update(body);
         }
     }
 
     fn forget(&mut self, conn: ConnId) {
         self.conns.retain(|c| *c != conn);
-        self.heard.remove(&conn);
+        self.received.remove(&conn);
     }
 
-    /// All read what there is: they were told all, and that is what the table says.
+    /// All read what there is: they were sent all, and that is what the table says.
     fn settle(&mut self) {
         for round in 0.. {
             assert!(round < TICKS, "there is always more to send");
@@ -174,12 +174,12 @@ impl Rig {
         for peer in peers.iter().filter(|p| p.state == State::Established) {
             assert!(peer.up_to_date, "{peer:?} waits for something");
             let conn = peer.conn.expect("a session has a connection");
-            self.heard.entry(conn).or_insert_with(|| Heard::new(peer)).check(&self.speaker, peer);
+            self.received.entry(conn).or_insert_with(|| ReceivedRoutes::new(peer)).check(&self.speaker, peer);
         }
         for peer in &peers {
             check_counts(&self.speaker, peer);
         }
-        self.told.check(&self.speaker);
+        self.best.check(&self.speaker);
     }
 
     /// A peer announces or withdraws these, as its session is.
@@ -317,7 +317,7 @@ pub fn session(data: &[u8]) {
                 } else {
                     NextHopState::Reachable { metric: u32::from(op >> 5), on_link: true }
                 };
-                rig.give(Input::NextHop(address, state));
+                rig.give(Input::NextHop(address.into(), state));
             }
             (15, _) => {
                 rig.policy = ByPrefix { rest: arg % 4, some: BTreeMap::new() };

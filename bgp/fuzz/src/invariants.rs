@@ -1,4 +1,4 @@
-//! A speaker at rest: what it counts and what it told of its best paths is what its tables say.
+//! Invariants of an idle speaker: its counts and the best paths that it reported agree with its tables.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,11 +12,11 @@ pub fn table(speaker: &Speaker, table: RouteTable, family: Family) -> Vec<RouteI
     speaker.routes(&RouteQuery { table, matching: RouteMatch::All(family) }, None, usize::MAX)
 }
 
-/// The best paths as the embedder was told.
+/// The best paths as they were reported to the embedder.
 #[derive(Default)]
-pub struct Told(BTreeMap<Cidr, Best>);
+pub struct BestPaths(BTreeMap<Cidr, Best>);
 
-impl Told {
+impl BestPaths {
     pub fn take(&mut self, speaker: &mut Speaker) {
         let mut changes = Vec::new();
         while speaker.take_best(16, &mut changes) {}
@@ -42,14 +42,14 @@ impl Told {
                     continue;
                 };
                 learned.insert(prefix);
-                let told = self.0.get(&prefix).expect("a best path that nobody was told of");
-                assert_eq!((told.peer, told.ebgp), (*id, *ebgp), "{prefix}");
+                let reported = self.0.get(&prefix).expect("a best path that was not reported");
+                assert_eq!((reported.peer, reported.ebgp), (*id, *ebgp), "{prefix}");
                 let hops: BTreeSet<_> =
                     paths.iter().filter(|p| p.multipath).map(|p| p.attributes.next_hop).collect();
-                assert!(told.next_hops.iter().eq(hops.iter()), "{prefix}: {told:?}, {paths:?}");
+                assert!(reported.next_hops.iter().eq(hops.iter()), "{prefix}: {reported:?}, {paths:?}");
             }
         }
-        assert!(self.0.keys().eq(&learned), "{:?} told, {learned:?} there", self.0);
+        assert!(self.0.keys().eq(&learned), "{:?} reported, {learned:?} in the tables", self.0);
     }
 }
 
