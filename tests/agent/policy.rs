@@ -1,15 +1,6 @@
 //! A host with two workloads, its agent, and its operator: a policy that is written stops packets, everything that is asked
 //! names it, and removing it lets them pass again; a trace of the kernel's says the same.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "a test ends where something is not as it must be"
-)]
-
-#[path = "common/netns.rs"]
-mod netns;
-
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -21,7 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use netns::{in_netns, ip};
+use crate::common::concurrency::{self, Membership};
+use crate::common::netns::{in_netns, ip};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -89,6 +81,7 @@ impl Workload {
 struct Agent {
     child: Child,
     dir: tempfile::TempDir,
+    _group: Membership,
 }
 
 impl Drop for Agent {
@@ -109,12 +102,13 @@ impl Agent {
     }
 
     fn start(entries: &[(&str, String)]) -> Self {
+        let group = concurrency::LABS.join();
         let dir = tempfile::tempdir().unwrap();
         for (key, value) in entries {
             let output = Self::command(&dir, &["store", "put", key, value]).output().unwrap();
             assert!(output.status.success(), "{output:?}");
         }
-        Self { child: Self::spawn(&dir), dir }
+        Self { child: Self::spawn(&dir), dir, _group: group }
     }
 
     fn spawn(dir: &tempfile::TempDir) -> Child {

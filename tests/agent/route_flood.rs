@@ -7,19 +7,15 @@
     reason = "enters a lab's namespace; a test ends where something is not as it must be"
 )]
 
-#[path = "common/churn.rs"]
-mod churn;
-#[path = "common/hosts.rs"]
-mod hosts;
-
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use churn::Stranger;
-use hosts::{Hosts, PATIENCE, Plan, block, block_keys, lab_data, within};
+use crate::common::concurrency;
+use crate::common::hosts::{Hosts, PATIENCE, Plan, block, block_keys, lab_data, within};
+use crate::common::route_churn::Stranger;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use tortie_topology::Signal;
 
@@ -85,6 +81,7 @@ fn churn_in(netns: &Path) -> f64 {
 
 #[test]
 fn an_agent_that_cannot_read_under_a_flood_counts_it_and_is_right_within_two_seconds() {
+    let _group = concurrency::ROUTE_FLOODS.join();
     let Some(mut hosts) = Hosts::up(Plan { hosts: 2, data: Some(data()), ..Plan::default() }) else { return };
     let wanted = (OWN + LEARNED + 2) as usize;
     within(PATIENCE, "all routes are there", || {

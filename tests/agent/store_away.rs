@@ -1,19 +1,10 @@
 //! The store goes away, comes back, loses its history or all it has: what forwards packets stays as it is, and what was
 //! changed meanwhile is in force afterwards.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "a test ends where something is not as it must be"
-)]
-
-#[path = "common/hosts.rs"]
-mod hosts;
-
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use hosts::{Hosts, PATIENCE, Plan, block, block_keys, lab_data, stderr, stdout, within};
+use crate::common::hosts::{Hosts, PATIENCE, Plan, block, block_keys, lab_data, stderr, stdout, within};
 
 /// The usual end of two hosts with one block each.
 const ROUTES_1: &[&str] = &["10.244.1.0/26 blackhole", "10.244.2.0/26"];

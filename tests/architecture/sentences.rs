@@ -1,8 +1,6 @@
 //! The data model's sentences on traffic and the tests that prove them: every test that the table names is there and runs
 //! with all others. That they ran is checked in the log of CI (`tests/sentences/ran`).
 
-#![allow(clippy::unwrap_used, reason = "a test says with a panic what is wrong")]
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};

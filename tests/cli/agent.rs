@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::rig::{Running, SECRET, Store, TORTIE, command, fails, stderr, stdout, tortie};
+use crate::common::command::{Running, SECRET, Store, TORTIE, command, fails, stderr, stdout, tortie};
 
 #[test]
 fn without_an_agent() {

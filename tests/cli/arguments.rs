@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::rig::{Store, command, refused, stderr, tortie};
+use crate::common::command::{Store, command, refused, stderr, tortie};
 
 #[test]
 fn flags_and_addresses() {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::rig::{Store, TORTIE, stdout, tortie};
+use crate::common::command::{Store, TORTIE, stdout, tortie};
 
 /// Candidates for the last of these words.
 fn candidates(words: &[&str]) -> Vec<String> {

@@ -7,7 +7,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::agent::Agent;
-use crate::rig::{SECRET, Store, stderr, stdout, tortie};
+use crate::common::command::{SECRET, Store, stderr, stdout, tortie};
 
 /// Unpacks an archive: the text of each file by its name below the one folder.
 fn unpack(archive: &Path) -> Option<BTreeMap<String, String>> {
@@ -57,7 +57,7 @@ fn no_secret_leaves_and_what_is_there_can_be_read() {
     }
     let status: Value = serde_json::from_str(&files["status.json"]).unwrap();
     assert_eq!(status["node"], "h1");
-    // The page with these answers: tests/page opens one.
+    // The page with these answers: tests/cli/page opens one.
     let (_, kept) = files["page.html"].split_once("id=\"kept\">").unwrap();
     let kept: Value = serde_json::from_str(kept.split_once("</script>").unwrap().0).unwrap();
     assert_eq!((&kept["status"], &kept["bgp/peers"]["items"][0]["address"]), (&status, &"127.0.0.2".into()));

@@ -12,7 +12,7 @@ use tortie::cli::demo::network::{Network, Spec};
 use tortie::cli::demo::router::Router;
 use tortie_topology::Sandbox;
 
-use crate::rig::TORTIE;
+use crate::common::command::TORTIE;
 
 /// The host of the network on which commands are run, and what they find there: folders of its own where they write, and
 /// `sudo`, which nobody needs there.

@@ -4,29 +4,24 @@
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
+    missing_docs,
     reason = "a test ends where something is not as it must be"
 )]
 
 mod agent;
 mod arguments;
-mod calico_unit;
+#[path = "../common/mod.rs"]
+mod common;
 mod completion;
+mod demo;
 mod diags;
 mod documents;
-#[path = "../common/felix.rs"]
-mod felix;
 mod help;
-mod machine;
-mod package;
-#[path = "../page/mod.rs"]
+mod lab;
+mod packaging;
 mod page;
 mod policy;
-#[path = "../common/schema.rs"]
-mod published;
 mod ranges;
 mod reasons;
-mod rig;
 mod schema;
-mod service;
 mod store;
-mod systemd;

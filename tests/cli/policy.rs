@@ -1,7 +1,7 @@
 //! `endpoint` and `policy`: the same answers from a store alone and from an agent.
 
 use crate::agent::Agent;
-use crate::rig::{Store, stderr, stdout, tortie};
+use crate::common::command::{Store, stderr, stdout, tortie};
 
 const WEB: &str = "/calico/v1/host/h1/workload/cni/web/endpoint/eth0";
 const ETH0: &str = "/calico/v1/host/h1/endpoint/uplink";

@@ -8,7 +8,7 @@ use tortie_bgp::RouterId;
 use tortie_bgp::wire::{Capabilities, Open, write_keepalive};
 
 use crate::agent::Agent;
-use crate::rig::{SECRET, stderr, stdout};
+use crate::common::command::{SECRET, stderr, stdout};
 
 const RANGE: &str = "/calico/bgp/v1/host/h1/peer_range/127.0.8.0-24";
 

@@ -1,7 +1,7 @@
 //! A reason for which a route is not used or not announced, drawn by a seed that is printed: `status` tells of it, and
 //! the command that `status` names shows it. A raw BGP speaker on the loopback makes it real.
 //!
-//! Reasons of the kernel need one: they are rows of tests/agent_life/faults.rs.
+//! Reasons of the kernel need one: they are rows of tests/agent/life/faults.rs.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -12,7 +12,7 @@ use socket2::{Domain, Socket, Type};
 use tortie::serve::codes::{EXPORT_REASONS, IMPORT_REASONS, KERNEL_REASONS};
 
 use crate::agent::Agent;
-use crate::rig::{stderr, stdout};
+use crate::common::command::{stderr, stdout};
 
 const OURS: u32 = 64_512;
 const THEIRS: u32 = 65_001;
@@ -25,7 +25,7 @@ const IN_POOL: &[u8] = &[26, 10, 244, 5, 0];
 
 /// Gates that announce, and what this agent never says: it always gives a policy to its peers.
 const NO_FAULT: &[&str] = &["own-block", "advertised", "pool", "no_policy"];
-/// In tests/agent_life/faults.rs; the last in the tests of routing, as an agent writes the network of its host.
+/// In tests/agent/life/faults.rs; the last in the tests of routing, as an agent writes the network of its host.
 const IN_KERNEL: &[&str] = &["unresolved", "no-tunnel", "foreign-route", "no-network"];
 
 /// No reason of a route: of a whole UPDATE.

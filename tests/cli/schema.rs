@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use crate::agent::Agent;
-use crate::published::check;
-use crate::rig::{stdout, tortie};
+use crate::common::command::{stdout, tortie};
+use crate::common::schema::check;
 
 #[test]
 fn answers_are_as_the_schema_says() {

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-use crate::rig::{Running, SECRET, Store, command, fails, refused, stderr, stdout};
+use crate::common::command::{Running, SECRET, Store, command, fails, refused, stderr, stdout};
 
 #[test]
 fn urls_and_files_of_the_store() {

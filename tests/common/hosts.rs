@@ -24,7 +24,9 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tortie_topology::{Lab, Options, Running, Sandbox, Signal, Victim};
 
-mod still;
+mod unchanged;
+
+use super::concurrency::{self, Membership};
 
 /// Longest wait for anything; machines that run tests are busy.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -83,6 +85,7 @@ pub(crate) struct Hosts {
     pub(crate) lab: Running,
     plan: Plan,
     dir: tempfile::TempDir,
+    _group: Membership,
 }
 
 /// True when labs can be built here and the programs are there. Otherwise says why; in CI that is a failure.
@@ -145,10 +148,11 @@ impl Hosts {
         if !possible(&options, &plan) {
             return None;
         }
+        let group = concurrency::LABS.join();
         let text = text(&plan);
         let lab = Lab::from_text(&text, &dir.path().join("hosts.clab.yml")).unwrap_or_else(|e| panic!("{e}"));
         let lab = lab.up(&options, &mut |_| ()).unwrap_or_else(|e| panic!("{e}\n{text}"));
-        let this = Self { lab, plan, dir };
+        let this = Self { lab, plan, dir, _group: group };
         if this.plan.etcd > 0 {
             this.etcd_answers();
         }

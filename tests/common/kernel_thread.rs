@@ -20,6 +20,8 @@ use tortie_kernel::{
 };
 use tortie_net::Cidr;
 
+use super::concurrency::{self, Membership};
+
 /// Facts that take longer than this are missing.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -32,16 +34,18 @@ pub(crate) struct Rig {
     facts: Receiver<KernelFact>,
     generation: u64,
     pub(crate) started: (usize, usize),
+    _group: Membership,
 }
 
 impl Rig {
     pub(crate) fn start(options: &Options) -> Self {
+        let group = concurrency::KERNEL_THREADS.join();
         let (sink, facts) = channel();
         let sink = Box::new(move |fact| {
             let _ = sink.send(fact);
         });
         let handle = spawn(options, sink).expect("netlink opens");
-        let mut rig = Self { handle: Some(handle), facts, generation: 0, started: (0, 0) };
+        let mut rig = Self { handle: Some(handle), facts, generation: 0, started: (0, 0), _group: group };
         rig.started = rig.wait("Started", |fact| match fact {
             KernelFact::Started { routes_v4, routes_v6, .. } => Some((*routes_v4, *routes_v6)),
             _ => None,

@@ -18,7 +18,7 @@ use tortie_engine::routing::ChangeId;
 use tortie_kernel::{KernelFact, PolicyChange, ToKernel};
 use tortie_store::{Change, Delta, KeyValue};
 
-use crate::kernel_rig::Rig;
+use super::kernel_thread::Rig;
 
 /// What the core does, without the core.
 pub(crate) struct Policy {

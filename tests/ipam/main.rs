@@ -7,22 +7,14 @@
     reason = "a test ends where something is not as it must be"
 )]
 
-#[path = "ipam/check.rs"]
 mod check;
-#[path = "store/etcd.rs"]
-#[allow(dead_code, reason = "shared with the tests of the store")]
-mod cluster;
-#[path = "ipam/faults.rs"]
+mod command;
+#[path = "../common/mod.rs"]
+mod common;
 mod faults;
-#[path = "ipam/half_done.rs"]
 mod half_done;
-#[path = "ipam/lost.rs"]
 mod lost;
-#[path = "ipam/model.rs"]
 mod model;
-#[path = "ipam/processes.rs"]
 mod processes;
-#[path = "ipam/rig.rs"]
 mod rig;
-#[path = "ipam/scenes.rs"]
 mod scenes;

@@ -14,7 +14,7 @@ use tortie_engine::ipam::check::{Evidence, Finding, Kind, Mended, Picture, findi
 use tortie_engine::ipam::{Ipam, IpamError, Range, Request, Space, Want};
 use tortie_store::{Compare, Op, Store, Txn};
 
-use crate::cluster::{Cluster, Security};
+use crate::common::etcd::{Cluster, Security};
 use crate::faults::Faulty;
 use crate::rig::*;
 

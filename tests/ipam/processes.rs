@@ -11,7 +11,7 @@ use tortie_engine::ipam::check::{Evidence, Kind, Picture, findings};
 use tortie_engine::ipam::{Ipam, Space};
 use tortie_store::{Store, StoreOptions};
 
-use crate::cluster::{Cluster, Security};
+use crate::common::etcd::{Cluster, Security};
 use crate::rig::*;
 
 const CHILD: &str = "TORTIE_TEST_IPAM_CHILD";

@@ -1,22 +1,17 @@
 //! Strangers that change 50,000 routes a second, and notifications that get lost.
 
-#[path = "common/churn.rs"]
-mod churn;
-#[path = "common/kernel_rig.rs"]
-mod kernel_rig;
-#[path = "common/netns.rs"]
-mod netns;
-
 use std::time::Duration;
 
-use churn::Stranger;
-use kernel_rig::{Rig, blocks, blocks_v6, eventually, options};
-use netns::{in_netns, ip, try_ip, veth};
-use tortie_engine::routing::ChangeId;
+use crate::common::concurrency;
+use crate::common::kernel_thread::{Rig, blocks, blocks_v6, eventually, options};
+use crate::common::netns::{in_netns, ip, try_ip, veth};
+use crate::common::route_churn::Stranger;
 use tortie_kernel::{KernelFact, LearnedChange, Mode, Options, ToKernel};
+use tortie_engine::routing::ChangeId;
 
 /// Own routes are attacked under churn; afterwards everything is right within two seconds.
 fn churn(options: &Options, expect_overrun: bool) {
+    let _group = concurrency::ROUTE_FLOODS.join();
     veth("eth0", "peer0", &["192.0.2.1/24"]);
     ip("route add 203.0.113.0/24 via 192.0.2.77");
     let rig = Rig::start(options);

@@ -1,14 +1,9 @@
 //! Nexthop objects and their routes vanish without a word when links flap; these tests make that happen in each way.
 
-#[path = "common/kernel_rig.rs"]
-mod kernel_rig;
-#[path = "common/netns.rs"]
-mod netns;
-
 use std::time::{Duration, Instant};
 
-use kernel_rig::{Rig, blocks, blocks_v6, eventually, options};
-use netns::{in_netns, ip, veth};
+use crate::common::kernel_thread::{Rig, blocks, blocks_v6, eventually, options};
+use crate::common::netns::{in_netns, ip, veth};
 use tortie_kernel::{KernelFact, Mode, Options};
 
 const ROUTES: u32 = 2000;

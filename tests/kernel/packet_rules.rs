@@ -2,21 +2,14 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test says with a panic what is wrong")]
 
-#[path = "common/kernel_rig.rs"]
-mod kernel_rig;
-#[path = "common/netns.rs"]
-mod netns;
-#[path = "common/policy_rig.rs"]
-mod policy_rig;
-
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kernel_rig::{Rig, eventually};
-use netns::in_netns;
-use policy_rig::Policy;
+use crate::common::kernel_thread::{Rig, eventually};
+use crate::common::netns::in_netns;
+use crate::common::policy_store::Policy;
 use serde_json::Value;
 use tortie_engine::policy::{Chain, Direction, End, Rule, RulesetDelta, SetId, Source};
 use tortie_kernel::{KernelFact, Mode, Options};
@@ -374,7 +367,7 @@ fn a_policy_that_the_kernel_refuses_denies_and_the_rest_is_in_force() {
 fn nothing_leads_to_endpoints_while_there_are_no_rules_at_all() {
     in_netns(|| {
         for line in ["link add cali1 type veth peer name far1", "link set far1 up", "link set cali1 up"] {
-            netns::ip(line);
+            crate::common::netns::ip(line);
         }
         let routes = || {
             let out = Command::new("ip").args(["-4", "route", "show", "dev", "cali1"]).output().unwrap();

@@ -1,16 +1,11 @@
 //! The kernel room against the real kernel, each test in a network namespace of its own.
 
-#[path = "common/kernel_rig.rs"]
-mod kernel_rig;
-#[path = "common/netns.rs"]
-mod netns;
-
 use std::net::IpAddr;
 use std::sync::mpsc::{TryRecvError, channel};
 use std::time::Duration;
 
-use kernel_rig::{Rig, blocks, blocks_v6, cidr, eventually};
-use netns::{in_netns, ip, try_ip, veth};
+use crate::common::kernel_thread::{Rig, blocks, blocks_v6, cidr, eventually};
+use crate::common::netns::{in_netns, ip, try_ip, veth};
 use smallvec::SmallVec;
 use tortie_engine::routing::ChangeId;
 use tortie_kernel::{KernelFact, LearnedChange, RouteCondition, ToKernel};
@@ -186,7 +181,7 @@ fn each_change_of_a_blackhole_is_acknowledged_once_and_routes_tell_their_change_
         rig.learn("10.65.9.0/26", &["192.0.2.9"]);
         rig.learn("10.65.8.0/26", &["203.0.113.9"]);
         let of = |prefix: &str| {
-            let prefix = kernel_rig::cidr(prefix);
+            let prefix = cidr(prefix);
             rig.ask(move |v| v.route(&prefix).map(|r| (r.change.0, r.why)))
         };
         assert_eq!(of("10.65.2.0/26"), Some((42, Some("own-block"))));

@@ -9,8 +9,8 @@ use tortie_bgp::State;
 use crate::bgp_load::measure::Processes;
 use crate::bgp_load::run::{self, Options};
 use crate::bgp_load::scenario::{OWN_AS, Scenario};
-use crate::net;
-use crate::node::{Node, intent, peer, wait_for};
+use crate::rig::net;
+use crate::rig::node::{Node, intent, peer, wait_for};
 
 #[test]
 fn a_thousand_peers_connect_in_the_same_instant() {

@@ -18,29 +18,10 @@ mod bgp_load {
     mod session;
 }
 
-mod add_path;
 mod bfd;
-mod bfd_load;
-mod bird;
-mod bird_tests;
-mod communities;
-mod configs;
 mod crowd;
-mod daemon;
-mod drain;
-mod exchange;
-mod features;
-mod filters;
-mod graceful;
-mod limits;
-mod multipath;
-mod net;
-mod node;
-mod others;
-mod pair;
-mod ranges;
+mod hostile;
+mod monitor;
 mod rig;
-mod roles;
-mod send_hold;
-mod transport;
-mod unnumbered;
+mod routes;
+mod sessions;

@@ -1,17 +1,7 @@
 //! One suite for both stores: what holds for etcd holds for SQLite.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    missing_docs,
-    reason = "a test ends where something is not as it must be"
-)]
-
-#[path = "store/cases.rs"]
-mod cases;
-
 mod sqlite {
-    use super::cases::{self, Shared};
+    use crate::cases::{self, Shared};
     use std::sync::Arc;
     use tortie_store::sqlite::SqliteStore;
 
@@ -43,14 +33,9 @@ mod sqlite {
 }
 
 #[cfg(feature = "etcd")]
-#[path = "store/etcd.rs"]
-#[allow(dead_code, reason = "shared with the tests of the feed")]
-mod cluster;
-
-#[cfg(feature = "etcd")]
 mod etcd {
-    use super::cases;
-    use super::cluster::{Cluster, Security};
+    use crate::cases;
+    use crate::common::etcd::{Cluster, Security};
 
     macro_rules! run {
         ($($case:ident)*) => {$(

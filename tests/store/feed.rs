@@ -1,21 +1,11 @@
 //! What an agent reads stays whole while the store comes and goes.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "a test ends where something is not as it must be"
-)]
-
-#[path = "store/cases.rs"]
-#[allow(dead_code, reason = "shared with the conformance suite")]
-mod cases;
-
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cases::{Shared, delete, put, text, write};
+use crate::cases::{Shared, delete, put, text, write};
 use tokio::runtime::Handle;
 use tortie_store::sqlite::SqliteStore;
 use tortie_store::{Change, Feed, FeedEvent, FeedOptions, Snapshot, WatchEvent};
@@ -265,13 +255,9 @@ impl Mirror {
 }
 
 #[cfg(feature = "etcd")]
-#[path = "store/etcd.rs"]
-mod cluster;
-
-#[cfg(feature = "etcd")]
 mod etcd {
-    use super::cluster::{Cluster, Security};
     use super::*;
+    use crate::common::etcd::{Cluster, Security};
     use tortie_store::{Compare, Op, Outcome, StoreError, StoreOptions, Txn};
 
     const BOTH: [&str; 2] = ["/calico/v1/", "/calico/bgp/v1/"];
@@ -396,7 +382,7 @@ mod etcd {
         }
         assert_eq!(mirror.snapshots, 1, "nothing was compacted, nothing to list");
         // A lagging or dead member is never the reason for an old answer.
-        assert_eq!(cases::value(&store, "/calico/v1/n").await.as_deref(), Some("29"));
+        assert_eq!(crate::cases::value(&store, "/calico/v1/n").await.as_deref(), Some("29"));
     }
 
     #[tokio::test]
@@ -485,7 +471,7 @@ mod etcd {
         // An authority that did not sign it: the cause is in the text.
         let foreign = dir.join("foreign");
         std::fs::create_dir(&foreign).unwrap();
-        let foreign = super::cluster::Tls::make(&foreign);
+        let foreign = crate::common::etcd::Tls::make(&foreign);
         let options = StoreOptions { etcd_ca: Some(foreign.ca), ..with_user.clone() };
         let error =
             tortie_store::open(&options).await.unwrap().get("/calico/v1/n").await.unwrap_err().to_string();

@@ -1,22 +1,12 @@
 //! Several processes on one SQLite store, some of them killed in the middle of a write.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "a test ends where something is not as it must be"
-)]
-
-#[path = "store/cases.rs"]
-#[allow(dead_code, reason = "shared with the conformance suite")]
-mod cases;
-
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cases::{Shared, put, text, value, write};
+use crate::cases::{Shared, put, text, value, write};
 use tortie_store::sqlite::SqliteStore;
 
 const A: &str = "/calico/test/a";
@@ -47,7 +37,7 @@ async fn all_open_a_new_store_at_once() {
 /// This test binary again, as another process that runs one of the children below.
 fn child(name: &str, path: &Path) -> Child {
     Command::new(std::env::current_exe().unwrap())
-        .args([name, "--exact", "--ignored", "--nocapture", "--test-threads=1"])
+        .args([&format!("processes::{name}"), "--exact", "--ignored", "--nocapture", "--test-threads=1"])
         .env("TORTIE_TEST_STORE", path)
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
@@ -78,7 +68,7 @@ async fn child_pairs() {
 async fn child_counter() {
     let Some(store) = child_store().await else { return };
     for _ in 0..25 {
-        cases::add_one(&store, COUNTER).await;
+        crate::cases::add_one(&store, COUNTER).await;
     }
 }
 
@@ -120,7 +110,7 @@ async fn kill_in_mid_write() {
     assert!(committed > 20, "the children wrote nothing");
     // A watcher saw each transaction once, whole and in order.
     for n in 1..=committed {
-        let delta = cases::delta(&mut watch).await;
+        let delta = crate::cases::delta(&mut watch).await;
         let got: Vec<String> = text(&delta).iter().map(|t| t.trim_end().to_owned()).collect();
         assert_eq!(got, [format!("+{A}={n}"), format!("+{B}={n}")]);
     }

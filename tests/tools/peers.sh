@@ -17,7 +17,7 @@ has_protoc() {
   has protoc && echo 'syntax = "proto3"; import "google/protobuf/descriptor.proto"; import "google/protobuf/struct.proto";' \
     | protoc --descriptor_set_out=/dev/null --proto_path=/dev /dev/stdin >/dev/null 2>&1
 }
-# A systemd is started in a machine of namespaces, from this machine's files (tests/cli/machine.rs). Where there is none, that test
+# A systemd is started in a machine of namespaces, from this machine's files (tests/cli/packaging/machine.rs). Where there is none, that test
 # is skipped; only CI, which skips nothing, has it installed. That starts nothing.
 systemd() { [ -z "${CI:-}" ] || [ -x /lib/systemd/systemd ]; }
 if [ "$(cat "$DIR/stamp" 2>/dev/null)" = "$STAMP" ] && has cc && has c++ && has_protoc && has ip && systemd; then exit 0; fi
@@ -25,14 +25,14 @@ if [ "$(cat "$DIR/stamp" 2>/dev/null)" = "$STAMP" ] && has cc && has c++ && has_
 PACKAGES="bird2 frr gobgpd openbgpd exabgp etcd-server etcd-client iproute2 iputils-ping user-mode-linux kmod bgpdump mrtparse nftables iptables ipset"
 # promtool, which reads metrics, rules and their tests.
 PACKAGES="$PACKAGES prometheus"
-# Who starts containers: tests/clients. Go is here for one program, which is built below.
+# Who starts containers: tests/plugins/engines. Go is here for one program, which is built below.
 PACKAGES="$PACKAGES docker.io containerd runc podman conmon containernetworking-plugins busybox-static"
 PACKAGES="$PACKAGES golang-go golang-github-appc-cni-dev python3-grpcio python3-protobuf"
 # Whose tab keys are pressed: tests/cli/completion.rs. The static one, because a shell's modules stand at one place for good.
 PACKAGES="$PACKAGES zsh-static zsh-common fish"
 # A machine with ipip and nf_tables at once: tests/tools/qemu-run.sh.
 [ "$(dpkg --print-architecture 2>/dev/null)" != amd64 ] || PACKAGES="$PACKAGES qemu-system-x86 linux-image-cloud-amd64"
-# What opens the page: tests/page.
+# What opens the page: tests/cli/page.
 PACKAGES="$PACKAGES chromium-headless-shell"
 say() { echo "peers: $*" >&2; }
 fail() { say "$*"; exit 1; }

@@ -1,5 +1,5 @@
 //! Every sentence of the extension conventions that a plugin can keep or break, with what it means here. What needs
-//! interfaces is in `tests/cni`, and named.
+//! interfaces is in `tests/plugins/cni`, and named.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -56,7 +56,7 @@ const SENTENCES: &[(&str, fn())] = &[
         args_win_over_cni_args,
     ),
     ("Request a specific IP from IPAM plugins: IP=<ip>[/<prefix>]", ip_of_cni_args),
-    // Chained plugins: tests/cni/chain.rs (a bridge, a pair and a tap device of an earlier plugin, and no earlier plugin).
+    // Chained plugins: tests/plugins/cni/chain.rs (a bridge, a pair and a tap device of an earlier plugin, and no earlier plugin).
 ];
 
 #[test]

@@ -1,6 +1,6 @@
 //! What Calico leaves on a host: BIRD's configuration, and Felix's rules and sets.
 
-use crate::felix::Felix;
+use crate::common::felix2_rules::Felix;
 
 /// As confd writes it from Calico's templates, in BIRD 2's words: one daemon for both families, where Calico has two.
 pub(crate) const BIRD: &str = "router id 172.30.0.N;

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::probe::{full_kernels, hints, kernel};
-use crate::rig::{Backend, Net, put, within};
+use crate::interop::probe::{full_kernels, hints, kernel};
+use crate::interop::rig::{Backend, Net, put, within};
 
 const LIMIT: Duration = Duration::from_secs(10);
 /// Inside the pool, and no host has it.

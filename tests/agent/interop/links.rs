@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::probe::{full_kernels, kernel, sessions};
-use crate::rig::{Backend, Net, within};
-use crate::two_hosts::{TwoHosts, block, workloads};
+use crate::interop::probe::{full_kernels, kernel, sessions};
+use crate::interop::rig::{Backend, Net, within};
+use crate::interop::two_hosts::{TwoHosts, block, workloads};
 
 /// Two hosts, each in a subnet of its own; the router learns their blocks, the hosts are in a mesh, and no next hop of
 /// the mesh is on-link. No pool has IPIP.

@@ -12,7 +12,7 @@ mod traffic;
 
 use std::time::Instant;
 
-use crate::rig::{DEADLINE, within};
+use crate::interop::rig::{DEADLINE, within};
 use site::{Kernel, Site};
 use traffic::{IPV4, under_traffic, under_traffic_of};
 

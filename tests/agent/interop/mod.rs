@@ -11,13 +11,7 @@
 //!
 //! Labs run one at a time: a neighbour's start would be measured too.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
 mod calico;
-#[path = "../common/felix.rs"]
-mod felix;
-#[path = "../common/felix1.rs"]
-mod felix1;
 mod hints;
 mod links;
 mod migrate;

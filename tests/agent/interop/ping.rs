@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::rig::{self, Net};
+use crate::interop::rig::{self, Net};
 
 /// A sender that runs.
 pub(crate) struct Pinger {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::rig::{Commit, Net, within};
+use crate::interop::rig::{Commit, Net, within};
 
 /// The routers that hosts meet on top of their rack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

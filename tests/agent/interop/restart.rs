@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tortie_topology::{Signal, Victim};
 
-use crate::ping::Pinger;
-use crate::probe::{Monitor, Router, full_kernels, kernel, names, sessions};
-use crate::rig::{Backend, Net, delete, within};
+use crate::interop::ping::Pinger;
+use crate::interop::probe::{Monitor, Router, full_kernels, kernel, names, sessions};
+use crate::interop::rig::{Backend, Net, delete, within};
 
 /// A peer that sends no End-of-RIB is waited for half a minute.
 const RECOVERY: Duration = Duration::from_secs(60);

@@ -2,12 +2,14 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Output;
+use std::sync::Arc;
 use std::sync::mpsc;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tortie_store::{Op, Outcome, StoreOptions, Txn};
 use tortie_topology::{Lab, Options, Running, Sandbox};
+
+use crate::common::concurrency::{self, Membership};
 
 /// Where the hosts' data is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,8 +25,6 @@ pub(crate) struct Commit {
     pub(crate) done: Instant,
 }
 
-static TURN: Mutex<()> = Mutex::new(());
-
 /// A running lab. Dropping it takes it down.
 pub(crate) struct Net {
     pub(crate) running: Running,
@@ -36,7 +36,7 @@ pub(crate) struct Net {
     pub(crate) started: Instant,
     writer: mpsc::Sender<(Vec<Op>, mpsc::Sender<Instant>)>,
     _dir: tempfile::TempDir,
-    _turn: MutexGuard<'static, ()>,
+    _group: Membership,
 }
 
 /// How long anything is waited for, at least: what is slow is told apart from what does not come.
@@ -131,7 +131,7 @@ impl Net {
             Ok(Sandbox::Rootless { .. }) => return skip("labs are entered from outside: needs root"),
             Err(e) => return skip(&e.to_string()),
         }
-        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let group = concurrency::MEASURED_LABS.join();
         let dir = tempfile::tempdir().unwrap();
         let options = Options::tied(Path::new(env!("CARGO_BIN_EXE_tortie")), &dir.path().join("state"));
         let mut tools = vec!["ip"];
@@ -166,7 +166,7 @@ impl Net {
         };
         let nodes = running.topology().nodes.iter().map(|n| n.name.clone());
         let hosts = nodes.filter(|name| name.starts_with("host")).collect();
-        Some(Self { running, hosts, blocks: blocks(data), started, writer, _dir: dir, _turn: turn })
+        Some(Self { running, hosts, blocks: blocks(data), started, writer, _dir: dir, _group: group })
     }
 
     /// Writes in one transaction.

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
-use crate::probe::{Router, established, full_kernels, kernel, names, sessions};
-use crate::rig::{Backend, Net, delete, put, within};
+use crate::interop::probe::{Router, established, full_kernels, kernel, names, sessions};
+use crate::interop::rig::{Backend, Net, delete, put, within};
 
 const LIMIT: Duration = Duration::from_secs(20);
 const MESH: &str = "/calico/bgp/v1/global/node_mesh";

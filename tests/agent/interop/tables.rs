@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use crate::probe::{Monitor, Router, full_kernels, hints, kernel, names, sessions};
-use crate::restart;
-use crate::rig::{Backend, Net, delete, put, within};
-use crate::two_hosts;
+use crate::interop::probe::{Monitor, Router, full_kernels, hints, kernel, names, sessions};
+use crate::interop::restart;
+use crate::interop::rig::{Backend, Net, delete, put, within};
+use crate::interop::two_hosts;
 
 /// The time from the start of the agents to full tables.
 const START: Duration = Duration::from_secs(5);

@@ -2,7 +2,7 @@
 
 use tortie_store::Op;
 
-use crate::rig::put;
+use crate::interop::rig::put;
 
 const LAB: &str = r#"
 #   web1 - host1 eth1 - eth1 [tor] eth2 - eth1 host2 - web2

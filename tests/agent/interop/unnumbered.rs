@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::probe::{full_kernels, kernel};
-use crate::rig::{Backend, Net, within};
-use crate::two_hosts::{TwoHosts, block, workloads};
+use crate::interop::probe::{full_kernels, kernel};
+use crate::interop::rig::{Backend, Net, within};
+use crate::interop::two_hosts::{TwoHosts, block, workloads};
 
 /// bgpd has told zebra that it is there. FRR 8.4.4 tells bgpd of a neighbour once, when zebra first hears it: one that is
 /// heard while bgpd starts stays unknown to it for ever ("Waiting for Peer IPv6 LLA", while zebra shows the address).

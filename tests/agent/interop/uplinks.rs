@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::probe::{kernel, sessions};
-use crate::rig::{Backend, Net, delete, put, within};
+use crate::interop::probe::{kernel, sessions};
+use crate::interop::rig::{Backend, Net, delete, put, within};
 
 const LAB: &str = r#"
 #   [tor1] eth1 - eth1 [host1] eth2 - eth1 [tor2]

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::probe::{full_kernels, kernel};
-use crate::rig::{Backend, Net, put, within};
+use crate::interop::probe::{full_kernels, kernel};
+use crate::interop::rig::{Backend, Net, put, within};
 
 const LIMIT: Duration = Duration::from_secs(15);
 const TOR: &str = "172.30.0.254";

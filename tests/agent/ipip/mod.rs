@@ -6,17 +6,9 @@
 //! goes through the cases one after the other and prints one JSON line for each; the tests here read them. User-mode
 //! Linux has no packet rules: what needs both runs in the same way in an emulated PC (`tests/tools/qemu-run.sh`).
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-#[path = "common/felix.rs"]
-mod felix;
-#[path = "ipip/guest.rs"]
 mod guest;
-#[path = "ipip/moving.rs"]
 mod moving;
-#[path = "ipip/rig.rs"]
 mod rig;
-#[path = "ipip/rules.rs"]
 mod rules;
 
 use std::collections::BTreeMap;
@@ -24,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::LazyLock;
 
+use crate::common::concurrency;
 use rig::{Rig, within};
 use serde::{Deserialize, Serialize};
 
@@ -84,12 +77,13 @@ fn cases(
     if !folders.any(|f| f.join(program).exists()) {
         return Err(format!("there is no {program}: run make peers"));
     }
+    let _group = concurrency::EMULATED.join();
     let output = Command::new(root.join("tests/tools").join(machine))
         .args(["-t", "200", "-e", "RUST_BACKTRACE=0", "-e", &format!("{GUEST}={guest}")])
         .args(options)
         .args(["-e", &format!("TORTIE_PEERS={}", peers.display()), "--"])
         .arg(std::env::current_exe().unwrap())
-        .args(["--exact", "guest", "--ignored", "--nocapture", "--test-threads", "1"])
+        .args(["--exact", "ipip::guest", "--ignored", "--nocapture", "--test-threads", "1"])
         .env("TORTIE_PEERS", &peers)
         .stdin(Stdio::null())
         .output()
@@ -211,6 +205,7 @@ fn a_disabled_pool_keeps_its_tunnel_and_no_ipip_means_none() {
 /// tunnel are withheld and the others are there; where it has, the tunnel works without ado.
 #[test]
 fn without_ipip_status_names_the_trouble_and_routes_are_withheld() {
+    let _group = concurrency::LABS.join();
     let Some(rig) = Rig::up() else { return };
     let lacks = !rig.exec("web1", &["ip", "link", "add", "probe0", "type", "ipip", "remote", "192.0.2.1"]).0;
     let plain = "10.244.2.0/26 via 10.0.1.2 dev eth1 metric 1790";

@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::Case;
-use super::felix::Felix;
 use super::rig::within;
 use super::rules::{ip, model, wires};
+use crate::common::felix2_rules::Felix;
 
 const PATIENCE: u64 = 120_000;
 const ROUTE: &str = "10.244.2.0/26 via 10.0.1.2 dev tunl0";

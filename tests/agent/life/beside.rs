@@ -8,9 +8,9 @@ use std::path::PathBuf;
 use serde_json::Value;
 use tortie::beside::felix::set_id;
 
-use super::felix::Felix;
-use super::felix1;
-use super::hosts::{Hosts, PATIENCE, Plan, lab_data, stderr, stdout, within};
+use crate::common::felix1_rules;
+use crate::common::felix2_rules::Felix;
+use crate::common::hosts::{Hosts, PATIENCE, Plan, lab_data, stderr, stdout, within};
 
 /// A policy with a selector, and no IPv6.
 fn data() -> std::collections::BTreeMap<String, String> {
@@ -293,9 +293,9 @@ fn observe_sees_what_bird_and_felix_left_and_touches_nothing() {
     assert!(exported() == before.0, "the store");
 
     // Calico 1 in place of it, by the older tools: its chains and sets are seen, and not compared.
-    share("old.sets", felix1::SETS);
-    share("old.rules", felix1::RULES);
-    share("old.nat", felix1::NAT);
+    share("old.sets", felix1_rules::SETS);
+    share("old.rules", felix1_rules::RULES);
+    share("old.nat", felix1_rules::NAT);
     sh(
         &hosts,
         2,

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::hosts::{Hosts, PATIENCE, TORTIE, block, block_keys, stdout, within};
+use crate::common::hosts::{Hosts, PATIENCE, TORTIE, block, block_keys, stdout, within};
 
 /// A small agent in the namespace of host 3; it ends with the test.
 pub(super) struct Beside(pub(super) Child);

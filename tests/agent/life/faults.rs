@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::fault_rigs::{Beside, FORGETFUL, beside, clock, forgetful, guards, stuck};
-use super::hosts::{Hosts, PATIENCE, Plan, TORTIE, comes, lab_data, stderr, stdout, within};
+use crate::common::hosts::{Hosts, PATIENCE, Plan, TORTIE, comes, lab_data, stderr, stdout, within};
 
 /// Who is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

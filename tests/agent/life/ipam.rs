@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::hosts::{Hosts, PATIENCE, Plan, stdout, within};
+use crate::common::hosts::{Hosts, PATIENCE, Plan, stdout, within};
 
 fn tortie(hosts: &Hosts, host: usize, words: &[&str]) -> Output {
     let node = format!("host{host}");

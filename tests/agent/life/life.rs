@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 use tortie_topology::Signal;
 
-use super::hosts::{Hosts, PATIENCE, Plan, lab_data, stderr, stdout, within};
+use crate::common::hosts::{Hosts, PATIENCE, Plan, lab_data, stderr, stdout, within};
 
 const BLOCK: &str = "10.244.1.0/26";
 const STATUS: &str = "/calico/tortie/v1/status/host1";
@@ -25,7 +25,7 @@ fn purge(hosts: &Hosts, words: &[&str]) -> (Option<i32>, Value, String) {
     let output =
         hosts.tortie(1, &[&["--datastore", "sqlite:/store/store.db", "purge", "-o", "json"], words].concat());
     if !output.stdout.is_empty() {
-        super::published::Published::read().answers("purge", &output.stdout).unwrap();
+        crate::common::schema::Published::read().answers("purge", &output.stdout).unwrap();
     }
     (output.status.code(), serde_json::from_slice(&output.stdout).unwrap_or_default(), stderr(&output))
 }

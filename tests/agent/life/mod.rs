@@ -1,41 +1,16 @@
 //! The agent beside its routes: logs that follow the store, the questions on its socket, how it makes itself known, how
 //! it ends.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "a test ends where something is not as it must be"
-)]
-
-#[path = "agent_life/beside.rs"]
 mod beside;
-#[path = "agent_life/fault_rigs.rs"]
 mod fault_rigs;
-#[path = "agent_life/faults.rs"]
 mod faults;
-#[path = "common/felix.rs"]
-mod felix;
-#[path = "common/felix1.rs"]
-mod felix1;
-#[path = "common/hosts.rs"]
-mod hosts;
-#[path = "agent_life/ipam.rs"]
 mod ipam;
-#[path = "agent_life/leave.rs"]
 mod leave;
-#[path = "agent_life/life.rs"]
 mod life;
-#[path = "agent_life/metrics.rs"]
 mod metrics;
-#[path = "common/schema.rs"]
-mod published;
-#[path = "agent_life/refusals.rs"]
 mod refusals;
-#[path = "agent_life/screens.rs"]
 mod screens;
-#[path = "agent_life/scrub.rs"]
 mod scrub;
-#[path = "agent_life/versions.rs"]
 mod versions;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,7 +18,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use hosts::{Hosts, PATIENCE, Plan, block, block_keys, stderr, stdout, within};
+use crate::common::hosts::{Hosts, PATIENCE, Plan, block, block_keys, stderr, stdout, within};
 use serde_json::json;
 use tortie_topology::Signal;
 
@@ -157,7 +132,7 @@ fn the_socket_says_when_an_endpoint_is_in_force() {
         let digits = text.split("revision ").nth(1).unwrap();
         digits.chars().take_while(char::is_ascii_digit).collect::<String>().parse::<u64>().unwrap()
     };
-    let value = &hosts::lab_data(2, false)[key];
+    let value = &crate::common::hosts::lab_data(2, false)[key];
     let revision = put(value);
     let answer = ask(revision, 30_000);
     assert_eq!(answer["result"], "applied", "{answer}");

@@ -3,23 +3,23 @@
 
 use std::path::{Path, PathBuf};
 
-/// The beginning of a sentence, and why it is not provoked in tests/agent_life/screens.rs.
+/// The beginning of a sentence, and why it is not provoked in tests/agent/life/screens.rs.
 const UNSAID: &[(&str, &str)] = &[
     ("this executable: ", "/proc is not mounted"),
     ("the plugin: ", "the program itself cannot be run"),
     ("the path of this program cannot", "/proc is not mounted"),
     ("loopback interface: ", "a namespace without a loopback interface"),
     ("no loopback port for the page", "every port is taken"),
-    ("the inner part of the demo", "tests/demo.rs kills it"),
+    ("the inner part of the demo", "tests/cli/demo.rs kills it"),
     ("{} changes to users of its own", "needs a rootless run with OpenBGPD"),
     ("--router {}: {}; {}", "depends on which routers are installed"),
-    ("these checks failed", "tests/demo.rs breaks the demo"),
+    ("these checks failed", "tests/cli/demo.rs breaks the demo"),
     ("nsenter (package util-linux)", "a machine without util-linux"),
     ("somebody else writes the demo's", "a store that nobody else knows"),
     ("cannot ping ", "a kernel without ping sockets"),
     ("cannot wait for signals", "a process without signals"),
     ("the value is no text: no dry run", "bytes on standard input; the agent's own answer says the same"),
-    ("nothing was found, but not everything", "a host where this user may not look; tests/ipam_cli"),
+    ("nothing was found, but not everything", "a host where this user may not look; tests/ipam/command"),
     ("{failed} could not be mended", "the store goes away in the middle"),
     ("somebody else changed the pool", "a race between two writers"),
     ("the pool {cidr} changed", "a race between two writers"),
@@ -145,7 +145,7 @@ fn is_named(tests: &str, sentence: &str) -> bool {
 
 #[test]
 fn every_refusal_is_agreed() {
-    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/agent_life/golden");
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/agent/golden");
     let mut said: Vec<String> = Vec::new();
     for file in std::fs::read_dir(golden).unwrap() {
         let text = std::fs::read_to_string(file.unwrap().path()).unwrap();
@@ -170,7 +170,7 @@ fn every_refusal_is_agreed() {
     }
     assert!(
         missing.is_empty(),
-        "{} sentences are in no golden text; give tests/agent_life/screens.rs a run that makes them be said:\n{}",
+        "{} sentences are in no golden text; give tests/agent/life/screens.rs a run that makes them be said:\n{}",
         missing.len(),
         missing.join("\n")
     );

@@ -1,5 +1,5 @@
-//! What each command prints, as it was agreed: text as it is in tests/agent_life/golden, JSON by the published schema.
-//! `TORTIE_GOLDEN=1 cargo test --workspace --test agent_life screens` writes the texts anew.
+//! What each command prints, as it was agreed: text as it is in tests/agent/golden, JSON by the published schema.
+//! `TORTIE_GOLDEN=1 cargo test --workspace --test agent screens` writes the texts anew.
 //!
 //! The commands come from the parser of the command line: one without an answer here, without a schema or without a
 //! refusal fails the test.
@@ -13,9 +13,9 @@ use std::time::Duration;
 use clap::CommandFactory;
 use serde_json::json;
 
-use super::hosts::{Hosts, PATIENCE, Plan, TORTIE, lab_data, stderr, stdout, within};
-use super::published::Published;
 use super::scrub::scrub;
+use crate::common::hosts::{Hosts, PATIENCE, Plan, TORTIE, lab_data, stderr, stdout, within};
+use crate::common::schema::Published;
 
 /// One run on host 1.
 struct Run {
@@ -286,14 +286,14 @@ const RUNS: &[Run] = &[
 
 /// Commands whose JSON another test looks at, and those without one; and what can refuse nothing here.
 const ELSEWHERE: &[(&str, &str)] = &[
-    ("demo", "tests/demo.rs"),
-    ("lab up", "tests/lab_cli.rs"),
-    ("lab down", "tests/lab_cli.rs, its text"),
-    ("lab exec", "tests/lab_cli.rs"),
-    ("purge", "tests/agent_life/life.rs: it is refused while an agent runs"),
+    ("demo", "tests/cli/demo.rs"),
+    ("lab up", "tests/cli/lab.rs"),
+    ("lab down", "tests/cli/lab.rs, its text"),
+    ("lab exec", "tests/cli/lab.rs"),
+    ("purge", "tests/agent/life/life.rs: it is refused while an agent runs"),
     ("migrate adopt", "tests of the move: it needs Calico's daemons"),
     ("migrate rollback", "tests of the move: it needs Calico's daemons"),
-    ("cni status", "tests/clients: it needs a runtime's network"),
+    ("cni status", "tests/plugins/engines: it needs a runtime's network"),
 ];
 const NEVER_REFUSE: &[(&str, &str)] = &[
     ("cni plugin", "its errors are those of the CNI specification, on standard output"),
@@ -301,7 +301,7 @@ const NEVER_REFUSE: &[(&str, &str)] = &[
 ];
 
 fn golden() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/agent_life/golden")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/agent/golden")
 }
 
 /// Every command that does something, by its words.
@@ -472,7 +472,7 @@ fn screens_and_answers_are_as_agreed() {
     }
     assert!(
         wrong.is_empty(),
-        "{} differ; TORTIE_GOLDEN=1 cargo test --workspace --test agent_life screens, then look at the difference:\n{}",
+        "{} differ; TORTIE_GOLDEN=1 cargo test --workspace --test agent screens, then look at the difference:\n{}",
         wrong.len(),
         wrong.join("\n")
     );

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Value, json};
 
-use super::hosts::{Hosts, PATIENCE, Plan, block, block_keys, lab_data, stderr, stdout, within};
+use crate::common::hosts::{Hosts, PATIENCE, Plan, block, block_keys, lab_data, stderr, stdout, within};
 
 const SCHEMA: &str = "/calico/tortie/v1/schema";
 

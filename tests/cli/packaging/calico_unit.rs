@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::felix::Felix;
-use crate::machine::Machine;
-use crate::rig::{stderr, stdout};
-use crate::systemd::package;
+use super::machine::Machine;
+use super::systemd::package;
+use crate::common::command::{stderr, stdout};
+use crate::common::felix2_rules::Felix;
 
 const BIRD: &str = "router id 192.0.2.13;
 protocol static { ipv4; route 10.244.0.0/26 blackhole; }

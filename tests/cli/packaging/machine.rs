@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::rig::{stderr, stdout};
+use crate::common::command::{stderr, stdout};
 
 /// Longest wait for anything that takes a second on a quiet machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);

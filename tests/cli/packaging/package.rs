@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use crate::rig::{TORTIE, stdout};
+use crate::common::command::{TORTIE, stdout};
 
 const PACKAGING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/packaging");
 
@@ -24,7 +24,7 @@ fn every_setting_of_the_sample_is_one_that_the_agent_takes() {
         sample.lines().filter_map(|l| l.strip_prefix('#').filter(|l| !l.starts_with(' '))).collect();
     let settings = read(&examples.join("\n"));
     settings.check().unwrap();
-    let help = stdout(&crate::rig::tortie(&["agent", "--help"]));
+    let help = stdout(&crate::common::command::tortie(&["agent", "--help"]));
     for example in &examples {
         let (name, _) = example.split_once(" = ").unwrap();
         assert!(help.contains(&format!("--{name}")), "{name}");
@@ -161,5 +161,5 @@ fn a_program_that_asks_for_a_loader_is_not_static() {
     }
     let output = Command::new(format!("{PACKAGING}/static.sh")).arg(TORTIE).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
-    assert!(crate::rig::stderr(&output).contains("asks for a loader"), "{output:?}");
+    assert!(crate::common::command::stderr(&output).contains("asks for a loader"), "{output:?}");
 }

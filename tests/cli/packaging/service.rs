@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::agent::Agent;
-use crate::rig::TORTIE;
+use crate::common::command::TORTIE;
 
 const UNIT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/packaging/systemd/tortie.service");
 
@@ -61,7 +61,7 @@ fn the_manager_is_told_and_the_process_keeps_what_the_unit_grants() {
         told.iter().filter(|t| *t == "WATCHDOG=1").count() >= 3
     });
     // The first line of `tortie status`, as it stands there.
-    let screen = crate::rig::stdout(&agent.run(&["status"]));
+    let screen = crate::common::command::stdout(&agent.run(&["status"]));
     let verdict = screen.lines().next().unwrap().rsplit("   ").next().unwrap().to_owned();
     until("the verdict", &|told| told.iter().any(|t| *t == format!("STATUS={verdict}")));
 
@@ -108,13 +108,13 @@ fn systemd_takes_the_unit_and_finds_it_hardened() {
     std::fs::write(&path, text.join("\n")).unwrap();
     let path = path.to_str().unwrap();
     let Some(output) = analyze(&["verify", "--man=no", path]) else { return };
-    let said = crate::rig::stderr(&output);
+    let said = crate::common::command::stderr(&output);
     // The machine's own units are its own business.
     let ours: Vec<&str> = said.lines().filter(|l| l.contains("tortie")).collect();
     assert!(ours.is_empty() && Path::new(path).exists(), "{ours:?}");
     // Below 5 systemd calls it OK; what is left is what the agent is for.
     let Some(output) = analyze(&["security", "--offline=true", "--threshold=40", path]) else { return };
-    assert!(output.status.success(), "{}", crate::rig::stdout(&output));
+    assert!(output.status.success(), "{}", crate::common::command::stdout(&output));
     assert_eq!((setting("Type"), setting("Restart")), ("notify".to_owned(), "on-failure".to_owned()));
 }
 
@@ -144,7 +144,7 @@ fn a_level_of_the_logs_is_asked_for_and_ends_by_itself() {
     assert!(agent.run(&["log", "level", "--reset"]).status.success() && notes().is_empty());
     let output = agent.run(&["log", "level", "bgpd:debug"]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
-    assert!(crate::rig::stderr(&output).contains("no such subject"), "{output:?}");
+    assert!(crate::common::command::stderr(&output).contains("no such subject"), "{output:?}");
     // Every line is an object with the same members.
     for line in agent.log().lines() {
         let line: serde_json::Value = serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"));

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::machine::Machine;
-use crate::rig::{TORTIE, stderr, stdout};
+use super::machine::Machine;
+use crate::common::command::{TORTIE, stderr, stdout};
 
 const PACKAGING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/packaging");
 

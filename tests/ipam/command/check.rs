@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::process::Output;
 
-use crate::netns::{in_netns, ip};
-use crate::rig::Store;
-use crate::{assign, done, endpoint, fails, json, put, store};
+use super::{assign, done, endpoint, fails, json, put, store};
+use crate::common::command::Store;
+use crate::common::netns::{in_netns, ip};
 
 const POOL: &str = "10.65.0.0/24";
 

@@ -1,19 +1,6 @@
 //! `tortie ipam` and `tortie node` as people and scripts use them: straight on a store, no agent, and with the kernel and
 //! the network namespaces of this host.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "a test ends where something is not as it must be"
-)]
-
-#[allow(dead_code, reason = "not every test uses all of it")]
-#[path = "../cli/rig.rs"]
-mod rig;
-
-#[path = "../common/netns.rs"]
-mod netns;
-
 mod check;
 mod nodes;
 mod pools;
@@ -22,7 +9,7 @@ mod sightings;
 use std::collections::BTreeSet;
 use std::process::Output;
 
-use rig::{Store, stdout};
+use crate::common::command::{Store, stdout};
 use serde_json::Value;
 
 /// A store that is ready, with these pools.
@@ -61,7 +48,7 @@ fn assign(store: &Store, words: &[&str]) -> Vec<String> {
 fn fails(store: &Store, words: &[&str], code: i32, named: &[&str]) -> Output {
     let output = store.run(words);
     assert_eq!(output.status.code(), Some(code), "{words:?}: {output:?}");
-    let said = rig::stderr(&output);
+    let said = crate::common::command::stderr(&output);
     for word in named {
         assert!(said.contains(word), "{words:?} does not say {word:?}: {said}");
     }

@@ -1,8 +1,8 @@
 //! `tortie node list|show|delete`.
 
-use crate::{assign, done, endpoint, fails, json, put, store};
+use super::{assign, done, endpoint, fails, json, put, store};
 
-fn known(store: &crate::rig::Store, host: &str, addr: &str) {
+fn known(store: &crate::common::command::Store, host: &str, addr: &str) {
     for (key, value) in [
         (format!("/calico/v1/host/{host}/metadata"), "{}".to_owned()),
         (format!("/calico/v1/host/{host}/bird_ip"), addr.to_owned()),
@@ -123,7 +123,7 @@ fn a_host_goes_whole_and_nothing_of_others_with_it() {
 }
 
 /// An address of the block that these lie in and that nobody has.
-fn own_block_free(store: &crate::rig::Store, own: &[String]) -> String {
+fn own_block_free(store: &crate::common::command::Store, own: &[String]) -> String {
     let shown = json(&store.run(&["ipam", "show", &own[0], "-o", "json"]));
     let block = shown["block"].as_str().unwrap().split('/').next().unwrap().to_owned();
     let (head, first) = block.rsplit_once('.').unwrap();

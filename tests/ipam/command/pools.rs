@@ -1,6 +1,6 @@
 //! Pools, blocks, addresses: what is given, what is refused, and how it is said.
 
-use crate::{assign, done, endpoint, fails, json, put, store};
+use super::{assign, done, endpoint, fails, json, put, store};
 
 #[test]
 fn a_pool_lives_and_dies() {
@@ -119,7 +119,7 @@ fn frozen_means_later() {
 
 #[test]
 fn nothing_is_made_where_no_store_is() {
-    let none = crate::rig::Store::none();
+    let none = crate::common::command::Store::none();
     for words in
         [&["ipam", "pools"][..], &["ipam", "assign", "--node", "h1"], &["ipam", "check"], &["node", "list"]]
     {

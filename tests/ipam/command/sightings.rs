@@ -5,7 +5,7 @@ use std::process::{Child, Command};
 
 use tortie_kernel::{Place, Sightings, sightings};
 
-use crate::netns::{in_netns, in_netns_kept, ip};
+use crate::common::netns::{in_netns, in_netns_kept, ip};
 
 /// A named namespace. Dropping it removes it.
 struct Named(String);

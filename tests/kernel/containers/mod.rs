@@ -1,13 +1,6 @@
 //! The plumbing of containers against the real kernel, each test in a network namespace of its own as the host, and more
 //! of them as containers.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test says with a panic what is wrong")]
-
-#[path = "../common/netns.rs"]
-mod netns;
-#[path = "../common/played_agent.rs"]
-mod played_agent;
-mod rig;
 mod sctp;
 mod store;
 
@@ -16,10 +9,11 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use netns::{in_netns, ip, try_ip, veth};
-use rig::*;
-use tortie_config::resource::{InterfaceName, MacAddr};
+use crate::common::concurrency;
+use crate::common::containers::*;
+use crate::common::netns::{in_netns, ip, try_ip, veth};
 use tortie_kernel::plumb::{self, *};
+use tortie_config::resource::{InterfaceName, MacAddr};
 
 fn name(text: &str) -> InterfaceName {
     text.parse().unwrap()
@@ -429,6 +423,7 @@ fn bandwidth_is_what_was_asked_for_within_a_fifth_in_both_directions() {
         let pod = Pod::new();
         plumbed(&pod, "calia", &["10.65.0.2"]);
         ip("addr add 192.0.2.1/32 dev lo");
+        let _group = concurrency::KERNEL_THREADS.join();
         let host = rig_host();
         let (to, from) = (8_000_000u64, 4_000_000u64);
         let limits = Bandwidth {

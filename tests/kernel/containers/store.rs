@@ -14,10 +14,10 @@ use tortie_kernel::plumb::{self, Bandwidth, PortMapping, Rate, Transport};
 use tortie_store::sqlite::SqliteStore;
 use tortie_store::{Op, Store, Txn};
 
-use super::netns::{in_netns, ip, try_ip};
-use super::played_agent::play_agent;
-use super::rig::Pod;
 use super::{addrs, forward, name};
+use crate::common::containers::Pod;
+use crate::common::fake_agent::play_agent;
+use crate::common::netns::{in_netns, ip, try_ip};
 
 const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 

@@ -1,10 +1,6 @@
 //! Workload endpoints against the real kernel: routes, neighbours, sysctls, connections. Workloads are namespaces behind a
 //! veth, set up as the Calico CNI plugin does: address /32, gateway 169.254.1.1, route of the host to the interface.
 
-#[path = "../common/kernel_rig.rs"]
-mod kernel_rig;
-#[path = "../common/netns.rs"]
-mod netns;
 mod rig;
 
 use std::collections::BTreeMap;
@@ -12,12 +8,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kernel_rig::{PATIENCE, cidr, eventually, options};
-use netns::{in_netns, ip, veth};
-use tortie_config::key::EndpointKey;
+use crate::common::kernel_thread::{PATIENCE, cidr, eventually, options};
+use crate::common::netns::{in_netns, ip, veth};
+use tortie_kernel::{EndpointCondition, KernelFact, Mode, PolicyChange, ToKernel};
 use tortie_engine::policy::{EndpointPolicy, Globals, HostPolicy, RulesetDelta, Stages};
 use tortie_engine::routing::ChangeId;
-use tortie_kernel::{EndpointCondition, KernelFact, Mode, PolicyChange, ToKernel};
+use tortie_config::key::EndpointKey;
 
 use rig::*;
 

@@ -12,10 +12,12 @@ use tortie_engine::policy::Packet;
 use tortie_engine::policy::path::Place;
 use tortie_kernel::{Mode, Options};
 
-use crate::kernel_rig::Rig;
-use crate::net::Net;
-use crate::policy_rig::Policy;
-use crate::{netns, setting};
+use super::net::Net;
+use super::setting;
+use crate::common::concurrency;
+use crate::common::kernel_thread::Rig;
+use crate::common::netns;
+use crate::common::policy_store::Policy;
 
 /// Connections that began before the changes, and go on without a rule that would allow their beginning.
 const LONG: u16 = 200;
@@ -136,6 +138,7 @@ fn puts(rng: &mut StdRng, changed: &mut u64) -> Vec<(String, Option<String>)> {
 }
 
 fn changes(seed: u64, count: u64) {
+    let _group = concurrency::PACKETS.join();
     eprintln!("TORTIE_SEED={seed}");
     let mut rng = StdRng::seed_from_u64(seed);
     let net = Arc::new(Net::make());

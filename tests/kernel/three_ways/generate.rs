@@ -187,7 +187,7 @@ fn rules(rng: &mut StdRng, most: usize) -> Value {
 }
 
 fn workload(rng: &mut StdRng, index: usize) -> Value {
-    let (name, nets) = crate::net::NETS[index];
+    let (name, nets) = super::net::NETS[index];
     let of = |v4: bool| -> Vec<&str> { nets.iter().copied().filter(|net| net.contains(':') != v4).collect() };
     json!({
         "state": if maybe(rng, 90) { "active" } else { "inactive" },

@@ -13,22 +13,17 @@
 
 mod atomic;
 mod generate;
-#[path = "../common/kernel_rig.rs"]
-mod kernel_rig;
 mod net;
-#[path = "../common/netns.rs"]
-mod netns;
 mod packets;
-#[path = "../common/policy_rig.rs"]
-mod policy_rig;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use kernel_rig::Rig;
+use crate::common::concurrency;
+use crate::common::kernel_thread::Rig;
+use crate::common::policy_store::Policy;
 use net::{Net, Seen};
-use policy_rig::Policy;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use tortie_engine::policy::path::{Flow, Node, Path, Place, Reason, Routes, Stage, State};
@@ -114,13 +109,17 @@ fn setting(name: &str, default: u64) -> u64 {
 
 #[test]
 fn the_evaluator_the_rules_and_the_kernel_agree() {
-    netns::in_netns(|| agree(setting("TORTIE_SEED", rand::random()), setting("TORTIE_ROUNDS", 42)));
+    crate::common::netns::in_netns(|| {
+        agree(setting("TORTIE_SEED", rand::random()), setting("TORTIE_ROUNDS", 42))
+    });
 }
 
 #[test]
 #[ignore = "takes minutes: make test-long"]
 fn long_the_evaluator_the_rules_and_the_kernel_agree() {
-    netns::in_netns(|| agree(setting("TORTIE_SEED", rand::random()), setting("TORTIE_ROUNDS", 2_000)));
+    crate::common::netns::in_netns(|| {
+        agree(setting("TORTIE_SEED", rand::random()), setting("TORTIE_ROUNDS", 2_000))
+    });
 }
 
 /// How often rules of policies and profiles matched.
@@ -315,6 +314,7 @@ impl Round<'_> {
 }
 
 fn agree(seed: u64, rounds: u64) {
+    let _group = concurrency::PACKETS.join();
     eprintln!("TORTIE_SEED={seed}");
     let mut rng = StdRng::seed_from_u64(seed);
     let net = Net::make();

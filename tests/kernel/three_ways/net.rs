@@ -11,8 +11,8 @@ use socket2::{Domain, Protocol, Socket, Type};
 use tortie_engine::policy::Packet;
 use tortie_engine::policy::path::Place;
 
-use crate::netns::{in_netns_kept, ip};
-use crate::packets::{self, Layer};
+use super::packets::{self, Layer};
+use crate::common::netns::{in_netns_kept, ip};
 
 /// Interfaces of the host: workloads 1 to 3, one that no endpoint has, and the outside.
 pub(crate) const INTERFACES: [&str; 5] = ["cali1", "cali2", "cali3", "cali9", "eth0"];
@@ -83,7 +83,7 @@ fn far(interface: &str, index: usize) -> Side {
             let addr = addr.split('/').next().unwrap();
             ip(&format!("neighbour replace {addr} lladdr 02:00:00:00:02:0{index} nud permanent dev eth0"));
         }
-        for addr in crate::generate::ADDRESSES {
+        for addr in super::generate::ADDRESSES {
             ip(&format!("neighbour replace {addr} lladdr 02:00:00:00:02:0{index} nud permanent dev eth0"));
         }
         // A socket of one protocol hears what comes, and not what leaves (ETH_P_IP, ETH_P_IPV6).
@@ -133,7 +133,7 @@ impl Net {
                 }
             }
             for addr in
-                crate::generate::ADDRESSES.into_iter().filter(|addr| *addr != crate::generate::LOOPBACK)
+                super::generate::ADDRESSES.into_iter().filter(|addr| *addr != super::generate::LOOPBACK)
             {
                 ip(&format!(
                     "neighbour replace {addr} lladdr 02:00:00:00:01:0{} nud permanent dev {interface}",

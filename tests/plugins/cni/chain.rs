@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::netns::ip;
-use crate::rig::{Container, Host, addr, has_reference, reaches};
+use crate::cni::rig::{Container, Host, addr, has_reference, reaches};
+use crate::common::netns::ip;
 
 fn endpoint(host: &Host, container: &Container) -> Value {
     let key = format!("/calico/v1/host/h1/workload/cni/{}/endpoint/eth0", container.id());

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::rig::{Container, Host, addr, has_reference, ping, reaches};
+use crate::cni::rig::{Container, Host, addr, has_reference, ping, reaches};
 
 fn bridge(host: &Host, ipam: Value) -> Value {
     let mut config = json!({
@@ -39,7 +39,7 @@ fn below_the_reference_bridge_containers_reach_host_and_each_other() {
         let [first, ..] = &containers;
         let other = addrs[2].clone();
         let exec = format!("netns exec {} {} -c1 -W2 -q {other}", first.name, ping().display());
-        assert!(crate::netns::try_ip(&exec).0);
+        assert!(crate::common::netns::try_ip(&exec).0);
         // Nobody else gets the gateway.
         let gateway = results[0]["ips"][0]["gateway"].as_str().unwrap();
         let mut asking = config.clone();

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tortie_kernel::plumb::Namespace;
 
-use crate::netns::{ip, try_ip};
-use crate::rig::{Answer, Container, Host, addr, reaches};
+use crate::cni::rig::{Answer, Container, Host, addr, reaches};
+use crate::common::netns::{ip, try_ip};
 
 fn add_and_remove(host: &mut Host) {
     let before = host.traces();

@@ -5,15 +5,6 @@
 //!   rig: a host (a namespace) with store and agent; containers (namespaces) ── life, wrong, chain, ipam
 //! ```
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "a test ends where something is not as it must be"
-)]
-
-#[path = "../common/netns.rs"]
-mod netns;
-
 mod chain;
 mod ipam;
 mod life;

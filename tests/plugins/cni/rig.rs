@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::netns::{in_netns, ip, try_ip};
+use crate::common::netns::{in_netns, ip, try_ip};
 
 pub(crate) const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
 pub(crate) const POOL: &str = "10.65.0.0/16";

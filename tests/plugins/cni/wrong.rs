@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::rig::{Container, Host};
+use crate::cni::rig::{Container, Host};
 
 #[test]
 fn wrong_input_gives_an_error_object_and_leaves_nothing() {

@@ -1,18 +1,6 @@
 //! The Docker drivers over their sockets, on SQLite and etcd. The names of tests that prove sentences of libnetwork's document
-//! stand in `tests/docker/table.txt`. What a real dockerd makes of the answers is tried in `tests/clients`.
+//! stand in `tests/plugins/docker/table.txt`. What a real dockerd makes of the answers is tried in `tests/plugins/engines`.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    missing_docs,
-    reason = "a test says with a panic what is wrong"
-)]
-
-#[cfg(feature = "etcd")]
-#[path = "store/etcd.rs"]
-#[allow(dead_code, clippy::expect_used, reason = "shared with the tests of the store")]
-mod cluster;
-#[path = "docker/rig.rs"]
 mod rig;
 
 use std::collections::BTreeSet;
@@ -25,8 +13,8 @@ const LOCAL: &str = "172.30.1.0/24";
 
 #[test]
 fn every_sentence_of_the_document_has_a_test() {
-    let table = include_str!("docker/table.txt");
-    let (here, mut before, mut rows) = (include_str!("docker.rs"), 0, 0);
+    let table = include_str!("table.txt");
+    let (here, mut before, mut rows) = (include_str!("mod.rs"), 0, 0);
     for row in table.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
         let columns: Vec<&str> = row.split(" | ").collect();
         let [line, _, tests] = columns[..] else { panic!("not three columns: {row}") };
@@ -244,7 +232,7 @@ fn a_driver_that_is_killed_between_any_two_calls_loses_nothing() {
 #[cfg(feature = "etcd")]
 #[test]
 fn etcd_serves_as_well() {
-    use cluster::{Cluster, Security};
+    use crate::common::etcd::{Cluster, Security};
     let Some(cluster) = Cluster::start(1, Security::Plain) else { return };
     let mut rig = Rig::on(tempfile::tempdir().unwrap(), cluster.url());
     life(&mut rig, POOL, true);

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::hosts::TORTIE;
-use crate::site::{ETCD, HOSTS, STORE, Site};
+use crate::common::hosts::TORTIE;
+use crate::engines::site::{ETCD, HOSTS, STORE, Site};
 
 /// Where the plugins are; containerd looks nowhere else.
 pub(crate) const PLUGINS: &str = "/opt/cni/bin";

@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 
-use crate::cni;
-use crate::hosts::within;
-use crate::life::{self, Engine};
-use crate::site::{Daemon, HOSTS, PATIENCE, Site, Workload};
+use crate::common::hosts::within;
+use crate::engines::cni;
+use crate::engines::life::{self, Engine};
+use crate::engines::site::{Daemon, HOSTS, PATIENCE, Site, Workload};
 
 const IMAGE: &str = "docker.io/library/bb:1";
 const SOCKET: &str = "/run/containerd/containerd.sock";

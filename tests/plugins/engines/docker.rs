@@ -2,9 +2,9 @@
 
 use serde_json::Value;
 
-use crate::hosts::within;
-use crate::life::{self, Engine};
-use crate::site::{Daemon, HOSTS, PATIENCE, POOL, POOL_V6, Site, Workload};
+use crate::common::hosts::within;
+use crate::engines::life::{self, Engine};
+use crate::engines::site::{Daemon, HOSTS, PATIENCE, POOL, POOL_V6, Site, Workload};
 
 /// The name of the image.
 const IMAGE: &str = "bb:1";

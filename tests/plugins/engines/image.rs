@@ -6,13 +6,13 @@ use std::process::Command;
 
 use tortie_topology::Signal;
 
-use crate::docker::Docker;
-use crate::hosts::{TORTIE, within};
-use crate::site::{PATIENCE, Site};
+use crate::common::hosts::{TORTIE, within};
+use crate::engines::docker::Docker;
+use crate::engines::site::{PATIENCE, Site};
 
 const IMAGE_SH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/packaging/docker/image.sh");
 
-const DOCKERFILE: &str = include_str!("../../packaging/docker/Dockerfile");
+const DOCKERFILE: &str = include_str!("../../../packaging/docker/Dockerfile");
 
 #[test]
 #[ignore = "half a minute: two dockerds and an image"]

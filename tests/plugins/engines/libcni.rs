@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 
-use crate::cni;
-use crate::hosts::within;
-use crate::life::{self, Engine};
-use crate::site::{Daemon, HOSTS, PATIENCE, STORE, Site, Workload};
+use crate::common::hosts::within;
+use crate::engines::cni;
+use crate::engines::life::{self, Engine};
+use crate::engines::site::{Daemon, HOSTS, PATIENCE, STORE, Site, Workload};
 
 /// Namespaces that a process holds, put into networks by `cnirun`.
 pub(crate) struct Libcni {

@@ -1,6 +1,6 @@
 //! What every engine is put through.
 
-use crate::site::{HOSTS, Site, Workload};
+use crate::engines::site::{HOSTS, Site, Workload};
 
 /// An engine that runs on both hosts.
 pub(crate) trait Engine {

@@ -8,15 +8,6 @@
 //! Each rig first runs with the engine's own network or the reference plugins, so that what fails later is ours. The
 //! protocols themselves, word by word, are tested beside each door.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "a test ends where something is not as it must be"
-)]
-
-#[path = "../common/hosts.rs"]
-mod hosts;
-
 mod cni;
 mod containerd;
 mod docker;

@@ -1,9 +1,9 @@
 //! podman 4.3 on both hosts with CNI as its network back end.
 
-use crate::cni;
-use crate::hosts::within;
-use crate::life::{self, Engine};
-use crate::site::{HOSTS, PATIENCE, Site, Workload};
+use crate::common::hosts::within;
+use crate::engines::cni;
+use crate::engines::life::{self, Engine};
+use crate::engines::site::{HOSTS, PATIENCE, Site, Workload};
 
 const IMAGE: &str = "localhost/bb:1";
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tortie_topology::Options;
 
-use crate::hosts::{Hosts, Plan, TORTIE, stderr, stdout, within};
+use crate::common::hosts::{Hosts, Plan, TORTIE, stderr, stdout, within};
 
 /// How long a thing may take that takes a second on a quiet machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);

@@ -1,14 +1,5 @@
 //! Kurma's network plugin against the contract of its document, driven as its daemon does it, from its image alone.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test says with a panic what is wrong")]
-
-#[path = "../common/netns.rs"]
-mod netns;
-#[path = "../common/played_agent.rs"]
-mod played_agent;
-#[path = "../plumb/rig.rs"]
-mod rig;
-
 mod host;
 
 use std::collections::BTreeSet;
@@ -16,9 +7,9 @@ use std::net::IpAddr;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::common::containers::{Kind, answer, ask};
+use crate::common::fake_agent::play_agent;
 use host::Host;
-use played_agent::play_agent;
-use rig::{Kind, answer, ask};
 use serde_json::{Value, json};
 
 fn uuid(n: usize) -> String {

@@ -8,9 +8,9 @@ use tortie::speaker::SpeakerFact;
 use tortie_bgp::bfd::{Cause, State as BfdState};
 
 use crate::bfd::{Frr, times};
-use crate::bird::Bird;
-use crate::net::{self, Far};
-use crate::node::{Node, intent, peer, wait_for};
+use crate::rig::bird::Bird;
+use crate::rig::net::{self, Far};
+use crate::rig::node::{Node, intent, peer, wait_for};
 
 /// Sessions, and their peers.
 const SESSIONS: usize = 20;

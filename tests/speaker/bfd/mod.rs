@@ -1,5 +1,7 @@
 //! BFD (RFC 5880 to 5883) with BIRD 2 and FRR, over a link between two namespaces, and what it does to the BGP session.
 
+mod load;
+
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -9,9 +11,9 @@ use tortie_bgp::bfd::{Cause, Diagnostic, Path, State as BfdState, Status};
 use tortie_bgp::{DownCode, State};
 use tortie_engine::routing::{Bfd, PeerKind, RangeIntent, RoutingIntent};
 
-use crate::bird::Bird;
-use crate::net::{self, FAR, Far, NEAR};
-use crate::node::{Node, cidr, intent, peer, wait};
+use crate::rig::bird::Bird;
+use crate::rig::net::{self, FAR, Far, NEAR};
+use crate::rig::node::{Node, cidr, intent, peer, wait};
 
 /// IPv4 or IPv6, as an index of [`NEAR`].
 const V4: usize = 0;

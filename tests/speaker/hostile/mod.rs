@@ -1,14 +1,7 @@
 //! The whole process among hostile peers: healthy sessions exchange changes while beside them one peer sends garbage, one
 //! connects without end, one never reads what waits for it, and one sends an octet a second.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
-
-#[allow(dead_code, reason = "the tests of the speaker use all of it")]
-#[path = "speaker/net.rs"]
-mod net;
-#[path = "hostile/peers.rs"]
 mod peers;
-#[path = "hostile/place.rs"]
 mod place;
 
 use std::collections::BTreeMap;
@@ -27,6 +20,8 @@ use peers::{
 };
 use place::Place;
 use rustix::event::{PollFd, PollFlags, poll};
+
+use crate::rig::net;
 
 /// The agent as a process of its own, with nothing but its store and BGP.
 struct Agent {

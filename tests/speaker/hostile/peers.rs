@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use socket2::{Domain, Socket, Type};
 
-use crate::place::Place;
+use super::place::Place;
 
 pub(crate) const US: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 pub(crate) const OURS: u32 = 64_512;

@@ -1,7 +1,5 @@
 //! MRT and BMP of a running agent: a file is played into it, and what it records, dumps and tells a station is the same.
 
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
-
 mod scrape;
 mod station;
 

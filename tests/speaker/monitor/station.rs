@@ -8,7 +8,7 @@ use std::time::Instant;
 use tortie_bgp::bmp::{Message, PeerDown, PeerHeader, Tlvs, info};
 use tortie_bgp::wire::{Frame, Open, Update};
 
-use crate::{Agent, PREFIXES, SOON, all, sample, table};
+use super::{Agent, PREFIXES, SOON, all, sample, table};
 
 /// The station's end of a connection.
 struct Station {

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::configs::start_bird;
-use crate::daemon::Daemon;
-use crate::net;
-use crate::node::wait;
+use crate::rig::configs::start_bird;
+use crate::rig::daemon::Daemon;
+use crate::rig::net;
+use crate::rig::node::wait;
 
 pub(crate) struct Bird {
     daemon: Daemon,

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use crate::daemon::Daemon;
+use crate::rig::daemon::Daemon;
 use crate::rig::{Kind, Wish};
 
 impl Wish {

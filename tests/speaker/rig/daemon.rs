@@ -6,7 +6,7 @@ use std::process::{Child, Stdio};
 
 use rustix::process::{Pid, Signal};
 
-use crate::net;
+use crate::rig::net;
 
 /// A daemon with its files in a folder of its own.
 pub(crate) struct Daemon {

@@ -1,15 +1,19 @@
 //! Each of the five daemons as the neighbour of a node, over IPv4 or IPv6, with the same routes and the same wishes.
 
+pub(crate) mod bird;
+pub(crate) mod configs;
+pub(crate) mod daemon;
+pub(crate) mod net;
+pub(crate) mod node;
+
 use std::path::PathBuf;
 use std::process::Command;
 
 use tortie_bgp::State;
 use tortie_engine::routing::{Password, RoutingIntent};
 
-use crate::configs;
-use crate::daemon::Daemon;
-use crate::net;
-use crate::node::{Node, intent, peer, wait};
+use daemon::Daemon;
+use node::{Node, intent, peer, wait};
 
 /// Our routes.
 pub(crate) const V4: &str = "10.1.0.0/26";

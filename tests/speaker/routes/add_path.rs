@@ -7,7 +7,7 @@
 use tortie_bgp::{PeerId, RouteMatch, RouteQuery, RouteTable};
 use tortie_engine::routing::{AddPath, RoutingIntent};
 
-use crate::node::{Node, cidr, intent, peer, wait};
+use crate::rig::node::{Node, cidr, intent, peer, wait};
 use crate::rig::{self, Kind, Them, Wish};
 
 const US: &str = "192.0.2.1:1790";

@@ -5,9 +5,9 @@ use std::time::Duration;
 use tortie::speaker::SpeakerFact;
 use tortie_bgp::State;
 
-use crate::bird::Bird;
-use crate::net;
-use crate::node::{Node, cidr, intent, peer, wait};
+use crate::rig::bird::Bird;
+use crate::rig::net;
+use crate::rig::node::{Node, cidr, intent, peer, wait};
 
 const US: &str = "192.0.2.1:1790";
 const BIRD: &str = "192.0.2.9:1790";

@@ -14,7 +14,7 @@ use tortie_bgp::attr::Attributes;
 use tortie_config::resource::Filter;
 use tortie_engine::routing::{Filters, OriginKind, Originated, RoutingIntent};
 
-use crate::node::{Node, addr, cidr, intent, peer, wait};
+use crate::rig::node::{Node, addr, cidr, intent, peer, wait};
 use crate::rig::{Kind, Them, V4, Wish, us};
 
 /// What the daemon announces: with a community of each kind, NO_EXPORT, NO_ADVERTISE and NO_EXPORT_SUBCONFED.

@@ -4,7 +4,7 @@
 use tortie::speaker::ToSpeaker;
 use tortie_bgp::{Family, Reset, State};
 
-use crate::node::{Node, intent, peer, wait};
+use crate::rig::node::{Node, intent, peer, wait};
 use crate::rig::{Kind, Them, V4, Wish, us};
 
 /// Counts of ROUTE-REFRESH received and sent, and of UPDATE.

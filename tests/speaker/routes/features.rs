@@ -12,7 +12,7 @@ use tortie_bgp::{Family, Reset, RouteMatch, RouteQuery, RouteTable, RouterId, St
 use tortie_config::resource::Filter;
 use tortie_engine::routing::Filters;
 
-use crate::node::{Node, SOON, cidr, intent, peer, wait};
+use crate::rig::node::{Node, SOON, cidr, intent, peer, wait};
 use crate::rig::{Kind, Them, V4, Wish, us};
 
 /// Counts of ROUTE-REFRESH received and sent.

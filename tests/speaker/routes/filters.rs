@@ -9,7 +9,7 @@ use tortie_bgp::{RouteMatch, RouteQuery, RouteTable, State, Unusable};
 use tortie_config::resource::Filter;
 use tortie_engine::routing::{Filters, RoutingIntent};
 
-use crate::node::{Node, cidr, wait};
+use crate::rig::node::{Node, cidr, wait};
 use crate::rig::{Kind, Them, V4, Wish, us};
 
 /// Our intent with one filter for the peer.

@@ -3,7 +3,7 @@
 use tortie_bgp::State;
 use tortie_engine::routing::Multipath;
 
-use crate::node::{Node, addr, intent, peer, wait};
+use crate::rig::node::{Node, addr, intent, peer, wait};
 use crate::rig::{Kind, Them, Wish, us};
 
 /// Announced by all of them.

@@ -1,7 +1,7 @@
 //! Sessions with FRR, GoBGP, OpenBGPD and ExaBGP that carry IPv4 routes alone: up, and a route each way. Those with BIRD
 //! are in `bird_tests`.
 
-use crate::node::{Node, wait};
+use crate::rig::node::{Node, wait};
 use crate::rig::{Kind, Them, V4, Wish, us};
 
 fn meets(kind: Kind) {

@@ -4,7 +4,7 @@
 use tortie::speaker::ToSpeaker;
 use tortie_bgp::{Drain, RouteMatch, RouteQuery, RouteTable};
 
-use crate::node::{Node, cidr, wait};
+use crate::rig::node::{Node, cidr, wait};
 use crate::rig::{Kind, Them, V4, Wish, us};
 
 /// Our route as it has it: `None` when it is gone, else whether it is marked.

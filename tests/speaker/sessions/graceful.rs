@@ -8,7 +8,7 @@ use tortie_bgp::attr::{Attributes, community};
 use tortie_bgp::{RestartPhase, RouteMatch, RouteQuery, RouteTable, State};
 use tortie_engine::routing::PeerIntent;
 
-use crate::node::{Node, cidr, intent, peer, wait};
+use crate::rig::node::{Node, cidr, intent, peer, wait};
 use crate::rig::{Kind, Them, V4, Wish, us};
 
 /// The daemon with options of the session and of its IPv4 routes, and a node whose only peer it is.

@@ -3,7 +3,7 @@
 use tortie::speaker::SpeakerFact;
 use tortie_engine::routing::MaxPrefixes;
 
-use crate::node::{Node, intent, wait};
+use crate::rig::node::{Node, intent, wait};
 use crate::rig::{Kind, Them, V4, Wish, us};
 
 /// The session ended with Cease 1, sent or received.

@@ -8,9 +8,9 @@ use tortie::speaker::{Heard, SpeakerFact, SpeakerOptions, ToSpeaker, tap_queue};
 use tortie_bgp::{DownCode, State};
 use tortie_engine::routing::{OriginKind, Originated, Password, RoutingIntent};
 
-use crate::net;
-use crate::node::{Node, SOON, intent, peer, wait, wait_for};
-use crate::ranges::refused;
+use crate::rig::net;
+use crate::rig::node::{Node, SOON, intent, peer, wait, wait_for};
+use crate::sessions::ranges::refused;
 
 const A: &str = "192.0.2.1:1790";
 const B: &str = "192.0.2.2:1790";

@@ -6,8 +6,8 @@ use tortie::speaker::{SpeakerFact, SpeakerOptions};
 use tortie_bgp::{DownCode, State};
 use tortie_engine::routing::{Password, PeerKind, RangeIntent, RoutingIntent};
 
-use crate::net;
-use crate::node::{Node, SOON, cidr, intent, peer, wait, wait_for};
+use crate::rig::net;
+use crate::rig::node::{Node, SOON, cidr, intent, peer, wait, wait_for};
 use crate::rig::{Kind, PASSWORD, Them, V4, V6, Wish, us};
 
 /// Segments that the kernel dropped because of their MD5 signature: a wrong one or none, and one that nobody asked for.

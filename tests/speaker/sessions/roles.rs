@@ -3,7 +3,7 @@
 use tortie_bgp::{State, Unusable};
 use tortie_engine::routing::{PeerIntent, Role};
 
-use crate::node::{Node, wait};
+use crate::rig::node::{Node, wait};
 use crate::rig::{Kind, Them, V4, Wish, us};
 
 /// A node with the daemon as its eBGP peer.

@@ -11,8 +11,8 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use tortie_bgp::wire::{Capabilities, Families, Open, write_keepalive};
 use tortie_bgp::{DownCode, Family, RouterId, State};
 
-use crate::net;
-use crate::node::{Node, SOON, intent, wait};
+use crate::rig::net;
+use crate::rig::node::{Node, SOON, intent, wait};
 use crate::rig::{Kind, Them, Wish, us};
 
 /// Routes enough to fill the buffers that [`small_buffers`] leaves, and those that daemons ask for.

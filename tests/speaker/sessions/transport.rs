@@ -7,9 +7,9 @@ use tortie::speaker::SpeakerFact;
 use tortie_bgp::State;
 use tortie_engine::routing::{Password, RoutingIntent};
 
-use crate::node::{Node, peer, wait};
-use crate::ranges::refused;
+use crate::rig::node::{Node, peer, wait};
 use crate::rig::{Kind, PASSWORD, Them, V4, V6, Wish, us};
+use crate::sessions::ranges::refused;
 
 /// A node with the wrong password.
 fn mistaken(mut us: RoutingIntent) -> Node {

@@ -1,5 +1,5 @@
 //! Sessions between link-local addresses of a link (RFC 8950, RFC 4861) with BIRD and GoBGP, both families over one. Those
-//! with FRR, kernels and packets are in `tests/interop`.
+//! with FRR, kernels and packets are in `tests/agent/interop`.
 
 use std::process::Command;
 use std::time::Duration;
@@ -7,10 +7,10 @@ use std::time::Duration;
 use tortie_bgp::State;
 use tortie_net::link_local;
 
-use crate::bird::Bird;
-use crate::daemon::Daemon;
-use crate::net::{self, Far, ip};
-use crate::node::{Node, addr, intent, peer, wait};
+use crate::rig::bird::Bird;
+use crate::rig::daemon::Daemon;
+use crate::rig::net::{self, Far, ip};
+use crate::rig::node::{Node, addr, intent, peer, wait};
 use crate::rig::{V4, V6};
 
 /// Our address on the link, and theirs.

@@ -9,9 +9,9 @@ use std::time::Instant;
 
 use serde_json::Value;
 
-use crate::calico::{BIRD, OTHERS, SETS, felix};
-use crate::felix1;
-use crate::rig::{self, DEADLINE, Net, within};
+use crate::common::felix1_rules;
+use crate::interop::calico::{BIRD, OTHERS, SETS, felix};
+use crate::interop::rig::{self, DEADLINE, Net, within};
 
 /// The lab; `DIR` holds files of the test.
 fn text(dir: &Path) -> String {
@@ -178,8 +178,8 @@ impl Site {
         let bare =
             OTHERS.lines().filter(|line| !line.contains("cali:")).collect::<Vec<_>>().join("\n") + "\n";
         std::fs::write(dir.join("bare"), bare).unwrap();
-        std::fs::write(dir.join("old"), felix1::RULES).unwrap();
-        std::fs::write(dir.join("oldsets"), felix1::SETS).unwrap();
+        std::fs::write(dir.join("old"), felix1_rules::RULES).unwrap();
+        std::fs::write(dir.join("oldsets"), felix1_rules::SETS).unwrap();
         let empty: String = ["raw", "mangle", "nat"].map(|table| format!("*{table}\nCOMMIT\n")).concat();
         std::fs::write(dir.join("empty"), empty).unwrap();
         for tool in ["iptables", "ip6tables"] {
@@ -189,7 +189,7 @@ impl Site {
             ))
             .unwrap();
         }
-        std::fs::write(dir.join("oldnat"), felix1::NAT).unwrap();
+        std::fs::write(dir.join("oldnat"), felix1_rules::NAT).unwrap();
         self.sh(&format!(
             "ipset destroy cali40masq-ipam-pools; ipset destroy cali40all-ipam-pools; ipset restore < /lab/oldsets; \
              iptables-{}-restore --noflush < /lab/oldnat",

@@ -7,8 +7,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::site::Site;
-use crate::ping::Pinger;
-use crate::rig;
+use crate::interop::ping::Pinger;
+use crate::interop::rig;
 
 /// A TCP connection over which a number goes there and back all the time.
 struct Flow {

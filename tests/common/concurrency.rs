@@ -1,0 +1,73 @@
+//! Which tests of one process may run at the same time.
+//!
+//! libtest runs as many tests at once as there are processors. Some of them measure how soon something happens, some load
+//! the whole machine (an emulated PC, 50,000 route changes a second under the kernel's one routing lock), and side by side
+//! the second kind makes the first kind fail. Tests of one [`Group`] run beside each other, at most so many; those of
+//! different groups never do. A test that joins no group runs beside all.
+
+use std::cell::Cell;
+use std::sync::{Condvar, Mutex, PoisonError};
+
+/// Tests that may run at the same time.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Group {
+    name: &'static str,
+    at_once: usize,
+}
+
+/// Hosts with agents that wait generously.
+pub(crate) static LABS: Group = Group { name: "labs", at_once: usize::MAX };
+/// Whole labs whose convergence is measured: the start of a second one would be measured too.
+pub(crate) static MEASURED_LABS: Group = Group { name: "measured labs", at_once: 1 };
+/// Emulated machines: each computes on all processors for minutes.
+pub(crate) static EMULATED: Group = Group { name: "emulated machines", at_once: usize::MAX };
+/// Floods of route changes: each takes the kernel's routing lock tens of thousands of times a second.
+pub(crate) static ROUTE_FLOODS: Group = Group { name: "route floods", at_once: 2 };
+/// Kernel threads whose answers are waited for a few seconds.
+pub(crate) static KERNEL_THREADS: Group = Group { name: "kernel threads", at_once: usize::MAX };
+/// Tens of thousands of packets, each looked for on every interface.
+pub(crate) static PACKETS: Group = Group { name: "packets", at_once: usize::MAX };
+
+/// The group that runs, and how many tests of it.
+static RUNNING: Mutex<Option<(&Group, usize)>> = Mutex::new(None);
+static CHANGED: Condvar = Condvar::new();
+
+thread_local! {
+    static JOINED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The part of a test in a group, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Membership {
+    /// False where the thread was in a group already: that one counts.
+    counted: bool,
+}
+
+impl Group {
+    /// Waits until nobody of another group runs and there is room in this one. A thread that is in a group stays there.
+    pub(crate) fn join(&'static self) -> Membership {
+        if JOINED.replace(true) {
+            return Membership { counted: false };
+        }
+        let running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut running = CHANGED
+            .wait_while(running, |running| {
+                running.is_some_and(|(group, count)| group != self || count >= self.at_once)
+            })
+            .unwrap_or_else(PoisonError::into_inner);
+        let count = running.map_or(0, |(_, count)| count);
+        *running = Some((self, count + 1));
+        Membership { counted: true }
+    }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        if self.counted {
+            JOINED.set(false);
+            let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+            *running = running.and_then(|(group, count)| (count > 1).then_some((group, count - 1)));
+            CHANGED.notify_all();
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! What is announced, chosen and passed on: by our speaker and by the daemons of others.
+
+mod add_path;
+mod bird_tests;
+mod communities;
+mod exchange;
+mod features;
+mod filters;
+mod multipath;
+mod others;

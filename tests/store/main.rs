@@ -1,0 +1,16 @@
+//! The stores: one suite for SQLite and etcd, the feed that an agent reads, and several processes on one file.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    missing_docs,
+    reason = "a test ends where something is not as it must be"
+)]
+
+#[allow(dead_code, reason = "some cases are for a store that is built in or for one suite alone")]
+mod cases;
+#[path = "../common/mod.rs"]
+mod common;
+mod conformance;
+mod feed;
+mod processes;
