@@ -46,8 +46,10 @@ soak: peers
 
 # The parts, containers' addresses and interfaces, then whole daemons side by side (root; about 15 minutes): see benches/README.md.
 bench: peers
-	$(CARGO) build --release --bin tortie --example bgp_load --example ipam_rate --example cni_latency
 	$(CARGO) bench --workspace
+	$(CARGO) build --release --example bgp_load --example ipam_rate --example cni_latency
+# The program last and alone: what is built for benches and examples has the test hooks (Cargo.toml, dev-dependencies).
+	$(CARGO) build --release --bin tortie
 	benches/addresses.sh
 	benches/side-by-side.sh $(ARGS)
 

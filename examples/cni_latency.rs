@@ -2,7 +2,7 @@
 //! same run on the same namespace.
 //!
 //! ```text
-//! cargo build --release --bin tortie --example cni_latency
+//! cargo build --release --example cni_latency && cargo build --release --bin tortie
 //! sudo TORTIE_PEERS=target/peers/bin target/release/examples/cni_latency [CONTAINERS]
 //! ```
 

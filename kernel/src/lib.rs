@@ -74,7 +74,7 @@ pub use self::detect::{HostAddress, default_addresses};
 pub use self::ends::EndpointView;
 pub use self::look::{Look, MainHop, MainRoute, RouteKind};
 pub use self::measures::{Compared, DriftCounts, Measures, OPS, RESULTS, RuleDrift, RuleMeasures};
-#[cfg(debug_assertions)]
+#[cfg(feature = "test-hooks")]
 #[doc(hidden)]
 pub use self::nft::Rehearsal;
 pub use self::nft::{

@@ -426,7 +426,7 @@ impl KernelView<'_> {
     }
 
     /// What the wanted rules would do with packets, by the interpreter of tests; empty when there are no rules.
-    #[cfg(debug_assertions)]
+    #[cfg(feature = "test-hooks")]
     #[doc(hidden)]
     #[must_use]
     pub fn rehearse(

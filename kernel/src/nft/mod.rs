@@ -20,12 +20,12 @@ mod encode_set;
 mod firewall;
 #[cfg(test)]
 mod firewall_tests;
-#[cfg(any(test, debug_assertions))]
+#[cfg(any(test, feature = "test-hooks"))]
 pub(crate) mod interpret;
 pub(crate) mod ir;
 mod parts;
 mod proto;
-#[cfg(debug_assertions)]
+#[cfg(feature = "test-hooks")]
 mod rehearse;
 pub(crate) mod render;
 pub(crate) mod socket;
@@ -44,7 +44,7 @@ pub(crate) use self::drops::Listener;
 pub use self::drops::{Denial, DropKind, Dropped, Drops};
 pub(crate) use self::firewall::{Firewall, Told};
 pub use self::firewall::{RuleCounts, RuleHits};
-#[cfg(debug_assertions)]
+#[cfg(feature = "test-hooks")]
 pub use self::rehearse::Rehearsal;
 pub(crate) use self::render::Options;
 pub use self::render::{Meaning, RuleView};

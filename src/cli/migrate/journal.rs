@@ -340,7 +340,7 @@ fn write<T: Serialize>(path: &Path, value: &T) -> Result<(), Failure> {
 }
 
 /// Dies here where a test asks for it, as with kill -9.
-#[cfg(debug_assertions)]
+#[cfg(feature = "test-hooks")]
 pub(super) fn halt(step: &str, at: &str) {
     if std::env::var("TORTIE_MIGRATE_HALT").is_ok_and(|wanted| wanted == format!("{step}:{at}")) {
         let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
@@ -348,7 +348,7 @@ pub(super) fn halt(step: &str, at: &str) {
     }
 }
 
-#[cfg(not(debug_assertions))]
+#[cfg(not(feature = "test-hooks"))]
 pub(super) fn halt(_: &str, _: &str) {}
 
 #[cfg(test)]
