@@ -8,7 +8,7 @@ export TORTIE_PEERS := $(CURDIR)/$(PEERS)/bin
 # Rust's name of the C library musl on this processor.
 STATIC := $(shell uname -m)-unknown-linux-musl
 
-.PHONY: demo build static test test-long soak fuzz-smoke bench peers fmt fmt-check lint docs
+.PHONY: demo build static test test-long soak no-test-hooks fuzz-smoke bench peers fmt fmt-check lint docs
 .DEFAULT_GOAL := build
 
 build: peers
@@ -34,15 +34,20 @@ test: peers fmt-check lint docs fuzz-smoke
 fuzz-smoke: peers
 	FUZZ_JOBS=2 bgp/fuzz/run 5
 
-# What takes minutes: tests named long_* and 30 seconds a fuzz target.
+# What takes minutes: tests named long_* and 30 seconds a fuzz target. Runs each night: CI_STAGE=long .ci/run.
 test-long: peers
 	bgp/fuzz/run 30
 	$(CARGO) test --workspace --no-fail-fast -- --ignored long_ --test-threads 1
 
-# What takes hours: tests named soak_* and an hour a fuzz target.
+# What takes hours: tests named soak_* and an hour a fuzz target. Runs each week: CI_STAGE=soak .ci/run.
 soak: peers
 	bgp/fuzz/run 3600
 	$(CARGO) test --workspace --no-fail-fast -- --ignored soak_ --test-threads 1
+
+# What `cargo build` makes has no hook that a test could pull: their environment variable is not in the program.
+no-test-hooks: peers
+	$(CARGO) build --bin tortie
+	! grep -q TORTIE_MIGRATE_HALT target/debug/tortie
 
 # The parts, containers' addresses and interfaces, then whole daemons side by side (root; about 15 minutes): see benches/README.md.
 bench: peers

@@ -3,4 +3,5 @@
 #![allow(clippy::unwrap_used, reason = "a test says with a panic what is wrong")]
 
 mod arrows;
+mod ignored;
 mod sentences;
