@@ -206,12 +206,56 @@ mod tests {
         assert_eq!(room("local/fd00:1::/126"), "fd00:1::1 fd00:1::3");
     }
 
+    /// Ids of every form: the global space and local ones, both families, all of a pool or a part of it.
+    fn ids() -> impl Strategy<Value = PoolId> {
+        let space = prop_oneof![
+            Just(SpaceName::Global),
+            "[a-zA-Z0-9][a-zA-Z0-9._-]{0,62}"
+                .prop_filter_map("reserved", |name| SpaceName::parse(&name).ok()),
+        ];
+        let cidr = |v4: bool, bits: u128, len: u8| {
+            if v4 {
+                Cidr::v4(Ipv4Addr::from_bits((bits >> 96) as u32), len % 33)
+            } else {
+                Cidr::v6(bits.into(), len % 129)
+            }
+        };
+        // A pool, and how many bits longer its part is, if there is one.
+        let parts = (any::<bool>(), any::<u128>(), any::<u8>(), proptest::option::of(any::<u8>()));
+        (space, parts).prop_map(move |(space, (v4, bits, len, part))| {
+            let pool = cidr(v4, bits, len);
+            // `any` alone has length 0, has no part, and is global.
+            let pool = if pool.len() == 0 && space != SpaceName::Global { cidr(v4, bits, 1) } else { pool };
+            let longer = |more: u8| pool.len() + more % (pool.max_len() - pool.len() + 1);
+            let sub = part.filter(|_| pool.len() > 0).map(|more| cidr(v4, bits, longer(more)));
+            PoolId { space, pool, sub }
+        })
+    }
+
     proptest! {
         #[test]
-        fn any_text_is_an_id_or_a_refusal(text in "[a-z0-9./:-]{0,40}|\\PC{0,40}") {
+        fn every_id_is_read_as_it_is_written(id in ids()) {
+            prop_assert_eq!(id.to_string().parse::<PoolId>().unwrap(), id);
+        }
+
+        /// One character of an id is another one, is gone, or is new: what is read is written in one way only.
+        #[test]
+        fn a_damaged_id_is_an_id_or_a_refusal(
+            id in ids(), at in any::<proptest::sample::Index>(), new in "[a-z0-9./:-]|\\PC", kind in 0..3
+        ) {
+            let mut text: Vec<char> = id.to_string().chars().collect();
+            let at = at.index(text.len());
+            let end = if kind == 0 { at } else { at + 1 };
+            text.splice(at..end, new.chars().filter(|_| kind < 2));
+            let text: String = text.into_iter().collect();
             if let Ok(id) = text.parse::<PoolId>() {
                 prop_assert_eq!(id.to_string().parse::<PoolId>().unwrap(), id);
             }
+        }
+
+        #[test]
+        fn any_text_is_read_without_a_panic(text in "[a-z0-9./:-]{0,40}|\\PC{0,40}") {
+            let _ = text.parse::<PoolId>();
         }
     }
 }

@@ -160,6 +160,20 @@ fn an_address_that_leads_elsewhere_and_a_name_that_is_taken_are_refused() {
     });
 }
 
+/// What the server at `to` says of where a datagram from a socket of this device comes from.
+fn source_of_device(device: &str, to: &str) -> String {
+    let to: SocketAddr = to.parse().unwrap();
+    let socket = socket2::Socket::new(socket2::Domain::for_address(to), socket2::Type::DGRAM, None).unwrap();
+    socket.bind_device(Some(device.as_bytes())).unwrap();
+    let socket = UdpSocket::from(socket);
+    socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+    socket.connect(to).unwrap();
+    socket.send(b"?").unwrap();
+    let mut octets = [0; 64];
+    let len = socket.recv(&mut octets).expect("it is answered");
+    String::from_utf8_lossy(&octets[..len]).into_owned()
+}
+
 #[test]
 fn a_second_interface_keeps_the_first_ones_way_out() {
     in_netns(|| {
@@ -198,6 +212,43 @@ fn a_second_interface_keeps_the_first_ones_way_out() {
         );
         assert!(pod.ip("route get 198.51.100.1").contains("dev eth0"));
         assert!(pod.ip("-6 route get 2001:db8:9::1").contains("dev eth0"));
+
+        // The same with packets. What it begins leaves by the first interface, with the address of that.
+        plumb::host_routes(&host, &list).unwrap();
+        let far = Pod::new();
+        plumbed(&far, "calic", &["10.65.0.9", "2001:db8:65::9"]);
+        far.answers(7000);
+        let count = |device: &str, way: &str| -> u64 {
+            let file = format!("/sys/class/net/{device}/statistics/{way}_packets");
+            ip(&format!("netns exec {} cat {file}", pod.name)).trim().parse().unwrap()
+        };
+        for (kind, to, from) in [
+            (Kind::Tcp, "10.65.0.9:7000", "10.65.0.2"),
+            (Kind::Udp, "10.65.0.9:7000", "10.65.0.2"),
+            (Kind::Tcp, "[2001:db8:65::9]:7000", "2001:db8:65::2"),
+            (Kind::Udp, "[2001:db8:65::9]:7000", "2001:db8:65::2"),
+        ] {
+            let before = (count("eth0", "tx"), count("eth1", "tx"));
+            for _ in 0..10 {
+                assert_eq!(pod.asks(kind, to), Ok(from.parse().unwrap()), "{to}");
+            }
+            let (first, second) = (count("eth0", "tx") - before.0, count("eth1", "tx") - before.1);
+            // IPv6 says something on each new link by itself: less than a packet for each of these.
+            assert!(first >= 10 && second < 10, "{kind:?} {to}: {first} left by eth0, {second} by eth1");
+        }
+        // A socket that is bound to the second interface has its address, and is answered there.
+        for (to, from) in [("10.65.0.9:7000", "10.65.0.3"), ("[2001:db8:65::9]:7000", "2001:db8:65::3")] {
+            let before = (count("eth0", "tx"), count("eth1", "tx"), count("eth1", "rx"));
+            for _ in 0..10 {
+                assert_eq!(pod.open().run(|| source_of_device("eth1", to)).unwrap(), from, "{to}");
+            }
+            let first = count("eth0", "tx") - before.0;
+            let (sent, came) = (count("eth1", "tx") - before.1, count("eth1", "rx") - before.2);
+            assert!(
+                sent >= 10 && came >= 10 && first < 10,
+                "{to}: {sent} left, {came} came; {first} by eth0"
+            );
+        }
     });
 }
 

@@ -57,8 +57,8 @@ fn the_handshake_names_roles_spaces_and_capabilities() {
 
 #[test]
 fn identical_requests_have_the_same_result() {
-    let rig = Rig::sqlite();
-    for (space, pool, sub, v6) in [
+    let mut rig = Rig::sqlite();
+    let requests = [
         ("default", POOL, "", false),
         ("default", POOL, "10.65.3.0/24", false),
         ("default", "", "", false),
@@ -66,11 +66,20 @@ fn identical_requests_have_the_same_result() {
         ("global", "fd00:65::/64", "", true),
         ("default", LOCAL, "", false),
         ("tenant", LOCAL, "172.30.1.128/25", false),
-    ] {
-        let first = rig.try_pool(space, pool, sub, v6);
-        assert_eq!(first.0, 200, "{first:?}");
-        assert_eq!(rig.try_pool(space, pool, sub, v6), first);
-    }
+    ];
+    let ask = |rig: &Rig| requests.map(|(space, pool, sub, v6)| rig.try_pool(space, pool, sub, v6));
+    let first = ask(&rig);
+    assert!(first.iter().all(|(status, _)| *status == 200), "{first:?}");
+    let ids: BTreeSet<&String> = first.iter().map(|(_, text)| text).collect();
+    assert_eq!(ids.len(), requests.len(), "what differs has different results");
+    // After all the others, many at once, and of another process.
+    assert_eq!(ask(&rig), first);
+    std::thread::scope(|scope| {
+        let many: Vec<_> = (0..8).map(|_| scope.spawn(|| ask(&rig))).collect();
+        many.into_iter().for_each(|one| assert_eq!(one.join().unwrap(), first));
+    });
+    rig.crash();
+    assert_eq!(ask(&rig), first);
     assert_eq!(rig.pool("default", POOL), "global/10.65.0.0/16");
 }
 

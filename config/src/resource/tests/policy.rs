@@ -56,6 +56,7 @@ fn actions_and_their_other_names() {
         (r#"{"action": ""}"#, Action::Allow),
         (r#"{"action": null}"#, Action::Allow),
         (r#"{"action": "allow"}"#, Action::Allow),
+        (r#"{"action": "deny"}"#, Action::Deny),
         (r#"{"action": "log"}"#, Action::Log),
         (r#"{"action": "next-tier"}"#, Action::NextTier),
         (r#"{"action": "pass"}"#, Action::NextTier),

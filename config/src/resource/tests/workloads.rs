@@ -52,6 +52,8 @@ fn what_older_writers_left_out_or_wrote_otherwise() {
         1,
         "wider nets are routed"
     );
+    let wide = read(r#"{"name": "c", "ipv6_nets": ["2001:db8:1::/64"]}"#).ipv6_nets;
+    assert_eq!(wide.iter().map(ToString::to_string).collect::<Vec<_>>(), ["2001:db8:1::/64"]);
 }
 
 #[test]

@@ -155,6 +155,10 @@ fn a_workload_sends_from_its_own_addresses_only() {
     let host = Host::new(&[(W1.0, &wide), OPEN]);
     assert!(host.new_says("cali1", tcp("10.0.0.6", "192.0.2.9", 80)).starts_with("allow"));
     assert_eq!(host.new_says("cali1", tcp("10.0.0.8", "192.0.2.9", 80)), "deny Source w1: Spoofed");
+    let wide = W1.1.replace("fd00::1/128", "fd00::/126");
+    let host = Host::new(&[(W1.0, &wide), OPEN]);
+    assert!(host.new_says("cali1", tcp("fd00::3", "2001:db8::9", 80)).starts_with("allow"));
+    assert_eq!(host.new_says("cali1", tcp("fd00::4", "2001:db8::9", 80)), "deny Source w1: Spoofed");
 }
 
 #[test]
