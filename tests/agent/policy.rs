@@ -563,9 +563,9 @@ fn an_agent_that_is_killed_or_stopped_and_comes_back_loses_and_passes_nothing() 
             .to_string()
         };
         agent.write(POLICY, &["store", "put", POLICY, &policy(1)]);
-        let (stop, heard) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
-        let open = arrivals(&db, "10.65.0.2", OPEN, &heard);
-        let closed = arrivals(&db, "10.65.0.2", CLOSED, &heard);
+        let (stop, received) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let open = arrivals(&db, "10.65.0.2", OPEN, &received);
+        let closed = arrivals(&db, "10.65.0.2", CLOSED, &received);
         let allowed = datagrams(&web, "10.65.0.2", OPEN, &stop);
         let denied = datagrams(&web, "10.65.0.2", CLOSED, &stop);
         let handles = nft().map(|nft| (run_nft(&nft, "-s -a list table inet tortie"), nft));
@@ -581,7 +581,7 @@ fn an_agent_that_is_killed_or_stopped_and_comes_back_loses_and_passes_nothing() 
         }
         stop.store(true, Ordering::Relaxed);
         let (allowed, denied) = (allowed.join().unwrap(), denied.join().unwrap());
-        heard.store(true, Ordering::Relaxed);
+        received.store(true, Ordering::Relaxed);
         let (open, closed) = (open.join().unwrap(), closed.join().unwrap());
         let lost: Vec<u32> = (0..allowed).filter(|number| !open.contains(number)).collect();
         eprintln!(

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::concurrency;
 use crate::common::hosts::{Hosts, PATIENCE, Plan, block, block_keys, lab_data, within};
-use crate::common::route_churn::Stranger;
+use crate::common::route_churn::RouteFlood;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use tortie_topology::Signal;
 
@@ -76,7 +76,7 @@ fn routes(hosts: &Hosts, own: bool) -> Vec<String> {
 fn churn_in(netns: &Path) -> f64 {
     let netns = File::open(netns).unwrap();
     move_into_link_name_space(netns.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
-    Stranger::new().churn(PER_SECOND, 5_000, CHURN)
+    RouteFlood::new().churn(PER_SECOND, 5_000, CHURN)
 }
 
 #[test]

@@ -22,7 +22,7 @@ fn is_away(status: &serde_json::Value) -> bool {
     status["store"]["away"].is_string() && status["store"]["connected"] == false
 }
 
-fn answers(status: &serde_json::Value) -> bool {
+fn is_connected(status: &serde_json::Value) -> bool {
     status["store"]["away"].is_null() && status["store"]["connected"] == true
 }
 
@@ -41,14 +41,14 @@ fn snapshots(hosts: &Hosts, host: usize) -> String {
 /// etcd is killed for a while, changed and compacted out of sight of the agents, and comes back.
 fn stopped_for(time: Duration) {
     let Some(mut hosts) = two_hosts(1) else { return };
-    let mut still = hosts.still(&[1, 2]);
+    let mut unchanged = hosts.watch_unchanged(&[1, 2]);
     let begin = Instant::now();
     hosts.kill("etcd1");
     for host in [1, 2] {
         hosts.until(host, "says that the store is away", is_away);
     }
     std::thread::sleep(time.saturating_sub(begin.elapsed()));
-    still.check(&hosts, "store away");
+    unchanged.assert_unchanged(&hosts, "store away");
     // Alive, and honest about it.
     assert_eq!(hosts.ask(1, "GET", "/livez", "").unwrap().0, 200);
     let status = hosts.status(1);
@@ -77,11 +77,11 @@ fn stopped_for(time: Duration) {
                 revision.lines().find_map(|l| l.strip_prefix("\"Revision\" : ")).unwrap().to_owned();
             hosts.etcdctl(1, &["compact", &revision, "--physical=true"]);
         }
-        still.check(&hosts, "store changes out of sight");
+        unchanged.assert_unchanged(&hosts, "store changes out of sight");
         let before = snapshots(&hosts, 1);
         hosts.cable(1, true);
         for host in [1, 2] {
-            hosts.until(host, "the store is back", answers);
+            hosts.until(host, "the store is back", is_connected);
         }
         wanted[0].push(theirs);
         wanted[1].push(mine);
@@ -95,10 +95,10 @@ fn stopped_for(time: Duration) {
         hosts.until_routes(2, &wanted[1]);
         let after = snapshots(&hosts, 1);
         assert_eq!(after != before, round == 1, "lists again only when the history is gone: {after}");
-        still.check_sessions(&hosts, "store back");
-        let said = still.said(1);
+        unchanged.assert_sessions_unchanged(&hosts, "store back");
+        let said = unchanged.monitor_output(1);
         assert!(!said.contains("10.244.2.0/26"), "a route that nobody changed was touched:\n{said}");
-        still = hosts.still(&[1, 2]);
+        unchanged = hosts.watch_unchanged(&[1, 2]);
     }
 }
 
@@ -120,12 +120,12 @@ fn one_member_of_three() {
     let Some(mut hosts) = Hosts::up(Plan { hosts: 2, etcd: 3, members, ..Plan::default() }) else { return };
     hosts.until_routes(1, ROUTES_1);
     hosts.until_routes(2, ROUTES_2);
-    let mut still = hosts.still(&[1, 2]);
+    let mut unchanged = hosts.watch_unchanged(&[1, 2]);
     hosts.kill("etcd1");
     hosts.until(1, "says that the store is away", is_away);
     within(PATIENCE, "the others have a leader", || hosts.try_etcdctl(2, &["endpoint", "health"]).map(drop));
-    hosts.until(2, "follows the others", answers);
-    still.check(&hosts, "a member is away");
+    hosts.until(2, "follows the others", is_connected);
+    unchanged.assert_unchanged(&hosts, "a member is away");
     hosts.import_at(2, &with_block("10.244.1.64/26", "host1"));
     hosts.import_at(2, &with_block("10.244.2.64/26", "host2"));
     hosts.until_routes(2, &[ROUTES_2, &["10.244.2.64/26 blackhole"]].concat());
@@ -134,7 +134,7 @@ fn one_member_of_three() {
     hosts.start("etcd1");
     hosts.until_routes(1, &[ROUTES_1, &["10.244.2.64/26", "10.244.1.64/26 blackhole"]].concat());
     hosts.until_routes(2, &[ROUTES_2, &["10.244.2.64/26 blackhole", "10.244.1.64/26"]].concat());
-    still.check_sessions(&hosts, "the member is back");
+    unchanged.assert_sessions_unchanged(&hosts, "the member is back");
 }
 
 /// Waits until a host's cache has this text in it.
@@ -156,7 +156,7 @@ fn deletions(said: &str) -> Vec<&str> {
 fn a_start_without_the_store_runs_from_the_cache() {
     let Some(mut hosts) = two_hosts(1) else { return };
     until_cached(&hosts, 1, "10.244.1.0-26");
-    let still = hosts.still(&[1, 2]);
+    let unchanged = hosts.watch_unchanged(&[1, 2]);
     hosts.kill("etcd1");
     hosts.kill("host1");
     hosts.start("host1");
@@ -168,14 +168,14 @@ fn a_start_without_the_store_runs_from_the_cache() {
     assert!(stdout(&hosts.tortie(1, &["status"])).contains("running from the cache"));
     hosts.until(1, "the restart is over", |s| s["bgp"]["gracefulRestart"] == "idle");
     hosts.until_routes(1, ROUTES_1);
-    assert_eq!(deletions(&still.said(1)), Vec::<&str>::new());
+    assert_eq!(deletions(&unchanged.monitor_output(1)), Vec::<&str>::new());
     // The peer kept everything.
-    assert_eq!(still.said(2), "");
+    assert_eq!(unchanged.monitor_output(2), "");
     hosts.start("etcd1");
-    hosts.until(1, "follows the store again", |s| s["store"]["fromCache"] == false && answers(s));
+    hosts.until(1, "follows the store again", |s| s["store"]["fromCache"] == false && is_connected(s));
     hosts.import(&with_block("10.244.1.64/26", "host1"));
     hosts.until_routes(2, &[ROUTES_2, &["10.244.1.64/26"]].concat());
-    assert_eq!(deletions(&still.said(1)), Vec::<&str>::new());
+    assert_eq!(deletions(&unchanged.monitor_output(1)), Vec::<&str>::new());
 }
 
 fn is_frozen(status: &serde_json::Value) -> bool {
@@ -192,7 +192,7 @@ fn a_wiped_store_flushes_nothing_and_the_keys_return() {
     until_cached(&hosts, 1, "10.244.1.0-26");
     // The next write of the cache would be at once.
     std::thread::sleep(Duration::from_secs(11));
-    let mut still = hosts.still(&[1, 2]);
+    let mut unchanged = hosts.watch_unchanged(&[1, 2]);
     hosts.etcdctl(1, &["del", "--prefix", "/calico/"]);
     for host in [1, 2] {
         let status = hosts.until(host, "freezes", is_frozen);
@@ -201,7 +201,7 @@ fn a_wiped_store_flushes_nothing_and_the_keys_return() {
         assert!(frozen["next"].as_str().unwrap().contains("tortie store accept"), "{frozen}");
     }
     std::thread::sleep(Duration::from_secs(2));
-    still.check(&hosts, "wiped");
+    unchanged.assert_unchanged(&hosts, "wiped");
     let applied = r#"{"key":"/calico/v1/Ready","revision":1,"waitMillis":1000}"#;
     let (_, applied) = hosts.ask(1, "POST", "/v1/applied", applied).unwrap();
     assert!(applied.contains(r#""result":"frozen""#), "{applied}");
@@ -213,8 +213,8 @@ fn a_wiped_store_flushes_nothing_and_the_keys_return() {
     hosts.until(1, "the restart is over", |s| s["bgp"]["gracefulRestart"] == "idle");
     assert_eq!(hosts.status(1)["store"]["fromCache"], true);
     hosts.until_routes(1, ROUTES_1);
-    assert_eq!(deletions(&still.said(1)), Vec::<&str>::new());
-    assert_eq!(still.said(2), "");
+    assert_eq!(deletions(&unchanged.monitor_output(1)), Vec::<&str>::new());
+    assert_eq!(unchanged.monitor_output(2), "");
     assert_eq!(stdout(&hosts.store(&["ls", "/calico/bgp"])), "", "a frozen agent makes nothing known");
     // The keys return, with a change.
     let mut data = lab_data(2, false);
@@ -225,26 +225,26 @@ fn a_wiped_store_flushes_nothing_and_the_keys_return() {
     }
     hosts.until_routes(1, &[ROUTES_1, &["10.244.2.64/26"]].concat());
     hosts.until_routes(2, &[ROUTES_2, &["10.244.2.64/26 blackhole"]].concat());
-    assert_eq!(deletions(&still.said(1)), Vec::<&str>::new());
+    assert_eq!(deletions(&unchanged.monitor_output(1)), Vec::<&str>::new());
 }
 
 #[test]
 fn an_empty_etcd_in_its_place_is_obeyed_only_when_accepted() {
     let Some(mut hosts) = two_hosts(1) else { return };
     until_cached(&hosts, 1, "10.244.1.0-26");
-    let mut still = hosts.still(&[1, 2]);
+    let mut unchanged = hosts.watch_unchanged(&[1, 2]);
     hosts.kill("etcd1");
     hosts.run("etcd1", "rm -rf /var/tmp/etcd");
     hosts.start_etcd();
     for host in [1, 2] {
         hosts.until(host, "freezes", is_frozen);
     }
-    still.check(&hosts, "another history");
+    unchanged.assert_unchanged(&hosts, "another history");
     hosts.kill("host1");
     hosts.start("host1");
     hosts.until(1, "is frozen again", |s| is_frozen(s) && s["bgp"]["mesh"]["up"] == 1);
     hosts.until_routes(1, ROUTES_1);
-    assert_eq!(deletions(&still.said(1)), Vec::<&str>::new());
+    assert_eq!(deletions(&unchanged.monitor_output(1)), Vec::<&str>::new());
     assert_eq!(stdout(&hosts.store(&["ls", "/calico/bgp"])), "", "a frozen agent makes nothing known");
 
     let accepted = hosts.tortie(2, &["store", "accept"]);
@@ -267,7 +267,7 @@ fn an_empty_etcd_in_its_place_is_obeyed_only_when_accepted() {
 #[test]
 fn ready_is_obeyed() {
     let Some(hosts) = two_hosts(0) else { return };
-    let mut still = hosts.still(&[1, 2]);
+    let mut unchanged = hosts.watch_unchanged(&[1, 2]);
     hosts.put("/calico/v1/Ready", "false");
     hosts.until(1, "freezes", is_frozen);
     hosts.until(2, "freezes", is_frozen);
@@ -276,7 +276,7 @@ fn ready_is_obeyed() {
         hosts.rm(&key);
     }
     std::thread::sleep(Duration::from_secs(1));
-    still.check(&hosts, "not ready");
+    unchanged.assert_unchanged(&hosts, "not ready");
     // Accepting does not make it ready.
     let accepted = hosts.tortie(1, &["store", "accept"]);
     assert!(stdout(&accepted).contains("Ready"), "{}{}", stdout(&accepted), stderr(&accepted));
@@ -285,16 +285,16 @@ fn ready_is_obeyed() {
     // Without its block the address of host 1's workload is one outside of own blocks, announced for itself.
     hosts.until_routes(1, &["10.244.2.0/26", "10.244.2.64/26"]);
     hosts.until_routes(2, &["10.244.2.0/26 blackhole", "10.244.2.64/26 blackhole", "10.244.1.1"]);
-    still.check_sessions(&hosts, "ready again");
+    unchanged.assert_sessions_unchanged(&hosts, "ready again");
     // Gone is not false, but it is not true either.
-    let mut still = hosts.still(&[1, 2]);
+    let mut unchanged = hosts.watch_unchanged(&[1, 2]);
     hosts.rm("/calico/v1/Ready");
     hosts.until(1, "freezes", is_frozen);
-    still.check(&hosts, "Ready is gone");
+    unchanged.assert_unchanged(&hosts, "Ready is gone");
     let accepted = hosts.tortie(1, &["store", "accept"]);
     assert!(accepted.status.success(), "{accepted:?}");
     hosts.until(1, "goes on", not_frozen);
-    still.check(&hosts, "accepted");
+    unchanged.assert_unchanged(&hosts, "accepted");
 }
 
 /// The file of a SQLite store is replaced by an empty one.
@@ -302,21 +302,21 @@ fn ready_is_obeyed() {
 fn a_lost_sqlite_file_flushes_nothing() {
     let Some(hosts) = two_hosts(0) else { return };
     until_cached(&hosts, 1, "10.244.1.0-26");
-    let mut still = hosts.still(&[1, 2]);
+    let mut unchanged = hosts.watch_unchanged(&[1, 2]);
     let kept = stdout(&hosts.store(&["export"]));
     hosts.run("host1", "rm -f /store/store.db /store/store.db-wal /store/store.db-shm");
     std::thread::sleep(Duration::from_secs(3));
-    still.check(&hosts, "file gone");
+    unchanged.assert_unchanged(&hosts, "file gone");
     hosts.put("/calico/v1/Ready", "true");
     hosts.until(1, "freezes", is_frozen);
     hosts.until(2, "freezes", is_frozen);
-    still.check(&hosts, "another file");
+    unchanged.assert_unchanged(&hosts, "another file");
     let kept: BTreeMap<String, String> = serde_json::from_str(&kept).unwrap();
     hosts.import(&kept);
     let accepted = hosts.tortie(1, &["store", "accept"]);
     assert!(accepted.status.success(), "{accepted:?}");
     hosts.until(1, "goes on", not_frozen);
-    still.check(&hosts, "the same data in another file");
+    unchanged.assert_unchanged(&hosts, "the same data in another file");
 }
 
 /// One key of every kind that an agent reads, beside those of the lab files.
@@ -380,7 +380,7 @@ fn names(list: &serde_json::Value, field: &str, key: &str) -> bool {
 #[test]
 fn a_broken_value_in_any_one_key_moves_nothing_and_is_named() {
     let Some((hosts, data)) = with_every_kind() else { return };
-    let mut still = hosts.still(&[1, 2, 3]);
+    let mut unchanged = hosts.watch_unchanged(&[1, 2, 3]);
     let (mut named, mut elsewhere, mut any_text) = (Vec::new(), Vec::new(), Vec::new());
     for (key, value) in &data {
         let Some(garbage) = unreadable(key) else {
@@ -410,14 +410,14 @@ fn a_broken_value_in_any_one_key_moves_nothing_and_is_named() {
             assert_eq!(found.status.code(), Some(1));
             assert!(stdout(&found).contains(key.as_str()), "{found:?}");
         }
-        still.check(&hosts, key);
+        unchanged.assert_unchanged(&hosts, key);
         hosts.put(key, value);
         hosts.until(1, &format!("{key} is right again"), |s| {
             s["store"]["invalid"] == serde_json::json!([]) && not_frozen(s)
         });
         if watched { named.push(key) } else { elsewhere.push(key) }
     }
-    still.check(&hosts, "all values are right again");
+    unchanged.assert_unchanged(&hosts, "all values are right again");
     println!(
         "named in status: {}; found by validate: {elsewhere:?}; any text is right: {any_text:?}",
         named.len()

@@ -226,9 +226,9 @@ fn what_an_agent_does_not_have_is_an_honest_no() {
         assert!(is_whole(&first) && !first.contains(word), "{first}");
         let begin = Instant::now();
         assert!(agent.store.run(&["store", "put", key, value]).status.success());
-        let told = lines.find(|line| is_whole(line) && line.contains(word));
+        let reported = lines.find(|line| is_whole(line) && line.contains(word));
         assert!(
-            told.is_some() && begin.elapsed() < Duration::from_secs(8),
+            reported.is_some() && begin.elapsed() < Duration::from_secs(8),
             "{words:?}: {:?}",
             begin.elapsed()
         );

@@ -50,7 +50,7 @@ fn checks(output: &Output) -> BTreeMap<String, (bool, String)> {
     let text = String::from_utf8_lossy(&output.stdout);
     let json: serde_json::Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {output:?}"));
     assert_eq!(json.as_object().unwrap().keys().collect::<Vec<_>>(), ["checks"]);
-    crate::common::schema::Published::read().answers("demo", text.as_bytes()).unwrap();
+    crate::common::schema::Published::read().check_output("demo", text.as_bytes()).unwrap();
     let list = json["checks"].as_array().unwrap();
     list.iter()
         .map(|check| {

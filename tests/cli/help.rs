@@ -11,7 +11,7 @@ fn golden() -> PathBuf {
 }
 
 /// The help of a command and of all below it, without the flags that every command has.
-fn helps(command: &Command, path: &str, out: &mut Vec<(String, String)>) {
+fn collect_help(command: &Command, path: &str, out: &mut Vec<(String, String)>) {
     let mut shown = command.clone().term_width(110).disable_version_flag(true);
     if path != "tortie" {
         let globals: Vec<String> =
@@ -22,7 +22,7 @@ fn helps(command: &Command, path: &str, out: &mut Vec<(String, String)>) {
     }
     out.push((path.to_owned(), shown.render_long_help().to_string()));
     for sub in command.get_subcommands().filter(|s| !s.is_hide_set() && s.get_name() != "help") {
-        helps(sub, &format!("{path}-{}", sub.get_name()), out);
+        collect_help(sub, &format!("{path}-{}", sub.get_name()), out);
     }
 }
 
@@ -33,7 +33,7 @@ fn helps_are_as_agreed() {
     let mut root = tortie::cli::Cli::command();
     root.build();
     let mut all = Vec::new();
-    helps(&root, "tortie", &mut all);
+    collect_help(&root, "tortie", &mut all);
     if std::env::var_os("TORTIE_GOLDEN").is_some() {
         let _ = std::fs::remove_dir_all(golden());
         std::fs::create_dir_all(golden()).unwrap();

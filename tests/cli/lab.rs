@@ -106,7 +106,7 @@ topology:
     let up = tortie(&["lab", "up", &file, "-o", "json"]);
     assert_eq!(up.status.code(), Some(0), "{up:?}");
     assert!(stderr(&up).contains("a: create") && stderr(&up).contains("link a:eth1 - b:eth1"), "{up:?}");
-    crate::common::schema::Published::read().answers("lab up", &up.stdout).unwrap();
+    crate::common::schema::Published::read().check_output("lab up", &up.stdout).unwrap();
     let made: serde_json::Value = serde_json::from_slice(&up.stdout).unwrap();
     assert_eq!((&made["lab"], &made["links"]), (&name.clone().into(), &1.into()));
     let namespace = format!("clab-{name}-a");
@@ -142,7 +142,7 @@ topology:
         "echo out; echo err >&2; exit 3",
     ]);
     assert_eq!(json.status.code(), Some(3));
-    crate::common::schema::Published::read().answers("lab exec", &json.stdout).unwrap();
+    crate::common::schema::Published::read().check_output("lab exec", &json.stdout).unwrap();
     let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
     assert_eq!(json["stdout"], "out\n");
     assert_eq!(json["stderr"], "err\n");

@@ -40,13 +40,13 @@ impl Pod {
     }
 
     /// Answers one octet to every connection and datagram with the address that it came from.
-    pub(crate) fn answers(&self, port: u16) {
-        self.open().run(|| answer(port)).unwrap();
+    pub(crate) fn serve_source_address(&self, port: u16) {
+        self.open().run(|| serve_source_address(port)).unwrap();
     }
 
     /// What the server at `to` says of where we come from.
-    pub(crate) fn asks(&self, kind: Kind, to: &str) -> Result<IpAddr, String> {
-        self.open().run(|| ask(kind, to)).unwrap()
+    pub(crate) fn source_seen_by(&self, kind: Kind, to: &str) -> Result<IpAddr, String> {
+        self.open().run(|| source_seen_by(kind, to)).unwrap()
     }
 }
 
@@ -63,7 +63,7 @@ pub(crate) enum Kind {
 }
 
 /// Serves in the namespace of this thread until the process ends.
-pub(crate) fn answer(port: u16) {
+pub(crate) fn serve_source_address(port: u16) {
     let everywhere = SocketAddr::new(IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED), port);
     let tcp = TcpListener::bind(everywhere).unwrap();
     let udp = UdpSocket::bind(everywhere).unwrap();
@@ -83,7 +83,7 @@ pub(crate) fn answer(port: u16) {
 }
 
 /// Asks from the namespace of this thread.
-pub(crate) fn ask(kind: Kind, to: &str) -> Result<IpAddr, String> {
+pub(crate) fn source_seen_by(kind: Kind, to: &str) -> Result<IpAddr, String> {
     let to: SocketAddr = to.parse().unwrap();
     let limit = Duration::from_millis(700);
     let failed = |what: &str, error: std::io::Error| format!("{what} {to}: {error}");

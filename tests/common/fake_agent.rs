@@ -10,20 +10,20 @@ use std::sync::{Arc, Mutex};
 use serde_json::Value;
 
 /// Answers every call with this, and keeps what was asked.
-pub(crate) fn play_agent(socket: &Path, answer: Value) -> Arc<Mutex<Vec<Value>>> {
+pub(crate) fn serve_fixed_answer(socket: &Path, answer: Value) -> Arc<Mutex<Vec<Value>>> {
     let listener = UnixListener::bind(socket).unwrap();
-    let asked = Arc::new(Mutex::new(Vec::new()));
-    let heard = Arc::clone(&asked);
+    let requests = Arc::new(Mutex::new(Vec::new()));
+    let received = Arc::clone(&requests);
     std::thread::spawn(move || {
         for stream in listener.incoming() {
-            let (heard, answer) = (Arc::clone(&heard), answer.clone());
-            std::thread::spawn(move || one(stream.unwrap(), &heard, &answer));
+            let (received, answer) = (Arc::clone(&received), answer.clone());
+            std::thread::spawn(move || serve_one(stream.unwrap(), &received, &answer));
         }
     });
-    asked
+    requests
 }
 
-fn one(mut stream: UnixStream, heard: &Mutex<Vec<Value>>, answer: &Value) {
+fn serve_one(mut stream: UnixStream, received: &Mutex<Vec<Value>>, answer: &Value) {
     let mut text = Vec::new();
     let mut octets = [0; 4096];
     let body = loop {
@@ -37,7 +37,7 @@ fn one(mut stream: UnixStream, heard: &Mutex<Vec<Value>>, answer: &Value) {
             break body;
         }
     };
-    heard.lock().unwrap().push(body);
+    received.lock().unwrap().push(body);
     let answer = answer.to_string();
     let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length";
     let _ = write!(stream, "{head}: {}\r\n\r\n{answer}", answer.len());

@@ -178,9 +178,11 @@ impl Felix<'_> {
             accepted.clone(),
         ];
         // What a host of IPv6 has to hear to be a router.
-        let heard: &[u8] = if self.v4 { &[] } else { &[130, 131, 132, 133, 135, 136] };
-        let mut to_host: Vec<String> =
-            heard.iter().map(|kind| format!("-p 58 -m icmp6 --icmpv6-type {kind} --jump ACCEPT")).collect();
+        let received: &[u8] = if self.v4 { &[] } else { &[130, 131, 132, 133, 135, 136] };
+        let mut to_host: Vec<String> = received
+            .iter()
+            .map(|kind| format!("-p 58 -m icmp6 --icmpv6-type {kind} --jump ACCEPT"))
+            .collect();
         to_host.push("--jump cali-from-wl-dispatch".to_owned());
         to_host.push(said("Configured DefaultEndpointToHostAction", "--jump RETURN"));
         let unknown = said("Unknown interface", "--jump DROP");

@@ -35,11 +35,11 @@ pub(crate) const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
 
 /// Asks until the answer is yes; panics with the last evidence.
 pub(crate) fn within(limit: Duration, what: &str, ask: impl FnMut() -> Result<(), String>) {
-    comes(limit, what, ask).unwrap_or_else(|missed| panic!("{missed}"));
+    poll_until(limit, what, ask).unwrap_or_else(|missed| panic!("{missed}"));
 }
 
 /// Asks until there is an answer, or gives the last evidence.
-pub(crate) fn comes<T>(
+pub(crate) fn poll_until<T>(
     limit: Duration,
     what: &str,
     mut ask: impl FnMut() -> Result<T, String>,
@@ -69,7 +69,7 @@ pub(crate) struct Plan {
     pub(crate) flags: BTreeMap<usize, String>,
     /// The members that a host knows, where not all.
     pub(crate) members: BTreeMap<usize, Vec<usize>>,
-    /// Hosts whose agents wait for [`Hosts::go`].
+    /// Hosts whose agents wait for [`Hosts::start_agent`].
     pub(crate) later: Vec<usize>,
     /// Only this is in the store at first, in the place of the usual data.
     pub(crate) data: Option<BTreeMap<String, String>>,
@@ -162,7 +162,7 @@ impl Hosts {
             this.import(&data);
         }
         for host in (1..=this.plan.hosts).filter(|h| !this.plan.later.contains(h)) {
-            this.go(host);
+            this.start_agent(host);
         }
         Some(this)
     }
@@ -180,7 +180,7 @@ impl Hosts {
     }
 
     /// Lets a host's agent start.
-    pub(crate) fn go(&self, host: usize) {
+    pub(crate) fn start_agent(&self, host: usize) {
         std::fs::write(self.shared().join(format!("go{host}")), "").unwrap();
     }
 

@@ -78,7 +78,7 @@ pub(crate) fn veth(name: &str, peer: &str, addresses: &[&str]) {
 /// A namespace of its own for a body that waits until the caller says so: gives where to say it, and the path of the
 /// namespace, which lives as long as somebody holds a socket of it.
 pub(crate) fn in_netns_kept(body: impl FnOnce() + Send + 'static) -> (std::sync::mpsc::Sender<()>, String) {
-    let (go, told) = std::sync::mpsc::channel();
+    let (go, receiver) = std::sync::mpsc::channel();
     let (sender, path) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         // SAFETY: only the network namespace of this fresh thread changes; no file descriptors are shared anew.
@@ -86,7 +86,7 @@ pub(crate) fn in_netns_kept(body: impl FnOnce() + Send + 'static) -> (std::sync:
             .expect("a second namespace like the first");
         let thread = rustix::thread::gettid().as_raw_nonzero();
         sender.send(format!("/proc/{}/task/{thread}/ns/net", std::process::id())).expect("somebody waits");
-        if told.recv().is_ok() {
+        if receiver.recv().is_ok() {
             ip("link set lo up");
             body();
         }

@@ -43,10 +43,10 @@ impl Policy {
         let serial = self.serial;
         let failed = rig.wait("Enforced", |fact| match fact {
             KernelFact::Enforced { serial: of, failed, .. } if *of == serial => Some(failed.clone()),
-            KernelFact::Rules(Some(trouble)) => panic!("{trouble}\n{}", self.told()),
+            KernelFact::Rules(Some(trouble)) => panic!("{trouble}\n{}", self.dump()),
             _ => None,
         });
-        assert!(failed.is_empty(), "{failed:?}\n{}", self.told());
+        assert!(failed.is_empty(), "{failed:?}\n{}", self.dump());
     }
 
     /// The same, when it is not said that the kernel takes it: gives the endpoints that fail. What is told to the kernel
@@ -55,9 +55,9 @@ impl Policy {
         &mut self,
         rig: &Rig,
         keys: &[(String, Option<String>)],
-        worse: impl FnOnce(&mut RulesetDelta),
+        edit: impl FnOnce(&mut RulesetDelta),
     ) -> BTreeMap<String, String> {
-        self.change_with(rig, keys, worse);
+        self.change_with(rig, keys, edit);
         let serial = self.serial;
         let failed = rig.wait("Enforced", |fact| match fact {
             KernelFact::Enforced { serial: of, failed, .. } if *of == serial => Some(failed.clone()),
@@ -71,7 +71,7 @@ impl Policy {
         &mut self,
         rig: &Rig,
         keys: &[(String, Option<String>)],
-        worse: impl FnOnce(&mut RulesetDelta),
+        edit: impl FnOnce(&mut RulesetDelta),
     ) {
         self.serial += 1;
         let revision = self.serial;
@@ -96,7 +96,7 @@ impl Policy {
         } else {
             self.engine.update(&self.model, &dirty.touched)
         };
-        worse(&mut delta);
+        edit(&mut delta);
         delta.apply(&mut self.ruleset);
         let globals = Globals::of(&self.model);
         let globals = (self.serial == 1 || globals != self.globals).then(|| Arc::new(globals));
@@ -108,14 +108,14 @@ impl Policy {
     }
 
     /// The same store, by a process that has just begun.
-    pub(crate) fn anew(&mut self, rig: &Rig) {
+    pub(crate) fn restart(&mut self, rig: &Rig) {
         let store = std::mem::take(&mut self.store);
         let keys: Vec<_> = store.into_iter().map(|(key, value)| (key, Some(value))).collect();
         *self = Self::new();
         self.change(rig, &keys);
     }
 
-    pub(crate) fn told(&self) -> String {
+    pub(crate) fn dump(&self) -> String {
         self.store.iter().fold(String::new(), |mut text, (key, value)| {
             let _ = writeln!(text, "{key} {value}");
             text

@@ -14,11 +14,11 @@ use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 const RTM_NEWROUTE: u16 = 24;
 const RTM_DELROUTE: u16 = 25;
 
-pub(crate) struct Stranger {
+pub(crate) struct RouteFlood {
     socket: Socket,
 }
 
-impl Stranger {
+impl RouteFlood {
     pub(crate) fn new() -> Self {
         let mut socket = Socket::new(NETLINK_ROUTE).expect("netlink");
         socket.bind_auto().expect("port");

@@ -30,7 +30,7 @@ impl Published {
     }
 
     /// Whether a command may answer so: one document, or one object a line.
-    pub(crate) fn answers(&self, command: &str, stdout: &[u8]) -> Result<(), String> {
+    pub(crate) fn check_output(&self, command: &str, stdout: &[u8]) -> Result<(), String> {
         let said = &self.0["commands"][command];
         let schema =
             said.get("schema").ok_or_else(|| format!("docs/schema/v1.json has no schema for `{command}`"))?;

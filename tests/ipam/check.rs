@@ -37,7 +37,7 @@ fn by(host: &str, handle: &str, count: u32) -> Request {
 }
 
 /// Mends all, says what became of each, and finds nothing mendable after it.
-async fn mend(rig: &Rig, evidence: &Evidence) -> Vec<Mended> {
+async fn repair_all(rig: &Rig, evidence: &Evidence) -> Vec<Mended> {
     let found = look(rig, evidence).await;
     let mended = rig.ipam.release_from_check(&found).await.unwrap();
     let again = look(rig, evidence).await;
@@ -60,7 +60,7 @@ async fn leaked_addresses_are_told_from_those_in_use() {
     evidence.blind.push("/proc/7/ns/net".to_owned());
     assert_eq!(look(&rig, &evidence).await[0].kind, Kind::Unproven, "a blind spot proves nothing");
     evidence.blind.clear();
-    assert_eq!(mend(&rig, &evidence).await, [Mended::Done, Mended::ByHand]);
+    assert_eq!(repair_all(&rig, &evidence).await, [Mended::Done, Mended::ByHand]);
     assert!(rig.ipam.lookup(addr(&given[2])).await.unwrap().is_none());
     assert_eq!(rig.handle("a").await.unwrap().blocks.values().sum::<u32>(), 2);
 }
@@ -115,7 +115,7 @@ async fn a_host_that_is_gone_leaves_leaks_and_ownerless_blocks() {
     let (addr, block) = (given[0].addr.to_string(), given[0].block.to_string());
     let found = look(&rig, &Evidence::default()).await;
     assert_eq!(kinds(&found), [(Kind::Leaked, addr.as_str()), (Kind::Ownerless, block.as_str())]);
-    assert_eq!(mend(&rig, &Evidence::default()).await, [Mended::Done, Mended::Done]);
+    assert_eq!(repair_all(&rig, &Evidence::default()).await, [Mended::Done, Mended::Done]);
     assert_eq!(rig.keys().await, Vec::<String>::new());
 }
 
@@ -172,7 +172,7 @@ async fn handles_and_affinities_are_brought_into_agreement() {
     want.sort();
     want.splice(0..0, [(Kind::Handle, "a"), (Kind::Handle, "stale")]);
     assert_eq!(kinds(&found), want);
-    assert!(mend(&rig, &Evidence::default()).await.iter().all(|mended| *mended == Mended::Done));
+    assert!(repair_all(&rig, &Evidence::default()).await.iter().all(|mended| *mended == Mended::Done));
     assert_eq!(look(&rig, &Evidence::default()).await, []);
     assert_eq!(rig.handle("a").await.unwrap().blocks[&block], 2);
     assert_eq!(rig.affinity("h1", &block.to_string()).await.as_deref(), Some(r#"{"state":"confirmed"}"#));

@@ -126,7 +126,7 @@ impl Client {
     }
 
     /// From here on others may get them.
-    fn let_go(&self, addrs: &[IpAddr]) {
+    fn mark_released(&self, addrs: &[IpAddr]) {
         let mut truth = self.truth.lock().unwrap();
         for addr in addrs {
             assert!(truth.held.remove(addr).is_some());
@@ -136,7 +136,7 @@ impl Client {
     async fn release_some(&mut self) {
         let Some((handle, mut addrs)) = self.pick() else { return };
         let keep = addrs.split_off(self.rng.random_range(0..=addrs.len()));
-        self.let_go(&addrs);
+        self.mark_released(&addrs);
         match self.ipam.release(&addrs, Some(&handle)).await {
             Ok(mut released) => {
                 released.released.sort();
@@ -148,7 +148,7 @@ impl Client {
             }
             Err(error) => {
                 assert!(!is_known(&error), "{error}");
-                self.let_go(&keep);
+                self.mark_released(&keep);
                 self.truth.lock().unwrap().limbo.insert(handle);
             }
         }
@@ -156,7 +156,7 @@ impl Client {
 
     async fn release_handle(&mut self) {
         let Some((handle, mut addrs)) = self.pick() else { return };
-        self.let_go(&addrs);
+        self.mark_released(&addrs);
         match self.ipam.release_handle(&handle).await {
             Ok(mut released) => {
                 released.sort();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::common::concurrency;
 use crate::common::kernel_thread::{Rig, blocks, blocks_v6, eventually, options};
 use crate::common::netns::{in_netns, ip, try_ip, veth};
-use crate::common::route_churn::Stranger;
+use crate::common::route_churn::RouteFlood;
 use tortie_kernel::{KernelFact, LearnedChange, Mode, Options, ToKernel};
 use tortie_engine::routing::ChangeId;
 
@@ -21,10 +21,10 @@ fn churn(options: &Options, expect_overrun: bool) {
         rig.track(&std::net::Ipv4Addr::from(0x0ac8_0000 + i * 7).to_string());
     }
     rig.sweep();
-    let rate = Stranger::new().churn(50_000, 5000, Duration::from_secs(3));
+    let rate = RouteFlood::new().churn(50_000, 5000, Duration::from_secs(3));
     let attacks = std::thread::scope(|scope| {
         // A namespace belongs to a thread: this one inherits it from its parent.
-        let stranger = scope.spawn(|| Stranger::new().churn(50_000, 5000, Duration::from_secs(3)));
+        let stranger = scope.spawn(|| RouteFlood::new().churn(50_000, 5000, Duration::from_secs(3)));
         let mut attacks = 0;
         while !stranger.is_finished() {
             for i in 0..20 {

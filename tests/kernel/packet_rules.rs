@@ -181,7 +181,7 @@ fn a_restart_writes_nothing_that_is_right_and_repairs_what_is_not() {
         rig.stop();
         let before = listed(&nft);
         let mut rig = Rig::start(&options());
-        policy.anew(&rig);
+        policy.restart(&rig);
         assert_eq!(listed(&nft), before, "no handle changed");
         assert_eq!(rig.ask(|view| view.rule_counts().unwrap().transactions), 0);
         rig.stop();
@@ -190,13 +190,13 @@ fn a_restart_writes_nothing_that_is_right_and_repairs_what_is_not() {
         run(&nft, "flush chain inet tortie forward-from");
         let gone = ("/calico/v1/host/h1/workload/cni/w2/endpoint/eth0".to_owned(), None);
         rig = Rig::start(&options());
-        policy.anew(&rig);
+        policy.restart(&rig);
         policy.change(&rig, &[gone]);
         rig.stop();
         let changed = meaning(&nft);
         run(&nft, "delete table inet tortie");
         let rig = Rig::start(&options());
-        policy.anew(&rig);
+        policy.restart(&rig);
         assert_eq!(meaning(&nft), changed, "from what was there, and from nothing");
         rig.stop();
     });
@@ -257,7 +257,7 @@ fn what_belongs_to_others_stays_byte_for_byte() {
         rig.stop();
         assert_eq!(others(), before);
         rig = Rig::start(&options());
-        policy.anew(&rig);
+        policy.restart(&rig);
         assert_eq!(others(), before);
         rig.stop();
     });
@@ -278,10 +278,10 @@ fn observing_writes_nothing_and_says_what_differs() {
         assert!(count > 30 && first.iter().any(|word| word.contains("is missing")), "{count} {first:?}");
         rig.stop();
         let rig = Rig::start(&options());
-        policy.anew(&rig);
+        policy.restart(&rig);
         rig.stop();
         let rig = Rig::start(&Options { policy: Mode::Observe, ..options() });
-        policy.anew(&rig);
+        policy.restart(&rig);
         assert_eq!(rig.ask(|view| view.rules_drift().0), 0);
         run(&nft, "flush chain inet tortie forward-to");
         eventually("the difference is seen", Duration::from_secs(5), || {

@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::common::kernel_thread::{Rig, blocks, blocks_v6, cidr, eventually};
 use crate::common::netns::{in_netns, ip, try_ip, veth};
 use smallvec::SmallVec;
-use tortie_engine::routing::ChangeId;
 use tortie_kernel::{KernelFact, LearnedChange, RouteCondition, ToKernel};
+use tortie_engine::routing::ChangeId;
 
 /// Own routes as `ip` lists them.
 fn own(family: &str) -> Vec<String> {
@@ -169,15 +169,18 @@ fn each_change_of_a_blackhole_is_acknowledged_once_and_routes_tell_their_change_
         let mut rig = Rig::program();
         assert!(rig.ask(|v| v.last_compare()).is_some(), "the dump at start compares everything");
         rig.intend(&[("10.65.1.0/26", 41), ("10.65.2.0/26", 42), ("10.65.3.0/26", 43)]);
-        let told = |list: &[(&str, u64, tortie_kernel::BlackholeOutcome)]| -> Vec<_> {
+        let reported = |list: &[(&str, u64, tortie_kernel::BlackholeOutcome)]| -> Vec<_> {
             list.iter().map(|(p, c, o)| ((*p).to_owned(), *c, *o)).collect()
         };
-        assert_eq!(rig.acknowledged(), told(&[("10.65.1.0/26", 41, Written), ("10.65.3.0/26", 43, Kept)]));
+        assert_eq!(
+            rig.acknowledged(),
+            reported(&[("10.65.1.0/26", 41, Written), ("10.65.3.0/26", 43, Kept)])
+        );
         // Refused at first, acknowledged when it is written.
         ip("route del 10.65.2.0/26 dev eth0 metric 1790");
-        assert_eq!(rig.acknowledged(), told(&[("10.65.2.0/26", 42, Written)]));
+        assert_eq!(rig.acknowledged(), reported(&[("10.65.2.0/26", 42, Written)]));
         rig.intend(&[("10.65.1.0/26", 41), ("10.65.2.0/26", 42)]);
-        assert_eq!(rig.acknowledged(), told(&[("10.65.3.0/26", 2, Removed)]));
+        assert_eq!(rig.acknowledged(), reported(&[("10.65.3.0/26", 2, Removed)]));
         rig.learn("10.65.9.0/26", &["192.0.2.9"]);
         rig.learn("10.65.8.0/26", &["203.0.113.9"]);
         let of = |prefix: &str| {
@@ -199,9 +202,9 @@ fn questions_are_answered_while_everything_is_compared_and_changes_wait_for_the_
         let rig = Rig::program();
         rig.learn_all(blocks(40_000), &["192.0.2.9"]);
         let (before, new) = (rig.ask(|v| v.counters().compares), cidr("203.0.113.0/24"));
-        let (tell, done) = channel();
+        let (sender, done) = channel();
         // The end of a hold compares at once.
-        rig.send(ToKernel::Hold(None, Box::new(move || tell.send(()).unwrap())));
+        rig.send(ToKernel::Hold(None, Box::new(move || sender.send(()).unwrap())));
         let next_hops = ["192.0.2.9".parse().unwrap()].into_iter().collect();
         rig.send(ToKernel::Learned(vec![LearnedChange { prefix: new, next_hops, change: ChangeId(1) }]));
         let mut meanwhile = 0;
@@ -266,7 +269,7 @@ fn batches_on_each_others_heels_end_as_one_after_the_other_would() {
                 |p: &_| LearnedChange { prefix: *p, next_hops: next_hops.clone(), change: ChangeId(change) };
             rig.send(ToKernel::Learned(all[blocks.clone()].iter().map(learned).collect()));
         }
-        let told: Vec<_> = sent
+        let reported: Vec<_> = sent
             .iter()
             .map(|_| {
                 rig.wait("Learned", |fact| match fact {
@@ -294,7 +297,7 @@ fn batches_on_each_others_heels_end_as_one_after_the_other_would() {
             (6, 500, 0, 500, 0, "gone"),
             (7, 1_500, 1_500, 0, 0, "installed"),
         ];
-        assert_eq!(told, expected);
+        assert_eq!(reported, expected);
         assert_eq!(rig.ask(|v| (v.counts().installed, v.counts().failed)), (6_001, 1));
         let over = |hop| own("-4").iter().filter(|l| l.contains(&format!("via {hop} "))).count();
         assert_eq!((over("192.0.2.8"), over("192.0.2.9")), (3_001, 3_000));

@@ -113,7 +113,7 @@ fn faults_are_named_by_the_answer() {
     assert_eq!(tortie(&["diff"]).status.code(), Some(0));
 
     // Another AS than the router's: who refused whom, and what to correct. The stream tells of it meanwhile.
-    let told = std::thread::scope(|scope| {
+    let reported = std::thread::scope(|scope| {
         let follows = scope.spawn(|| {
             net.output("host1", &["timeout", "4", "tortie", "-o", "json", "monitor", "bgp", "--peer", TOR])
                 .unwrap()
@@ -126,7 +126,7 @@ fn faults_are_named_by_the_answer() {
         until(&net, &["route", "10.244.1.0/26", "--to", TOR], &["session"]);
         follows.join().unwrap()
     });
-    let lines: Vec<Value> = String::from_utf8_lossy(&told.stdout)
+    let lines: Vec<Value> = String::from_utf8_lossy(&reported.stdout)
         .lines()
         .map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}")))
         .collect();

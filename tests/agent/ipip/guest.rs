@@ -233,9 +233,10 @@ impl Guest {
             // The look around comes each ten seconds.
             let millis = within(30_000, "status", || {
                 let status = g.rig.json("host1", &["tortie", "status", "-o", "json"]);
-                let told = |p: &serde_json::Value| p["code"] == "tunnel-mtu" && p["next"] == "tortie doctor";
+                let reported =
+                    |p: &serde_json::Value| p["code"] == "tunnel-mtu" && p["next"] == "tortie doctor";
                 let problems = status["problems"].as_array().unwrap();
-                if problems.iter().any(told) { Ok(()) } else { Err(format!("{problems:#?}")) }
+                if problems.iter().any(reported) { Ok(()) } else { Err(format!("{problems:#?}")) }
             });
             let (_, text) = g.rig.exec("host1", &["tortie", "doctor"]);
             let line = text.lines().find(|line| line.contains("[tunnel-mtu]"));
@@ -294,9 +295,9 @@ impl Guest {
             });
             g.rig.check("host1", &cross()).unwrap();
             assert!(g.rig.lab.signal("host1", Victim::Pid(monitor_pid), Signal::TERM).unwrap());
-            let heard = monitor.wait_with_output().unwrap();
-            let heard = String::from_utf8_lossy(&heard.stdout).into_owned();
-            assert!(heard.is_empty(), "the restarted agent wrote: {heard}");
+            let received = monitor.wait_with_output().unwrap();
+            let received = String::from_utf8_lossy(&received.stdout).into_owned();
+            assert!(received.is_empty(), "the restarted agent wrote: {received}");
             (millis, "`ip monitor` heard nothing".to_owned())
         });
         self.case("broken-while-away", |g| {

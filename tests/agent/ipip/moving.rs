@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use super::Case;
 use super::rig::within;
-use super::rules::{ip, model, wires};
+use super::rules::{connect_hosts, ip, model};
 use crate::common::felix2_rules::Felix;
 
 const PATIENCE: u64 = 120_000;
@@ -109,7 +109,7 @@ impl Site {
         let peers = std::env::var("TORTIE_PEERS").unwrap();
         let loaded = Command::new(format!("{peers}/modprobe")).arg("-a").args(MODULES).status().unwrap();
         assert!(loaded.success());
-        wires();
+        connect_hosts();
         // The device as Felix makes it. For 169.254.1.1 the kernel answers (proxy ARP) where it has a way there: on Calico's
         // hosts that is the default route.
         ip("route add 10.244.1.1/32 dev cali1 scope link\nroute add default via 10.0.1.254\n\
@@ -271,18 +271,18 @@ fn under_pings(body: impl FnOnce()) -> String {
     let all = answered();
     let last = *all.last_key_value().unwrap().0;
     let lost: Vec<usize> = (1..=last).filter(|number| !all.contains_key(number)).collect();
-    let told = format!("{last} pings in {took:?}, lost {lost:?}");
+    let reported = format!("{last} pings in {took:?}, lost {lost:?}");
     let around = lost.first().map(|first| {
         let before = all.range(..first).next_back();
         let after = all.range(first..).next();
-        let told = ["", "web1", "host2"].map(|netns| {
+        let reported = ["", "web1", "host2"].map(|netns| {
             format!(
                 "{netns}:\n{}",
                 std::fs::read_to_string(format!("/tmp/monitor{netns}")).unwrap_or_default()
             )
         });
-        format!("answered before and after: {before:?} {after:?}\n{}", told.concat())
+        format!("answered before and after: {before:?} {after:?}\n{}", reported.concat())
     });
-    assert!(lost.is_empty(), "{told}: {}", around.unwrap_or_default());
-    told
+    assert!(lost.is_empty(), "{reported}: {}", around.unwrap_or_default());
+    reported
 }

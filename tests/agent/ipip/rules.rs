@@ -63,13 +63,13 @@ struct Machine {
     bird: Child,
     log: File,
     /// The workload's open ports, and the other host's.
-    web: Receiver<Heard>,
-    other: Receiver<Heard>,
+    web: Receiver<Datagram>,
+    other: Receiver<Datagram>,
 }
 
 /// A datagram that came.
 #[derive(Debug)]
-struct Heard {
+struct Datagram {
     from: SocketAddr,
     port: u16,
 }
@@ -118,18 +118,18 @@ fn at<T: Send>(netns: &str, what: impl FnOnce() -> T + Send) -> T {
 }
 
 /// Opens ports in a namespace; what comes to them is told.
-fn listen(netns: &str, ports: &[u16]) -> Receiver<Heard> {
-    let (tell, told) = channel();
+fn listen(netns: &str, ports: &[u16]) -> Receiver<Datagram> {
+    let (sender, receiver) = channel();
     for port in ports.iter().copied() {
-        let tell = tell.clone();
+        let sender = sender.clone();
         let socket = at(netns, move || UdpSocket::bind(("0.0.0.0", port)).unwrap());
         std::thread::spawn(move || {
             while let Ok((_, from)) = socket.recv_from(&mut [0; 64]) {
-                let _ = tell.send(Heard { from, port });
+                let _ = sender.send(Datagram { from, port });
             }
         });
     }
-    told
+    receiver
 }
 
 fn send(from: Ipv4Addr, to: Ipv4Addr, port: u16) {
@@ -160,7 +160,7 @@ fn tunnel_from(outer: Ipv4Addr) {
 }
 
 /// The workload and the other host with their links, addresses and ways; this machine forwards.
-pub(super) fn wires() {
+pub(super) fn connect_hosts() {
     ip("netns add web1\nnetns add host2\n\
         link add cali1 type veth peer name eth1 netns web1\n\
         link add eth1 type veth peer name eth1 netns host2\n\
@@ -186,7 +186,7 @@ pub(super) fn wires() {
 
 impl Machine {
     fn up() -> Self {
-        wires();
+        connect_hosts();
         // All at once: each module that the kernel has to ask for is a process more.
         let peers = std::env::var_os("TORTIE_PEERS").unwrap();
         let loaded =
@@ -224,7 +224,7 @@ impl Machine {
     }
 
     /// The next datagram to the workload; `None`: none came.
-    fn heard(&self) -> Option<Heard> {
+    fn next_datagram(&self) -> Option<Datagram> {
         self.web.recv_timeout(SILENCE).ok()
     }
 
@@ -233,14 +233,14 @@ impl Machine {
         let millis = within(PATIENCE, "a datagram to the other workload", || {
             at("web1", || send(WEB, OTHER_WEB, PLAIN));
             match self.other.recv_timeout(SILENCE) {
-                Ok(heard) if heard.from.ip() == WEB => Ok(()),
+                Ok(received) if received.from.ip() == WEB => Ok(()),
                 other => Err(format!("{other:?}")),
             }
         });
         let before = packets();
         at("host2", || send(OTHER_WEB, WEB, PLAIN));
-        let heard = self.heard().expect("a datagram to our workload");
-        assert_eq!((heard.from.ip(), heard.port), (OTHER_WEB.into(), PLAIN));
+        let received = self.next_datagram().expect("a datagram to our workload");
+        assert_eq!((received.from.ip(), received.port), (OTHER_WEB.into(), PLAIN));
         let after = packets();
         assert_eq!(after.0, before.0 + 1, "it came through the tunnel");
         let show = tortie(&["endpoint", "show", "cali1", "-o", "json"]).output().unwrap();
@@ -253,17 +253,17 @@ impl Machine {
     fn masqueraded(&mut self) -> String {
         while self.other.try_recv().is_ok() {}
         send(HOST, OTHER_WEB, PLAIN);
-        let heard = self.other.recv_timeout(SILENCE).expect("a datagram of the host");
-        assert_eq!(heard.from.ip(), TUNNEL);
-        format!("{heard:?}")
+        let received = self.other.recv_timeout(SILENCE).expect("a datagram of the host");
+        assert_eq!(received.from.ip(), TUNNEL);
+        format!("{received:?}")
     }
 
     /// A rule writes to the kernel's log, level notice, and then acts.
     fn logged(&mut self, port: u16, prefix: &str, passes: bool) -> String {
         self.lines();
         at("host2", move || send(OTHER_WEB, WEB, port));
-        let heard = self.heard();
-        assert_eq!(heard.map(|heard| heard.port), passes.then_some(port));
+        let received = self.next_datagram();
+        assert_eq!(received.map(|received| received.port), passes.then_some(port));
         let lines = self.lines();
         let of_port = format!("DPT={port} ");
         let ours: Vec<&String> = lines.iter().filter(|line| line.contains(&of_port)).collect();
@@ -281,21 +281,21 @@ impl Machine {
     /// A tunnel packet from an address that is no host's is dropped, said, and named; a host's comes through.
     fn stranger(&mut self) -> String {
         at("host2", || tunnel_from(STRANGER));
-        assert!(self.heard().is_none(), "a stranger's packet came through");
+        assert!(self.next_datagram().is_none(), "a stranger's packet came through");
         at("host2", || tunnel_from(OTHER_HOST));
-        assert!(self.heard().is_some(), "a host's packet");
-        self.told("10.0.1.66")
+        assert!(self.next_datagram().is_some(), "a host's packet");
+        self.drop_is_explained("10.0.1.66")
     }
 
     /// Nor does a workload get packets into the tunnel's end.
     fn workload(&mut self) -> String {
         at("web1", || tunnel_from(WEB));
-        assert!(self.heard().is_none(), "a workload's tunnel packet came through");
-        self.told("10.244.1.1")
+        assert!(self.next_datagram().is_none(), "a workload's tunnel packet came through");
+        self.drop_is_explained("10.244.1.1")
     }
 
     /// `why drop` knows of it.
-    fn told(&self, source: &str) -> String {
+    fn drop_is_explained(&self, source: &str) -> String {
         let mut evidence = String::new();
         within(PATIENCE, "why drop", || {
             let out = tortie(&["why", "drop", "-o", "json"]).output().unwrap();
@@ -319,12 +319,12 @@ impl Machine {
         set("false");
         let off = within(PATIENCE, "the filter off", || {
             at("host2", || tunnel_from(STRANGER));
-            self.heard().map(|_| ()).ok_or_else(|| "no packet".to_owned())
+            self.next_datagram().map(|_| ()).ok_or_else(|| "no packet".to_owned())
         });
         set("true");
         let on = within(PATIENCE, "the filter on", || {
             at("host2", || tunnel_from(STRANGER));
-            self.heard().map_or(Ok(()), |heard| Err(format!("{heard:?}")))
+            self.next_datagram().map_or(Ok(()), |received| Err(format!("{received:?}")))
         });
         format!("off after {off} ms, on after {on} ms")
     }

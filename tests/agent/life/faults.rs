@@ -11,15 +11,18 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::fault_rigs::{Beside, FORGETFUL, beside, clock, forgetful, guards, stuck};
-use crate::common::hosts::{Hosts, PATIENCE, Plan, TORTIE, comes, lab_data, stderr, stdout, within};
+use super::fault_setups::{
+    ExtraAgent, FORGETFUL_STORE, start_extra_agent, with_clock_ahead, with_forgetful_firewall,
+    with_stuck_peer, with_wrong_passwords,
+};
+use crate::common::hosts::{Hosts, PATIENCE, Plan, TORTIE, lab_data, poll_until, stderr, stdout, within};
 
 /// Who is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum At {
     Host(usize),
     /// A small agent in the namespace of host 3.
-    Beside(&'static str),
+    ExtraAgent(&'static str),
 }
 
 struct Fault {
@@ -69,7 +72,7 @@ const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "no pool",
-        at: At::Beside("empty"),
+        at: At::ExtraAgent("empty"),
         code: "no-pool",
         of: "addresses",
         says: &["[no-pool]", "tortie ipam pool create"],
@@ -104,21 +107,21 @@ const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "the store is away",
-        at: At::Beside("away"),
+        at: At::ExtraAgent("away"),
         code: "store-away",
         of: "store",
         says: &["[store-away]"],
     },
     Fault {
         name: "the port is taken",
-        at: At::Beside("empty"),
+        at: At::ExtraAgent("empty"),
         code: "listen",
         of: "another process listens",
         says: &["[listen]", "[port-taken]", "tcp/179", "busybox"],
     },
     Fault {
         name: "a capability is missing",
-        at: At::Beside("bare"),
+        at: At::ExtraAgent("bare"),
         code: "missing-capability",
         of: "CAP_NET_BIND_SERVICE",
         says: &["[missing-capability]", "AmbientCapabilities=CAP_NET_BIND_SERVICE"],
@@ -195,35 +198,35 @@ const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "a password that the peer does not have",
-        at: At::Beside("guards"),
+        at: At::ExtraAgent("guards"),
         code: "peer-down",
         of: "172.30.0.1",
         says: &["connect-timeout", "TCP MD5 (RFC 2385) is set here"],
     },
     Fault {
         name: "a peer without TTL security",
-        at: At::Beside("guards"),
+        at: At::ExtraAgent("guards"),
         code: "peer-down",
         of: "172.30.0.254",
         says: &["ttl-security", "TTL 255"],
     },
     Fault {
         name: "the clock jumps",
-        at: At::Beside("clock"),
+        at: At::ExtraAgent("clock"),
         code: "clock-jump",
         of: "forward by 3600",
         says: &["[clock-jump]", "timedatectl"],
     },
     Fault {
         name: "connections to the store are forgotten on the way",
-        at: At::Beside("stale"),
+        at: At::ExtraAgent("stale"),
         code: "stale-revision",
         of: "nothing proves since",
         says: &["[stale-revision]", "forgets connections"],
     },
     Fault {
         name: "a peer that takes nothing",
-        at: At::Beside("slow"),
+        at: At::ExtraAgent("slow"),
         code: "slow-peer",
         of: "172_31_0_2",
         says: &["slow-peer", "takes nothing of what waits for it"],
@@ -292,13 +295,13 @@ const DELETE_ELEMENT: &str = "for i in $(seq 100); do
 fn typed(hosts: &Hosts, at: At, words: &[&str]) -> std::process::Output {
     let (node, socket, store) = match at {
         At::Host(n) => (Hosts::node(n), "/run/tortie/tortie.sock".to_owned(), "sqlite:/store/store.db"),
-        At::Beside("away") => {
+        At::ExtraAgent("away") => {
             ("host3".to_owned(), "/run/faults-away.sock".to_owned(), "etcd://127.0.0.1:2379")
         }
-        At::Beside(name) => {
+        At::ExtraAgent(name) => {
             let store = match name {
                 "empty" => "sqlite:/run/faults-empty.db",
-                "stale" => FORGETFUL,
+                "stale" => FORGETFUL_STORE,
                 _ => "sqlite:/run/faults-bare.db",
             };
             ("host3".to_owned(), format!("/run/faults-{name}.sock"), store)
@@ -308,7 +311,7 @@ fn typed(hosts: &Hosts, at: At, words: &[&str]) -> std::process::Output {
     let socket = format!("TORTIE_SOCKET={socket}");
     let name = match at {
         At::Host(_) => node.clone(),
-        At::Beside(name) => name.to_owned(),
+        At::ExtraAgent(name) => name.to_owned(),
     };
     let name = format!("TORTIE_NODE={name}");
     let mut all = vec!["env", &store, &socket, &name, TORTIE];
@@ -335,12 +338,12 @@ fn is_told_and_explained(hosts: &Hosts, fault: &Fault) -> Result<(), String> {
     let mut codes = codes.chain(["leaked"]);
     let says = fault.says.join(" ");
     assert!(codes.any(|code| says.contains(code)), "{}: no code of a cause in what is said", fault.name);
-    let problem = comes(ROW, "`status` turns", || found(hosts, fault))?;
+    let problem = poll_until(ROW, "`status` turns", || found(hosts, fault))?;
     let next = problem["next"].as_str().unwrap_or_default();
     let command = next.split(", ").next().unwrap_or_default();
     let words = command.strip_prefix("tortie ").ok_or_else(|| format!("no command: {next}"))?;
     let words: Vec<&str> = words.split(' ').collect();
-    let text = comes(ROW, &format!("`{command}` says why"), || {
+    let text = poll_until(ROW, &format!("`{command}` says why"), || {
         let output = typed(hosts, fault.at, &words);
         let text = format!("{}{}", stdout(&output), stderr(&output));
         let missing: Vec<&&str> = fault.says.iter().filter(|word| !text.contains(**word)).collect();
@@ -375,14 +378,14 @@ fn status_tells_each_fault_and_names_the_command_that_explains_it() {
          ip link set tunl0-end up 2>/dev/null || true",
     );
     // What takes longest comes first.
-    let _stuck = stuck(&hosts);
-    let _forgetful = forgetful(&hosts);
+    let _stuck = with_stuck_peer(&hosts);
+    let _forgetful = with_forgetful_firewall(&hosts);
     let assigned = typed(&hosts, At::Host(1), &["ipam", "assign", "--handle", "lab.gone"]);
     assert!(assigned.status.success(), "{assigned:?}");
-    (1..=3).for_each(|host| hosts.go(host));
-    let _away = beside(&hosts, "away", "etcd://127.0.0.1:2379", &[], "127.0.0.1:1791");
+    (1..=3).for_each(|host| hosts.start_agent(host));
+    let _away = start_extra_agent(&hosts, "away", "etcd://127.0.0.1:2379", &[], "127.0.0.1:1791");
     let bare = ["setpriv", "--bounding-set=-net_bind_service", "--inh-caps=-net_bind_service"];
-    let _bare = beside(&hosts, "bare", "sqlite:/run/faults-bare.db", &bare, "127.0.0.1:179");
+    let _bare = start_extra_agent(&hosts, "bare", "sqlite:/run/faults-bare.db", &bare, "127.0.0.1:179");
     // The blocks of tunnel addresses come besides, each at its own time.
     within(PATIENCE, "host1 has the blocks of all", || {
         let found = hosts.routes(1);
@@ -397,18 +400,18 @@ fn status_tells_each_fault_and_names_the_command_that_explains_it() {
     );
     run("host2", "echo 0 > /proc/sys/net/ipv4/ip_forward");
     run("host3", DELETE_ELEMENT);
-    let _guards = guards(&hosts);
-    let clock = clock(&hosts);
+    let _guards = with_wrong_passwords(&hosts);
+    let clock = with_clock_ahead(&hosts);
     let taker = ["busybox", "httpd", "-f", "-p", "127.0.0.9:179"];
     let silent = |command: &mut Command| {
         command.stdin(Stdio::null());
     };
-    let _taker = Beside(hosts.lab.spawn("host3", &taker, silent).unwrap());
+    let _taker = ExtraAgent(hosts.lab.spawn("host3", &taker, silent).unwrap());
     within(PATIENCE, "the port is taken", || {
         let tcp = stdout(&hosts.lab.exec("host3", &["cat", "/proc/net/tcp"]).unwrap());
         if tcp.contains("0900007F:00B3") { Ok(()) } else { Err(tcp) }
     });
-    let _empty = beside(&hosts, "empty", "sqlite:/run/faults-empty.db", &[], "127.0.0.9:179");
+    let _empty = start_extra_agent(&hosts, "empty", "sqlite:/run/faults-empty.db", &[], "127.0.0.9:179");
     // A look around has taken the time by then.
     std::thread::sleep(Duration::from_secs(3).saturating_sub(clock.1.elapsed()));
     run("host3", "touch /run/faults-later");

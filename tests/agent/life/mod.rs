@@ -1,17 +1,17 @@
 //! The agent beside its routes: logs that follow the store, the questions on its socket, how it makes itself known, how
 //! it ends.
 
-mod beside;
-mod fault_rigs;
+mod fault_setups;
 mod faults;
+mod host_shutdown;
 mod ipam;
-mod leave;
-mod life;
+mod mask;
 mod metrics;
+mod mixed_versions;
+mod observe_mode;
 mod refusals;
 mod screens;
-mod scrub;
-mod versions;
+mod stop_and_purge;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
@@ -104,16 +104,16 @@ fn logs_follow_the_store() {
         std::thread::sleep(Duration::from_millis(500));
         hosts.log(1)
     };
-    let told = |log: &str| log.matches("-> Established").count();
-    let first = told(&hosts.log(1));
+    let reported = |log: &str| log.matches("-> Established").count();
+    let first = reported(&hosts.log(1));
     assert!(first > 0);
     hosts.put("/calico/bgp/v1/global/loglevel", "none");
     std::thread::sleep(Duration::from_millis(300));
-    assert_eq!(told(&session(&hosts)), first);
+    assert_eq!(reported(&session(&hosts)), first);
     hosts.put("/calico/bgp/v1/host/host1/loglevel", "debug");
     std::thread::sleep(Duration::from_millis(300));
     let log = session(&hosts);
-    assert!(told(&log) > first && log.contains("-> OpenSent"), "{log}");
+    assert!(reported(&log) > first && log.contains("-> OpenSent"), "{log}");
 }
 
 #[test]
@@ -231,7 +231,7 @@ fn sigterm_leaves_the_routes_here_and_at_the_peers() {
     let known = |hosts: &Hosts| hosts.store(&["get", key]).status.code() == Some(0);
     within(PATIENCE, "the status key is written", || if known(&hosts) { Ok(()) } else { Err(hosts.log(1)) });
     hosts.until_sessions(1);
-    let still = hosts.still(&[1, 2]);
+    let unchanged = hosts.watch_unchanged(&[1, 2]);
     let socket = hosts.holder_path("host1", "/run/tortie/tortie.sock");
     assert!(socket.exists());
     hosts.signal("host1", Signal::TERM);
@@ -240,12 +240,12 @@ fn sigterm_leaves_the_routes_here_and_at_the_peers() {
     assert!(!known(&hosts), "others must not think that an agent runs here");
     hosts.until(2, "the session is down", |s| s["bgp"]["mesh"]["up"] == 0);
     std::thread::sleep(Duration::from_secs(1));
-    assert_eq!((still.said(1), still.said(2)), (String::new(), String::new()));
+    assert_eq!((unchanged.monitor_output(1), unchanged.monitor_output(2)), (String::new(), String::new()));
     hosts.start("host1");
     hosts.until(1, "is back", |s| s["bgp"]["mesh"]["up"] == 1 && s["bgp"]["gracefulRestart"] == "idle");
     hosts.until(2, "has its peer", |s| s["bgp"]["mesh"]["up"] == 1);
     assert_eq!(
-        (still.said(1), still.said(2)),
+        (unchanged.monitor_output(1), unchanged.monitor_output(2)),
         (String::new(), String::new()),
         "nothing that was right is written"
     );
@@ -259,7 +259,7 @@ fn a_host_makes_itself_known_and_observe_writes_nothing() {
     for host in [1, 2, 3] {
         hosts.run(&format!("host{host}"), "ip route add default via 172.30.0.254 dev eth1");
     }
-    hosts.go(1);
+    hosts.start_agent(1);
     let exported = || -> BTreeMap<String, String> {
         let output = hosts.store(&["export"]);
         serde_json::from_slice(&output.stdout).unwrap_or_default()
@@ -290,7 +290,7 @@ fn a_host_makes_itself_known_and_observe_writes_nothing() {
     hosts.put("/calico/bgp/v1/host/host2/ip_addr_v4", "172.30.0.2");
     let [affinity, assignment] = block_keys("10.244.2.0/26", "host2");
     hosts.import(&[(affinity, String::new()), (assignment, block("10.244.2.0/26", "host2"))].into());
-    hosts.go(2);
+    hosts.start_agent(2);
     // No session either: those are BIRD's, which is not there, and that is said.
     let status = hosts.until(2, "has compared", |s| s["beside"].is_object());
     assert!(status["beside"]["unseen"].to_string().contains("BIRD"), "{status:#}");
@@ -509,9 +509,9 @@ fn questions_why_move_no_metric() {
     within(PATIENCE, "nothing moves", || {
         std::thread::sleep(Duration::from_millis(700));
         let now = metrics();
-        let still = now == before;
+        let unchanged = now == before;
         before = now;
-        if still { Ok(()) } else { Err("metrics still move".to_owned()) }
+        if unchanged { Ok(()) } else { Err("metrics still move".to_owned()) }
     });
     let has = |name: &str| before.iter().any(|line| line.starts_with(name));
     assert!(has("tortie_rib_routes") && has("tortie_kernel_route_ops_total"), "{before:#?}");

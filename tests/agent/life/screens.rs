@@ -13,7 +13,7 @@ use std::time::Duration;
 use clap::CommandFactory;
 use serde_json::json;
 
-use super::scrub::scrub;
+use super::mask::mask;
 use crate::common::hosts::{Hosts, PATIENCE, Plan, TORTIE, lab_data, stderr, stdout, within};
 use crate::common::schema::Published;
 
@@ -290,7 +290,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("lab up", "tests/cli/lab.rs"),
     ("lab down", "tests/cli/lab.rs, its text"),
     ("lab exec", "tests/cli/lab.rs"),
-    ("purge", "tests/agent/life/life.rs: it is refused while an agent runs"),
+    ("purge", "tests/agent/life/stop_and_purge.rs: it is refused while an agent runs"),
     ("migrate adopt", "tests of the move: it needs Calico's daemons"),
     ("migrate rollback", "tests of the move: it needs Calico's daemons"),
     ("cni status", "tests/plugins/engines: it needs a runtime's network"),
@@ -362,7 +362,7 @@ fn up() -> Option<Hosts> {
         printf '\\037\\213x' > /run/table.gz; printf '%064d' 0 > /run/bad.mrt";
     let prepared = hosts.lab.exec("host1", &["sh", "-ec", script]).unwrap();
     assert!(prepared.status.success(), "{prepared:?}");
-    (1..=2).for_each(|host| hosts.go(host));
+    (1..=2).for_each(|host| hosts.start_agent(host));
     hosts.until_sessions(2);
     hosts.until_routes(
         1,
@@ -425,7 +425,7 @@ fn screens_and_answers_are_as_agreed() {
             if output.status.code() != Some(one.exit) {
                 wrong.push(format!("{place}: {output:?}"));
             }
-            let shown = lasting(&scrub(&format!("{}{}", stdout(&output), stderr(&output))));
+            let shown = lasting(&mask(&format!("{}{}", stdout(&output), stderr(&output))));
             let file = texts.entry(of.to_owned()).or_default();
             let words = [&[one.command], one.words].concat().join(" ");
             let _ = write!(file, "$ tortie {words}\n{shown}[exit {}]\n\n", one.exit);
@@ -442,7 +442,7 @@ fn screens_and_answers_are_as_agreed() {
             errors(&mut texts, one, &published, &output)
                 .unwrap_or_else(|e| wrong.push(format!("{place}: {e}")));
         } else {
-            let answers = published.answers(one.command, &output.stdout);
+            let answers = published.check_output(one.command, &output.stdout);
             wrong.extend(answers.err().map(|e| format!("{place}: {e}")));
             // What `doctor` counts depends on the machine.
             if one.see == See::Json && !output.stderr.is_empty() && one.exit > 0 {
@@ -502,7 +502,7 @@ fn errors(
     let (code, text) = published.error(&output.stderr)?;
     let file = texts.entry("errors".to_owned()).or_default();
     let words = [&[one.command], one.words].concat().join(" ");
-    let shown = scrub(&format!("{text}\n"));
+    let shown = mask(&format!("{text}\n"));
     let _ = write!(file, "$ tortie {words}\n{code}: {shown}[exit {}]\n\n", one.exit);
     Ok(())
 }
@@ -525,7 +525,7 @@ fn live(hosts: &Hosts, published: &Published) -> Result<(), String> {
         if output.stdout.is_empty() {
             return Err(format!("`{command}` says nothing: {}", stderr(&output)));
         }
-        published.answers(command, &output.stdout)?;
+        published.check_output(command, &output.stdout)?;
     }
     Ok(())
 }

@@ -45,25 +45,25 @@ fn the_manager_is_told_and_the_process_keeps_what_the_unit_grants() {
     let mut agent = Agent::start_as(&[("/calico/v1/Ready", "true")], |command| {
         command.env("NOTIFY_SOCKET", &path);
     });
-    let mut told: Vec<String> = Vec::new();
+    let mut reported: Vec<String> = Vec::new();
     let mut until = |what: &str, check: &dyn Fn(&[String]) -> bool| {
         let end = Instant::now() + Duration::from_secs(30);
-        while !check(&told) {
-            assert!(Instant::now() < end, "{what}: {told:?}");
+        while !check(&reported) {
+            assert!(Instant::now() < end, "{what}: {reported:?}");
             let mut buf = [0; 4096];
             if let Ok(len) = manager.recv(&mut buf) {
-                told.extend(String::from_utf8(buf[..len].to_vec()).unwrap().lines().map(str::to_owned));
+                reported.extend(String::from_utf8(buf[..len].to_vec()).unwrap().lines().map(str::to_owned));
             }
         }
     };
-    until("it has started", &|told| told.iter().any(|t| t == "READY=1"));
-    until("the watchdog is fed, again and again", &|told| {
-        told.iter().filter(|t| *t == "WATCHDOG=1").count() >= 3
+    until("it has started", &|reported| reported.iter().any(|t| t == "READY=1"));
+    until("the watchdog is fed, again and again", &|reported| {
+        reported.iter().filter(|t| *t == "WATCHDOG=1").count() >= 3
     });
     // The first line of `tortie status`, as it stands there.
     let screen = crate::common::command::stdout(&agent.run(&["status"]));
     let verdict = screen.lines().next().unwrap().rsplit("   ").next().unwrap().to_owned();
-    until("the verdict", &|told| told.iter().any(|t| *t == format!("STATUS={verdict}")));
+    until("the verdict", &|reported| reported.iter().any(|t| *t == format!("STATUS={verdict}")));
 
     let granted: u64 = setting("CapabilityBoundingSet")
         .split_whitespace()
@@ -87,7 +87,7 @@ fn the_manager_is_told_and_the_process_keeps_what_the_unit_grants() {
     assert!(["speaker", "io"].iter().all(|name| threads.contains(*name)), "{threads:?}");
 
     let ended = std::thread::spawn(move || agent.stop());
-    until("it says that it stops", &|told| told.iter().any(|t| t == "STOPPING=1"));
+    until("it says that it stops", &|reported| reported.iter().any(|t| t == "STOPPING=1"));
     assert_eq!(ended.join().unwrap(), Some(0));
 }
 
@@ -132,8 +132,8 @@ fn a_level_of_the_logs_is_asked_for_and_ends_by_itself() {
     assert!(notes().is_empty());
     let output = agent.run(&["log", "level", "bgp.peer=2001:db8::1:debug", "--for", "1s"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
-    let told = notes();
-    assert_eq!(told[0]["subject"], "log bgp.peer=2001:db8::1", "{told:?}");
+    let reported = notes();
+    assert_eq!(reported[0]["subject"], "log bgp.peer=2001:db8::1", "{reported:?}");
     let end = Instant::now() + Duration::from_secs(20);
     while !notes().is_empty() {
         assert!(Instant::now() < end);

@@ -105,8 +105,8 @@ fn hang(thread: u32) {
         let mut status = 0;
         loop {
             // SAFETY: the status is written to a number of this thread's.
-            let told = unsafe { libc::waitpid(thread, &raw mut status, libc::__WALL) };
-            if told < 0 || libc::WIFEXITED(status) || libc::WIFSIGNALED(status) {
+            let reported = unsafe { libc::waitpid(thread, &raw mut status, libc::__WALL) };
+            if reported < 0 || libc::WIFEXITED(status) || libc::WIFSIGNALED(status) {
                 return;
             }
         }
@@ -126,9 +126,13 @@ fn the_unit_starts_tells_holds_and_stops_under_a_live_systemd() {
     machine.until("the verdict", |machine| {
         let screen = stdout(&machine.run("tortie status"));
         let line = screen.lines().next().unwrap_or_default();
-        let told = machine.property("tortie", "StatusText");
-        let summary = told.split_once(": ").map_or("", |(_, summary)| summary);
-        if !summary.is_empty() && line.contains(summary) { Ok(()) } else { Err(format!("{told:?} {line:?}")) }
+        let reported = machine.property("tortie", "StatusText");
+        let summary = reported.split_once(": ").map_or("", |(_, summary)| summary);
+        if !summary.is_empty() && line.contains(summary) {
+            Ok(())
+        } else {
+            Err(format!("{reported:?} {line:?}"))
+        }
     });
 
     // What the unit grants, and no more; what it closes is closed for the agent.

@@ -27,7 +27,7 @@ pub(crate) struct Browser {
     child: Child,
     to: ChildStdin,
     from: mpsc::Receiver<Value>,
-    told: VecDeque<Value>,
+    reported: VecDeque<Value>,
     next: u64,
     session: String,
     base: String,
@@ -103,7 +103,7 @@ impl Browser {
             child,
             to,
             from,
-            told: VecDeque::new(),
+            reported: VecDeque::new(),
             next: 0,
             session: String::new(),
             base: base.to_owned(),
@@ -140,16 +140,16 @@ impl Browser {
                 assert!(answer["error"].is_null(), "{method}: {}", answer["error"]);
                 return answer["result"].clone();
             }
-            self.told.push_back(answer);
+            self.reported.push_back(answer);
         }
     }
 
     /// Sorts what was told meanwhile.
     fn listen(&mut self) {
         while let Ok(message) = self.from.try_recv() {
-            self.told.push_back(message);
+            self.reported.push_back(message);
         }
-        while let Some(message) = self.told.pop_front() {
+        while let Some(message) = self.reported.pop_front() {
             let params = &message["params"];
             match message["method"].as_str().unwrap_or_default() {
                 "Log.entryAdded"

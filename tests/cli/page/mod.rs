@@ -2,14 +2,14 @@
 //! dark and narrow; and no console error, no violation of its policy, no request to elsewhere.
 
 mod browser;
+mod fake_agent;
 mod observed;
-mod played;
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use browser::Browser;
-use played::{Listening, Played, Scene};
+use fake_agent::{FakeAgent, Listening, Scene};
 
 /// All views, with what each shows when it is there.
 const VIEWS: [(&str, &str); 6] = [
@@ -61,7 +61,7 @@ const LOOK: &str = r"(() => {
 
 #[test]
 fn every_view_is_there_wide_and_narrow_light_and_dark() {
-    let agent = Played::new(middle());
+    let agent = FakeAgent::new(middle());
     let server = Listening::start(&agent, None);
     let Some(mut browser) = Browser::start(&server.base()) else { return };
     for (width, height, dark) in [(1280, 940, false), (360, 760, true)] {
@@ -78,14 +78,14 @@ fn every_view_is_there_wide_and_narrow_light_and_dark() {
     }
     // A name from the store stays text.
     browser.go("#/sessions");
-    browser.sees(played::HOSTILE);
+    browser.sees(fake_agent::HOSTILE);
     assert_eq!(browser.eval("document.images.length"), 0);
     innocent(&mut browser);
 }
 
 #[test]
 fn what_is_asked_is_answered_by_mouse_keys_and_address() {
-    let agent = Played::new(middle());
+    let agent = FakeAgent::new(middle());
     let server = Listening::start(&agent, None);
     let Some(mut browser) = Browser::start(&server.base()) else { return };
     browser.look(1280, 1000, false);
@@ -174,7 +174,7 @@ fn what_is_asked_is_answered_by_mouse_keys_and_address() {
 
 #[test]
 fn empty_frozen_without_store_and_without_agent() {
-    let agent = Played::new(Scene { hosts: 1, ..Scene::default() });
+    let agent = FakeAgent::new(Scene { hosts: 1, ..Scene::default() });
     let mut server = Listening::start(&agent, None);
     let Some(mut browser) = Browser::start(&server.base()) else { return };
     browser.look(1000, 800, false);
@@ -250,7 +250,7 @@ fn empty_frozen_without_store_and_without_agent() {
 
 #[test]
 fn what_is_observed_is_shown_item_by_item_where_an_agent_observes() {
-    let agent = Played::new(middle());
+    let agent = FakeAgent::new(middle());
     let server = Listening::start(&agent, None);
     let Some(mut browser) = Browser::start(&server.base()) else { return };
     browser.look(1280, 900, false);
@@ -281,7 +281,7 @@ fn what_is_observed_is_shown_item_by_item_where_an_agent_observes() {
         let how: Vec<String> =
             (0..5).map(|row| browser.eval(&cells(1, row)).as_str().unwrap().to_owned()).collect();
         let hostile =
-            format!("▼ missing|routes|10.244.3.0/26: route to block of {}: missing", played::HOSTILE);
+            format!("▼ missing|routes|10.244.3.0/26: route to block of {}: missing", fake_agent::HOSTILE);
         assert_eq!(how[0], hostile);
         let words: Vec<&str> = how.iter().filter_map(|line| line.split('|').next()).collect();
         assert_eq!(words, ["▼ missing", "▲ different", "✚ extra", "○ not judged", "○ not judged"]);
@@ -297,7 +297,7 @@ fn what_is_observed_is_shown_item_by_item_where_an_agent_observes() {
 /// As `tortie diags` writes it: opened from a disk, with what the agent answered then, and nobody is asked.
 #[test]
 fn a_file_of_diags_is_the_page_without_an_agent() {
-    let agent = Played::new(middle());
+    let agent = FakeAgent::new(middle());
     let server = Listening::start(&agent, None);
     let Some(mut browser) = Browser::start(&server.base()) else { return };
     browser.go("#/");
@@ -332,7 +332,7 @@ fn a_file_of_diags_is_the_page_without_an_agent() {
     }
     // A name from the store stays text here, too.
     browser.go("#/sessions");
-    browser.sees(played::HOSTILE);
+    browser.sees(fake_agent::HOSTILE);
     assert_eq!(browser.eval("document.images.length"), 0);
     // One of the 300 routes, with what happened to it; what was not asked then cannot be known.
     browser.go("#/route/10.64.7.0%2F24");
@@ -357,7 +357,7 @@ fn until(condition: impl Fn() -> bool) {
 /// What a view costs: its elements, what it asks for, and its longest task in milliseconds, the least of `tries`.
 fn large(tries: usize) -> Option<Vec<(&'static str, u64, usize, u64)>> {
     let scene = Scene { hosts: 1_000, routes: 100_000, blocks: 1_024, endpoints: 300, ..Scene::default() };
-    let agent = Played::new(scene);
+    let agent = FakeAgent::new(scene);
     let server = Listening::start(&agent, None);
     let mut browser = Browser::start(&server.base())?;
     browser.look(1280, 1000, false);

@@ -21,7 +21,7 @@ pub(crate) fn diff() -> Diff {
     let section = |what: &str, lines: Vec<Value>| json!({ "what": what, "mode": "observe", "count": 3, "lines": lines, "trouble": "", "equal": 53, "notJudged": 1 });
     let routes = vec![
         line("?", "neighbours: static neighbours and sysctls of 12 workloads are not compared"),
-        line("-", &format!("10.244.3.0/26: route to block of {}: missing", super::played::HOSTILE)),
+        line("-", &format!("10.244.3.0/26: route to block of {}: missing", super::fake_agent::HOSTILE)),
         line("~", "10.244.2.0/26: should be via 10.0.0.2 dev eth0, and is via 10.0.0.9 dev eth0"),
         line("+", "10.244.77.0/26: nobody announces it any more"),
     ];

@@ -9,7 +9,7 @@ use super::Hosts;
 
 impl Hosts {
     /// Begins to watch that nothing moves on these hosts.
-    pub(crate) fn still(&self, hosts: &[usize]) -> Still {
+    pub(crate) fn watch_unchanged(&self, hosts: &[usize]) -> Unchanged {
         let watch = |host: &usize| {
             let file = self.dir.path().join(format!("monitor{host}-{}", rand::random::<u32>()));
             let out = std::fs::File::create(&file).unwrap();
@@ -27,10 +27,10 @@ impl Hosts {
                 routes: self.routes(*host),
             }
         };
-        let still = Still { watched: hosts.iter().map(watch).collect() };
+        let unchanged = Unchanged { watched: hosts.iter().map(watch).collect() };
         // Until the monitors listen.
         std::thread::sleep(Duration::from_millis(300));
-        still
+        unchanged
     }
 }
 
@@ -44,13 +44,13 @@ struct Watched {
 }
 
 /// What must not move: the kernel's routes and next hops, and the sessions.
-pub(crate) struct Still {
+pub(crate) struct Unchanged {
     watched: Vec<Watched>,
 }
 
-impl Still {
+impl Unchanged {
     /// Panics when something moved since the beginning; goes on watching.
-    pub(crate) fn check(&mut self, hosts: &Hosts, what: &str) {
+    pub(crate) fn assert_unchanged(&mut self, hosts: &Hosts, what: &str) {
         for w in &mut self.watched {
             let changes = std::fs::read_to_string(&w.file).unwrap();
             assert!(w.child.try_wait().unwrap().is_none(), "ip monitor ended");
@@ -61,23 +61,23 @@ impl Still {
                 hosts.log(w.host)
             );
             assert_eq!(hosts.routes(w.host), w.routes, "{what}: host{}", w.host);
-            sessions_held(hosts, w, what);
+            assert_sessions_held(hosts, w, what);
         }
     }
 
     /// Panics when a session moved; routes may have.
-    pub(crate) fn check_sessions(&self, hosts: &Hosts, what: &str) {
-        self.watched.iter().for_each(|w| sessions_held(hosts, w, what));
+    pub(crate) fn assert_sessions_unchanged(&self, hosts: &Hosts, what: &str) {
+        self.watched.iter().for_each(|w| assert_sessions_held(hosts, w, what));
     }
 
     /// What `ip monitor` said on a host.
-    pub(crate) fn said(&self, host: usize) -> String {
+    pub(crate) fn monitor_output(&self, host: usize) -> String {
         let watched = self.watched.iter().find(|w| w.host == host).expect("watched");
         std::fs::read_to_string(&watched.file).unwrap()
     }
 }
 
-fn sessions_held(hosts: &Hosts, w: &Watched, what: &str) {
+fn assert_sessions_held(hosts: &Hosts, w: &Watched, what: &str) {
     let since = w.begin.elapsed().as_secs();
     let now = hosts.sessions(w.host);
     let names = |m: &BTreeMap<String, _>| m.keys().cloned().collect::<Vec<_>>();
@@ -95,7 +95,7 @@ fn sessions_held(hosts: &Hosts, w: &Watched, what: &str) {
     }
 }
 
-impl Drop for Still {
+impl Drop for Unchanged {
     fn drop(&mut self) {
         for w in &mut self.watched {
             let _ = w.child.kill();

@@ -24,7 +24,7 @@ fn addrs(list: &[&str]) -> Vec<IpAddr> {
 }
 
 /// A container as the plugins make it.
-fn plumbed(pod: &Pod, host: &str, list: &[&str]) -> (HostSide, MacAddr) {
+fn attach_container(pod: &Pod, host: &str, list: &[&str]) -> (HostSide, MacAddr) {
     let (host, eth0, addrs) = (name(host), name("eth0"), addrs(list));
     let namespace = pod.open();
     let spec = VethSpec {
@@ -54,7 +54,7 @@ fn plumbed(pod: &Pod, host: &str, list: &[&str]) -> (HostSide, MacAddr) {
 }
 
 /// `forwarding` is the agent's matter.
-fn forward() {
+fn enable_forwarding() {
     for path in ["ipv4/ip_forward", "ipv6/conf/all/forwarding"] {
         std::fs::write(Path::new("/proc/sys/net").join(path), "1").unwrap();
     }
@@ -63,20 +63,20 @@ fn forward() {
 #[test]
 fn a_container_reaches_the_host_and_its_neighbour_at_once_with_both_families() {
     in_netns(|| {
-        forward();
+        enable_forwarding();
         let (a, b) = (Pod::new(), Pod::new());
         let begin = Instant::now();
-        let (side, mac) = plumbed(&a, "calia", &["10.65.0.2", "2001:db8:65::2"]);
+        let (side, mac) = attach_container(&a, "calia", &["10.65.0.2", "2001:db8:65::2"]);
         let took = begin.elapsed();
-        plumbed(&b, "calib", &["10.65.0.3", "2001:db8:65::3"]);
-        b.answers(7000);
+        attach_container(&b, "calib", &["10.65.0.3", "2001:db8:65::3"]);
+        b.serve_source_address(7000);
         // No wait for duplicate address detection, and nobody answers ARP for the gateway: no agent is here.
         for (kind, to, from) in [
             (Kind::Tcp, "10.65.0.3:7000", "10.65.0.2"),
             (Kind::Tcp, "[2001:db8:65::3]:7000", "2001:db8:65::2"),
             (Kind::Udp, "10.65.0.3:7000", "10.65.0.2"),
         ] {
-            assert_eq!(a.asks(kind, to), Ok(from.parse().unwrap()), "{to}");
+            assert_eq!(a.source_seen_by(kind, to), Ok(from.parse().unwrap()), "{to}");
         }
         assert!(begin.elapsed() < Duration::from_secs(1), "{:?}, {took:?} of it for one", begin.elapsed());
         assert_eq!((side.mac, side.mtu), (HOST_MAC, 1440));
@@ -129,7 +129,7 @@ fn a_path_that_is_no_containers_namespace_is_named_and_nothing_is_made() {
 fn an_address_that_leads_elsewhere_and_a_name_that_is_taken_are_refused() {
     in_netns(|| {
         let (a, b) = (Pod::new(), Pod::new());
-        plumbed(&a, "calia", &["10.65.0.2"]);
+        attach_container(&a, "calia", &["10.65.0.2"]);
         ip("link add calib type veth peer name pb");
         ip("link set calib up");
         let error = plumb::host_routes(&name("calib"), &addrs(&["10.65.0.2"])).unwrap_err().to_string();
@@ -177,9 +177,9 @@ fn source_of_device(device: &str, to: &str) -> String {
 #[test]
 fn a_second_interface_keeps_the_first_ones_way_out() {
     in_netns(|| {
-        forward();
+        enable_forwarding();
         let pod = Pod::new();
-        plumbed(&pod, "calia", &["10.65.0.2", "2001:db8:65::2"]);
+        attach_container(&pod, "calia", &["10.65.0.2", "2001:db8:65::2"]);
         let (host, eth1, list) = (name("calib"), name("eth1"), addrs(&["10.65.0.3", "2001:db8:65::3"]));
         let namespace = pod.open();
         let spec = VethSpec {
@@ -216,8 +216,8 @@ fn a_second_interface_keeps_the_first_ones_way_out() {
         // The same with packets. What it begins leaves by the first interface, with the address of that.
         plumb::host_routes(&host, &list).unwrap();
         let far = Pod::new();
-        plumbed(&far, "calic", &["10.65.0.9", "2001:db8:65::9"]);
-        far.answers(7000);
+        attach_container(&far, "calic", &["10.65.0.9", "2001:db8:65::9"]);
+        far.serve_source_address(7000);
         let count = |device: &str, way: &str| -> u64 {
             let file = format!("/sys/class/net/{device}/statistics/{way}_packets");
             ip(&format!("netns exec {} cat {file}", pod.name)).trim().parse().unwrap()
@@ -230,7 +230,7 @@ fn a_second_interface_keeps_the_first_ones_way_out() {
         ] {
             let before = (count("eth0", "tx"), count("eth1", "tx"));
             for _ in 0..10 {
-                assert_eq!(pod.asks(kind, to), Ok(from.parse().unwrap()), "{to}");
+                assert_eq!(pod.source_seen_by(kind, to), Ok(from.parse().unwrap()), "{to}");
             }
             let (first, second) = (count("eth0", "tx") - before.0, count("eth1", "tx") - before.1);
             // IPv6 says something on each new link by itself: less than a packet for each of these.
@@ -255,7 +255,7 @@ fn a_second_interface_keeps_the_first_ones_way_out() {
 #[test]
 fn a_veth_of_a_bridge_and_a_tap_are_taken_and_given_back() {
     in_netns(|| {
-        forward();
+        enable_forwarding();
         let pod = Pod::new();
         ip("link add br0 type bridge");
         ip("link set br0 up");
@@ -281,14 +281,14 @@ fn a_veth_of_a_bridge_and_a_tap_are_taken_and_given_back() {
         let before = pod.ip("-o link show c7");
         let (_, stripped) = plumb::inside(&namespace, &inside).unwrap();
         plumb::host_routes(&cali, &list).unwrap();
-        answer(7001);
+        serve_source_address(7001);
         for to in ["169.254.1.1:7001", "[2001:db8:ffff::1]:7001"] {
             if to.starts_with('1') {
                 ip("addr add 169.254.1.1/32 dev lo");
             } else {
                 ip("addr add 2001:db8:ffff::1/128 dev lo nodad");
             }
-            pod.asks(Kind::Tcp, to).unwrap();
+            pod.source_seen_by(Kind::Tcp, to).unwrap();
         }
         assert!(!ip("-o link show calix").contains("master"));
         stripped.undo().unwrap();
@@ -325,10 +325,10 @@ fn mapping(host_ip: Option<&str>, host_port: u16, protocol: Transport) -> PortMa
 #[test]
 fn ports_of_the_host_lead_to_the_container_from_everywhere() {
     in_netns(|| {
-        forward();
+        enable_forwarding();
         let (a, b, far) = (Pod::new(), Pod::new(), Pod::new());
-        plumbed(&a, "calia", &["10.65.0.2", "2001:db8:65::2"]);
-        plumbed(&b, "calib", &["10.65.0.3", "2001:db8:65::3"]);
+        attach_container(&a, "calia", &["10.65.0.2", "2001:db8:65::2"]);
+        attach_container(&b, "calib", &["10.65.0.3", "2001:db8:65::3"]);
         // Another host, which has no route to the containers.
         veth("eth0", "far0", &["192.0.2.1/24", "198.51.100.1/32", "2001:db8:1::1/64"]);
         ip(&format!("link set far0 netns {}", far.name));
@@ -338,7 +338,7 @@ fn ports_of_the_host_lead_to_the_container_from_everywhere() {
             far.ip(words);
         }
         far.ip("route add 198.51.100.1 via 192.0.2.1");
-        a.answers(7000);
+        a.serve_source_address(7000);
         let list = addrs(&["10.65.0.2", "2001:db8:65::2"]);
         let table = plumb::ports_table(PORTS_PREFIX, "net1 a eth0");
         let mappings = [
@@ -353,30 +353,30 @@ fn ports_of_the_host_lead_to_the_container_from_everywhere() {
         let (v4, v6) = ("192.0.2.1:8080", "[2001:db8:1::1]:8080");
         // The true source is seen: policy of the container decides by it.
         for kind in [Kind::Tcp, Kind::Udp] {
-            assert_eq!(far.asks(kind, v4), who("192.0.2.9"), "{kind:?}");
-            assert_eq!(far.asks(kind, v6), who("2001:db8:1::9"), "{kind:?}");
-            assert_eq!(b.asks(kind, v4), who("10.65.0.3"), "{kind:?}");
-            assert_eq!(b.asks(kind, v6), who("2001:db8:65::3"), "{kind:?}");
+            assert_eq!(far.source_seen_by(kind, v4), who("192.0.2.9"), "{kind:?}");
+            assert_eq!(far.source_seen_by(kind, v6), who("2001:db8:1::9"), "{kind:?}");
+            assert_eq!(b.source_seen_by(kind, v4), who("10.65.0.3"), "{kind:?}");
+            assert_eq!(b.source_seen_by(kind, v6), who("2001:db8:65::3"), "{kind:?}");
             // To itself by way of the host, and from the host itself.
             for to in [v4, v6] {
-                a.asks(kind, to).unwrap();
-                ask(kind, to).unwrap();
+                a.source_seen_by(kind, to).unwrap();
+                source_seen_by(kind, to).unwrap();
             }
-            ask(kind, "127.0.0.1:8080").unwrap();
+            source_seen_by(kind, "127.0.0.1:8080").unwrap();
         }
-        assert_eq!(far.asks(Kind::Tcp, "198.51.100.1:8081"), who("192.0.2.9"));
-        assert!(far.asks(Kind::Tcp, "192.0.2.1:8081").is_err(), "another address of the host");
-        far.asks(Kind::Tcp, "192.0.2.1:8082").unwrap();
-        assert!(far.asks(Kind::Tcp, "[2001:db8:1::1]:8082").is_err(), "0.0.0.0 is IPv4's");
-        assert!(far.asks(Kind::Tcp, "192.0.2.1:8083").is_err());
+        assert_eq!(far.source_seen_by(Kind::Tcp, "198.51.100.1:8081"), who("192.0.2.9"));
+        assert!(far.source_seen_by(Kind::Tcp, "192.0.2.1:8081").is_err(), "another address of the host");
+        far.source_seen_by(Kind::Tcp, "192.0.2.1:8082").unwrap();
+        assert!(far.source_seen_by(Kind::Tcp, "[2001:db8:1::1]:8082").is_err(), "0.0.0.0 is IPv4's");
+        assert!(far.source_seen_by(Kind::Tcp, "192.0.2.1:8083").is_err());
         // A port of somebody else on the way is not taken: only this host's addresses count.
-        far.answers(8080);
+        far.serve_source_address(8080);
         far.ip("route add 10.65.0.0/16 via 192.0.2.1");
-        assert_eq!(a.asks(Kind::Tcp, "192.0.2.9:8080"), who("10.65.0.2"));
+        assert_eq!(a.source_seen_by(Kind::Tcp, "192.0.2.9:8080"), who("10.65.0.2"));
         assert_eq!(plumb::mapped_tables("tortie-ports").unwrap(), [table.as_str()]);
         // The same again replaces; others' tables stay.
         plumb::map_ports(&table, &list, &mappings[..1]).unwrap();
-        assert!(far.asks(Kind::Tcp, "192.0.2.1:8082").is_err());
+        assert!(far.source_seen_by(Kind::Tcp, "192.0.2.1:8082").is_err());
         plumb::map_ports(
             "tortie-ports-other",
             &addrs(&["10.65.0.3"]),
@@ -385,7 +385,7 @@ fn ports_of_the_host_lead_to_the_container_from_everywhere() {
         .unwrap();
         plumb::unmap_ports(&table).unwrap();
         plumb::unmap_ports(&table).unwrap();
-        assert!(far.asks(Kind::Tcp, v4).is_err());
+        assert!(far.source_seen_by(Kind::Tcp, v4).is_err());
         assert_eq!(plumb::mapped_tables("tortie-ports").unwrap(), ["tortie-ports-other"]);
     });
 }
@@ -394,13 +394,13 @@ fn ports_of_the_host_lead_to_the_container_from_everywhere() {
 #[test]
 fn datagrams_to_a_port_that_led_nowhere_come_to_the_container_once_it_is_mapped() {
     in_netns(|| {
-        forward();
+        enable_forwarding();
         let (a, far) = (Pod::new(), Pod::new());
-        plumbed(&a, "calia", &["10.65.0.2", "2001:db8:65::2"]);
-        plumbed(&far, "calib", &["10.65.0.3", "2001:db8:65::3"]);
+        attach_container(&a, "calia", &["10.65.0.2", "2001:db8:65::2"]);
+        attach_container(&far, "calib", &["10.65.0.3", "2001:db8:65::3"]);
         ip("addr add 192.0.2.1/32 dev lo");
         ip("addr add 2001:db8:1::1/128 dev lo");
-        a.answers(7000);
+        a.serve_source_address(7000);
         let list = addrs(&["10.65.0.2", "2001:db8:65::2"]);
         // The connection tracker works while there are rules for it.
         plumb::map_ports("tortie-ports-other", &list, &[mapping(None, 9090, Transport::Tcp)]).unwrap();
@@ -442,10 +442,10 @@ fn datagrams_to_a_port_that_led_nowhere_come_to_the_container_once_it_is_mapped(
 #[test]
 fn an_association_of_sctp_is_led_to_the_container_and_back() {
     in_netns(|| {
-        forward();
+        enable_forwarding();
         let (a, far) = (Pod::new(), Pod::new());
-        plumbed(&a, "calia", &["10.65.0.2"]);
-        plumbed(&far, "calib", &["10.65.0.3"]);
+        attach_container(&a, "calia", &["10.65.0.2"]);
+        attach_container(&far, "calib", &["10.65.0.3"]);
         ip("addr add 192.0.2.1/32 dev lo");
         let table = plumb::ports_table(PORTS_PREFIX, "net1 a eth0");
         plumb::map_ports(&table, &addrs(&["10.65.0.2"]), &[mapping(None, 8080, Transport::Sctp)]).unwrap();
@@ -470,12 +470,12 @@ fn an_association_of_sctp_is_led_to_the_container_and_back() {
 #[test]
 fn bandwidth_is_what_was_asked_for_within_a_fifth_in_both_directions() {
     in_netns(|| {
-        forward();
+        enable_forwarding();
         let pod = Pod::new();
-        plumbed(&pod, "calia", &["10.65.0.2"]);
+        attach_container(&pod, "calia", &["10.65.0.2"]);
         ip("addr add 192.0.2.1/32 dev lo");
         let _group = concurrency::KERNEL_THREADS.join();
-        let host = rig_host();
+        let host = open_own_namespace();
         let (to, from) = (8_000_000u64, 4_000_000u64);
         let limits = Bandwidth {
             ingress: Some(Rate { bits: to, burst: Some(160_000) }),
@@ -509,7 +509,7 @@ fn bandwidth_is_what_was_asked_for_within_a_fifth_in_both_directions() {
 }
 
 /// A handle of the namespace that this thread is in, from a thread that is elsewhere.
-fn rig_host() -> Namespace {
+fn open_own_namespace() -> Namespace {
     let path =
         format!("/proc/{}/task/{}/ns/net", std::process::id(), rustix::thread::gettid().as_raw_nonzero());
     std::thread::scope(|scope| {
@@ -525,7 +525,7 @@ fn rig_host() -> Namespace {
 fn rates_above_four_gbit_reach_the_kernel_whole_and_a_limit_goes_with_its_interface() {
     in_netns(|| {
         let pod = Pod::new();
-        plumbed(&pod, "calia", &["10.65.0.2"]);
+        attach_container(&pod, "calia", &["10.65.0.2"]);
         let rate = Some(Rate { bits: 100_000_000_000, burst: Some(20_000_000_000) });
         let limits = Bandwidth { ingress: rate, egress: rate };
         plumb::limit(&name("calia"), &limits, None).unwrap();

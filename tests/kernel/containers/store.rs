@@ -14,9 +14,9 @@ use tortie_kernel::plumb::{self, Bandwidth, PortMapping, Rate, Transport};
 use tortie_store::sqlite::SqliteStore;
 use tortie_store::{Op, Store, Txn};
 
-use super::{addrs, forward, name};
+use super::{addrs, enable_forwarding, name};
 use crate::common::containers::Pod;
-use crate::common::fake_agent::play_agent;
+use crate::common::fake_agent::serve_fixed_answer;
 use crate::common::netns::{in_netns, ip, try_ip};
 
 const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
@@ -140,9 +140,10 @@ fn names_of_interfaces_are_the_beginning_of_an_id_or_a_hash_of_a_name() {
 #[test]
 fn an_endpoint_is_written_with_its_profile_and_goes_again_without_a_trace() {
     in_netns(|| {
-        forward();
+        enable_forwarding();
         let (host, pod) = (Host::new(AgentAbsent::Error), Pod::new());
-        let asked = play_agent(&host.socket(), json!({"result": "applied", "reason": null, "revision": 9}));
+        let asked =
+            serve_fixed_answer(&host.socket(), json!({"result": "applied", "reason": null, "revision": 9}));
         let mut one = wanted(&pod, ID, &["10.65.0.2", "2001:db8:65::2"]);
         one.ports = vec![PortMapping {
             host_ip: None,
@@ -240,7 +241,7 @@ fn whatever_fails_leaves_nothing_behind() {
             [("failed", "because", false), ("frozen", "because", true), ("timeout", "not put", true)]
         {
             let _ = std::fs::remove_file(host.socket());
-            play_agent(&host.socket(), json!({"result": result, "reason": "because", "revision": 1}));
+            serve_fixed_answer(&host.socket(), json!({"result": result, "reason": "because", "revision": 1}));
             try_it(result, &good, word, later);
         }
         // The profile stays: others may have it by then.

@@ -70,12 +70,12 @@ pub(crate) fn open(direction: Direction) -> ChainId {
 }
 
 /// What the store tells of endpoints.
-pub(crate) struct Told {
+pub(crate) struct EndpointRig {
     pub(crate) rig: Rig,
     pub(crate) serial: u64,
 }
 
-impl Told {
+impl EndpointRig {
     pub(crate) fn start(options: &Options) -> Self {
         Self { rig: Rig::start(options), serial: 0 }
     }
@@ -85,7 +85,7 @@ impl Told {
     }
 
     /// Sends these endpoints; gives those that are not right.
-    pub(crate) fn tell(
+    pub(crate) fn apply(
         &mut self,
         endpoints: &[(&str, Option<WorkloadPolicy>)],
     ) -> BTreeMap<EndpointKey, String> {

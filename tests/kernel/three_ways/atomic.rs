@@ -169,7 +169,7 @@ fn changes(seed: u64, count: u64) {
     let closing = json!({ "inbound_rules": [{ "action": "allow", "protocol": "tcp", "dst_ports": [PASSES] }],
                           "outbound_rules": [{ "action": "allow" }] });
     policy.change(&rig, &[(key("policy/profile/p1/rules"), Some(closing.to_string()))]);
-    net.hear(|_, _| {});
+    net.receive_all(|_, _| {});
 
     let stop = Arc::new(AtomicBool::new(false));
     let sender = std::thread::spawn({
@@ -183,7 +183,7 @@ fn changes(seed: u64, count: u64) {
             let mut seen: BTreeMap<u32, BTreeSet<Place>> = BTreeMap::new();
             loop {
                 let last = done.load(Ordering::Relaxed);
-                net.hear(|place, (number, _)| {
+                net.receive_all(|place, (number, _)| {
                     seen.entry(number).or_default().insert(place.clone());
                 });
                 if last {
@@ -200,7 +200,7 @@ fn changes(seed: u64, count: u64) {
         if rng.random_range(0..100) == 0 {
             rig.stop();
             rig = Rig::start(&options());
-            policy.anew(&rig);
+            policy.restart(&rig);
             restarts += 1;
         }
     }

@@ -23,7 +23,7 @@ use std::time::Duration;
 use crate::common::concurrency;
 use crate::common::kernel_thread::Rig;
 use crate::common::policy_store::Policy;
-use net::{Net, Seen};
+use net::{Arrivals, Net};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use tortie_engine::policy::path::{Flow, Node, Path, Place, Reason, Routes, Stage, State};
@@ -244,7 +244,7 @@ impl Round<'_> {
                 && is.masqueraded == is_masqueraded(path)
                 && is.untracked == path.untracked
                 && is.matched == matched.collect::<Vec<_>>();
-            assert!(same, "the interpreter says {is:#?} of {}", self.told(sent));
+            assert!(same, "the interpreter says {is:#?} of {}", self.describe(sent));
         }
         hits
     }
@@ -276,7 +276,7 @@ impl Round<'_> {
                 is >= *count,
                 "{}: {rule:?} counted {is}, not {count}\n{}",
                 self.what,
-                self.policy.told()
+                self.policy.dump()
             );
         }
     }
@@ -284,7 +284,7 @@ impl Round<'_> {
     /// The kernel did with each packet what the evaluator says.
     fn check_kernel(&self, all: &[Sent]) -> usize {
         let wanted = all.iter().filter(|sent| sent.wanted(self.routes).is_some()).count();
-        let seen: Seen = self.net.seen(&all.iter().map(|sent| sent.number).collect(), wanted);
+        let seen: Arrivals = self.net.arrivals(&all.iter().map(|sent| sent.number).collect(), wanted);
         let none = BTreeMap::new();
         for sent in all {
             let (seen, wanted) = (seen.get(&sent.number).unwrap_or(&none), sent.wanted(self.routes));
@@ -295,19 +295,19 @@ impl Round<'_> {
                     seen.len() == 1 && ends.is_some_and(|ends| ends.is_none_or(|ends| ends == (*src, *dst)))
                 }
             };
-            assert!(same, "seen {seen:?}, wanted {wanted:?} of {}", self.told(sent));
+            assert!(same, "seen {seen:?}, wanted {wanted:?} of {}", self.describe(sent));
         }
         wanted
     }
 
-    fn told(&self, sent: &Sent) -> String {
+    fn describe(&self, sent: &Sent) -> String {
         format!(
             "packet {}, {}: {:?}: the evaluator says {:#?}\n{}\n{}",
             sent.number,
             self.what,
             sent.flow,
             sent.path,
-            self.policy.told(),
+            self.policy.dump(),
             self.rig.ask(|view| view.rules_text()),
         )
     }

@@ -40,7 +40,7 @@ struct Side {
 pub(crate) type Heard = (u32, Option<(IpAddr, IpAddr)>);
 
 /// What came out where, by number.
-pub(crate) type Seen = BTreeMap<u32, BTreeMap<Place, Option<(IpAddr, IpAddr)>>>;
+pub(crate) type Arrivals = BTreeMap<u32, BTreeMap<Place, Option<(IpAddr, IpAddr)>>>;
 
 pub(crate) struct Net {
     sides: BTreeMap<Place, Side>,
@@ -63,7 +63,7 @@ fn far(interface: &str, index: usize) -> Side {
     let (sender, sides) = channel();
     let moved = format!("far{index}");
     ip(&format!("link add {interface} address 02:00:00:00:02:0{index} type veth peer name {moved}"));
-    let (told, path) = in_netns_kept(move || {
+    let (start, path) = in_netns_kept(move || {
         for line in [
             // What is for 127.0.0.0/8 leaves too.
             "route flush table local 127.0.0.0/8".to_owned(),
@@ -98,7 +98,7 @@ fn far(interface: &str, index: usize) -> Side {
     });
     ip(&format!("link set far{index} netns {path}"));
     ip(&format!("link set {interface} up"));
-    told.send(()).unwrap();
+    start.send(()).unwrap();
     sides.recv_timeout(Duration::from_secs(10)).unwrap()
 }
 
@@ -144,11 +144,11 @@ impl Net {
         for net in ["198.51.100.0/24", "203.0.113.0/24", "2001:db8:f::/64"] {
             ip(&format!("route add {net} dev eth0"));
         }
-        let heard = |v4: bool, protocol: u8| {
+        let received = |v4: bool, protocol: u8| {
             (raw(v4, protocol), if v4 { Layer::Packet } else { Layer::Payload(protocol) })
         };
         let hears =
-            HEARD.iter().flat_map(|(v4, protocols)| protocols.iter().map(|p| heard(*v4, *p))).collect();
+            HEARD.iter().flat_map(|(v4, protocols)| protocols.iter().map(|p| received(*v4, *p))).collect();
         sides.insert(Place::Host, Side { sends: sends(), hears });
         Self { sides }
     }
@@ -173,14 +173,14 @@ impl Net {
     }
 
     /// Everything that waits to be heard, with where it is.
-    pub(crate) fn hear(&self, mut each: impl FnMut(&Place, Heard)) {
+    pub(crate) fn receive_all(&self, mut each: impl FnMut(&Place, Heard)) {
         let mut buffer = [0; 2048];
         for (place, side) in &self.sides {
             for (socket, layer) in &side.hears {
                 let mut socket = socket;
                 while let Ok(len) = socket.read(&mut buffer) {
-                    if let Some(heard) = packets::read(&buffer[..len], *layer) {
-                        each(place, heard);
+                    if let Some(received) = packets::read(&buffer[..len], *layer) {
+                        each(place, received);
                     }
                 }
             }
@@ -188,12 +188,12 @@ impl Net {
     }
 
     /// What came out where, until all of `wanted` did and a little longer, for what should not have.
-    pub(crate) fn seen(&self, sent: &BTreeSet<u32>, wanted: usize) -> Seen {
-        let mut seen = Seen::new();
+    pub(crate) fn arrivals(&self, sent: &BTreeSet<u32>, wanted: usize) -> Arrivals {
+        let mut seen = Arrivals::new();
         let mut until = Instant::now() + Duration::from_secs(2);
         let mut complete = false;
         while Instant::now() < until {
-            self.hear(|place, (number, ends)| {
+            self.receive_all(|place, (number, ends)| {
                 if sent.contains(&number) {
                     seen.entry(number).or_default().insert(place.clone(), ends);
                 }

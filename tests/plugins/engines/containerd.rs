@@ -187,11 +187,11 @@ fn containerd_life() {
     });
     let pod = cri.start(&site, 1, "db");
     assert_eq!(site.keys_with("/endpoint/"), ["/calico/v1/host/host1/workload/k8s/prod.db/endpoint/eth0"]);
-    site.open();
-    let page = site.answers(&pod);
-    site.asks(2, "172.30.0.1", 8080);
+    site.allow_everybody();
+    let page = site.serve_port_80(&pod);
+    site.wait_for_answer(2, "172.30.0.1", 8080);
     drop(page);
-    site.close();
+    site.stop_allowing_everybody();
     cri.remove(&site, 1, "db");
     site.nothing_held();
     // A later plugin fails: containerd takes back what ours did.

@@ -78,7 +78,7 @@ impl Docker {
         });
         let chosen = self.workload(site, 1, "chosen");
         assert_eq!(chosen.addr, "10.244.200.7");
-        site.reach(&chosen, peer);
+        site.wait_until_reachable(&chosen, peer);
         within(PATIENCE, "what the container before it had is gone", || match held(site) {
             (2, 2) => Ok(()),
             other => Err(format!("{other:?} {:?}", site.keys_with("/calico/"))),
@@ -165,14 +165,14 @@ fn docker_life() {
     );
     let chosen = docker.workload(&site, 1, "chosen");
     assert_eq!(chosen.addr, "10.244.200.7");
-    site.reach(&chosen, &peer);
+    site.wait_until_reachable(&chosen, &peer);
     for host in HOSTS {
         let words = format!("run -d --name again --network lab --ip 10.244.200.7 {IMAGE}");
         let refused = docker.try_docker(&site, host, &words).unwrap_err();
         assert!(refused.contains("10.244.200.7"), "{refused}");
         docker.docker(&site, host, "rm -f again");
     }
-    site.reach(&chosen, &peer);
+    site.wait_until_reachable(&chosen, &peer);
     // Stopped: nothing is held. Started: as before.
     docker.docker(&site, 1, "stop -t 0 chosen");
     within(PATIENCE, "a stopped container holds nothing", || match held(&site) {
@@ -180,7 +180,7 @@ fn docker_life() {
         other => Err(format!("{other:?}")),
     });
     docker.docker(&site, 1, "start chosen");
-    site.reach(&docker.workload(&site, 1, "chosen"), &peer);
+    site.wait_until_reachable(&docker.workload(&site, 1, "chosen"), &peer);
     // dockerd ends well and comes again: the container that always restarts is there.
     assert!(docker.daemons[0].stop().success());
     docker.start_daemon(&site, 1);
@@ -192,9 +192,9 @@ fn docker_life() {
     // The agent, which is the driver, crashes while dockerd runs.
     site.hosts.kill("host1");
     site.hosts.start("host1");
-    site.reach(&docker.workload(&site, 1, "chosen"), &peer);
+    site.wait_until_reachable(&docker.workload(&site, 1, "chosen"), &peer);
     let more = docker.start(&site, 1, "more");
-    site.reach(&more, &peer);
+    site.wait_until_reachable(&more, &peer);
     docker.remove(&site, 1, "more");
     // Both crash.
     site.hosts.kill("host1");
@@ -219,7 +219,7 @@ fn docker_live_restore() {
     let flags = &["--bridge=none", "--iptables=false", "--live-restore"];
     let Some((site, mut docker)) = docker(flags, 1) else { return };
     let pair = HOSTS.map(|host| docker.start(&site, host, "stays"));
-    site.reach(&pair[0], &pair[1]);
+    site.wait_until_reachable(&pair[0], &pair[1]);
     for crash in [false, true] {
         if crash {
             docker.crash(&site);
@@ -236,7 +236,7 @@ fn docker_live_restore() {
         docker.docker(&site, 1, "rm -f again");
         let other = docker.start(&site, 1, "other");
         assert_ne!(other.addr, pair[0].addr);
-        site.reach(&other, &pair[1]);
+        site.wait_until_reachable(&other, &pair[1]);
         docker.remove(&site, 1, "other");
     }
     for host in HOSTS {
@@ -255,7 +255,7 @@ fn dockers_bridge_with_our_addresses() {
     docker.network = "own".to_owned();
     let pair = ["one", "two"].map(|name| docker.start(&site, 1, name));
     assert!(pair.iter().all(|w| w.addr.starts_with("192.168.7.")), "{pair:?}");
-    site.reach(&pair[0], &pair[1]);
+    site.wait_until_reachable(&pair[0], &pair[1]);
     let outside: Vec<String> =
         site.keys().into_keys().filter(|k| !k.contains("/docker/") && !keys.contains_key(k)).collect();
     assert_eq!(outside, Vec::<String>::new());

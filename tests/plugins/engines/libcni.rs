@@ -123,7 +123,7 @@ fn chain(site: &Site, libcni: &mut Libcni, list: List, more: impl FnOnce(&Site, 
     // The second time shows what the first one left.
     for round in ["first", "second"] {
         let pair = HOSTS.map(|host| libcni.start(site, host, round));
-        site.reach(&pair[0], &pair[1]);
+        site.wait_until_reachable(&pair[0], &pair[1]);
         site.policy_holds(&pair[0], &pair[1]);
         if before.is_some()
             && let Some(more) = more.take()
@@ -162,11 +162,11 @@ fn reference_plugins_behind_ours() {
         assert!(host.contains("qdisc tbf"), "{host}");
         let inside = |words: &[&str]| site.within(first, words).unwrap();
         assert_eq!(inside(&["cat", "/proc/sys/net/ipv4/conf/eth0/arp_announce"]), "2");
-        site.open();
-        let page = site.answers(first);
-        site.asks(2, "172.30.0.1", 8080);
+        site.allow_everybody();
+        let page = site.serve_port_80(first);
+        site.wait_for_answer(2, "172.30.0.1", 8080);
         drop(page);
-        site.close();
+        site.stop_allowing_everybody();
     });
 }
 
@@ -189,7 +189,7 @@ fn our_addresses_below_the_reference_bridge() {
         "ipam": {"type": "tortie-ipam", "routes": [{"dst": "0.0.0.0/0"}]}});
     cni::configure(&site, 1, &json!([bridge]));
     let pair = ["one", "two"].map(|name| libcni.start(&site, 1, name));
-    site.reach(&pair[0], &pair[1]);
+    site.wait_until_reachable(&pair[0], &pair[1]);
     assert_ne!(pair[0].addr, pair[1].addr);
     // The gateway is the bridge's own address, which nobody gets.
     let gateway = site.within(&pair[0], &["ip", "-j", "route", "show", "default"]).unwrap();

@@ -14,7 +14,7 @@ pub(crate) trait Engine {
 /// what follows is a statement about us.
 pub(crate) fn reference(site: &Site, engine: &mut dyn Engine) {
     let pair = HOSTS.map(|host| engine.start(site, host, &format!("ref{host}")));
-    site.reach(&pair[0], &pair[1]);
+    site.wait_until_reachable(&pair[0], &pair[1]);
     for host in HOSTS {
         engine.remove(site, host, &format!("ref{host}"));
     }
@@ -25,7 +25,7 @@ pub(crate) fn reference(site: &Site, engine: &mut dyn Engine) {
 pub(crate) fn life(site: &mut Site, engine: &mut dyn Engine, rounds: usize) {
     // The first container of a host leaves what is there once: blocks, the profile, a routes' blackhole.
     let first = HOSTS.map(|host| engine.start(site, host, "web0"));
-    site.reach(&first[0], &first[1]);
+    site.wait_until_reachable(&first[0], &first[1]);
     assert_eq!(site.given(), 2, "one address a container");
     site.policy_holds(&first[0], &first[1]);
     // Both agents crash: packets pass, and they take up where they were.
@@ -39,7 +39,7 @@ pub(crate) fn life(site: &mut Site, engine: &mut dyn Engine, rounds: usize) {
         site.hosts.start(&format!("host{host}"));
     }
     site.hosts.until_sessions(1);
-    site.reach(&first[0], &first[1]);
+    site.wait_until_reachable(&first[0], &first[1]);
     for host in HOSTS {
         engine.remove(site, host, "web0");
     }
@@ -49,7 +49,7 @@ pub(crate) fn life(site: &mut Site, engine: &mut dyn Engine, rounds: usize) {
     for round in 1..=rounds {
         let name = format!("web{round}");
         let pair = HOSTS.map(|host| engine.start(site, host, &name));
-        site.reach(&pair[0], &pair[1]);
+        site.wait_until_reachable(&pair[0], &pair[1]);
         for host in HOSTS {
             engine.remove(site, host, &name);
         }
@@ -66,9 +66,9 @@ pub(crate) fn dual(site: &Site, engine: &mut dyn Engine, rounds: usize) {
     for round in 0..=rounds {
         let name = format!("both{round}");
         let pair = HOSTS.map(|host| engine.start(site, host, &name));
-        let six = [site.six(&pair[0]), site.six(&pair[1])];
-        site.reach(&pair[0], &pair[1]);
-        site.reach(&six[0], &six[1]);
+        let six = [site.ipv6_of(&pair[0]), site.ipv6_of(&pair[1])];
+        site.wait_until_reachable(&pair[0], &pair[1]);
+        site.wait_until_reachable(&six[0], &six[1]);
         assert_eq!(site.given(), 4, "an address of each family for each");
         for host in HOSTS {
             engine.remove(site, host, &name);

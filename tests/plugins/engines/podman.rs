@@ -86,12 +86,12 @@ fn podman_life() {
     let chosen = Podman::workload(&site, 1, "chosen");
     assert_eq!(chosen.addr, "10.244.200.7");
     let peer = podman.start(&site, 2, "peer");
-    site.reach(&chosen, &peer);
-    site.open();
+    site.wait_until_reachable(&chosen, &peer);
+    site.allow_everybody();
     // Not together: with an address of one's choice podman 4.3 tells its first plugin of no ports.
     run(1, "--name ports -p 8080:80");
-    let page = site.answers(&Podman::workload(&site, 1, "ports"));
-    site.asks(2, "172.30.0.1", 8080);
+    let page = site.serve_port_80(&Podman::workload(&site, 1, "ports"));
+    site.wait_for_answer(2, "172.30.0.1", 8080);
     drop(page);
     podman.remove(&site, 1, "ports");
     let endpoint = |part: &str| site.keys_with("/endpoint/").into_iter().filter(|k| k.contains(part)).count();
@@ -104,10 +104,10 @@ fn podman_life() {
     Podman::podman(&site, 1, "start chosen");
     let chosen = Podman::workload(&site, 1, "chosen");
     assert_eq!(chosen.addr, "10.244.200.7");
-    site.reach(&chosen, &peer);
+    site.wait_until_reachable(&chosen, &peer);
     // Its rules of the firewall again, as after a restart of it: DEL and ADD while the container runs.
     Podman::podman(&site, 1, "network reload chosen");
-    site.reach(&Podman::workload(&site, 1, "chosen"), &peer);
+    site.wait_until_reachable(&Podman::workload(&site, 1, "chosen"), &peer);
     // The same address twice.
     let words = format!("run -d --net {} --name again --ip 10.244.200.7 {IMAGE}", cni::NETWORK);
     let refused = Podman::try_podman(&site, 2, &words).unwrap_err();
@@ -119,7 +119,7 @@ fn podman_life() {
     podman.remove(&site, 2, "peer");
     site.nothing_held();
     podman.remove(&site, 2, "short");
-    site.close();
+    site.stop_allowing_everybody();
     site.as_before(&before, "after containers of all kinds");
 }
 

@@ -263,14 +263,14 @@ impl Site {
     }
 
     /// The IPv6 address of a container.
-    pub(crate) fn six(&self, workload: &Workload) -> Workload {
+    pub(crate) fn ipv6_of(&self, workload: &Workload) -> Workload {
         let all = self.addresses(workload, "eth0");
         let addr = all.into_iter().find(|a| a.contains(':')).expect("it has an IPv6 address");
         Workload { addr, ..workload.clone() }
     }
 
     /// Each of the two answers the other: soon, or at once where it did before.
-    pub(crate) fn reach(&self, a: &Workload, b: &Workload) {
+    pub(crate) fn wait_until_reachable(&self, a: &Workload, b: &Workload) {
         assert_ne!(a.addr, b.addr, "each container has an address of its own");
         for (from, to) in [(a, b), (b, a)] {
             within(PATIENCE, &format!("host{} reaches {}", from.host, to.addr), || {
@@ -295,11 +295,11 @@ impl Site {
             assert!(self.pings(from, &to.addr).is_err(), "the policy holds");
         }
         self.hosts.rm(DENY);
-        self.reach(from, to);
+        self.wait_until_reachable(from, to);
     }
 
     /// Lets everybody reach every container: by itself a network's profile lets in only who is in that network.
-    pub(crate) fn open(&self) {
+    pub(crate) fn allow_everybody(&self) {
         let allow = json!([{"action": "allow"}]);
         let policy =
             json!({"order": 20, "selector": "all()", "inbound_rules": allow, "outbound_rules": allow});
@@ -307,12 +307,12 @@ impl Site {
     }
 
     /// Takes that back.
-    pub(crate) fn close(&self) {
+    pub(crate) fn stop_allowing_everybody(&self) {
         self.hosts.rm(OPEN);
     }
 
     /// Somebody answers at port 80 of a container, until this is dropped.
-    pub(crate) fn answers(&self, workload: &Workload) -> Daemon {
+    pub(crate) fn serve_port_80(&self, workload: &Workload) -> Daemon {
         let (there, here) = self.shared();
         std::fs::create_dir_all(here.join("page")).unwrap();
         std::fs::write(here.join("page/index.html"), "here").unwrap();
@@ -323,7 +323,7 @@ impl Site {
     }
 
     /// Waits until a host is answered at a port of an address.
-    pub(crate) fn asks(&self, host: usize, addr: &str, port: u16) {
+    pub(crate) fn wait_for_answer(&self, host: usize, addr: &str, port: u16) {
         let ask = format!("exec 3<>/dev/tcp/{addr}/{port}; printf 'GET / HTTP/1.0\\r\\n\\r\\n' >&3; cat <&3");
         within(PATIENCE, &format!("host{host} asks {addr} at port {port}"), || {
             let said = self.try_run(host, &["timeout", "3", "bash", "-c", &ask])?;

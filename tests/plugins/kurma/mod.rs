@@ -7,8 +7,8 @@ use std::net::IpAddr;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::containers::{Kind, answer, ask};
-use crate::common::fake_agent::play_agent;
+use crate::common::containers::{Kind, serve_source_address, source_seen_by};
+use crate::common::fake_agent::serve_fixed_answer;
 use host::Host;
 use serde_json::{Value, json};
 
@@ -24,7 +24,7 @@ fn network(name: &str) -> Value {
 }
 
 fn applied(host: &Host) {
-    play_agent(&host.socket(), json!({"result": "applied", "reason": null, "revision": 9}));
+    serve_fixed_answer(&host.socket(), json!({"result": "applied", "reason": null, "revision": 9}));
 }
 
 fn addr(result: &Value, family: &str) -> IpAddr {
@@ -56,11 +56,11 @@ fn the_image_alone_connects_containers_by_the_hosts_store_and_agent() {
     println!("add took {:?} and {:?}, with the container of the plugin", first.took, second.took);
     let there = second.json();
     // Answered and asked in the two containers.
-    host.open(&two).run(|| answer(7300)).unwrap();
+    host.open(&two).run(|| serve_source_address(7300)).unwrap();
     let from = host.open(&one);
     for (to, source) in [(addr(&there, "ip4"), v4), (addr(&there, "ip6"), v6)] {
         let to = std::net::SocketAddr::new(to, 7300).to_string();
-        assert_eq!(from.run(|| ask(Kind::Tcp, &to)).unwrap(), Ok(source), "{to}");
+        assert_eq!(from.run(|| source_seen_by(Kind::Tcp, &to)).unwrap(), Ok(source), "{to}");
     }
     let value = host.tortie(
         &host.datastore(),
@@ -72,7 +72,7 @@ fn the_image_alone_connects_containers_by_the_hosts_store_and_agent() {
     // Repeated by mistake: refused, and the container keeps what it has.
     host.call(&["add", &one, &uuid(1), "eth0"], &config).refused("exists already in the container");
     let to = std::net::SocketAddr::new(addr(&there, "ip4"), 7300).to_string();
-    assert_eq!(from.run(|| ask(Kind::Tcp, &to)).unwrap(), Ok(v4));
+    assert_eq!(from.run(|| source_seen_by(Kind::Tcp, &to)).unwrap(), Ok(v4));
     drop(from);
     host.call(&["del", &one, &uuid(1), "eth0"], &config).silent();
     // The process is gone, and with it the namespace; del is called once more by a daemon that is unsure.

@@ -121,7 +121,7 @@ fn setup(test: &str, other: Other) -> Option<(Far, Bird, Option<Frr>, Node)> {
     }
     let a = Node::start(us);
     for session in 0..SESSIONS {
-        a.up(&name(session));
+        a.wait_established(&name(session));
     }
     all_up(&a);
     Some((far, bird, frr, a))
@@ -138,9 +138,9 @@ fn all_up(a: &Node) {
 
 /// Sessions that went down since, with the cause, when BFD noticed, and when the speaker did.
 fn downs(a: &Node, since: Instant) -> Vec<(String, Cause, Instant, Instant)> {
-    let down = |(told, fact)| match fact {
+    let down = |(reported, fact)| match fact {
         SpeakerFact::Bfd { peer, from: BfdState::Up, cause, at, .. } if at >= since => {
-            Some((peer.to_string(), cause, at, told))
+            Some((peer.to_string(), cause, at, reported))
         }
         _ => None,
     };
@@ -181,7 +181,7 @@ fn quiet_under_load(bird: &Bird, a: &Node, time: Duration) {
 fn cuts(far: &Far, a: &Node, count: usize) -> Vec<Duration> {
     let busy = Busy::loops(2);
     let mut commands = far.commands();
-    let (mut seen, mut heard) = (Vec::new(), Vec::new());
+    let (mut seen, mut received) = (Vec::new(), Vec::new());
     for round in 0..count {
         all_up(a);
         // Not always at the same time after the last packets.
@@ -197,16 +197,16 @@ fn cuts(far: &Far, a: &Node, count: usize) -> Vec<Duration> {
                 Err(format!("{n}, {up:?} are up in cut {round}"))
             }
         });
-        for (_, _, noticed, told) in downs(a, at) {
+        for (_, _, noticed, reported) in downs(a, at) {
             seen.push(noticed - at);
-            heard.push(told - at);
+            received.push(reported - at);
         }
         commands.run("link set far up");
     }
     drop(busy);
-    heard.sort_unstable();
+    received.sort_unstable();
     // How soon the speaker hears of it is a matter of the processors' load.
-    eprintln!("told to the speaker: p99 {:?}", percentile(&heard, 99));
+    eprintln!("told to the speaker: p99 {:?}", percentile(&received, 99));
     seen.sort_unstable();
     seen
 }

@@ -147,7 +147,7 @@ fn single_hop_with_bird(family: usize, test: &str) {
     let Some(far) = Far::make(test) else { return };
     let Some(bird) = Bird::start_in(Some(&far.0), &bird_config(family, 65009, "direct;")) else { return };
     let a = node(family, 65009);
-    a.up("far");
+    a.wait_established("far");
     a.bfd_up(Path::SingleHop);
     bird_says(&bird, "Up", "0.100", "0.300");
     cut(&far, &a);
@@ -156,7 +156,7 @@ fn single_hop_with_bird(family: usize, test: &str) {
     if family == V6 {
         far.ip(&["addr", "add", "2001:db8:51::9/64", "dev", "far", "nodad"]);
     }
-    a.up("far");
+    a.wait_established("far");
     a.bfd_up(Path::SingleHop);
 }
 
@@ -164,10 +164,10 @@ fn noticed_by_bird(family: usize, test: &str) {
     let Some(far) = Far::make(test) else { return };
     let Some(bird) = Bird::start_in(Some(&far.0), &bird_config(family, 65009, "direct;")) else { return };
     let a = node(family, 65009);
-    a.up("far");
+    a.wait_established("far");
     a.bfd_up(Path::SingleHop);
     cut_one_way(family, &a);
-    bird.says("show protocols tortie", "BFD session down");
+    bird.wait_for_output("show protocols tortie", "BFD session down");
 }
 
 #[test]
@@ -196,11 +196,11 @@ fn bfd_multihop_both_ways_with_bird() {
     // iBGP: both take port 4784 without being told.
     let Some(bird) = Bird::start_in(Some(&far.0), &bird_config(V4, 64512, "")) else { return };
     let a = node(V4, 64512);
-    a.up("far");
+    a.wait_established("far");
     a.bfd_up(Path::Multihop);
     bird_says(&bird, "Up", "0.100", "0.300");
     cut(&far, &a);
-    bird.says("show protocols tortie", "BFD session down");
+    bird.wait_for_output("show protocols tortie", "BFD session down");
 }
 
 #[test]
@@ -209,7 +209,7 @@ fn bfd_times_change_by_poll_both_ways_with_bird() {
     let config = bird_config(V4, 65009, "direct;");
     let Some(bird) = Bird::start_in(Some(&far.0), &config) else { return };
     let mut a = node(V4, 65009);
-    a.up("far");
+    a.wait_established("far");
     a.bfd_up(Path::SingleHop);
     bird_says(&bird, "Up", "0.100", "0.300");
     a.intent.peers.get_mut("far").unwrap().bfd = times(250, 4);
@@ -236,7 +236,7 @@ fn bfd_that_bird_no_longer_wants_costs_a_session_and_bgp_goes_on_without() {
     let config = bird_config(V4, 65009, "direct;");
     let Some(bird) = Bird::start_in(Some(&far.0), &config) else { return };
     let a = node(V4, 65009);
-    a.up("far");
+    a.wait_established("far");
     a.bfd_up(Path::SingleHop);
     // It falls silent without AdminDown, which nobody can tell from a cut.
     bird.configure(&config.replace("bfd on;", "bfd off;"));
@@ -244,7 +244,7 @@ fn bfd_that_bird_no_longer_wants_costs_a_session_and_bgp_goes_on_without() {
         "the session to end",
         || if a.lost().is_some() { Ok(()) } else { Err(format!("{:#?}", a.bfd("far"))) },
     );
-    a.up("far");
+    a.wait_established("far");
     assert_ne!(a.bfd("far").unwrap().1.state, BfdState::Up);
     assert_eq!(a.peer("far").unwrap().flaps, 1);
 }
@@ -255,7 +255,7 @@ fn bfd_loss_during_a_graceful_restart_keeps_the_routes_of_bird() {
     let config = bird_config(V4, 65009, "direct; graceful restart on;");
     let Some(mut bird) = Bird::start_in(Some(&far.0), &config) else { return };
     let a = node(V4, 65009);
-    a.has("10.9.0.0/24", FAR[V4]);
+    a.wait_for_route("10.9.0.0/24", FAR[V4]);
     a.bfd_up(Path::SingleHop);
     bird.kill();
     a.fact("BFD to notice", |f| matches!(f, SpeakerFact::Bfd { from: BfdState::Up, to: BfdState::Down, .. }));
@@ -263,7 +263,7 @@ fn bfd_loss_during_a_graceful_restart_keeps_the_routes_of_bird() {
     assert!(!a.bfd("far").unwrap().1.remote_independent);
     assert!(a.route("10.9.0.0/24").is_some());
     bird.start_again(&config, &["-R"]);
-    a.up("far");
+    a.wait_established("far");
     a.bfd_up(Path::SingleHop);
     assert!(a.route("10.9.0.0/24").is_some());
     let down: Vec<_> = a
@@ -340,7 +340,7 @@ impl Frr {
         String::from_utf8_lossy(&command.output().unwrap().stdout).into_owned()
     }
 
-    fn says(&self, command: &str, texts: &[&str]) {
+    fn wait_for_output(&self, command: &str, texts: &[&str]) {
         wait(&format!("FRR to say {texts:?} to {command:?}"), || {
             let answer = self.ask(&[command]);
             if texts.iter().all(|text| answer.contains(text)) {
@@ -396,15 +396,15 @@ fn with_frr(family: usize, path: Path, test: &str) {
     }
     let Some(frr) = Frr::start(&far, &config) else { return };
     let a = Node::start(us);
-    a.up("far");
+    a.wait_established("far");
     a.bfd_up(path);
     a.steady();
-    frr.says("show bfd peers", &FRR_UP);
+    frr.wait_for_output("show bfd peers", &FRR_UP);
     assert_eq!(frr.ask(&["show bfd peers"]).contains("multihop"), path == Path::Multihop);
     cut(&far, &a);
-    frr.says("show bfd peers", &["Status: down", "Diagnostics: control detection time expired"]);
+    frr.wait_for_output("show bfd peers", &["Status: down", "Diagnostics: control detection time expired"]);
     if path == Path::SingleHop {
-        frr.says(&format!("show bgp neighbors {}", NEAR[family]), &["Last reset", "BFD down"]);
+        frr.wait_for_output(&format!("show bgp neighbors {}", NEAR[family]), &["Last reset", "BFD down"]);
     }
 }
 
@@ -428,7 +428,7 @@ fn bfd_times_change_by_poll_both_ways_and_admin_down_is_heard_by_frr() {
     let Some(far) = Far::make("bfd-fs") else { return };
     let Some(frr) = Frr::start(&far, &frr_config(V4, 65011)) else { return };
     let mut a = node(V4, 65011);
-    a.up("far");
+    a.wait_established("far");
     a.bfd_up(Path::SingleHop);
     let profile = |lines: &[&str]| frr.ask(&[&["conf t", "bfd", "profile fast"], lines].concat());
     profile(&["detect-multiplier 5", "receive-interval 200", "transmit-interval 300"]);
@@ -445,14 +445,14 @@ fn bfd_times_change_by_poll_both_ways_and_admin_down_is_heard_by_frr() {
     a.intent.peers.get_mut("far").unwrap().bfd = times(350, 7);
     a.apply();
     // What FRR knows of us: its "Remote timers".
-    frr.says("show bfd peers", &["Detect-multiplier: 7", "Transmission interval: 350ms"]);
+    frr.wait_for_output("show bfd peers", &["Detect-multiplier: 7", "Transmission interval: 350ms"]);
     assert_eq!(a.bfd("far").unwrap().1.ups, 1);
     a.still_established();
     // FRR hears our AdminDown. RFC 5882 3.2 would have it keep BGP; FRR 8.4 and BIRD 2.0 end it, and come back.
     a.intent.peers.get_mut("far").unwrap().bfd = None;
     a.apply();
-    frr.says("show bfd peers", &["Status: down", "Remote diagnostics: administratively down"]);
-    a.up("far");
+    frr.wait_for_output("show bfd peers", &["Status: down", "Remote diagnostics: administratively down"]);
+    a.wait_established("far");
 }
 
 /// A peer that came from a range has what its range wants, and goes when its path is lost.

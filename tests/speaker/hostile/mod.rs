@@ -130,7 +130,7 @@ impl Latencies {
 struct Healthy {
     stream: TcpStream,
     input: Vec<u8>,
-    heard: Instant,
+    last_read: Instant,
     routes: u64,
 }
 
@@ -161,7 +161,7 @@ impl Crowd {
             match healthy.stream.read(scratch) {
                 Ok(0) => return Err(format!("session {n} was closed")),
                 Ok(len) => {
-                    healthy.heard = Instant::now();
+                    healthy.last_read = Instant::now();
                     healthy.input.extend(&scratch[..len]);
                 }
                 Err(e) if e.kind() == ErrorKind::WouldBlock => continue,
@@ -181,7 +181,7 @@ impl Crowd {
             }
             healthy.input = input[at..].to_vec();
         }
-        match self.all.iter().position(|h| h.heard.elapsed() > HOLD) {
+        match self.all.iter().position(|h| h.last_read.elapsed() > HOLD) {
             Some(n) => Err(format!("session {n} was silent for longer than its hold time")),
             None => Ok(()),
         }
@@ -261,7 +261,7 @@ fn write_all(stream: &mut TcpStream, mut octets: &[u8]) {
 
 /// What a stretch of time looked like from the healthy sessions.
 #[derive(Debug)]
-struct Seen {
+struct Measurement {
     p50: Duration,
     p99: Duration,
     deliveries: u64,
@@ -269,7 +269,7 @@ struct Seen {
     memory: u64,
 }
 
-impl Seen {
+impl Measurement {
     /// Of several stretches, each number by itself: the machine does other things, too.
     fn median(mut all: Vec<Self>) -> Self {
         let mut pick = |key: fn(&Self) -> u128| {
@@ -286,7 +286,7 @@ impl Seen {
     }
 }
 
-fn measure(agent: &Agent, crowd: &mut Crowd, time: Duration) -> Seen {
+fn measure(agent: &Agent, crowd: &mut Crowd, time: Duration) -> Measurement {
     crowd.latencies = Latencies::default();
     let (until, mut memory, mut looked) = (Instant::now() + time, agent.memory(), Instant::now());
     while Instant::now() < until {
@@ -297,12 +297,18 @@ fn measure(agent: &Agent, crowd: &mut Crowd, time: Duration) -> Seen {
         }
     }
     let l = &crowd.latencies;
-    Seen { p50: l.percentile(0.5), p99: l.percentile(0.99), deliveries: l.count(), memory }
+    Measurement { p50: l.percentile(0.5), p99: l.percentile(0.99), deliveries: l.count(), memory }
 }
 
 /// `healthy` sessions with `routes` in the table; each measurement lasts `time`. What was seen without and with the hostile, in
 /// so many rounds.
-fn run(healthy: u32, routes: u32, time: Duration, rounds: usize, place: Place) -> Option<(Seen, Seen)> {
+fn run(
+    healthy: u32,
+    routes: u32,
+    time: Duration,
+    rounds: usize,
+    place: Place,
+) -> Option<(Measurement, Measurement)> {
     if !net::enter(&[]) {
         return None;
     }
@@ -316,8 +322,10 @@ fn run(healthy: u32, routes: u32, time: Duration, rounds: usize, place: Place) -
         stream.set_nonblocking(true).unwrap();
     }
     let now = Instant::now();
-    let all =
-        streams.into_iter().map(|stream| Healthy { stream, input: vec![], heard: now, routes: 0 }).collect();
+    let all = streams
+        .into_iter()
+        .map(|stream| Healthy { stream, input: vec![], last_read: now, routes: 0 })
+        .collect();
     let scratch = vec![0; 1 << 18];
     let mut crowd = Crowd { all, scratch, start, sent: sent.clone(), latencies: Latencies::default() };
     let stop = Arc::new(AtomicBool::new(false));
@@ -373,7 +381,10 @@ fn run(healthy: u32, routes: u32, time: Duration, rounds: usize, place: Place) -
     // What has grown stays: the least is that of before, the most that of the end.
     let least = calm.iter().map(|s| s.memory).min()?;
     let most = among.iter().map(|s| s.memory).max()?;
-    Some((Seen { memory: least, ..Seen::median(calm) }, Seen { memory: most, ..Seen::median(among) }))
+    Some((
+        Measurement { memory: least, ..Measurement::median(calm) },
+        Measurement { memory: most, ..Measurement::median(among) },
+    ))
 }
 
 #[test]

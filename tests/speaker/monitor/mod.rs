@@ -285,12 +285,12 @@ fn a_file_is_played_recorded_and_dumped() {
     let mut recorder = recorder;
     assert!(recorder.0.wait().unwrap().success(), "{}", std::fs::read_to_string(agent.path("said")).unwrap());
     let lines = agent.show(&updates);
-    let heard: BTreeSet<String> = lines
+    let incoming: BTreeSet<String> = lines
         .iter()
         .filter(|l| l["type"] == "announce" && l["direction"] == "received")
         .flat_map(|l| l["prefixes"].as_array().unwrap().iter().map(|p| p.as_str().unwrap().to_owned()))
         .collect();
-    assert_eq!(heard, all());
+    assert_eq!(incoming, all());
     assert_eq!(lines.iter().filter(|l| l["type"] == "open").count(), 2);
     assert!(lines.iter().any(|l| l["type"] == "state" && l["to"] == "Established"), "{lines:?}");
     assert!(lines.iter().any(|l| l["type"] == "state" && l["from"] == "Established"), "{lines:?}");

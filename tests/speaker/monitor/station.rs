@@ -46,16 +46,16 @@ impl Station {
 
     /// Reads until so many prefixes were told, and gives them.
     fn routes(&mut self, count: usize) -> BTreeSet<String> {
-        let mut heard = BTreeSet::new();
-        while heard.len() < count {
+        let mut incoming = BTreeSet::new();
+        while incoming.len() < count {
             let octets = self.next();
             if let Message::RouteMonitoring { peer, update } = Message::next(&octets).unwrap().unwrap().0 {
                 assert_eq!((peer.address, peer.asn, peer.post_policy), ([127, 0, 0, 2].into(), 65002, false));
                 let update = decoded(&peer, 64512, update);
-                heard.extend(update.reach.iter().flat_map(|r| r.nlri.cidrs()).map(|c| c.to_string()));
+                incoming.extend(update.reach.iter().flat_map(|r| r.nlri.cidrs()).map(|c| c.to_string()));
             }
         }
-        heard
+        incoming
     }
 
     fn up(&mut self) {
@@ -224,8 +224,8 @@ fn decoded<'a>(peer: &PeerHeader, local_as: u32, update: &'a [u8]) -> Update<'a>
 
 impl Station {
     /// Reads until it is told this.
-    fn until(&mut self, told: &mut Told, want: impl Fn(&Told) -> bool) {
-        while !want(told) {
+    fn until(&mut self, reported: &mut Told, want: impl Fn(&Told) -> bool) {
+        while !want(reported) {
             let octets = self.next();
             let Message::RouteMonitoring { peer, update } = Message::next(&octets).unwrap().unwrap().0 else {
                 continue;
@@ -235,14 +235,14 @@ impl Station {
             let withdrawn = update.withdrawn.iter().flat_map(|n| n.cidrs()).map(|c| c.to_string());
             let reach = update.reach.iter();
             let reach = reach.flat_map(|r| r.nlri.cidrs().map(|c| (c.to_string(), r.attributes.local_pref)));
-            let table = if peer.kind == PeerHeader::LOC_RIB { &mut told.loc } else { &mut told.post };
+            let table = if peer.kind == PeerHeader::LOC_RIB { &mut reported.loc } else { &mut reported.post };
             if peer.post_policy || peer.kind == PeerHeader::LOC_RIB {
-                told.ends += usize::from(update.end_of_rib.is_some());
+                reported.ends += usize::from(update.end_of_rib.is_some());
                 withdrawn.for_each(|prefix| _ = table.remove(&prefix));
                 table.extend(reach);
             } else {
-                withdrawn.for_each(|prefix| _ = told.pre.remove(&prefix));
-                told.pre.extend(reach.map(|(prefix, _)| prefix));
+                withdrawn.for_each(|prefix| _ = reported.pre.remove(&prefix));
+                reported.pre.extend(reach.map(|(prefix, _)| prefix));
             }
         }
     }
@@ -263,21 +263,21 @@ fn a_station_may_hear_what_import_policy_makes_of_routes() {
     sample(&file);
     let _replay = agent.replay(&file, "60");
     station.up();
-    let mut told = Told::default();
+    let mut reported = Told::default();
     // As it comes.
     let want = accepted("203.0.113.0/24", 200);
-    station.until(&mut told, |t| t.pre == all() && t.post == want);
+    station.until(&mut reported, |t| t.pre == all() && t.post == want);
     // The policy changes, the peer says nothing: what is refused now is withdrawn.
     agent.filter("198.51.100.0/24", 50);
     let want = accepted("198.51.100.0/24", 50);
-    station.until(&mut told, |t| t.pre == all() && t.post == want);
+    station.until(&mut reported, |t| t.pre == all() && t.post == want);
     // A station that comes later hears the table, and only what it asked for.
     agent.put(key, &format!("[{first}, {second}]"));
     let mut late = Station::begun(&post);
     late.up();
-    let mut heard = Told::default();
-    late.until(&mut heard, |t| t.post == want && t.ends > 0);
-    assert_eq!(heard.pre, BTreeSet::new());
+    let mut incoming = Told::default();
+    late.until(&mut incoming, |t| t.post == want && t.ends > 0);
+    assert_eq!(incoming.pre, BTreeSet::new());
 }
 
 impl Station {
@@ -319,25 +319,25 @@ fn a_station_may_hear_the_loc_rib() {
     let file = agent.path("in.mrt");
     sample(&file);
     let replay = agent.replay(&file, "60");
-    let mut told = Told::default();
+    let mut reported = Told::default();
     // As it comes, and as policy has it.
     let want = accepted("203.0.113.0/24", 200);
-    station.until(&mut told, |t| t.loc == want && t.ends == 2);
+    station.until(&mut reported, |t| t.loc == want && t.ends == 2);
     agent.filter("198.51.100.0/24", 50);
     let want = accepted("198.51.100.0/24", 50);
-    station.until(&mut told, |t| t.loc == want);
+    station.until(&mut reported, |t| t.loc == want);
     // A station that comes later hears the whole table.
     agent.put(key, &format!("[{one}, {two}]"));
     let mut late = Station::begun(&later);
     late.up();
     late.router(64512);
-    let mut heard = Told::default();
-    late.until(&mut heard, |t| t.loc == want && t.ends == 2);
+    let mut incoming = Told::default();
+    late.until(&mut incoming, |t| t.loc == want && t.ends == 2);
     // What goes with its peer is withdrawn.
     drop(replay);
-    for (station, told) in [(&mut station, &mut told), (&mut late, &mut heard)] {
-        station.until(told, |t| t.loc.is_empty());
-        assert_eq!((&told.pre, &told.post), (&BTreeSet::new(), &BTreeMap::new()), "not asked for");
+    for (station, reported) in [(&mut station, &mut reported), (&mut late, &mut incoming)] {
+        station.until(reported, |t| t.loc.is_empty());
+        assert_eq!((&reported.pre, &reported.post), (&BTreeSet::new(), &BTreeMap::new()), "not asked for");
     }
     // In another AS it is another router.
     agent.put("/calico/bgp/v1/host/h1/as_num", "64513");

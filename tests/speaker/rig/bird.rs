@@ -52,7 +52,7 @@ impl Bird {
     /// Gives it another configuration while it runs.
     pub(crate) fn configure(&self, protocols: &str) {
         std::fs::write(self.daemon.file("conf"), format!("{BASE}{protocols}")).unwrap();
-        self.says("configure", "Reconfigured");
+        self.wait_for_output("configure", "Reconfigured");
     }
 
     pub(crate) fn ask(&self, command: &str) -> String {
@@ -70,7 +70,7 @@ impl Bird {
         self.daemon.log()
     }
 
-    pub(crate) fn says(&self, command: &str, text: &str) {
+    pub(crate) fn wait_for_output(&self, command: &str, text: &str) {
         wait(&format!("BIRD to say {text:?} to {command:?}"), || {
             let answer = self.ask(command);
             if answer.contains(text) { Ok(()) } else { Err(format!("{answer}\n{}", self.log())) }
@@ -78,6 +78,6 @@ impl Bird {
     }
 
     fn ready(&self) {
-        self.says("show status", "Daemon is up and running");
+        self.wait_for_output("show status", "Daemon is up and running");
     }
 }

@@ -1,17 +1,17 @@
-//! What each daemon is configured with for a [`Wish`], and how it is started.
+//! What each daemon is configured with for a [`SessionSetup`], and how it is started.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use crate::rig::daemon::Daemon;
-use crate::rig::{Kind, Wish};
+use crate::rig::{Kind, SessionSetup};
 
-impl Wish {
-    pub(crate) fn us(self) -> &'static str {
+impl SessionSetup {
+    pub(crate) fn our_address(self) -> &'static str {
         if self.over_ipv6 { "2001:db8::1" } else { "192.0.2.1" }
     }
 
-    pub(crate) fn them(self, kind: Kind) -> String {
+    pub(crate) fn daemon_address(self, kind: Kind) -> String {
         let last = kind.last();
         if self.over_ipv6 { format!("2001:db8::{last}") } else { format!("192.0.2.{last}") }
     }
@@ -22,7 +22,7 @@ impl Wish {
 
     /// Addresses and ASes; ours is the first.
     fn neighbours(self) -> Vec<(String, u32)> {
-        let us = if self.range { "192.0.2.0/29" } else { self.us() };
+        let us = if self.range { "192.0.2.0/29" } else { self.our_address() };
         let mut all = vec![(us.to_owned(), 64512)];
         all.extend(self.reflector.then(|| ("192.0.2.2".to_owned(), 64512)));
         all.extend(self.others.iter().map(|(last, asn)| (format!("192.0.2.{last}"), *asn)));
@@ -53,31 +53,31 @@ pub(crate) fn start_bird(namespace: Option<&str>, program: &Path, config: &str, 
     })
 }
 
-pub(crate) fn bird(program: &Path, wish: Wish) -> Daemon {
-    let (them, asn) = (wish.them(Kind::Bird), wish.asn(Kind::Bird));
+pub(crate) fn bird(program: &Path, setup: SessionSetup) -> Daemon {
+    let (daemon_address, asn) = (setup.daemon_address(Kind::Bird), setup.asn(Kind::Bird));
     let mut config = format!(
         "log stderr all; router id 192.0.2.9; protocol device {{ scan time 3600; }}
         protocol static s4 {{ ipv4; route 10.9.0.0/24 blackhole; route 10.9.1.0/24 blackhole; }}
         protocol static s6 {{ ipv6; route fd00:9::/64 blackhole; }}\n{}\n",
-        wish.more
+        setup.more
     );
     let options = chosen(&[
-        (wish.md5, "password \"right\";"),
-        (wish.passive, "passive on;"),
-        (wish.ttl_security, "ttl security on; multihop 1;"),
-        (!wish.ttl_security, "multihop 5;"),
-        (wish.reflector, "rr client;"),
+        (setup.md5, "password \"right\";"),
+        (setup.passive, "passive on;"),
+        (setup.ttl_security, "ttl security on; multihop 1;"),
+        (!setup.ttl_security, "multihop 5;"),
+        (setup.reflector, "rr client;"),
     ]);
     let extended =
-        if wish.extended_next_hop { "extended next hop on;" } else { "next hop address 192.0.2.9;" };
-    let limit = if wish.one_prefix { "import limit 1 action disable;" } else { "" };
-    for (n, (neighbour, remote)) in wish.neighbours().iter().enumerate() {
-        let own = if neighbour.contains(':') { &them } else { "192.0.2.9" };
-        let export = if wish.transit() { "all" } else { "where source = RTS_STATIC" };
+        if setup.extended_next_hop { "extended next hop on;" } else { "next hop address 192.0.2.9;" };
+    let limit = if setup.one_prefix { "import limit 1 action disable;" } else { "" };
+    for (n, (neighbour, remote)) in setup.neighbours().iter().enumerate() {
+        let own = if neighbour.contains(':') { &daemon_address } else { "192.0.2.9" };
+        let export = if setup.transit() { "all" } else { "where source = RTS_STATIC" };
         let (next4, next6) =
-            if wish.transit() { ("", "") } else { (extended, "next hop address 2001:db8::9;") };
-        let (range, port) = if wish.range { ("range", "") } else { ("", "port 1790") };
-        let (neighbour_more, family) = if n == 0 { (wish.neighbour, wish.family) } else { ("", "") };
+            if setup.transit() { ("", "") } else { (extended, "next hop address 2001:db8::9;") };
+        let (range, port) = if setup.range { ("range", "") } else { ("", "port 1790") };
+        let (neighbour_more, family) = if n == 0 { (setup.neighbour, setup.family) } else { ("", "") };
         let v6 = format!("ipv6 {{ import all; export {export}; {next6} }};");
         writeln!(
             config,
@@ -85,15 +85,15 @@ pub(crate) fn bird(program: &Path, wish: Wish) -> Daemon {
                local {own} port 1790 as {asn}; neighbor {range} {neighbour} {port} as {remote};
                ipv4 {{ import all; export {export}; {next4} {limit} {family} }}; {}
                {options} {neighbour_more} }}",
-            if wish.ipv4_only { "" } else { &v6 }
+            if setup.ipv4_only { "" } else { &v6 }
         )
         .unwrap();
     }
-    start_bird(None, program, &config, if wish.restarted { &["-R"] } else { &[] })
+    start_bird(None, program, &config, if setup.restarted { &["-R"] } else { &[] })
 }
 
-pub(crate) fn frr(program: &Path, wish: Wish) -> Daemon {
-    let (them, asn) = (wish.them(Kind::Frr), wish.asn(Kind::Frr));
+pub(crate) fn frr(program: &Path, setup: SessionSetup) -> Daemon {
+    let (daemon_address, asn) = (setup.daemon_address(Kind::Frr), setup.asn(Kind::Frr));
     // By itself it looks at a route map that is new to it five seconds later.
     let mut config = format!(
         "debug bgp neighbor-events\nbgp route-map delay-timer 0\nrouter bgp {asn}\n bgp router-id 192.0.2.11\n no bgp ebgp-requires-policy
@@ -101,40 +101,40 @@ pub(crate) fn frr(program: &Path, wish: Wish) -> Daemon {
     );
     let (mut v4, mut v6) =
         (" network 10.11.0.0/24\n network 10.11.1.0/24\n".to_owned(), " network fd00:11::/64\n".to_owned());
-    for (neighbour, remote) in wish.neighbours() {
-        let own = if neighbour.contains(':') { &them } else { "192.0.2.11" };
-        let name = if wish.range { "RANGE" } else { &neighbour };
+    for (neighbour, remote) in setup.neighbours() {
+        let own = if neighbour.contains(':') { &daemon_address } else { "192.0.2.11" };
+        let name = if setup.range { "RANGE" } else { &neighbour };
         let mut option = |set: bool, text: &str| {
             if set {
                 writeln!(config, " neighbor {name} {text}").unwrap();
             }
         };
-        option(wish.range, "peer-group");
+        option(setup.range, "peer-group");
         option(true, &format!("remote-as {remote}"));
-        option(!wish.range, "port 1790");
+        option(!setup.range, "port 1790");
         option(true, &format!("update-source {own}"));
-        option(!wish.range, "timers connect 1");
+        option(!setup.range, "timers connect 1");
         option(true, "disable-connected-check");
-        option(wish.md5, "password right");
-        option(wish.passive, "passive");
-        option(wish.ttl_security, "ttl-security hops 1");
-        option(!wish.ttl_security && !wish.ibgp, "ebgp-multihop 5");
-        option(wish.extended_next_hop, "capability extended-nexthop");
-        for (family, there) in [(&mut v4, true), (&mut v6, !wish.ipv4_only)] {
+        option(setup.md5, "password right");
+        option(setup.passive, "passive");
+        option(setup.ttl_security, "ttl-security hops 1");
+        option(!setup.ttl_security && !setup.ibgp, "ebgp-multihop 5");
+        option(setup.extended_next_hop, "capability extended-nexthop");
+        for (family, there) in [(&mut v4, true), (&mut v6, !setup.ipv4_only)] {
             if there {
                 writeln!(family, " neighbor {name} activate").unwrap();
             }
-            if there && wish.reflector {
+            if there && setup.reflector {
                 writeln!(family, " neighbor {name} route-reflector-client").unwrap();
             }
         }
-        if wish.one_prefix {
+        if setup.one_prefix {
             writeln!(v4, " neighbor {name} maximum-prefix 1").unwrap();
         }
-        if !wish.transit() && !wish.ipv4_only {
+        if !setup.transit() && !setup.ipv4_only {
             writeln!(v6, " neighbor {name} route-map OUT6 out").unwrap();
         }
-        if wish.range {
+        if setup.range {
             writeln!(config, " bgp listen range {neighbour} peer-group RANGE").unwrap();
         }
     }
@@ -143,7 +143,7 @@ pub(crate) fn frr(program: &Path, wish: Wish) -> Daemon {
         " {}\n address-family ipv4 unicast\n{v4} {}\n exit-address-family
  address-family ipv6 unicast\n{v6} exit-address-family
 exit\nroute-map OUT6 permit 10\n set ipv6 next-hop global 2001:db8::11\nexit\n{}\n",
-        wish.neighbour, wish.family, wish.more
+        setup.neighbour, setup.family, setup.more
     )
     .unwrap();
     let daemon = Daemon::start(program, &config, |dir| {
@@ -155,55 +155,55 @@ exit\nroute-map OUT6 permit 10\n set ipv6 next-hop global 2001:db8::11\nexit\n{}
     daemon
 }
 
-pub(crate) fn gobgp(program: &Path, wish: Wish) -> Daemon {
-    let (them, asn) = (wish.them(Kind::Gobgp), wish.asn(Kind::Gobgp));
+pub(crate) fn gobgp(program: &Path, setup: SessionSetup) -> Daemon {
+    let (daemon_address, asn) = (setup.daemon_address(Kind::Gobgp), setup.asn(Kind::Gobgp));
     let mut config = format!(
         "[global.config]\nas = {asn}\nrouter-id = \"192.0.2.10\"\nport = 1790
 local-address-list = [\"192.0.2.10\", \"2001:db8::10\"]\n"
     );
-    let list = if wish.range { "peer-groups" } else { "neighbors" };
-    for (n, (neighbour, remote)) in wish.neighbours().iter().enumerate() {
-        let own = if neighbour.contains(':') { &them } else { "192.0.2.10" };
-        let who = match wish.range {
+    let list = if setup.range { "peer-groups" } else { "neighbors" };
+    for (n, (neighbour, remote)) in setup.neighbours().iter().enumerate() {
+        let own = if neighbour.contains(':') { &daemon_address } else { "192.0.2.10" };
+        let who = match setup.range {
             true => "peer-group-name = \"range\"\n".to_owned(),
             false => format!("neighbor-address = \"{neighbour}\"\n"),
         };
-        let password = if wish.md5 { "auth-password = \"right\"\n" } else { "" };
+        let password = if setup.md5 { "auth-password = \"right\"\n" } else { "" };
         write!(
             config,
             "[[{list}]]
 [{list}.config]\n{who}peer-as = {remote}\n{password}
 [{list}.timers.config]\nconnect-retry = 1\nidle-hold-time-after-reset = 1
 [{list}.transport.config]\nlocal-address = \"{own}\"\nremote-port = 1790\npassive-mode = {}\n{}\n",
-            wish.passive,
-            if n == 0 { wish.neighbour } else { "" }
+            setup.passive,
+            if n == 0 { setup.neighbour } else { "" }
         )
         .unwrap();
         let options = chosen(&[
-            (wish.ttl_security, "[neighbors.ttl-security.config]\nenabled = true\nttl-min = 255\n"),
+            (setup.ttl_security, "[neighbors.ttl-security.config]\nenabled = true\nttl-min = 255\n"),
             (
-                !wish.ttl_security && !wish.ibgp,
+                !setup.ttl_security && !setup.ibgp,
                 "[neighbors.ebgp-multihop.config]\nenabled = true\nmultihop-ttl = 5\n",
             ),
             (
-                wish.reflector,
+                setup.reflector,
                 "[neighbors.route-reflector.config]\nroute-reflector-client = true
 route-reflector-cluster-id = \"192.0.2.10\"\n",
             ),
         ]);
         config += &options.replace("[neighbors.", &format!("[{list}."));
         let families: &[&str] =
-            if wish.ipv4_only { &["ipv4-unicast"] } else { &["ipv4-unicast", "ipv6-unicast"] };
+            if setup.ipv4_only { &["ipv4-unicast"] } else { &["ipv4-unicast", "ipv6-unicast"] };
         for family in families {
             write!(config, "[[{list}.afi-safis]]\n[{list}.afi-safis.config]\nafi-safi-name = \"{family}\"\n")
                 .unwrap();
             config += &chosen(&[
-                (wish.one_prefix, "[neighbors.afi-safis.prefix-limit.config]\nmax-prefixes = 1\n"),
-                (n == 0 && *family == "ipv4-unicast", wish.family),
+                (setup.one_prefix, "[neighbors.afi-safis.prefix-limit.config]\nmax-prefixes = 1\n"),
+                (n == 0 && *family == "ipv4-unicast", setup.family),
             ]);
             config += "\n";
         }
-        if wish.range {
+        if setup.range {
             write!(
                 config,
                 "[[dynamic-neighbors]]\n[dynamic-neighbors.config]\nprefix = \"{neighbour}\"\npeer-group = \"range\"\n"
@@ -211,34 +211,34 @@ route-reflector-cluster-id = \"192.0.2.10\"\n",
             .unwrap();
         }
     }
-    config += wish.more;
+    config += setup.more;
     Daemon::start(program, &config, |dir| {
         let conf = dir.join("conf").to_string_lossy().into_owned();
         let fixed = ["-t", "toml", "-f", &conf, "--api-hosts", "192.0.2.10:50051"];
-        fixed.into_iter().chain(wish.restarted.then_some("-r")).map(String::from).collect()
+        fixed.into_iter().chain(setup.restarted.then_some("-r")).map(String::from).collect()
     })
 }
 
-pub(crate) fn openbgpd(program: &Path, wish: Wish) -> Daemon {
-    let (them, asn) = (wish.them(Kind::Openbgpd), wish.asn(Kind::Openbgpd));
+pub(crate) fn openbgpd(program: &Path, setup: SessionSetup) -> Daemon {
+    let (daemon_address, asn) = (setup.daemon_address(Kind::Openbgpd), setup.asn(Kind::Openbgpd));
     let mut config = format!(
         "AS {asn}\nrouter-id 192.0.2.12\nlisten on 192.0.2.12 port 1790\nlisten on 2001:db8::12 port 1790
 fib-update no\nsocket \"DIR/socket\"\nnetwork 10.12.0.0/24\nnetwork 10.12.1.0/24\nnetwork fd00:12::/64\n"
     );
-    for (n, (neighbour, remote)) in wish.neighbours().iter().enumerate() {
-        let own = if neighbour.contains(':') { &them } else { "192.0.2.12" };
+    for (n, (neighbour, remote)) in setup.neighbours().iter().enumerate() {
+        let own = if neighbour.contains(':') { &daemon_address } else { "192.0.2.12" };
         // With it 7.7 gives the key to listeners on this address and port 179, and to no other.
-        let local = if wish.md5 && wish.passive { String::new() } else { format!("local-address {own}\n") };
+        let local = if setup.md5 && setup.passive { String::new() } else { format!("local-address {own}\n") };
         let options = chosen(&[
-            (!wish.range, "port 1790\n"),
-            (wish.md5, "tcp md5sig password right\n"),
-            (wish.passive, "passive\n"),
-            (wish.ttl_security, "ttl-security yes\n"),
-            (!wish.ttl_security && !wish.ibgp, "multihop 5\n"),
-            (wish.reflector, "route-reflector\n"),
-            (wish.one_prefix, "max-prefix 1\n"),
-            (!wish.ipv4_only, "announce IPv6 unicast\n"),
-            (n == 0, wish.neighbour),
+            (!setup.range, "port 1790\n"),
+            (setup.md5, "tcp md5sig password right\n"),
+            (setup.passive, "passive\n"),
+            (setup.ttl_security, "ttl-security yes\n"),
+            (!setup.ttl_security && !setup.ibgp, "multihop 5\n"),
+            (setup.reflector, "route-reflector\n"),
+            (setup.one_prefix, "max-prefix 1\n"),
+            (!setup.ipv4_only, "announce IPv6 unicast\n"),
+            (n == 0, setup.neighbour),
         ]);
         writeln!(
             config,
@@ -248,10 +248,10 @@ fib-update no\nsocket \"DIR/socket\"\nnetwork 10.12.0.0/24\nnetwork 10.12.1.0/24
         .unwrap();
     }
     config += "allow from any\nallow to any\n";
-    if !wish.transit() {
+    if !setup.transit() {
         config += "match to any inet6 set nexthop 2001:db8::12\n";
     }
-    config += wish.more;
+    config += setup.more;
     config += "\n";
     // It wants a user of its own, which an unpacked package has not made: the accounts it sees are its own, too.
     let script = "cp /etc/passwd passwd; cp /etc/group group; mkdir -m 0755 empty
@@ -261,26 +261,27 @@ fib-update no\nsocket \"DIR/socket\"\nnetwork 10.12.0.0/24\nnetwork 10.12.1.0/24
     Daemon::start(&unshare, &config, |dir| {
         std::fs::set_permissions(dir.join("conf"), std::os::unix::fs::PermissionsExt::from_mode(0o600))
             .unwrap();
-        ["-m", "sh", "-c", script, program.to_str().unwrap(), wish.preload].map(String::from).to_vec()
+        ["-m", "sh", "-c", script, program.to_str().unwrap(), setup.preload].map(String::from).to_vec()
     })
     .gently()
 }
 
 /// What it is told to do stands in the file `commands`, what it was told in `updates`.
-pub(crate) fn exabgp(program: &Path, wish: Wish) -> Daemon {
-    let (us, them, asn) = (&wish.neighbours()[0].0, wish.them(Kind::Exabgp), wish.asn(Kind::Exabgp));
+pub(crate) fn exabgp(program: &Path, setup: SessionSetup) -> Daemon {
+    let (us, daemon_address, asn) =
+        (&setup.neighbours()[0].0, setup.daemon_address(Kind::Exabgp), setup.asn(Kind::Exabgp));
     let options = chosen(&[
-        (wish.md5, "md5-password right;"),
-        (wish.passive || wish.range, "passive true; listen 1790;"),
-        (!wish.passive && !wish.range, "connect 1790;"),
-        (wish.ttl_security, "outgoing-ttl 255; incoming-ttl 255;"),
-        (!wish.ttl_security, "outgoing-ttl 5;"),
+        (setup.md5, "md5-password right;"),
+        (setup.passive || setup.range, "passive true; listen 1790;"),
+        (!setup.passive && !setup.range, "connect 1790;"),
+        (setup.ttl_security, "outgoing-ttl 255; incoming-ttl 255;"),
+        (!setup.ttl_security, "outgoing-ttl 5;"),
     ]);
-    let (nexthop, pairs, hop) = match wish.extended_next_hop {
+    let (nexthop, pairs, hop) = match setup.extended_next_hop {
         true => ("nexthop enable;", "nexthop { ipv4 unicast ipv6; }", "2001:db8::13"),
         false => ("", "", "192.0.2.13"),
     };
-    let (family6, static6) = match wish.ipv4_only {
+    let (family6, static6) = match setup.ipv4_only {
         true => ("", ""),
         false => ("ipv6 unicast;", "route fd00:13::/64 next-hop 2001:db8::13;"),
     };
@@ -289,13 +290,13 @@ pub(crate) fn exabgp(program: &Path, wish: Wish) -> Daemon {
         process feed {{ run /bin/sh DIR/feed; encoder text; }}
         neighbor {us} {{
           api {{ processes [ dump, feed ]; neighbor-changes; receive {{ parsed; update; notification; refresh; }} }}
-          router-id 192.0.2.13; local-address {them}; local-as {asn}; peer-as 64512; {options}
+          router-id 192.0.2.13; local-address {daemon_address}; local-as {asn}; peer-as 64512; {options}
           capability {{ route-refresh; {nexthop} {} }}
           family {{ ipv4 unicast; {family6} }} {pairs}
           static {{ route 10.13.0.0/24 next-hop {hop}; route 10.13.1.0/24 next-hop {hop}; {static6} {} }}
           {}
         }}",
-        wish.neighbour, wish.family, wish.more
+        setup.neighbour, setup.family, setup.more
     );
     Daemon::start(program, &config, |dir| {
         // Its helpers run as nobody, and are at times given pipes that are not ready.

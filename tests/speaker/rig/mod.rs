@@ -1,4 +1,4 @@
-//! Each of the five daemons as the neighbour of a node, over IPv4 or IPv6, with the same routes and the same wishes.
+//! Each of the five daemons as the neighbour of a node, over IPv4 or IPv6, with the same routes and the same session setups.
 
 pub(crate) mod bird;
 pub(crate) mod configs;
@@ -31,7 +31,7 @@ pub(crate) enum Kind {
 
 /// What the session is to be; the default is eBGP over IPv4 with both families, and either end dials.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Wish {
+pub(crate) struct SessionSetup {
     /// The session is over IPv6.
     pub(crate) over_ipv6: bool,
     /// It carries IPv4 routes alone.
@@ -64,7 +64,7 @@ pub(crate) struct Wish {
     pub(crate) preload: &'static str,
 }
 
-impl Wish {
+impl SessionSetup {
     const BOTH: Self = Self {
         over_ipv6: false,
         ipv4_only: false,
@@ -86,7 +86,7 @@ impl Wish {
     pub(crate) const IPV4: Self = Self { ipv4_only: true, ..Self::BOTH };
 }
 
-impl Default for Wish {
+impl Default for SessionSetup {
     fn default() -> Self {
         Self::BOTH
     }
@@ -119,13 +119,13 @@ impl Kind {
 }
 
 /// A daemon that runs.
-pub(crate) struct Them {
+pub(crate) struct PeerDaemon {
     pub(crate) kind: Kind,
     daemon: Daemon,
     cli: PathBuf,
 }
 
-impl Them {
+impl PeerDaemon {
     /// Enters a namespace with our addresses and its own; `false`: not permitted.
     pub(crate) fn enter(kind: Kind) -> bool {
         Self::enter_for(&[kind])
@@ -139,12 +139,12 @@ impl Them {
     }
 
     /// Enters a namespace and starts it there; `None`: not permitted, or no such daemon.
-    pub(crate) fn start(kind: Kind, wish: Wish) -> Option<Self> {
-        if Self::enter(kind) { Self::start_here(kind, wish) } else { None }
+    pub(crate) fn start(kind: Kind, setup: SessionSetup) -> Option<Self> {
+        if Self::enter(kind) { Self::start_here(kind, setup) } else { None }
     }
 
     /// The same in the namespace of the test as it is. It listens when this returns, if it is to listen at all.
-    pub(crate) fn start_here(kind: Kind, wish: Wish) -> Option<Self> {
+    pub(crate) fn start_here(kind: Kind, setup: SessionSetup) -> Option<Self> {
         let (program, cli) = match kind {
             Kind::Bird => ("bird", "birdc"),
             Kind::Frr => ("frr-bgpd", "vtysh"),
@@ -154,30 +154,30 @@ impl Them {
         };
         let (program, cli) = (net::tool(program)?, net::tool(cli)?);
         let daemon = match kind {
-            Kind::Bird => configs::bird(&program, wish),
-            Kind::Frr => configs::frr(&program, wish),
-            Kind::Gobgp => configs::gobgp(&program, wish),
-            Kind::Openbgpd => configs::openbgpd(&program, wish),
-            Kind::Exabgp => configs::exabgp(&program, wish),
+            Kind::Bird => configs::bird(&program, setup),
+            Kind::Frr => configs::frr(&program, setup),
+            Kind::Gobgp => configs::gobgp(&program, setup),
+            Kind::Openbgpd => configs::openbgpd(&program, setup),
+            Kind::Exabgp => configs::exabgp(&program, setup),
         };
-        let them = Self { kind, daemon, cli };
+        let peer_daemon = Self { kind, daemon, cli };
         // OpenBGPD tries once as soon as it listens, and then not for two minutes: we should be there.
-        if wish.passive || !matches!(kind, Kind::Exabgp | Kind::Openbgpd) {
-            let at = wish.them(kind).parse().unwrap();
+        if setup.passive || !matches!(kind, Kind::Exabgp | Kind::Openbgpd) {
+            let at = setup.daemon_address(kind).parse().unwrap();
             wait(&format!("{kind:?} to listen"), || match net::listens(at, 1790) {
                 true => Ok(()),
-                false => Err(them.log()),
+                false => Err(peer_daemon.log()),
             });
         }
         if kind == Kind::Gobgp {
-            let hop = if wish.extended_next_hop { "2001:db8::10" } else { "192.0.2.10" };
-            them.add(&format!("{} nexthop {hop}", kind.v4()));
-            them.add(&format!("10.10.1.0/24 nexthop {hop}"));
-            if !wish.ipv4_only {
-                them.add(&format!("-a ipv6 {} nexthop 2001:db8::10", kind.v6()));
+            let hop = if setup.extended_next_hop { "2001:db8::10" } else { "192.0.2.10" };
+            peer_daemon.add(&format!("{} nexthop {hop}", kind.v4()));
+            peer_daemon.add(&format!("10.10.1.0/24 nexthop {hop}"));
+            if !setup.ipv4_only {
+                peer_daemon.add(&format!("-a ipv6 {} nexthop 2001:db8::10", kind.v6()));
             }
         }
-        Some(them)
+        Some(peer_daemon)
     }
 
     /// Has GoBGP announce a route.
@@ -228,7 +228,7 @@ impl Them {
     }
 
     /// What GoBGP says in a second to a command that does not end.
-    pub(crate) fn hear(&self, command: &str) -> String {
+    pub(crate) fn output_of_a_second(&self, command: &str) -> String {
         let mut run = Command::new("timeout");
         run.arg("1").arg(&self.cli).args(["-u", "192.0.2.10"]).args(command.split(' '));
         String::from_utf8_lossy(&run.output().unwrap().stdout).into_owned()
@@ -249,7 +249,7 @@ impl Them {
     }
 
     /// Waits until what it says of a prefix contains these.
-    pub(crate) fn has(&self, prefix: &str, texts: &[&str]) {
+    pub(crate) fn wait_for_route(&self, prefix: &str, texts: &[&str]) {
         wait(&format!("{:?} to have {prefix} with {texts:?}", self.kind), || {
             let said = self.route(prefix);
             if texts.iter().all(|t| said.contains(t)) {
@@ -261,15 +261,15 @@ impl Them {
     }
 
     /// Waits until it has no route to a prefix. Not for ExaBGP, which keeps none.
-    pub(crate) fn has_not(&self, prefix: &str) {
+    pub(crate) fn wait_for_no_route(&self, prefix: &str) {
         wait(&format!("{:?} to have no {prefix}", self.kind), || match self.route(prefix) {
-            said if !self.is_there(&said) => Ok(()),
+            said if !self.shows_route(&said) => Ok(()),
             said => Err(format!("{said}\n{}", self.log())),
         });
     }
 
     /// Whether an answer of [`Self::route`] is about a route of ours.
-    pub(crate) fn is_there(&self, said: &str) -> bool {
+    pub(crate) fn shows_route(&self, said: &str) -> bool {
         let mark = match self.kind {
             Kind::Bird => "BGP.as_path",
             Kind::Frr | Kind::Openbgpd => "192.0.2.1",
@@ -280,7 +280,7 @@ impl Them {
     }
 
     /// Waits until it says this text to a command.
-    pub(crate) fn says(&self, command: &str, text: &str) {
+    pub(crate) fn wait_for_output(&self, command: &str, text: &str) {
         wait(&format!("{:?} to say {text:?} to {command:?}", self.kind), || {
             let answer = self.ask(command);
             if answer.contains(text) { Ok(()) } else { Err(format!("{answer}\n{}", self.log())) }
@@ -288,28 +288,28 @@ impl Them {
     }
 
     /// Waits for the session.
-    pub(crate) fn up(&self, a: &Node) {
-        wait(&format!("{:?} to come up", self.kind), || match a.peer("them") {
+    pub(crate) fn wait_established(&self, a: &Node) {
+        wait(&format!("{:?} to come up", self.kind), || match a.peer("daemon") {
             Some(p) if p.state == State::Established => Ok(()),
             p => Err(format!("{p:#?}\n{}", self.log())),
         });
     }
 }
 
-/// A node with it as its peer `them`.
-pub(crate) fn us(kind: Kind, wish: Wish) -> RoutingIntent {
+/// A node with it as its peer `daemon`.
+pub(crate) fn our_intent(kind: Kind, setup: SessionSetup) -> RoutingIntent {
     let at = |address: &str| match address.contains(':') {
         true => format!("[{address}]:1790"),
         false => format!("{address}:1790"),
     };
-    let blocks: &[&str] = if wish.ipv4_only { &[V4] } else { &[V4, V6] };
-    let mut us = intent(&at(wish.us()), 64512, blocks);
+    let blocks: &[&str] = if setup.ipv4_only { &[V4] } else { &[V4, V6] };
+    let mut us = intent(&at(setup.our_address()), 64512, blocks);
     us.router_id = 0xc000_0201;
-    let mut them = peer(&at(&wish.them(kind)), wish.us(), wish.asn(kind));
-    them.local_v6 = Some("2001:db8::1".parse().unwrap());
-    them.ipv6 = !wish.ipv4_only;
-    them.password = wish.md5.then(|| Password::Text(PASSWORD.into()));
-    them.ttl_security = wish.ttl_security.then_some(1);
-    us.peers.insert("them".into(), them);
+    let mut peer_daemon = peer(&at(&setup.daemon_address(kind)), setup.our_address(), setup.asn(kind));
+    peer_daemon.local_v6 = Some("2001:db8::1".parse().unwrap());
+    peer_daemon.ipv6 = !setup.ipv4_only;
+    peer_daemon.password = setup.md5.then(|| Password::Text(PASSWORD.into()));
+    peer_daemon.ttl_security = setup.ttl_security.then_some(1);
+    us.peers.insert("daemon".into(), peer_daemon);
     us
 }

@@ -34,24 +34,24 @@ pub(crate) fn skip(why: &str) {
     eprintln!("SKIPPED: {why}");
 }
 
-static TURNS: RwLock<()> = RwLock::new(());
+static RUNNING: RwLock<()> = RwLock::new(());
 
 thread_local! {
     /// Held until the test's thread ends.
-    static TURN: RefCell<Option<Box<dyn Any>>> = const { RefCell::new(None) };
+    static HELD: RefCell<Option<Box<dyn Any>>> = const { RefCell::new(None) };
 }
 
 /// From now on the test is the only one that runs.
 pub(crate) fn alone() {
-    TURN.take();
-    TURN.set(Some(Box::new(TURNS.write().unwrap_or_else(PoisonError::into_inner))));
+    HELD.take();
+    HELD.set(Some(Box::new(RUNNING.write().unwrap_or_else(PoisonError::into_inner))));
 }
 
 /// Enters a new namespace where all of 192.0.2.0/24 and 10.65.0.0/16 are addresses of this host (127.0.0.0/8 would not
 /// do: a route with such a next hop is malformed), and these. `false`: not permitted, skip.
 pub(crate) fn enter(addresses: &[&str]) -> bool {
-    if TURN.with_borrow(Option::is_none) {
-        TURN.set(Some(Box::new(TURNS.read().unwrap_or_else(PoisonError::into_inner))));
+    if HELD.with_borrow(Option::is_none) {
+        HELD.set(Some(Box::new(RUNNING.read().unwrap_or_else(PoisonError::into_inner))));
     }
     // SAFETY: NEWNET touches no file descriptors and no memory; it moves this thread alone into the new namespace.
     #[expect(unsafe_code, reason = "unshare")]

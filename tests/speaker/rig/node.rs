@@ -127,7 +127,7 @@ impl Node {
             Box::new(move |batch| batch_out.send(batch).map_err(|e| e.0)),
         )
         .unwrap();
-        around(&handle, fact_in, batch_in, &facts, &kernel, &withdrawn);
+        play_kernel_and_agent(&handle, fact_in, batch_in, &facts, &kernel, &withdrawn);
         let node =
             Self { handle, intent, started: Instant::now(), thread: Some(thread), facts, kernel, withdrawn };
         node.apply();
@@ -166,10 +166,10 @@ impl Node {
 
     /// The OPENs of a session that is up, whole: ours and theirs.
     pub(crate) fn opens(&self, name: &str) -> (Vec<u8>, Vec<u8>) {
-        let (tap, mut heard) = tap_queue(1 << 20);
+        let (tap, mut incoming) = tap_queue(1 << 20);
         self.handle.send(ToSpeaker::Tap(tap)).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let Some(Heard::Sessions(all)) = runtime.block_on(heard.next()) else { panic!("no sessions") };
+        let Some(Heard::Sessions(all)) = runtime.block_on(incoming.next()) else { panic!("no sessions") };
         let session = all.iter().find(|s| &*s.name == name).unwrap();
         (session.sent_open.clone(), session.received_open.clone())
     }
@@ -201,21 +201,21 @@ impl Node {
         self.kernel.lock().unwrap().len()
     }
 
-    pub(crate) fn up(&self, name: &str) {
+    pub(crate) fn wait_established(&self, name: &str) {
         wait(&format!("{name} to come up"), || match self.state(name) {
             Some(State::Established) => Ok(()),
             other => Err(format!("{other:?}; {:#?}", self.facts().last())),
         });
     }
 
-    pub(crate) fn has(&self, prefix: &str, via: &str) {
+    pub(crate) fn wait_for_route(&self, prefix: &str, via: &str) {
         wait(&format!("{prefix} via {via}"), || match self.route(prefix) {
             Some(hops) if hops == [addr(via)] => Ok(()),
             other => Err(format!("{other:?}")),
         });
     }
 
-    pub(crate) fn has_not(&self, prefix: &str) {
+    pub(crate) fn wait_for_no_route(&self, prefix: &str) {
         wait(&format!("no {prefix}"), || self.route(prefix).map_or(Ok(()), |r| Err(format!("{r:?}"))));
     }
 
@@ -244,7 +244,7 @@ impl Drop for Node {
 }
 
 /// The kernel thread and the agent, as far as the speaker sees them.
-fn around(
+fn play_kernel_and_agent(
     handle: &SpeakerHandle,
     facts: Receiver<(Instant, SpeakerFact)>,
     batches: Receiver<Vec<LearnedChange>>,

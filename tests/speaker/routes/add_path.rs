@@ -8,53 +8,53 @@ use tortie_bgp::{PeerId, RouteMatch, RouteQuery, RouteTable};
 use tortie_engine::routing::{AddPath, RoutingIntent};
 
 use crate::rig::node::{Node, cidr, intent, peer, wait};
-use crate::rig::{self, Kind, Them, Wish};
+use crate::rig::{self, Kind, PeerDaemon, SessionSetup};
 
 const US: &str = "192.0.2.1:1790";
 const BLOCK: &str = "10.5.0.0/26";
 
 /// The daemon between us and the two nodes.
-fn wish(kind: Kind) -> Wish {
-    let wish = Wish { others: &[(2, 64602), (3, 64603)], ..Wish::IPV4 };
+fn setup(kind: Kind) -> SessionSetup {
+    let setup = SessionSetup { others: &[(2, 64602), (3, 64603)], ..SessionSetup::IPV4 };
     match kind {
-        Kind::Bird => Wish { family: "add paths on;", ..wish },
-        Kind::Frr => Wish { family: "neighbor 192.0.2.1 addpath-tx-all-paths", ..wish },
+        Kind::Bird => SessionSetup { family: "add paths on;", ..setup },
+        Kind::Frr => SessionSetup { family: "neighbor 192.0.2.1 addpath-tx-all-paths", ..setup },
         Kind::Gobgp => {
             let family = "[neighbors.afi-safis.add-paths.config]\nreceive = true\nsend-max = 8\n";
-            Wish { family, ..wish }
+            SessionSetup { family, ..setup }
         }
         Kind::Openbgpd => {
-            Wish { neighbour: "announce add-path recv yes\nannounce add-path send all\n", ..wish }
+            SessionSetup { neighbour: "announce add-path recv yes\nannounce add-path send all\n", ..setup }
         }
-        Kind::Exabgp => Wish { neighbour: "add-path send/receive;", others: &[], ..wish },
+        Kind::Exabgp => SessionSetup { neighbour: "add-path send/receive;", others: &[], ..setup },
     }
 }
 
 /// Waits until it has routes with these AS paths and none with those.
-fn has(them: &Them, paths: &[&str], gone: &[&str]) {
+fn wait_for_route(peer_daemon: &PeerDaemon, paths: &[&str], gone: &[&str]) {
     wait(&format!("{paths:?} and no {gone:?}"), || {
-        let said = match them.kind {
-            Kind::Gobgp => them.ask(&format!("global rib {BLOCK}")),
-            Kind::Exabgp => routes_of_exabgp(&them.updates()),
-            _ => them.route(BLOCK),
+        let said = match peer_daemon.kind {
+            Kind::Gobgp => peer_daemon.ask(&format!("global rib {BLOCK}")),
+            Kind::Exabgp => routes_of_exabgp(&peer_daemon.updates()),
+            _ => peer_daemon.route(BLOCK),
         };
         let right = paths.iter().all(|p| said.contains(p)) && !gone.iter().any(|p| said.contains(p));
-        if right { Ok(()) } else { Err(format!("{said}\n{}", them.log())) }
+        if right { Ok(()) } else { Err(format!("{said}\n{}", peer_daemon.log())) }
     });
 }
 
 /// A node with the block, at 192.0.2.`last`, as a peer of the router at this address.
 fn origin(last: u32, router: &str, router_as: u32) -> Node {
     let mut us = intent(&format!("192.0.2.{last}:1790"), 64600 + last, &[BLOCK]);
-    let mut them = peer(router, &format!("192.0.2.{last}"), router_as);
-    them.ipv6 = false;
-    us.peers.insert("router".into(), them);
+    let mut peer_daemon = peer(router, &format!("192.0.2.{last}"), router_as);
+    peer_daemon.ipv6 = false;
+    us.peers.insert("router".into(), peer_daemon);
     Node::start(us)
 }
 
-fn us(kind: Kind) -> RoutingIntent {
-    let mut us = rig::us(kind, wish(kind));
-    us.peers.get_mut("them").unwrap().add_path = Some(AddPath::new(true, 2));
+fn our_intent(kind: Kind) -> RoutingIntent {
+    let mut us = rig::our_intent(kind, setup(kind));
+    us.peers.get_mut("daemon").unwrap().add_path = Some(AddPath::new(true, 2));
     us
 }
 
@@ -62,7 +62,7 @@ fn us(kind: Kind) -> RoutingIntent {
 fn received(a: &Node, prefix: &str) -> Vec<(Option<u32>, String)> {
     let prefix = cidr(prefix);
     a.ask(move |view| {
-        let id: PeerId = view.peer_id("them").unwrap();
+        let id: PeerId = view.peer_id("daemon").unwrap();
         let query = RouteQuery { table: RouteTable::AdjIn(id), matching: RouteMatch::Exact(prefix) };
         let routes = view.routes(query, None, 10).into_iter().flat_map(|r| r.paths);
         let mut all: Vec<_> = routes.map(|p| (p.path_id, p.attributes.as_path.to_string())).collect();
@@ -72,7 +72,7 @@ fn received(a: &Node, prefix: &str) -> Vec<(Option<u32>, String)> {
 }
 
 /// Waits until the peer's routes of a prefix have these AS paths, told apart by identifiers.
-fn a_has(a: &Node, them: &Them, prefix: &str, paths: &[String]) {
+fn a_has(a: &Node, peer_daemon: &PeerDaemon, prefix: &str, paths: &[String]) {
     wait(&format!("{paths:?}"), || {
         let have = received(a, prefix);
         let mut as_paths: Vec<_> = have.iter().map(|(_, path)| path.clone()).collect();
@@ -81,78 +81,78 @@ fn a_has(a: &Node, them: &Them, prefix: &str, paths: &[String]) {
         if as_paths == paths && ids.len() == paths.len() && !ids.contains(&None) {
             return Ok(());
         }
-        Err(format!("{have:?}\n{:?}\n{}", a.peer("them").and_then(|p| p.last_down), them.log()))
+        Err(format!("{have:?}\n{:?}\n{}", a.peer("daemon").and_then(|p| p.last_down), peer_daemon.log()))
     });
 }
 
 /// The daemon passes on two paths.
 fn receives(kind: Kind) {
-    let Some(them) = Them::start(kind, wish(kind)) else { return };
-    let mut a = Node::start(us(kind));
-    a.up("them");
+    let Some(peer_daemon) = PeerDaemon::start(kind, setup(kind)) else { return };
+    let mut a = Node::start(our_intent(kind));
+    a.wait_established("daemon");
     let at = format!("{}:1790", kind.at());
     let asn = 65000 + kind.last();
     let (mut b, mut c) = (origin(2, &at, asn), origin(3, &at, asn));
     let path = |last: u32| format!("{asn} {}", 64600 + last);
-    a_has(&a, &them, BLOCK, &[path(2), path(3)]);
-    let status = a.peer("them").unwrap();
+    a_has(&a, &peer_daemon, BLOCK, &[path(2), path(3)]);
+    let status = a.peer("daemon").unwrap();
     assert!(!status.session.unwrap().add_path_receive.is_empty());
     a.stop(true, "");
     drop(a);
-    let a = Node::start(us(kind));
-    a_has(&a, &them, BLOCK, &[path(2), path(3)]);
+    let a = Node::start(our_intent(kind));
+    a_has(&a, &peer_daemon, BLOCK, &[path(2), path(3)]);
     c.stop(false, "");
-    a_has(&a, &them, BLOCK, &[path(2)]);
+    a_has(&a, &peer_daemon, BLOCK, &[path(2)]);
     b.stop(false, "");
-    a_has(&a, &them, BLOCK, &[]);
+    a_has(&a, &peer_daemon, BLOCK, &[]);
 }
 
 /// We pass on two paths.
 fn sends(kind: Kind) {
-    let wish = Wish { others: &[], ..wish(kind) };
-    let Some(them) = Them::start(kind, wish) else { return };
-    let mut us = us(kind);
+    let setup = SessionSetup { others: &[], ..setup(kind) };
+    let Some(peer_daemon) = PeerDaemon::start(kind, setup) else { return };
+    let mut us = our_intent(kind);
     for last in [2, 3] {
-        let mut them = peer(&format!("192.0.2.{last}:1790"), "192.0.2.1", 64600 + last);
-        them.ipv6 = false;
-        us.peers.insert(format!("origin-{last}"), them);
+        let mut peer_daemon = peer(&format!("192.0.2.{last}:1790"), "192.0.2.1", 64600 + last);
+        peer_daemon.ipv6 = false;
+        us.peers.insert(format!("origin-{last}"), peer_daemon);
     }
     let a = Node::start(us);
     let (mut b, mut c) = (origin(2, US, 64512), origin(3, US, 64512));
     let both = ["64512 64602", "64512 64603"];
-    has(&them, &both, &[]);
-    let status = a.peer("them").unwrap();
+    wait_for_route(&peer_daemon, &both, &[]);
+    let status = a.peer("daemon").unwrap();
     assert_eq!(status.families[0].advertised, 3);
-    drop(them);
-    let Some(them) = Them::start_here(kind, wish) else { return };
-    has(&them, &both, &[]);
+    drop(peer_daemon);
+    let Some(peer_daemon) = PeerDaemon::start_here(kind, setup) else { return };
+    wait_for_route(&peer_daemon, &both, &[]);
     c.stop(false, "");
-    has(&them, &both[..1], &both[1..]);
+    wait_for_route(&peer_daemon, &both[..1], &both[1..]);
     b.stop(false, "");
-    has(&them, &[], &both);
+    wait_for_route(&peer_daemon, &[], &both);
 }
 
 /// Of three paths, as many go as the configuration says, without a new session.
 fn sends_exactly(kind: Kind) {
-    let wish = Wish { others: &[], ..wish(kind) };
-    let Some(them) = Them::start(kind, wish) else { return };
-    let mut us = us(kind);
+    let setup = SessionSetup { others: &[], ..setup(kind) };
+    let Some(peer_daemon) = PeerDaemon::start(kind, setup) else { return };
+    let mut us = our_intent(kind);
     for last in [2, 3, 4] {
-        let mut them = peer(&format!("192.0.2.{last}:1790"), "192.0.2.1", 64600 + last);
-        them.ipv6 = false;
-        us.peers.insert(format!("origin-{last}"), them);
+        let mut peer_daemon = peer(&format!("192.0.2.{last}:1790"), "192.0.2.1", 64600 + last);
+        peer_daemon.ipv6 = false;
+        us.peers.insert(format!("origin-{last}"), peer_daemon);
     }
     let mut a = Node::start(us);
     let _origins = [2, 3, 4].map(|last| origin(last, US, 64512));
     let all = ["64512 64602", "64512 64603", "64512 64604"];
-    has(&them, &all[..2], &all[2..]);
+    wait_for_route(&peer_daemon, &all[..2], &all[2..]);
     for paths in [3, 1, 2] {
-        a.intent.peers.get_mut("them").unwrap().add_path = Some(AddPath::new(true, paths));
+        a.intent.peers.get_mut("daemon").unwrap().add_path = Some(AddPath::new(true, paths));
         a.apply();
         let (sent, kept) = all.split_at(paths.into());
-        has(&them, sent, kept);
+        wait_for_route(&peer_daemon, sent, kept);
     }
-    assert_eq!(a.peer("them").unwrap().flaps, 0);
+    assert_eq!(a.peer("daemon").unwrap().flaps, 0);
 }
 
 /// ExaBGP keeps no routes: what they are follows from its updates.
@@ -228,11 +228,11 @@ fn add_path_sent_to_exabgp() {
 fn add_path_received_from_exabgp() {
     const PREFIX: &str = "10.13.2.0/24";
     let kind = Kind::Exabgp;
-    let Some(them) = Them::start(kind, wish(kind)) else { return };
+    let Some(peer_daemon) = PeerDaemon::start(kind, setup(kind)) else { return };
     let route = |word: &str, id: u32| {
         format!("{word} route {PREFIX} next-hop 192.0.2.13 path-information 0.0.0.{id} med {id}")
     };
-    let a = Node::start(us(kind));
+    let a = Node::start(our_intent(kind));
     let ids = |ids: &[u32]| {
         wait(&format!("paths {ids:?}"), || {
             let have = received(&a, PREFIX);
@@ -240,16 +240,16 @@ fn add_path_received_from_exabgp() {
             if right { Ok(()) } else { Err(format!("{have:?}")) }
         });
     };
-    let announce = |them: &Them| [1, 2].map(|id| them.ask(&route("announce", id)));
-    announce(&them);
+    let announce = |peer_daemon: &PeerDaemon| [1, 2].map(|id| peer_daemon.ask(&route("announce", id)));
+    announce(&peer_daemon);
     ids(&[1, 2]);
-    drop(them);
+    drop(peer_daemon);
     ids(&[]);
-    let Some(them) = Them::start_here(kind, wish(kind)) else { return };
-    announce(&them);
+    let Some(peer_daemon) = PeerDaemon::start_here(kind, setup(kind)) else { return };
+    announce(&peer_daemon);
     ids(&[1, 2]);
-    them.ask(&route("withdraw", 1));
+    peer_daemon.ask(&route("withdraw", 1));
     ids(&[2]);
-    them.ask(&route("withdraw", 2));
+    peer_daemon.ask(&route("withdraw", 2));
     ids(&[]);
 }

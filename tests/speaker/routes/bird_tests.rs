@@ -42,18 +42,18 @@ fn routes_of_both_families_go_both_ways_over_ipv4() {
     }
     let Some(bird) = Bird::start(&bgp("")) else { return };
     let a = node();
-    a.up("bird");
-    a.has("10.9.0.0/24", "192.0.2.9");
-    a.has("10.9.1.0/24", "192.0.2.9");
-    a.has("fd00:9::/64", "2001:db8::9");
-    bird.says("show route for 10.1.0.0/26 all", "BGP.next_hop: 192.0.2.1");
-    bird.says("show route for 10.1.0.0/26 all", "BGP.as_path: 64512");
-    bird.says("show route for fd00:1::/122 all", "BGP.next_hop: 2001:db8::1");
+    a.wait_established("bird");
+    a.wait_for_route("10.9.0.0/24", "192.0.2.9");
+    a.wait_for_route("10.9.1.0/24", "192.0.2.9");
+    a.wait_for_route("fd00:9::/64", "2001:db8::9");
+    bird.wait_for_output("show route for 10.1.0.0/26 all", "BGP.next_hop: 192.0.2.1");
+    bird.wait_for_output("show route for 10.1.0.0/26 all", "BGP.as_path: 64512");
+    bird.wait_for_output("show route for fd00:1::/122 all", "BGP.next_hop: 2001:db8::1");
     bird.ask("disable s4");
-    a.has_not("10.9.0.0/24");
+    a.wait_for_no_route("10.9.0.0/24");
     assert!(a.route("fd00:9::/64").is_some());
     bird.ask("enable s4");
-    a.has("10.9.0.0/24", "192.0.2.9");
+    a.wait_for_route("10.9.0.0/24", "192.0.2.9");
 }
 
 #[test]
@@ -70,8 +70,8 @@ fn an_ipv6_session_carries_ipv6_routes() {
     to.ipv4 = false;
     us.peers.insert("bird".into(), to);
     let a = Node::start(us);
-    a.has("fd00:9::/64", "2001:db8::9");
-    bird.says("show route for fd00:1::/122 all", "BGP.next_hop: 2001:db8::1");
+    a.wait_for_route("fd00:9::/64", "2001:db8::9");
+    bird.wait_for_output("show route for fd00:1::/122 all", "BGP.next_hop: 2001:db8::1");
 }
 
 #[test]
@@ -81,14 +81,14 @@ fn a_bird_that_dies_takes_its_routes_along_and_comes_back() {
     }
     let Some(mut bird) = Bird::start(&bgp("graceful restart off;")) else { return };
     let a = node();
-    a.has("10.9.0.0/24", "192.0.2.9");
+    a.wait_for_route("10.9.0.0/24", "192.0.2.9");
     bird.kill();
-    a.has_not("10.9.0.0/24");
+    a.wait_for_no_route("10.9.0.0/24");
     a.fact("the end", |f| matches!(f, SpeakerFact::Peer { from: State::Established, down: Some(_), .. }));
     bird.start_again(&bgp("graceful restart off;"), &[]);
-    a.up("bird");
-    a.has("10.9.0.0/24", "192.0.2.9");
-    bird.says("show route for 10.1.0.0/26 all", "BGP.next_hop: 192.0.2.1");
+    a.wait_established("bird");
+    a.wait_for_route("10.9.0.0/24", "192.0.2.9");
+    bird.wait_for_output("show route for 10.1.0.0/26 all", "BGP.next_hop: 192.0.2.1");
     assert_eq!(a.peer("bird").unwrap().flaps, 1);
 }
 
@@ -99,8 +99,8 @@ fn a_bird_that_restarts_gracefully_keeps_its_routes_and_loses_those_it_no_longer
     }
     let Some(mut bird) = Bird::start(&bgp("graceful restart on;")) else { return };
     let a = node();
-    a.has("10.9.0.0/24", "192.0.2.9");
-    a.has("10.9.1.0/24", "192.0.2.9");
+    a.wait_for_route("10.9.0.0/24", "192.0.2.9");
+    a.wait_for_route("10.9.1.0/24", "192.0.2.9");
     bird.kill();
     a.fact(
         "helper",
@@ -112,9 +112,9 @@ fn a_bird_that_restarts_gracefully_keeps_its_routes_and_loses_those_it_no_longer
     let less = "filter less { if net = 10.9.1.0/24 then reject; accept; }\n".to_owned()
         + &bgp("graceful restart on;").replacen("export where source = RTS_STATIC", "export filter less", 1);
     bird.start_again(&less, &["-R"]);
-    a.up("bird");
-    a.has_not("10.9.1.0/24");
-    a.has("10.9.0.0/24", "192.0.2.9");
+    a.wait_established("bird");
+    a.wait_for_no_route("10.9.1.0/24");
+    a.wait_for_route("10.9.0.0/24", "192.0.2.9");
     let gone = a.facts().iter().any(|f| matches!(f, SpeakerFact::Trouble { .. } | SpeakerFact::Mishap(_)));
     assert!(!gone, "{:#?}", a.facts());
 }
@@ -130,14 +130,14 @@ fn ttl_security_takes_neighbours_and_refuses_those_from_afar() {
     // Another peer without it: the listener itself must not be strict.
     us.peers.insert("other".into(), peer("192.0.2.7:1790", "192.0.2.1", 65007));
     let mut a = Node::start(us);
-    a.up("bird");
-    a.has("10.9.0.0/24", "192.0.2.9");
+    a.wait_established("bird");
+    a.wait_for_route("10.9.0.0/24", "192.0.2.9");
     bird.kill();
     // Now its segments leave with TTL 5, as if it stood 250 hops away. A BIRD that has our OPEN dials no more, so each
     // end gets its turn alone. First ours: BIRD's listener answers with a TTL of 255, what it then says is dropped.
     bird.start_again(&bgp("multihop 5; passive on;"), &[]);
     a.fact("down", |f| matches!(f, SpeakerFact::Peer { from: State::Established, down: Some(_), .. }));
-    bird.says("show protocols all tortie", "OpenConfirm");
+    bird.wait_for_output("show protocols all tortie", "OpenConfirm");
     for _ in 0..20 {
         assert_eq!(a.state("bird"), Some(State::OpenSent));
         std::thread::sleep(Duration::from_millis(50));
@@ -154,7 +154,7 @@ fn ttl_security_takes_neighbours_and_refuses_those_from_afar() {
     assert_ne!(a.state("bird"), Some(State::Established));
     a.intent.peers.get_mut("bird").unwrap().ttl_security = None;
     a.apply();
-    a.up("bird");
+    a.wait_established("bird");
 }
 
 #[test]
@@ -164,8 +164,8 @@ fn what_is_announced_is_explained_by_the_gate() {
     }
     let Some(_bird) = Bird::start(&bgp("")) else { return };
     let a = node();
-    a.up("bird");
-    a.has("10.9.0.0/24", "192.0.2.9");
+    a.wait_established("bird");
+    a.wait_for_route("10.9.0.0/24", "192.0.2.9");
     let gate = |prefix: &'static str| {
         a.ask(move |v| v.explain_export("bird", cidr(prefix)))
             .unwrap()

@@ -15,7 +15,7 @@ use tortie_config::resource::Filter;
 use tortie_engine::routing::{Filters, OriginKind, Originated, RoutingIntent};
 
 use crate::rig::node::{Node, addr, cidr, intent, peer, wait};
-use crate::rig::{Kind, Them, V4, Wish, us};
+use crate::rig::{Kind, PeerDaemon, SessionSetup, V4, our_intent};
 
 /// What the daemon announces: with a community of each kind, NO_EXPORT, NO_ADVERTISE and NO_EXPORT_SUBCONFED.
 const THEIRS: [&str; 4] = ["10.50.0.0/24", "10.50.1.0/24", "10.50.2.0/24", "10.50.3.0/24"];
@@ -26,10 +26,10 @@ const CARRIED: &str = "10.2.0.0/26";
 /// What a announces when all the rest is done.
 const LAST: &str = "10.61.0.0/26";
 
-fn wish(kind: Kind) -> Wish {
-    let wish = Wish { others: &[(3, 64603)], ..Wish::IPV4 };
+fn setup(kind: Kind) -> SessionSetup {
+    let setup = SessionSetup { others: &[(3, 64603)], ..SessionSetup::IPV4 };
     match kind {
-        Kind::Bird => Wish {
+        Kind::Bird => SessionSetup {
             more: "protocol static more { ipv4; route 10.50.0.0/24 blackhole; route 10.50.1.0/24 blackhole;
                     route 10.50.2.0/24 blackhole; route 10.50.3.0/24 blackhole; }
                 filter kinds {
@@ -40,9 +40,9 @@ fn wish(kind: Kind) -> Wish {
                     if net = 10.50.3.0/24 then bgp_community.add((65535,65283));
                     accept; }",
             family: "export filter kinds;",
-            ..wish
+            ..setup
         },
-        Kind::Frr => Wish {
+        Kind::Frr => SessionSetup {
             family: "network 10.50.0.0/24\nnetwork 10.50.1.0/24\nnetwork 10.50.2.0/24\nnetwork 10.50.3.0/24
                 neighbor 192.0.2.1 route-map TAG out",
             more: "ip prefix-list P0 permit 10.50.0.0/24\nip prefix-list P1 permit 10.50.1.0/24
@@ -53,25 +53,25 @@ fn wish(kind: Kind) -> Wish {
                 route-map TAG permit 30\nmatch ip address prefix-list P2\nset community no-advertise
                 route-map TAG permit 40\nmatch ip address prefix-list P3\nset community local-AS
                 route-map TAG permit 50\n",
-            ..wish
+            ..setup
         },
-        Kind::Gobgp => wish,
-        Kind::Openbgpd => Wish {
+        Kind::Gobgp => setup,
+        Kind::Openbgpd => SessionSetup {
             more: "network 10.50.0.0/24 set { community 65000:1 ext-community rt 65000:7 large-community 65000:1:2 }
                 network 10.50.1.0/24\nnetwork 10.50.2.0/24\nnetwork 10.50.3.0/24
                 match to 192.0.2.1 prefix 10.50.1.0/24 set community NO_EXPORT
                 match to 192.0.2.1 prefix 10.50.2.0/24 set community NO_ADVERTISE
                 match to 192.0.2.1 prefix 10.50.3.0/24 set community NO_EXPORT_SUBCONFED",
-            ..wish
+            ..setup
         },
-        Kind::Exabgp => Wish {
+        Kind::Exabgp => SessionSetup {
             family: "route 10.50.0.0/24 next-hop 192.0.2.13 community [ 65000:1 ] extended-community [ target:65000:7 ] \
                     large-community [ 65000:1:2 ];
                 route 10.50.1.0/24 next-hop 192.0.2.13 community [ 65535:65281 ];
                 route 10.50.2.0/24 next-hop 192.0.2.13 community [ 65535:65282 ];
                 route 10.50.3.0/24 next-hop 192.0.2.13 community [ 65535:65283 ];",
             others: &[],
-            ..wish
+            ..setup
         },
     }
 }
@@ -96,9 +96,9 @@ fn filter(us: &mut RoutingIntent, peer: &str, export: &Value) {
 /// A neighbour of a, or of the daemon.
 fn third(last: u32, asn: u32, blocks: &[&str], router: &str, router_as: u32) -> RoutingIntent {
     let mut us = intent(&format!("192.0.2.{last}:1790"), asn, blocks);
-    let mut them = peer(&format!("{router}:1790"), &format!("192.0.2.{last}"), router_as);
-    them.ipv6 = false;
-    us.peers.insert("router".into(), them);
+    let mut peer_daemon = peer(&format!("{router}:1790"), &format!("192.0.2.{last}"), router_as);
+    peer_daemon.ipv6 = false;
+    us.peers.insert("router".into(), peer_daemon);
     us
 }
 
@@ -109,19 +109,19 @@ fn whole(attributes: &Attributes) -> bool {
         && *attributes.large_communities == [[65000, 1, 2]]
 }
 
-fn arrives(node: &Node, prefix: &str, them: &Them) {
+fn arrives(node: &Node, prefix: &str, peer_daemon: &PeerDaemon) {
     wait(&format!("{prefix} at {}", node.intent.view.node), || {
         if node.route(prefix).is_some() {
             Ok(())
         } else {
-            Err(format!("{:?}\n{}", node.facts().last(), them.log()))
+            Err(format!("{:?}\n{}", node.facts().last(), peer_daemon.log()))
         }
     });
 }
 
 fn both_ways(kind: Kind) {
-    let wish = wish(kind);
-    let Some(them) = Them::start(kind, wish) else { return };
+    let setup = setup(kind);
+    let Some(peer_daemon) = PeerDaemon::start(kind, setup) else { return };
     if kind == Kind::Gobgp {
         let tags = [
             "65000:1 rt 65000:7 large-community 65000:1:2",
@@ -130,10 +130,10 @@ fn both_ways(kind: Kind) {
             "no-export-subconfed",
         ];
         for (prefix, tag) in THEIRS.iter().zip(tags) {
-            them.add(&format!("{prefix} nexthop 192.0.2.10 community {tag}"));
+            peer_daemon.add(&format!("{prefix} nexthop 192.0.2.10 community {tag}"));
         }
     }
-    let mut ours = us(kind, wish);
+    let mut ours = our_intent(kind, setup);
     let more = intent("192.0.2.1:1790", 64512, &[&[V4], &OURS[..]].concat());
     (ours.originated, ours.view) = (more.originated, more.view);
     for (name, last, asn) in [("b", 2, 64602), ("c", 4, 64512)] {
@@ -143,7 +143,7 @@ fn both_ways(kind: Kind) {
     }
     let named = OURS.iter().zip(["no-export", "no-advertise", "no-export-subconfed"]);
     let rule = |(prefix, name): (&&str, &str)| json!({"match": {"prefixes": [prefix]}, "then": "next", "set": {"communities": {"add": [name]}}});
-    filter(&mut ours, "them", &named.map(rule).collect());
+    filter(&mut ours, "daemon", &named.map(rule).collect());
     let mut a = Node::start(ours);
     let mut tagged = third(2, 64602, &[CARRIED], "192.0.2.1", 64512);
     let set = json!({"communities": {"add": ["65000:1"]}, "ext_communities": {"add": ["rt:65000:7"]},
@@ -155,12 +155,16 @@ fn both_ways(kind: Kind) {
     let e = (kind != Kind::Exabgp).then(|| Node::start(third(3, 64603, &[], &kind.at(), asn)));
 
     for prefix in THEIRS {
-        arrives(&a, prefix, &them);
+        arrives(&a, prefix, &peer_daemon);
     }
-    assert!(whole(&a.received("them", THEIRS[0]).unwrap().attributes), "{:?}", a.received("them", THEIRS[0]));
-    them.has(CARRIED, &written(kind));
+    assert!(
+        whole(&a.received("daemon", THEIRS[0]).unwrap().attributes),
+        "{:?}",
+        a.received("daemon", THEIRS[0])
+    );
+    peer_daemon.wait_for_route(CARRIED, &written(kind));
     for prefix in OURS {
-        them.has(prefix, &[prefix]);
+        peer_daemon.wait_for_route(prefix, &[prefix]);
     }
     // What comes after all the others.
     let origin = Originated { kind: OriginKind::OwnBlock, key: LAST.into(), revision: 2 };
@@ -168,14 +172,14 @@ fn both_ways(kind: Kind) {
     Arc::make_mut(&mut a.intent.view).own_blocks.insert(cidr(LAST));
     a.apply();
     for node in [&b, &c].into_iter().chain(&e) {
-        arrives(node, LAST, &them);
+        arrives(node, LAST, &peer_daemon);
     }
     assert!(whole(&b.received("router", THEIRS[0]).unwrap().attributes));
     assert_eq!(THEIRS.map(|p| b.route(p).is_some()), [true, false, false, false], "to another AS");
     assert_eq!(THEIRS.map(|p| c.route(p).is_some()), [true, true, false, true], "inside the AS");
     assert_eq!(c.route(THEIRS[0]), Some(vec![addr("192.0.2.1")]));
     if let Some(e) = e {
-        arrives(&e, V4, &them);
+        arrives(&e, V4, &peer_daemon);
         assert!(
             whole(&e.received("router", CARRIED).unwrap().attributes),
             "{:?}",
@@ -183,7 +187,7 @@ fn both_ways(kind: Kind) {
         );
         // GoBGP 3.10 looks at none of them.
         let passes_on = kind == Kind::Gobgp;
-        assert_eq!(OURS.map(|p| e.route(p).is_some()), [passes_on; 3], "{}", them.log());
+        assert_eq!(OURS.map(|p| e.route(p).is_some()), [passes_on; 3], "{}", peer_daemon.log());
     }
 }
 

@@ -5,30 +5,30 @@ use tortie::speaker::ToSpeaker;
 use tortie_bgp::{Family, Reset, State};
 
 use crate::rig::node::{Node, intent, peer, wait};
-use crate::rig::{Kind, Them, V4, Wish, us};
+use crate::rig::{Kind, PeerDaemon, SessionSetup, V4, our_intent};
 
 /// Counts of ROUTE-REFRESH received and sent, and of UPDATE.
 fn counts(a: &Node) -> [u64; 4] {
-    let p = a.peer("them").unwrap();
+    let p = a.peer("daemon").unwrap();
     [p.received.route_refresh, p.sent.route_refresh, p.received.update, p.sent.update]
 }
 
 /// A session on which every route and End-of-RIB has gone both ways.
-fn settled(kind: Kind) -> Option<(Them, Node)> {
-    let them = Them::start(kind, Wish::default())?;
-    let a = Node::start(us(kind, Wish::default()));
-    them.up(&a);
-    them.has(V4, &["192.0.2.1"]);
-    wait("End-of-RIB", || match a.peer("them") {
+fn settled(kind: Kind) -> Option<(PeerDaemon, Node)> {
+    let peer_daemon = PeerDaemon::start(kind, SessionSetup::default())?;
+    let a = Node::start(our_intent(kind, SessionSetup::default()));
+    peer_daemon.wait_established(&a);
+    peer_daemon.wait_for_route(V4, &["192.0.2.1"]);
+    wait("End-of-RIB", || match a.peer("daemon") {
         Some(p) if p.families.iter().all(|f| f.end_of_rib_sent && f.received > 0) => Ok(()),
-        p => Err(format!("{p:#?}\n{}", them.log())),
+        p => Err(format!("{p:#?}\n{}", peer_daemon.log())),
     });
-    assert!(a.peer("them").unwrap().session.unwrap().route_refresh);
-    Some((them, a))
+    assert!(a.peer("daemon").unwrap().session.unwrap().route_refresh);
+    Some((peer_daemon, a))
 }
 
 fn stayed(kind: Kind, a: &Node) {
-    let peer = a.peer("them").unwrap();
+    let peer = a.peer("daemon").unwrap();
     assert_eq!((peer.state, peer.flaps), (State::Established, 0), "{:?}", peer.last_down);
     assert!(a.route(&kind.v4()).is_some());
 }
@@ -36,21 +36,21 @@ fn stayed(kind: Kind, a: &Node) {
 /// We ask, and its routes come again. Not with ExaBGP 4.2: it offers enhanced refresh (RFC 7313) with this one, fails on
 /// the mark that its answer begins with and drops the connection. Such marks are counted, so counts are at least these.
 fn refresh_sent(kind: Kind) {
-    let Some((them, a)) = settled(kind) else { return };
+    let Some((peer_daemon, a)) = settled(kind) else { return };
     let before = counts(&a);
-    a.handle.send(ToSpeaker::Reset(Some("them".into()), Reset::SoftIn)).unwrap();
+    a.handle.send(ToSpeaker::Reset(Some("daemon".into()), Reset::SoftIn)).unwrap();
     wait("our request and its routes", || match counts(&a) {
         now if now[1] > before[1] && now[2] > before[2] => Ok(()),
-        now => Err(format!("{before:?} {now:?}\n{}", them.log())),
+        now => Err(format!("{before:?} {now:?}\n{}", peer_daemon.log())),
     });
     stayed(kind, &a);
 }
 
 /// It asks, and our routes go again.
 fn refresh_received(kind: Kind) {
-    let Some((them, a)) = settled(kind) else { return };
+    let Some((peer_daemon, a)) = settled(kind) else { return };
     let before = counts(&a);
-    them.ask(match kind {
+    peer_daemon.ask(match kind {
         Kind::Bird => "reload in tortie0",
         Kind::Frr => "clear bgp ipv4 unicast 192.0.2.1 soft in",
         Kind::Openbgpd => "neighbor 192.0.2.1 refresh",
@@ -59,7 +59,7 @@ fn refresh_received(kind: Kind) {
     });
     wait("its request and our routes", || match counts(&a) {
         now if now[0] > before[0] && now[3] > before[3] => Ok(()),
-        now => Err(format!("{before:?} {now:?}\n{}", them.log())),
+        now => Err(format!("{before:?} {now:?}\n{}", peer_daemon.log())),
     });
     stayed(kind, &a);
 }
@@ -67,51 +67,53 @@ fn refresh_received(kind: Kind) {
 /// It hears our last words. ExaBGP 4.2 fails on any text (its `Notification` formats `str` into `bytes`) and answers
 /// Message Header Error.
 fn last_words_sent(kind: Kind) {
-    let Some(them) = Them::start(kind, Wish::default()) else { return };
-    let mut a = Node::start(us(kind, Wish::default()));
-    them.up(&a);
-    a.has(&kind.v4(), &format!("192.0.2.{}", kind.last()));
+    let Some(peer_daemon) = PeerDaemon::start(kind, SessionSetup::default()) else { return };
+    let mut a = Node::start(our_intent(kind, SessionSetup::default()));
+    peer_daemon.wait_established(&a);
+    a.wait_for_route(&kind.v4(), &format!("192.0.2.{}", kind.last()));
     a.stop(false, "maintenance at noon");
     wait("it to have read them", || {
-        let mut said = them.log();
+        let mut said = peer_daemon.log();
         if kind == Kind::Frr {
-            said += &them.ask("show bgp neighbors 192.0.2.1");
+            said += &peer_daemon.ask("show bgp neighbors 192.0.2.1");
         }
         if said.contains("maintenance at noon") { Ok(()) } else { Err(said) }
     });
     if kind == Kind::Bird {
-        assert!(them.log().contains("Administrative shutdown"), "{}", them.log());
+        assert!(peer_daemon.log().contains("Administrative shutdown"), "{}", peer_daemon.log());
     }
 }
 
 /// We hear its last words.
 fn last_words_received(kind: Kind) {
-    let Some(them) = Them::start(kind, Wish::default()) else { return };
-    let a = Node::start(us(kind, Wish::default()));
-    them.up(&a);
-    a.has(&kind.v4(), &format!("192.0.2.{}", kind.last()));
+    let Some(peer_daemon) = PeerDaemon::start(kind, SessionSetup::default()) else { return };
+    let a = Node::start(our_intent(kind, SessionSetup::default()));
+    peer_daemon.wait_established(&a);
+    a.wait_for_route(&kind.v4(), &format!("192.0.2.{}", kind.last()));
     match kind {
-        Kind::Bird => drop(them.ask("disable tortie0 \"noon\"")),
+        Kind::Bird => drop(peer_daemon.ask("disable tortie0 \"noon\"")),
         Kind::Frr => {
             let set = "neighbor 192.0.2.1 shutdown message noon";
-            them.ask(&format!("configure terminal\nrouter bgp 65011\n{set}"));
+            peer_daemon.ask(&format!("configure terminal\nrouter bgp 65011\n{set}"));
         }
-        Kind::Gobgp => drop(them.ask("neighbor 192.0.2.1 shutdown --reason noon")),
-        Kind::Openbgpd => drop(them.ask("neighbor 192.0.2.1 down noon")),
+        Kind::Gobgp => drop(peer_daemon.ask("neighbor 192.0.2.1 shutdown --reason noon")),
+        Kind::Openbgpd => drop(peer_daemon.ask("neighbor 192.0.2.1 down noon")),
         Kind::Exabgp => {
             // What it has not read when it closes the connection makes that a reset, which overtakes its words.
-            wait("it to have read all", || match them.updates() {
+            wait("it to have read all", || match peer_daemon.updates() {
                 said if said.matches("\"eor\"").count() == 2 => Ok(()),
-                said => Err(format!("{said}\n{}", them.log())),
+                said => Err(format!("{said}\n{}", peer_daemon.log())),
             });
-            them.ask("neighbor 192.0.2.1 teardown 2");
+            peer_daemon.ask("neighbor 192.0.2.1 teardown 2");
         }
     }
     // ExaBGP takes a code and says its name.
     let words = if kind == Kind::Exabgp { "Administrative Shutdown" } else { "noon" };
-    wait("its last words", || match a.peer("them").and_then(|p| p.last_error) {
+    wait("its last words", || match a.peer("daemon").and_then(|p| p.last_error) {
         Some(error) if format!("{error:?}").contains(words) => Ok(()),
-        other => Err(format!("{other:?} {:?}\n{}", a.peer("them").and_then(|p| p.last_down), them.log())),
+        other => {
+            Err(format!("{other:?} {:?}\n{}", a.peer("daemon").and_then(|p| p.last_down), peer_daemon.log()))
+        }
     });
     if kind == Kind::Exabgp {
         // It comes back at once, so the route may be there again before somebody looks.
@@ -130,35 +132,35 @@ fn last_words_received(kind: Kind) {
 /// A third node with a block, in our AS, as a peer of the reflector at this address.
 fn third(reflector: &str) -> Node {
     let mut us = intent("192.0.2.2:1790", 64512, &["10.2.0.0/26"]);
-    let mut them = peer(reflector, "192.0.2.2", 64512);
-    them.local_v6 = Some("2001:db8::2".parse().unwrap());
-    us.peers.insert("them".into(), them);
+    let mut peer_daemon = peer(reflector, "192.0.2.2", 64512);
+    peer_daemon.local_v6 = Some("2001:db8::2".parse().unwrap());
+    us.peers.insert("daemon".into(), peer_daemon);
     Node::start(us)
 }
 
 /// The attributes of a route of the peer, as text.
 fn attributes(a: &Node, prefix: &str) -> String {
-    format!("{:?}", a.received("them", prefix).map(|path| path.attributes))
+    format!("{:?}", a.received("daemon", prefix).map(|path| path.attributes))
 }
 
 /// It reflects between us and a third node.
 fn reflector(kind: Kind) {
-    let wish = Wish { ibgp: true, reflector: true, ..Wish::default() };
-    let Some(them) = Them::start(kind, wish) else { return };
+    let setup = SessionSetup { ibgp: true, reflector: true, ..SessionSetup::default() };
+    let Some(peer_daemon) = PeerDaemon::start(kind, setup) else { return };
     if kind == Kind::Openbgpd {
         // Its process for routes takes UPDATEs before it has the configuration, and does not look at them again: what
         // comes that early is reflected without originator and cluster. Its own routes come with the configuration.
-        wait("OpenBGPD to have its configuration", || match them.route(&kind.v4()) {
+        wait("OpenBGPD to have its configuration", || match peer_daemon.route(&kind.v4()) {
             answer if answer.contains(&kind.v4()) => Ok(()),
-            answer => Err(format!("{answer}\n{}", them.log())),
+            answer => Err(format!("{answer}\n{}", peer_daemon.log())),
         });
     }
-    let a = Node::start(us(kind, wish));
+    let a = Node::start(our_intent(kind, setup));
     let b = third(&format!("192.0.2.{}:1790", kind.last()));
-    them.up(&a);
-    them.up(&b);
-    a.has("10.2.0.0/26", "192.0.2.2");
-    b.has(V4, "192.0.2.1");
+    peer_daemon.wait_established(&a);
+    peer_daemon.wait_established(&b);
+    a.wait_for_route("10.2.0.0/26", "192.0.2.2");
+    b.wait_for_route(V4, "192.0.2.1");
     let text = attributes(&a, "10.2.0.0/26");
     // 192.0.2.2 announced it, and the reflector named itself.
     let (originator, cluster) = (0xc000_0202_u32, 0xc000_0200 + kind.last());
@@ -167,45 +169,45 @@ fn reflector(kind: Kind) {
 
 /// We reflect between it and a third node, and it takes what it did not announce itself.
 fn client(kind: Kind) {
-    let wish = Wish { ibgp: true, ..Wish::default() };
-    let Some(them) = Them::start(kind, wish) else { return };
-    let mut us = us(kind, wish);
-    us.peers.get_mut("them").unwrap().reflector_client = Some(0xc000_0201);
+    let setup = SessionSetup { ibgp: true, ..SessionSetup::default() };
+    let Some(peer_daemon) = PeerDaemon::start(kind, setup) else { return };
+    let mut us = our_intent(kind, setup);
+    us.peers.get_mut("daemon").unwrap().reflector_client = Some(0xc000_0201);
     let mut third_peer = peer("192.0.2.2:1790", "192.0.2.1", 64512);
     third_peer.local_v6 = Some("2001:db8::1".parse().unwrap());
     us.peers.insert("third".into(), third_peer);
     let a = Node::start(us);
     let b = third("192.0.2.1:1790");
-    them.up(&a);
-    b.has(&kind.v4(), &format!("192.0.2.{}", kind.last()));
+    peer_daemon.wait_established(&a);
+    b.wait_for_route(&kind.v4(), &format!("192.0.2.{}", kind.last()));
     let text = attributes(&b, &kind.v4());
     let originator = 0xc000_0200 + kind.last();
     assert!(text.contains(&originator.to_string()) && text.contains(&0xc000_0201_u32.to_string()), "{text}");
-    them.has("10.2.0.0/26", &["192.0.2.2", "192.0.2.1"]);
+    peer_daemon.wait_for_route("10.2.0.0/26", &["192.0.2.2", "192.0.2.1"]);
 }
 
 /// IPv4 routes over an IPv6 session with next hops of IPv6, both ways.
 fn extended_next_hop(kind: Kind) {
-    let wish = Wish { over_ipv6: true, extended_next_hop: true, ..Wish::default() };
-    let Some(them) = Them::start(kind, wish) else { return };
-    let a = Node::start(us(kind, wish));
-    them.up(&a);
-    assert!(a.peer("them").unwrap().session.unwrap().extended_next_hop);
-    a.has(&kind.v4(), &format!("2001:db8::{}", kind.last()));
-    them.has(V4, &["2001:db8::1"]);
-    let families = a.peer("them").unwrap().families;
+    let setup = SessionSetup { over_ipv6: true, extended_next_hop: true, ..SessionSetup::default() };
+    let Some(peer_daemon) = PeerDaemon::start(kind, setup) else { return };
+    let a = Node::start(our_intent(kind, setup));
+    peer_daemon.wait_established(&a);
+    assert!(a.peer("daemon").unwrap().session.unwrap().extended_next_hop);
+    a.wait_for_route(&kind.v4(), &format!("2001:db8::{}", kind.last()));
+    peer_daemon.wait_for_route(V4, &["2001:db8::1"]);
+    let families = a.peer("daemon").unwrap().families;
     assert!(families.iter().any(|f| f.family == Family::Ipv4Unicast && f.advertised > 0));
 }
 
 /// Our BGP identifier is its own, which is no error between ASes (RFC 6286 2.1), whoever of both dials.
 fn same_router_id(kind: Kind) {
-    let Some(them) = Them::start(kind, Wish::IPV4) else { return };
-    let mut us = us(kind, Wish::IPV4);
+    let Some(peer_daemon) = PeerDaemon::start(kind, SessionSetup::IPV4) else { return };
+    let mut us = our_intent(kind, SessionSetup::IPV4);
     us.router_id = 0xc000_0200 + kind.last();
     let a = Node::start(us);
-    a.has(&kind.v4(), &kind.at());
-    them.has(V4, &[V4]);
-    let p = a.peer("them").unwrap();
+    a.wait_for_route(&kind.v4(), &kind.at());
+    peer_daemon.wait_for_route(V4, &[V4]);
+    let p = a.peer("daemon").unwrap();
     assert_eq!(p.session.unwrap().router_id.0, a.intent.router_id);
     assert_eq!((p.state, p.flaps), (State::Established, 0));
 }
@@ -237,40 +239,43 @@ fn same_router_id_as_exabgp() {
 
 /// A peer that is shut down hears why, is neither dialled nor let in, and comes back; the other peer notices nothing.
 fn shutdown_of_one(kinds: [Kind; 2]) {
-    if !Them::enter_for(&kinds) {
+    if !PeerDaemon::enter_for(&kinds) {
         return;
     }
-    let [Some(first), Some(second)] = kinds.map(|kind| Them::start_here(kind, Wish::IPV4)) else { return };
-    let mut a = us(kinds[0], Wish::IPV4);
-    let other = us(kinds[1], Wish::IPV4).peers.remove("them").unwrap();
+    let [Some(first), Some(second)] = kinds.map(|kind| PeerDaemon::start_here(kind, SessionSetup::IPV4))
+    else {
+        return;
+    };
+    let mut a = our_intent(kinds[0], SessionSetup::IPV4);
+    let other = our_intent(kinds[1], SessionSetup::IPV4).peers.remove("daemon").unwrap();
     a.peers.insert("other".into(), other);
     let mut a = Node::start(a);
-    for (them, name, other) in [(&first, "them", "other"), (&second, "other", "them")] {
+    for (peer_daemon, name, other) in [(&first, "daemon", "other"), (&second, "other", "daemon")] {
         for name in [name, other] {
-            a.up(name);
+            a.wait_established(name);
         }
         let before = a.peer(other).unwrap();
         a.intent.peers.get_mut(name).unwrap().shutdown = Some("until noon".into());
         a.apply();
         wait("it to have read why", || {
-            let mut said = them.log();
-            if them.kind == Kind::Frr {
-                said += &them.ask("show bgp neighbors 192.0.2.1");
+            let mut said = peer_daemon.log();
+            if peer_daemon.kind == Kind::Frr {
+                said += &peer_daemon.ask("show bgp neighbors 192.0.2.1");
             }
             if said.contains("until noon") { Ok(()) } else { Err(said) }
         });
-        a.has_not(&them.kind.v4());
+        a.wait_for_no_route(&peer_daemon.kind.v4());
         let p = a.peer(name).unwrap();
         assert_eq!((p.state, p.next_attempt), (State::Idle, None));
         a.intent.peers.get_mut(name).unwrap().shutdown = None;
         a.apply();
-        if them.kind == Kind::Openbgpd {
+        if peer_daemon.kind == Kind::Openbgpd {
             // By itself it waits for half a minute.
-            them.ask("neighbor 192.0.2.1 clear");
+            peer_daemon.ask("neighbor 192.0.2.1 clear");
         }
-        wait("it to come back", || match a.route(&them.kind.v4()) {
+        wait("it to come back", || match a.route(&peer_daemon.kind.v4()) {
             Some(_) => Ok(()),
-            None => Err(format!("{:#?}\n{}", a.peer(name), them.log())),
+            None => Err(format!("{:#?}\n{}", a.peer(name), peer_daemon.log())),
         });
         let after = a.peer(other).unwrap();
         assert_eq!((after.state, after.flaps), (State::Established, before.flaps));

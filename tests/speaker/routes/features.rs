@@ -13,60 +13,60 @@ use tortie_config::resource::Filter;
 use tortie_engine::routing::Filters;
 
 use crate::rig::node::{Node, SOON, cidr, intent, peer, wait};
-use crate::rig::{Kind, Them, V4, Wish, us};
+use crate::rig::{Kind, PeerDaemon, SessionSetup, V4, our_intent};
 
 /// Counts of ROUTE-REFRESH received and sent.
 fn refreshes(a: &Node) -> (u64, u64) {
-    a.peer("them").map_or((0, 0), |p| (p.received.route_refresh, p.sent.route_refresh))
+    a.peer("daemon").map_or((0, 0), |p| (p.received.route_refresh, p.sent.route_refresh))
 }
 
-fn refreshed(a: &Node, them: &Them, counts: (u64, u64)) {
+fn refreshed(a: &Node, peer_daemon: &PeerDaemon, counts: (u64, u64)) {
     wait("a refresh, from beginning to end", || match refreshes(a) {
         now if now == counts => Ok(()),
-        now => Err(format!("{now:?}\n{}", them.log())),
+        now => Err(format!("{now:?}\n{}", peer_daemon.log())),
     });
-    let peer = a.peer("them").unwrap();
+    let peer = a.peer("daemon").unwrap();
     assert_eq!((peer.state, peer.flaps), (State::Established, 0));
-    assert!(a.route(&them.kind.v4()).is_some());
+    assert!(a.route(&peer_daemon.kind.v4()).is_some());
 }
 
 /// A session with enhanced refresh, on which all routes have gone both ways.
-fn enhanced(kind: Kind, neighbour: &'static str) -> Option<(Them, Node)> {
-    let wish = Wish { neighbour, ..Wish::IPV4 };
-    let them = Them::start(kind, wish)?;
-    let a = Node::start(us(kind, wish));
-    a.has(&kind.v4(), &kind.at());
-    them.has(V4, &[V4]);
-    wait("the session with enhanced refresh", || match a.peer("them") {
+fn enhanced(kind: Kind, neighbour: &'static str) -> Option<(PeerDaemon, Node)> {
+    let setup = SessionSetup { neighbour, ..SessionSetup::IPV4 };
+    let peer_daemon = PeerDaemon::start(kind, setup)?;
+    let a = Node::start(our_intent(kind, setup));
+    a.wait_for_route(&kind.v4(), &kind.at());
+    peer_daemon.wait_for_route(V4, &[V4]);
+    wait("the session with enhanced refresh", || match a.peer("daemon") {
         Some(p)
             if p.session.as_ref().is_some_and(|s| s.enhanced_refresh)
                 && p.families.iter().any(|f| f.end_of_rib_received && f.end_of_rib_sent) =>
         {
             Ok(())
         }
-        p => Err(format!("{p:#?}\n{}", them.log())),
+        p => Err(format!("{p:#?}\n{}", peer_daemon.log())),
     });
-    Some((them, a))
+    Some((peer_daemon, a))
 }
 
 /// We ask, then it does; the route stays all the while.
 fn refresh_both_ways(kind: Kind, ask: &str) {
-    let Some((them, a)) = enhanced(kind, "") else { return };
-    a.handle.send(ToSpeaker::Reset(Some("them".into()), Reset::SoftIn)).unwrap();
-    refreshed(&a, &them, (2, 1));
-    let v4 = a.peer("them").unwrap().families.into_iter().find(|f| f.family == Family::Ipv4Unicast);
+    let Some((peer_daemon, a)) = enhanced(kind, "") else { return };
+    a.handle.send(ToSpeaker::Reset(Some("daemon".into()), Reset::SoftIn)).unwrap();
+    refreshed(&a, &peer_daemon, (2, 1));
+    let v4 = a.peer("daemon").unwrap().families.into_iter().find(|f| f.family == Family::Ipv4Unicast);
     assert_eq!(v4.map(|f| f.stale), Some(0));
-    them.ask(ask);
-    refreshed(&a, &them, (3, 3));
-    them.has(V4, &[V4]);
+    peer_daemon.ask(ask);
+    refreshed(&a, &peer_daemon, (3, 3));
+    peer_daemon.wait_for_route(V4, &[V4]);
 }
 
 /// It asks: we say where our routes begin and end.
 fn refresh_asked(kind: Kind, neighbour: &'static str, ask: &str) {
-    let Some((them, a)) = enhanced(kind, neighbour) else { return };
-    them.ask(ask);
-    refreshed(&a, &them, (1, 2));
-    them.has(V4, &[V4]);
+    let Some((peer_daemon, a)) = enhanced(kind, neighbour) else { return };
+    peer_daemon.ask(ask);
+    refreshed(&a, &peer_daemon, (1, 2));
+    peer_daemon.wait_for_route(V4, &[V4]);
 }
 
 #[test]
@@ -87,9 +87,9 @@ fn enhanced_refresh_received_from_openbgpd() {
 /// OpenBGPD 7.7 does not answer a request: it says that a family which carries routes is not negotiated.
 #[test]
 fn enhanced_refresh_is_not_answered_by_openbgpd() {
-    let Some((them, a)) = enhanced(Kind::Openbgpd, "announce enhanced refresh yes\n") else { return };
-    a.handle.send(ToSpeaker::Reset(Some("them".into()), Reset::SoftIn)).unwrap();
-    wait("what it says to that", || match them.log() {
+    let Some((peer_daemon, a)) = enhanced(Kind::Openbgpd, "announce enhanced refresh yes\n") else { return };
+    a.handle.send(ToSpeaker::Reset(Some("daemon".into()), Reset::SoftIn)).unwrap();
+    wait("what it says to that", || match peer_daemon.log() {
         log if log.contains("not negotiated") => Ok(()),
         log => Err(log),
     });
@@ -104,26 +104,26 @@ fn enhanced_refresh_received_from_exabgp() {
 
 /// The AS path of a route of the peer, when it can be used.
 fn path(a: &Node, prefix: &str) -> Option<String> {
-    let path = a.received("them", prefix)?;
+    let path = a.received("daemon", prefix)?;
     path.unusable.is_none().then(|| path.attributes.as_path.to_string())
 }
 
 /// A node in an AS of four octets with a block, as the peer of the router at this address.
 fn origin(last: u32, asn: u32, block: &str, router: &str, router_as: u32) -> Node {
     let mut us = intent(&format!("192.0.2.{last}:1790"), asn, &[block]);
-    let mut them = peer(router, &format!("192.0.2.{last}"), router_as);
-    them.ipv6 = false;
-    us.peers.insert("router".into(), them);
+    let mut peer_daemon = peer(router, &format!("192.0.2.{last}"), router_as);
+    peer_daemon.ipv6 = false;
+    us.peers.insert("router".into(), peer_daemon);
     Node::start(us)
 }
 
 /// It knows two octets of an AS: what has more goes and comes beside the path (AS4_PATH).
-fn two_octet(kind: Kind, wish: Wish, sent: &str) {
+fn two_octet(kind: Kind, setup: SessionSetup, sent: &str) {
     // The others have a route of their own that came a long way.
     let passes_on = matches!(kind, Kind::Bird | Kind::Openbgpd);
-    let wish = Wish { others: if passes_on { &[(3, 4_200_000_003)] } else { &[] }, ..wish };
-    let Some(them) = Them::start(kind, wish) else { return };
-    let mut us = us(kind, wish);
+    let setup = SessionSetup { others: if passes_on { &[(3, 4_200_000_003)] } else { &[] }, ..setup };
+    let Some(peer_daemon) = PeerDaemon::start(kind, setup) else { return };
+    let mut us = our_intent(kind, setup);
     let mut second = peer("192.0.2.2:1790", "192.0.2.1", 4_200_000_002);
     second.ipv6 = false;
     us.peers.insert("origin".into(), second);
@@ -133,45 +133,45 @@ fn two_octet(kind: Kind, wish: Wish, sent: &str) {
     let _c = passes_on.then(|| origin(3, 4_200_000_003, "10.3.0.0/26", &format!("{}:1790", kind.at()), asn));
     wait("the path with the long AS", || match path(&a, "10.3.0.0/26") {
         Some(path) if path == format!("{asn} 4200000003") => Ok(()),
-        other => Err(format!("{other:?}\n{}", them.log())),
+        other => Err(format!("{other:?}\n{}", peer_daemon.log())),
     });
-    assert!(!a.peer("them").unwrap().session.unwrap().as4);
-    them.has("10.2.0.0/26", &[sent]);
+    assert!(!a.peer("daemon").unwrap().session.unwrap().as4);
+    peer_daemon.wait_for_route("10.2.0.0/26", &[sent]);
 }
 
 #[test]
 fn two_octet_as_both_ways_with_bird() {
-    let wish = Wish { neighbour: "enable as4 off;", ..Wish::IPV4 };
-    two_octet(Kind::Bird, wish, "BGP.as_path: 64512 4200000002");
+    let setup = SessionSetup { neighbour: "enable as4 off;", ..SessionSetup::IPV4 };
+    two_octet(Kind::Bird, setup, "BGP.as_path: 64512 4200000002");
 }
 
 /// FRR 8.4.4 does not look at AS4_PATH of a peer that offered four octets, even where it offered none itself; and it
 /// writes one UPDATE for such a peer and for one with four octets.
 #[test]
 fn two_octet_as_received_from_frr() {
-    let wish = Wish {
+    let setup = SessionSetup {
         neighbour: "neighbor 192.0.2.1 dont-capability-negotiate",
         family: "network 10.3.0.0/26\nneighbor 192.0.2.1 route-map FAR out",
         more: "route-map FAR permit 10\nset as-path prepend 4200000003\n",
-        ..Wish::IPV4
+        ..SessionSetup::IPV4
     };
-    two_octet(Kind::Frr, wish, "64512 23456");
+    two_octet(Kind::Frr, setup, "64512 23456");
 }
 
 #[test]
 fn two_octet_as_both_ways_with_openbgpd() {
-    let wish = Wish { neighbour: "announce as-4byte no\n", ..Wish::IPV4 };
-    two_octet(Kind::Openbgpd, wish, "64512 4200000002");
+    let setup = SessionSetup { neighbour: "announce as-4byte no\n", ..SessionSetup::IPV4 };
+    two_octet(Kind::Openbgpd, setup, "64512 4200000002");
 }
 
 #[test]
 fn two_octet_as_both_ways_with_exabgp() {
-    let wish = Wish {
+    let setup = SessionSetup {
         neighbour: "asn4 disable;",
         family: "route 10.3.0.0/26 next-hop 192.0.2.13 as-path [ 65013 4200000003 ];",
-        ..Wish::IPV4
+        ..SessionSetup::IPV4
     };
-    two_octet(Kind::Exabgp, wish, "[ 64512, 4200000002 ]");
+    two_octet(Kind::Exabgp, setup, "[ 64512, 4200000002 ]");
 }
 
 /// As many large communities as take more than 4,096 octets.
@@ -179,10 +179,10 @@ const MANY: u32 = 400;
 
 /// A route with so many communities goes each way, which only an extended message can carry. The last of them stands in
 /// `ours` as the daemon writes it.
-fn long_messages(kind: Kind, wish: Wish, prefix: &str, ours: &str) {
-    let Some(them) = Them::start(kind, wish) else { return };
-    let mut us = us(kind, wish);
-    let peer = us.peers.get_mut("them").unwrap();
+fn long_messages(kind: Kind, setup: SessionSetup, prefix: &str, ours: &str) {
+    let Some(peer_daemon) = PeerDaemon::start(kind, setup) else { return };
+    let mut us = our_intent(kind, setup);
+    let peer = us.peers.get_mut("daemon").unwrap();
     (peer.extended_messages, peer.policy.filters) = (true, vec!["f".into()]);
     let all: Vec<String> = (1..=MANY).map(|n| format!("64512:1:{n}")).collect();
     let filter =
@@ -190,10 +190,10 @@ fn long_messages(kind: Kind, wish: Wish, prefix: &str, ours: &str) {
     let filter = Filter::parse(filter.to_string().as_bytes()).unwrap();
     std::sync::Arc::make_mut(&mut us.view).filters = Filters::from_values([("f".to_owned(), Some(filter))]);
     let a = Node::start(us);
-    them.up(&a);
-    assert!(a.peer("them").unwrap().session.unwrap().extended_messages);
-    them.has(V4, &[ours]);
-    a.has(prefix, &kind.at());
+    peer_daemon.wait_established(&a);
+    assert!(a.peer("daemon").unwrap().session.unwrap().extended_messages);
+    peer_daemon.wait_for_route(V4, &[ours]);
+    a.wait_for_route(prefix, &kind.at());
     let query = RouteQuery { table: RouteTable::Loc, matching: RouteMatch::Exact(cidr(prefix)) };
     let found = a.ask(move |view| view.routes(query, None, 1));
     assert_eq!(found[0].paths[0].attributes.large_communities.len(), MANY as usize);
@@ -209,13 +209,13 @@ fn communities(group: std::ops::RangeInclusive<u32>, separators: [&str; 2]) -> S
 fn extended_messages_both_ways_with_bird() {
     let adds: String = (1..=MANY).map(|n| format!("bgp_large_community.add((65000, 1, {n}));\n")).collect();
     let filter = format!("filter lengthy {{ if source != RTS_STATIC then reject;\n{adds} accept; }}");
-    let wish = Wish {
+    let setup = SessionSetup {
         neighbour: "enable extended messages on;",
         family: "export filter lengthy;",
         more: filter.leak(),
-        ..Wish::IPV4
+        ..SessionSetup::IPV4
     };
-    long_messages(Kind::Bird, wish, "10.9.0.0/24", "(64512, 1, 400)");
+    long_messages(Kind::Bird, setup, "10.9.0.0/24", "(64512, 1, 400)");
 }
 
 #[test]
@@ -226,16 +226,21 @@ fn extended_messages_both_ways_with_frr() {
         let next = if group < 3 { " on-match next\n" } else { "" };
         map += &format!("route-map LONG permit {}\n set large-community {all} additive\n{next}", group + 1);
     }
-    let wish = Wish { family: "neighbor 192.0.2.1 route-map LONG out", more: map.leak(), ..Wish::IPV4 };
-    long_messages(Kind::Frr, wish, "10.11.0.0/24", "64512:1:400");
+    let setup = SessionSetup {
+        family: "neighbor 192.0.2.1 route-map LONG out",
+        more: map.leak(),
+        ..SessionSetup::IPV4
+    };
+    long_messages(Kind::Frr, setup, "10.11.0.0/24", "64512:1:400");
 }
 
 #[test]
 fn extended_messages_both_ways_with_exabgp() {
     let all = communities(1..=MANY, [":", " "]);
     let route = format!("route 10.13.2.0/24 next-hop 192.0.2.13 large-community [ {all} ];");
-    let wish = Wish { neighbour: "extended-message enable;", family: route.leak(), ..Wish::IPV4 };
-    long_messages(Kind::Exabgp, wish, "10.13.2.0/24", "[ 64512, 1 , 400 ]");
+    let setup =
+        SessionSetup { neighbour: "extended-message enable;", family: route.leak(), ..SessionSetup::IPV4 };
+    long_messages(Kind::Exabgp, setup, "10.13.2.0/24", "[ 64512, 1 , 400 ]");
 }
 
 /// Octets of an OPEN before its optional parameters: header, version, AS, hold time, identifier.
@@ -267,15 +272,15 @@ fn capabilities(open: &[u8]) -> BTreeMap<u8, Vec<u8>> {
 }
 
 /// Its OPEN is in the form of RFC 9072, and all that it offers is understood.
-fn long_open(kind: Kind, wish: Wish) {
-    let Some(them) = Them::start(kind, wish) else { return };
-    let a = Node::start(us(kind, wish));
-    them.up(&a);
-    a.has(&kind.v4(), &kind.at());
-    them.has(V4, &[V4]);
-    let (ours, theirs) = a.opens("them");
+fn long_open(kind: Kind, setup: SessionSetup) {
+    let Some(peer_daemon) = PeerDaemon::start(kind, setup) else { return };
+    let a = Node::start(our_intent(kind, setup));
+    peer_daemon.wait_established(&a);
+    a.wait_for_route(&kind.v4(), &kind.at());
+    peer_daemon.wait_for_route(V4, &[V4]);
+    let (ours, theirs) = a.opens("daemon");
     assert_eq!(theirs[FIXED..][..2], [255, 255], "{theirs:?}");
-    let session = a.peer("them").unwrap().session.unwrap();
+    let session = a.peer("daemon").unwrap().session.unwrap();
     assert!(session.as4 && session.enhanced_refresh, "{session:?}");
     assert!(capabilities(&theirs).contains_key(&65));
     // What we offer fits into the old form.
@@ -293,7 +298,7 @@ fn extended_optional_parameters_received_from_frr() {
         |family| format!("address-family {family}\nneighbor 192.0.2.1 activate\nexit-address-family\n");
     let more = format!("router bgp 65011\n{}exit\n", families.map(activate).collect::<String>());
     let neighbour = "bgp graceful-restart\nbgp long-lived-graceful-restart stale-time 10\nneighbor 192.0.2.1 capability dynamic";
-    long_open(Kind::Frr, Wish { neighbour, more: more.leak(), ..Wish::IPV4 });
+    long_open(Kind::Frr, SessionSetup { neighbour, more: more.leak(), ..SessionSetup::IPV4 });
 }
 
 #[test]
@@ -311,13 +316,13 @@ fn extended_optional_parameters_received_from_bird() {
         vpn6 multicast { table v6; import all; export none; add paths on; };";
     let more = "ipv4 table m4; ipv6 table m6; flow4 table f4; flow6 table f6; vpn4 table v4; vpn6 table v6;";
     let family = "add paths on; extended next hop on;";
-    long_open(Kind::Bird, Wish { neighbour, more, family, ..Wish::IPV4 });
+    long_open(Kind::Bird, SessionSetup { neighbour, more, family, ..SessionSetup::IPV4 });
 }
 
 /// An OPEN in the form of RFC 9072, which any OPEN may have, is answered with an OPEN and a KEEPALIVE.
 fn long_open_read(kind: Kind) {
-    let wish = Wish { passive: true, ..Wish::IPV4 };
-    let Some(them) = Them::start(kind, wish) else { return };
+    let setup = SessionSetup { passive: true, ..SessionSetup::IPV4 };
+    let Some(peer_daemon) = PeerDaemon::start(kind, setup) else { return };
     let capabilities = Capabilities {
         multiprotocol: true,
         families: Families::NONE.with(Family::Ipv4Unicast),
@@ -339,13 +344,18 @@ fn long_open_read(kind: Kind) {
     let mut types = Vec::new();
     for _ in 0..2 {
         let mut header = [0; 19];
-        (&socket).read_exact(&mut header).unwrap_or_else(|e| panic!("{types:?} {e}\n{}", them.log()));
+        (&socket).read_exact(&mut header).unwrap_or_else(|e| panic!("{types:?} {e}\n{}", peer_daemon.log()));
         let mut rest = vec![0; usize::from(header[16]) << 8 | usize::from(header[17])];
         rest.truncate(rest.len() - 19);
         (&socket).read_exact(&mut rest).unwrap();
         types.push((header[18], rest));
     }
-    assert_eq!(types.iter().map(|(kind, _)| *kind).collect::<Vec<_>>(), [1, 4], "{types:?}\n{}", them.log());
+    assert_eq!(
+        types.iter().map(|(kind, _)| *kind).collect::<Vec<_>>(),
+        [1, 4],
+        "{types:?}\n{}",
+        peer_daemon.log()
+    );
 }
 
 #[test]
@@ -373,13 +383,13 @@ const ENHANCED: u8 = 70;
 const LONG_LIVED: u8 = 71;
 
 /// With all that it can be told to offer, it offers none of these; and whether its restart capability has the N bit.
-fn lacks(kind: Kind, wish: Wish, codes: &[u8], notification: bool) {
-    let Some(them) = Them::start(kind, wish) else { return };
-    let mut us = us(kind, wish);
-    us.peers.get_mut("them").unwrap().extended_messages = true;
+fn lacks(kind: Kind, setup: SessionSetup, codes: &[u8], notification: bool) {
+    let Some(peer_daemon) = PeerDaemon::start(kind, setup) else { return };
+    let mut us = our_intent(kind, setup);
+    us.peers.get_mut("daemon").unwrap().extended_messages = true;
     let a = Node::start(us);
-    them.up(&a);
-    let (ours, theirs) = a.opens("them");
+    peer_daemon.wait_established(&a);
+    let (ours, theirs) = a.opens("daemon");
     if kind == Kind::Openbgpd {
         assert!(theirs[FIXED] < 200, "{theirs:?}");
     }
@@ -396,7 +406,7 @@ fn lacks(kind: Kind, wish: Wish, codes: &[u8], notification: bool) {
 #[test]
 fn what_bird_does_not_offer() {
     let neighbour = "graceful restart on; long lived graceful restart on; enable extended messages on;";
-    lacks(Kind::Bird, Wish { neighbour, ..Wish::IPV4 }, &[], false);
+    lacks(Kind::Bird, SessionSetup { neighbour, ..SessionSetup::IPV4 }, &[], false);
 }
 
 #[test]
@@ -404,7 +414,12 @@ fn what_gobgp_does_not_offer() {
     let neighbour = "[neighbors.graceful-restart.config]\nenabled = true\nnotification-enabled = true
 restart-time = 20\nlong-lived-enabled = true";
     let family = "[neighbors.afi-safis.mp-graceful-restart.config]\nenabled = true";
-    lacks(Kind::Gobgp, Wish { neighbour, family, ..Wish::IPV4 }, &[LONG_MESSAGES, ROLE, ENHANCED], true);
+    lacks(
+        Kind::Gobgp,
+        SessionSetup { neighbour, family, ..SessionSetup::IPV4 },
+        &[LONG_MESSAGES, ROLE, ENHANCED],
+        true,
+    );
 }
 
 #[test]
@@ -414,11 +429,11 @@ fn what_openbgpd_does_not_offer() {
         "announce enhanced refresh yes\nannounce restart yes\nannounce IPv4 vpn\nannounce IPv6 unicast
         announce IPv6 vpn\nannounce add-path recv yes\nannounce add-path send all\nannounce policy customer\n";
     let codes = [LONG_MESSAGES, EXTENDED_NEXT_HOP, LONG_LIVED];
-    lacks(Kind::Openbgpd, Wish { neighbour, ..Wish::IPV4 }, &codes, false);
+    lacks(Kind::Openbgpd, SessionSetup { neighbour, ..SessionSetup::IPV4 }, &codes, false);
 }
 
 #[test]
 fn what_exabgp_does_not_offer() {
     let neighbour = "graceful-restart 20; extended-message enable; nexthop enable;";
-    lacks(Kind::Exabgp, Wish { neighbour, ..Wish::IPV4 }, &[ROLE, LONG_LIVED], false);
+    lacks(Kind::Exabgp, SessionSetup { neighbour, ..SessionSetup::IPV4 }, &[ROLE, LONG_LIVED], false);
 }

@@ -10,12 +10,12 @@ use tortie_config::resource::Filter;
 use tortie_engine::routing::{Filters, RoutingIntent};
 
 use crate::rig::node::{Node, cidr, wait};
-use crate::rig::{Kind, Them, V4, Wish, us};
+use crate::rig::{Kind, PeerDaemon, SessionSetup, V4, our_intent};
 
 /// Our intent with one filter for the peer.
-fn filtered(kind: Kind, wish: Wish, filter: &Value) -> RoutingIntent {
-    let mut us = us(kind, wish);
-    us.peers.get_mut("them").unwrap().policy.filters = vec!["f".into()];
+fn filtered(kind: Kind, setup: SessionSetup, filter: &Value) -> RoutingIntent {
+    let mut us = our_intent(kind, setup);
+    us.peers.get_mut("daemon").unwrap().policy.filters = vec!["f".into()];
     set(&mut us, filter);
     us
 }
@@ -41,12 +41,12 @@ fn used(node: &Node, prefix: &str) -> Option<(Option<u32>, Option<u32>, Vec<u32>
 
 /// Whether the peer's route was refused by the filter.
 fn refused(node: &Node, prefix: &str) -> bool {
-    let path = node.received("them", prefix);
+    let path = node.received("daemon", prefix);
     path.is_some_and(|path| matches!(path.unusable, Some(Unusable::Filtered(_))))
 }
 
 fn uptime(node: &Node) -> Duration {
-    let peer = node.peer("them").unwrap();
+    let peer = node.peer("daemon").unwrap();
     assert_eq!((peer.state, peer.flaps), (State::Established, 0));
     peer.uptime.unwrap()
 }
@@ -69,58 +69,58 @@ fn by_tag() -> Value {
 }
 
 /// What it announces: 10.9.0.0/24, 10.9.1.0/25, and 10.9.2.0/24 with a tag; and routes of its own, which no rule takes.
-fn announcing(kind: Kind) -> Wish {
+fn announcing(kind: Kind) -> SessionSetup {
     match kind {
-        Kind::Bird => Wish {
+        Kind::Bird => SessionSetup {
             more: "protocol static more { ipv4; route 10.9.1.0/25 blackhole; route 10.9.2.0/24 blackhole; }",
             family: "export filter { if source != RTS_STATIC || net = 10.9.1.0/24 then reject;
                 if net = 10.9.2.0/24 then bgp_community.add((65009,666)); accept; };",
-            ..Wish::IPV4
+            ..SessionSetup::IPV4
         },
-        Kind::Frr => Wish {
+        Kind::Frr => SessionSetup {
             family: "neighbor 192.0.2.1 route-map OUT out\nnetwork 10.9.0.0/24\nnetwork 10.9.1.0/25\nnetwork 10.9.2.0/24",
             more: "ip prefix-list TAGGED seq 5 permit 10.9.2.0/24
                 route-map OUT permit 10\nmatch ip address prefix-list TAGGED\nset community 65009:666
                 route-map OUT permit 20\n",
-            ..Wish::IPV4
+            ..SessionSetup::IPV4
         },
-        Kind::Gobgp => Wish::IPV4,
-        Kind::Openbgpd => Wish {
+        Kind::Gobgp => SessionSetup::IPV4,
+        Kind::Openbgpd => SessionSetup {
             more: "network 10.9.0.0/24\nnetwork 10.9.1.0/25\nnetwork 10.9.2.0/24 set community 65009:666",
-            ..Wish::IPV4
+            ..SessionSetup::IPV4
         },
-        Kind::Exabgp => Wish {
+        Kind::Exabgp => SessionSetup {
             family: "route 10.9.0.0/24 next-hop 192.0.2.13; route 10.9.1.0/25 next-hop 192.0.2.13;
                 route 10.9.2.0/24 next-hop 192.0.2.13 community [ 65009:666 ];",
-            ..Wish::IPV4
+            ..SessionSetup::IPV4
         },
     }
 }
 
 fn imports(kind: Kind) {
-    let wish = announcing(kind);
-    let Some(them) = Them::start(kind, wish) else { return };
+    let setup = announcing(kind);
+    let Some(peer_daemon) = PeerDaemon::start(kind, setup) else { return };
     if kind == Kind::Gobgp {
         for route in ["10.9.0.0/24", "10.9.1.0/25", "10.9.2.0/24"] {
             let tag = if route == "10.9.2.0/24" { " community 65009:666" } else { "" };
-            them.add(&format!("{route} nexthop 192.0.2.10{tag}"));
+            peer_daemon.add(&format!("{route} nexthop 192.0.2.10{tag}"));
         }
     }
-    let mut node = Node::start(filtered(kind, wish, &by_length()));
-    them.up(&node);
+    let mut node = Node::start(filtered(kind, setup, &by_length()));
+    peer_daemon.wait_established(&node);
     let via = &kind.at();
-    node.has("10.9.0.0/24", via);
+    node.wait_for_route("10.9.0.0/24", via);
     for prefix in ["10.9.1.0/25", "10.9.2.0/24"] {
-        let is = || if refused(&node, prefix) { Ok(()) } else { Err(them.log()) };
+        let is = || if refused(&node, prefix) { Ok(()) } else { Err(peer_daemon.log()) };
         wait(&format!("{prefix} to be refused"), is);
     }
     assert_eq!((node.route("10.9.1.0/25"), node.route("10.9.2.0/24")), (None, None));
     assert_eq!(used(&node, "10.9.0.0/24"), Some((Some(250), Some(7), vec![64512 << 16 | 1])));
-    let trace = node.ask(|view| view.explain_import("them", cidr("10.9.1.0/25")).unwrap());
+    let trace = node.ask(|view| view.explain_import("daemon", cidr("10.9.1.0/25")).unwrap());
     let last = trace.steps.last().unwrap();
     assert_eq!((last.step, last.pass), ("filter", false));
     assert_eq!(last.verdict, "no rule of filter f decides and its default rejects it");
-    let trace = node.ask(|view| view.explain_import("them", cidr("10.9.0.0/24")).unwrap());
+    let trace = node.ask(|view| view.explain_import("daemon", cidr("10.9.0.0/24")).unwrap());
     assert!(
         trace.steps.last().unwrap().verdict.contains("rule 2 (short) of filter f accepts it"),
         "{trace:?}"
@@ -128,11 +128,11 @@ fn imports(kind: Kind) {
 
     let before = uptime(&node);
     change(&mut node, &by_tag());
-    node.has("10.9.2.0/24", via);
-    node.has_not("10.9.0.0/24");
+    node.wait_for_route("10.9.2.0/24", via);
+    node.wait_for_no_route("10.9.0.0/24");
     change(&mut node, &by_length());
-    node.has("10.9.0.0/24", via);
-    node.has_not("10.9.2.0/24");
+    node.wait_for_route("10.9.0.0/24", via);
+    node.wait_for_no_route("10.9.2.0/24");
     assert_eq!(used(&node, "10.9.0.0/24"), Some((Some(250), Some(7), vec![64512 << 16 | 1])));
     assert!(uptime(&node) >= before, "the session never went down");
 }
@@ -147,30 +147,32 @@ fn changes() -> Value {
 }
 
 /// Waits until it has our route with all of these.
-fn shows(them: &Them, texts: &[&str]) -> String {
-    let show = || match them.kind {
-        Kind::Gobgp => them.ask(&format!("global rib {V4}")),
+fn shows(peer_daemon: &PeerDaemon, texts: &[&str]) -> String {
+    let show = || match peer_daemon.kind {
+        Kind::Gobgp => peer_daemon.ask(&format!("global rib {V4}")),
         // Lists without blanks.
-        Kind::Exabgp => them.updates().lines().rfind(|l| l.contains(V4)).unwrap_or_default().replace(' ', ""),
-        _ => them.route(V4),
+        Kind::Exabgp => {
+            peer_daemon.updates().lines().rfind(|l| l.contains(V4)).unwrap_or_default().replace(' ', "")
+        }
+        _ => peer_daemon.route(V4),
     };
-    wait(&format!("{:?} to show {texts:?}", them.kind), || match show() {
+    wait(&format!("{:?} to show {texts:?}", peer_daemon.kind), || match show() {
         said if texts.iter().all(|t| said.contains(t)) => Ok(()),
-        said => Err(format!("{said}\n{}", them.log())),
+        said => Err(format!("{said}\n{}", peer_daemon.log())),
     });
     show()
 }
 
 /// `all`: the changes of [`changes`]; `few`: a MED of 5; and what must be gone then.
 fn exports(kind: Kind, all: &[&str], few: &[&str], gone: &[&str]) {
-    let Some(them) = Them::start(kind, Wish::IPV4) else { return };
-    let mut node = Node::start(filtered(kind, Wish::IPV4, &changes()));
-    shows(&them, all);
+    let Some(peer_daemon) = PeerDaemon::start(kind, SessionSetup::IPV4) else { return };
+    let mut node = Node::start(filtered(kind, SessionSetup::IPV4, &changes()));
+    shows(&peer_daemon, all);
     let before = uptime(&node);
     change(&mut node, &json!({"export": [{"set": {"med": 5}, "then": "next"}]}));
-    let said = shows(&them, few);
+    let said = shows(&peer_daemon, few);
     assert!(!gone.iter().any(|text| said.contains(text)), "{said}");
-    let trace = node.ask(|view| view.explain_export("them", cidr(V4)).unwrap());
+    let trace = node.ask(|view| view.explain_export("daemon", cidr(V4)).unwrap());
     let said = |name| trace.steps.iter().find(|s| s.step == name).unwrap().verdict.as_str();
     assert_eq!(said("own-block"), "10.1.0.0/26 is a block of this host");
     assert!(said("filter").ends_with("changed by rule 1 of filter f"), "{trace:?}");
@@ -246,10 +248,10 @@ fn filter_export_exabgp() {
 #[test]
 fn filter_export_local_pref_to_bird() {
     let kind = Kind::Bird;
-    let wish = Wish { ibgp: true, ..Wish::IPV4 };
-    let Some(them) = Them::start(kind, wish) else { return };
-    let _node = Node::start(filtered(kind, wish, &changes()));
+    let setup = SessionSetup { ibgp: true, ..SessionSetup::IPV4 };
+    let Some(peer_daemon) = PeerDaemon::start(kind, setup) else { return };
+    let _node = Node::start(filtered(kind, setup, &changes()));
     // Our own AS in a path to iBGP would be a loop.
-    let said = shows(&them, &["BGP.local_pref: 321"]);
+    let said = shows(&peer_daemon, &["BGP.local_pref: 321"]);
     assert!(!said.contains("as_path: 64512"), "{said}");
 }

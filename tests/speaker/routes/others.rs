@@ -2,35 +2,36 @@
 //! are in `bird_tests`.
 
 use crate::rig::node::{Node, wait};
-use crate::rig::{Kind, Them, V4, Wish, us};
+use crate::rig::{Kind, PeerDaemon, SessionSetup, V4, our_intent};
 
-fn meets(kind: Kind) {
-    let wish = Wish::IPV4;
-    let Some(them) = Them::start(kind, wish) else { return };
-    let a = Node::start(us(kind, wish));
+fn exchanges_routes(kind: Kind) {
+    let setup = SessionSetup::IPV4;
+    let Some(peer_daemon) = PeerDaemon::start(kind, setup) else { return };
+    let a = Node::start(our_intent(kind, setup));
     wait(&format!("{} via {}", kind.v4(), kind.at()), || {
-        a.route(&kind.v4()).map_or_else(|| Err(format!("{:#?}\n{}", a.facts(), them.log())), |_| Ok(()))
+        a.route(&kind.v4())
+            .map_or_else(|| Err(format!("{:#?}\n{}", a.facts(), peer_daemon.log())), |_| Ok(()))
     });
-    a.has(&kind.v4(), &kind.at());
-    them.has(V4, &[V4]);
+    a.wait_for_route(&kind.v4(), &kind.at());
+    peer_daemon.wait_for_route(V4, &[V4]);
 }
 
 #[test]
 fn frr() {
-    meets(Kind::Frr);
+    exchanges_routes(Kind::Frr);
 }
 
 #[test]
 fn gobgp() {
-    meets(Kind::Gobgp);
+    exchanges_routes(Kind::Gobgp);
 }
 
 #[test]
 fn openbgpd() {
-    meets(Kind::Openbgpd);
+    exchanges_routes(Kind::Openbgpd);
 }
 
 #[test]
 fn exabgp() {
-    meets(Kind::Exabgp);
+    exchanges_routes(Kind::Exabgp);
 }

@@ -48,12 +48,12 @@ fn both_dial_at_once_and_one_session_carries_both_families() {
         return;
     }
     let (a, b) = pair();
-    a.up("b");
-    b.up("a");
-    b.has("10.1.0.0/26", "192.0.2.1");
-    a.has("10.2.0.0/26", "192.0.2.2");
-    b.has("fd00:1::/122", "2001:db8::1");
-    a.has("fd00:2::/122", "2001:db8::2");
+    a.wait_established("b");
+    b.wait_established("a");
+    b.wait_for_route("10.1.0.0/26", "192.0.2.1");
+    a.wait_for_route("10.2.0.0/26", "192.0.2.2");
+    b.wait_for_route("fd00:1::/122", "2001:db8::1");
+    a.wait_for_route("fd00:2::/122", "2001:db8::2");
     // The collision is over: one TCP connection, and it stays.
     wait("one connection", || match a.ask(|v| v.connections()) {
         1 => Ok(()),
@@ -69,20 +69,20 @@ fn blocks_come_and_go_and_a_removed_peer_takes_its_routes_along() {
         return;
     }
     let (mut a, b) = pair();
-    b.has("10.1.0.0/26", "192.0.2.1");
+    b.wait_for_route("10.1.0.0/26", "192.0.2.1");
     let more = intent(A, 64512, &["10.1.0.0/26", "10.1.0.64/26"]);
     (a.intent.originated, a.intent.view) = (more.originated, more.view);
     a.apply();
-    b.has("10.1.0.64/26", "192.0.2.1");
-    b.has_not("fd00:1::/122");
+    b.wait_for_route("10.1.0.64/26", "192.0.2.1");
+    b.wait_for_no_route("fd00:1::/122");
     let less = intent(A, 64512, &["10.1.0.64/26"]);
     (a.intent.originated, a.intent.view) = (less.originated, less.view);
     a.apply();
-    b.has_not("10.1.0.0/26");
+    b.wait_for_no_route("10.1.0.0/26");
     assert!(b.route("10.1.0.64/26").is_some());
     a.intent.peers = Default::default();
     a.apply();
-    b.has_not("10.1.0.64/26");
+    b.wait_for_no_route("10.1.0.64/26");
     assert_eq!(a.peer("b"), None);
     assert_eq!(a.routes(), 0);
     assert_eq!(b.peer("a").unwrap().flaps, 1);
@@ -94,8 +94,8 @@ fn who_listens_hears_nothing_from_before() {
         return;
     }
     let (a, mut b) = pair();
-    a.up("b");
-    a.has("10.2.0.0/26", "192.0.2.2");
+    a.wait_established("b");
+    a.wait_for_route("10.2.0.0/26", "192.0.2.2");
     let mut blocks = vec!["10.2.0.0/26"];
     let mut announce = |block| {
         blocks.push(block);
@@ -107,15 +107,15 @@ fn who_listens_hears_nothing_from_before() {
     a.opens("b");
     for block in ["10.2.0.64/26", "10.2.0.128/26"] {
         announce(block);
-        a.has(block, "192.0.2.2");
+        a.wait_for_route(block, "192.0.2.2");
     }
-    let (tap, mut heard) = tap_queue(1 << 20);
+    let (tap, mut received) = tap_queue(1 << 20);
     a.handle.send(ToSpeaker::Tap(tap)).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    assert!(matches!(runtime.block_on(heard.next()), Some(Heard::Sessions(all)) if all.len() == 1));
+    assert!(matches!(runtime.block_on(received.next()), Some(Heard::Sessions(all)) if all.len() == 1));
     announce("10.2.0.192/26");
     let tapped = loop {
-        match runtime.block_on(heard.next()).unwrap() {
+        match runtime.block_on(received.next()).unwrap() {
             Heard::Tapped(tapped) => break tapped,
             Heard::Best(..) => {}
             other => panic!("{other:?}"),
@@ -245,15 +245,15 @@ fn an_address_that_an_endpoint_takes_is_not_learned_for_as_long_as_it_has_it() {
         b.intent.originated.insert(borrowed.parse().unwrap(), route);
     }
     b.apply();
-    a.has(prefix, "192.0.2.2");
-    a.has(other, "192.0.2.2");
+    a.wait_for_route(prefix, "192.0.2.2");
+    a.wait_for_route(other, "192.0.2.2");
     a.intent.addresses.insert("10.3.9.9".parse().unwrap(), ());
     a.apply();
-    a.has_not(prefix);
-    a.has(other, "192.0.2.2");
+    a.wait_for_no_route(prefix);
+    a.wait_for_route(other, "192.0.2.2");
     a.intent.addresses = Default::default();
     a.apply();
-    a.has(prefix, "192.0.2.2");
+    a.wait_for_route(prefix, "192.0.2.2");
     assert_eq!(a.peer("b").unwrap().flaps, 0);
 }
 
@@ -271,7 +271,7 @@ fn equal_md5_passwords_join_and_different_ones_do_not() {
         }
         node.apply();
     };
-    a.up("b");
+    a.wait_established("b");
     // Both ends change: the new sessions are signed.
     password(&mut a, "first");
     password(&mut b, "first");
@@ -283,7 +283,7 @@ fn equal_md5_passwords_join_and_different_ones_do_not() {
         }
         (a, b) => Err(format!("{a:#?} {b:#?}")),
     });
-    b.has("10.1.0.0/26", "192.0.2.1");
+    b.wait_for_route("10.1.0.0/26", "192.0.2.1");
     // A key that both change within the hold time costs no session.
     let flaps = a.peer("b").unwrap().flaps;
     password(&mut a, "second");
@@ -291,7 +291,7 @@ fn equal_md5_passwords_join_and_different_ones_do_not() {
     a.intent.originated = intent(A, 64512, &["10.1.0.128/26"]).originated;
     a.intent.view = intent(A, 64512, &["10.1.0.128/26"]).view;
     a.apply();
-    b.has("10.1.0.128/26", "192.0.2.1");
+    b.wait_for_route("10.1.0.128/26", "192.0.2.1");
     assert_eq!(a.peer("b").unwrap().flaps, flaps);
     // One without, one with: nothing gets through.
     password(&mut a, "");
@@ -303,8 +303,8 @@ fn equal_md5_passwords_join_and_different_ones_do_not() {
     wait("dropped segments", || if refused().0 > before { Ok(()) } else { Err(format!("{before}")) });
     assert_ne!(a.state("b"), Some(State::Established));
     password(&mut b, "");
-    a.up("b");
-    b.up("a");
+    a.wait_established("b");
+    b.wait_established("a");
 }
 
 /// As when a host of the mesh becomes a configured peer: one change takes the one away and brings the other.
@@ -314,8 +314,8 @@ fn a_peer_under_another_name_and_with_a_key_takes_the_place_of_the_first() {
         return;
     }
     let (mut a, mut b) = pair();
-    a.up("b");
-    b.up("a");
+    a.wait_established("b");
+    b.wait_established("a");
     for node in [&mut a, &mut b] {
         let (name, mut peer) = node.intent.peers.iter().next().map(|(n, p)| (n.clone(), p.clone())).unwrap();
         peer.password = Some(Password::Text("new".into()));
@@ -324,9 +324,9 @@ fn a_peer_under_another_name_and_with_a_key_takes_the_place_of_the_first() {
     }
     a.apply();
     b.apply();
-    a.up("new-b");
-    b.up("new-a");
-    b.has("10.1.0.0/26", "192.0.2.1");
+    a.wait_established("new-b");
+    b.wait_established("new-a");
+    b.wait_for_route("10.1.0.0/26", "192.0.2.1");
     assert!(
         !a.facts().iter().any(|f| matches!(f, SpeakerFact::Trouble { .. } | SpeakerFact::Mishap(_))),
         "{:#?}",
@@ -358,8 +358,8 @@ fn a_peer_with_an_unusable_password_stays_out_and_says_why() {
     secret(&dir.path().join("bgp"), "from a file\n");
     a.apply();
     a.fact("the end of it", |f| matches!(f, SpeakerFact::PeerTrouble { trouble: None, .. }));
-    a.up("b");
-    b.up("a");
+    a.wait_established("b");
+    b.wait_established("a");
     assert!(!a.facts().iter().any(|f| format!("{f:?}").contains("from a file")));
 }
 
@@ -378,8 +378,8 @@ fn another_key_in_the_files_is_taken_by_both_ends() {
         Node::start_with(intent.clone(), options)
     };
     let (mut a, b) = (node(&mut a, "b", of_a.path()), node(&mut b, "a", of_b.path()));
-    a.up("b");
-    b.has("10.1.0.0/26", "192.0.2.1");
+    a.wait_established("b");
+    b.wait_for_route("10.1.0.0/26", "192.0.2.1");
     for dir in [&of_a, &of_b] {
         secret(&dir.path().join("bgp"), "two");
     }
@@ -423,8 +423,8 @@ fn a_graceful_stop_keeps_our_routes_and_another_takes_them_back() {
         return;
     }
     let (mut a, b) = pair();
-    b.has("10.1.0.0/26", "192.0.2.1");
-    a.has("10.2.0.0/26", "192.0.2.2");
+    b.wait_for_route("10.1.0.0/26", "192.0.2.1");
+    a.wait_for_route("10.2.0.0/26", "192.0.2.2");
     a.stop(true, "");
     b.fact(
         "helper",
@@ -434,16 +434,16 @@ fn a_graceful_stop_keeps_our_routes_and_another_takes_them_back() {
     let options =
         SpeakerOptions { restarting: Some(tortie_bgp::Family::ALL.to_vec()), ..SpeakerOptions::default() };
     let mut again = Node::start_with(a.intent.clone(), options);
-    again.up("b");
+    again.wait_established("b");
     again.fact("the end of the restart", |f| *f == SpeakerFact::RestartDone);
-    again.has("10.2.0.0/26", "192.0.2.2");
+    again.wait_for_route("10.2.0.0/26", "192.0.2.2");
     wait("nothing stale", || match b.peer("a") {
         Some(p) if p.families.iter().all(|f| f.stale == 0 && f.end_of_rib_received) => Ok(()),
         p => Err(format!("{p:#?}")),
     });
     assert!(b.route("10.1.0.0/26").is_some());
     again.stop(false, "for good");
-    b.has_not("10.1.0.0/26");
+    b.wait_for_no_route("10.1.0.0/26");
     b.fact(
         "the farewell",
         |f| matches!(f, SpeakerFact::Peer { down: Some(d), .. } if d.text.contains("for good")),
@@ -461,12 +461,12 @@ fn a_peer_that_never_reads_is_dropped_when_the_send_hold_time_is_over() {
         (0..60_000u32).map(|n| format!("10.{}.{}.{}/32", 128 + n / 65536, n / 256 % 256, n % 256)).collect();
     let blocks: Vec<&str> = blocks.iter().map(String::as_str).collect();
     let mut us = intent(A, 64512, &blocks);
-    let mut them = peer(B, "192.0.2.1", 64512);
-    them.dial_after = None;
-    them.ipv6 = false;
-    them.hold_time = Duration::from_secs(3);
-    them.send_hold_time = Some(Duration::from_secs(4));
-    us.peers.insert("them".into(), them);
+    let mut peer_daemon = peer(B, "192.0.2.1", 64512);
+    peer_daemon.dial_after = None;
+    peer_daemon.ipv6 = false;
+    peer_daemon.hold_time = Duration::from_secs(3);
+    peer_daemon.send_hold_time = Some(Duration::from_secs(4));
+    us.peers.insert("daemon".into(), peer_daemon);
     let a = Node::start(us);
     a.fact("listening", |f| matches!(f, SpeakerFact::Listening(_)));
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
@@ -488,7 +488,7 @@ fn a_peer_that_never_reads_is_dropped_when_the_send_hold_time_is_over() {
     wait("the end", || {
         let _ = (&socket).write_all(&keepalive);
         std::thread::sleep(Duration::from_millis(300));
-        match a.peer("them").and_then(|p| p.last_down) {
+        match a.peer("daemon").and_then(|p| p.last_down) {
             Some((down, _)) if down.code == DownCode::SendHoldTimer && down.notification == Some((8, 0)) => {
                 Ok(())
             }
@@ -507,13 +507,13 @@ fn passwords_of_which_only_one_can_be_in_force_are_told_until_they_are_equal() {
     other.password = Some(Password::Text("other".into()));
     a.intent.peers.insert("c".into(), other.clone());
     a.apply();
-    let told = |texts: usize| move |f: &SpeakerFact| matches!(f, SpeakerFact::Trouble { texts: t, .. } if t.len() == texts);
-    a.fact("two passwords", told(1));
+    let reported = |texts: usize| move |f: &SpeakerFact| matches!(f, SpeakerFact::Trouble { texts: t, .. } if t.len() == texts);
+    a.fact("two passwords", reported(1));
     a.intent.peers.get_mut("b").unwrap().password.clone_from(&other.password);
     b.intent.peers.get_mut("a").unwrap().password.clone_from(&other.password);
     a.apply();
     b.apply();
-    a.fact("one password", told(0));
+    a.fact("one password", reported(0));
 }
 
 #[test]
@@ -526,16 +526,16 @@ fn bfd_from_an_address_that_is_not_here_is_told_until_nobody_wants_it() {
     to_b.local = Some("198.51.100.1".parse().unwrap());
     to_b.bfd = crate::bfd::times(100, 3);
     let mut a = Node::start(a);
-    let told = |f: &SpeakerFact| match f {
+    let reported = |f: &SpeakerFact| match f {
         SpeakerFact::Trouble { about: "BFD", texts } => Some(texts.clone()),
         _ => None,
     };
     a.fact("no address", |f| {
-        told(f).is_some_and(|texts| {
+        reported(f).is_some_and(|texts| {
             texts.iter().any(|t| t.contains("no interface has the local address 198.51.100.1"))
         })
     });
     a.intent.peers.get_mut("b").unwrap().bfd = None;
     a.apply();
-    a.fact("the end of it", |f| told(f).is_some_and(|texts| texts.is_empty()));
+    a.fact("the end of it", |f| reported(f).is_some_and(|texts| texts.is_empty()));
 }

@@ -8,7 +8,7 @@ use tortie_engine::routing::{Password, PeerKind, RangeIntent, RoutingIntent};
 
 use crate::rig::net;
 use crate::rig::node::{Node, SOON, cidr, intent, peer, wait, wait_for};
-use crate::rig::{Kind, PASSWORD, Them, V4, V6, Wish, us};
+use crate::rig::{Kind, PASSWORD, PeerDaemon, SessionSetup, V4, V6, our_intent};
 
 /// Segments that the kernel dropped because of their MD5 signature: a wrong one or none, and one that nobody asked for.
 pub(crate) fn refused() -> (u64, u64) {
@@ -26,10 +26,10 @@ pub(crate) fn refused() -> (u64, u64) {
 }
 
 /// The node of the rig, which knows only a range.
-fn ours(kind: Kind, wish: Wish, range: &str, password: Option<&str>) -> RoutingIntent {
-    let mut intent = us(kind, wish);
-    let mut peer = intent.peers.remove("them").unwrap();
-    peer.ipv4 = !wish.over_ipv6;
+fn ours(kind: Kind, setup: SessionSetup, range: &str, password: Option<&str>) -> RoutingIntent {
+    let mut intent = our_intent(kind, setup);
+    let mut peer = intent.peers.remove("daemon").unwrap();
+    peer.ipv4 = !setup.over_ipv6;
     (peer.kind, peer.local, peer.dial_after) = (PeerKind::Dynamic, None, None);
     peer.password = password.map(|p| Password::Text(p.into()));
     let range = RangeIntent { prefix: cidr(range), max_sessions: 1, peer };
@@ -37,15 +37,15 @@ fn ours(kind: Kind, wish: Wish, range: &str, password: Option<&str>) -> RoutingI
     intent
 }
 
-fn name(kind: Kind, wish: Wish) -> String {
-    format!("Dynamic_{}", wish.them(kind))
+fn name(kind: Kind, setup: SessionSetup) -> String {
+    format!("Dynamic_{}", setup.daemon_address(kind))
 }
 
-fn up(a: &Node, them: &Them, wish: Wish) {
-    let name = name(them.kind, wish);
-    wait(&format!("{:?} to come from the range", them.kind), || match a.peer(&name) {
+fn up(a: &Node, peer_daemon: &PeerDaemon, setup: SessionSetup) {
+    let name = name(peer_daemon.kind, setup);
+    wait(&format!("{:?} to come from the range", peer_daemon.kind), || match a.peer(&name) {
         Some(p) if p.state == State::Established => Ok(()),
-        p => Err(format!("{p:#?}\n{:?}\n{}", a.ask(|v| v.ranges()), them.log())),
+        p => Err(format!("{p:#?}\n{:?}\n{}", a.ask(|v| v.ranges()), peer_daemon.log())),
     });
 }
 
@@ -53,36 +53,36 @@ fn up(a: &Node, them: &Them, wish: Wish) {
 /// gone, so is the session; from outside of a range it does not come in. The first and the last only with those that try
 /// again soon.
 fn they_dial(kind: Kind, over_ipv6: bool) {
-    let wish = Wish { md5: true, over_ipv6, ..Wish::default() };
+    let setup = SessionSetup { md5: true, over_ipv6, ..SessionSetup::default() };
     let range = if over_ipv6 { "2001:db8::/123" } else { "192.0.2.8/29" };
     let (route, theirs, own, hop) = match over_ipv6 {
-        true => (kind.v6(), wish.them(kind), V6, "2001:db8::1"),
-        false => (kind.v4(), wish.them(kind), V4, "192.0.2.1"),
+        true => (kind.v6(), setup.daemon_address(kind), V6, "2001:db8::1"),
+        false => (kind.v4(), setup.daemon_address(kind), V4, "192.0.2.1"),
     };
-    let Some(them) = Them::start(kind, wish) else { return };
+    let Some(peer_daemon) = PeerDaemon::start(kind, setup) else { return };
     let first = if kind == Kind::Gobgp { PASSWORD } else { "wrong" };
-    let mut a = Node::start(ours(kind, wish, range, Some(first)));
+    let mut a = Node::start(ours(kind, setup, range, Some(first)));
     if first != PASSWORD {
         wait("a wrong signature", || match refused() {
-            (0, _) => Err(them.log()),
+            (0, _) => Err(peer_daemon.log()),
             _ => Ok(()),
         });
         assert_eq!(a.ask(|v| v.dynamic()), []);
         a.intent.ranges.get_mut("lan").unwrap().peer.password = Some(Password::Text(PASSWORD.into()));
         a.apply();
     }
-    up(&a, &them, wish);
-    let name = name(kind, wish);
+    up(&a, &peer_daemon, setup);
+    let name = name(kind, setup);
     let peer = a.peer(&name).unwrap();
     assert_ne!(peer.session.unwrap().remote.port(), 1790, "it dialled");
     assert!(peer.id.is_dynamic() && peer.range.is_some());
-    a.has(&route, &theirs);
-    them.has(own, &[hop]);
+    a.wait_for_route(&route, &theirs);
+    peer_daemon.wait_for_route(own, &[hop]);
     let status = a.ask(|v| v.ranges()).remove(0);
     assert_eq!((&*status.name, status.status.peers, status.status.max_peers), ("lan", 1, 1));
 
     let (_, unexpected) = refused();
-    let moved = ours(kind, wish, "192.0.2.128/25", None);
+    let moved = ours(kind, setup, "192.0.2.128/25", None);
     a.intent.ranges = moved.ranges;
     a.apply();
     a.fact("the end", |f| match f {
@@ -102,7 +102,7 @@ fn they_dial(kind: Kind, over_ipv6: bool) {
     }
     wait_for(SOON * 2, "an attempt from outside", || match refused().1 > unexpected {
         true => Ok(()),
-        false => Err(them.log()),
+        false => Err(peer_daemon.log()),
     });
     assert_eq!(a.ask(|v| v.dynamic()), []);
 }
@@ -110,19 +110,19 @@ fn they_dial(kind: Kind, over_ipv6: bool) {
 /// A range that is full lets it in when there is room again.
 #[test]
 fn range_that_is_full_waits_for_room_bird() {
-    let wish = Wish::default();
-    let Some(them) = Them::start(Kind::Bird, wish) else { return };
+    let setup = SessionSetup::default();
+    let Some(peer_daemon) = PeerDaemon::start(Kind::Bird, setup) else { return };
     let mut taken = intent("192.0.2.14:1790", 65009, &[]);
     let mut to_us = peer("192.0.2.1:1790", "192.0.2.14", 64512);
     to_us.ipv6 = false;
     taken.peers.insert("us".into(), to_us);
-    let mut a = Node::start(ours(Kind::Bird, wish, "192.0.2.14/32", None));
+    let mut a = Node::start(ours(Kind::Bird, setup, "192.0.2.14/32", None));
     let mut first = Node::start(taken);
-    first.up("us");
+    first.wait_established("us");
     // It is inside of the wider range, too, and stays; BIRD comes too late.
     a.intent.ranges.get_mut("lan").unwrap().prefix = cidr("192.0.2.8/29");
     a.apply();
-    wait("BIRD to be told", || match them.ask("show protocols all tortie0") {
+    wait("BIRD to be told", || match peer_daemon.ask("show protocols all tortie0") {
         said if said.contains("Connection rejected") => Ok(()),
         said => Err(said),
     });
@@ -130,21 +130,21 @@ fn range_that_is_full_waits_for_room_bird() {
     let status = a.ask(|v| v.ranges()).remove(0).status;
     assert!(status.peers == 1 && status.refused > 0, "{status:?}");
     first.stop(false, "");
-    up(&a, &them, wish);
-    a.has(&Kind::Bird.v4(), "192.0.2.9");
+    up(&a, &peer_daemon, setup);
+    a.wait_for_route(&Kind::Bird.v4(), "192.0.2.9");
 }
 
 /// We dial, and are for it somebody from a range.
 fn we_dial(kind: Kind, md5: bool) {
-    let wish = Wish { md5, range: true, ..Wish::default() };
-    let Some(them) = Them::start(kind, wish) else { return };
-    let mut us = us(kind, wish);
-    us.peers.get_mut("them").unwrap().ipv6 = false;
+    let setup = SessionSetup { md5, range: true, ..SessionSetup::default() };
+    let Some(peer_daemon) = PeerDaemon::start(kind, setup) else { return };
+    let mut us = our_intent(kind, setup);
+    us.peers.get_mut("daemon").unwrap().ipv6 = false;
     let a = Node::start(us);
-    them.up(&a);
-    assert_eq!(a.peer("them").unwrap().session.unwrap().remote.port(), 1790, "we dialled");
-    a.has(&kind.v4(), &format!("192.0.2.{}", kind.last()));
-    them.has(V4, &["192.0.2.1"]);
+    peer_daemon.wait_established(&a);
+    assert_eq!(a.peer("daemon").unwrap().session.unwrap().remote.port(), 1790, "we dialled");
+    a.wait_for_route(&kind.v4(), &format!("192.0.2.{}", kind.last()));
+    peer_daemon.wait_for_route(V4, &["192.0.2.1"]);
 }
 
 /// A peer that should have a key does not come in as somebody of a range that needs none, and neither does who is of a
@@ -169,11 +169,11 @@ fn who_lacks_the_key_of_a_peer_or_range_is_not_taken_by_a_wider_range() {
     let a = Node::start_with(us, options);
     a.fact("listening", |f| matches!(f, SpeakerFact::Listening(_)));
     let comes = |from: &str| {
-        let mut them = intent(&format!("{from}:1790"), 65009, &[]);
+        let mut peer_daemon = intent(&format!("{from}:1790"), 65009, &[]);
         let mut to_us = peer("192.0.2.1:1790", from, 64512);
         to_us.ipv6 = false;
-        them.peers.insert("us".into(), to_us);
-        Node::start(them)
+        peer_daemon.peers.insert("us".into(), to_us);
+        Node::start(peer_daemon)
     };
     let _others = ["192.0.2.14", "192.0.2.200"].map(comes);
     wait("both to be refused", || match a.ask(|v| v.counters()) {
@@ -181,7 +181,7 @@ fn who_lacks_the_key_of_a_peer_or_range_is_not_taken_by_a_wider_range() {
         c => Err(format!("{c:?}")),
     });
     let stranger = comes("192.0.2.15");
-    stranger.up("us");
+    stranger.wait_established("us");
     let names: Vec<String> = a.ask(|v| v.dynamic()).iter().map(|peer| peer.name.to_string()).collect();
     assert_eq!(names, ["Dynamic_192.0.2.15"]);
 }
@@ -192,18 +192,18 @@ fn another_key_of_a_range_costs_no_session() {
     if !net::enter(&[]) {
         return;
     }
-    let mut them = intent("192.0.2.14:1790", 65009, &[]);
+    let mut peer_daemon = intent("192.0.2.14:1790", 65009, &[]);
     let mut to_us = peer("192.0.2.1:1790", "192.0.2.14", 64512);
     (to_us.ipv6, to_us.password) = (false, Some(Password::Text("one".into())));
-    them.peers.insert("us".into(), to_us);
+    peer_daemon.peers.insert("us".into(), to_us);
     let mut us = intent("192.0.2.1:1790", 64512, &[V4]);
     let mut of_range = peer("192.0.2.8:1790", "192.0.2.1", 65009);
     (of_range.kind, of_range.local, of_range.dial_after) = (PeerKind::Dynamic, None, None);
     (of_range.ipv6, of_range.password) = (false, Some(Password::Text("one".into())));
     us.ranges
         .insert("lan".into(), RangeIntent { prefix: cidr("192.0.2.8/29"), max_sessions: 1, peer: of_range });
-    let (mut a, mut b) = (Node::start(us), Node::start(them));
-    b.has(V4, "192.0.2.1");
+    let (mut a, mut b) = (Node::start(us), Node::start(peer_daemon));
+    b.wait_for_route(V4, "192.0.2.1");
     a.intent.ranges.get_mut("lan").unwrap().peer.password = Some(Password::Text("two".into()));
     b.intent.peers.get_mut("us").unwrap().password = Some(Password::Text("two".into()));
     a.apply();
@@ -211,7 +211,7 @@ fn another_key_of_a_range_costs_no_session() {
     let more = intent("192.0.2.1:1790", 64512, &[V4, "10.1.0.64/26"]);
     (a.intent.originated, a.intent.view) = (more.originated, more.view);
     a.apply();
-    b.has("10.1.0.64/26", "192.0.2.1");
+    b.wait_for_route("10.1.0.64/26", "192.0.2.1");
     assert_eq!(b.peer("us").unwrap().flaps, 0);
     // The end of the key ends the session, with a word that is still signed.
     a.intent.ranges.get_mut("lan").unwrap().peer.password = None;
@@ -236,13 +236,13 @@ fn tcp_ao_on_a_kernel_without_it_is_told_and_nothing_is_sent() {
         extra: tortie_config::resource::Extra::default(),
     };
     let mut us = intent("192.0.2.1:1790", 64512, &[]);
-    let mut them = peer("192.0.2.2:1790", "192.0.2.1", 64512);
-    them.tcp_ao = Some(ao.clone());
-    us.peers.insert("them".into(), them);
+    let mut peer_daemon = peer("192.0.2.2:1790", "192.0.2.1", 64512);
+    peer_daemon.tcp_ao = Some(ao.clone());
+    us.peers.insert("daemon".into(), peer_daemon);
     let listener = std::net::TcpListener::bind("192.0.2.2:1790").unwrap();
     let a = Node::start(us);
     let said = |f: &SpeakerFact| match f {
-        SpeakerFact::Peer { name, down: Some(down), .. } if &**name == "them" => down.text.clone(),
+        SpeakerFact::Peer { name, down: Some(down), .. } if &**name == "daemon" => down.text.clone(),
         _ => String::new(),
     };
     a.fact("an attempt", |f| {
@@ -253,7 +253,7 @@ fn tcp_ao_on_a_kernel_without_it_is_told_and_nothing_is_sent() {
         return;
     };
     assert!(text.contains("no TCP-AO") && text.contains("CONFIG_TCP_AO"), "{text}");
-    let (down, _) = a.peer("them").unwrap().last_down.unwrap();
+    let (down, _) = a.peer("daemon").unwrap().last_down.unwrap();
     assert_eq!((down.code, &down.text), (DownCode::ConnectFailed, &text));
     listener.set_nonblocking(true).unwrap();
     std::thread::sleep(Duration::from_millis(200));

@@ -4,17 +4,17 @@ use tortie_bgp::{State, Unusable};
 use tortie_engine::routing::{PeerIntent, Role};
 
 use crate::rig::node::{Node, wait};
-use crate::rig::{Kind, Them, V4, Wish, us};
+use crate::rig::{Kind, PeerDaemon, SessionSetup, V4, our_intent};
 
 /// A node with the daemon as its eBGP peer.
 fn node(kind: Kind, edit: impl FnOnce(&mut PeerIntent)) -> Node {
-    let mut us = us(kind, Wish::IPV4);
-    edit(us.peers.get_mut("them").unwrap());
+    let mut us = our_intent(kind, SessionSetup::IPV4);
+    edit(us.peers.get_mut("daemon").unwrap());
     Node::start(us)
 }
 
-fn start(kind: Kind, neighbour: &'static str) -> Option<Them> {
-    Them::start(kind, Wish { neighbour, ..Wish::IPV4 })
+fn start(kind: Kind, neighbour: &'static str) -> Option<PeerDaemon> {
+    PeerDaemon::start(kind, SessionSetup { neighbour, ..SessionSetup::IPV4 })
 }
 
 fn has_role(ours: Role) -> impl FnOnce(&mut PeerIntent) {
@@ -23,28 +23,28 @@ fn has_role(ours: Role) -> impl FnOnce(&mut PeerIntent) {
 
 /// ONLY_TO_CUSTOMER of a route of the peer, and why it is not used.
 fn received(a: &Node, prefix: &str) -> Option<(Option<u32>, Option<Unusable>)> {
-    let path = a.received("them", prefix)?;
+    let path = a.received("daemon", prefix)?;
     Some((path.attributes.otc(), path.unusable))
 }
 
 /// The same of its first route, once it is judged.
-fn receives(a: &Node, them: &Them) -> (Option<u32>, Option<Unusable>) {
+fn receives(a: &Node, peer_daemon: &PeerDaemon) -> (Option<u32>, Option<Unusable>) {
     let mut got = None;
-    let prefix = them.kind.v4();
+    let prefix = peer_daemon.kind.v4();
     wait(&format!("a route {prefix}"), || {
         got = received(a, &prefix);
         // Where its next hop is may not be known yet.
         let settled = got.is_some_and(|(_, unusable)| unusable != Some(Unusable::NextHop));
-        if settled { Ok(()) } else { Err(format!("{:#?}\n{}", a.facts().last(), them.log())) }
+        if settled { Ok(()) } else { Err(format!("{:#?}\n{}", a.facts().last(), peer_daemon.log())) }
     });
     got.unwrap()
 }
 
 /// The session ended with this NOTIFICATION, sent or received.
-fn ends_with(a: &Node, code: (u8, u8), them: &Them) {
-    wait(&format!("the end with {code:?}"), || match a.peer("them").and_then(|p| p.last_down) {
+fn ends_with(a: &Node, code: (u8, u8), peer_daemon: &PeerDaemon) {
+    wait(&format!("the end with {code:?}"), || match a.peer("daemon").and_then(|p| p.last_down) {
         Some((down, _)) if down.notification == Some(code) => Ok(()),
-        other => Err(format!("{other:?}\n{}", them.log())),
+        other => Err(format!("{other:?}\n{}", peer_daemon.log())),
     });
 }
 
@@ -52,10 +52,10 @@ fn ends_with(a: &Node, code: (u8, u8), them: &Them) {
 /// sure only where it has no role.
 fn marks(kind: Kind, customer: &'static str, command: &str, mark: &str) {
     for neighbour in ["", customer] {
-        let Some(them) = start(kind, neighbour) else { return };
+        let Some(peer_daemon) = start(kind, neighbour) else { return };
         let a = node(kind, |p| (p.role, p.role_strict) = (Some(Role::Provider), !neighbour.is_empty()));
-        assert_eq!(receives(&a, &them).0, None);
-        them.says(command, mark);
+        assert_eq!(receives(&a, &peer_daemon).0, None);
+        peer_daemon.wait_for_output(command, mark);
     }
 }
 
@@ -65,7 +65,7 @@ fn role_customer_towards_bird_is_sent_its_mark() {
     let a = node(Kind::Bird, has_role(Role::Customer));
     let (otc, unusable) = receives(&a, &bird);
     assert_eq!((otc, unusable), (Some(65009), None));
-    bird.says("show route for 10.1.0.0/26 all", "BGP.as_path: 64512");
+    bird.wait_for_output("show route for 10.1.0.0/26 all", "BGP.as_path: 64512");
     assert!(!bird.ask("show route for 10.1.0.0/26 all").contains("otc"));
 }
 
@@ -84,7 +84,7 @@ fn role_mismatch_with_bird_is_refused() {
     let Some(bird) = start(Kind::Bird, "local role provider;") else { return };
     let a = node(Kind::Bird, has_role(Role::Provider));
     ends_with(&a, (2, 11), &bird);
-    assert_ne!(a.state("them"), Some(State::Established));
+    assert_ne!(a.state("daemon"), Some(State::Established));
 }
 
 #[test]
@@ -102,7 +102,10 @@ fn role_strict_refuses_bird_without_one_and_bird_refuses_us() {
 #[test]
 fn role_leak_from_bird_is_not_used() {
     let leak = "export filter { if source != RTS_STATIC then reject; bgp_otc = 65001; accept; };";
-    let Some(bird) = Them::start(Kind::Bird, Wish { family: leak, ..Wish::IPV4 }) else { return };
+    let Some(bird) = PeerDaemon::start(Kind::Bird, SessionSetup { family: leak, ..SessionSetup::IPV4 })
+    else {
+        return;
+    };
     let a = node(Kind::Bird, has_role(Role::Provider));
     let (otc, unusable) = receives(&a, &bird);
     assert_eq!((otc, unusable), (Some(65001), Some(Unusable::Filtered("route_leak"))));
@@ -116,7 +119,7 @@ fn role_both_ways_with_frr() {
     let (otc, unusable) = receives(&a, &frr);
     assert_eq!((otc, unusable), (Some(65011), None));
     // A role that does not fit.
-    a.intent.peers.get_mut("them").unwrap().role = Some(Role::Peer);
+    a.intent.peers.get_mut("daemon").unwrap().role = Some(Role::Peer);
     a.apply();
     ends_with(&a, (2, 11), &frr);
 }
@@ -129,14 +132,14 @@ fn role_provider_towards_frr_marks_what_it_sends() {
 
 #[test]
 fn role_both_ways_with_openbgpd() {
-    let Some(them) = start(Kind::Openbgpd, "announce policy provider enforce\n") else { return };
+    let Some(peer_daemon) = start(Kind::Openbgpd, "announce policy provider enforce\n") else { return };
     let mut a = node(Kind::Openbgpd, |p| (p.role, p.role_strict) = (Some(Role::Customer), true));
-    let (otc, unusable) = receives(&a, &them);
+    let (otc, unusable) = receives(&a, &peer_daemon);
     assert_eq!((otc, unusable), (Some(65012), None));
-    them.has(V4, &[V4]);
-    a.intent.peers.get_mut("them").unwrap().role = Some(Role::Provider);
+    peer_daemon.wait_for_route(V4, &[V4]);
+    a.intent.peers.get_mut("daemon").unwrap().role = Some(Role::Provider);
     a.apply();
-    ends_with(&a, (2, 11), &them);
+    ends_with(&a, (2, 11), &peer_daemon);
 }
 
 #[test]

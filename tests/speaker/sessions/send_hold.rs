@@ -13,7 +13,7 @@ use tortie_bgp::{DownCode, Family, RouterId, State};
 
 use crate::rig::net;
 use crate::rig::node::{Node, SOON, intent, wait};
-use crate::rig::{Kind, Them, Wish, us};
+use crate::rig::{Kind, PeerDaemon, SessionSetup, our_intent};
 
 /// Routes enough to fill the buffers that [`small_buffers`] leaves, and those that daemons ask for.
 const MANY: u32 = 60_000;
@@ -33,34 +33,34 @@ fn blocks() -> Vec<String> {
 const KINDS: [Kind; 5] = [Kind::Bird, Kind::Gobgp, Kind::Frr, Kind::Openbgpd, Kind::Exabgp];
 
 /// All daemons at once, each with a session of this hold time, and all stopped now.
-fn stopped(hold: Duration) -> Option<(Node, Vec<Them>)> {
-    if !Them::enter_for(&KINDS) {
+fn stopped(hold: Duration) -> Option<(Node, Vec<PeerDaemon>)> {
+    if !PeerDaemon::enter_for(&KINDS) {
         return None;
     }
     small_buffers();
-    let mut ours = us(Kind::Bird, Wish::IPV4);
+    let mut ours = our_intent(Kind::Bird, SessionSetup::IPV4);
     ours.peers = Default::default();
     let mut all = Vec::new();
     for kind in KINDS {
         // Without a hold time GoBGP 3.10 gives itself none for writing, and ends the session: it has nothing to write.
         let reject = "[global.apply-policy.config]\ndefault-export-policy = \"reject-route\"\n";
         let more = if kind == Kind::Gobgp { reject } else { "" };
-        let them = Them::start_here(kind, Wish { more, ..Wish::IPV4 })?;
-        let mut peer = us(kind, Wish::IPV4).peers.remove("them").unwrap();
+        let peer_daemon = PeerDaemon::start_here(kind, SessionSetup { more, ..SessionSetup::IPV4 })?;
+        let mut peer = our_intent(kind, SessionSetup::IPV4).peers.remove("daemon").unwrap();
         (peer.hold_time, peer.send_hold_time) = (hold, Some(Duration::from_secs(2)));
         ours.peers.insert(kind.at(), peer);
-        all.push(them);
+        all.push(peer_daemon);
     }
     let a = Node::start(ours);
-    for (kind, them) in KINDS.into_iter().zip(&all) {
+    for (kind, peer_daemon) in KINDS.into_iter().zip(&all) {
         wait(&format!("{kind:?} to come up"), || match a.peer(&kind.at()) {
             Some(p) if p.state == State::Established => Ok(()),
-            p => Err(format!("{p:#?}\n{}", them.log())),
+            p => Err(format!("{p:#?}\n{}", peer_daemon.log())),
         });
         assert_eq!(a.peer(&kind.at()).unwrap().session.unwrap().hold_time, hold, "{kind:?}");
     }
-    for them in &all {
-        them.stop();
+    for peer_daemon in &all {
+        peer_daemon.stop();
     }
     Some((a, all))
 }
@@ -120,13 +120,17 @@ fn connect(kind: Kind) -> Socket {
 /// A peer that greets all daemons and is silent then is told Hold Timer Expired by each.
 #[test]
 fn hold_timer_of_all_daemons_ends_sessions_with_a_silent_peer() {
-    if !Them::enter_for(&KINDS) {
+    if !PeerDaemon::enter_for(&KINDS) {
         return;
     }
     let mut all = Vec::new();
     for kind in KINDS {
-        let Some(them) = Them::start_here(kind, Wish { passive: true, ..Wish::IPV4 }) else { return };
-        all.push(them);
+        let Some(peer_daemon) =
+            PeerDaemon::start_here(kind, SessionSetup { passive: true, ..SessionSetup::IPV4 })
+        else {
+            return;
+        };
+        all.push(peer_daemon);
     }
     let sockets: Vec<Socket> = KINDS.into_iter().map(connect).collect();
     for socket in &sockets {
@@ -134,12 +138,12 @@ fn hold_timer_of_all_daemons_ends_sessions_with_a_silent_peer() {
         let mut socket = socket;
         socket.write_all(&greeting(3)).unwrap();
     }
-    for (them, mut socket) in all.iter().zip(&sockets) {
+    for (peer_daemon, mut socket) in all.iter().zip(&sockets) {
         let mut said = Vec::new();
         let _ = socket.read_to_end(&mut said);
         // NOTIFICATION, hold timer expired; some say more in its data.
         let last = said.windows(5).rfind(|w| w[0] == 0 && w[1] >= 21 && w[2..] == [3, 4, 0]);
-        assert!(last.is_some(), "{:?}: {said:?}\n{}", them.kind, them.log());
+        assert!(last.is_some(), "{:?}: {said:?}\n{}", peer_daemon.kind, peer_daemon.log());
     }
 }
 
@@ -197,7 +201,7 @@ impl Clock {
 const EARLY: Duration = Duration::from_millis(2500);
 
 /// How long it bears a peer that says that it lives and reads nothing.
-fn lasts(kind: Kind, hold: u16, clock: &mut Option<Clock>, them: &Them) -> Duration {
+fn lasts(kind: Kind, hold: u16, clock: &mut Option<Clock>, peer_daemon: &PeerDaemon) -> Duration {
     let socket = connect(kind);
     (&socket).write_all(&greeting(hold)).unwrap();
     // As much as an OPEN has.
@@ -213,48 +217,54 @@ fn lasts(kind: Kind, hold: u16, clock: &mut Option<Clock>, them: &Them) -> Durat
         if let (0, Some(clock)) = (turn % 6, &mut *clock) {
             clock.advance(40);
         }
-        assert!(start.elapsed() < Duration::from_secs(15), "{}", them.log());
+        assert!(start.elapsed() < Duration::from_secs(15), "{}", peer_daemon.log());
     }
     start.elapsed()
 }
 
 /// A peer of the daemon that says that it lives and reads nothing is dropped by it, with these words in its log.
-fn drops_us(kind: Kind, wish: Wish, hold: u16, says: &str, mut clock: Option<Clock>) {
-    if !Them::enter(kind) {
+fn drops_us(kind: Kind, setup: SessionSetup, hold: u16, says: &str, mut clock: Option<Clock>) {
+    if !PeerDaemon::enter(kind) {
         return;
     }
     small_buffers();
-    let wish = Wish { others: &[(3, 64603)], ..wish };
-    let Some(them) = Them::start_here(kind, wish) else { return };
+    let setup = SessionSetup { others: &[(3, 64603)], ..setup };
+    let Some(peer_daemon) = PeerDaemon::start_here(kind, setup) else { return };
     // Where the routes come from.
     let blocks = blocks();
     let mut feed = intent("192.0.2.3:1790", 64603, &blocks.iter().map(String::as_str).collect::<Vec<_>>());
-    let mut peer = us(kind, Wish::IPV4).peers.remove("them").unwrap();
+    let mut peer = our_intent(kind, SessionSetup::IPV4).peers.remove("daemon").unwrap();
     peer.local = Some("192.0.2.3".parse().unwrap());
     peer.keepalive_time = Some(Duration::from_secs(1));
-    feed.peers.insert("them".into(), peer);
+    feed.peers.insert("daemon".into(), peer);
     let feed = Node::start(feed);
-    them.up(&feed);
+    peer_daemon.wait_established(&feed);
     // FRR drops a connection that comes while it is about to be passive: that is none of this.
-    let lasted = (0..3).map(|_| lasts(kind, hold, &mut clock, &them)).find(|time| *time > EARLY);
-    wait(says, || if them.log().contains(says) { Ok(()) } else { Err(them.log()) });
+    let lasted = (0..3).map(|_| lasts(kind, hold, &mut clock, &peer_daemon)).find(|time| *time > EARLY);
+    wait(says, || if peer_daemon.log().contains(says) { Ok(()) } else { Err(peer_daemon.log()) });
     // Not because we were silent.
-    assert!(lasted.is_some(), "{}", them.log());
-    let p = feed.peer("them").unwrap();
-    assert_eq!((p.state, p.flaps), (State::Established, 0), "{}", them.log());
+    assert!(lasted.is_some(), "{}", peer_daemon.log());
+    let p = feed.peer("daemon").unwrap();
+    assert_eq!((p.state, p.flaps), (State::Established, 0), "{}", peer_daemon.log());
 }
 
 #[test]
 fn send_hold_timer_of_frr_ends_our_session() {
     // It takes twice the hold time for too long.
     let neighbour = "neighbor 192.0.2.1 passive\nneighbor 192.0.2.1 timers 1 3";
-    drops_us(Kind::Frr, Wish { neighbour, ..Wish::IPV4 }, 3, "SendQ progress for 2 holdtimes", None);
+    drops_us(
+        Kind::Frr,
+        SessionSetup { neighbour, ..SessionSetup::IPV4 },
+        3,
+        "SendQ progress for 2 holdtimes",
+        None,
+    );
 }
 
 /// Not by a timer of its own: no single write may take longer than the hold time.
 #[test]
 fn send_hold_timer_of_gobgp_ends_our_session() {
-    drops_us(Kind::Gobgp, Wish { passive: true, ..Wish::IPV4 }, 3, "write-failed", None);
+    drops_us(Kind::Gobgp, SessionSetup { passive: true, ..SessionSetup::IPV4 }, 3, "write-failed", None);
 }
 
 /// It waits for the hold time, and at least for 90 s.
@@ -262,6 +272,6 @@ fn send_hold_timer_of_gobgp_ends_our_session() {
 fn send_hold_timer_of_openbgpd_ends_our_session() {
     let Some(clock) = Clock::make() else { return };
     let preload = clock.dir.path().join("clock.so").display().to_string().leak();
-    let wish = Wish { passive: true, preload, ..Wish::IPV4 };
-    drops_us(Kind::Openbgpd, wish, 90, "reason: SendHoldTimer expired", Some(clock));
+    let setup = SessionSetup { passive: true, preload, ..SessionSetup::IPV4 };
+    drops_us(Kind::Openbgpd, setup, 90, "reason: SendHoldTimer expired", Some(clock));
 }

@@ -8,87 +8,87 @@ use tortie_bgp::State;
 use tortie_engine::routing::{Password, RoutingIntent};
 
 use crate::rig::node::{Node, peer, wait};
-use crate::rig::{Kind, PASSWORD, Them, V4, V6, Wish, us};
+use crate::rig::{Kind, PASSWORD, PeerDaemon, SessionSetup, V4, V6, our_intent};
 use crate::sessions::ranges::refused;
 
 /// A node with the wrong password.
 fn mistaken(mut us: RoutingIntent) -> Node {
-    us.peers.get_mut("them").unwrap().password = Some(Password::Text("wrong".into()));
+    us.peers.get_mut("daemon").unwrap().password = Some(Password::Text("wrong".into()));
     Node::start(us)
 }
 
 /// A segment of either end was refused for its signature, and there is no session; then the node gets the right password.
-fn corrected(a: &mut Node, them: &Them) {
+fn corrected(a: &mut Node, peer_daemon: &PeerDaemon) {
     wait("a segment with a wrong signature", || match refused() {
-        (0, _) => Err(them.log()),
+        (0, _) => Err(peer_daemon.log()),
         _ => Ok(()),
     });
-    assert!(matches!(a.state("them"), None | Some(State::Idle | State::Connect | State::Active)));
-    a.intent.peers.get_mut("them").unwrap().password = Some(Password::Text(PASSWORD.into()));
+    assert!(matches!(a.state("daemon"), None | Some(State::Idle | State::Connect | State::Active)));
+    a.intent.peers.get_mut("daemon").unwrap().password = Some(Password::Text(PASSWORD.into()));
     a.apply();
 }
 
 /// We dial, it waits: over IPv4 with MD5, and both families go both ways.
 fn we_dial(kind: Kind) {
-    let wish = Wish { md5: true, passive: true, ..Wish::default() };
-    let Some(them) = Them::start(kind, wish) else { return };
-    let mut a = mistaken(us(kind, wish));
-    corrected(&mut a, &them);
-    them.up(&a);
-    assert_eq!(a.peer("them").unwrap().session.unwrap().remote.port(), 1790, "we dialled");
-    a.has(&kind.v4(), &format!("192.0.2.{}", kind.last()));
-    a.has(&kind.v6(), &format!("2001:db8::{}", kind.last()));
-    them.has(V4, &["192.0.2.1"]);
-    them.has(V6, &["2001:db8::1"]);
+    let setup = SessionSetup { md5: true, passive: true, ..SessionSetup::default() };
+    let Some(peer_daemon) = PeerDaemon::start(kind, setup) else { return };
+    let mut a = mistaken(our_intent(kind, setup));
+    corrected(&mut a, &peer_daemon);
+    peer_daemon.wait_established(&a);
+    assert_eq!(a.peer("daemon").unwrap().session.unwrap().remote.port(), 1790, "we dialled");
+    a.wait_for_route(&kind.v4(), &format!("192.0.2.{}", kind.last()));
+    a.wait_for_route(&kind.v6(), &format!("2001:db8::{}", kind.last()));
+    peer_daemon.wait_for_route(V4, &["192.0.2.1"]);
+    peer_daemon.wait_for_route(V6, &["2001:db8::1"]);
 }
 
 /// It dials, we wait: over IPv6 with MD5, and IPv6 routes go both ways. GoBGP, which takes its time, does so in
 /// `range_dialled_over_ipv6_by_gobgp`.
 fn they_dial(kind: Kind) {
-    let wish = Wish { md5: true, over_ipv6: true, ..Wish::default() };
-    if !Them::enter(kind) {
+    let setup = SessionSetup { md5: true, over_ipv6: true, ..SessionSetup::default() };
+    if !PeerDaemon::enter(kind) {
         return;
     }
-    let mut us = us(kind, wish);
-    let peer = us.peers.get_mut("them").unwrap();
+    let mut us = our_intent(kind, setup);
+    let peer = us.peers.get_mut("daemon").unwrap();
     (peer.dial_after, peer.ipv4) = (None, false);
     let mut a = mistaken(us);
     a.fact("listening", |f| matches!(f, SpeakerFact::Listening(_)));
-    let Some(them) = Them::start_here(kind, wish) else { return };
-    corrected(&mut a, &them);
-    them.up(&a);
-    assert_ne!(a.peer("them").unwrap().session.unwrap().remote.port(), 1790, "it dialled");
-    a.has(&kind.v6(), &format!("2001:db8::{}", kind.last()));
-    them.has(V6, &["2001:db8::1"]);
+    let Some(peer_daemon) = PeerDaemon::start_here(kind, setup) else { return };
+    corrected(&mut a, &peer_daemon);
+    peer_daemon.wait_established(&a);
+    assert_ne!(a.peer("daemon").unwrap().session.unwrap().remote.port(), 1790, "it dialled");
+    a.wait_for_route(&kind.v6(), &format!("2001:db8::{}", kind.last()));
+    peer_daemon.wait_for_route(V6, &["2001:db8::1"]);
 }
 
 /// From afar it is refused; as the neighbour that it is it joins, and takes us for one.
 fn ttl_security(kind: Kind) {
-    let far = Wish::default();
-    let near = Wish { ttl_security: true, ..far };
-    if !Them::enter(kind) {
+    let far = SessionSetup::default();
+    let near = SessionSetup { ttl_security: true, ..far };
+    if !PeerDaemon::enter(kind) {
         return;
     }
-    let mut us = us(kind, near);
-    us.peers.get_mut("them").unwrap().dial_after = None;
+    let mut us = our_intent(kind, near);
+    us.peers.get_mut("daemon").unwrap().dial_after = None;
     // Another peer without it: the listener itself must not be strict, or the kernel drops what nobody counts.
     us.peers.insert("other".into(), peer("192.0.2.7:1790", "192.0.2.1", 65007));
     let mut a = Node::start(us);
     a.fact("listening", |f| matches!(f, SpeakerFact::Listening(_)));
     // OpenBGPD tries once and then not for two minutes.
-    let Some(them) = Them::start_here(kind, far) else { return };
+    let Some(peer_daemon) = PeerDaemon::start_here(kind, far) else { return };
     wait("a refusal", || match a.ask(|v| v.counters()) {
         c if c.refused_ttl > 0 => Ok(()),
-        c => Err(format!("{c:?}\n{}", them.log())),
+        c => Err(format!("{c:?}\n{}", peer_daemon.log())),
     });
-    assert_ne!(a.state("them"), Some(State::Established));
-    drop(them);
-    let Some(them) = Them::start_here(kind, near) else { return };
-    a.intent.peers.get_mut("them").unwrap().dial_after = Some(Duration::ZERO);
+    assert_ne!(a.state("daemon"), Some(State::Established));
+    drop(peer_daemon);
+    let Some(peer_daemon) = PeerDaemon::start_here(kind, near) else { return };
+    a.intent.peers.get_mut("daemon").unwrap().dial_after = Some(Duration::ZERO);
     a.apply();
-    them.up(&a);
-    a.has(&kind.v4(), &format!("192.0.2.{}", kind.last()));
-    them.has(V4, &["192.0.2.1"]);
+    peer_daemon.wait_established(&a);
+    a.wait_for_route(&kind.v4(), &format!("192.0.2.{}", kind.last()));
+    peer_daemon.wait_for_route(V4, &["192.0.2.1"]);
 }
 
 #[test]

@@ -32,23 +32,23 @@ fn link(test: &str) -> Option<Far> {
     Some(far)
 }
 
-/// A node whose peer `them` is on the link; `heard`: where, its router advertisements say.
-fn node(asn: u32, we_dial: bool, heard: bool) -> Node {
+/// A node whose peer `daemon` is on the link; `received`: where, its router advertisements say.
+fn node(asn: u32, we_dial: bool, received: bool) -> Node {
     let mut us = intent("198.51.100.1:1790", 64512, &[V4, V6]);
-    let mut them = peer(&format!("[{}]:1790", if heard { "::" } else { THEIRS }), OURS, asn);
-    (them.interface, them.local) = (Some("near".to_owned()), None);
-    them.dial_after = we_dial.then_some(Duration::ZERO);
-    us.peers.insert("them".into(), them);
+    let mut peer_daemon = peer(&format!("[{}]:1790", if received { "::" } else { THEIRS }), OURS, asn);
+    (peer_daemon.interface, peer_daemon.local) = (Some("near".to_owned()), None);
+    peer_daemon.dial_after = we_dial.then_some(Duration::ZERO);
+    us.peers.insert("daemon".into(), peer_daemon);
     Node::start(us)
 }
 
 /// The session is up, by the end that was to dial, and has these routes over the link.
 fn carries(a: &Node, we_dial: bool, routes: [&str; 2], log: &dyn Fn() -> String) {
-    wait("the session", || match a.peer("them") {
+    wait("the session", || match a.peer("daemon") {
         Some(p) if p.state == State::Established => Ok(()),
         p => Err(format!("{p:#?}\n{}", log())),
     });
-    let session = a.peer("them").unwrap().session.unwrap();
+    let session = a.peer("daemon").unwrap().session.unwrap();
     assert_eq!(session.remote.port() == 1790, we_dial, "{session:?}");
     assert!(session.extended_next_hop);
     for prefix in routes {
@@ -79,7 +79,7 @@ fn bird(test: &str, we_dial: bool) {
     let a = node(65009, we_dial, true);
     carries(&a, we_dial, ["10.9.0.0/24", "fd00:9::/64"], &|| bird.log());
     for prefix in [V4, V6] {
-        bird.says(&format!("show route for {prefix} all"), &format!("via {OURS} on far"));
+        bird.wait_for_output(&format!("show route for {prefix} all"), &format!("via {OURS} on far"));
     }
 }
 
@@ -94,10 +94,10 @@ fn unnumbered_link_that_flaps() {
     );
     let Some(bird) = Bird::start_in(Some(&far.0), &config) else { return };
     let mut a = node(65009, true, false);
-    a.up("them");
-    bird.says(&format!("show route for {V6} all"), &format!("via {OURS} on far"));
+    a.wait_established("daemon");
+    bird.wait_for_output(&format!("show route for {V6} all"), &format!("via {OURS} on far"));
     // The port that we dialled from.
-    let connection = |a: &Node| a.peer("them").and_then(|p| p.session).map(|s| s.local);
+    let connection = |a: &Node| a.peer("daemon").and_then(|p| p.session).map(|s| s.local);
     let before = connection(&a);
     ip(&["link", "set", "near", "down"]);
     a.apply();
@@ -110,7 +110,7 @@ fn unnumbered_link_that_flaps() {
     let more = intent("198.51.100.1:1790", 64512, &[V4, V6, "fd00:1:2::/64"]);
     (a.intent.originated, a.intent.view) = (more.originated, more.view);
     a.apply();
-    bird.says("show route for fd00:1:2::/64 all", &format!("via {OURS} on far"));
+    bird.wait_for_output("show route for fd00:1:2::/64 all", &format!("via {OURS} on far"));
     assert_eq!(connection(&a), before, "another session");
 }
 

@@ -11,17 +11,17 @@ use crate::common::hosts::{Hosts, PATIENCE, Plan, stderr, stdout, within};
 const BLOCK: &str = "10.244.1.0/26";
 
 /// What a neighbour has of host 1's block: `None`: nothing, else whether it is marked with GRACEFUL_SHUTDOWN.
-type Seen = Option<bool>;
+type RouteMark = Option<bool>;
 
 /// The router, an eBGP neighbour.
-fn at_bird(hosts: &Hosts) -> Seen {
+fn at_bird(hosts: &Hosts) -> RouteMark {
     let query = format!("birdc show route {BLOCK} protocol host1 all");
     let text = stdout(&hosts.lab.exec("switch", &query.split(' ').collect::<Vec<_>>()).unwrap());
     text.contains(BLOCK).then(|| text.contains("(65535,0)"))
 }
 
 /// The other host, inside the AS: there the mark comes with local preference 0.
-fn at_host2(hosts: &Hosts) -> Seen {
+fn at_host2(hosts: &Hosts) -> RouteMark {
     let output = hosts.tortie(2, &["bgp", "routes", BLOCK, "--from", "host1", "-o", "json"]);
     let list: Value = serde_json::from_slice(&output.stdout).unwrap();
     let path = list["items"].get(0)?["paths"].get(0)?;
@@ -30,7 +30,7 @@ fn at_host2(hosts: &Hosts) -> Seen {
     Some(marked)
 }
 
-fn until(hosts: &Hosts, bird: Seen, host2: Seen) {
+fn until(hosts: &Hosts, bird: RouteMark, host2: RouteMark) {
     within(PATIENCE, "what neighbours have", || {
         let seen = (at_bird(hosts), at_host2(hosts));
         if seen == (bird, host2) { Ok(()) } else { Err(format!("{seen:?}\n{}", hosts.log(1))) }

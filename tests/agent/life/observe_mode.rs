@@ -181,8 +181,8 @@ fn observe_sees_what_bird_and_felix_left_and_touches_nothing() {
     }
     let exported = || stdout(&hosts.store(&["export"]));
     let before = (exported(), kernel(&hosts, 1), kernel(&hosts, 2));
-    hosts.go(1);
-    hosts.go(2);
+    hosts.start_agent(1);
+    hosts.start_agent(2);
 
     // All is as it would be; what is not known is said.
     for host in [1, 2] {
@@ -388,7 +388,7 @@ fn observe_compares_the_second_family_and_its_own_bird_too() {
         if all.iter().all(|block| routes.contains(block)) { Ok(()) } else { Err(routes) }
     });
     let before = kernel(&hosts, 1);
-    hosts.go(1);
+    hosts.start_agent(1);
     let status = hosts.until(1, "has compared", |s| s["ready"] == true && s["beside"].is_object());
     let (code, lines, _) = diff(&hosts, 1);
     assert_eq!((code, differing(&lines)), (Some(6), Vec::<&str>::new()), "{lines:#?}");

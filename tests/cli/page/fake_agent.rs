@@ -40,7 +40,7 @@ pub(crate) struct Scene {
 }
 
 /// The agent's state.
-pub(crate) struct Played {
+pub(crate) struct FakeAgent {
     pub(crate) scene: Mutex<Scene>,
     events: Mutex<Vec<Arc<Event>>>,
     live: tokio::sync::broadcast::Sender<Followed>,
@@ -288,7 +288,7 @@ impl Scene {
 
 const RULES: [&str; 2] = ["allow tcp from app == 'api' to ports 5432", "deny"];
 
-impl Played {
+impl FakeAgent {
     pub(crate) fn new(scene: Scene) -> Arc<Self> {
         let (live, _) = tokio::sync::broadcast::channel(64);
         let agent =
@@ -341,7 +341,7 @@ pub(crate) struct Listening {
 
 impl Listening {
     /// Serves as the agent does, over TCP; at the same address again with `again`.
-    pub(crate) fn start(agent: &Arc<Played>, again: Option<SocketAddr>) -> Self {
+    pub(crate) fn start(agent: &Arc<FakeAgent>, again: Option<SocketAddr>) -> Self {
         let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let addr = again.unwrap_or_else(free);
         let runtime =
@@ -377,7 +377,7 @@ fn unasked<T>() -> Result<T, ApiError> {
 }
 
 #[async_trait::async_trait]
-impl Backend for Played {
+impl Backend for FakeAgent {
     async fn status(&self) -> Arc<Status> {
         Arc::new(self.scene().status())
     }
@@ -514,12 +514,12 @@ impl Backend for Played {
     async fn follow(&self, _: EventQuery, _: Option<u64>) -> Result<EventStream, ApiError> {
         self.streams.fetch_add(1, Ordering::SeqCst);
         let open = Open(Arc::clone(&self.streams));
-        let told =
-            futures_util::stream::unfold((self.live.subscribe(), open), |(mut told, open)| async move {
-                let next = told.recv().await.ok()?;
-                Some((next, (told, open)))
+        let receiver =
+            futures_util::stream::unfold((self.live.subscribe(), open), |(mut receiver, open)| async move {
+                let next = receiver.recv().await.ok()?;
+                Some((next, (receiver, open)))
             });
-        Ok(Box::pin(told))
+        Ok(Box::pin(receiver))
     }
 
     async fn nodes(&self) -> Result<List<ClusterNode>, ApiError> {

@@ -16,9 +16,9 @@ use serde_json::json;
 use crate::common::hosts::{Hosts, PATIENCE, TORTIE, block, block_keys, stdout, within};
 
 /// A small agent in the namespace of host 3; it ends with the test.
-pub(super) struct Beside(pub(super) Child);
+pub(super) struct ExtraAgent(pub(super) Child);
 
-impl Drop for Beside {
+impl Drop for ExtraAgent {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -27,7 +27,7 @@ impl Drop for Beside {
 
 /// An agent whose peers drop its segments, or whose segments it drops. It has an address of its own: to BIRD a connection
 /// from that of host 3 is host 3 after a restart, and it gives up the session that it has.
-pub(super) fn guards(hosts: &Hosts) -> Beside {
+pub(super) fn with_wrong_passwords(hosts: &Hosts) -> ExtraAgent {
     let peers = json!({
         "/calico/v1/Ready": "true",
         "/calico/bgp/v1/global/peer_v4/172.30.0.1":
@@ -51,7 +51,7 @@ pub(super) fn guards(hosts: &Hosts) -> Beside {
 }
 
 /// An agent whose clock is an hour ahead from the moment on that /run/faults-later is there; and when it was started.
-pub(super) fn clock(hosts: &Hosts) -> (Beside, Instant) {
+pub(super) fn with_clock_ahead(hosts: &Hosts) -> (ExtraAgent, Instant) {
     const LATER: &str = r#"
         #include <sys/syscall.h>
         #include <time.h>
@@ -71,21 +71,30 @@ pub(super) fn clock(hosts: &Hosts) -> (Beside, Instant) {
     cc.stdin.take().unwrap().write_all(LATER.as_bytes()).unwrap();
     assert!(cc.wait().unwrap().success(), "cc, which links this test, too");
     let before = ["env", "LD_PRELOAD=/run/later.so"];
-    (beside(hosts, "clock", "sqlite:/run/faults-clock.db", &before, "127.0.0.1:1793"), Instant::now())
+    (
+        start_extra_agent(hosts, "clock", "sqlite:/run/faults-clock.db", &before, "127.0.0.1:1793"),
+        Instant::now(),
+    )
 }
 
-pub(super) fn beside(hosts: &Hosts, name: &str, store: &str, before: &[&str], listen: &str) -> Beside {
+pub(super) fn start_extra_agent(
+    hosts: &Hosts,
+    name: &str,
+    store: &str,
+    before: &[&str],
+    listen: &str,
+) -> ExtraAgent {
     agent(hosts, name, store, before, &["--bgp-listen", listen, "--ip4", "172.30.0.3/24"])
 }
 
-fn agent(hosts: &Hosts, name: &str, store: &str, before: &[&str], flags: &[&str]) -> Beside {
+fn agent(hosts: &Hosts, name: &str, store: &str, before: &[&str], flags: &[&str]) -> ExtraAgent {
     let socket = socket(name);
     let cache = format!("/run/faults-{name}.cache");
     let mut words = before.to_vec();
     words.extend([TORTIE, "--datastore", store, "--node", name, "--socket", &socket, "agent"]);
     words.extend(["--kernel", "off", "--http", "none", "--cache", &cache]);
     words.extend(flags);
-    Beside(hosts.lab.spawn("host3", &words, silent).unwrap())
+    ExtraAgent(hosts.lab.spawn("host3", &words, silent).unwrap())
 }
 
 fn socket(name: &str) -> String {
@@ -105,7 +114,7 @@ const BEHIND: &str = "ip netns add behind; ip link add to-behind type veth peer 
 const BLOCKS: u32 = 2_000;
 
 /// Two agents with a session; then one of them is stopped, and the other has much to tell it.
-pub(super) fn stuck(hosts: &Hosts) -> [Beside; 2] {
+pub(super) fn with_stuck_peer(hosts: &Hosts) -> [ExtraAgent; 2] {
     let peer = |ip: &str, from: &str| {
         json!({ "ip": ip, "as_num": 64512, "source_addr": from, "hold_time": 900 }).to_string()
     };
@@ -146,32 +155,32 @@ pub(super) fn stuck(hosts: &Hosts) -> [Beside; 2] {
 }
 
 /// A store whose connections are forgotten on the way.
-pub(super) const FORGETFUL: &str = "etcd://127.0.0.1:2391";
+pub(super) const FORGETFUL_STORE: &str = "etcd://127.0.0.1:2391";
 /// How long one is remembered: less than a watch is silent before it asks.
 const REMEMBERED: Duration = Duration::from_secs(3);
 
 /// An etcd, an agent, and between both what firewalls do that forget: each connection is carried for a while, and after
 /// that taken and not carried, without a word.
-pub(super) fn forgetful(hosts: &Hosts) -> (Beside, Beside, Forgetful) {
+pub(super) fn with_forgetful_firewall(hosts: &Hosts) -> (ExtraAgent, ExtraAgent, ForgetfulFirewall) {
     let words = ["etcd", "--data-dir", "/run/faults-etcd", "--listen-peer-urls", "http://127.0.0.1:2390"];
     let urls =
         ["--listen-client-urls", "--advertise-client-urls"].map(|flag| [flag, "http://127.0.0.1:2389"]);
     let words: Vec<&str> = words.into_iter().chain(urls.into_iter().flatten()).collect();
-    let etcd = Beside(hosts.lab.spawn("host3", &words, silent).unwrap());
-    let between = Forgetful::start(hosts.lab.netns("host3").unwrap());
-    (etcd, beside(hosts, "stale", FORGETFUL, &[], "127.0.0.1:1794"), between)
+    let etcd = ExtraAgent(hosts.lab.spawn("host3", &words, silent).unwrap());
+    let between = ForgetfulFirewall::start(hosts.lab.netns("host3").unwrap());
+    (etcd, start_extra_agent(hosts, "stale", FORGETFUL_STORE, &[], "127.0.0.1:1794"), between)
 }
 
 /// Ends what carries.
-pub(super) struct Forgetful(Arc<AtomicBool>);
+pub(super) struct ForgetfulFirewall(Arc<AtomicBool>);
 
-impl Drop for Forgetful {
+impl Drop for ForgetfulFirewall {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
-impl Forgetful {
+impl ForgetfulFirewall {
     fn start(netns: PathBuf) -> Self {
         let over = Arc::new(AtomicBool::new(false));
         let ends = Arc::clone(&over);

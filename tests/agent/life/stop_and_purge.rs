@@ -1,5 +1,5 @@
 //! What stays of an agent and what goes, at each way in which it ends: stop, crash, start again, purge. The way of a host that
-//! goes down is in `leave.rs`.
+//! goes down is in `host_shutdown.rs`.
 
 use std::collections::BTreeMap;
 
@@ -25,13 +25,13 @@ fn purge(hosts: &Hosts, words: &[&str]) -> (Option<i32>, Value, String) {
     let output =
         hosts.tortie(1, &[&["--datastore", "sqlite:/store/store.db", "purge", "-o", "json"], words].concat());
     if !output.stdout.is_empty() {
-        crate::common::schema::Published::read().answers("purge", &output.stdout).unwrap();
+        crate::common::schema::Published::read().check_output("purge", &output.stdout).unwrap();
     }
     (output.status.code(), serde_json::from_slice(&output.stdout).unwrap_or_default(), stderr(&output))
 }
 
 /// Host 1 has said that it runs.
-fn until_told(hosts: &Hosts) {
+fn wait_for_status_key(hosts: &Hosts) {
     within(PATIENCE, "the status key", || {
         if keys(hosts).contains_key(STATUS) { Ok(()) } else { Err(hosts.log(1)) }
     });
@@ -60,7 +60,7 @@ fn what_stays_and_what_goes_at_each_end() {
     let made = hosts.lab.exec("host1", &["sh", "-ec", script]).unwrap();
     assert!(made.status.success(), "{made:?}");
     let before = kernel(&hosts);
-    (1..=2).for_each(|host| hosts.go(host));
+    (1..=2).for_each(|host| hosts.start_agent(host));
     hosts.until_sessions(1);
     within(PATIENCE, "routes and rules", || {
         let [routes, nexthops, neighbours, rules] = kernel(&hosts);
@@ -70,7 +70,7 @@ fn what_stays_and_what_goes_at_each_end() {
         let there = there && neighbours.contains("10.244.1.9");
         if there && at_host2(&hosts) { Ok(()) } else { Err(format!("{routes}{nexthops}{rules}")) }
     });
-    until_told(&hosts);
+    wait_for_status_key(&hosts);
     let running = kernel(&hosts);
 
     // Stopped: forwarding and enforcement go on, here and at neighbours; only the word that it runs goes.
@@ -82,7 +82,7 @@ fn what_stays_and_what_goes_at_each_end() {
 
     // Started: the same objects, not new ones.
     hosts.start("host1");
-    hosts.go(1);
+    hosts.start_agent(1);
     hosts.until_sessions(1);
     hosts.until(1, "ready", |status| status["ready"] == true);
     assert_eq!(kernel(&hosts), running, "restart");
@@ -90,7 +90,7 @@ fn what_stays_and_what_goes_at_each_end() {
     // While it runs nothing is purged, and a crash takes nothing away either.
     let (code, _, said) = purge(&hosts, &[]);
     assert!(code == Some(7) && said.contains("agent-lives") && said.contains("systemctl"), "{code:?} {said}");
-    until_told(&hosts);
+    wait_for_status_key(&hosts);
     hosts.kill("host1");
     assert_eq!(kernel(&hosts), running, "kill -9");
     assert!(at_host2(&hosts));

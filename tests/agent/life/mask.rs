@@ -20,7 +20,7 @@ const MOVING: &[&str] = &[
 const BEFORE: &[&str] = &["rev", "revision", "port", "pid", "revisions", "after"];
 
 /// The text with `#` in their places, and at most two blanks in a row.
-pub(crate) fn scrub(text: &str) -> String {
+pub(crate) fn mask(text: &str) -> String {
     let mut out = String::new();
     let mut moving: Vec<usize> = Vec::new();
     for line in text.lines() {
