@@ -15,6 +15,8 @@ use tortie_bgp::attr::{AsPath, Attributes};
 use tortie_bgp::mrt::{Body, EntryList, PeerEntry, PeerIndex, Record, Rib, Stamp, encode_attributes};
 use tortie_net::Cidr;
 
+use crate::rig::net::beside_others;
+
 const TORTIE: &str = env!("CARGO_BIN_EXE_tortie");
 const SOON: Duration = Duration::from_secs(30);
 const PREFIXES: [&str; 4] = ["198.51.100.0/24", "198.51.100.128/25", "203.0.113.0/24", "203.0.113.7/32"];
@@ -54,6 +56,7 @@ fn command(dir: &Path, words: &[&str]) -> Command {
 
 impl Agent {
     fn start(more: &[&str]) -> Self {
+        beside_others();
         let dir = tempfile::tempdir().unwrap();
         let peer = r#"{"ip":"127.0.0.2","as_num":"65002"}"#;
         for (key, value) in [("/calico/v1/Ready", "true"), ("/calico/bgp/v1/global/peer_v4/127.0.0.2", peer)]
