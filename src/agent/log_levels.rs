@@ -188,7 +188,7 @@ mod tests {
         let read = |rule| Wish::read(rule, Duration::from_secs(600), now);
         let wish = read("bgp.peer=2001:db8::1:debug").unwrap();
         assert_eq!((wish.peer.as_deref(), wish.level), (Some("2001:db8::1"), LevelFilter::DEBUG));
-        assert!(wish.covers("tortie::speaker") && wish.covers("tortie::speaker::dial"));
+        assert!(wish.covers("tortie::speaker") && wish.covers("tortie::speaker::sockets"));
         assert!(!wish.covers("tortie") && !wish.covers("tortie::speakers"));
         assert!(read("all:trace").unwrap().covers("tortie::store::feed"));
         for (rule, why) in [

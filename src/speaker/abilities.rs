@@ -5,10 +5,10 @@ use std::net::{IpAddr, Ipv4Addr};
 use socket2::{Domain, Protocol, Socket, Type};
 use tortie_net::Cidr;
 
-use super::bfd::{self, BfdPriority};
-use super::secret::{Ao, Key};
-use super::{ao, sockopt};
 use tortie_engine::routing::AoAlgorithm;
+use crate::speaker::bfd::{self, BfdPriority};
+use crate::speaker::sockets::secret::{Ao, Key};
+use crate::speaker::sockets::{ao, sockopt};
 
 /// One thing that was tried: its name, in words what it is needed for, and why it does not work.
 #[derive(Debug, Clone, PartialEq, Eq)]

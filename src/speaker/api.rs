@@ -11,8 +11,8 @@ use tortie_net::Cidr;
 
 use tortie_engine::routing::{ChangeId, DynamicPeer, LearnedChange, Resolved, RoutingIntent};
 
-use super::tap::TapSender;
-use super::view::SpeakerView;
+use crate::speaker::monitor::TapSender;
+use crate::speaker::view::SpeakerView;
 
 /// How the thread starts.
 #[derive(Debug, Clone)]

@@ -13,7 +13,7 @@ use tortie_engine::routing::{ChangeId, LearnedChange};
 
 use tortie_metrics::Histogram;
 
-use super::api::{ChangeIds, FactSink, LearnedSink, SpeakerFact};
+use crate::speaker::api::{ChangeIds, FactSink, LearnedSink, SpeakerFact};
 
 /// Prefixes in a batch: 10 ms of the kernel thread's, so that it has something to do while a processor is busy with others.
 const BATCH: usize = 4096;
@@ -29,14 +29,14 @@ type Mark = (Instant, u64);
 
 /// What is measured of changed best paths.
 #[derive(Debug, Clone)]
-pub(super) struct FeedMeasures {
+pub(crate) struct FeedMeasures {
     /// From the turn in which a best path changed to the kernel's acknowledgement.
-    pub(super) convergence: Histogram,
+    pub(crate) convergence: Histogram,
     /// Prefixes in a batch.
-    pub(super) batches: Histogram,
+    pub(crate) batches: Histogram,
 }
 
-pub(super) struct Feed {
+pub(crate) struct Feed {
     sink: LearnedSink,
     /// There is a kernel thread.
     on: bool,
@@ -58,7 +58,7 @@ pub(super) struct Feed {
 }
 
 impl Feed {
-    pub(super) fn new(sink: LearnedSink, on: bool, changes: ChangeIds) -> Self {
+    pub(crate) fn new(sink: LearnedSink, on: bool, changes: ChangeIds) -> Self {
         Self {
             sink,
             on,
@@ -74,12 +74,12 @@ impl Feed {
         }
     }
 
-    pub(super) fn changed(&mut self) {
+    pub(crate) fn changed(&mut self) {
         self.dirty = true;
     }
 
     /// The kernel thread is done with so many batches.
-    pub(super) fn took(&mut self, batches: usize, now: Instant) {
+    pub(crate) fn took(&mut self, batches: usize, now: Instant) {
         self.out = self.out.saturating_sub(batches);
         for (changed, prefixes) in self.with_kernel.drain(..batches.min(self.with_kernel.len())).flatten() {
             let time = now.saturating_duration_since(changed);
@@ -88,16 +88,16 @@ impl Feed {
     }
 
     /// When [`Self::run`] wants to be called though nothing happened.
-    pub(super) fn deadline(&self) -> Option<Instant> {
+    pub(crate) fn deadline(&self) -> Option<Instant> {
         self.held.as_ref().map(|(_, at)| *at)
     }
 
     /// Something can be done at once.
-    pub(super) fn busy(&self) -> bool {
+    pub(crate) fn busy(&self) -> bool {
         self.dirty && self.out < OUT && self.held.is_none()
     }
 
-    pub(super) fn measures(&self) -> &FeedMeasures {
+    pub(crate) fn measures(&self) -> &FeedMeasures {
         &self.measures
     }
 
@@ -126,7 +126,7 @@ impl Feed {
     }
 
     /// `woke`: when the turn began; `listens`: somebody who is told the prefixes, too.
-    pub(super) fn run(
+    pub(crate) fn run(
         &mut self,
         speaker: &mut Speaker,
         facts: &mut FactSink,

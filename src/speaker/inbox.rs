@@ -12,15 +12,15 @@ use tortie_bgp::{Drain, Reset};
 
 use tortie_engine::routing::{ChangeId, Resolved, RoutingIntent};
 
-use super::api::{Refused, ToSpeaker};
-use super::tap::TapSender;
-use super::view::SpeakerView;
+use crate::speaker::api::{Refused, ToSpeaker};
+use crate::speaker::monitor::TapSender;
+use crate::speaker::view::SpeakerView;
 
 /// Orders that may wait; more are refused.
 const MAX_ORDERS: usize = 4096;
 
 /// What keeps its order and is not merged.
-pub(super) enum Order {
+pub(crate) enum Order {
     LocalReady,
     Reset(Option<String>, Reset),
     Drain(Option<String>, Drain),
@@ -31,13 +31,13 @@ pub(super) enum Order {
 
 /// Everything that came since the last look.
 #[derive(Default)]
-pub(super) struct Letters {
+pub(crate) struct Letters {
     /// Taken before the orders: an order always sees an intent at least as new as when it was given.
-    pub(super) intent: Option<(Arc<RoutingIntent>, ChangeId)>,
-    pub(super) next_hops: FxHashMap<IpAddr, Option<Resolved>>,
+    pub(crate) intent: Option<(Arc<RoutingIntent>, ChangeId)>,
+    pub(crate) next_hops: FxHashMap<IpAddr, Option<Resolved>>,
     /// Batches that the kernel thread is done with.
-    pub(super) kernel_took: usize,
-    pub(super) orders: VecDeque<Order>,
+    pub(crate) kernel_took: usize,
+    pub(crate) orders: VecDeque<Order>,
 }
 
 #[derive(Default)]
@@ -49,23 +49,23 @@ struct Content {
 }
 
 /// Shared between the thread and its handles.
-pub(super) struct Inbox {
+pub(crate) struct Inbox {
     letters: Mutex<Content>,
     bell: OwnedFd,
 }
 
 impl Inbox {
-    pub(super) fn new() -> io::Result<Self> {
+    pub(crate) fn new() -> io::Result<Self> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self { letters: Mutex::default(), bell })
     }
 
     /// Becomes readable when letters came.
-    pub(super) fn bell(&self) -> BorrowedFd<'_> {
+    pub(crate) fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }
 
-    pub(super) fn put(&self, message: ToSpeaker) -> Result<(), Refused> {
+    pub(crate) fn put(&self, message: ToSpeaker) -> Result<(), Refused> {
         let mut inbox = self.lock();
         if inbox.ended {
             return Err(Refused::Stopped);
@@ -108,24 +108,24 @@ impl Inbox {
     }
 
     /// The bell is silent until it is rung again: to be called before anything is taken that it may have been rung for.
-    pub(super) fn hush(&self) {
+    pub(crate) fn hush(&self) {
         let mut count = [0; 8];
         let _ = rustix::io::read(&self.bell, &mut count);
     }
 
-    pub(super) fn take(&self) -> Letters {
+    pub(crate) fn take(&self) -> Letters {
         let mut inbox = self.lock();
         inbox.rung = false;
         std::mem::take(&mut inbox.letters)
     }
 
     /// Wakes the thread for something that is not in here.
-    pub(super) fn ring(&self) {
+    pub(crate) fn ring(&self) {
         let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
     }
 
     /// Nothing is taken any more; what waits is dropped (and with it the closures of questions).
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         let mut inbox = self.lock();
         inbox.ended = true;
         let dropped = std::mem::take(&mut inbox.letters);

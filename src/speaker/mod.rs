@@ -19,25 +19,18 @@
 //! that this thread makes.
 
 mod abilities;
-mod ao;
 mod api;
 mod bfd;
-mod conn;
-mod dial;
-mod driver;
-mod fallover;
+mod connections;
+mod event_loop;
+mod faults;
 mod feed;
 mod inbox;
-mod intent;
-mod listen;
+mod monitor;
 mod peers;
 mod policy;
-mod ranges;
-mod secret;
-mod sockopt;
-mod standing;
-mod tap;
-mod traffic;
+mod reachability;
+mod sockets;
 mod unnumbered;
 mod view;
 
@@ -48,11 +41,11 @@ use std::thread::JoinHandle;
 pub use abilities::{SocketAbility, try_sockets};
 pub use api::{ChangeIds, FactSink, LearnedSink, Refused, SpeakerFact, SpeakerOptions, ToSpeaker};
 pub use bfd::{BfdPriority, BfdView};
-pub use dial::dial_failure;
+pub use monitor::{Heard, Identity, RouteOf, TapReceiver, TapSender, tap_queue};
+pub use peers::ranges::RangeView;
 pub use policy::origin_kind;
-pub use ranges::RangeView;
-pub use secret::SECRETS;
-pub use tap::{Heard, Identity, RouteOf, TapReceiver, TapSender, tap_queue};
+pub use sockets::connect::dial_failure;
+pub use sockets::secret::SECRETS;
 pub use view::{Counters, Measures, SpeakerView};
 
 use inbox::Inbox;
@@ -86,7 +79,7 @@ pub fn spawn(
     raise_file_limit();
     let inbox = Arc::new(Inbox::new()?);
     let feed = feed::Feed::new(learned, options.kernel, options.changes.clone());
-    let driver = driver::Driver::new(options, inbox.clone(), facts, feed)?;
+    let driver = event_loop::Driver::new(options, inbox.clone(), facts, feed)?;
     let thread = std::thread::Builder::new().name("speaker".into()).spawn(move || driver.run())?;
     Ok((SpeakerHandle(inbox), thread))
 }

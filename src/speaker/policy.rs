@@ -21,11 +21,11 @@ use tortie_engine::routing::{
 /// The distinct [`PeerPolicy`] values so far. A value's number never changes, so that policies of different age may
 /// share the table.
 #[derive(Clone, Default)]
-pub(super) struct Classes(Arc<ArcSwap<Vec<Arc<PeerPolicy>>>>);
+pub(crate) struct Classes(Arc<ArcSwap<Vec<Arc<PeerPolicy>>>>);
 
 impl Classes {
     /// The number of this value.
-    pub(super) fn of(&self, policy: &PeerPolicy) -> u64 {
+    pub(crate) fn of(&self, policy: &PeerPolicy) -> u64 {
         let known = self.0.load();
         let at = known.iter().position(|p| **p == *policy).unwrap_or_else(|| {
             let mut longer = Vec::clone(&known);
@@ -47,7 +47,7 @@ impl Classes {
 const UNKNOWN_CLASS: &str = "unknown-class";
 
 /// Export gates and import checks over one view.
-pub(super) struct ViewPolicy {
+pub(crate) struct ViewPolicy {
     view: Arc<RoutingView>,
     /// The addresses of this host's endpoints.
     held: Addresses,
@@ -57,7 +57,7 @@ pub(super) struct ViewPolicy {
 }
 
 impl ViewPolicy {
-    pub(super) fn new(view: Arc<RoutingView>, held: Addresses, classes: Classes) -> Self {
+    pub(crate) fn new(view: Arc<RoutingView>, held: Addresses, classes: Classes) -> Self {
         let mut edits: FxHashMap<String, [Vec<Edits>; 2]> = FxHashMap::default();
         for (at, direction) in [Direction::Import, Direction::Export].into_iter().enumerate() {
             for (name, rules) in view.filters.rules(direction) {
@@ -70,7 +70,7 @@ impl ViewPolicy {
     }
 
     /// This policy over what is there now.
-    pub(super) fn follow(&self, view: &Arc<RoutingView>, held: &Addresses) -> Self {
+    pub(crate) fn follow(&self, view: &Arc<RoutingView>, held: &Addresses) -> Self {
         let (view, held, classes) = (Arc::clone(view), held.clone(), self.classes.clone());
         if view == self.view {
             return Self { view, held, classes, edits: Arc::clone(&self.edits) };
@@ -293,7 +293,7 @@ fn communities<T: CommunityKind>(
 }
 
 /// [`OriginKind`] as [`tortie_bgp::Origination::kind`].
-pub(super) fn kind_code(kind: OriginKind) -> u32 {
+pub(crate) fn kind_code(kind: OriginKind) -> u32 {
     match kind {
         OriginKind::OwnBlock => 0,
         OriginKind::Borrowed => 1,

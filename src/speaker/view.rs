@@ -12,14 +12,14 @@ use tortie_net::Cidr;
 
 use tortie_engine::routing::DynamicPeer;
 
-use super::bfd::{BfdView, Tie};
-use super::conn::Conns;
-use super::dial::Failures;
-use super::feed::FeedMeasures;
-use super::peers::Peers;
-use super::ranges::{RangeView, Ranges};
-use super::sockopt::{round_trip, unacknowledged};
 use tortie_metrics::Histogram;
+use crate::speaker::bfd::{BfdView, Tie};
+use crate::speaker::connections::table::Conns;
+use crate::speaker::feed::FeedMeasures;
+use crate::speaker::peers::ranges::{RangeView, Ranges};
+use crate::speaker::peers::table::Peers;
+use crate::speaker::sockets::connect::Failures;
+use crate::speaker::sockets::sockopt::{round_trip, unacknowledged};
 
 /// What the thread counts itself, since its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -55,14 +55,14 @@ pub struct Measures {
 
 /// The speaker at one moment, for [`ToSpeaker::Query`](super::ToSpeaker::Query).
 pub struct SpeakerView<'a> {
-    pub(super) core: Option<&'a Speaker>,
-    pub(super) peers: &'a Peers,
-    pub(super) ranges: &'a Ranges,
-    pub(super) counters: &'a Counters,
-    pub(super) bfd: &'a Tie,
-    pub(super) conns: &'a Conns,
-    pub(super) measures: (&'a FeedMeasures, &'a Histogram, &'a Histogram),
-    pub(super) now: Instant,
+    pub(crate) core: Option<&'a Speaker>,
+    pub(crate) peers: &'a Peers,
+    pub(crate) ranges: &'a Ranges,
+    pub(crate) counters: &'a Counters,
+    pub(crate) bfd: &'a Tie,
+    pub(crate) conns: &'a Conns,
+    pub(crate) measures: (&'a FeedMeasures, &'a Histogram, &'a Histogram),
+    pub(crate) now: Instant,
 }
 
 impl SpeakerView<'_> {

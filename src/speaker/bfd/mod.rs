@@ -1,12 +1,12 @@
 //! The thread `bfd`: sockets and a clock around `tortie_bgp::bfd`, and what ties its sessions to peers.
 //!
-//! It decides nothing about sessions (that is `tortie-bgp`) and knows no peers (that is [`tie`], on the speaker's
+//! It decides nothing about sessions (that is `tortie-bgp`) and knows no peers (that is [`bindings`], on the speaker's
 //! thread). Nothing that the speaker does delays it: it shares no lock with anybody, runs with real-time priority where
 //! that is allowed, and what it knows is published by swapping a pointer. It is started with the first peer that wants
 //! it.
 //!
 //! ```text
-//!  intent --> tie (speaker thread) --Wanted, bell--> thread: Bfd <--> UDP 3784, 4784 and a socket for each session
+//!  intent --> bindings (speaker thread) --Wanted, bell--> thread: Bfd <--> UDP 3784, 4784 and a socket for each session
 //!               ^   |                                   |  |
 //!   BfdDown <---+   `-- status <------ View (swap) -----'  |
 //!   (speaker)   `---------------- Told, the speaker's bell-'
@@ -20,9 +20,9 @@
 //! BFD is not waited for: BGP comes up without it, and ends when it was Up and is lost. An AdminDown of the peer and a
 //! BFD that merely began anew end nothing (RFC 5882 3.2). A stop says AdminDown first.
 
+mod bindings;
 mod socket;
 mod thread;
-mod tie;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -36,11 +36,11 @@ use arc_swap::ArcSwap;
 use rustix::event::{EventfdFlags, eventfd};
 use tortie_bgp::bfd::{Change, Endpoint, Parameters, Refused, Status};
 
-pub(super) use self::socket::prioritise;
-use super::inbox::Inbox;
+pub(crate) use self::socket::prioritise;
+use crate::speaker::inbox::Inbox;
 
-pub(super) use socket::receive as datagram;
-pub(super) use tie::Tie;
+pub(crate) use bindings::Tie;
+pub(crate) use socket::receive as datagram;
 
 /// To the thread.
 enum Order {

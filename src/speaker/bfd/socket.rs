@@ -15,7 +15,7 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use tortie_bgp::bfd::{Endpoint, Path};
 
 use super::BfdPriority;
-use crate::speaker::sockopt;
+use crate::speaker::sockets::sockopt;
 
 /// Room for what comes while the thread is not scheduled.
 const RECEIVE_BUFFER: usize = 1 << 20;
@@ -84,16 +84,16 @@ fn scoped(addr: IpAddr, port: u16, interface: u32) -> SocketAddr {
 
 /// What came with a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::speaker) struct Datagram {
-    pub(in crate::speaker) len: usize,
-    pub(in crate::speaker) source: IpAddr,
-    pub(in crate::speaker) destination: IpAddr,
-    pub(in crate::speaker) interface: u32,
-    pub(in crate::speaker) ttl: Option<u8>,
+pub(crate) struct Datagram {
+    pub(crate) len: usize,
+    pub(crate) source: IpAddr,
+    pub(crate) destination: IpAddr,
+    pub(crate) interface: u32,
+    pub(crate) ttl: Option<u8>,
 }
 
 /// Takes a datagram from a socket of [`listen`], or another one that tells as much; `WouldBlock` when none waits. What does not fit into the buffer is cut.
-pub(in crate::speaker) fn receive(socket: &Socket, buffer: &mut [u8]) -> io::Result<Option<Datagram>> {
+pub(crate) fn receive(socket: &Socket, buffer: &mut [u8]) -> io::Result<Option<Datagram>> {
     // Aligned as `cmsghdr` has to be, and longer than both messages that were asked for.
     let mut control = [0_u64; 32];
     let mut iov = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
@@ -151,7 +151,7 @@ pub(in crate::speaker) fn receive(socket: &Socket, buffer: &mut [u8]) -> io::Res
 }
 
 /// Gives the calling thread the best priority that it may have.
-pub(in crate::speaker) fn prioritise() -> BfdPriority {
+pub(crate) fn prioritise() -> BfdPriority {
     // The kernel's `sched_param` is one int.
     let priority: c_int = PRIORITY;
     // SAFETY: 0 is the calling thread, and the number is read only during the call. The call itself: musl's function of

@@ -23,10 +23,11 @@ use rustix::event::epoll;
 use smallvec::SmallVec;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-use super::api::SpeakerFact;
-use super::bfd::datagram;
-use super::driver::{Driver, ROUTERS};
-use super::sockopt;
+use tortie_engine::routing::{PeerIntent, RoutingIntent};
+use crate::speaker::api::SpeakerFact;
+use crate::speaker::bfd::datagram;
+use crate::speaker::event_loop::{Driver, ROUTERS};
+use crate::speaker::sockets::sockopt;
 use message::{Message, Own};
 use tortie_engine::routing::{PeerIntent, RoutingIntent};
 
@@ -54,7 +55,7 @@ type Told = (Arc<str>, Option<String>);
 
 /// The interfaces of unnumbered peers.
 #[derive(Default)]
-pub(super) struct Unnumbered {
+pub(crate) struct Unnumbered {
     /// What the model wants, before addresses are filled in.
     given: Option<Arc<RoutingIntent>>,
     socket: Option<Socket>,
@@ -111,12 +112,12 @@ impl Link {
 
 impl Unnumbered {
     /// When the interfaces are to be looked at again.
-    pub(super) fn deadline(&self) -> Option<Instant> {
+    pub(crate) fn deadline(&self) -> Option<Instant> {
         self.due
     }
 
     /// The addresses to listen on for unnumbered peers, all at this port.
-    pub(super) fn listen(&self, port: u16) -> impl Iterator<Item = SocketAddr> {
+    pub(crate) fn listen(&self, port: u16) -> impl Iterator<Item = SocketAddr> {
         let own = self.links.values().filter_map(|link| link.own);
         own.map(move |own| SocketAddrV6::new(own.addr, port, 0, own.ifindex).into())
     }
@@ -205,7 +206,7 @@ impl Unnumbered {
     }
 
     /// A link is back: its neighbour has to hear us again before it knows us.
-    pub(super) fn again(&mut self, interface: u32, now: Instant) {
+    pub(crate) fn again(&mut self, interface: u32, now: Instant) {
         for link in self.links.values_mut().filter(|l| l.own.is_some_and(|own| own.ifindex == interface)) {
             (link.sent, link.next) = (0, None);
             self.due = Some(now);
@@ -285,7 +286,7 @@ impl Unnumbered {
 
 impl Driver {
     /// Takes an intent; gives the one to follow.
-    pub(super) fn unnumbered_intent(&mut self, given: Arc<RoutingIntent>) -> Arc<RoutingIntent> {
+    pub(crate) fn unnumbered_intent(&mut self, given: Arc<RoutingIntent>) -> Arc<RoutingIntent> {
         self.unnumbered.given = Some(given.clone());
         self.unnumbered.follow();
         if self.unnumbered.links.is_empty() {
@@ -327,14 +328,14 @@ impl Driver {
     }
 
     /// Its deadline has come.
-    pub(super) fn unnumbered_due(&mut self) {
+    pub(crate) fn unnumbered_due(&mut self) {
         if self.unnumbered_step() {
             self.unnumbered_changed();
         }
     }
 
     /// Something was heard.
-    pub(super) fn unnumbered_heard(&mut self) {
+    pub(crate) fn unnumbered_heard(&mut self) {
         let (peers, core) = (&self.peers, &self.core);
         let settled = |remote: SocketAddr| core.as_ref().is_some_and(|core| peers.is_up(core, remote));
         if self.unnumbered.hear(self.now, settled) {

@@ -19,10 +19,10 @@ use smallvec::SmallVec;
 use tortie_bgp::{Input, PeerId};
 use tortie_net::link_local::address_of;
 
-use super::api::SpeakerFact;
-use super::driver::Driver;
-use super::sockopt;
 use tortie_engine::routing::{Resolved, RoutingIntent};
+use crate::speaker::api::SpeakerFact;
+use crate::speaker::event_loop::Driver;
+use crate::speaker::sockets::sockopt;
 
 /// How long a connected network may be gone before the sessions of its neighbours end.
 const GRACE: Duration = Duration::from_millis(500);
@@ -50,7 +50,7 @@ type On = (u32, SmallVec<[PeerId; 1]>);
 
 /// Addresses of eBGP peers.
 #[derive(Default)]
-pub(super) struct Fallover {
+pub(crate) struct Fallover {
     watched: FxHashMap<IpAddr, Watched>,
     /// Those that were lost, oldest first; one that is back meanwhile is passed over.
     losing: VecDeque<(Instant, IpAddr)>,
@@ -58,7 +58,7 @@ pub(super) struct Fallover {
 
 impl Fallover {
     /// Whether the kernel thread follows this address for us.
-    pub(super) fn watches(&self, addr: IpAddr) -> bool {
+    pub(crate) fn watches(&self, addr: IpAddr) -> bool {
         self.watched.contains_key(&addr)
     }
 
@@ -81,7 +81,7 @@ impl Fallover {
     }
 
     /// When sessions end next.
-    pub(super) fn deadline(&self) -> Option<Instant> {
+    pub(crate) fn deadline(&self) -> Option<Instant> {
         self.losing.front().map(|(at, _)| *at)
     }
 
@@ -102,7 +102,7 @@ impl Fallover {
 
 impl Driver {
     /// Follows the addresses of the eBGP peers of the intent.
-    pub(super) fn follow_fallover(&mut self, intent: &RoutingIntent) {
+    pub(crate) fn follow_fallover(&mut self, intent: &RoutingIntent) {
         if !self.options.kernel {
             return;
         }
@@ -130,7 +130,7 @@ impl Driver {
     }
 
     /// The kernel thread told of an address.
-    pub(super) fn fallover_hop(&mut self, addr: IpAddr, resolved: Option<Resolved>) {
+    pub(crate) fn fallover_hop(&mut self, addr: IpAddr, resolved: Option<Resolved>) {
         let Some((interface, peers)) = self.fallover.heard(addr, resolved, self.now) else { return };
         self.unnumbered.again(interface, self.now);
         for peer in peers {
@@ -141,7 +141,7 @@ impl Driver {
     }
 
     /// Ends the sessions whose time is up.
-    pub(super) fn fallover_due(&mut self) {
+    pub(crate) fn fallover_due(&mut self) {
         for (interface, peers) in self.fallover.due(self.now) {
             let name =
                 sockopt::interface_name(interface).unwrap_or_else(|| format!("with index {interface}"));

@@ -8,14 +8,14 @@ use socket2::Socket;
 use tortie_bgp::{ConnId, Input, PeerId, Transmit};
 use tortie_net::link_local::address_of;
 
-use super::conn::Stage;
-use super::dial;
-use super::driver::{Driver, register};
+use crate::speaker::connections::table::Stage;
+use crate::speaker::event_loop::{Driver, register};
+use crate::speaker::sockets::connect;
 
 /// Bytes read from a connection in a turn.
-pub(super) const READ: usize = 64 * 1024;
+pub(crate) const READ: usize = 64 * 1024;
 /// Bytes asked for and written to a connection at a time; also the most that a full socket leaves in memory.
-pub(super) const WRITE: usize = 16 * 1024;
+pub(crate) const WRITE: usize = 16 * 1024;
 /// Writes to a connection in a turn: what it is told of what was read should not fall behind.
 const WRITES: usize = READ / WRITE;
 /// Connections accepted from a listener in a turn, about a millisecond of them: sessions that are there go before.
@@ -26,7 +26,7 @@ const LINGER: Duration = Duration::from_secs(2);
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
 impl Driver {
-    pub(super) fn accept_all(&mut self) {
+    pub(crate) fn accept_all(&mut self) {
         for (index, at) in std::mem::take(&mut self.accepting) {
             if at > self.now {
                 self.accepting.push((index, at));
@@ -78,14 +78,14 @@ impl Driver {
                 continue;
             }
             if guard.min_ttl > 0 {
-                let ttl = super::sockopt::saved_syn_ttl(&socket).ok().flatten();
+                let ttl = crate::speaker::sockets::sockopt::saved_syn_ttl(&socket).ok().flatten();
                 if ttl.is_some_and(|ttl| ttl < guard.min_ttl) {
                     self.counters.refused_ttl += 1;
                     continue;
                 }
             }
             let Some(local) = socket.local_addr().ok().and_then(|a| a.as_socket()) else { continue };
-            if let Err(e) = dial::secure(&socket, remote.ip(), &guard) {
+            if let Err(e) = connect::secure(&socket, remote.ip(), &guard) {
                 self.counters.refused_key += 1;
                 self.mishap(format!("connection from {}: {e}", remote.ip()));
                 continue;
@@ -100,7 +100,7 @@ impl Driver {
     }
 
     /// The speaker has forgotten this connection.
-    pub(super) fn close(&mut self, id: ConnId) {
+    pub(crate) fn close(&mut self, id: ConnId) {
         let Some(conn) = self.conns.get_mut(id) else { return };
         conn.stage = Stage::Flushing;
         conn.wants = true;
@@ -109,7 +109,7 @@ impl Driver {
     }
 
     /// One connection's part of a turn.
-    pub(super) fn serve(&mut self, id: ConnId) {
+    pub(crate) fn serve(&mut self, id: ConnId) {
         let Some(conn) = self.conns.get(id) else { return };
         // A turn through thousands of connections takes longer than timers should be late.
         self.now = Instant::now();
@@ -184,7 +184,7 @@ impl Driver {
                 conn.readable = false;
                 conn.broken.take()
             }
-            Err(e) => Some(dial::explain_io(&e)),
+            Err(e) => Some(connect::explain_io(&e)),
         };
         if let Some(why) = ended {
             self.conns.remove(id);
@@ -245,7 +245,7 @@ impl Driver {
                     self.conns.remove(id);
                 } else {
                     // What came in before, such as a NOTIFICATION, tells more than the error.
-                    conn.broken = Some(dial::explain_io(&e));
+                    conn.broken = Some(connect::explain_io(&e));
                     conn.readable = true;
                     conn.hangup = true;
                     self.conns.enqueue(id);

@@ -12,28 +12,28 @@ pub const SECRETS: &str = "/etc/tortie/secrets";
 
 /// A key of TCP MD5 (RFC 2385) or TCP-AO (RFC 5925), 1 to 80 bytes; never printed.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct Key {
+pub(crate) struct Key {
     bytes: Vec<u8>,
     ao: Option<Ao>,
 }
 
 /// What makes a key one of TCP-AO.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Ao {
-    pub(super) send_id: u8,
-    pub(super) receive_id: u8,
-    pub(super) algorithm: AoAlgorithm,
+pub(crate) struct Ao {
+    pub(crate) send_id: u8,
+    pub(crate) receive_id: u8,
+    pub(crate) algorithm: AoAlgorithm,
 }
 
 impl Key {
     /// `TCP_MD5SIG_MAXKEYLEN` and `TCP_AO_MAXKEYLEN` of linux/tcp.h.
-    pub(super) const MAX: usize = 80;
+    pub(crate) const MAX: usize = 80;
 
     /// The key that a password names.
     ///
     /// # Errors
     /// In words, with the place and without the secret.
-    pub(super) fn read(password: &Password, secrets: &Path) -> Result<Self, String> {
+    pub(crate) fn read(password: &Password, secrets: &Path) -> Result<Self, String> {
         match password {
             Password::Text(text) => Self::new(text.as_bytes().to_vec()),
             Password::File(path) => Self::from_file(path, secrets),
@@ -44,19 +44,19 @@ impl Key {
     ///
     /// # Errors
     /// As [`Self::read`].
-    pub(super) fn read_ao(ao: &TcpAo, secrets: &Path) -> Result<Self, String> {
+    pub(crate) fn read_ao(ao: &TcpAo, secrets: &Path) -> Result<Self, String> {
         let mut key = Self::read(&ao.password, secrets)?;
         key.ao = Some(Ao { send_id: ao.send_id, receive_id: ao.receive_id, algorithm: ao.algorithm });
         Ok(key)
     }
 
     /// For TCP-AO; `None`: for TCP MD5.
-    pub(super) fn ao(&self) -> Option<Ao> {
+    pub(crate) fn ao(&self) -> Option<Ao> {
         self.ao
     }
 
     /// What it is for, in words.
-    pub(super) fn kind(&self) -> &'static str {
+    pub(crate) fn kind(&self) -> &'static str {
         if self.ao.is_some() { "TCP-AO" } else { "TCP MD5" }
     }
 
@@ -64,7 +64,7 @@ impl Key {
     ///
     /// # Errors
     /// When its length cannot be.
-    pub(super) fn new(bytes: Vec<u8>) -> Result<Self, String> {
+    pub(crate) fn new(bytes: Vec<u8>) -> Result<Self, String> {
         match bytes.len() {
             0 => Err("the password is empty; give 1 to 80 bytes or remove the field".into()),
             1..=Self::MAX => Ok(Self { bytes, ao: None }),
@@ -102,7 +102,7 @@ impl Key {
         Self::new(bytes).map_err(place)
     }
 
-    pub(super) fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 }

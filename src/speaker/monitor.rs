@@ -10,7 +10,7 @@ use tortie_bgp::attr::Attributes;
 use tortie_bgp::{PeerId, RouteInfo, RouterId, TapSession, Tapped};
 use tortie_net::Cidr;
 
-use super::driver::Driver;
+use crate::speaker::event_loop::Driver;
 
 /// Listeners at a time; more are refused.
 const LISTENERS: usize = 16;
@@ -121,7 +121,7 @@ pub fn tap_queue(limit: usize) -> (TapSender, TapReceiver) {
 
 impl Driver {
     /// A new listener; one too many finds its queue closed.
-    pub(super) fn tap(&mut self, listener: TapSender) {
+    pub(crate) fn tap(&mut self, listener: TapSender) {
         self.listeners_of_taps.retain(|l| !l.queue.is_closed());
         if self.listeners_of_taps.len() >= LISTENERS {
             return;
@@ -145,7 +145,7 @@ impl Driver {
     }
 
     /// Tells all listeners whose best paths changed.
-    pub(super) fn tap_best(&mut self, prefixes: &[Cidr]) {
+    pub(crate) fn tap_best(&mut self, prefixes: &[Cidr]) {
         if let Some(us) = self.identity() {
             let prefixes: Arc<[Cidr]> = prefixes.into();
             for listener in &self.listeners_of_taps {
@@ -155,7 +155,7 @@ impl Driver {
     }
 
     /// Gives what the speaker recorded to all listeners; without any the recording ends.
-    pub(super) fn flush_taps(&mut self) {
+    pub(crate) fn flush_taps(&mut self) {
         let Some(core) = &mut self.core else { return };
         if let Some(tapped) = core.take_tapped() {
             let tapped = Arc::new(tapped);

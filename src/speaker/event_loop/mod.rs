@@ -5,6 +5,9 @@
 //! of bounded size, so that neither a full feed nor a slow peer delays the others. Nothing in a turn depends on how
 //! many peers there are.
 
+mod intent;
+mod transport;
+
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -16,22 +19,21 @@ use socket2::Socket;
 use tortie_bgp::{ConnId, Event, Input, NextHopState, PeerId, Speaker, State};
 use tortie_net::ScopedAddr;
 
-use super::api::{FactSink, SpeakerFact, SpeakerOptions};
-use super::bfd::Tie;
-use super::conn::{Conns, Stage};
-use super::dial;
-use super::fallover::Fallover;
-use super::feed::Feed;
-use super::inbox::{Inbox, Order};
-use super::listen::Listeners;
-use super::peers::Peers;
-use super::policy::Classes;
-use super::ranges::Ranges;
-use super::standing::Standing;
-use super::traffic;
-use super::unnumbered::Unnumbered;
-use super::view::{Counters, SpeakerView};
 use tortie_metrics::Histogram;
+use crate::speaker::api::{FactSink, SpeakerFact, SpeakerOptions};
+use crate::speaker::bfd::Tie;
+use crate::speaker::connections::table::{Conns, Stage};
+use crate::speaker::faults::Standing;
+use crate::speaker::feed::Feed;
+use crate::speaker::inbox::{Inbox, Order};
+use crate::speaker::peers::ranges::Ranges;
+use crate::speaker::peers::table::Peers;
+use crate::speaker::policy::Classes;
+use crate::speaker::reachability::fallover::Fallover;
+use crate::speaker::sockets::connect;
+use crate::speaker::sockets::listen::Listeners;
+use crate::speaker::unnumbered::Unnumbered;
+use crate::speaker::view::{Counters, SpeakerView};
 
 /// Connections set aside for lack of room that are looked at in a turn.
 const UNSTALL: usize = 64;
@@ -42,47 +44,47 @@ const SECRETS_LOOK: Duration = Duration::from_secs(10);
 
 const BELL: u64 = u64::MAX;
 /// The socket of router advertisements.
-pub(super) const ROUTERS: u64 = u64::MAX - 1;
+pub(crate) const ROUTERS: u64 = u64::MAX - 1;
 const LISTENER: u64 = 1 << 63;
 
-pub(super) struct Driver {
-    pub(super) options: SpeakerOptions,
-    pub(super) inbox: Arc<Inbox>,
-    pub(super) facts: FactSink,
-    pub(super) standing: Standing,
-    pub(super) core: Option<Speaker>,
-    pub(super) peers: Peers,
-    pub(super) ranges: Ranges,
-    pub(super) bfd: Tie,
-    pub(super) fallover: Fallover,
-    pub(super) unnumbered: Unnumbered,
-    pub(super) classes: Classes,
-    pub(super) intent: super::intent::Current,
-    pub(super) listeners: Listeners,
-    pub(super) conns: Conns,
-    pub(super) poll: OwnedFd,
-    pub(super) counters: Counters,
-    pub(super) now: Instant,
+pub(crate) struct Driver {
+    pub(crate) options: SpeakerOptions,
+    pub(crate) inbox: Arc<Inbox>,
+    pub(crate) facts: FactSink,
+    pub(crate) standing: Standing,
+    pub(crate) core: Option<Speaker>,
+    pub(crate) peers: Peers,
+    pub(crate) ranges: Ranges,
+    pub(crate) bfd: Tie,
+    pub(crate) fallover: Fallover,
+    pub(crate) unnumbered: Unnumbered,
+    pub(crate) classes: Classes,
+    pub(crate) intent: crate::speaker::event_loop::intent::Current,
+    pub(crate) listeners: Listeners,
+    pub(crate) conns: Conns,
+    pub(crate) poll: OwnedFd,
+    pub(crate) counters: Counters,
+    pub(crate) now: Instant,
     /// When the turn began.
     woke: Instant,
     /// How long turns take: how long anything else has to wait.
     turns: Histogram,
     /// What a read took: UPDATEs parsed, judged and chosen from.
-    pub(super) reads: Histogram,
-    pub(super) secrets_again: Option<Instant>,
+    pub(crate) reads: Histogram,
+    pub(crate) secrets_again: Option<Instant>,
     feed: Feed,
     /// Listeners that may have more to accept, and from when on.
-    pub(super) accepting: Vec<(usize, Instant)>,
+    pub(crate) accepting: Vec<(usize, Instant)>,
     stopping: Option<Instant>,
     /// Connections that were set aside may have room again.
-    pub(super) unlooked: bool,
-    pub(super) listeners_of_taps: Vec<super::tap::TapSender>,
-    pub(super) input: Vec<u8>,
-    pub(super) output: Vec<u8>,
+    pub(crate) unlooked: bool,
+    pub(crate) listeners_of_taps: Vec<crate::speaker::monitor::TapSender>,
+    pub(crate) input: Vec<u8>,
+    pub(crate) output: Vec<u8>,
 }
 
 impl Driver {
-    pub(super) fn new(
+    pub(crate) fn new(
         options: SpeakerOptions,
         inbox: Arc<Inbox>,
         facts: FactSink,
@@ -102,7 +104,7 @@ impl Driver {
             fallover: Fallover::default(),
             unnumbered: Unnumbered::default(),
             classes: Classes::default(),
-            intent: super::intent::Current::default(),
+            intent: crate::speaker::event_loop::intent::Current::default(),
             listeners: Listeners::default(),
             conns: Conns::default(),
             poll,
@@ -117,13 +119,13 @@ impl Driver {
             stopping: None,
             unlooked: false,
             listeners_of_taps: Vec::new(),
-            input: vec![0; traffic::READ],
-            output: Vec::with_capacity(traffic::WRITE),
+            input: vec![0; transport::READ],
+            output: Vec::with_capacity(transport::WRITE),
         })
     }
 
     /// Runs until a shutdown is done.
-    pub(super) fn run(mut self) {
+    pub(crate) fn run(mut self) {
         let mut events = Vec::with_capacity(512);
         loop {
             events.clear();
@@ -316,14 +318,14 @@ impl Driver {
     }
 
     /// Hands an input to the speaker and does what follows from it.
-    pub(super) fn give(&mut self, input: Input<'_>) {
+    pub(crate) fn give(&mut self, input: Input<'_>) {
         let Some(core) = &mut self.core else { return };
         core.handle(input, self.now);
         self.unlooked = true;
         self.events();
     }
 
-    pub(super) fn events(&mut self) {
+    pub(crate) fn events(&mut self) {
         while let Some(event) = self.core.as_mut().and_then(Speaker::poll_event) {
             self.event(event);
         }
@@ -393,16 +395,16 @@ impl Driver {
         self.abandon(id);
         let Some(peer) = self.peers.get_mut(id) else { return };
         let (remote, local) = (peer.config.remote, peer.config.local);
-        let started = dial::start(remote, local, &peer.guard)
+        let started = connect::start(remote, local, &peer.guard)
             .and_then(|socket| register(&self.poll, &mut self.conns, socket, remote, Stage::Dialling(id)));
         match started {
             Ok(conn) => {
                 peer.dialling = Some(conn);
-                self.conns.set_deadline(conn, self.now + dial::TIMEOUT);
+                self.conns.set_deadline(conn, self.now + connect::TIMEOUT);
             }
             Err(e) => {
                 // Not `give`: events are being taken already, and those that follow from this are taken there.
-                let error = dial::explain(remote, local, &e);
+                let error = connect::explain(remote, local, &e);
                 peer.failures.count(&e);
                 if let Some(core) = &mut self.core {
                     core.handle(Input::DialFailed { peer: id, error }, self.now);
@@ -412,7 +414,7 @@ impl Driver {
     }
 
     /// An attempt failed after it had begun.
-    pub(super) fn dial_ended(&mut self, id: ConnId, peer: PeerId, error: &io::Error) {
+    pub(crate) fn dial_ended(&mut self, id: ConnId, peer: PeerId, error: &io::Error) {
         let Some(conn) = self.conns.remove(id) else { return };
         let mut local = None;
         if let Some(peer) = self.peers.get_mut(peer) {
@@ -420,7 +422,7 @@ impl Driver {
             peer.failures.count(error);
             local = peer.config.local;
         }
-        self.give(Input::DialFailed { peer, error: dial::explain(conn.remote, local, error) });
+        self.give(Input::DialFailed { peer, error: connect::explain(conn.remote, local, error) });
     }
 
     /// Drops the attempt under way.
@@ -430,14 +432,14 @@ impl Driver {
     }
 
     /// Drops the attempt under way, if there is one, and says so: it goes to the wrong place or has the wrong key.
-    pub(super) fn redial(&mut self, id: PeerId, why: &str) {
+    pub(crate) fn redial(&mut self, id: PeerId, why: &str) {
         if self.abandon(id) {
             self.give(Input::DialFailed { peer: id, error: why.into() });
         }
     }
 
     /// Forgets attempts of a removed peer.
-    pub(super) fn removed(&mut self, id: PeerId) {
+    pub(crate) fn removed(&mut self, id: PeerId) {
         self.abandon(id);
         self.peers.forget(id);
     }
@@ -479,7 +481,7 @@ impl Driver {
 }
 
 /// Adds a connection to the table and the epoll set, for good.
-pub(super) fn register(
+pub(crate) fn register(
     poll: &OwnedFd,
     conns: &mut Conns,
     socket: Socket,
@@ -502,7 +504,7 @@ pub(super) fn register(
 }
 
 /// Registers a listener.
-pub(super) fn register_listener(poll: &OwnedFd, index: usize, socket: &Socket) -> io::Result<()> {
+pub(crate) fn register_listener(poll: &OwnedFd, index: usize, socket: &Socket) -> io::Result<()> {
     let token = LISTENER | u64::try_from(index).unwrap_or(0);
     epoll::add(
         poll,

@@ -11,12 +11,11 @@ use tortie_bgp::{Input, PeerId};
 
 use super::{BfdView, Handle, Order, Told};
 use crate::speaker::api::SpeakerFact;
-use crate::speaker::driver::Driver;
-use tortie_engine::routing::{PeerIntent, RoutingIntent};
+use crate::speaker::event_loop::Driver;
 
 /// The sessions that are wanted, and for whom.
 #[derive(Default)]
-pub(in crate::speaker) struct Tie {
+pub(crate) struct Tie {
     handle: Option<Handle>,
     peers: FxHashMap<Endpoint, SmallVec<[PeerId; 1]>>,
     by_peer: FxHashMap<PeerId, Endpoint>,
@@ -32,19 +31,19 @@ pub(in crate::speaker) struct Tie {
 
 impl Tie {
     /// The published state of all sessions; `None`: no peer ever wanted one.
-    pub(in crate::speaker) fn view(&self) -> Option<Arc<BfdView>> {
+    pub(crate) fn view(&self) -> Option<Arc<BfdView>> {
         self.handle.as_ref().map(|handle| handle.view.load_full())
     }
 
     /// A peer's session.
-    pub(in crate::speaker) fn status(&self, peer: PeerId) -> Option<(Endpoint, Status)> {
+    pub(crate) fn status(&self, peer: PeerId) -> Option<(Endpoint, Status)> {
         let endpoint = self.by_peer.get(&peer)?;
         let view = self.handle.as_ref()?.view.load();
         Some((*endpoint, view.sessions.get(endpoint)?.clone()))
     }
 
     /// The sessions of all peers.
-    pub(in crate::speaker) fn statuses(&self) -> Vec<(PeerId, (Endpoint, Status))> {
+    pub(crate) fn statuses(&self) -> Vec<(PeerId, (Endpoint, Status))> {
         let Some(handle) = &self.handle else { return Vec::new() };
         let view = handle.view.load();
         let status = |(id, endpoint): (&PeerId, &Endpoint)| {
@@ -53,20 +52,20 @@ impl Tie {
         self.by_peer.iter().filter_map(status).collect()
     }
 
-    pub(in crate::speaker) fn stop(&self) {
+    pub(crate) fn stop(&self) {
         if let Some(handle) = &self.handle {
             handle.order(Order::Stop);
         }
     }
 
-    pub(in crate::speaker) fn join(&mut self) {
+    pub(crate) fn join(&mut self) {
         if let Some(handle) = &mut self.handle {
             handle.join();
         }
     }
 
     /// The speaker follows this next hop, or no more. Whether the kernel thread has to be told.
-    pub(in crate::speaker) fn hop(&mut self, addr: IpAddr, follow: bool) -> bool {
+    pub(crate) fn hop(&mut self, addr: IpAddr, follow: bool) -> bool {
         if follow {
             self.hops.insert(addr);
             // Even where it is followed already: the answer is wanted.
@@ -77,7 +76,7 @@ impl Tie {
     }
 
     /// Whether the kernel thread follows this address for a next hop or a path.
-    pub(in crate::speaker) fn follows(&self, addr: IpAddr) -> bool {
+    pub(crate) fn follows(&self, addr: IpAddr) -> bool {
         self.hops.contains(&addr) || self.on_link.contains_key(&addr)
     }
 
@@ -104,7 +103,7 @@ impl Tie {
 
 impl Driver {
     /// Brings the sessions in line with the intent and with what is known of the paths.
-    pub(in crate::speaker) fn follow_bfd(&mut self) {
+    pub(crate) fn follow_bfd(&mut self) {
         let Some(intent) = self.whole_intent() else { return };
         if self.bfd.handle.is_none() && intent.peers.values().all(|p| p.bfd.is_none()) {
             return;
@@ -185,7 +184,7 @@ impl Driver {
     }
 
     /// What the kernel thread knows of an address; `None`: it is not reachable.
-    pub(in crate::speaker) fn bfd_hop(&mut self, addr: IpAddr, on_link: Option<bool>) {
+    pub(crate) fn bfd_hop(&mut self, addr: IpAddr, on_link: Option<bool>) {
         let Some(known) = self.bfd.on_link.get_mut(&addr) else { return };
         *known = on_link.or(*known);
         if on_link.is_some() && !self.bfd.decided.contains_key(&addr) {
@@ -194,7 +193,7 @@ impl Driver {
     }
 
     /// A BGP session came up: the path that it found decides anew.
-    pub(in crate::speaker) fn bfd_session_up(&mut self, id: PeerId) {
+    pub(crate) fn bfd_session_up(&mut self, id: PeerId) {
         let Some(addr) = self.bfd.by_peer.get(&id).map(|endpoint| endpoint.remote) else { return };
         let Some(Some(on_link)) = self.bfd.on_link.get(&addr) else { return };
         let path = if *on_link { Path::SingleHop } else { Path::Multihop };
@@ -204,7 +203,7 @@ impl Driver {
     }
 
     /// What the thread told.
-    pub(in crate::speaker) fn bfd_told(&mut self) {
+    pub(crate) fn bfd_told(&mut self) {
         loop {
             let Some(told) = self.bfd.handle.as_ref().and_then(|handle| handle.told.try_recv().ok()) else {
                 return;

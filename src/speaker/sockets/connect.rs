@@ -7,11 +7,11 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
 use tortie_net::Cidr;
 
-use super::listen::Guard;
-use super::sockopt;
+use crate::speaker::sockets::listen::Guard;
+use crate::speaker::sockets::sockopt;
 
 /// How long a connection attempt may take. Linux alone would try for two minutes.
-pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Unsent bytes that the kernel may hold for a connection. What waits longer waits in the tables, where it can still
 /// change, and keepalives do not queue up behind megabytes.
@@ -21,7 +21,7 @@ const NOT_SENT: u32 = 128 * 1024;
 const CS6: u32 = 0xc0;
 
 /// Options that listening and dialling sockets share.
-pub(super) fn common_options(socket: &Socket, v6: bool) -> io::Result<()> {
+pub(crate) fn common_options(socket: &Socket, v6: bool) -> io::Result<()> {
     socket.set_tcp_nodelay(true)?;
     socket.set_tcp_notsent_lowat(NOT_SENT)?;
     // For sessions with hold time 0, whose peer would never be missed.
@@ -39,7 +39,7 @@ pub(super) fn common_options(socket: &Socket, v6: bool) -> io::Result<()> {
 }
 
 /// Puts key and least TTL of a peer on the socket of a connection. Keys of TCP-AO are there from its first segment on.
-pub(super) fn secure(socket: &Socket, remote: IpAddr, guard: &Guard) -> io::Result<()> {
+pub(crate) fn secure(socket: &Socket, remote: IpAddr, guard: &Guard) -> io::Result<()> {
     sockopt::set_min_ttl(socket, remote.is_ipv6(), guard.min_ttl)?;
     if let Some(key) = guard.key.as_ref().filter(|key| key.ao().is_none()) {
         sockopt::set_key(socket, Cidr::host(remote), key)?;
@@ -51,7 +51,7 @@ pub(super) fn secure(socket: &Socket, remote: IpAddr, guard: &Guard) -> io::Resu
 ///
 /// # Errors
 /// When it is decided at once.
-pub(super) fn start(remote: SocketAddr, local: Option<IpAddr>, guard: &Guard) -> io::Result<Socket> {
+pub(crate) fn start(remote: SocketAddr, local: Option<IpAddr>, guard: &Guard) -> io::Result<Socket> {
     let socket =
         Socket::new(Domain::for_address(remote), Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
     common_options(&socket, remote.is_ipv6())?;
@@ -72,13 +72,13 @@ pub(super) fn start(remote: SocketAddr, local: Option<IpAddr>, guard: &Guard) ->
 
 /// Attempts that failed, by reason.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Failures([u64; Self::REASONS.len()]);
+pub(crate) struct Failures([u64; Self::REASONS.len()]);
 
 impl Failures {
     /// `auth`: the key of the session cannot be used here. A peer that lacks it does not answer at all.
-    pub(super) const REASONS: [&'static str; 5] = ["refused", "timeout", "unreachable", "auth", "other"];
+    pub(crate) const REASONS: [&'static str; 5] = ["refused", "timeout", "unreachable", "auth", "other"];
 
-    pub(super) fn count(&mut self, error: &io::Error) {
+    pub(crate) fn count(&mut self, error: &io::Error) {
         let at = match error.raw_os_error() {
             Some(libc::ECONNREFUSED) => 0,
             Some(libc::ETIMEDOUT) => 1,
@@ -92,7 +92,7 @@ impl Failures {
         }
     }
 
-    pub(super) fn by_reason(&self) -> [(&'static str, u64); Self::REASONS.len()] {
+    pub(crate) fn by_reason(&self) -> [(&'static str, u64); Self::REASONS.len()] {
         std::array::from_fn(|at| {
             let reason = Self::REASONS.get(at).copied().unwrap_or_default();
             (reason, self.0.get(at).copied().unwrap_or_default())
@@ -101,7 +101,7 @@ impl Failures {
 }
 
 /// A connect error for people.
-pub(super) fn explain(remote: SocketAddr, local: Option<IpAddr>, error: &io::Error) -> String {
+pub(crate) fn explain(remote: SocketAddr, local: Option<IpAddr>, error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(libc::ECONNREFUSED) => format!("connection refused by {remote}"),
         Some(libc::ENETUNREACH) => format!("no route to {remote}"),
@@ -142,7 +142,7 @@ pub fn dial_failure(text: &str) -> (&'static str, &'static str) {
 }
 
 /// A read or write error for people.
-pub(super) fn explain_io(error: &io::Error) -> String {
+pub(crate) fn explain_io(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(libc::ECONNRESET) => "connection reset by the peer".into(),
         Some(libc::EPIPE) => "the peer closed the connection".into(),

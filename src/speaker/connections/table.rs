@@ -14,7 +14,7 @@ const INDEX_BITS: u32 = 20;
 
 /// What a connection is at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(crate) enum Stage {
     /// Connects; the speaker does not know it yet.
     Dialling(PeerId),
     /// The speaker's.
@@ -26,29 +26,29 @@ pub(super) enum Stage {
     Draining,
 }
 
-pub(super) struct Conn {
-    pub(super) socket: Socket,
-    pub(super) remote: SocketAddr,
-    pub(super) stage: Stage,
+pub(crate) struct Conn {
+    pub(crate) socket: Socket,
+    pub(crate) remote: SocketAddr,
+    pub(crate) stage: Stage,
     /// The socket may have something to read, as far as epoll told.
-    pub(super) readable: bool,
+    pub(crate) readable: bool,
     /// The socket may take something, as far as epoll told.
-    pub(super) writable: bool,
+    pub(crate) writable: bool,
     /// The peer's side is closed: read on to the end.
-    pub(super) hangup: bool,
+    pub(crate) hangup: bool,
     /// The speaker has bytes for it.
-    pub(super) wants: bool,
+    pub(crate) wants: bool,
     /// What a write left over; holds memory only while it is not empty.
-    pub(super) rest: Vec<u8>,
+    pub(crate) rest: Vec<u8>,
     /// A write failed for this reason; reported once all that was received before has been read.
-    pub(super) broken: Option<String>,
+    pub(crate) broken: Option<String>,
     queued: bool,
     stalled: bool,
 }
 
 /// All connections.
 #[derive(Default)]
-pub(super) struct Conns {
+pub(crate) struct Conns {
     table: Slab<(ConnId, Conn)>,
     made: u64,
     queue: VecDeque<ConnId>,
@@ -62,7 +62,7 @@ fn index(id: ConnId) -> usize {
 
 impl Conns {
     /// `None` when the table is full (a million connections).
-    pub(super) fn insert(&mut self, socket: Socket, remote: SocketAddr, stage: Stage) -> Option<ConnId> {
+    pub(crate) fn insert(&mut self, socket: Socket, remote: SocketAddr, stage: Stage) -> Option<ConnId> {
         let slot = u64::try_from(self.table.vacant_key()).ok().filter(|s| *s < 1 << INDEX_BITS)?;
         self.made += 1;
         let id = ConnId(self.made << INDEX_BITS | slot);
@@ -83,31 +83,31 @@ impl Conns {
         Some(id)
     }
 
-    pub(super) fn get(&self, id: ConnId) -> Option<&Conn> {
+    pub(crate) fn get(&self, id: ConnId) -> Option<&Conn> {
         self.table.get(index(id)).filter(|(at, _)| *at == id).map(|(_, c)| c)
     }
 
-    pub(super) fn get_mut(&mut self, id: ConnId) -> Option<&mut Conn> {
+    pub(crate) fn get_mut(&mut self, id: ConnId) -> Option<&mut Conn> {
         self.table.get_mut(index(id)).filter(|(at, _)| *at == id).map(|(_, c)| c)
     }
 
     /// Closes the socket, too.
-    pub(super) fn remove(&mut self, id: ConnId) -> Option<Conn> {
+    pub(crate) fn remove(&mut self, id: ConnId) -> Option<Conn> {
         self.get(id)?;
         let (_, conn) = self.table.remove(index(id));
         Some(conn)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (ConnId, &Conn)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (ConnId, &Conn)> {
         self.table.iter().map(|(_, (id, conn))| (*id, conn))
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.table.len()
     }
 
     /// Puts it at the end of the queue, once.
-    pub(super) fn enqueue(&mut self, id: ConnId) {
+    pub(crate) fn enqueue(&mut self, id: ConnId) {
         if let Some(conn) = self.get_mut(id)
             && !std::mem::replace(&mut conn.queued, true)
         {
@@ -115,7 +115,7 @@ impl Conns {
         }
     }
 
-    pub(super) fn dequeue(&mut self) -> Option<ConnId> {
+    pub(crate) fn dequeue(&mut self) -> Option<ConnId> {
         while let Some(id) = self.queue.pop_front() {
             if let Some(conn) = self.get_mut(id) {
                 conn.queued = false;
@@ -125,12 +125,12 @@ impl Conns {
         None
     }
 
-    pub(super) fn queued(&self) -> usize {
+    pub(crate) fn queued(&self) -> usize {
         self.queue.len()
     }
 
     /// Sets aside one that could be read but whose input is full.
-    pub(super) fn stall(&mut self, id: ConnId) {
+    pub(crate) fn stall(&mut self, id: ConnId) {
         if let Some(conn) = self.get_mut(id)
             && !std::mem::replace(&mut conn.stalled, true)
         {
@@ -139,7 +139,7 @@ impl Conns {
     }
 
     /// Looks at up to `most` of those set aside and queues those that have room again; `true`: all were looked at.
-    pub(super) fn unstall(&mut self, most: usize, has_room: impl Fn(ConnId) -> bool) -> bool {
+    pub(crate) fn unstall(&mut self, most: usize, has_room: impl Fn(ConnId) -> bool) -> bool {
         let waiting = self.stalled.len();
         for _ in 0..most.min(waiting) {
             let Some(id) = self.stalled.pop_front() else { break };
@@ -155,21 +155,21 @@ impl Conns {
     }
 
     /// Whether any is set aside.
-    pub(super) fn any_stalled(&self) -> bool {
+    pub(crate) fn any_stalled(&self) -> bool {
         !self.stalled.is_empty()
     }
 
-    pub(super) fn set_deadline(&mut self, id: ConnId, at: Instant) {
+    pub(crate) fn set_deadline(&mut self, id: ConnId, at: Instant) {
         self.deadlines.push(Reverse((at, id)));
     }
 
-    pub(super) fn deadline(&self) -> Option<Instant> {
+    pub(crate) fn deadline(&self) -> Option<Instant> {
         self.deadlines.peek().map(|Reverse((at, _))| *at)
     }
 
     /// The next one whose deadline passed and that still exists. A deadline that was for an earlier stage comes too:
     /// the caller looks at the stage.
-    pub(super) fn expired(&mut self, now: Instant) -> Option<ConnId> {
+    pub(crate) fn expired(&mut self, now: Instant) -> Option<ConnId> {
         while self.deadline().is_some_and(|at| at <= now) {
             let Reverse((_, id)) = self.deadlines.pop()?;
             if self.get(id).is_some() {

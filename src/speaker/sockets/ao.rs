@@ -11,9 +11,9 @@ use std::os::fd::AsFd;
 
 use tortie_net::Cidr;
 
-use super::secret::{Ao, Key};
-use super::sockopt::{set, storage};
 use tortie_engine::routing::AoAlgorithm;
+use crate::speaker::sockets::secret::{Ao, Key};
+use crate::speaker::sockets::sockopt::{set, storage};
 
 /// `TCP_AO_ADD_KEY` of linux/tcp.h.
 const TCP_AO_ADD_KEY: c_int = 38;
@@ -66,7 +66,7 @@ fn name(algorithm: AoAlgorithm) -> &'static str {
 ///
 /// # Errors
 /// `Unsupported`, in words, on kernels without TCP-AO or without its algorithm; else what the kernel says.
-pub(super) fn add(socket: &impl AsFd, peers: Cidr, key: &Key, ids: Ao) -> io::Result<()> {
+pub(crate) fn add(socket: &impl AsFd, peers: Cidr, key: &Key, ids: Ao) -> io::Result<()> {
     // SAFETY: all fields are integers or arrays of them, for which zero is a value.
     let mut add: TcpAoAdd = unsafe { std::mem::zeroed() };
     add.addr = storage(peers);
@@ -91,7 +91,7 @@ pub(super) fn add(socket: &impl AsFd, peers: Cidr, key: &Key, ids: Ao) -> io::Re
 ///
 /// # Errors
 /// What the kernel says; that there is no such key is none.
-pub(super) fn remove(socket: &impl AsFd, peers: Cidr, ids: Ao) -> io::Result<()> {
+pub(crate) fn remove(socket: &impl AsFd, peers: Cidr, ids: Ao) -> io::Result<()> {
     // SAFETY: as above.
     let mut del: TcpAoDel = unsafe { std::mem::zeroed() };
     del.addr = storage(peers);

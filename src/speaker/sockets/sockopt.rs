@@ -1,5 +1,5 @@
 //! Socket options that no crate models: TCP MD5 signatures (RFC 2385), GTSM (RFC 5082) and saved SYN headers. Those of TCP-AO
-//! are in [`ao`](super::ao).
+//! are in [`ao`](crate::speaker::sockets::ao).
 
 #![expect(
     unsafe_code,
@@ -15,11 +15,11 @@ use std::os::fd::{AsFd, AsRawFd};
 use socket2::{SockAddr, Socket};
 use tortie_net::Cidr;
 
-use super::ao;
-use super::secret::Key;
+use crate::speaker::sockets::ao;
+use crate::speaker::sockets::secret::Key;
 
 /// Octets that were written and that the other end has not acknowledged (tcp(7), SIOCOUTQ); 0 when nobody can say.
-pub(super) fn unacknowledged(socket: &impl AsFd) -> u32 {
+pub(crate) fn unacknowledged(socket: &impl AsFd) -> u32 {
     let mut octets: c_int = 0;
     // SAFETY: SIOCOUTQ, which is TIOCOUTQ, writes one int, and the pointer is to one.
     let done = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut octets) };
@@ -27,7 +27,7 @@ pub(super) fn unacknowledged(socket: &impl AsFd) -> u32 {
 }
 
 /// The smoothed round-trip time that TCP measured (`tcpi_rtt` of `struct tcp_info`, linux/tcp.h).
-pub(super) fn round_trip(socket: &impl AsFd) -> Option<std::time::Duration> {
+pub(crate) fn round_trip(socket: &impl AsFd) -> Option<std::time::Duration> {
     /// Eight octets, then 15 words.
     const AT: usize = 8 + 15 * 4;
     let mut info = [0_u8; AT + 4];
@@ -68,7 +68,7 @@ struct TcpMd5Sig {
 ///
 /// # Errors
 /// As [`set_md5`] and [`ao::add`].
-pub(super) fn set_key(socket: &impl AsFd, peers: Cidr, key: &Key) -> io::Result<()> {
+pub(crate) fn set_key(socket: &impl AsFd, peers: Cidr, key: &Key) -> io::Result<()> {
     match key.ao() {
         Some(ids) => ao::add(socket, peers, key, ids),
         None => set_md5(socket, peers, Some(key)),
@@ -79,7 +79,7 @@ pub(super) fn set_key(socket: &impl AsFd, peers: Cidr, key: &Key) -> io::Result<
 ///
 /// # Errors
 /// What the kernel says; that there was no such key is none.
-pub(super) fn remove_key(socket: &impl AsFd, peers: Cidr, key: &Key) -> io::Result<()> {
+pub(crate) fn remove_key(socket: &impl AsFd, peers: Cidr, key: &Key) -> io::Result<()> {
     match key.ao() {
         Some(ids) => ao::remove(socket, peers, ids),
         None => set_md5(socket, peers, None),
@@ -93,7 +93,7 @@ pub(super) fn remove_key(socket: &impl AsFd, peers: Cidr, key: &Key) -> io::Resu
 /// # Errors
 /// `ENOMEM` when `net.core.optmem_max` is used up (the text says so), `ENOPROTOOPT` on kernels without
 /// `CONFIG_TCP_MD5SIG`.
-pub(super) fn set_md5(socket: &impl AsFd, peers: Cidr, key: Option<&Key>) -> io::Result<()> {
+pub(crate) fn set_md5(socket: &impl AsFd, peers: Cidr, key: Option<&Key>) -> io::Result<()> {
     // SAFETY: all fields are integers or arrays of them, for which zero is a value.
     let mut sig: TcpMd5Sig = unsafe { std::mem::zeroed() };
     sig.addr = storage(peers);
@@ -128,7 +128,7 @@ pub(super) fn set_md5(socket: &impl AsFd, peers: Cidr, key: Option<&Key>) -> io:
 }
 
 /// The first address of a prefix as the kernel's structures hold it.
-pub(super) fn storage(peers: Cidr) -> libc::sockaddr_storage {
+pub(crate) fn storage(peers: Cidr) -> libc::sockaddr_storage {
     let address = SockAddr::from(SocketAddr::new(peers.addr(), 0));
     // SAFETY: `SockAddr` holds a `sockaddr_storage` whose first `len()` bytes are initialised and the rest zeroed; the
     // pointer stays valid during the read, and the type is `Copy`.
@@ -139,7 +139,7 @@ pub(super) fn storage(peers: Cidr) -> libc::sockaddr_storage {
 ///
 /// # Errors
 /// What the kernel says.
-pub(super) fn set_min_ttl(socket: &impl AsFd, v6: bool, min: u8) -> io::Result<()> {
+pub(crate) fn set_min_ttl(socket: &impl AsFd, v6: bool, min: u8) -> io::Result<()> {
     let value = c_int::from(min);
     if v6 {
         set(socket, libc::IPPROTO_IPV6, libc::IPV6_MINHOPCOUNT, &value)
@@ -153,7 +153,7 @@ pub(super) fn set_min_ttl(socket: &impl AsFd, v6: bool, min: u8) -> io::Result<(
 ///
 /// # Errors
 /// What the kernel says.
-pub(super) fn set_bind_address_no_port(socket: &Socket) -> io::Result<()> {
+pub(crate) fn set_bind_address_no_port(socket: &Socket) -> io::Result<()> {
     set(socket, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, &(1 as c_int))
 }
 
@@ -161,7 +161,7 @@ pub(super) fn set_bind_address_no_port(socket: &Socket) -> io::Result<()> {
 ///
 /// # Errors
 /// What the kernel says.
-pub(super) fn set_icmp6_filter(socket: &Socket, types: &[u8]) -> io::Result<()> {
+pub(crate) fn set_icmp6_filter(socket: &Socket, types: &[u8]) -> io::Result<()> {
     /// `ICMPV6_FILTER` of linux/icmpv6.h.
     const ICMPV6_FILTER: c_int = 1;
     // A set bit blocks.
@@ -178,13 +178,13 @@ pub(super) fn set_icmp6_filter(socket: &Socket, types: &[u8]) -> io::Result<()> 
 ///
 /// # Errors
 /// What the kernel says.
-pub(super) fn set_receive_details_v6(socket: &Socket) -> io::Result<()> {
+pub(crate) fn set_receive_details_v6(socket: &Socket) -> io::Result<()> {
     set(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, &(1 as c_int))?;
     set(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, &(1 as c_int))
 }
 
 /// The name of an interface of the calling thread's network namespace.
-pub(super) fn interface_name(index: u32) -> Option<String> {
+pub(crate) fn interface_name(index: u32) -> Option<String> {
     let mut name = [0_u8; libc::IF_NAMESIZE];
     // SAFETY: the kernel's names have at most `IF_NAMESIZE` octets with the closing zero, which is the room that
     // if_indextoname(3) asks for; the pointer stays valid during the call.
@@ -194,7 +194,7 @@ pub(super) fn interface_name(index: u32) -> Option<String> {
 }
 
 /// The Ethernet address of an interface of the socket's network namespace; `None` for links of other kinds.
-pub(super) fn ethernet_address(socket: &impl AsFd, interface: &str) -> Option<[u8; 6]> {
+pub(crate) fn ethernet_address(socket: &impl AsFd, interface: &str) -> Option<[u8; 6]> {
     // SAFETY: all fields of an ifreq are integers and arrays of them, for which zero is a value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     // The closing zero stays.
@@ -215,7 +215,7 @@ pub(super) fn ethernet_address(socket: &impl AsFd, interface: &str) -> Option<[u
 ///
 /// # Errors
 /// What the kernel says.
-pub(super) fn set_save_syn(listener: &Socket, on: bool) -> io::Result<()> {
+pub(crate) fn set_save_syn(listener: &Socket, on: bool) -> io::Result<()> {
     set(listener, libc::IPPROTO_TCP, libc::TCP_SAVE_SYN, &c_int::from(on))
 }
 
@@ -223,7 +223,7 @@ pub(super) fn set_save_syn(listener: &Socket, on: bool) -> io::Result<()> {
 ///
 /// # Errors
 /// What the kernel says.
-pub(super) fn saved_syn_ttl(socket: &impl AsFd) -> io::Result<Option<u8>> {
+pub(crate) fn saved_syn_ttl(socket: &impl AsFd) -> io::Result<Option<u8>> {
     let mut headers = [0_u8; 256];
     let mut len: libc::socklen_t = 256;
     // SAFETY: the pointer and length describe `headers`, which outlives the call; the kernel writes at most `len`
@@ -248,7 +248,7 @@ pub(super) fn saved_syn_ttl(socket: &impl AsFd) -> io::Result<Option<u8>> {
     })
 }
 
-pub(super) fn set<T>(socket: &impl AsFd, level: c_int, name: c_int, value: &T) -> io::Result<()> {
+pub(crate) fn set<T>(socket: &impl AsFd, level: c_int, name: c_int, value: &T) -> io::Result<()> {
     let len = libc::socklen_t::try_from(size_of::<T>()).map_err(|_| io::ErrorKind::InvalidInput)?;
     // SAFETY: the pointer and length describe `value`, which outlives the call; the kernel only reads it.
     let rc = unsafe {

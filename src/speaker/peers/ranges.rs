@@ -1,7 +1,7 @@
 //! Ranges of addresses from which sessions are taken, and the peers that came from them.
 //!
 //! The core decides who may come; here are the keys that a connection from a range needs, and the names and options of the
-//! peers that it makes. Those stand beside the configured ones in [`Peers`](super::peers::Peers) while they exist.
+//! peers that it makes. Those stand beside the configured ones in [`Peers`](crate::speaker::peers::table::Peers) while they exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -14,11 +14,11 @@ use tortie_net::link_local::address_of;
 
 use tortie_engine::routing::{DYNAMIC, DynamicPeer, Persistent, RangeIntent};
 
-use super::api::SpeakerFact;
-use super::driver::Driver;
-use super::listen::Guard;
-use super::peers::{Told, Troubles, config, guard_of, restarts};
-use super::policy::Classes;
+use crate::speaker::api::SpeakerFact;
+use crate::speaker::event_loop::Driver;
+use crate::speaker::peers::table::{Told, Troubles, config, guard_of, restarts};
+use crate::speaker::policy::Classes;
+use crate::speaker::sockets::listen::Guard;
 
 /// A range that the speaker knows.
 struct Range {
@@ -29,7 +29,7 @@ struct Range {
 
 /// What has to be done about a range.
 #[derive(Debug, PartialEq)]
-pub(super) enum RangeChange {
+pub(crate) enum RangeChange {
     Set(RangeId, Box<RangeConfig>),
     Remove(RangeId),
     /// Connections of its peers get this guard.
@@ -39,7 +39,7 @@ pub(super) enum RangeChange {
 
 /// All ranges, and who came from them.
 #[derive(Default)]
-pub(super) struct Ranges {
+pub(crate) struct Ranges {
     ranges: BTreeMap<Arc<str>, Range>,
     troubles: Troubles,
     /// Prefixes of those that are left out for want of a key.
@@ -49,28 +49,28 @@ pub(super) struct Ranges {
     key_files: bool,
     made: u32,
     /// Somebody came or went since it was last looked at.
-    pub(super) moved: bool,
+    pub(crate) moved: bool,
 }
 
 impl Ranges {
     /// The peers that came from ranges.
-    pub(super) fn peers(&self) -> impl Iterator<Item = &DynamicPeer> {
+    pub(crate) fn peers(&self) -> impl Iterator<Item = &DynamicPeer> {
         self.peers.values()
     }
 
     /// The name of a range.
-    pub(super) fn name(&self, id: RangeId) -> Option<&Arc<str>> {
+    pub(crate) fn name(&self, id: RangeId) -> Option<&Arc<str>> {
         self.ranges.iter().find(|(_, range)| range.id == id).map(|(name, _)| name)
     }
 
     /// Whether following the same ranges again may find other keys.
-    pub(super) fn has_key_files(&self) -> bool {
+    pub(crate) fn has_key_files(&self) -> bool {
         self.key_files
     }
 
     /// Key and least TTL by prefix, and what contradicts itself. A key of a range is asked of all its addresses, also of
     /// those that another range or a peer without a key has: the kernel knows no exception.
-    pub(super) fn guards<'a>(
+    pub(crate) fn guards<'a>(
         &self,
         peers: impl Iterator<Item = (IpAddr, &'a Guard)>,
     ) -> (BTreeMap<Cidr, Guard>, Vec<String>) {
@@ -106,7 +106,7 @@ impl Ranges {
     }
 
     /// What it takes to get from the ranges so far to `wanted`.
-    pub(super) fn follow(
+    pub(crate) fn follow(
         &mut self,
         wanted: &Persistent<String, RangeIntent>,
         secrets: &Path,
@@ -166,7 +166,7 @@ impl Ranges {
 
 impl Driver {
     /// Brings ranges in line with the intent; keys are in force already.
-    pub(super) fn change_ranges(&mut self, changes: Vec<RangeChange>) {
+    pub(crate) fn change_ranges(&mut self, changes: Vec<RangeChange>) {
         for change in changes {
             match change {
                 RangeChange::Set(id, config) => self.give(Input::Range(id, config)),
@@ -184,7 +184,7 @@ impl Driver {
     }
 
     /// A peer came from a range.
-    pub(super) fn dynamic_peer(&mut self, id: PeerId, range: RangeId, name: &Arc<str>, remote: SocketAddr) {
+    pub(crate) fn dynamic_peer(&mut self, id: PeerId, range: RangeId, name: &Arc<str>, remote: SocketAddr) {
         let Some((of, known)) = self.ranges.ranges.iter().find(|(_, known)| known.id == range) else {
             return;
         };
@@ -196,7 +196,7 @@ impl Driver {
     }
 
     /// Nothing is left of it.
-    pub(super) fn dynamic_gone(&mut self, id: PeerId) {
+    pub(crate) fn dynamic_gone(&mut self, id: PeerId) {
         self.peers.forget(id);
         let Some(peer) = self.ranges.peers.remove(&id) else { return };
         self.ranges.moved = true;
@@ -204,7 +204,7 @@ impl Driver {
     }
 
     /// BFD and the links of peers that came and went.
-    pub(super) fn follow_dynamic(&mut self) {
+    pub(crate) fn follow_dynamic(&mut self) {
         if self.ranges.moved {
             self.follow_ends();
         }
@@ -226,7 +226,7 @@ mod tests {
     use tortie_engine::routing::Password;
 
     fn range(prefix: &str) -> RangeIntent {
-        let mut peer = super::super::peers::tests::intent("192.0.2.0:179");
+        let mut peer = crate::speaker::peers::table::tests::intent("192.0.2.0:179");
         peer.dial_after = None;
         RangeIntent { prefix: prefix.parse().unwrap(), max_sessions: 10, peer }
     }

@@ -3,12 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use super::api::SpeakerFact;
-use super::driver::Driver;
+use crate::speaker::api::SpeakerFact;
+use crate::speaker::event_loop::Driver;
 
 /// What is wrong now, as it was told last.
 #[derive(Default)]
-pub(super) struct Standing(BTreeMap<&'static str, Vec<String>>);
+pub(crate) struct Standing(BTreeMap<&'static str, Vec<String>>);
 
 impl Standing {
     /// This is wrong from now on, nothing else of the same; `None`: that is known.
@@ -24,19 +24,19 @@ impl Standing {
 
 impl Driver {
     /// This is wrong with something from now on; empty: nothing any more.
-    pub(super) fn trouble(&mut self, about: &'static str, texts: impl IntoIterator<Item = String>) {
+    pub(crate) fn trouble(&mut self, about: &'static str, texts: impl IntoIterator<Item = String>) {
         if let Some(fact) = self.standing.news(about, texts.into_iter().collect()) {
             (self.facts)(fact);
         }
     }
 
     /// Something went wrong, and is over.
-    pub(super) fn mishap(&mut self, text: String) {
+    pub(crate) fn mishap(&mut self, text: String) {
         (self.facts)(SpeakerFact::Mishap(text));
     }
 
     /// Keys that listeners lack, and those of which only one can be in force.
-    pub(super) fn tell_keys(&mut self) {
+    pub(crate) fn tell_keys(&mut self) {
         let texts: Vec<String> =
             self.intent.clashes().iter().chain(self.listeners.wrong()).cloned().collect();
         self.trouble("BGP passwords", texts);

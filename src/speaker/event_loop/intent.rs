@@ -10,16 +10,16 @@ use tortie_net::link_local::address_of;
 
 use tortie_engine::routing::{ChangeId, Persistent, RoutingIntent};
 
-use super::api::SpeakerFact;
-use super::dial;
-use super::driver::{Driver, register_listener};
-use super::listen::{self, Guard};
-use super::peers::Change;
-use super::policy::{ViewPolicy, kind_code};
+use crate::speaker::api::SpeakerFact;
+use crate::speaker::event_loop::{Driver, register_listener};
+use crate::speaker::peers::table::Change;
+use crate::speaker::policy::{ViewPolicy, kind_code};
+use crate::speaker::sockets::connect;
+use crate::speaker::sockets::listen::{self, Guard};
 
 /// The intent in force.
 #[derive(Default)]
-pub(super) struct Current {
+pub(crate) struct Current {
     given: Option<Arc<RoutingIntent>>,
     /// With the dynamic peers, made when it is asked for.
     whole: Option<Arc<RoutingIntent>>,
@@ -29,24 +29,24 @@ pub(super) struct Current {
 }
 
 impl Current {
-    pub(super) fn get(&self) -> Option<Arc<RoutingIntent>> {
+    pub(crate) fn get(&self) -> Option<Arc<RoutingIntent>> {
         self.given.clone()
     }
 
     /// Passwords that contradict each other, in words.
-    pub(super) fn clashes(&self) -> &[String] {
+    pub(crate) fn clashes(&self) -> &[String] {
         &self.clashes
     }
 
     /// Dynamic peers came or went.
-    pub(super) fn moved(&mut self) {
+    pub(crate) fn moved(&mut self) {
         self.whole = None;
     }
 }
 
 impl Driver {
     /// The intent in force with the dynamic peers that there are.
-    pub(super) fn whole_intent(&mut self) -> Option<Arc<RoutingIntent>> {
+    pub(crate) fn whole_intent(&mut self) -> Option<Arc<RoutingIntent>> {
         let given = self.intent.get()?;
         let make = || match self.ranges.peers().next() {
             Some(_) => Arc::new(given.with_dynamic(self.ranges.peers())),
@@ -55,7 +55,7 @@ impl Driver {
         Some(self.intent.whole.get_or_insert_with(make).clone())
     }
 
-    pub(super) fn apply(&mut self, new: Arc<RoutingIntent>, change: ChangeId) {
+    pub(crate) fn apply(&mut self, new: Arc<RoutingIntent>, change: ChangeId) {
         if new.asn == 0 || new.router_id == 0 {
             let what = if new.asn == 0 { "AS number" } else { "router id" };
             let text = format!("{what} 0 cannot be used; the last configuration stays in force");
@@ -126,7 +126,7 @@ impl Driver {
     }
 
     /// BFD and the links of all peers.
-    pub(super) fn follow_ends(&mut self) {
+    pub(crate) fn follow_ends(&mut self) {
         self.ranges.moved = false;
         self.intent.moved();
         let Some(intent) = self.whole_intent() else { return };
@@ -135,7 +135,7 @@ impl Driver {
     }
 
     /// The addresses of unnumbered peers changed, nothing else.
-    pub(super) fn follow_intent(&mut self, new: Arc<RoutingIntent>) {
+    pub(crate) fn follow_intent(&mut self, new: Arc<RoutingIntent>) {
         self.intent.given = Some(new);
         self.follow_peers();
         self.listen();
@@ -143,7 +143,7 @@ impl Driver {
     }
 
     /// Brings peers, keys and attempts in line with the intent (and the password files); whether something changed.
-    pub(super) fn follow_peers(&mut self) -> bool {
+    pub(crate) fn follow_peers(&mut self) -> bool {
         let Some(intent) = self.intent.given.clone() else { return false };
         let changes = self.peers.follow(&intent.peers, &self.options.secrets, &self.classes);
         let ranges = self.ranges.follow(&intent.ranges, &self.options.secrets, &self.classes);
@@ -174,10 +174,10 @@ impl Driver {
 
     /// Changes key and least TTL of the connections that are there: a key that is changed at both ends within the hold
     /// time costs no session.
-    pub(super) fn secure(&mut self, of: impl Fn(std::net::IpAddr) -> bool, guard: &Guard) {
+    pub(crate) fn secure(&mut self, of: impl Fn(std::net::IpAddr) -> bool, guard: &Guard) {
         let mut troubles = Vec::new();
         for (_, conn) in self.conns.iter().filter(|(_, c)| of(address_of(c.remote))) {
-            if let Err(e) = dial::secure(&conn.socket, conn.remote.ip(), guard) {
+            if let Err(e) = connect::secure(&conn.socket, conn.remote.ip(), guard) {
                 troubles.push(format!("connection with {}: {e}", conn.remote));
             }
         }
@@ -187,7 +187,7 @@ impl Driver {
     }
 
     /// Brings the listeners in line with the configuration, and tries failed ones again.
-    pub(super) fn listen(&mut self) {
+    pub(crate) fn listen(&mut self) {
         let Some(intent) = &self.intent.given else { return };
         let asked: &[SocketAddr] =
             if self.options.listen.is_empty() { &intent.listen } else { &self.options.listen };

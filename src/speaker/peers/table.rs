@@ -14,19 +14,19 @@ use tortie_net::link_local::address_of;
 
 use tortie_engine::routing::{self, AddPath, PeerIntent, Persistent};
 
-use super::dial::Failures;
-use super::listen::Guard;
-use super::policy::Classes;
-use super::secret::Key;
+use crate::speaker::policy::Classes;
+use crate::speaker::sockets::connect::Failures;
+use crate::speaker::sockets::listen::Guard;
+use crate::speaker::sockets::secret::Key;
 
 /// A peer that the speaker knows.
-pub(super) struct Peer {
-    pub(super) name: Arc<str>,
-    pub(super) config: PeerConfig,
-    pub(super) guard: Guard,
+pub(crate) struct Peer {
+    pub(crate) name: Arc<str>,
+    pub(crate) config: PeerConfig,
+    pub(crate) guard: Guard,
     /// The attempt under way.
-    pub(super) dialling: Option<ConnId>,
-    pub(super) failures: Failures,
+    pub(crate) dialling: Option<ConnId>,
+    pub(crate) failures: Failures,
     /// Its removal is on its way: what it wanted of listeners counts no more.
     gone: bool,
 }
@@ -39,7 +39,7 @@ impl Peer {
 
 /// What has to be done about a peer.
 #[derive(Debug, PartialEq)]
-pub(super) enum Change {
+pub(crate) enum Change {
     /// New, or its configuration differs.
     Set(PeerId, Box<PeerConfig>),
     Remove(PeerId),
@@ -54,20 +54,20 @@ pub(super) enum Change {
 }
 
 /// A name, and what is wrong with its key; `None`: nothing any more.
-pub(super) type Told = (Arc<str>, Option<String>);
+pub(crate) type Told = (Arc<str>, Option<String>);
 
 /// What is wrong with keys, by the name of the peer or range, as it was told last.
 #[derive(Default)]
-pub(super) struct Troubles(BTreeMap<Arc<str>, String>);
+pub(crate) struct Troubles(BTreeMap<Arc<str>, String>);
 
 impl Troubles {
     /// Forgets those that are no longer wanted; what is to be told of them.
-    pub(super) fn keep<T>(&mut self, wanted: &Persistent<String, T>) -> impl Iterator<Item = Told> {
+    pub(crate) fn keep<T>(&mut self, wanted: &Persistent<String, T>) -> impl Iterator<Item = Told> {
         self.0.extract_if(.., |name, _| !wanted.contains_key(&**name)).map(|(name, _)| (name, None))
     }
 
     /// Takes what is wrong with one now; what is to be told of it, if that is news.
-    pub(super) fn note(&mut self, name: &Arc<str>, trouble: Option<String>) -> Option<Told> {
+    pub(crate) fn note(&mut self, name: &Arc<str>, trouble: Option<String>) -> Option<Told> {
         if trouble.as_ref() == self.0.get(name) {
             return None;
         }
@@ -81,7 +81,7 @@ impl Troubles {
 
 /// All peers.
 #[derive(Default)]
-pub(super) struct Peers {
+pub(crate) struct Peers {
     ids: FxHashMap<Arc<str>, PeerId>,
     peers: FxHashMap<PeerId, Peer>,
     troubles: Troubles,
@@ -94,37 +94,37 @@ pub(super) struct Peers {
 }
 
 impl Peers {
-    pub(super) fn get(&self, id: PeerId) -> Option<&Peer> {
+    pub(crate) fn get(&self, id: PeerId) -> Option<&Peer> {
         self.peers.get(&id)
     }
 
-    pub(super) fn get_mut(&mut self, id: PeerId) -> Option<&mut Peer> {
+    pub(crate) fn get_mut(&mut self, id: PeerId) -> Option<&mut Peer> {
         self.peers.get_mut(&id)
     }
 
-    pub(super) fn id(&self, name: &str) -> Option<PeerId> {
+    pub(crate) fn id(&self, name: &str) -> Option<PeerId> {
         self.ids.get(name).copied()
     }
 
     /// All peers, also those that came from ranges.
-    pub(super) fn ids(&self) -> impl Iterator<Item = PeerId> {
+    pub(crate) fn ids(&self) -> impl Iterator<Item = PeerId> {
         self.peers.keys().copied()
     }
 
     /// Whether a peer has this address.
-    pub(super) fn has_address(&self, addr: IpAddr) -> bool {
+    pub(crate) fn has_address(&self, addr: IpAddr) -> bool {
         self.addresses.contains(&addr)
     }
 
     /// Whether a session with this address is up.
-    pub(super) fn is_up(&self, core: &Speaker, remote: SocketAddr) -> bool {
+    pub(crate) fn is_up(&self, core: &Speaker, remote: SocketAddr) -> bool {
         let here = self.peers.iter().filter(|(_, peer)| address_of(peer.config.remote) == address_of(remote));
         here.filter_map(|(id, _)| core.peer(*id, std::time::Instant::now()))
             .any(|p| p.state == State::Established)
     }
 
     /// A peer came from a range.
-    pub(super) fn came(
+    pub(crate) fn came(
         &mut self,
         id: PeerId,
         name: Arc<str>,
@@ -139,7 +139,7 @@ impl Peers {
     }
 
     /// Forgets a removed peer; until then its name is known for what is still reported of it.
-    pub(super) fn forget(&mut self, id: PeerId) {
+    pub(crate) fn forget(&mut self, id: PeerId) {
         if let Some(peer) = self.peers.remove(&id)
             && self.ids.get(&peer.name) == Some(&id)
         {
@@ -148,12 +148,12 @@ impl Peers {
     }
 
     /// Whether following the same peers again may find other keys.
-    pub(super) fn has_key_files(&self) -> bool {
+    pub(crate) fn has_key_files(&self) -> bool {
         self.key_files
     }
 
     /// Key and least TTL by remote address, and what contradicts itself.
-    pub(super) fn guards(&self) -> (FxHashMap<IpAddr, Guard>, Vec<String>) {
+    pub(crate) fn guards(&self) -> (FxHashMap<IpAddr, Guard>, Vec<String>) {
         let mut guards: FxHashMap<IpAddr, (PeerId, Guard)> = FxHashMap::default();
         let mut clashes = Vec::new();
         // The guards of dynamic peers are those of their ranges.
@@ -194,7 +194,7 @@ impl Peers {
 
     /// What it takes to get from the peers so far to `wanted`, in the order in which it is to be done. Removed peers
     /// stay known until [`Self::forget`].
-    pub(super) fn follow(
+    pub(crate) fn follow(
         &mut self,
         wanted: &Persistent<String, PeerIntent>,
         secrets: &Path,
@@ -262,13 +262,13 @@ fn change(id: PeerId, peer: &mut Peer, config: PeerConfig, guard: Guard, changes
 
 /// Whether a session cannot go on with another guard: it gets its first key or loses it, or the key is one of TCP-AO, which
 /// one end alone cannot change.
-pub(super) fn restarts(old: &Guard, new: &Guard) -> bool {
+pub(crate) fn restarts(old: &Guard, new: &Guard) -> bool {
     let fixed = |key: &Option<Key>| key.as_ref().is_none_or(|key| key.ao().is_some());
     old.key != new.key && (fixed(&old.key) || fixed(&new.key))
 }
 
 /// The guard to use (`None`: there is no key that can be used) and what is wrong. A key that worked stays in force.
-pub(super) fn guard_of(
+pub(crate) fn guard_of(
     intent: &PeerIntent,
     secrets: &Path,
     old: Option<&Guard>,
@@ -294,7 +294,7 @@ fn min_ttl(hops: u8) -> u8 {
 // What may stand in the store can be sent.
 const _: () = assert!(AddPath::MOST == ADD_PATH_MAX);
 
-pub(super) fn config(intent: &PeerIntent, name: Arc<str>, classes: &Classes) -> PeerConfig {
+pub(crate) fn config(intent: &PeerIntent, name: Arc<str>, classes: &Classes) -> PeerConfig {
     let mut families = Vec::with_capacity(2);
     if intent.ipv4 {
         families.push(Family::Ipv4Unicast);
@@ -357,13 +357,13 @@ fn role(role: routing::Role) -> Role {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use std::time::Duration;
 
     use super::*;
     use tortie_engine::routing::{Password, PeerKind, PeerPolicy};
 
-    pub(in crate::speaker) fn intent(remote: &str) -> PeerIntent {
+    pub(crate) fn intent(remote: &str) -> PeerIntent {
         PeerIntent {
             kind: PeerKind::Node,
             name: remote.into(),

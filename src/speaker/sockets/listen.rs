@@ -11,8 +11,8 @@ use slab::Slab;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use tortie_net::{Cidr, link_local};
 
-use super::secret::Key;
-use super::sockopt;
+use crate::speaker::sockets::secret::Key;
+use crate::speaker::sockets::sockopt;
 
 /// Longer than any burst of peers that start at once: shorter ones drop SYNs, which come back after seconds.
 const BACKLOG: i32 = 4096;
@@ -22,33 +22,33 @@ const RETRY: Duration = Duration::from_secs(2);
 
 /// What listeners need to know of a peer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Guard {
+pub(crate) struct Guard {
     /// Key of TCP MD5 or TCP-AO.
-    pub(super) key: Option<Key>,
+    pub(crate) key: Option<Key>,
     /// Smallest TTL to accept (RFC 5082), 0: any.
-    pub(super) min_ttl: u8,
+    pub(crate) min_ttl: u8,
     /// Nobody may come from there: it should have a key, and has none that can be used.
-    pub(super) shut: bool,
+    pub(crate) shut: bool,
 }
 
 impl Guard {
     /// Of who should have a key, and has none that can be used.
-    pub(super) fn shut() -> Self {
+    pub(crate) fn shut() -> Self {
         Self { key: None, min_ttl: u8::MAX, shut: true }
     }
 }
 
 /// What a change of the wanted addresses did.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(crate) enum Outcome {
     Opened(SocketAddr),
     Ended(SocketAddr),
     Failed(SocketAddr, String),
 }
 
-pub(super) struct Listener {
-    pub(super) addr: SocketAddr,
-    pub(super) socket: Socket,
+pub(crate) struct Listener {
+    pub(crate) addr: SocketAddr,
+    pub(crate) socket: Socket,
     keys: Keys,
     /// What is wrong with them; connections that need one that is not there are refused.
     wrong: Vec<String>,
@@ -63,7 +63,7 @@ struct Failure {
 
 /// All listeners.
 #[derive(Default)]
-pub(super) struct Listeners {
+pub(crate) struct Listeners {
     open: Slab<Listener>,
     failed: BTreeMap<SocketAddr, Failure>,
     /// By remote address.
@@ -73,12 +73,12 @@ pub(super) struct Listeners {
 }
 
 impl Listeners {
-    pub(super) fn get(&self, index: usize) -> Option<&Listener> {
+    pub(crate) fn get(&self, index: usize) -> Option<&Listener> {
         self.open.get(index)
     }
 
     /// The guard of connections from this address, and whether this listener can enforce its key, which is there.
-    pub(super) fn guard(&self, index: usize, remote: IpAddr) -> (Guard, bool) {
+    pub(crate) fn guard(&self, index: usize, remote: IpAddr) -> (Guard, bool) {
         let (place, guard) = if let Some(guard) = self.guards.get(&remote) {
             (place_of(remote), guard)
         } else if let Some(range) = self.range_of(remote) {
@@ -92,20 +92,20 @@ impl Listeners {
     }
 
     /// The range with the longest prefix that holds the address.
-    pub(super) fn range_of(&self, remote: IpAddr) -> Option<(Cidr, &Guard)> {
+    pub(crate) fn range_of(&self, remote: IpAddr) -> Option<(Cidr, &Guard)> {
         let holding = self.ranges.iter().filter(|(range, _)| range.contains(remote));
         holding.max_by_key(|(range, _)| range.len()).map(|(range, guard)| (*range, guard))
     }
 
     /// When [`Self::follow`] wants to be called again.
-    pub(super) fn deadline(&self) -> Option<Instant> {
+    pub(crate) fn deadline(&self) -> Option<Instant> {
         let keys = self.open.iter().filter_map(|(_, l)| l.again);
         self.failed.values().map(|f| f.again).chain(keys).min()
     }
 
     /// Opens and closes until exactly `wanted` listens; failed ones and their keys are tried again when their time has
     /// come. `opened` is called with the index and socket of each new listener before it can accept.
-    pub(super) fn follow(
+    pub(crate) fn follow(
         &mut self,
         wanted: &[SocketAddr],
         now: Instant,
@@ -170,12 +170,12 @@ impl Listeners {
     }
 
     /// What is wrong with the keys of all listeners.
-    pub(super) fn wrong(&self) -> impl Iterator<Item = &String> {
+    pub(crate) fn wrong(&self) -> impl Iterator<Item = &String> {
         self.open.iter().flat_map(|(_, listener)| &listener.wrong)
     }
 
     /// Replaces the guards of all peers and ranges.
-    pub(super) fn guards(
+    pub(crate) fn guards(
         &mut self,
         guards: FxHashMap<IpAddr, Guard>,
         ranges: BTreeMap<Cidr, Guard>,
@@ -313,7 +313,7 @@ fn bind(addr: SocketAddr) -> io::Result<Socket> {
         socket.set_only_v6(true)?;
     }
     // Accepted sockets inherit these, and the answer to a SYN needs TTL 255 for a peer with GTSM.
-    super::dial::common_options(&socket, addr.is_ipv6())?;
+    crate::speaker::sockets::connect::common_options(&socket, addr.is_ipv6())?;
     socket.bind(&SockAddr::from(addr))?;
     Ok(socket)
 }
@@ -334,8 +334,8 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::speaker::dial;
     use tortie_engine::routing::Password;
+    use crate::speaker::sockets::connect;
 
     fn guard(key: Option<&str>, min_ttl: u8) -> Guard {
         let key = key.map(|k| Key::read(&Password::Text(k.into()), Path::new("/")).unwrap());
@@ -366,11 +366,11 @@ mod tests {
     #[test]
     fn a_keyed_address_connects_with_its_key_only_until_the_key_is_gone() {
         let (mut listeners, at) = listening(&[("127.0.5.2", guard(Some("right"), 0))]);
-        let dial = |key| dial::start(at, "127.0.5.2".parse().ok(), &guard(key, 0)).unwrap();
+        let dial = |key| connect::start(at, "127.0.5.2".parse().ok(), &guard(key, 0)).unwrap();
         assert!(!connects(&dial(None)));
         assert!(!connects(&dial(Some("wrong"))));
         assert!(connects(&dial(Some("right"))));
-        assert!(connects(&dial::start(at, "127.0.5.3".parse().ok(), &Guard::default()).unwrap()));
+        assert!(connects(&connect::start(at, "127.0.5.3".parse().ok(), &Guard::default()).unwrap()));
         let (found, keyed) = listeners.guard(0, "127.0.5.2".parse().unwrap());
         assert!(found.key.is_some() && keyed);
         let changed = [("127.0.5.2".parse().unwrap(), guard(Some("other"), 0))].into_iter().collect();
@@ -394,14 +394,14 @@ mod tests {
         listeners.guards(peer.clone(), ranges("one"), Instant::now());
         assert_eq!(listeners.wrong().count(), 0);
         let dial =
-            |from: &str, key| connects(&dial::start(at, from.parse().ok(), &guard(Some(key), 0)).unwrap());
+            |from: &str, key| connects(&connect::start(at, from.parse().ok(), &guard(Some(key), 0)).unwrap());
         assert!(dial("127.0.5.2", "one") && dial("127.0.6.2", "inner") && dial("127.0.5.9", "peer"));
         assert!(!dial("127.0.5.2", "wrong") && !dial("127.0.6.2", "one") && !dial("127.0.5.9", "one"));
         assert!(listeners.guard(0, "127.0.7.7".parse().unwrap()).1);
         listeners.guards(peer.clone(), ranges("two"), Instant::now());
         assert!(dial("127.0.5.2", "two") && !dial("127.0.5.2", "one"));
         listeners.guards(FxHashMap::default(), BTreeMap::new(), Instant::now());
-        assert!(connects(&dial::start(at, "127.0.6.2".parse().ok(), &Guard::default()).unwrap()));
+        assert!(connects(&connect::start(at, "127.0.6.2".parse().ok(), &Guard::default()).unwrap()));
     }
 
     #[test]
@@ -482,7 +482,7 @@ mod tests {
             let port = listeners.get(0).unwrap().socket.local_addr().unwrap().as_socket().unwrap().port();
             let dial = |key| {
                 let at = std::net::SocketAddrV6::new("fe80::1".parse().unwrap(), port, 0, 1);
-                connects(&dial::start(at.into(), None, &guard(key, 0)).unwrap())
+                connects(&connect::start(at.into(), None, &guard(key, 0)).unwrap())
             };
             assert!(listeners.guard(0, on("fe80::1", 1)).1);
             assert!(dial(Some("right")) && !dial(None));
@@ -494,7 +494,7 @@ mod tests {
         let (mut listeners, at) = listening(&[]);
         let range = |key| [("127.0.5.2/32".parse().unwrap(), guard(Some(key), 0))].into_iter().collect();
         let peer = |key| [("127.0.5.2".parse().unwrap(), guard(Some(key), 0))].into_iter().collect();
-        let dial = |key| connects(&dial::start(at, "127.0.5.2".parse().ok(), &guard(key, 0)).unwrap());
+        let dial = |key| connects(&connect::start(at, "127.0.5.2".parse().ok(), &guard(key, 0)).unwrap());
         listeners.guards(peer("peer"), range("range"), Instant::now());
         assert!(dial(Some("peer")) && !dial(Some("range")) && !dial(None));
         listeners.guards(FxHashMap::default(), range("range"), Instant::now());
@@ -515,6 +515,6 @@ mod tests {
         let far = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         far.set_ttl_v4(254).unwrap();
         assert!(far.connect_timeout(&SockAddr::from(at), Duration::from_millis(300)).is_err());
-        assert!(connects(&dial::start(at, None, &Guard::default()).unwrap()));
+        assert!(connects(&connect::start(at, None, &Guard::default()).unwrap()));
     }
 }

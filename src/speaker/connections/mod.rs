@@ -1,0 +1,3 @@
+//! TCP connections of sessions.
+
+pub(crate) mod table;

@@ -1,0 +1,3 @@
+//! Neighbours' addresses that the kernel thread follows.
+
+pub(crate) mod fallover;
