@@ -290,7 +290,7 @@ fn what_is_wrong_is_shown_until_it_is_over_and_a_mishap_for_a_while() {
             .map(|p| format!("{}: {}", p.subject, p.text))
             .collect()
     };
-    let wrong = |texts: &[&str]| SpeakerFact::Trouble {
+    let wrong = |texts: &[&str]| SpeakerFact::Problems {
         about: "BFD",
         texts: texts.iter().map(|&text| text.to_owned()).collect(),
     };
@@ -305,7 +305,7 @@ fn what_is_wrong_is_shown_until_it_is_over_and_a_mishap_for_a_while() {
         core.recorder.find(&about("BFD"), 0, 100).into_iter().map(|e| e.text.clone()).collect();
     assert_eq!(said.len(), 3, "each once, and the end: {said:?}");
     for _ in 0..5 {
-        core.speaker(SpeakerFact::Mishap("accept: no room".to_owned()), now);
+        core.speaker(SpeakerFact::TransientProblem("accept: no room".to_owned()), now);
     }
     assert_eq!(core.recorder.find(&about("speaker"), 0, 100).len(), 1);
     assert_eq!(shown(&core, 9)[0].split(" (").next(), Some("agent: accept: no room"));

@@ -322,7 +322,7 @@ impl Core {
                 self.listening.remove(&addr);
                 self.listen_failed.insert(addr, error);
             }
-            SpeakerFact::PeerTrouble { name, trouble } => match trouble {
+            SpeakerFact::PeerProblem { name, problem } => match problem {
                 Some(text) => {
                     self.say(ChangeId::default(), Plane::Rib, '!', &name, &text);
                     self.peer_trouble.insert(name.to_string(), text);
@@ -331,8 +331,8 @@ impl Core {
                     self.peer_trouble.remove(&*name);
                 }
             },
-            SpeakerFact::Trouble { about, texts } => self.troubled(Plane::Rib, about, texts),
-            SpeakerFact::Mishap(text) => self.mishap(Plane::Rib, "speaker", text),
+            SpeakerFact::Problems { about, texts } => self.troubled(Plane::Rib, about, texts),
+            SpeakerFact::TransientProblem(text) => self.mishap(Plane::Rib, "speaker", text),
             SpeakerFact::Stopped => {}
         }
     }

@@ -23,8 +23,7 @@ use tortie_bgp::{
 use super::backend::ask_speaker;
 use crate::serve::OctetStream;
 use crate::serve::api::ApiError;
-use crate::speaker::{Heard, SpeakerHandle, TapReceiver, ToSpeaker, tap_queue};
-use tortie_engine::routing::RoutingIntent;
+use crate::speaker::{MonitorEvent, MonitorReceiver, SpeakerHandle, ToSpeaker, monitor_queue};
 
 /// Places of the table that one question looks at: less than a millisecond of the speaker's time.
 const SLOTS: u32 = 1024;
@@ -151,9 +150,9 @@ impl Table {
 
 /// Messages of all peers, or of this one, from now on as BGP4MP_ET.
 pub(super) fn updates(speaker: &SpeakerHandle, only: Option<String>) -> Result<OctetStream, ApiError> {
-    let (sender, receiver) = tap_queue(QUEUE);
+    let (sender, receiver) = monitor_queue(QUEUE);
     speaker
-        .send(ToSpeaker::Tap(sender))
+        .send(ToSpeaker::Monitor(sender))
         .map_err(|e| ApiError { code: "busy".to_owned(), text: e.to_string() })?;
     let recorder = Recorder { only, sessions: HashMap::new() };
     let stream = unfold((receiver, recorder), |(mut receiver, mut recorder)| async {
@@ -175,15 +174,15 @@ struct Recorder {
 }
 
 impl Recorder {
-    fn hear(&mut self, heard: Heard, receiver: &TapReceiver) -> Vec<u8> {
+    fn hear(&mut self, heard: MonitorEvent, receiver: &MonitorReceiver) -> Vec<u8> {
         let mut out = Vec::new();
         match heard {
-            Heard::Sessions(sessions) => {
+            MonitorEvent::Sessions(sessions) => {
                 sessions.into_iter().for_each(|s| self.add(s));
                 // The first octets tell the reader that the recording runs.
                 write_null(&mut out, stamp(Instant::now()).seconds, &0_u64.to_be_bytes());
             }
-            Heard::Tapped(tapped) => {
+            MonitorEvent::Tapped(tapped) => {
                 for (item, octets) in tapped.iter() {
                     self.item(item, octets, &mut out);
                 }
@@ -192,7 +191,7 @@ impl Recorder {
                     write_null(&mut out, stamp(Instant::now()).seconds, &lost.to_be_bytes());
                 }
             }
-            Heard::Best(..) | Heard::Routes(..) | Heard::Imported(_) => {}
+            MonitorEvent::Best(..) | MonitorEvent::Routes(..) | MonitorEvent::Imported(_) => {}
         }
         out
     }

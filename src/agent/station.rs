@@ -27,7 +27,7 @@ use super::problems::finding;
 use super::teller::Teller;
 use crate::serve::api::Problem;
 use crate::serve::codes;
-use crate::speaker::{SpeakerView, ToSpeaker, tap_queue};
+use crate::speaker::{SpeakerView, ToSpeaker, monitor_queue};
 
 /// Octets that wait for a station; more, and it is disconnected.
 const QUEUE: usize = 32 * 1024 * 1024;
@@ -149,8 +149,8 @@ async fn session(
     let (mut reader, mut writer) = stream.into_split();
     let mut out = Vec::new();
     initiation(&live.node, &mut out);
-    let (sender, mut queue) = tap_queue(QUEUE);
-    speaker.send(ToSpeaker::Tap(sender.clone())).map_err(|e| e.to_string())?;
+    let (sender, mut queue) = monitor_queue(QUEUE);
+    speaker.send(ToSpeaker::Monitor(sender.clone())).map_err(|e| e.to_string())?;
     let mut teller = Teller::new(speaker, sender, policy);
     let mut statistics = tokio::time::interval_at(tokio::time::Instant::now() + STATISTICS, STATISTICS);
     let mut ignored = [0; 256];

@@ -27,7 +27,9 @@ use tortie_config::resource::BmpPolicy;
 use tortie_net::Cidr;
 
 use super::locrib::LocRib;
-use crate::speaker::{Heard, Identity, RouteOf, SpeakerHandle, TapReceiver, TapSender, ToSpeaker};
+use crate::speaker::{
+    Identity, MonitorEvent, MonitorReceiver, MonitorSender, RouteOf, SpeakerHandle, ToSpeaker,
+};
 
 /// Places of the table, or single routes, that one question looks at.
 const SLOTS: u32 = 1024;
@@ -89,7 +91,7 @@ enum Asked {
 /// What the station has been told, and is to be told.
 pub(super) struct Teller {
     pub(super) speaker: Arc<SpeakerHandle>,
-    sender: TapSender,
+    sender: MonitorSender,
     policy: BmpPolicy,
     peers: HashMap<PeerId, Known>,
     /// Under which the Loc-RIB is told, if it is.
@@ -103,7 +105,7 @@ pub(super) struct Teller {
 }
 
 impl Teller {
-    pub(super) fn new(speaker: Arc<SpeakerHandle>, sender: TapSender, policy: BmpPolicy) -> Self {
+    pub(super) fn new(speaker: Arc<SpeakerHandle>, sender: MonitorSender, policy: BmpPolicy) -> Self {
         Self {
             speaker,
             sender,
@@ -119,15 +121,15 @@ impl Teller {
 
     pub(super) fn hear(
         &mut self,
-        heard: Heard,
-        queue: &TapReceiver,
+        heard: MonitorEvent,
+        queue: &MonitorReceiver,
         out: &mut Vec<u8>,
     ) -> Result<(), Lagging> {
         if queue.missed() > 0 {
             return Err(Lagging);
         }
         match heard {
-            Heard::Sessions(sessions) => {
+            MonitorEvent::Sessions(sessions) => {
                 for session in sessions {
                     for family in session.negotiated.families.iter() {
                         let peer = Some(session.peer);
@@ -138,7 +140,7 @@ impl Teller {
                     self.up(session, out);
                 }
             }
-            Heard::Tapped(tapped) => {
+            MonitorEvent::Tapped(tapped) => {
                 if tapped.dropped > 0 {
                     return Err(Lagging);
                 }
@@ -149,10 +151,10 @@ impl Teller {
                     self.end(out);
                 }
             }
-            Heard::Best(us, prefixes) if self.policy.loc() => self.best(us, &prefixes, out),
-            Heard::Best(..) => {}
-            Heard::Routes(routes, next) => self.page(&routes, next, out),
-            Heard::Imported(routes) => self.imported(&routes, out),
+            MonitorEvent::Best(us, prefixes) if self.policy.loc() => self.best(us, &prefixes, out),
+            MonitorEvent::Best(..) => {}
+            MonitorEvent::Routes(routes, next) => self.page(&routes, next, out),
+            MonitorEvent::Imported(routes) => self.imported(&routes, out),
         }
         if self.changed.len() > WAITING { Err(Lagging) } else { Ok(()) }
     }
@@ -173,7 +175,7 @@ impl Teller {
                 };
                 let query = RouteQuery { table, matching: RouteMatch::All(page.family) };
                 let (routes, next) = view.walk(query, page.from, SLOTS, usize::MAX);
-                sender.give(Heard::Routes(routes, next));
+                sender.send(MonitorEvent::Routes(routes, next));
             }));
             if self.speaker.send(question).is_ok() {
                 self.asked = Asked::Page;
@@ -193,7 +195,7 @@ impl Teller {
                     });
                     ((peer, prefix, id), path.map(|p| p.attributes))
                 };
-                sender.give(Heard::Imported(asked.into_iter().map(state).collect()));
+                sender.send(MonitorEvent::Imported(asked.into_iter().map(state).collect()));
             }));
             if self.speaker.send(question).is_ok() {
                 self.asked = Asked::Routes;

@@ -1,4 +1,4 @@
-//! What this kernel can do for BGP sessions: each option is set once, on a socket that is never connected.
+//! Abilities of this kernel for BGP sessions: each option is set once, on a socket that is never connected.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -8,14 +8,14 @@ use tortie_net::Cidr;
 use tortie_engine::routing::AoAlgorithm;
 use crate::speaker::bfd::{self, BfdPriority};
 use crate::speaker::sockets::secret::{Ao, Key};
-use crate::speaker::sockets::{ao, sockopt};
+use crate::speaker::sockets::{ao, md5, sockopt};
 
-/// One thing that was tried: its name, in words what it is needed for, and why it does not work.
+/// One ability: its name, its use in words, and why it is not there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SocketAbility {
     /// Stable, for machines: `tcp-md5`, `tcp-ao`, `ttl-security`, `real-time`.
     pub name: &'static str,
-    /// What does not work without it.
+    /// The features that need it.
     pub needed_for: &'static str,
     /// `Ok`, or the system's answer.
     pub outcome: Result<(), String>,
@@ -33,7 +33,7 @@ pub fn try_sockets() -> Vec<SocketAbility> {
     let key = || Key::new(b"tried by doctor".to_vec()).map_err(std::io::Error::other);
     let ids = Ao { send_id: 1, receive_id: 1, algorithm: AoAlgorithm::HmacSha1 };
     vec![
-        ability("tcp-md5", "peers with a password", on_socket(&|s| sockopt::set_md5(s, peer, Some(&key()?)))),
+        ability("tcp-md5", "peers with a password", on_socket(&|s| md5::set_md5(s, peer, Some(&key()?)))),
         ability("tcp-ao", "peers with a TCP-AO key", on_socket(&|s| ao::add(s, peer, &key()?, ids))),
         ability(
             "ttl-security",

@@ -1,44 +1,81 @@
-//! What is wrong and is no peer's: kept by what it is about, told where it changes, so that whoever shows it knows when
-//! it is over. What happened once and is over at once (a connection that could not be secured) is only told.
+//! Reports to the agent: facts as they happen, and the faults in force, keyed by subject.
+//!
+//! A fault lasts until it is reported as over, and only transitions are sent, so that the agent can show exactly those
+//! that are in force. A problem that is over at once (a connection that could not be secured) is sent and not kept.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use crate::speaker::api::SpeakerFact;
-use crate::speaker::event_loop::Driver;
+use crate::speaker::facts::{FactSink, SpeakerFact};
 
-/// What is wrong now, as it was told last.
+/// Name of a peer or a range, and its problem in words; `None`: it is over.
+pub(crate) type PeerProblem = (Arc<str>, Option<String>);
+
+/// Faults in force that belong to no peer, as they were reported last.
 #[derive(Default)]
-pub(crate) struct Standing(BTreeMap<&'static str, Vec<String>>);
+struct Faults(BTreeMap<&'static str, Vec<String>>);
 
-impl Standing {
-    /// This is wrong from now on, nothing else of the same; `None`: that is known.
-    fn news(&mut self, about: &'static str, texts: Vec<String>) -> Option<SpeakerFact> {
-        let known = self.0.entry(about).or_default();
-        if *known == texts {
+impl Faults {
+    /// Replaces the faults of a subject; `None` when nothing changes.
+    fn set(&mut self, about: &'static str, texts: Vec<String>) -> Option<SpeakerFact> {
+        let current = self.0.entry(about).or_default();
+        if *current == texts {
             return None;
         }
-        known.clone_from(&texts);
-        Some(SpeakerFact::Trouble { about, texts })
+        current.clone_from(&texts);
+        Some(SpeakerFact::Problems { about, texts })
     }
 }
 
-impl Driver {
-    /// This is wrong with something from now on; empty: nothing any more.
-    pub(crate) fn trouble(&mut self, about: &'static str, texts: impl IntoIterator<Item = String>) {
-        if let Some(fact) = self.standing.news(about, texts.into_iter().collect()) {
-            (self.facts)(fact);
+/// The way to the agent.
+pub(crate) struct Reporter {
+    sink: FactSink,
+    faults: Faults,
+}
+
+impl Reporter {
+    pub(crate) fn new(sink: FactSink) -> Self {
+        Self { sink, faults: Faults::default() }
+    }
+
+    /// Sends a fact.
+    pub(crate) fn fact(&mut self, fact: SpeakerFact) {
+        (self.sink)(fact);
+    }
+
+    /// Replaces the faults of a subject; empty: there are none any more.
+    pub(crate) fn faults(&mut self, about: &'static str, texts: impl IntoIterator<Item = String>) {
+        if let Some(fact) = self.faults.set(about, texts.into_iter().collect()) {
+            self.fact(fact);
         }
     }
 
-    /// Something went wrong, and is over.
-    pub(crate) fn mishap(&mut self, text: String) {
-        (self.facts)(SpeakerFact::Mishap(text));
+    /// Sends a problem that is over already.
+    pub(crate) fn transient(&mut self, text: String) {
+        self.fact(SpeakerFact::TransientProblem(text));
     }
 
-    /// Keys that listeners lack, and those of which only one can be in force.
-    pub(crate) fn tell_keys(&mut self) {
-        let texts: Vec<String> =
-            self.intent.clashes().iter().chain(self.listeners.wrong()).cloned().collect();
-        self.trouble("BGP passwords", texts);
+    /// Sends the problem of a peer or a range, or its end.
+    pub(crate) fn peer(&mut self, (name, problem): PeerProblem) {
+        self.fact(SpeakerFact::PeerProblem { name, problem });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_transitions_of_a_fault_are_reported() {
+        let mut faults = Faults::default();
+        let report = |texts: &[&str]| {
+            let texts = texts.iter().map(|t| (*t).to_owned()).collect();
+            Some(SpeakerFact::Problems { about: "BFD", texts })
+        };
+        assert_eq!(faults.set("BFD", Vec::new()), None);
+        assert_eq!(faults.set("BFD", vec!["a".into()]), report(&["a"]));
+        assert_eq!(faults.set("BFD", vec!["a".into()]), None);
+        assert_eq!(faults.set("BFD", Vec::new()), report(&[]));
+        assert_eq!(faults.set("BFD", Vec::new()), None);
     }
 }

@@ -1,5 +1,5 @@
-//! Changed best paths on their way to the kernel thread: two batches that it works on (one is with Linux, one made ready) and
-//! one that it finds when it is done with the first.
+//! Changed best paths on their way to the kernel thread: two batches that it works on (one is with Linux, one made ready)
+//! and one that it finds when it is done with the first.
 //!
 //! Meanwhile changed prefixes stay in the speaker's set, where a prefix that changes ten times is still one.
 
@@ -9,11 +9,14 @@ use std::time::{Duration, Instant};
 use tortie_bgp::{BestChange, Speaker};
 use tortie_net::{Cidr, ScopedAddr};
 
-use tortie_engine::routing::{ChangeId, LearnedChange};
-
 use tortie_metrics::Histogram;
+use tortie_engine::routing::{ChangeId, LearnedChange};
+use crate::speaker::facts::SpeakerFact;
+use crate::speaker::faults::Reporter;
+use crate::speaker::options::ChangeIds;
 
-use crate::speaker::api::{ChangeIds, FactSink, LearnedSink, SpeakerFact};
+/// Hands a batch to the kernel thread without waiting; gives it back when there is no room now.
+pub type LearnedSink = Box<dyn FnMut(Vec<LearnedChange>) -> Result<(), Vec<LearnedChange>> + Send>;
 
 /// Prefixes in a batch: 10 ms of the kernel thread's, so that it has something to do while a processor is busy with others.
 const BATCH: usize = 4096;
@@ -24,10 +27,10 @@ const OUT: usize = 3;
 /// How long after the kernel thread had no room for a batch it is offered again.
 const RETRY: Duration = Duration::from_millis(10);
 
-/// When so many of the prefixes that were ever marked as changed had been.
+/// A time, and the number of prefixes that had changed until then, since the start.
 type Mark = (Instant, u64);
 
-/// What is measured of changed best paths.
+/// Measures of changed best paths.
 #[derive(Debug, Clone)]
 pub(crate) struct FeedMeasures {
     /// From the turn in which a best path changed to the kernel's acknowledgement.
@@ -49,10 +52,10 @@ pub(crate) struct Feed {
     scratch: Vec<BestChange>,
     /// Prefixes that were taken, ever.
     taken: u64,
-    /// Of those that were not taken yet: when which changed. Prefixes are taken in the order in which they changed, so one
+    /// Change times of those that were not taken yet. Prefixes are taken in the order in which they changed, so one
     /// mark a turn is enough, whatever their number.
     marks: VecDeque<Mark>,
-    /// The batches that are with the kernel thread: how many changed when.
+    /// The batches that are with the kernel thread: change times and numbers of their prefixes.
     with_kernel: VecDeque<Vec<(Instant, u64)>>,
     measures: FeedMeasures,
 }
@@ -92,8 +95,8 @@ impl Feed {
         self.held.as_ref().map(|(_, at)| *at)
     }
 
-    /// Something can be done at once.
-    pub(crate) fn busy(&self) -> bool {
+    /// [`Self::run`] has something to do at once.
+    pub(crate) fn is_ready(&self) -> bool {
         self.dirty && self.out < OUT && self.held.is_none()
     }
 
@@ -109,7 +112,7 @@ impl Feed {
         }
     }
 
-    /// So many were taken: how many of them changed when.
+    /// Change times and numbers of the prefixes that are taken now.
     fn unmark(&mut self, taken: usize) -> Vec<(Instant, u64)> {
         let (mut from, upto) = (self.taken, self.taken + taken as u64);
         self.taken = upto;
@@ -125,14 +128,15 @@ impl Feed {
         parts
     }
 
-    /// `woke`: when the turn began; `listens`: somebody who is told the prefixes, too.
+    /// Takes a batch and offers it to the kernel thread. `woke`: when the turn began; `changed`: gets the prefixes, too, for
+    /// monitors.
     pub(crate) fn run(
         &mut self,
         speaker: &mut Speaker,
-        facts: &mut FactSink,
+        reporter: &mut Reporter,
         now: Instant,
         woke: Instant,
-        listens: Option<&mut Vec<Cidr>>,
+        changed: Option<&mut Vec<Cidr>>,
     ) {
         if self.on {
             self.mark(speaker, woke);
@@ -144,10 +148,10 @@ impl Feed {
             }
             self.offer(batch, now);
         }
-        if !self.busy() {
+        if !self.is_ready() {
             return;
         }
-        if !self.on && listens.is_none() {
+        if !self.on && changed.is_none() {
             self.dirty = speaker.drop_best(BATCH);
             return;
         }
@@ -156,14 +160,14 @@ impl Feed {
         let more = speaker.take_best(BATCH, &mut self.scratch);
         let taken = waiting.saturating_sub(speaker.pending_best());
         let parts = if self.on { self.unmark(taken) } else { Vec::new() };
-        // Nothing is given while the selection is deferred; the speaker tells when it no longer is.
+        // Nothing is given while the selection is deferred; an event of the core ends that.
         self.dirty = more && !self.scratch.is_empty();
         let Some(first) = self.scratch.first().map(|c| c.prefix) else { return };
         if self.on {
             self.with_kernel.push_back(parts);
             self.measures.batches.observe_many(self.scratch.len() as f64, 1);
         }
-        if let Some(list) = listens {
+        if let Some(list) = changed {
             list.extend(self.scratch.iter().map(|c| c.prefix));
         }
         if !self.on {
@@ -182,7 +186,7 @@ impl Feed {
                 change: if c.tag.0 == 0 { fresh } else { ChangeId(c.tag.0) },
             })
             .collect();
-        facts(SpeakerFact::Batch { change: fresh, prefixes: batch.len(), first });
+        reporter.fact(SpeakerFact::Batch { change: fresh, prefixes: batch.len(), first });
         self.offer(batch, now);
     }
 

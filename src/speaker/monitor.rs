@@ -1,24 +1,22 @@
-//! Who listens to what sessions say: monitoring and recording, each with its own bounded queue.
+//! Subscribers to the events of sessions (BMP, MRT), each with a bounded queue of its own.
 //!
-//! A listener that does not keep up loses batches, which are counted for it, or ends; the speaker never waits for one.
+//! A subscriber that does not keep up loses events, which are counted for it, or ends; the speaker never waits for one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::mpsc;
 use tortie_bgp::attr::Attributes;
-use tortie_bgp::{PeerId, RouteInfo, RouterId, TapSession, Tapped};
+use tortie_bgp::{PeerId, RouteInfo, RouterId, Speaker, TapSession, Tapped};
 use tortie_net::Cidr;
 
-use crate::speaker::event_loop::Driver;
-
-/// Listeners at a time; more are refused.
-const LISTENERS: usize = 16;
+/// Subscribers at a time; more are refused.
+const SUBSCRIBERS: usize = 16;
 
 /// A route of a peer, or the one in use: its prefix, and its path identifier or 0.
 pub type RouteOf = (Option<PeerId>, Cidr, u32);
 
-/// Who we are in BGP.
+/// Our identity in BGP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Identity {
     /// Our AS.
@@ -27,24 +25,23 @@ pub struct Identity {
     pub router_id: RouterId,
 }
 
-/// What a listener hears, in the order of events.
+/// An event for subscribers, in the order in which they happen.
 #[derive(Debug, Clone)]
-pub enum Heard {
-    /// The first thing: the sessions that are up.
+pub enum MonitorEvent {
+    /// The first event: the sessions that are up.
     Sessions(Vec<Arc<TapSession>>),
-    /// What happened since, for everybody who listens.
+    /// Messages and session changes since, the same for all subscribers.
     Tapped(Arc<Tapped>),
     /// The best paths of these prefixes changed, came or went. The first time, perhaps of none, as soon as there is a
     /// speaker; again when it becomes another.
     Best(Identity, Arc<[Cidr]>),
-    /// A part of a table, as asked for with [`TapSender::give`] from a question to the speaker.
+    /// A part of a table, sent with [`MonitorSender::send`] from a query to the speaker.
     Routes(Vec<RouteInfo>, Option<u32>),
-    /// What import policy made of single routes of peers, and single routes in use; `None`: there is none, or it was
-    /// refused.
+    /// Single routes of peers after import policy, and single routes in use; `None`: there is none, or it was refused.
     Imported(Vec<(RouteOf, Option<Arc<Attributes>>)>),
 }
 
-impl Heard {
+impl MonitorEvent {
     /// Roughly what it takes in memory.
     fn size(&self) -> usize {
         match self {
@@ -57,112 +54,115 @@ impl Heard {
     }
 }
 
-/// The speaker's end of a listener's queue.
+/// The speaker's end of a subscriber's queue.
 #[derive(Debug, Clone)]
-pub struct TapSender {
-    queue: mpsc::UnboundedSender<(Heard, usize)>,
+pub struct MonitorSender {
+    queue: mpsc::UnboundedSender<(MonitorEvent, usize)>,
     waiting: Arc<AtomicUsize>,
     missed: Arc<AtomicUsize>,
     limit: usize,
 }
 
-impl TapSender {
-    /// Gives something; what does not fit is dropped and counted. `false`: nobody listens any more.
-    pub fn give(&self, heard: Heard) -> bool {
-        let size = heard.size();
+impl MonitorSender {
+    /// Queues an event; one that does not fit is dropped and counted. `false`: the subscriber is gone.
+    pub fn send(&self, event: MonitorEvent) -> bool {
+        let size = event.size();
         // An empty queue takes anything, so that a large batch is late and not lost.
         let waiting = self.waiting.load(Ordering::Acquire);
         if waiting > 0 && waiting + size > self.limit {
-            self.missed.fetch_add(count(&heard), Ordering::AcqRel);
+            self.missed.fetch_add(count(&event), Ordering::AcqRel);
             return !self.queue.is_closed();
         }
         self.waiting.fetch_add(size, Ordering::AcqRel);
-        self.queue.send((heard, size)).is_ok()
+        self.queue.send((event, size)).is_ok()
     }
 }
 
-fn count(heard: &Heard) -> usize {
-    match heard {
-        Heard::Tapped(tapped) => tapped.items.len(),
-        Heard::Sessions(_) | Heard::Best(..) | Heard::Routes(..) | Heard::Imported(_) => 1,
+fn count(event: &MonitorEvent) -> usize {
+    match event {
+        MonitorEvent::Tapped(tapped) => tapped.items.len(),
+        MonitorEvent::Sessions(_)
+        | MonitorEvent::Best(..)
+        | MonitorEvent::Routes(..)
+        | MonitorEvent::Imported(_) => 1,
     }
 }
 
-/// A listener's end of its queue; dropping it ends the listening.
+/// A subscriber's end of its queue; dropping it ends the subscription.
 #[derive(Debug)]
-pub struct TapReceiver {
-    queue: mpsc::UnboundedReceiver<(Heard, usize)>,
+pub struct MonitorReceiver {
+    queue: mpsc::UnboundedReceiver<(MonitorEvent, usize)>,
     waiting: Arc<AtomicUsize>,
     missed: Arc<AtomicUsize>,
 }
 
-impl TapReceiver {
-    /// The next thing; `None`: the speaker has stopped.
-    pub async fn next(&mut self) -> Option<Heard> {
-        let (heard, size) = self.queue.recv().await?;
+impl MonitorReceiver {
+    /// The next event; `None`: the speaker has stopped.
+    pub async fn next(&mut self) -> Option<MonitorEvent> {
+        let (event, size) = self.queue.recv().await?;
         self.waiting.fetch_sub(size, Ordering::AcqRel);
-        Some(heard)
+        Some(event)
     }
 
-    /// How many things were dropped since the last call.
+    /// Number of events dropped since the last call.
     pub fn missed(&self) -> usize {
         self.missed.swap(0, Ordering::AcqRel)
     }
 }
 
-/// A queue for a listener that holds about so many octets.
+/// A queue for a subscriber; `limit`: octets that it holds, roughly.
 #[must_use]
-pub fn tap_queue(limit: usize) -> (TapSender, TapReceiver) {
+pub fn monitor_queue(limit: usize) -> (MonitorSender, MonitorReceiver) {
     let (sender, queue) = mpsc::unbounded_channel();
     let (waiting, missed) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-    let receiver = TapReceiver { queue, waiting: Arc::clone(&waiting), missed: Arc::clone(&missed) };
-    (TapSender { queue: sender, waiting, missed, limit }, receiver)
+    let receiver = MonitorReceiver { queue, waiting: Arc::clone(&waiting), missed: Arc::clone(&missed) };
+    (MonitorSender { queue: sender, waiting, missed, limit }, receiver)
 }
 
-impl Driver {
-    /// A new listener; one too many finds its queue closed.
-    pub(crate) fn tap(&mut self, listener: TapSender) {
-        self.listeners_of_taps.retain(|l| !l.queue.is_closed());
-        if self.listeners_of_taps.len() >= LISTENERS {
+/// All subscribers.
+#[derive(Default)]
+pub(crate) struct Monitors(Vec<MonitorSender>);
+
+impl Monitors {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Adds a subscriber, after what the others have to get first; one too many finds its queue closed. `core` and
+    /// `identity`: `None` before the first intent.
+    pub(crate) fn add(&mut self, new: MonitorSender, core: Option<&mut Speaker>, identity: Option<Identity>) {
+        self.0.retain(|subscriber| !subscriber.queue.is_closed());
+        if self.0.len() >= SUBSCRIBERS {
             return;
         }
-        self.flush_taps();
-        if let Some(core) = &mut self.core {
+        let sessions = core.map_or_else(Vec::new, |core| {
+            self.flush(core);
             core.set_tap(true);
-            listener.give(Heard::Sessions(core.tap_sessions()));
-        } else {
-            listener.give(Heard::Sessions(Vec::new()));
+            core.tap_sessions()
+        });
+        new.send(MonitorEvent::Sessions(sessions));
+        if let Some(identity) = identity {
+            new.send(MonitorEvent::Best(identity, [].into()));
         }
-        if let Some(us) = self.identity() {
-            listener.give(Heard::Best(us, [].into()));
-        }
-        self.listeners_of_taps.push(listener);
+        self.0.push(new);
     }
 
-    fn identity(&self) -> Option<Identity> {
-        let intent = self.intent.get()?;
-        Some(Identity { asn: intent.asn, router_id: RouterId(intent.router_id) })
-    }
-
-    /// Tells all listeners whose best paths changed.
-    pub(crate) fn tap_best(&mut self, prefixes: &[Cidr]) {
-        if let Some(us) = self.identity() {
-            let prefixes: Arc<[Cidr]> = prefixes.into();
-            for listener in &self.listeners_of_taps {
-                listener.give(Heard::Best(us, Arc::clone(&prefixes)));
-            }
+    /// The best paths of these prefixes changed, or our identity.
+    pub(crate) fn best(&self, identity: Identity, prefixes: &[Cidr]) {
+        let prefixes: Arc<[Cidr]> = prefixes.into();
+        for subscriber in &self.0 {
+            subscriber.send(MonitorEvent::Best(identity, Arc::clone(&prefixes)));
         }
     }
 
-    /// Gives what the speaker recorded to all listeners; without any the recording ends.
-    pub(crate) fn flush_taps(&mut self) {
-        let Some(core) = &mut self.core else { return };
+    /// Passes on what the core recorded; without subscribers the recording ends.
+    pub(crate) fn flush(&mut self, core: &mut Speaker) {
         if let Some(tapped) = core.take_tapped() {
             let tapped = Arc::new(tapped);
-            self.listeners_of_taps.retain(|l| l.give(Heard::Tapped(Arc::clone(&tapped))));
+            self.0.retain(|subscriber| subscriber.send(MonitorEvent::Tapped(Arc::clone(&tapped))));
         }
-        // The speaker may be younger than the first listener.
-        core.set_tap(!self.listeners_of_taps.is_empty());
+        // The speaker may be younger than the first subscriber.
+        core.set_tap(!self.0.is_empty());
     }
 }
 
@@ -171,25 +171,26 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_waits_for_a_listener_is_bounded_and_what_it_missed_is_counted() {
-        let batch =
-            |octets: usize| Heard::Tapped(Arc::new(Tapped { octets: vec![0; octets], ..Tapped::default() }));
-        let (sender, mut queue) = tap_queue(1000);
+    async fn the_queue_of_a_subscriber_is_bounded_and_dropped_events_are_counted() {
+        let batch = |octets: usize| {
+            MonitorEvent::Tapped(Arc::new(Tapped { octets: vec![0; octets], ..Tapped::default() }))
+        };
+        let (sender, mut queue) = monitor_queue(1000);
         // One that is larger than the queue comes when nothing waits.
-        assert!(sender.give(batch(5000)));
+        assert!(sender.send(batch(5000)));
         for _ in 0..10_000 {
-            assert!(sender.give(Heard::Routes(Vec::new(), None)) && sender.give(batch(100)));
+            assert!(sender.send(MonitorEvent::Routes(Vec::new(), None)) && sender.send(batch(100)));
         }
         assert!(queue.waiting.load(Ordering::Acquire) <= 5000);
-        let routes = |heard| matches!(heard, Some(Heard::Routes(..)));
+        let routes = |event| matches!(event, Some(MonitorEvent::Routes(..)));
         assert!(!routes(queue.next().await));
         assert!(queue.missed() > 0);
-        assert_eq!(queue.missed(), 0, "told once");
+        assert_eq!(queue.missed(), 0, "counted once");
         for _ in 0..20 {
-            sender.give(batch(100));
+            sender.send(batch(100));
         }
         assert!(queue.waiting.load(Ordering::Acquire) <= 1000);
         drop(queue);
-        assert!(!sender.give(batch(1)), "nobody listens");
+        assert!(!sender.send(batch(1)), "the subscriber is gone");
     }
 }

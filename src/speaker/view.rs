@@ -1,4 +1,4 @@
-//! What questions to the speaker thread see.
+//! The speaker thread at one moment, for queries.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,15 +13,14 @@ use tortie_net::Cidr;
 use tortie_engine::routing::DynamicPeer;
 
 use tortie_metrics::Histogram;
-use crate::speaker::bfd::{BfdView, Tie};
-use crate::speaker::connections::table::Conns;
-use crate::speaker::feed::FeedMeasures;
-use crate::speaker::peers::ranges::{RangeView, Ranges};
-use crate::speaker::peers::table::Peers;
+use crate::speaker::bfd::{BfdView, Bindings};
+use crate::speaker::connections::Connections;
+use crate::speaker::feed::Feed;
+use crate::speaker::peers::{PeerTable, RangeView, Ranges};
 use crate::speaker::sockets::connect::Failures;
-use crate::speaker::sockets::sockopt::{round_trip, unacknowledged};
+use crate::speaker::sockets::listen::Listeners;
 
-/// What the thread counts itself, since its start.
+/// Counters of the thread since its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
     /// Connections accepted from listeners.
@@ -40,29 +39,30 @@ pub struct Counters {
     pub bytes_out: u64,
 }
 
-/// What the thread measured since its start.
+/// Measures of the thread since its start.
 #[derive(Debug, Clone)]
 pub struct Measures {
     /// From the turn in which a best path changed to the kernel's acknowledgement of its route.
     pub convergence: Histogram,
     /// Prefixes in a batch for the kernel.
     pub batches: Histogram,
-    /// One turn of the thread: how long anything else had to wait.
+    /// Duration of a turn of the thread, for which anything else had to wait.
     pub turns: Histogram,
-    /// What one read from a peer took (at most 64 KiB): parsed, judged, best paths chosen.
+    /// Duration of one read from a peer (at most 64 KiB): parsed, judged, best paths chosen.
     pub reads: Histogram,
 }
 
 /// The speaker at one moment, for [`ToSpeaker::Query`](super::ToSpeaker::Query).
 pub struct SpeakerView<'a> {
-    pub(crate) core: Option<&'a Speaker>,
-    pub(crate) peers: &'a Peers,
-    pub(crate) ranges: &'a Ranges,
-    pub(crate) counters: &'a Counters,
-    pub(crate) bfd: &'a Tie,
-    pub(crate) conns: &'a Conns,
-    pub(crate) measures: (&'a FeedMeasures, &'a Histogram, &'a Histogram),
-    pub(crate) now: Instant,
+    pub(in crate::speaker) core: Option<&'a Speaker>,
+    pub(in crate::speaker) peers: &'a PeerTable,
+    pub(in crate::speaker) ranges: &'a Ranges,
+    pub(in crate::speaker) listeners: &'a Listeners,
+    pub(in crate::speaker) connections: &'a Connections,
+    pub(in crate::speaker) bfd: &'a Bindings,
+    pub(in crate::speaker) feed: &'a Feed,
+    pub(in crate::speaker) turns: &'a Histogram,
+    pub(in crate::speaker) now: Instant,
 }
 
 impl SpeakerView<'_> {
@@ -104,7 +104,7 @@ impl SpeakerView<'_> {
     /// The BFD sessions of all peers that have one, by the peer's name.
     #[must_use]
     pub fn bfd_sessions(&self) -> BTreeMap<Arc<str>, (Endpoint, Status)> {
-        let named = |(id, session)| Some((self.peers.get(id)?.name.clone(), session));
+        let named = |(id, session)| Some((self.peers.name(id)?.clone(), session));
         self.bfd.statuses().into_iter().filter_map(named).collect()
     }
 
@@ -114,12 +114,12 @@ impl SpeakerView<'_> {
         self.bfd.view()
     }
 
-    /// Whether the peer of this name has all that there is for it: nothing waits here, and its TCP has acknowledged every
+    /// `true`: the peer of this name has all that there is for it; nothing waits here, and its TCP has acknowledged every
     /// octet.
     #[must_use]
     pub fn has_taken_all(&self, name: &str) -> bool {
-        let Some(conn) = self.peer(name).filter(|p| p.up_to_date).and_then(|p| p.conn) else { return false };
-        self.conns.get(conn).is_some_and(|c| c.rest.is_empty() && unacknowledged(&c.socket) == 0)
+        let Some(conn) = self.peer(name).filter(|p| p.told).and_then(|p| p.conn) else { return false };
+        self.connections.is_acknowledged(conn)
     }
 
     /// Changed best paths that wait for the kernel thread.
@@ -128,28 +128,28 @@ impl SpeakerView<'_> {
         self.core.map_or(0, Speaker::pending_best)
     }
 
-    /// What was measured.
+    /// Measures since the start.
     #[must_use]
     pub fn measures(&self) -> Measures {
-        let (feed, turns, reads) = self.measures;
+        let feed = self.feed.measures();
         Measures {
             convergence: feed.convergence.clone(),
             batches: feed.batches.clone(),
-            turns: turns.clone(),
-            reads: reads.clone(),
+            turns: self.turns.clone(),
+            reads: self.connections.reads().clone(),
         }
     }
 
     /// Attempts to connect to the peer of this name that failed, by reason, since it was configured as it is.
     #[must_use]
     pub fn dial_failures(&self, name: &str) -> Option<[(&'static str, u64); Failures::REASONS.len()]> {
-        Some(self.peers.get(self.peers.id(name)?)?.failures.by_reason())
+        Some(self.peers.failures(self.peers.id(name)?)?.by_reason())
     }
 
     /// The smoothed round-trip time of a session's connection, as TCP has it.
     #[must_use]
     pub fn round_trip(&self, conn: ConnId) -> Option<std::time::Duration> {
-        round_trip(&self.conns.get(conn)?.socket)
+        self.connections.round_trip(conn)
     }
 
     /// The id of the peer of this name, for [`RouteQuery`].
@@ -161,7 +161,7 @@ impl SpeakerView<'_> {
     /// The name of a peer.
     #[must_use]
     pub fn peer_name(&self, id: PeerId) -> Option<Arc<str>> {
-        self.peers.get(id).map(|p| p.name.clone())
+        self.peers.name(id).cloned()
     }
 
     /// Up to `max` prefixes after `after`, in order.
@@ -170,7 +170,7 @@ impl SpeakerView<'_> {
         self.core.map(|c| c.routes(&query, after, max)).unwrap_or_default()
     }
 
-    /// A part of what is asked for, in no order; see [`Speaker::scan`].
+    /// A part of the routes, in no order; see [`Speaker::walk`].
     #[must_use]
     pub fn walk(
         &self,
@@ -188,7 +188,7 @@ impl SpeakerView<'_> {
         Some(self.core?.explain_export(prefix, self.peers.id(name)?))
     }
 
-    /// What import makes of the route for a prefix from the peer of this name; `None` when it sent none.
+    /// Import policy on the route for a prefix from the peer of this name; `None` when it sent none.
     #[must_use]
     pub fn explain_import(&self, name: &str, prefix: Cidr) -> Option<ImportTrace> {
         self.core?.explain_import(prefix, self.peers.id(name)?)
@@ -200,15 +200,25 @@ impl SpeakerView<'_> {
         self.core.map(Speaker::totals).unwrap_or_default()
     }
 
-    /// What the thread counted.
+    /// Counters since the start.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        *self.counters
+        let accepts = self.listeners.counters();
+        let (bytes_in, bytes_out) = self.connections.octets();
+        Counters {
+            accepted: accepts.accepted,
+            refused_address: accepts.refused_address,
+            refused_damped: accepts.refused_damped,
+            refused_key: accepts.refused_key,
+            refused_ttl: accepts.refused_ttl,
+            bytes_in,
+            bytes_out,
+        }
     }
 
     /// TCP connections, those included that are being made or closed.
     #[must_use]
     pub fn connections(&self) -> usize {
-        self.conns.len()
+        self.connections.len()
     }
 }

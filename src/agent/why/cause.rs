@@ -3,7 +3,7 @@
 use super::peer::{Evidence, Path, Theirs};
 use crate::serve::codes;
 use crate::serve::why::Certainty;
-use crate::speaker::dial_failure;
+use crate::speaker::connect_failure;
 
 /// What is in the way.
 pub(super) struct Cause {
@@ -128,7 +128,7 @@ fn there(e: &Evidence) -> String {
 fn connect(e: &Evidence, text: &str) -> Cause {
     let (p, there) = (&e.peer, there(e));
     let silent = matches!(&e.path, Path::Via { neighbour: Some(n), .. } if n.is_silent());
-    let (code, _) = dial_failure(text);
+    let (code, _) = connect_failure(text);
     match code {
         "connection-refused" => {
             let text = match &e.theirs {

@@ -11,8 +11,7 @@ use crate::agent::surroundings::TcpDropped;
 use crate::serve::bgp::{MessageError, Peer};
 use crate::serve::span;
 use crate::serve::why::{Step, Verdict, Why};
-use crate::speaker::dial_failure;
-use tortie_kernel::NeighbourEntry;
+use crate::speaker::connect_failure;
 
 /// Octets of a message that are shown.
 const SHOWN: usize = 64;
@@ -293,7 +292,7 @@ fn attempts(e: &Evidence) -> String {
     let mut text = match &e.peer.last_error {
         None => format!("none has ended yet{from}"),
         Some(error) => {
-            let (_, errno) = dial_failure(&error.text);
+            let (_, errno) = connect_failure(&error.text);
             let errno = match (error.code.as_str(), errno) {
                 ("connect_failed", errno) if !errno.is_empty() => format!("connect() = {errno}{from}: "),
                 _ => String::new(),

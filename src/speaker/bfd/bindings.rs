@@ -1,51 +1,55 @@
-//! What ties BFD sessions to peers, on the speaker's thread: which are wanted, and what their loss means.
+//! Bindings between BFD sessions and peers, on the speaker's thread: which sessions are wanted, and the peers that lose
+//! one.
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Instant;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
-use tortie_bgp::bfd::{Change, Endpoint, Parameters, Path, Status};
+use tortie_bgp::bfd::{Endpoint, Parameters, Path, Status};
 use tortie_bgp::{Input, PeerId};
 
-use super::{BfdView, Handle, Order, Told};
-use crate::speaker::api::SpeakerFact;
-use crate::speaker::event_loop::Driver;
+use super::handle::Handle;
+use super::thread::{Order, Report};
+use super::view::BfdView;
+use tortie_engine::routing::{PeerIntent, RoutingIntent};
+use crate::speaker::facts::SpeakerFact;
+use crate::speaker::faults::Reporter;
+use crate::speaker::peers::PeerTable;
+use crate::speaker::reachability::{Purpose, Tracker};
+use crate::speaker::wakeup::Wakeup;
 
-/// The sessions that are wanted, and for whom.
+/// The wanted sessions and their peers.
 #[derive(Default)]
-pub(crate) struct Tie {
+pub(crate) struct Bindings {
     handle: Option<Handle>,
     peers: FxHashMap<Endpoint, SmallVec<[PeerId; 1]>>,
     by_peer: FxHashMap<PeerId, Endpoint>,
-    /// What was last ordered.
+    /// The last order to the thread.
     ordered: Vec<(Endpoint, Parameters)>,
-    /// Of eBGP peers whose path is not configured: whether they are on-link, `None` until that is known.
+    /// Addresses of eBGP peers whose path is not configured: on-link or not, `None` until that is known.
     on_link: FxHashMap<IpAddr, Option<bool>>,
     /// Their paths, which stay as they were decided until the next BGP session: a route that flaps moves nothing.
     decided: FxHashMap<IpAddr, Path>,
-    /// Next hops that the speaker itself follows.
-    hops: FxHashSet<IpAddr>,
 }
 
-impl Tie {
+impl Bindings {
     /// The published state of all sessions; `None`: no peer ever wanted one.
     pub(crate) fn view(&self) -> Option<Arc<BfdView>> {
-        self.handle.as_ref().map(|handle| handle.view.load_full())
+        self.handle.as_ref().map(Handle::view)
     }
 
     /// A peer's session.
     pub(crate) fn status(&self, peer: PeerId) -> Option<(Endpoint, Status)> {
         let endpoint = self.by_peer.get(&peer)?;
-        let view = self.handle.as_ref()?.view.load();
+        let view = self.handle.as_ref()?.view();
         Some((*endpoint, view.sessions.get(endpoint)?.clone()))
     }
 
     /// The sessions of all peers.
     pub(crate) fn statuses(&self) -> Vec<(PeerId, (Endpoint, Status))> {
         let Some(handle) = &self.handle else { return Vec::new() };
-        let view = handle.view.load();
+        let view = handle.view();
         let status = |(id, endpoint): (&PeerId, &Endpoint)| {
             Some((*id, (*endpoint, view.sessions.get(endpoint)?.clone())))
         };
@@ -62,22 +66,6 @@ impl Tie {
         if let Some(handle) = &mut self.handle {
             handle.join();
         }
-    }
-
-    /// The speaker follows this next hop, or no more. Whether the kernel thread has to be told.
-    pub(crate) fn hop(&mut self, addr: IpAddr, follow: bool) -> bool {
-        if follow {
-            self.hops.insert(addr);
-            // Even where it is followed already: the answer is wanted.
-            return true;
-        }
-        self.hops.remove(&addr);
-        !self.on_link.contains_key(&addr)
-    }
-
-    /// Whether the kernel thread follows this address for a next hop or a path.
-    pub(crate) fn follows(&self, addr: IpAddr) -> bool {
-        self.hops.contains(&addr) || self.on_link.contains_key(&addr)
     }
 
     /// How a peer is reached; `None` until it is known.
@@ -99,26 +87,54 @@ impl Tie {
         self.decided.insert(addr, path);
         Some(path)
     }
-}
 
-impl Driver {
-    /// Brings the sessions in line with the intent and with what is known of the paths.
-    pub(crate) fn follow_bfd(&mut self) {
-        let Some(intent) = self.whole_intent() else { return };
-        if self.bfd.handle.is_none() && intent.peers.values().all(|p| p.bfd.is_none()) {
+    /// Brings the sessions in line with the intent (with its dynamic peers) and with the known paths.
+    pub(crate) fn follow(
+        &mut self,
+        intent: &RoutingIntent,
+        peers: &PeerTable,
+        tracker: &mut Tracker,
+        wakeup: &Arc<Wakeup>,
+        reporter: &mut Reporter,
+    ) {
+        if self.handle.is_none() && intent.peers.values().all(|p| p.bfd.is_none()) {
             return;
         }
-        self.watch_paths(&intent);
+        self.track_paths(intent, tracker, reporter);
+        let wanted = self.wanted(intent, peers);
+        if wanted == self.ordered {
+            return;
+        }
+        if self.handle.is_none() {
+            match Handle::start(wakeup.clone()) {
+                Ok(handle) => {
+                    self.handle = Some(handle);
+                    reporter.faults("BFD", []);
+                }
+                Err(e) => {
+                    reporter.faults("BFD", [format!("its thread cannot start: {e}")]);
+                    return;
+                }
+            }
+        }
+        if let Some(handle) = &self.handle {
+            handle.order(Order::Follow(wanted.clone()));
+        }
+        self.ordered = wanted;
+    }
+
+    /// The sessions of an intent, sorted, and their peers.
+    fn wanted(&mut self, intent: &RoutingIntent, peers: &PeerTable) -> Vec<(Endpoint, Parameters)> {
         let mut wanted: FxHashMap<Endpoint, Parameters> = FxHashMap::default();
-        self.bfd.peers.clear();
-        self.bfd.by_peer.clear();
+        self.peers.clear();
+        self.by_peer.clear();
         for (name, peer) in intent.peers.iter().filter(|(_, p)| p.bfd.is_some()) {
-            let (Some(id), Some(option)) = (self.peers.id(name), &peer.bfd) else { continue };
-            let Some(path) = self.bfd.path(peer, intent.asn) else { continue };
+            let (Some(id), Some(option)) = (peers.id(name), &peer.bfd) else { continue };
+            let Some(path) = self.path(peer, intent.asn) else { continue };
             let endpoint =
                 Endpoint { remote: peer.remote.ip(), local: peer.local, interface: scope(peer), path };
-            self.bfd.peers.entry(endpoint).or_default().push(id);
-            self.bfd.by_peer.insert(id, endpoint);
+            self.peers.entry(endpoint).or_default().push(id);
+            self.by_peer.insert(id, endpoint);
             let parameters = Parameters::new(option.interval, option.multiplier);
             let detection = |p: &Parameters| p.required_min_rx * u32::from(p.multiplier);
             // Peers that share an address share the session: the most impatient one decides.
@@ -133,109 +149,81 @@ impl Driver {
         }
         let mut wanted: Vec<_> = wanted.into_iter().collect();
         wanted.sort_unstable();
-        if wanted == self.bfd.ordered {
-            return;
-        }
-        if self.bfd.handle.is_none() {
-            match Handle::start(self.inbox.clone()) {
-                Ok(handle) => {
-                    self.bfd.handle = Some(handle);
-                    self.trouble("BFD", []);
-                }
-                Err(e) => {
-                    self.trouble("BFD", [format!("its thread cannot start: {e}")]);
-                    return;
-                }
-            }
-        }
-        if let Some(handle) = &self.bfd.handle {
-            handle.order(Order::Follow(wanted.clone()));
-        }
-        self.bfd.ordered = wanted;
+        wanted
     }
 
     /// Follows the addresses whose distance decides.
-    fn watch_paths(&mut self, intent: &RoutingIntent) {
+    fn track_paths(&mut self, intent: &RoutingIntent, tracker: &mut Tracker, reporter: &mut Reporter) {
         let asn = intent.asn;
         let open = |p: &&PeerIntent| {
             let ebgp = p.asn != p.local_asn.unwrap_or(asn);
             ebgp && p.bfd.as_ref().is_some_and(|b| b.multihop.is_none()) && !link_local(p.remote.ip())
         };
         let needed: FxHashSet<IpAddr> = intent.peers.values().filter(open).map(|p| p.remote.ip()).collect();
-        let gone: Vec<IpAddr> =
-            self.bfd.on_link.keys().filter(|addr| !needed.contains(*addr)).copied().collect();
+        let gone: Vec<IpAddr> = self.on_link.keys().filter(|addr| !needed.contains(*addr)).copied().collect();
         for addr in gone {
-            self.bfd.on_link.remove(&addr);
-            self.bfd.decided.remove(&addr);
-            if self.options.kernel && !self.bfd.hops.contains(&addr) && !self.fallover.watches(addr) {
-                (self.facts)(SpeakerFact::UntrackNextHop(addr));
-            }
+            self.on_link.remove(&addr);
+            self.decided.remove(&addr);
+            tracker.untrack(addr, Purpose::BfdPath, reporter);
         }
         for addr in needed {
-            if self.bfd.on_link.contains_key(&addr) {
+            if self.on_link.contains_key(&addr) {
                 continue;
             }
             // Without a kernel thread nobody knows; neighbours are the rule.
-            self.bfd.on_link.insert(addr, (!self.options.kernel).then_some(true));
-            if self.options.kernel {
-                (self.facts)(SpeakerFact::TrackNextHop(addr));
-            }
+            self.on_link.insert(addr, (!tracker.has_kernel()).then_some(true));
+            tracker.track(addr, Purpose::BfdPath, reporter);
         }
     }
 
-    /// What the kernel thread knows of an address; `None`: it is not reachable.
-    pub(crate) fn bfd_hop(&mut self, addr: IpAddr, on_link: Option<bool>) {
-        let Some(known) = self.bfd.on_link.get_mut(&addr) else { return };
-        *known = on_link.or(*known);
-        if on_link.is_some() && !self.bfd.decided.contains_key(&addr) {
-            self.follow_bfd();
-        }
+    /// Takes the state of an address; `None`: it is not reachable. `true`: a path can be decided, [`Self::follow`] is to be
+    /// called.
+    #[must_use]
+    pub(crate) fn resolved(&mut self, addr: IpAddr, on_link: Option<bool>) -> bool {
+        let Some(old) = self.on_link.get_mut(&addr) else { return false };
+        *old = on_link.or(*old);
+        on_link.is_some() && !self.decided.contains_key(&addr)
     }
 
-    /// A BGP session came up: the path that it found decides anew.
-    pub(crate) fn bfd_session_up(&mut self, id: PeerId) {
-        let Some(addr) = self.bfd.by_peer.get(&id).map(|endpoint| endpoint.remote) else { return };
-        let Some(Some(on_link)) = self.bfd.on_link.get(&addr) else { return };
+    /// A BGP session came up: the path that it found decides anew. `true`: as [`Self::resolved`].
+    #[must_use]
+    pub(crate) fn session_up(&mut self, id: PeerId) -> bool {
+        let Some(addr) = self.by_peer.get(&id).map(|endpoint| endpoint.remote) else { return false };
+        let Some(Some(on_link)) = self.on_link.get(&addr) else { return false };
         let path = if *on_link { Path::SingleHop } else { Path::Multihop };
-        if self.bfd.decided.insert(addr, path) != Some(path) {
-            self.follow_bfd();
-        }
+        self.decided.insert(addr, path) != Some(path)
     }
 
-    /// What the thread told.
-    pub(crate) fn bfd_told(&mut self) {
-        loop {
-            let Some(told) = self.bfd.handle.as_ref().and_then(|handle| handle.told.try_recv().ok()) else {
-                return;
-            };
-            match told {
-                Told::Trouble(texts) => self.trouble("BFD", texts),
-                Told::Mishap(text) => self.mishap(text),
-                Told::Change(change, at) => self.bfd_changed(&change, at),
+    /// Takes the next report of the thread and passes it to the agent; inputs for the BGP core, or `None` when there is no
+    /// report.
+    pub(crate) fn poll(
+        &mut self,
+        peers: &PeerTable,
+        reporter: &mut Reporter,
+    ) -> Option<SmallVec<[Input<'static>; 1]>> {
+        let report = self.handle.as_ref()?.report()?;
+        let mut inputs = SmallVec::new();
+        match report {
+            Report::Faults(texts) => reporter.faults("BFD", texts),
+            Report::Transient(text) => reporter.transient(text),
+            Report::Change(change, at) => {
+                for id in self.peers.get(&change.endpoint).into_iter().flatten() {
+                    if let Some(peer) = peers.name(*id) {
+                        let peer = peer.clone();
+                        let (from, to, cause) = (change.from, change.to, change.cause);
+                        reporter.fact(SpeakerFact::Bfd { peer, from, to, cause, at });
+                    }
+                    if change.is_loss() {
+                        inputs.push(Input::BfdDown {
+                            peer: *id,
+                            text: change.cause.to_string(),
+                            independent: change.remote_independent,
+                        });
+                    }
+                }
             }
         }
-    }
-
-    fn bfd_changed(&mut self, change: &Change, at: Instant) {
-        let peers = self.bfd.peers.get(&change.endpoint).cloned().unwrap_or_default();
-        for id in peers {
-            if let Some(peer) = self.peers.get(id) {
-                (self.facts)(SpeakerFact::Bfd {
-                    peer: peer.name.clone(),
-                    from: change.from,
-                    to: change.to,
-                    cause: change.cause,
-                    at,
-                });
-            }
-            if change.is_loss() {
-                self.give(Input::BfdDown {
-                    peer: id,
-                    text: change.cause.to_string(),
-                    independent: change.remote_independent,
-                });
-            }
-        }
+        Some(inputs)
     }
 }
 

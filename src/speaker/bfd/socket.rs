@@ -1,20 +1,15 @@
 //! The sockets of BFD (RFC 5881 4 and 5, RFC 5883) and the scheduling of its thread.
 
-#![expect(
-    unsafe_code,
-    reason = "recvmsg with the TTL and the addressee, and sched_setscheduler, which no crate here offers"
-)]
+#![expect(unsafe_code, reason = "sched_setscheduler, which no crate here offers")]
 
 use std::ffi::c_int;
 use std::io;
-use std::mem::size_of;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
-use std::os::fd::AsRawFd;
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use tortie_bgp::bfd::{Endpoint, Path};
 
-use super::BfdPriority;
+use super::view::BfdPriority;
 use crate::speaker::sockets::sockopt;
 
 /// Room for what comes while the thread is not scheduled.
@@ -80,74 +75,6 @@ fn scoped(addr: IpAddr, port: u16, interface: u32) -> SocketAddr {
             SocketAddrV6::new(addr, port, 0, scope).into()
         }
     }
-}
-
-/// What came with a datagram.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Datagram {
-    pub(crate) len: usize,
-    pub(crate) source: IpAddr,
-    pub(crate) destination: IpAddr,
-    pub(crate) interface: u32,
-    pub(crate) ttl: Option<u8>,
-}
-
-/// Takes a datagram from a socket of [`listen`], or another one that tells as much; `WouldBlock` when none waits. What does not fit into the buffer is cut.
-pub(crate) fn receive(socket: &Socket, buffer: &mut [u8]) -> io::Result<Option<Datagram>> {
-    // Aligned as `cmsghdr` has to be, and longer than both messages that were asked for.
-    let mut control = [0_u64; 32];
-    let mut iov = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
-    let fd = socket.as_raw_fd();
-    let mut destination = None;
-    let mut interface = 0;
-    let mut ttl = None;
-    // SAFETY: `try_init` wants the address written by the callback, which recvmsg does within `msg_namelen` octets; `iov`
-    // and `control` describe `buffer` and `control`, which outlive the call, with their true lengths. The CMSG functions
-    // walk only what the kernel wrote (`msg_controllen`), and each value is read unaligned after its type, which fixes its
-    // size, was seen.
-    let (len, source) = unsafe {
-        SockAddr::try_init(|storage, storage_len| {
-            let mut message: libc::msghdr = std::mem::zeroed();
-            message.msg_name = storage.cast();
-            message.msg_namelen = *storage_len;
-            message.msg_iov = &raw mut iov;
-            message.msg_iovlen = 1;
-            message.msg_control = control.as_mut_ptr().cast();
-            // Lengths are of another type in each C library.
-            message.msg_controllen = size_of_val(&control) as _;
-            let len = libc::recvmsg(fd, &raw mut message, libc::MSG_DONTWAIT);
-            let Ok(len) = usize::try_from(len) else { return Err(io::Error::last_os_error()) };
-            *storage_len = message.msg_namelen;
-            let mut header = libc::CMSG_FIRSTHDR(&raw const message);
-            while let Some(h) = header.as_ref() {
-                let data = libc::CMSG_DATA(header);
-                let len: usize = h.cmsg_len as _;
-                let room = len.saturating_sub(libc::CMSG_LEN(0) as usize);
-                match (h.cmsg_level, h.cmsg_type) {
-                    (libc::IPPROTO_IP, libc::IP_TTL) | (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT)
-                        if room >= size_of::<c_int>() =>
-                    {
-                        ttl = u8::try_from(data.cast::<c_int>().read_unaligned()).ok();
-                    }
-                    (libc::IPPROTO_IP, libc::IP_PKTINFO) if room >= size_of::<libc::in_pktinfo>() => {
-                        let info = data.cast::<libc::in_pktinfo>().read_unaligned();
-                        destination = Some(IpAddr::from(info.ipi_addr.s_addr.to_ne_bytes()));
-                        interface = u32::try_from(info.ipi_ifindex).unwrap_or(0);
-                    }
-                    (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) if room >= size_of::<libc::in6_pktinfo>() => {
-                        let info = data.cast::<libc::in6_pktinfo>().read_unaligned();
-                        destination = Some(IpAddr::from(info.ipi6_addr.s6_addr));
-                        interface = info.ipi6_ifindex;
-                    }
-                    _ => {}
-                }
-                header = libc::CMSG_NXTHDR(&raw const message, header);
-            }
-            Ok(len)
-        })?
-    };
-    let (Some(source), Some(destination)) = (source.as_socket(), destination) else { return Ok(None) };
-    Ok(Some(Datagram { len, source: source.ip(), destination, interface, ttl }))
 }
 
 /// Gives the calling thread the best priority that it may have.

@@ -1,4 +1,4 @@
-//! The loop: read all that waits, then look at the clock, then send.
+//! The event loop of the thread: read all packets that wait, then check the clock, then send.
 
 use std::io;
 use std::net::IpAddr;
@@ -13,11 +13,12 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use rustix::event::Timespec;
 use rustix::event::epoll;
 use socket2::Socket;
-use tortie_bgp::bfd::{self, Bfd, Endpoint, Parameters, Path};
+use tortie_bgp::bfd::{self, Bfd, Change, Endpoint, Parameters, Path};
 
 use super::socket;
-use super::{BfdView, Order, Told};
-use crate::speaker::inbox::Inbox;
+use super::view::{BfdPriority, BfdView};
+use crate::speaker::sockets::{datagram, poller};
+use crate::speaker::wakeup::Wakeup;
 
 /// Longest time that a stop waits for farewells; the first of each session goes out at once.
 pub(super) const FAREWELL: Duration = Duration::from_millis(250);
@@ -36,9 +37,27 @@ const LATE: Duration = Duration::from_millis(15);
 /// A packet is 24 octets; what is longer is wrong or padded.
 const BUFFER: usize = 256;
 
-const BELL: u64 = u64::MAX;
+const WAKEUP: u64 = u64::MAX;
 
-/// What is listened on: one for each family and path that a session needs.
+/// To the thread.
+pub(super) enum Order {
+    /// All wanted sessions from now on.
+    Follow(Vec<(Endpoint, Parameters)>),
+    /// Send AdminDown and end.
+    Stop,
+}
+
+/// From the thread.
+pub(super) enum Report {
+    /// A session changed its state, at this time.
+    Change(Change, Instant),
+    /// All faults in force.
+    Faults(Vec<String>),
+    /// A problem that is over already.
+    Transient(String),
+}
+
+/// A listening socket: one for each family and path that a session needs.
 struct Listener {
     v6: bool,
     path: Path,
@@ -51,50 +70,50 @@ struct Sending {
     socket: Option<(Socket, u16)>,
     again: Option<Instant>,
     /// Why it could not be had.
-    wrong: Option<String>,
+    fault: Option<String>,
 }
 
-pub(super) struct Driver {
+pub(super) struct BfdThread {
     core: Bfd,
     poll: OwnedFd,
-    bell: Arc<OwnedFd>,
+    wakeup: Arc<Wakeup>,
     orders: Receiver<Order>,
-    told: Sender<Told>,
-    speaker: Arc<Inbox>,
+    reports: Sender<Report>,
+    speaker: Arc<Wakeup>,
     view: Arc<ArcSwap<BfdView>>,
     wanted: FxHashMap<Endpoint, Parameters>,
     listeners: Vec<Listener>,
     listen_again: Option<Instant>,
     sending: FxHashMap<Endpoint, Sending>,
     ports: FxHashSet<u16>,
-    /// What could not be listened on, and why.
-    unheard: FxHashMap<(bool, Path), String>,
-    /// What is wrong changed.
-    troubled: bool,
+    /// Why a family and path could not be listened on.
+    listen_faults: FxHashMap<(bool, Path), String>,
+    /// Faults changed.
+    faults_changed: bool,
     unsent: u64,
     late: u64,
-    priority: super::BfdPriority,
+    priority: BfdPriority,
     published: Instant,
     dirty: bool,
     stopping: Option<Instant>,
 }
 
-impl Driver {
+impl BfdThread {
     pub(super) fn new(
-        bell: Arc<OwnedFd>,
+        wakeup: Arc<Wakeup>,
         orders: Receiver<Order>,
-        told: Sender<Told>,
-        speaker: Arc<Inbox>,
+        reports: Sender<Report>,
+        speaker: Arc<Wakeup>,
         view: Arc<ArcSwap<BfdView>>,
     ) -> io::Result<Self> {
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        epoll::add(&poll, &*bell, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)?;
+        epoll::add(&poll, &*wakeup, epoll::EventData::new_u64(WAKEUP), epoll::EventFlags::IN)?;
         Ok(Self {
             core: Bfd::new(rand::rng().random()),
             poll,
-            bell,
+            wakeup,
             orders,
-            told,
+            reports,
             speaker,
             view,
             wanted: FxHashMap::default(),
@@ -102,11 +121,11 @@ impl Driver {
             listen_again: None,
             sending: FxHashMap::default(),
             ports: FxHashSet::default(),
-            unheard: FxHashMap::default(),
-            troubled: false,
+            listen_faults: FxHashMap::default(),
+            faults_changed: false,
             unsent: 0,
             late: 0,
-            priority: super::BfdPriority::Normal,
+            priority: BfdPriority::Normal,
             published: Instant::now(),
             dirty: true,
             stopping: None,
@@ -125,28 +144,28 @@ impl Driver {
             match epoll::wait(&self.poll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(e) => {
-                    let _ = self.told.send(Told::Mishap(format!("BFD: epoll: {e}")));
-                    self.speaker.ring();
+                    let _ = self.reports.send(Report::Transient(format!("BFD: epoll: {e}")));
+                    self.speaker.wake();
                 }
             }
-            if events.iter().any(|event| event.data.u64() == BELL) && !self.orders() {
+            if events.iter().any(|event| event.data.u64() == WAKEUP) && !self.orders() {
                 return;
             }
             // Packets before the clock: a thread that was not scheduled for a while must not take what waits in the
             // sockets for silence.
             self.read(&mut buffer);
             let now = Instant::now();
-            self.look_at_lateness(due, now);
+            self.check_lateness(due, now);
             self.core.handle_timeout(now);
             if self.listen_again.is_some_and(|at| at <= now) {
                 self.listen(now);
             }
             self.send();
-            self.tell();
+            self.report();
             self.publish(now);
             if self.core.is_empty() && self.wanted.is_empty() {
                 self.listeners.clear();
-                self.troubled |= self.sending.drain().any(|(_, sending)| sending.wrong.is_some());
+                self.faults_changed |= self.sending.drain().any(|(_, sending)| sending.fault.is_some());
                 self.ports.clear();
             }
             if self.stopping.is_some_and(|at| at <= now || self.core.is_empty()) {
@@ -155,11 +174,11 @@ impl Driver {
         }
     }
 
-    /// This thread was to be here at `due`.
-    fn look_at_lateness(&mut self, due: Option<Instant>, now: Instant) {
+    /// The thread was to run at `due`.
+    fn check_lateness(&mut self, due: Option<Instant>, now: Instant) {
         let late = due.map(|due| now.saturating_duration_since(due)).unwrap_or_default();
         if late >= LATE {
-            tracing::debug!(target: "tortie::bfd", "looked {} ms late: silence meanwhile is no loss", late.as_millis());
+            tracing::debug!(target: "tortie::bfd", "ran {} ms late: silence meanwhile is no loss", late.as_millis());
             self.late += 1;
             self.core.late(now);
         }
@@ -167,21 +186,14 @@ impl Driver {
 
     fn timeout(&self) -> Option<Timespec> {
         let publish = self.dirty.then(|| self.published + PUBLISH);
-        let tell = self.troubled.then(Instant::now);
-        let at = [self.core.poll_timeout(), self.listen_again, self.stopping, publish, tell];
-        at.into_iter().flatten().min().map(|at| {
-            let wait = at.saturating_duration_since(Instant::now());
-            Timespec {
-                tv_sec: i64::try_from(wait.as_secs()).unwrap_or(i64::MAX),
-                tv_nsec: wait.subsec_nanos().into(),
-            }
-        })
+        let report = self.faults_changed.then(Instant::now);
+        let at = [self.core.poll_timeout(), self.listen_again, self.stopping, publish, report];
+        at.into_iter().flatten().min().map(poller::until)
     }
 
     /// `false`: the speaker is gone.
     fn orders(&mut self) -> bool {
-        let mut count = [0; 8];
-        let _ = rustix::io::read(&*self.bell, &mut count);
+        self.wakeup.clear();
         loop {
             match self.orders.try_recv() {
                 Ok(Order::Follow(wanted)) if self.stopping.is_none() => self.follow(wanted),
@@ -213,7 +225,7 @@ impl Driver {
         self.listen(now);
     }
 
-    /// Listens on what the sessions need. What was opened stays open until the last session is gone.
+    /// Listens on the ports that the sessions need; they stay open until the last session is gone.
     fn listen(&mut self, now: Instant) {
         self.listen_again = None;
         for (v6, path) in [
@@ -224,7 +236,7 @@ impl Driver {
         ] {
             let needed = self.wanted.keys().any(|e| e.path == path && e.remote.is_ipv6() == v6);
             if !needed || self.listeners.iter().any(|l| l.v6 == v6 && l.path == path) {
-                self.troubled |= self.unheard.remove(&(v6, path)).is_some();
+                self.faults_changed |= self.listen_faults.remove(&(v6, path)).is_some();
                 continue;
             }
             let opened = socket::listen(v6, path).and_then(|socket| {
@@ -234,14 +246,14 @@ impl Driver {
             });
             match opened {
                 Ok(socket) => {
-                    self.troubled |= self.unheard.remove(&(v6, path)).is_some();
+                    self.faults_changed |= self.listen_faults.remove(&(v6, path)).is_some();
                     self.listeners.push(Listener { v6, path, socket });
                 }
                 Err(e) => {
                     self.listen_again = Some(now + RETRY);
-                    let wrong = explain_listen(path.port(), &e);
-                    self.troubled |= self.unheard.get(&(v6, path)) != Some(&wrong);
-                    self.unheard.insert((v6, path), wrong);
+                    let fault = explain_listen(path.port(), &e);
+                    self.faults_changed |= self.listen_faults.get(&(v6, path)) != Some(&fault);
+                    self.listen_faults.insert((v6, path), fault);
                 }
             }
         }
@@ -250,7 +262,7 @@ impl Driver {
     fn read(&mut self, buffer: &mut [u8]) {
         for listener in &self.listeners {
             for _ in 0..TURN {
-                let got = match socket::receive(&listener.socket, buffer) {
+                let got = match datagram::receive(&listener.socket, buffer) {
                     Ok(Some(got)) => got,
                     Ok(None) => continue,
                     // Any other error is one of a single packet (ICMP); the next call takes the next.
@@ -265,7 +277,7 @@ impl Driver {
                     ttl: got.ttl,
                     payload: buffer.get(..got.len).unwrap_or_default(),
                 };
-                // What was refused is counted there.
+                // Refused packets are counted there.
                 let _ = self.core.receive(&datagram, Instant::now());
             }
         }
@@ -285,41 +297,41 @@ impl Driver {
     /// The session's socket, made now where there is none yet.
     fn sender(&mut self, endpoint: &Endpoint, now: Instant) -> Option<&Socket> {
         let sending =
-            self.sending.entry(*endpoint).or_insert(Sending { socket: None, again: None, wrong: None });
+            self.sending.entry(*endpoint).or_insert(Sending { socket: None, again: None, fault: None });
         if sending.socket.is_none() && sending.again.is_none_or(|at| at <= now) {
             match open(endpoint, &self.ports) {
                 Ok((socket, port)) => {
                     self.ports.insert(port);
                     sending.socket = Some((socket, port));
-                    self.troubled |= sending.wrong.take().is_some();
+                    self.faults_changed |= sending.fault.take().is_some();
                 }
                 Err(e) => {
                     sending.again = Some(now + RETRY);
-                    let wrong = Some(explain_send(endpoint, &e));
-                    self.troubled |= sending.wrong != wrong;
-                    sending.wrong = wrong;
+                    let fault = Some(explain_send(endpoint, &e));
+                    self.faults_changed |= sending.fault != fault;
+                    sending.fault = fault;
                 }
             }
         }
         self.sending.get(endpoint)?.socket.as_ref().map(|(socket, _)| socket)
     }
 
-    fn tell(&mut self) {
-        let mut told = false;
+    fn report(&mut self) {
+        let mut reported = false;
         let now = Instant::now();
         while let Some(change) = self.core.poll_event() {
-            told |= self.told.send(Told::Change(change, now)).is_ok();
+            reported |= self.reports.send(Report::Change(change, now)).is_ok();
             self.dirty = true;
         }
-        if std::mem::take(&mut self.troubled) {
-            let unsent = self.sending.values().filter_map(|sending| sending.wrong.as_ref());
-            let mut texts: Vec<String> = self.unheard.values().chain(unsent).cloned().collect();
+        if std::mem::take(&mut self.faults_changed) {
+            let unsent = self.sending.values().filter_map(|sending| sending.fault.as_ref());
+            let mut texts: Vec<String> = self.listen_faults.values().chain(unsent).cloned().collect();
             texts.sort_unstable();
             texts.dedup();
-            told |= self.told.send(Told::Trouble(texts)).is_ok();
+            reported |= self.reports.send(Report::Faults(texts)).is_ok();
         }
-        if told {
-            self.speaker.ring();
+        if reported {
+            self.speaker.wake();
         }
     }
 
@@ -331,7 +343,7 @@ impl Driver {
         self.published = now;
         self.dirty = false;
         let sessions: std::collections::BTreeMap<_, _> = self.core.sessions(now).collect();
-        // Sockets of sessions that have said farewell.
+        // Sockets of sessions that have sent their farewell.
         if self.sending.len() > sessions.len() {
             let core = &self.core;
             let ports = &mut self.ports;
@@ -340,7 +352,7 @@ impl Driver {
                 if let (false, Some((_, port))) = (keep, &sending.socket) {
                     ports.remove(port);
                 }
-                self.troubled |= !keep && sending.wrong.is_some();
+                self.faults_changed |= !keep && sending.fault.is_some();
                 keep
             });
         }

@@ -1,3 +1,7 @@
-//! TCP connections of sessions.
+//! TCP connections of sessions: their table and queue, and reading and writing between sockets and the BGP core.
 
-pub(crate) mod table;
+mod io;
+mod table;
+
+pub(crate) use io::{Connections, WRITES};
+pub(crate) use table::Stage;

@@ -1,4 +1,4 @@
-//! The table of connections: found by id, worked on in turn.
+//! The table of connections: found by id, and queued when there is work.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -12,44 +12,44 @@ use tortie_bgp::{ConnId, PeerId};
 /// Bits of a [`ConnId`] that are the index into the table; the others count up, so that no id comes twice.
 const INDEX_BITS: u32 = 20;
 
-/// What a connection is at.
+/// Stage of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// Connects; the speaker does not know it yet.
-    Dialling(PeerId),
-    /// The speaker's.
+    /// Connects; the BGP core does not know it yet.
+    Connecting(PeerId),
+    /// Open in the BGP core.
     Open,
-    /// The speaker has forgotten it; what is left is written.
+    /// The BGP core has closed it; its last octets are written.
     Flushing,
     /// Our side is closed; what the peer still sends is read and dropped, because closing a socket with unread data
     /// sends a reset that can overtake our NOTIFICATION.
     Draining,
 }
 
-pub(crate) struct Conn {
-    pub(crate) socket: Socket,
-    pub(crate) remote: SocketAddr,
-    pub(crate) stage: Stage,
-    /// The socket may have something to read, as far as epoll told.
-    pub(crate) readable: bool,
-    /// The socket may take something, as far as epoll told.
-    pub(crate) writable: bool,
+pub(super) struct Conn {
+    pub(super) socket: Socket,
+    pub(super) remote: SocketAddr,
+    pub(super) stage: Stage,
+    /// The socket may have something to read, as of the last epoll event.
+    pub(super) readable: bool,
+    /// The socket may take something, as of the last epoll event.
+    pub(super) writable: bool,
     /// The peer's side is closed: read on to the end.
-    pub(crate) hangup: bool,
-    /// The speaker has bytes for it.
-    pub(crate) wants: bool,
-    /// What a write left over; holds memory only while it is not empty.
-    pub(crate) rest: Vec<u8>,
+    pub(super) hangup: bool,
+    /// The BGP core has octets for it.
+    pub(super) wants: bool,
+    /// Octets that the socket did not take; holds memory only while it is not empty.
+    pub(super) rest: Vec<u8>,
     /// A write failed for this reason; reported once all that was received before has been read.
-    pub(crate) broken: Option<String>,
+    pub(super) broken: Option<String>,
     queued: bool,
     stalled: bool,
 }
 
 /// All connections.
 #[derive(Default)]
-pub(crate) struct Conns {
-    table: Slab<(ConnId, Conn)>,
+pub(super) struct Table {
+    slots: Slab<(ConnId, Conn)>,
     made: u64,
     queue: VecDeque<ConnId>,
     stalled: VecDeque<ConnId>,
@@ -60,10 +60,10 @@ fn index(id: ConnId) -> usize {
     usize::try_from(id.0 & ((1 << INDEX_BITS) - 1)).unwrap_or(usize::MAX)
 }
 
-impl Conns {
+impl Table {
     /// `None` when the table is full (a million connections).
-    pub(crate) fn insert(&mut self, socket: Socket, remote: SocketAddr, stage: Stage) -> Option<ConnId> {
-        let slot = u64::try_from(self.table.vacant_key()).ok().filter(|s| *s < 1 << INDEX_BITS)?;
+    pub(super) fn insert(&mut self, socket: Socket, remote: SocketAddr, stage: Stage) -> Option<ConnId> {
+        let slot = u64::try_from(self.slots.vacant_key()).ok().filter(|s| *s < 1 << INDEX_BITS)?;
         self.made += 1;
         let id = ConnId(self.made << INDEX_BITS | slot);
         let conn = Conn {
@@ -79,35 +79,35 @@ impl Conns {
             queued: false,
             stalled: false,
         };
-        self.table.insert((id, conn));
+        self.slots.insert((id, conn));
         Some(id)
     }
 
-    pub(crate) fn get(&self, id: ConnId) -> Option<&Conn> {
-        self.table.get(index(id)).filter(|(at, _)| *at == id).map(|(_, c)| c)
+    pub(super) fn get(&self, id: ConnId) -> Option<&Conn> {
+        self.slots.get(index(id)).filter(|(at, _)| *at == id).map(|(_, c)| c)
     }
 
-    pub(crate) fn get_mut(&mut self, id: ConnId) -> Option<&mut Conn> {
-        self.table.get_mut(index(id)).filter(|(at, _)| *at == id).map(|(_, c)| c)
+    pub(super) fn get_mut(&mut self, id: ConnId) -> Option<&mut Conn> {
+        self.slots.get_mut(index(id)).filter(|(at, _)| *at == id).map(|(_, c)| c)
     }
 
     /// Closes the socket, too.
-    pub(crate) fn remove(&mut self, id: ConnId) -> Option<Conn> {
+    pub(super) fn remove(&mut self, id: ConnId) -> Option<Conn> {
         self.get(id)?;
-        let (_, conn) = self.table.remove(index(id));
+        let (_, conn) = self.slots.remove(index(id));
         Some(conn)
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (ConnId, &Conn)> {
-        self.table.iter().map(|(_, (id, conn))| (*id, conn))
+    pub(super) fn iter(&self) -> impl Iterator<Item = (ConnId, &Conn)> {
+        self.slots.iter().map(|(_, (id, conn))| (*id, conn))
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.table.len()
+    pub(super) fn len(&self) -> usize {
+        self.slots.len()
     }
 
     /// Puts it at the end of the queue, once.
-    pub(crate) fn enqueue(&mut self, id: ConnId) {
+    pub(super) fn enqueue(&mut self, id: ConnId) {
         if let Some(conn) = self.get_mut(id)
             && !std::mem::replace(&mut conn.queued, true)
         {
@@ -115,7 +115,7 @@ impl Conns {
         }
     }
 
-    pub(crate) fn dequeue(&mut self) -> Option<ConnId> {
+    pub(super) fn dequeue(&mut self) -> Option<ConnId> {
         while let Some(id) = self.queue.pop_front() {
             if let Some(conn) = self.get_mut(id) {
                 conn.queued = false;
@@ -125,12 +125,12 @@ impl Conns {
         None
     }
 
-    pub(crate) fn queued(&self) -> usize {
+    pub(super) fn queued(&self) -> usize {
         self.queue.len()
     }
 
     /// Sets aside one that could be read but whose input is full.
-    pub(crate) fn stall(&mut self, id: ConnId) {
+    pub(super) fn stall(&mut self, id: ConnId) {
         if let Some(conn) = self.get_mut(id)
             && !std::mem::replace(&mut conn.stalled, true)
         {
@@ -139,7 +139,7 @@ impl Conns {
     }
 
     /// Looks at up to `most` of those set aside and queues those that have room again; `true`: all were looked at.
-    pub(crate) fn unstall(&mut self, most: usize, has_room: impl Fn(ConnId) -> bool) -> bool {
+    pub(super) fn unstall(&mut self, most: usize, has_room: impl Fn(ConnId) -> bool) -> bool {
         let waiting = self.stalled.len();
         for _ in 0..most.min(waiting) {
             let Some(id) = self.stalled.pop_front() else { break };
@@ -155,21 +155,21 @@ impl Conns {
     }
 
     /// Whether any is set aside.
-    pub(crate) fn any_stalled(&self) -> bool {
+    pub(super) fn any_stalled(&self) -> bool {
         !self.stalled.is_empty()
     }
 
-    pub(crate) fn set_deadline(&mut self, id: ConnId, at: Instant) {
+    pub(super) fn set_deadline(&mut self, id: ConnId, at: Instant) {
         self.deadlines.push(Reverse((at, id)));
     }
 
-    pub(crate) fn deadline(&self) -> Option<Instant> {
+    pub(super) fn deadline(&self) -> Option<Instant> {
         self.deadlines.peek().map(|Reverse((at, _))| *at)
     }
 
     /// The next one whose deadline passed and that still exists. A deadline that was for an earlier stage comes too:
     /// the caller looks at the stage.
-    pub(crate) fn expired(&mut self, now: Instant) -> Option<ConnId> {
+    pub(super) fn expired(&mut self, now: Instant) -> Option<ConnId> {
         while self.deadline().is_some_and(|at| at <= now) {
             let Reverse((_, id)) = self.deadlines.pop()?;
             if self.get(id).is_some() {

@@ -1,55 +1,56 @@
 //! Ranges of addresses from which sessions are taken, and the peers that came from them.
 //!
-//! The core decides who may come; here are the keys that a connection from a range needs, and the names and options of the
-//! peers that it makes. Those stand beside the configured ones in [`Peers`](crate::speaker::peers::table::Peers) while they exist.
+//! The BGP core admits them; here are the keys that a connection from a range needs, and the names and options of the
+//! dynamic peers. Those stand with the configured ones in [`PeerTable`] while they exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 
-use tortie_bgp::{Input, PeerId, RangeConfig, RangeId, RangeStatus};
+use tortie_bgp::{PeerId, RangeConfig, RangeId, RangeStatus};
 use tortie_net::Cidr;
 use tortie_net::link_local::address_of;
 
 use tortie_engine::routing::{DYNAMIC, DynamicPeer, Persistent, RangeIntent};
 
-use crate::speaker::api::SpeakerFact;
-use crate::speaker::event_loop::Driver;
-use crate::speaker::peers::table::{Told, Troubles, config, guard_of, restarts};
+use super::config::config;
+use super::keys::{KeyProblems, guard_of, restarts};
+use super::table::PeerTable;
+use crate::speaker::faults::PeerProblem;
 use crate::speaker::policy::Classes;
-use crate::speaker::sockets::listen::Guard;
+use crate::speaker::sockets::guard::Guard;
 
-/// A range that the speaker knows.
+/// A range in the BGP core.
 struct Range {
     id: RangeId,
     config: RangeConfig,
     guard: Guard,
 }
 
-/// What has to be done about a range.
+/// A step from one intent to the next.
 #[derive(Debug, PartialEq)]
 pub(crate) enum RangeChange {
     Set(RangeId, Box<RangeConfig>),
     Remove(RangeId),
     /// Connections of its peers get this guard.
     Secure(Arc<str>, Guard),
-    Trouble(Told),
+    Problem(PeerProblem),
 }
 
-/// All ranges, and who came from them.
+/// All ranges, and the peers that came from them.
 #[derive(Default)]
 pub(crate) struct Ranges {
     ranges: BTreeMap<Arc<str>, Range>,
-    troubles: Troubles,
+    key_problems: KeyProblems,
     /// Prefixes of those that are left out for want of a key.
     shut: Vec<Cidr>,
     peers: BTreeMap<PeerId, DynamicPeer>,
     /// Keys of some of them stand in files.
     key_files: bool,
     made: u32,
-    /// Somebody came or went since it was last looked at.
-    pub(crate) moved: bool,
+    /// A peer came or went since [`Self::take_moved`].
+    moved: bool,
 }
 
 impl Ranges {
@@ -63,12 +64,48 @@ impl Ranges {
         self.ranges.iter().find(|(_, range)| range.id == id).map(|(name, _)| name)
     }
 
-    /// Whether following the same ranges again may find other keys.
+    /// Addresses of the peers that came from a range.
+    pub(crate) fn addresses(&self, range: &str) -> BTreeSet<IpAddr> {
+        let of_range = self.peers.values().filter(|peer| &*peer.range == range);
+        of_range.map(|peer| address_of(peer.remote)).collect()
+    }
+
+    /// A peer came from a range, and is one of the table from now on.
+    pub(crate) fn join(
+        &mut self,
+        id: PeerId,
+        range: RangeId,
+        name: &Arc<str>,
+        remote: SocketAddr,
+        table: &mut PeerTable,
+    ) -> Option<DynamicPeer> {
+        let (of, range) = self.ranges.iter().find(|(_, found)| found.id == range)?;
+        let peer = DynamicPeer { name: name.clone(), range: of.clone(), remote };
+        table.add_dynamic(id, name.clone(), remote, &range.config.peer, range.guard.clone());
+        self.peers.insert(id, peer.clone());
+        self.moved = true;
+        Some(peer)
+    }
+
+    /// Nothing is left of a peer that came from a range.
+    pub(crate) fn leave(&mut self, id: PeerId, table: &mut PeerTable) -> Option<DynamicPeer> {
+        table.forget(id);
+        let peer = self.peers.remove(&id)?;
+        self.moved = true;
+        Some(peer)
+    }
+
+    /// `true`: peers came or went since the last call.
+    pub(crate) fn take_moved(&mut self) -> bool {
+        std::mem::take(&mut self.moved)
+    }
+
+    /// Following the same ranges again may find other keys.
     pub(crate) fn has_key_files(&self) -> bool {
         self.key_files
     }
 
-    /// Key and least TTL by prefix, and what contradicts itself. A key of a range is asked of all its addresses, also of
+    /// Key and least TTL by prefix, and contradictions in words. A key of a range applies to all its addresses, also to
     /// those that another range or a peer without a key has: the kernel knows no exception.
     pub(crate) fn guards<'a>(
         &self,
@@ -105,7 +142,7 @@ impl Ranges {
         (guards, clashes)
     }
 
-    /// What it takes to get from the ranges so far to `wanted`.
+    /// The steps from the ranges so far to `wanted`.
     pub(crate) fn follow(
         &mut self,
         wanted: &Persistent<String, RangeIntent>,
@@ -121,7 +158,7 @@ impl Ranges {
             }
             keep
         });
-        changes.extend(self.troubles.keep(wanted).map(RangeChange::Trouble));
+        changes.extend(self.key_problems.keep(wanted).map(RangeChange::Problem));
         self.shut.clear();
         for (name, intent) in wanted {
             let name: Arc<str> = self
@@ -129,8 +166,8 @@ impl Ranges {
                 .get_key_value(name.as_str())
                 .map_or_else(|| name.as_str().into(), |(n, _)| n.clone());
             let old = self.ranges.get(&name).map(|range| &range.guard);
-            let (guard, trouble) = guard_of(&intent.peer, secrets, old);
-            changes.extend(self.troubles.note(&name, trouble).map(RangeChange::Trouble));
+            let (guard, problem) = guard_of(&intent.peer, secrets, old);
+            changes.extend(self.key_problems.set(&name, problem).map(RangeChange::Problem));
             // A range that should have a key takes nobody without one.
             let Some(guard) = guard else {
                 changes.extend(self.ranges.remove(&name).map(|range| RangeChange::Remove(range.id)));
@@ -164,59 +201,12 @@ impl Ranges {
     }
 }
 
-impl Driver {
-    /// Brings ranges in line with the intent; keys are in force already.
-    pub(crate) fn change_ranges(&mut self, changes: Vec<RangeChange>) {
-        for change in changes {
-            match change {
-                RangeChange::Set(id, config) => self.give(Input::Range(id, config)),
-                RangeChange::Remove(id) => self.give(Input::RemoveRange(id)),
-                RangeChange::Secure(name, guard) => {
-                    let of_range = self.ranges.peers().filter(|peer| peer.range == name);
-                    let addrs: BTreeSet<IpAddr> = of_range.map(|peer| address_of(peer.remote)).collect();
-                    self.secure(|addr| addrs.contains(&addr), &guard);
-                }
-                RangeChange::Trouble((name, trouble)) => {
-                    (self.facts)(SpeakerFact::PeerTrouble { name, trouble });
-                }
-            }
-        }
-    }
-
-    /// A peer came from a range.
-    pub(crate) fn dynamic_peer(&mut self, id: PeerId, range: RangeId, name: &Arc<str>, remote: SocketAddr) {
-        let Some((of, known)) = self.ranges.ranges.iter().find(|(_, known)| known.id == range) else {
-            return;
-        };
-        let peer = DynamicPeer { name: name.clone(), range: of.clone(), remote };
-        self.peers.came(id, name.clone(), remote, &known.config.peer, known.guard.clone());
-        self.ranges.peers.insert(id, peer.clone());
-        self.ranges.moved = true;
-        (self.facts)(SpeakerFact::DynamicPeer(peer));
-    }
-
-    /// Nothing is left of it.
-    pub(crate) fn dynamic_gone(&mut self, id: PeerId) {
-        self.peers.forget(id);
-        let Some(peer) = self.ranges.peers.remove(&id) else { return };
-        self.ranges.moved = true;
-        (self.facts)(SpeakerFact::DynamicPeerGone(peer.name));
-    }
-
-    /// BFD and the links of peers that came and went.
-    pub(crate) fn follow_dynamic(&mut self) {
-        if self.ranges.moved {
-            self.follow_ends();
-        }
-    }
-}
-
-/// A range and what became of it.
+/// A range and its state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RangeView {
     /// Its name.
     pub name: Arc<str>,
-    /// What the speaker says of it.
+    /// Its state in the BGP core.
     pub status: RangeStatus,
 }
 
@@ -255,9 +245,9 @@ mod tests {
         let change = follow(&mut ranges, &[("a", keyed("10.0.0.0/8", "two"))]);
         assert!(matches!(&change[..], [RangeChange::Secure(name, _)] if &**name == "a"));
         let change = follow(&mut ranges, &[("a", keyed("10.0.0.0/8", &"x".repeat(81)))]);
-        assert!(matches!(&change[..], [RangeChange::Trouble((_, Some(_)))]), "the key that worked stays");
+        assert!(matches!(&change[..], [RangeChange::Problem((_, Some(_)))]), "the key that worked stays");
         let change = follow(&mut ranges, &[]);
-        assert!(matches!(&change[..], [RangeChange::Remove(RangeId(2)), RangeChange::Trouble((_, None))]));
+        assert!(matches!(&change[..], [RangeChange::Remove(RangeId(2)), RangeChange::Problem((_, None))]));
     }
 
     #[test]
@@ -267,23 +257,23 @@ mod tests {
         let mut unusable = range("10.0.0.0/8");
         unusable.peer.password = Some(Password::File("missing".into()));
         let change = follow(&mut ranges, &[("a", unusable.clone())]);
-        assert!(matches!(&change[..], [RangeChange::Trouble((_, Some(_))), RangeChange::Remove(RangeId(1))]));
+        assert!(matches!(&change[..], [RangeChange::Problem((_, Some(_))), RangeChange::Remove(RangeId(1))]));
         assert_eq!(follow(&mut ranges, &[("a", unusable.clone())]), []);
         assert_eq!(ranges.guards(std::iter::empty()).0[&"10.0.0.0/8".parse().unwrap()], Guard::shut());
         let change = follow(&mut ranges, &[("a", keyed("10.0.0.0/8", "one"))]);
-        assert!(matches!(&change[..], [RangeChange::Trouble((_, None)), RangeChange::Set(RangeId(2), _)]));
+        assert!(matches!(&change[..], [RangeChange::Problem((_, None)), RangeChange::Set(RangeId(2), _)]));
         // The key that worked stays, with all else that is new.
         unusable.max_sessions = 20;
         let change = follow(&mut ranges, &[("a", unusable)]);
         assert!(
-            matches!(&change[..], [RangeChange::Trouble((_, Some(_))), RangeChange::Set(RangeId(2), config)]
+            matches!(&change[..], [RangeChange::Problem((_, Some(_))), RangeChange::Set(RangeId(2), config)]
             if config.max_peers == 20)
         );
         assert!(ranges.guards(std::iter::empty()).0.values().all(|guard| guard.key.is_some()));
     }
 
     #[test]
-    fn what_has_no_key_inside_of_what_has_one_is_said() {
+    fn a_peer_or_range_without_a_key_inside_of_one_with_a_key_is_reported() {
         let mut ranges = Ranges::default();
         follow(
             &mut ranges,

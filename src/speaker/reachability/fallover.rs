@@ -1,8 +1,8 @@
 //! Fast external fallover: a session with an eBGP neighbour on a connected network ends when that network goes, not when
 //! its hold timer expires.
 //!
-//! The kernel thread follows the neighbours' addresses as it follows next hops: it hears of links and addresses from the
-//! watch thread, and resolves an address on a link without carrier no more. Sessions over several hops and iBGP sessions
+//! The kernel thread follows the neighbours' addresses as it follows next hops: the watch thread reports links and
+//! addresses to it, and it no longer resolves an address on a link without carrier. Sessions over several hops and iBGP sessions
 //! can take another way and stay. With graceful restart the peer's routes are kept as after any other loss of the
 //! connection (RFC 4724 4.2).
 //!
@@ -16,13 +16,13 @@ use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
-use tortie_bgp::{Input, PeerId};
+use tortie_bgp::PeerId;
 use tortie_net::link_local::address_of;
 
+use super::tracker::{Purpose, Tracker};
 use tortie_engine::routing::{Resolved, RoutingIntent};
-use crate::speaker::api::SpeakerFact;
-use crate::speaker::event_loop::Driver;
-use crate::speaker::sockets::sockopt;
+use crate::speaker::faults::Reporter;
+use crate::speaker::peers::PeerTable;
 
 /// How long a connected network may be gone before the sessions of its neighbours end.
 const GRACE: Duration = Duration::from_millis(500);
@@ -46,24 +46,56 @@ struct Lost {
 }
 
 /// An interface, and the peers whose neighbour is on it.
-type On = (u32, SmallVec<[PeerId; 1]>);
+pub(crate) type Link = (u32, SmallVec<[PeerId; 1]>);
 
 /// Addresses of eBGP peers.
 #[derive(Default)]
 pub(crate) struct Fallover {
     watched: FxHashMap<IpAddr, Watched>,
-    /// Those that were lost, oldest first; one that is back meanwhile is passed over.
+    /// Addresses that were lost, oldest first; one that is back meanwhile is skipped.
     losing: VecDeque<(Instant, IpAddr)>,
 }
 
 impl Fallover {
-    /// Whether the kernel thread follows this address for us.
-    pub(crate) fn watches(&self, addr: IpAddr) -> bool {
-        self.watched.contains_key(&addr)
+    /// Follows the addresses of the eBGP peers of the intent.
+    pub(crate) fn follow(
+        &mut self,
+        intent: &RoutingIntent,
+        peers: &PeerTable,
+        tracker: &mut Tracker,
+        reporter: &mut Reporter,
+    ) {
+        if !tracker.has_kernel() {
+            return;
+        }
+        let mut wanted: FxHashMap<IpAddr, Watched> = FxHashMap::default();
+        for (name, peer) in &intent.peers {
+            if peer.asn != peer.local_asn.unwrap_or(intent.asn)
+                && let Some(id) = peers.id(name)
+            {
+                wanted.entry(address_of(peer.remote)).or_default().peers.push(id);
+            }
+        }
+        let old = std::mem::take(&mut self.watched);
+        for (addr, watched) in &mut wanted {
+            match old.get(addr) {
+                Some(old) => (watched.interface, watched.lost) = (old.interface, old.lost),
+                None => tracker.track(*addr, Purpose::Link, reporter),
+            }
+        }
+        self.watched = wanted;
+        for addr in old.into_keys().filter(|addr| !self.watched.contains_key(addr)) {
+            tracker.untrack(addr, Purpose::Link, reporter);
+        }
     }
 
-    /// Takes what the kernel thread knows of an address; gives those whose sessions ended and whose link is back.
-    fn heard(&mut self, addr: IpAddr, resolved: Option<Resolved>, now: Instant) -> Option<On> {
+    /// Takes the state of an address; the peers whose sessions ended and whose link is back.
+    pub(crate) fn resolved(
+        &mut self,
+        addr: IpAddr,
+        resolved: Option<Resolved>,
+        now: Instant,
+    ) -> Option<Link> {
         let watched = self.watched.get_mut(&addr)?;
         let connected = resolved.filter(|r| r.gateway.is_none()).map(|r| r.ifindex);
         match (std::mem::replace(&mut watched.interface, connected), connected) {
@@ -85,8 +117,8 @@ impl Fallover {
         self.losing.front().map(|(at, _)| *at)
     }
 
-    /// Those whose link was gone for too long.
-    fn due(&mut self, now: Instant) -> Vec<On> {
+    /// Peers whose link was gone for too long: their sessions end.
+    pub(crate) fn due(&mut self, now: Instant) -> Vec<Link> {
         let mut due = Vec::new();
         while let Some((at, addr)) = self.losing.pop_front_if(|(at, _)| *at <= now) {
             if let Some(watched) = self.watched.get_mut(&addr)
@@ -100,64 +132,11 @@ impl Fallover {
     }
 }
 
-impl Driver {
-    /// Follows the addresses of the eBGP peers of the intent.
-    pub(crate) fn follow_fallover(&mut self, intent: &RoutingIntent) {
-        if !self.options.kernel {
-            return;
-        }
-        let mut wanted: FxHashMap<IpAddr, Watched> = FxHashMap::default();
-        for (name, peer) in &intent.peers {
-            if peer.asn != peer.local_asn.unwrap_or(intent.asn)
-                && let Some(id) = self.peers.id(name)
-            {
-                wanted.entry(address_of(peer.remote)).or_default().peers.push(id);
-            }
-        }
-        let old = std::mem::take(&mut self.fallover.watched);
-        for (addr, watched) in &mut wanted {
-            match old.get(addr) {
-                Some(known) => (watched.interface, watched.lost) = (known.interface, known.lost),
-                None => (self.facts)(SpeakerFact::TrackNextHop(*addr)),
-            }
-        }
-        self.fallover.watched = wanted;
-        for addr in old.into_keys().filter(|addr| !self.fallover.watches(*addr)) {
-            if !self.bfd.follows(addr) {
-                (self.facts)(SpeakerFact::UntrackNextHop(addr));
-            }
-        }
-    }
-
-    /// The kernel thread told of an address.
-    pub(crate) fn fallover_hop(&mut self, addr: IpAddr, resolved: Option<Resolved>) {
-        let Some((interface, peers)) = self.fallover.heard(addr, resolved, self.now) else { return };
-        self.unnumbered.again(interface, self.now);
-        for peer in peers {
-            // An attempt that began without the link waits for its SYN's next turn, seconds from now.
-            self.redial(peer, "the link came back");
-            self.give(Input::LinkUp(peer));
-        }
-    }
-
-    /// Ends the sessions whose time is up.
-    pub(crate) fn fallover_due(&mut self) {
-        for (interface, peers) in self.fallover.due(self.now) {
-            let name =
-                sockopt::interface_name(interface).unwrap_or_else(|| format!("with index {interface}"));
-            for peer in peers {
-                let text = format!("interface {name} is down or has lost the peer's network");
-                self.give(Input::LinkDown { peer, text });
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn resolved(ifindex: u32, gateway: Option<&str>) -> Option<Resolved> {
+    fn on_link(ifindex: u32, gateway: Option<&str>) -> Option<Resolved> {
         Some(Resolved { ifindex, gateway: gateway.map(|g| g.parse().unwrap()), metric: 0 })
     }
 
@@ -171,26 +150,30 @@ mod tests {
         let on = |interface| (interface, SmallVec::<[PeerId; 1]>::from_slice(&[PeerId(4)]));
         let start = Instant::now();
         // Behind a router, or not yet known.
-        for unknown in [None, resolved(2, Some("192.0.2.1")), None] {
-            assert_eq!(fallover.heard(addr, unknown, start), None);
+        for unknown in [None, on_link(2, Some("192.0.2.1")), None] {
+            assert_eq!(fallover.resolved(addr, unknown, start), None);
         }
-        assert_eq!(fallover.heard(addr, resolved(2, None), start), None);
-        assert_eq!(fallover.heard(addr, resolved(3, None), start), None, "it moved: TCP can go on");
+        assert_eq!(fallover.resolved(addr, on_link(2, None), start), None);
+        assert_eq!(fallover.resolved(addr, on_link(3, None), start), None, "it moved: TCP can go on");
         assert_eq!(fallover.deadline(), None);
         // Back in time.
-        assert_eq!(fallover.heard(addr, None, start), None);
+        assert_eq!(fallover.resolved(addr, None, start), None);
         assert_eq!(fallover.deadline(), Some(start + GRACE));
         assert_eq!(fallover.due(start + GRACE / 2), []);
-        assert_eq!(fallover.heard(addr, resolved(3, None), start + GRACE / 2), None, "no session was ended");
+        assert_eq!(
+            fallover.resolved(addr, on_link(3, None), start + GRACE / 2),
+            None,
+            "no session was ended"
+        );
         assert_eq!(fallover.due(start + GRACE), []);
         assert_eq!(fallover.deadline(), None);
         // A default route is no neighbour, and news of it start no new grace.
-        assert_eq!(fallover.heard(addr, resolved(7, Some("10.0.0.1")), start), None);
-        assert_eq!(fallover.heard(addr, None, start + GRACE / 2), None);
+        assert_eq!(fallover.resolved(addr, on_link(7, Some("10.0.0.1")), start), None);
+        assert_eq!(fallover.resolved(addr, None, start + GRACE / 2), None);
         assert_eq!(fallover.due(start + GRACE), [on(3)]);
         assert_eq!(fallover.due(start + GRACE), [], "once");
-        assert_eq!(fallover.heard(addr, resolved(5, None), start + GRACE), Some(on(5)));
-        assert_eq!(fallover.heard(addr, resolved(5, None), start + GRACE), None, "once");
-        assert_eq!(fallover.heard("192.0.2.8".parse().unwrap(), None, start), None);
+        assert_eq!(fallover.resolved(addr, on_link(5, None), start + GRACE), Some(on(5)));
+        assert_eq!(fallover.resolved(addr, on_link(5, None), start + GRACE), None, "once");
+        assert_eq!(fallover.resolved("192.0.2.8".parse().unwrap(), None, start), None);
     }
 }

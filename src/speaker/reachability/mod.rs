@@ -1,3 +1,8 @@
-//! Neighbours' addresses that the kernel thread follows.
+//! Reachability of addresses, as the kernel thread reports it: which ones it follows for this thread, and neighbours
+//! whose link goes down.
 
-pub(crate) mod fallover;
+mod fallover;
+mod tracker;
+
+pub(crate) use fallover::Fallover;
+pub(crate) use tracker::{Purpose, Tracker};

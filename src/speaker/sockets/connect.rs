@@ -7,7 +7,7 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
 use tortie_net::Cidr;
 
-use crate::speaker::sockets::listen::Guard;
+use crate::speaker::sockets::guard::{self, Guard};
 use crate::speaker::sockets::sockopt;
 
 /// How long a connection attempt may take. Linux alone would try for two minutes.
@@ -20,7 +20,7 @@ const NOT_SENT: u32 = 128 * 1024;
 /// Precedence "internetwork control" (RFC 4271 5.1.3 names none; RFC 2474 CS6 is what all speakers send).
 const CS6: u32 = 0xc0;
 
-/// Options that listening and dialling sockets share.
+/// Options that listening and connecting sockets share.
 pub(crate) fn common_options(socket: &Socket, v6: bool) -> io::Result<()> {
     socket.set_tcp_nodelay(true)?;
     socket.set_tcp_notsent_lowat(NOT_SENT)?;
@@ -42,7 +42,7 @@ pub(crate) fn common_options(socket: &Socket, v6: bool) -> io::Result<()> {
 pub(crate) fn secure(socket: &Socket, remote: IpAddr, guard: &Guard) -> io::Result<()> {
     sockopt::set_min_ttl(socket, remote.is_ipv6(), guard.min_ttl)?;
     if let Some(key) = guard.key.as_ref().filter(|key| key.ao().is_none()) {
-        sockopt::set_key(socket, Cidr::host(remote), key)?;
+        guard::set_key(socket, Cidr::host(remote), key)?;
     }
     Ok(())
 }
@@ -57,7 +57,7 @@ pub(crate) fn start(remote: SocketAddr, local: Option<IpAddr>, guard: &Guard) ->
     common_options(&socket, remote.is_ipv6())?;
     secure(&socket, remote.ip(), guard)?;
     if let Some(key) = guard.key.as_ref().filter(|key| key.ao().is_some()) {
-        sockopt::set_key(&socket, Cidr::host(remote.ip()), key)?;
+        guard::set_key(&socket, Cidr::host(remote.ip()), key)?;
     }
     if let Some(local) = local {
         sockopt::set_bind_address_no_port(&socket)?;
@@ -121,10 +121,11 @@ pub(crate) fn explain(remote: SocketAddr, local: Option<IpAddr>, error: &io::Err
     }
 }
 
-/// Why a connection could not be made, by what `explain` says: a stable word, and the name of the system's error.
-/// `connect-failed`: none of the known ones.
+/// The reason why a connection could not be made, from the text of [`explain`]: a stable word, and the name of the
+/// system's error.
+/// `connect-failed`: none of the others.
 #[must_use]
-pub fn dial_failure(text: &str) -> (&'static str, &'static str) {
+pub fn connect_failure(text: &str) -> (&'static str, &'static str) {
     const KNOWN: [(&str, &str, &str); 6] = [
         ("connection refused by ", "connection-refused", "ECONNREFUSED"),
         ("no route to ", "no-route", "ENETUNREACH"),
@@ -157,11 +158,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_of_a_failed_connect_tells_its_kind() {
+    fn the_text_of_a_failed_connect_has_a_reason() {
         let remote: SocketAddr = "192.0.2.1:179".parse().unwrap();
         let of = |errno, local| {
             let text = explain(remote, local, &io::Error::from_raw_os_error(errno));
-            dial_failure(&text)
+            connect_failure(&text)
         };
         let own = Some("192.0.2.9".parse().unwrap());
         assert_eq!(of(libc::ECONNREFUSED, None), ("connection-refused", "ECONNREFUSED"));

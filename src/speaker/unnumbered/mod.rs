@@ -1,9 +1,9 @@
-//! Unnumbered peers: who is at the other end of an interface, found by router advertisements (RFC 4861).
+//! Unnumbered peers: the neighbour at the other end of an interface, found by router advertisements (RFC 4861).
 //!
-//! It sends and hears advertisements on the interfaces of peers that have no address, and gives the intent that follows
-//! from them: such a peer's remote address becomes the neighbour's, with the interface as its scope, and is left out while
-//! nobody was heard. The sessions are then like all others. It forwards nothing and configures no address; what
-//! advertisements say about prefixes and default routers is the kernel's business.
+//! It sends and receives advertisements on the interfaces of peers that have no address, and gives the intent that
+//! follows from them: such a peer's remote address becomes the neighbour's, with the interface as its scope, and the peer
+//! is left out while there is no advertisement. The sessions are then like all others. It forwards nothing and configures
+//! no address; prefixes and default routers of advertisements are the kernel's business.
 //!
 //! ```text
 //!  RoutingIntent --> given --+                        interfaces: /proc/net/if_inet6
@@ -19,15 +19,13 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::event::epoll;
 use smallvec::SmallVec;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use tortie_engine::routing::{PeerIntent, RoutingIntent};
-use crate::speaker::api::SpeakerFact;
-use crate::speaker::bfd::datagram;
-use crate::speaker::event_loop::{Driver, ROUTERS};
-use crate::speaker::sockets::sockopt;
+use crate::speaker::faults::{PeerProblem, Reporter};
+use crate::speaker::sockets::poller::{Poller, Source};
+use crate::speaker::sockets::{datagram, sockopt};
 use message::{Message, Own};
 use tortie_engine::routing::{PeerIntent, RoutingIntent};
 
@@ -35,14 +33,14 @@ use tortie_engine::routing::{PeerIntent, RoutingIntent};
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 const ALL_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
 
-/// So often while the neighbour is unknown, and until it has surely heard us.
+/// Interval while the neighbour is unknown, and until it has surely received one.
 const FAST: Duration = Duration::from_secs(1);
-/// How many advertisements go out so after an interface came up. Shorter than RFC 4861 10 has it, like FRR: sessions
+/// Number of advertisements at that interval after an interface came up. Shorter than RFC 4861 10 has it, like FRR: sessions
 /// wait for them.
 const FAST_COUNT: u32 = 5;
-/// Afterwards, as FRR.
+/// Interval afterwards, as FRR.
 const SLOW: Duration = Duration::from_secs(10);
-/// A neighbour that was not heard for so long gives way to another one on the link.
+/// A neighbour that was silent for so long gives way to another one on the link.
 const SILENT: Duration = Duration::from_secs(30);
 /// An interface that went down has no address, and gets the same again when it is back: so long that passes for a flap, and
 /// the peer stays. It is how long a peer's routes are kept without it unless that says otherwise (RFC 4724 4.2).
@@ -50,17 +48,17 @@ const AWAY: Duration = Duration::from_secs(120);
 /// Messages taken in a turn.
 const TAKE: usize = 64;
 
-/// A peer by name, and why it has no address; `None`: it has one again.
-type Told = (Arc<str>, Option<String>);
+/// Subject of its faults.
+const SUBJECT: &str = "router advertisements";
 
 /// The interfaces of unnumbered peers.
 #[derive(Default)]
 pub(crate) struct Unnumbered {
-    /// What the model wants, before addresses are filled in.
+    /// The intent before addresses are filled in.
     given: Option<Arc<RoutingIntent>>,
     socket: Option<Socket>,
     links: BTreeMap<String, Link>,
-    /// Peers that were reported as waiting, with the reason.
+    /// Peers that were reported as waiting, with the cause.
     waiting: BTreeMap<Arc<str>, &'static str>,
     due: Option<Instant>,
 }
@@ -70,16 +68,16 @@ struct Link {
     own: Option<Own>,
     /// Since when the kernel does not show that address, or shows it as tentative.
     away: Option<Instant>,
-    /// The last router that was heard, and when.
+    /// The router of the last advertisement, and its time.
     neighbour: Option<(Ipv6Addr, Instant)>,
     sent: u32,
     next: Option<Instant>,
 }
 
 impl Link {
-    /// Takes the addresses that the kernel shows of it; whether ours is another than before. `there`: whether the interface
-    /// of this index still has the name.
-    fn look(
+    /// Takes the addresses that the kernel shows of it; `true`: ours is another than before. `there`: the interface
+    /// of an index still has the name.
+    fn update(
         &mut self,
         shown: impl Iterator<Item = (Own, bool)>,
         there: impl Fn(u32) -> bool,
@@ -100,7 +98,7 @@ impl Link {
             if !usable {
                 self.away.get_or_insert(now);
             } else if self.away.take().is_some() {
-                // The neighbour has to hear us again.
+                // The neighbour has to receive our advertisement again.
                 (self.sent, self.next) = (0, None);
             }
             return false;
@@ -111,7 +109,7 @@ impl Link {
 }
 
 impl Unnumbered {
-    /// When the interfaces are to be looked at again.
+    /// When [`Self::run`] is to be called again.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.due
     }
@@ -122,7 +120,7 @@ impl Unnumbered {
         own.map(move |own| SocketAddrV6::new(own.addr, port, 0, own.ifindex).into())
     }
 
-    /// The peer's address: configured, or heard.
+    /// The peer's address: configured, or from an advertisement.
     fn remote(&self, interface: &str, configured: SocketAddr) -> Result<SocketAddr, &'static str> {
         let link = self.links.get(interface);
         let own = link
@@ -137,13 +135,13 @@ impl Unnumbered {
         Ok(SocketAddrV6::new(addr, configured.port(), 0, own.ifindex).into())
     }
 
-    /// The intent with the addresses of unnumbered peers filled in, those without one left out; and whose reason for that
-    /// is new or gone.
-    fn resolved(&mut self) -> Option<(Arc<RoutingIntent>, Vec<Told>)> {
+    /// The intent with the addresses of unnumbered peers filled in, those without one left out; and the causes for that
+    /// which are new or over.
+    fn resolve(&mut self) -> Option<(Arc<RoutingIntent>, Vec<PeerProblem>)> {
         let given = self.given.clone()?;
-        let mut told = Vec::new();
+        let mut problems = Vec::new();
         if given.peers.values().all(|peer| peer.interface.is_none()) && self.waiting.is_empty() {
-            return Some((given, told));
+            return Some((given, problems));
         }
         let mut resolved = RoutingIntent::clone(&given);
         let mut waiting = BTreeMap::new();
@@ -153,23 +151,23 @@ impl Unnumbered {
                 Ok(remote) => {
                     resolved.peers.insert(name.clone(), PeerIntent { remote, ..peer.clone() });
                 }
-                Err(why) => {
-                    if self.waiting.get(name.as_str()) != Some(&why) {
-                        told.push((name.as_str().into(), Some(format!("{interface}: {why}"))));
+                Err(cause) => {
+                    if self.waiting.get(name.as_str()) != Some(&cause) {
+                        problems.push((name.as_str().into(), Some(format!("{interface}: {cause}"))));
                     }
-                    waiting.insert(name.as_str().into(), why);
+                    waiting.insert(name.as_str().into(), cause);
                     resolved.peers.remove(name);
                 }
             }
         }
         let ended = self.waiting.keys().filter(|name| !waiting.contains_key(*name));
-        told.extend(ended.map(|name| (name.clone(), None)));
+        problems.extend(ended.map(|name| (name.clone(), None)));
         self.waiting = waiting;
-        Some((Arc::new(resolved), told))
+        Some((Arc::new(resolved), problems))
     }
 
     /// Follows the interfaces that peers name.
-    fn follow(&mut self) {
+    fn follow_links(&mut self) {
         let Some(given) = &self.given else { return };
         let wanted: Vec<&String> = given.peers.values().filter_map(|p| p.interface.as_ref()).collect();
         self.links.retain(|name, _| wanted.contains(&name));
@@ -180,8 +178,8 @@ impl Unnumbered {
         }
     }
 
-    /// Looks at the interfaces; whether one of them is another than before.
-    fn look(&mut self, now: Instant) -> bool {
+    /// Reads the addresses of the interfaces; `true`: one of them is another than before.
+    fn read_links(&mut self, now: Instant) -> bool {
         if self.links.is_empty() {
             return false;
         }
@@ -191,7 +189,7 @@ impl Unnumbered {
         for (name, link) in &mut self.links {
             let there = |index| sockopt::interface_name(index).is_some_and(|n| n == *name);
             let before = link.own;
-            if !link.look(message::own(&list, name), there, now) {
+            if !link.update(message::own(&list, name), there, now) {
                 continue;
             }
             changed = true;
@@ -205,7 +203,7 @@ impl Unnumbered {
         changed
     }
 
-    /// A link is back: its neighbour has to hear us again before it knows us.
+    /// A link is back: its neighbour has to receive our advertisement again.
     pub(crate) fn again(&mut self, interface: u32, now: Instant) {
         for link in self.links.values_mut().filter(|l| l.own.is_some_and(|own| own.ifindex == interface)) {
             (link.sent, link.next) = (0, None);
@@ -221,7 +219,7 @@ impl Unnumbered {
             let to = |group| SockAddr::from(SocketAddrV6::new(group, 0, 0, own.ifindex));
             // Looked up each time: it may be changed while the interface is up.
             let mac = sockopt::ethernet_address(socket, name);
-            // An interface that just went down refuses; it is looked at again soon.
+            // An interface that just went down refuses; it is tried again soon.
             let _ = socket.send_to(&message::advertisement(mac), &to(ALL_NODES));
             if link.neighbour.is_none() {
                 let _ = socket.send_to(&message::solicitation(mac), &to(ALL_ROUTERS));
@@ -232,14 +230,14 @@ impl Unnumbered {
         }
     }
 
-    /// Takes what was heard; whether a neighbour is another than before. `settled`: the session with that neighbour is
-    /// up, which no other router on the link can end.
-    fn hear(&mut self, now: Instant, settled: impl Fn(SocketAddr) -> bool) -> bool {
+    /// Takes the messages that wait; `true`: a neighbour is another than before. `settled`: the session with that
+    /// neighbour is up, which no other router on the link can end.
+    fn take_messages(&mut self, now: Instant, settled: impl Fn(SocketAddr) -> bool) -> bool {
         let Some(socket) = &self.socket else { return false };
         let mut buffer = [0; 1500];
         let mut changed = false;
         for _ in 0..TAKE {
-            let datagram = match datagram(socket, &mut buffer) {
+            let datagram = match datagram::receive(socket, &mut buffer) {
                 Ok(Some(datagram)) => datagram,
                 Ok(None) => continue,
                 Err(_) => break,
@@ -256,12 +254,12 @@ impl Unnumbered {
                     // RFC 4861 6.2.6: answered for all, at most each second.
                     link.next = link.next.map(|at| at.min(now + FAST));
                 }
-                (Message::Advertisement, Some((known, _))) if known == source => {
-                    link.neighbour = Some((known, now));
+                (Message::Advertisement, Some((old, _))) if old == source => {
+                    link.neighbour = Some((old, now));
                 }
-                (Message::Advertisement, known) => {
+                (Message::Advertisement, old) => {
                     let scope = datagram.interface;
-                    let keep = known.is_some_and(|(addr, at)| {
+                    let keep = old.is_some_and(|(addr, at)| {
                         now < at + SILENT || settled(SocketAddrV6::new(addr, 0, 0, scope).into())
                     });
                     if !keep {
@@ -274,7 +272,7 @@ impl Unnumbered {
         changed
     }
 
-    /// When to look again: soon while something is missing.
+    /// Sets the next deadline: soon while something is missing.
     fn plan(&mut self, now: Instant) {
         let is_missing = |l: &Link| l.own.is_none() || l.away.is_some() || l.neighbour.is_none();
         let missing = self.links.values().any(is_missing);
@@ -282,72 +280,67 @@ impl Unnumbered {
         let at = if missing { Some(now + FAST) } else { None }.into_iter().chain(next).min();
         self.due = at.filter(|_| !self.links.is_empty()).map(|at| at.max(now));
     }
-}
 
-impl Driver {
     /// Takes an intent; gives the one to follow.
-    pub(crate) fn unnumbered_intent(&mut self, given: Arc<RoutingIntent>) -> Arc<RoutingIntent> {
-        self.unnumbered.given = Some(given.clone());
-        self.unnumbered.follow();
-        if self.unnumbered.links.is_empty() {
-            self.trouble("router advertisements", []);
-        } else if self.unnumbered.socket.is_none() {
-            self.unnumbered_open();
+    pub(crate) fn set_intent(
+        &mut self,
+        given: Arc<RoutingIntent>,
+        poller: &Poller,
+        now: Instant,
+        reporter: &mut Reporter,
+    ) -> Arc<RoutingIntent> {
+        self.given = Some(given.clone());
+        self.follow_links();
+        if self.links.is_empty() {
+            reporter.faults(SUBJECT, []);
+        } else if self.socket.is_none() {
+            let opened = open().and_then(|socket| {
+                poller.add(Source::Advertisements, &socket)?;
+                Ok(socket)
+            });
+            let fault = opened
+                .map(|socket| self.socket = Some(socket))
+                .err()
+                .map(|e| format!("unnumbered peers need a raw ICMPv6 socket (root or CAP_NET_RAW): {e}"));
+            reporter.faults(SUBJECT, fault);
         }
-        self.unnumbered_step();
-        self.unnumbered_resolve().unwrap_or(given)
+        self.step(now);
+        self.current(reporter).unwrap_or(given)
     }
 
-    /// The intent as addresses are known now.
-    fn unnumbered_resolve(&mut self) -> Option<Arc<RoutingIntent>> {
-        let (resolved, told) = self.unnumbered.resolved()?;
-        for (name, trouble) in told {
-            (self.facts)(SpeakerFact::PeerTrouble { name, trouble });
-        }
-        Some(resolved)
+    /// Its deadline has come; an intent when it changed.
+    pub(crate) fn run(&mut self, now: Instant, reporter: &mut Reporter) -> Option<Arc<RoutingIntent>> {
+        if self.step(now) { self.current(reporter) } else { None }
     }
 
-    fn unnumbered_open(&mut self) {
-        let opened = open().and_then(|socket| {
-            epoll::add(&self.poll, &socket, epoll::EventData::new_u64(ROUTERS), epoll::EventFlags::IN)?;
-            Ok(socket)
-        });
-        let wrong = opened
-            .map(|socket| self.unnumbered.socket = Some(socket))
-            .err()
-            .map(|e| format!("unnumbered peers need a raw ICMPv6 socket (root or CAP_NET_RAW): {e}"));
-        self.trouble("router advertisements", wrong);
+    /// Its socket is readable; an intent when it changed. `settled`: as in [`Self::take_messages`].
+    pub(crate) fn receive(
+        &mut self,
+        now: Instant,
+        settled: impl Fn(SocketAddr) -> bool,
+        reporter: &mut Reporter,
+    ) -> Option<Arc<RoutingIntent>> {
+        let changed = self.take_messages(now, settled);
+        let intent = if changed { self.current(reporter) } else { None };
+        self.plan(now);
+        intent
     }
 
-    /// Looks at the interfaces and sends what is due; whether an interface changed.
-    fn unnumbered_step(&mut self) -> bool {
-        let changed = self.unnumbered.look(self.now);
-        self.unnumbered.send(self.now);
-        self.unnumbered.plan(self.now);
+    /// Reads the interfaces and sends what is due; `true`: an interface changed.
+    fn step(&mut self, now: Instant) -> bool {
+        let changed = self.read_links(now);
+        self.send(now);
+        self.plan(now);
         changed
     }
 
-    /// Its deadline has come.
-    pub(crate) fn unnumbered_due(&mut self) {
-        if self.unnumbered_step() {
-            self.unnumbered_changed();
+    /// The intent as addresses are known now.
+    fn current(&mut self, reporter: &mut Reporter) -> Option<Arc<RoutingIntent>> {
+        let (resolved, problems) = self.resolve()?;
+        for problem in problems {
+            reporter.peer(problem);
         }
-    }
-
-    /// Something was heard.
-    pub(crate) fn unnumbered_heard(&mut self) {
-        let (peers, core) = (&self.peers, &self.core);
-        let settled = |remote: SocketAddr| core.as_ref().is_some_and(|core| peers.is_up(core, remote));
-        if self.unnumbered.hear(self.now, settled) {
-            self.unnumbered_changed();
-        }
-        self.unnumbered.plan(self.now);
-    }
-
-    fn unnumbered_changed(&mut self) {
-        if let Some(intent) = self.unnumbered_resolve() {
-            self.follow_intent(intent);
-        }
+        Some(resolved)
     }
 }
 
@@ -372,14 +365,14 @@ mod tests {
     const OTHER: &str = "fe8000000000000050540000fe000002 02 40 20 80 eth0\n";
     const ANOTHER_LINK: &str = "fe8000000000000050540000fe000001 03 40 20 80 eth0\n";
 
-    fn look(link: &mut Link, list: &str, now: Instant) -> bool {
-        link.look(message::own(list, "eth0"), |_| true, now)
+    fn update(link: &mut Link, list: &str, now: Instant) -> bool {
+        link.update(message::own(list, "eth0"), |_| true, now)
     }
 
     /// A link with an address, at this time.
     fn link(now: Instant) -> Link {
         let mut link = Link::default();
-        assert!(look(&mut link, ADDRESS, now));
+        assert!(update(&mut link, ADDRESS, now));
         link
     }
 
@@ -390,13 +383,13 @@ mod tests {
         let own = link.own;
         for (n, list) in [TENTATIVE, ADDRESS, "", TENTATIVE, "", TENTATIVE, ADDRESS].into_iter().enumerate() {
             (link.sent, link.next) = (FAST_COUNT, Some(start + SLOW));
-            assert!(!look(&mut link, list, start), "{n}");
+            assert!(!update(&mut link, list, start), "{n}");
             assert_eq!(link.own, own, "{n}");
         }
-        assert_eq!((link.away, link.sent, link.next), (None, 0, None), "it is back, and tells so");
-        assert!(!look(&mut link, "", start + AWAY));
-        assert!(!look(&mut link, "", start + AWAY + AWAY / 2), "it was there meanwhile");
-        assert!(look(&mut link, "", start + AWAY + AWAY));
+        assert_eq!((link.away, link.sent, link.next), (None, 0, None), "it is back, and announces itself");
+        assert!(!update(&mut link, "", start + AWAY));
+        assert!(!update(&mut link, "", start + AWAY + AWAY / 2), "it was there meanwhile");
+        assert!(update(&mut link, "", start + AWAY + AWAY));
         assert_eq!((link.own, link.away), (None, None));
     }
 
@@ -405,15 +398,15 @@ mod tests {
         let start = Instant::now();
         let mut first = link(start);
         let own = first.own;
-        assert!(!look(&mut first, &[OTHER, ADDRESS].concat(), start), "ours is still there");
-        assert!(look(&mut first, OTHER, start));
+        assert!(!update(&mut first, &[OTHER, ADDRESS].concat(), start), "ours is still there");
+        assert!(update(&mut first, OTHER, start));
         assert!(first.own.is_some() && first.own != own);
         let mut second = link(start);
-        assert!(look(&mut second, ANOTHER_LINK, start));
+        assert!(update(&mut second, ANOTHER_LINK, start));
         assert_eq!(second.own.map(|own| own.ifindex), Some(3));
         let mut third = link(start);
-        assert!(third.look(message::own("", "eth0"), |_| false, start), "the interface is gone");
+        assert!(third.update(message::own("", "eth0"), |_| false, start), "the interface is gone");
         assert_eq!(third.own, None);
-        assert!(!look(&mut third, TENTATIVE, start), "never used before");
+        assert!(!update(&mut third, TENTATIVE, start), "never used before");
     }
 }

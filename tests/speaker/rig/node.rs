@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use tortie::speaker::{
-    Heard, SpeakerFact, SpeakerHandle, SpeakerOptions, SpeakerView, ToSpeaker, spawn, tap_queue,
+    MonitorEvent, SpeakerFact, SpeakerHandle, SpeakerOptions, SpeakerView, ToSpeaker, monitor_queue, spawn,
 };
 use tortie_bgp::{PathInfo, PeerStatus, RouteMatch, RouteQuery, RouteTable, State};
 use tortie_engine::routing::{
@@ -166,10 +166,10 @@ impl Node {
 
     /// The OPENs of a session that is up, whole: ours and theirs.
     pub(crate) fn opens(&self, name: &str) -> (Vec<u8>, Vec<u8>) {
-        let (tap, mut incoming) = tap_queue(1 << 20);
-        self.handle.send(ToSpeaker::Tap(tap)).unwrap();
+        let (tap, mut heard) = monitor_queue(1 << 20);
+        self.handle.send(ToSpeaker::Monitor(tap)).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let Some(Heard::Sessions(all)) = runtime.block_on(incoming.next()) else { panic!("no sessions") };
+        let Some(MonitorEvent::Sessions(all)) = runtime.block_on(heard.next()) else { panic!("no sessions") };
         let session = all.iter().find(|s| &*s.name == name).unwrap();
         (session.sent_open.clone(), session.received_open.clone())
     }

@@ -4,7 +4,8 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::time::Duration;
 
-use tortie::speaker::{Heard, SpeakerFact, SpeakerOptions, ToSpeaker, tap_queue};
+use tortie_engine::routing::{OriginKind, Originated, Password, RoutingIntent};
+use tortie::speaker::{MonitorEvent, SpeakerFact, SpeakerOptions, ToSpeaker, monitor_queue};
 use tortie_bgp::{DownCode, State};
 use tortie_engine::routing::{OriginKind, Originated, Password, RoutingIntent};
 
@@ -109,15 +110,15 @@ fn who_listens_hears_nothing_from_before() {
         announce(block);
         a.wait_for_route(block, "192.0.2.2");
     }
-    let (tap, mut received) = tap_queue(1 << 20);
-    a.handle.send(ToSpeaker::Tap(tap)).unwrap();
+    let (tap, mut heard) = monitor_queue(1 << 20);
+    a.handle.send(ToSpeaker::Monitor(tap)).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    assert!(matches!(runtime.block_on(received.next()), Some(Heard::Sessions(all)) if all.len() == 1));
+    assert!(matches!(runtime.block_on(heard.next()), Some(MonitorEvent::Sessions(all)) if all.len() == 1));
     announce("10.2.0.192/26");
     let tapped = loop {
-        match runtime.block_on(received.next()).unwrap() {
-            Heard::Tapped(tapped) => break tapped,
-            Heard::Best(..) => {}
+        match runtime.block_on(heard.next()).unwrap() {
+            MonitorEvent::Tapped(tapped) => break tapped,
+            MonitorEvent::Best(..) => {}
             other => panic!("{other:?}"),
         }
     };
@@ -328,7 +329,9 @@ fn a_peer_under_another_name_and_with_a_key_takes_the_place_of_the_first() {
     b.wait_established("new-a");
     b.wait_for_route("10.1.0.0/26", "192.0.2.1");
     assert!(
-        !a.facts().iter().any(|f| matches!(f, SpeakerFact::Trouble { .. } | SpeakerFact::Mishap(_))),
+        !a.facts()
+            .iter()
+            .any(|f| matches!(f, SpeakerFact::Problems { .. } | SpeakerFact::TransientProblem(_))),
         "{:#?}",
         a.facts()
     );
@@ -352,14 +355,14 @@ fn a_peer_with_an_unusable_password_stays_out_and_says_why() {
     b.peers.insert("a".into(), to_a);
     let b = Node::start(b);
     a.fact("the trouble", |f| {
-        matches!(f, SpeakerFact::PeerTrouble { name, trouble: Some(text) } if &**name == "b" && text.contains("password file"))
+        matches!(f, SpeakerFact::PeerProblem { name, problem: Some(text) } if &**name == "b" && text.contains("password file"))
     });
     assert_eq!(a.peer("b"), None);
     secret(&dir.path().join("bgp"), "from a file\n");
     a.apply();
-    a.fact("the end of it", |f| matches!(f, SpeakerFact::PeerTrouble { trouble: None, .. }));
-    a.wait_established("b");
-    b.wait_established("a");
+    a.fact("the end of it", |f| matches!(f, SpeakerFact::PeerProblem { problem: None, .. }));
+    a.up("b");
+    b.up("a");
     assert!(!a.facts().iter().any(|f| format!("{f:?}").contains("from a file")));
 }
 
@@ -406,10 +409,10 @@ fn a_peer_whose_file_was_mended_has_all_that_belongs_to_it() {
     a.peers.insert("b".into(), b);
     let options = SpeakerOptions { secrets: dir.path().to_owned(), ..SpeakerOptions::default() };
     let a = Node::start_with(a, options);
-    let trouble = |some: bool| move |f: &SpeakerFact| matches!(f, SpeakerFact::PeerTrouble { trouble, .. } if trouble.is_some() == some);
-    a.fact("the trouble", trouble(true));
+    let problem = |some: bool| move |f: &SpeakerFact| matches!(f, SpeakerFact::PeerProblem { problem, .. } if problem.is_some() == some);
+    a.fact("the problem", problem(true));
     secret(&dir.path().join("bgp"), "one");
-    wait_for(SOON * 3, "the end of it", || match a.facts().iter().any(trouble(false)) {
+    wait_for(SOON * 3, "the end of it", || match a.facts().iter().any(problem(false)) {
         true => Ok(()),
         false => Err(format!("{:#?}", a.facts())),
     });
@@ -507,8 +510,8 @@ fn passwords_of_which_only_one_can_be_in_force_are_told_until_they_are_equal() {
     other.password = Some(Password::Text("other".into()));
     a.intent.peers.insert("c".into(), other.clone());
     a.apply();
-    let reported = |texts: usize| move |f: &SpeakerFact| matches!(f, SpeakerFact::Trouble { texts: t, .. } if t.len() == texts);
-    a.fact("two passwords", reported(1));
+    let told = |texts: usize| move |f: &SpeakerFact| matches!(f, SpeakerFact::Problems { texts: t, .. } if t.len() == texts);
+    a.fact("two passwords", told(1));
     a.intent.peers.get_mut("b").unwrap().password.clone_from(&other.password);
     b.intent.peers.get_mut("a").unwrap().password.clone_from(&other.password);
     a.apply();
@@ -526,8 +529,8 @@ fn bfd_from_an_address_that_is_not_here_is_told_until_nobody_wants_it() {
     to_b.local = Some("198.51.100.1".parse().unwrap());
     to_b.bfd = crate::bfd::times(100, 3);
     let mut a = Node::start(a);
-    let reported = |f: &SpeakerFact| match f {
-        SpeakerFact::Trouble { about: "BFD", texts } => Some(texts.clone()),
+    let told = |f: &SpeakerFact| match f {
+        SpeakerFact::Problems { about: "BFD", texts } => Some(texts.clone()),
         _ => None,
     };
     a.fact("no address", |f| {

@@ -259,7 +259,7 @@ fn tcp_ao_on_a_kernel_without_it_is_told_and_nothing_is_sent() {
     std::thread::sleep(Duration::from_millis(200));
     assert!(listener.accept().is_err(), "a connection without TCP-AO");
     // Nor is one taken from there.
-    a.fact("the listener", |f| matches!(f, SpeakerFact::Trouble { texts, .. } if texts.iter().any(|t| t.contains("TCP-AO key of 192.0.2.2"))));
+    a.fact("the listener", |f| matches!(f, SpeakerFact::Problems { texts, .. } if texts.iter().any(|t| t.contains("TCP-AO key of 192.0.2.2"))));
     let local = socket2::SockAddr::from("192.0.2.2:0".parse::<std::net::SocketAddr>().unwrap());
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     socket.bind(&local).unwrap();

@@ -1,0 +1,135 @@
+//! Inputs to the BGP core and its events; facts of BFD and of links that become inputs.
+
+use std::net::{IpAddr, SocketAddr};
+
+use tortie_bgp::{Event, Input, NextHopState, Speaker, State};
+
+use super::EventLoop;
+use tortie_engine::routing::Resolved;
+use crate::speaker::facts::SpeakerFact;
+use crate::speaker::reachability::Purpose;
+use crate::speaker::sockets::sockopt;
+
+impl EventLoop {
+    /// Hands an input to the core and carries out its events.
+    pub(super) fn give(&mut self, input: Input<'_>) {
+        let Some(core) = &mut self.core else { return };
+        core.handle(input, self.now);
+        self.connections.room_changed();
+        self.events();
+    }
+
+    /// The same where the events are being taken already, and those that follow are taken there.
+    pub(super) fn give_among_events(&mut self, input: Input<'_>) {
+        if let Some(core) = &mut self.core {
+            core.handle(input, self.now);
+        }
+    }
+
+    /// Carries out the events of the core.
+    pub(super) fn events(&mut self) {
+        while let Some(event) = self.core.as_mut().and_then(Speaker::poll_event) {
+            self.event(event);
+        }
+    }
+
+    fn event(&mut self, event: Event) {
+        match event {
+            Event::Dial(peer) => self.connect(peer),
+            Event::WantWrite(id) => self.connections.want_write(id),
+            Event::Close(id) => self.connections.close(id, self.now),
+            Event::DynamicPeer { peer, range, name, remote } => {
+                if let Some(peer) = self.ranges.join(peer, range, &name, remote, &mut self.peers) {
+                    self.reporter.fact(SpeakerFact::DynamicPeer(peer));
+                }
+            }
+            Event::DynamicPeerGone(peer) => {
+                if let Some(peer) = self.ranges.leave(peer, &mut self.peers) {
+                    self.reporter.fact(SpeakerFact::DynamicPeerGone(peer.name));
+                }
+            }
+            Event::State { peer, from, to, down } => {
+                if let Some(name) = self.peers.name(peer) {
+                    self.reporter.fact(SpeakerFact::Peer { name: name.clone(), from, to, down });
+                }
+                if to == State::Established && from != to && self.bfd.session_up(peer) {
+                    self.follow_bfd();
+                }
+            }
+            Event::TrackNextHop(addr) if self.tracker.has_kernel() => {
+                self.tracker.track(addr, Purpose::NextHop, &mut self.reporter);
+            }
+            Event::TrackNextHop(addr) => {
+                let state = NextHopState::Reachable { metric: 0, on_link: true };
+                self.give_among_events(Input::NextHop(addr, state));
+            }
+            Event::UntrackNextHop(addr) => {
+                self.tracker.untrack(addr, Purpose::NextHop, &mut self.reporter);
+            }
+            Event::BestChanged => self.feed.changed(),
+            Event::Learned { peer, announced, withdrawn, rejected, malformed } => {
+                if let Some(peer) = self.peers.name(peer).cloned() {
+                    self.reporter.fact(SpeakerFact::Learned {
+                        peer,
+                        announced,
+                        withdrawn,
+                        rejected,
+                        malformed,
+                    });
+                }
+            }
+            Event::PrefixWarning { peer, family, received, max } => {
+                if let Some(peer) = self.peers.name(peer).cloned() {
+                    self.reporter.fact(SpeakerFact::PrefixWarning { peer, family, received, max });
+                }
+            }
+            Event::RestartDone => self.reporter.fact(SpeakerFact::RestartDone),
+            // The core has more events than this thread has a use for.
+            _ => {}
+        }
+    }
+
+    /// Takes the reports of the thread of BFD.
+    pub(super) fn bfd_reports(&mut self) {
+        while let Some(inputs) = self.bfd.poll(&self.peers, &mut self.reporter) {
+            for input in inputs {
+                self.give(input);
+            }
+        }
+    }
+
+    /// The kernel thread reported the state of an address; `None`: it is not reachable.
+    pub(super) fn address_resolved(&mut self, addr: IpAddr, resolved: Option<Resolved>) {
+        if self.bfd.resolved(addr, resolved.map(|r| r.gateway.is_none())) {
+            self.follow_bfd();
+        }
+        let Some((interface, peers)) = self.fallover.resolved(addr, resolved, self.now) else { return };
+        self.unnumbered.again(interface, self.now);
+        for peer in peers {
+            // An attempt that began without the link waits for its SYN's next retransmission, seconds from now.
+            self.reconnect(peer, "the link came back");
+            self.give(Input::LinkUp(peer));
+        }
+    }
+
+    /// Ends the sessions whose link was gone for too long.
+    pub(super) fn end_lost_links(&mut self) {
+        for (interface, peers) in self.fallover.due(self.now) {
+            let name =
+                sockopt::interface_name(interface).unwrap_or_else(|| format!("with index {interface}"));
+            for peer in peers {
+                let text = format!("interface {name} is down or has lost the peer's network");
+                self.give(Input::LinkDown { peer, text });
+            }
+        }
+    }
+
+    /// Router advertisements may have come.
+    pub(super) fn advertisements(&mut self) {
+        let (peers, core) = (&self.peers, &self.core);
+        let settled = |remote: SocketAddr| core.as_ref().is_some_and(|core| peers.is_up(core, remote));
+        if let Some(intent) = self.unnumbered.receive(self.now, settled, &mut self.reporter) {
+            self.follow_addresses(intent);
+        }
+    }
+}

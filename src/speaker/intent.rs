@@ -1,0 +1,109 @@
+//! The intent in force: as it was given, with its dynamic peers, and the policy over it.
+
+use std::sync::Arc;
+
+use tortie_bgp::{GlobalConfig, Multipath, Origination, PolicyHandle, RouterId, Tag};
+use tortie_net::Cidr;
+
+use tortie_engine::routing::{ChangeId, Persistent, RoutingIntent};
+use crate::speaker::monitor::Identity;
+use crate::speaker::options::SpeakerOptions;
+use crate::speaker::peers::Ranges;
+use crate::speaker::policy::{Classes, ViewPolicy, kind_code};
+
+/// The intent in force.
+#[derive(Default)]
+pub(crate) struct IntentInForce {
+    given: Option<Arc<RoutingIntent>>,
+    /// With the dynamic peers; made on demand.
+    whole: Option<Arc<RoutingIntent>>,
+    policy: Option<Arc<ViewPolicy>>,
+    classes: Classes,
+}
+
+impl IntentInForce {
+    /// Without the dynamic peers.
+    pub(crate) fn given(&self) -> Option<&Arc<RoutingIntent>> {
+        self.given.as_ref()
+    }
+
+    /// With the dynamic peers that there are.
+    pub(crate) fn whole(&mut self, ranges: &Ranges) -> Option<Arc<RoutingIntent>> {
+        let given = self.given.as_ref()?;
+        let make = || match ranges.peers().next() {
+            Some(_) => Arc::new(given.with_dynamic(ranges.peers())),
+            None => given.clone(),
+        };
+        Some(self.whole.get_or_insert_with(make).clone())
+    }
+
+    /// Puts another one in force; the one before.
+    pub(crate) fn replace(&mut self, new: Arc<RoutingIntent>) -> Option<Arc<RoutingIntent>> {
+        self.whole = None;
+        self.given.replace(new)
+    }
+
+    /// Dynamic peers came or went.
+    pub(crate) fn dynamic_peers_changed(&mut self) {
+        self.whole = None;
+    }
+
+    pub(crate) fn classes(&self) -> &Classes {
+        &self.classes
+    }
+
+    /// Our identity in BGP.
+    pub(crate) fn identity(&self) -> Option<Identity> {
+        let intent = self.given.as_ref()?;
+        Some(Identity { asn: intent.asn, router_id: RouterId(intent.router_id) })
+    }
+
+    /// The policy of an intent; it shares with the one before as much as it can.
+    pub(crate) fn policy(&mut self, intent: &RoutingIntent) -> PolicyHandle {
+        let new = Arc::new(match &self.policy {
+            Some(old) => old.follow(&intent.view, &intent.addresses),
+            None => ViewPolicy::new(Arc::clone(&intent.view), intent.addresses.clone(), self.classes.clone()),
+        });
+        self.policy = Some(Arc::clone(&new));
+        PolicyHandle(new)
+    }
+}
+
+/// The global configuration of an intent.
+pub(crate) fn global(intent: &RoutingIntent, options: &SpeakerOptions) -> GlobalConfig {
+    GlobalConfig {
+        asn: intent.asn,
+        router_id: RouterId(intent.router_id),
+        restart_time: options.restart_time,
+        restarting: options.restarting.clone(),
+        multipath: Multipath { max: intent.multipath.max, relax: intent.multipath.relax },
+    }
+}
+
+/// Local routes that come, change their kind, or go.
+pub(crate) fn originations(
+    old: Option<&RoutingIntent>,
+    new: &RoutingIntent,
+    change: ChangeId,
+) -> Vec<(Cidr, Option<Origination>)> {
+    let none = Persistent::default();
+    let before = old.map_or(&none, |o| &o.originated);
+    let mut out = Vec::new();
+    for (prefix, before, now) in new.originated.differences(before) {
+        let Some(now) = now else {
+            out.push((*prefix, None));
+            continue;
+        };
+        if before.is_some_and(|before| before.kind == now.kind) {
+            continue;
+        }
+        let origination = Origination {
+            communities: Vec::new(),
+            large_communities: Vec::new(),
+            kind: kind_code(now.kind),
+            tag: Tag(change.0),
+        };
+        out.push((*prefix, Some(origination)));
+    }
+    out
+}

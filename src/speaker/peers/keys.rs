@@ -1,0 +1,75 @@
+//! Keys of peers and ranges: the guard that an intent asks for, and problems with keys.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use tortie_engine::routing::{PeerIntent, Persistent};
+
+use crate::speaker::faults::PeerProblem;
+use crate::speaker::sockets::guard::Guard;
+use crate::speaker::sockets::secret::Key;
+
+/// Problems with keys, by the name of the peer or range, as they were reported last.
+#[derive(Default)]
+pub(crate) struct KeyProblems(BTreeMap<Arc<str>, String>);
+
+impl KeyProblems {
+    /// Forgets those that are no longer wanted; the ends to report.
+    pub(crate) fn keep<T>(&mut self, wanted: &Persistent<String, T>) -> impl Iterator<Item = PeerProblem> {
+        self.0.extract_if(.., |name, _| !wanted.contains_key(&**name)).map(|(name, _)| (name, None))
+    }
+
+    /// Takes the problem of one, or that there is none; the transition to report, if it is one.
+    pub(crate) fn set(&mut self, name: &Arc<str>, problem: Option<String>) -> Option<PeerProblem> {
+        if problem.as_ref() == self.0.get(name) {
+            return None;
+        }
+        match &problem {
+            Some(text) => self.0.insert(name.clone(), text.clone()),
+            None => self.0.remove(name),
+        };
+        Some((name.clone(), problem))
+    }
+}
+
+/// A session cannot go on with another guard: it gets its first key or loses it, or the key is one of TCP-AO, which one
+/// end alone cannot change.
+pub(crate) fn restarts(old: &Guard, new: &Guard) -> bool {
+    let fixed = |key: &Option<Key>| key.as_ref().is_none_or(|key| key.ao().is_some());
+    old.key != new.key && (fixed(&old.key) || fixed(&new.key))
+}
+
+/// The guard to use (`None`: there is no key that can be used) and the problem. A key that worked stays in force.
+pub(crate) fn guard_of(
+    intent: &PeerIntent,
+    secrets: &Path,
+    old: Option<&Guard>,
+) -> (Option<Guard>, Option<String>) {
+    let min_ttl = intent.ttl_security.map_or(0, min_ttl);
+    let guard = |key| Some(Guard { key, min_ttl, shut: false });
+    let key = match (&intent.password, &intent.tcp_ao) {
+        (Some(password), _) => Key::read(password, secrets),
+        (None, Some(ao)) => Key::read_ao(ao, secrets),
+        (None, None) => return (guard(None), None),
+    };
+    match key {
+        Ok(key) => (guard(Some(key)), None),
+        Err(text) => (old.and_then(|old| old.key.clone()).and_then(|key| guard(Some(key))), Some(text)),
+    }
+}
+
+/// RFC 5082 3: a packet that came over at most `hops` links left with 255.
+fn min_ttl(hops: u8) -> u8 {
+    255 - hops.saturating_sub(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hops_become_the_least_ttl() {
+        assert_eq!([min_ttl(1), min_ttl(2), min_ttl(255), min_ttl(0)], [255, 254, 1, 255]);
+    }
+}

@@ -1,0 +1,141 @@
+//! Keys of listeners: which ones a listener needs, and which ones the kernel holds for it.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::net::{IpAddr, SocketAddr};
+
+use rustc_hash::FxHashMap;
+use socket2::Socket;
+use tortie_net::{Cidr, link_local};
+
+use crate::speaker::sockets::guard::{self, Guard};
+use crate::speaker::sockets::secret::Key;
+
+/// The kernel looks up the key of a peer by its address; no link is part of it.
+pub(crate) fn place_of(remote: IpAddr) -> Cidr {
+    Cidr::host(link_local::split(remote).0)
+}
+
+/// The keys that a listener at this address needs, by their place in the kernel, and contradictions in words.
+pub(crate) fn wanted<'a>(
+    listens: SocketAddr,
+    guards: &'a FxHashMap<IpAddr, Guard>,
+    ranges: &'a BTreeMap<Cidr, Guard>,
+) -> (BTreeMap<Cidr, &'a Key>, Vec<String>) {
+    // One on a link hears nobody of another.
+    let link = link_local::link_of(listens);
+    let here = |remote: IpAddr| {
+        let from = link_local::split(remote).1;
+        remote.is_ipv4() == listens.is_ipv4() && (link == 0 || from == 0 || from == link)
+    };
+    let mut peers: Vec<_> = guards.iter().filter(|(remote, _)| here(**remote)).collect();
+    // Of several at one place the first counts, and it is better to ask for a key. Those of links come to where all is
+    // heard, or to the link's own address, seldom to another.
+    peers.sort_unstable_by_key(|(remote, guard)| (guard.key.is_none(), **remote));
+    let mut of_peers: BTreeMap<Cidr, Option<&Key>> = BTreeMap::new();
+    let mut clashes = Vec::new();
+    for (remote, guard) in peers {
+        match of_peers.entry(place_of(*remote)) {
+            Entry::Vacant(slot) => {
+                slot.insert(guard.key.as_ref());
+            }
+            Entry::Occupied(slot) if *slot.get() == guard.key.as_ref() || !listens.ip().is_unspecified() => {}
+            Entry::Occupied(slot) => clashes.push(format!(
+                "two neighbours with address {} on different links have different passwords; connections to {listens} \
+                 can only have one of them: make them equal",
+                slot.key().addr()
+            )),
+        }
+    }
+    let of_ranges = ranges.iter().filter(|(range, _)| range.is_v4() == listens.is_ipv4());
+    let mut wanted: BTreeMap<Cidr, &Key> =
+        of_ranges.filter_map(|(range, guard)| Some((*range, guard.key.as_ref()?))).collect();
+    // A range may be one address, too; its peer counts before it.
+    wanted.extend(of_peers.into_iter().filter_map(|(place, key)| Some((place, key?))));
+    (wanted, clashes)
+}
+
+/// Keys that the kernel holds for a socket, by their place.
+#[derive(Default)]
+pub(crate) struct Keys(BTreeMap<Cidr, Key>);
+
+impl Keys {
+    /// The key that the kernel holds for a place.
+    pub(crate) fn get(&self, place: Cidr) -> Option<&Key> {
+        self.0.get(&place)
+    }
+
+    /// Brings them in line with the wanted keys; those that the kernel did not take, in words.
+    pub(crate) fn follow(
+        &mut self,
+        socket: &Socket,
+        listens: SocketAddr,
+        wanted: &BTreeMap<Cidr, &Key>,
+    ) -> Vec<String> {
+        self.0.retain(|at, key| keeps(socket, *at, key, wanted.get(at).copied()));
+        let mut failures = Vec::new();
+        for (at, key) in wanted {
+            if self.0.get(at) == Some(*key) {
+                continue;
+            }
+            match guard::set_key(socket, *at, key) {
+                Ok(()) => drop(self.0.insert(*at, Key::clone(key))),
+                Err(e) => {
+                    let whose = if at.is_host() { at.addr().to_string() } else { at.to_string() };
+                    failures.push(format!("{} key of {whose} on {listens}: {e}", key.kind()));
+                }
+            }
+        }
+        failures
+    }
+}
+
+/// A listener goes on with this key; if not, it is removed from the socket. The next key of TCP MD5 replaces it, a key
+/// of TCP-AO cannot be replaced.
+fn keeps(socket: &Socket, at: Cidr, key: &Key, wanted: Option<&Key>) -> bool {
+    let keep = wanted.is_some_and(|new| new == key || (new.ao().is_none() && key.ao().is_none()));
+    if !keep {
+        // What remains keyed by mistake refuses a stranger; nothing that is let in depends on it.
+        let _ = guard::remove_key(socket, at, key);
+    }
+    keep
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn guard(key: Option<&str>) -> Guard {
+        let key = key.map(|k| Key::new(k.as_bytes().to_vec()).unwrap());
+        Guard { key, min_ttl: 0, shut: false }
+    }
+
+    fn on(text: &str, link: u32) -> IpAddr {
+        link_local::on(text.parse().unwrap(), link)
+    }
+
+    #[test]
+    fn neighbours_with_one_address_share_a_key_where_all_links_are_heard_and_nowhere_else() {
+        let of = |keys: [Option<&str>; 2]| -> FxHashMap<IpAddr, Guard> {
+            keys.iter().zip([3, 4]).map(|(key, link)| (on("fe80::1", link), guard(*key))).collect()
+        };
+        let keys = |listens: &str, guards: &FxHashMap<IpAddr, Guard>| {
+            let none = BTreeMap::new();
+            let (wanted, clashes) = wanted(listens.parse().unwrap(), guards, &none);
+            let keys: Vec<_> = wanted
+                .iter()
+                .map(|(at, key)| (at.to_string(), String::from_utf8(key.bytes().to_vec()).unwrap()))
+                .collect();
+            (keys, clashes.len())
+        };
+        let at = |key: &str| vec![("fe80::1/128".to_owned(), key.to_owned())];
+        assert_eq!(keys("[::]:179", &of([Some("one"), Some("one")])), (at("one"), 0));
+        let different = of([Some("one"), Some("two")]);
+        assert_eq!(keys("[::]:179", &different), (at("one"), 1));
+        assert_eq!(keys("[fe80::9%3]:179", &different), (at("one"), 0));
+        assert_eq!(keys("[fe80::9%4]:179", &different), (at("two"), 0));
+        assert_eq!(keys("[fe80::9%5]:179", &different), (vec![], 0));
+        assert_eq!(keys("0.0.0.0:179", &different), (vec![], 0));
+        assert_eq!(keys("[::]:179", &of([None, Some("two")])), (at("two"), 1));
+    }
+}
