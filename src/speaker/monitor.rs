@@ -42,7 +42,7 @@ pub enum MonitorEvent {
 }
 
 impl MonitorEvent {
-    /// Roughly what it takes in memory.
+    /// Its size in memory in octets, roughly.
     fn size(&self) -> usize {
         match self {
             Self::Sessions(sessions) => sessions.len() * 512,
@@ -128,7 +128,7 @@ impl Monitors {
         self.0.is_empty()
     }
 
-    /// Adds a subscriber, after what the others have to get first; one too many finds its queue closed. `core` and
+    /// Adds a subscriber, after the events that the others get before; one too many finds its queue closed. `core` and
     /// `identity`: `None` before the first intent.
     pub(crate) fn add(&mut self, new: MonitorSender, core: Option<&mut Speaker>, identity: Option<Identity>) {
         self.0.retain(|subscriber| !subscriber.queue.is_closed());

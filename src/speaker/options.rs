@@ -14,7 +14,7 @@ use crate::speaker::sockets::secret::SECRETS;
 /// Options of the thread, for its whole life.
 #[derive(Debug, Clone)]
 pub struct SpeakerOptions {
-    /// Listen here whatever the intent says; empty: follow [`RoutingIntent::listen`].
+    /// Listen here in place of the intent's addresses; empty: follow [`RoutingIntent::listen`].
     pub listen: Vec<SocketAddr>,
     /// Learned routes go to the kernel thread, which resolves next hops. `false`: a pure speaker, for which every next
     /// hop is reachable.
@@ -47,7 +47,7 @@ impl Default for SpeakerOptions {
 pub struct ChangeIds(Arc<AtomicU64>);
 
 impl ChangeIds {
-    /// An id that nobody had yet.
+    /// An id that was not used yet.
     #[must_use]
     pub fn next(&self) -> ChangeId {
         ChangeId(self.0.fetch_add(1, Ordering::Relaxed).wrapping_add(1))

@@ -26,24 +26,24 @@ pub(crate) struct Classes(Arc<ArcSwap<Vec<Arc<PeerPolicy>>>>);
 impl Classes {
     /// The number of this value.
     pub(crate) fn of(&self, policy: &PeerPolicy) -> u64 {
-        let known = self.0.load();
-        let at = known.iter().position(|p| **p == *policy).unwrap_or_else(|| {
-            let mut longer = Vec::clone(&known);
+        let classes = self.0.load();
+        let at = classes.iter().position(|p| **p == *policy).unwrap_or_else(|| {
+            let mut longer = Vec::clone(&classes);
             longer.push(Arc::new(policy.clone()));
             self.0.store(Arc::new(longer));
-            known.len()
+            classes.len()
         });
         u64::try_from(at).unwrap_or(u64::MAX)
     }
 
     /// Calls `answer` with the value of this number; borrowed, because it is asked for each prefix.
     fn with<T>(&self, class: u64, answer: impl FnOnce(&PeerPolicy) -> T) -> Option<T> {
-        let known = self.0.load();
-        known.get(usize::try_from(class).ok()?).map(|policy| answer(policy))
+        let classes = self.0.load();
+        classes.get(usize::try_from(class).ok()?).map(|policy| answer(policy))
     }
 }
 
-/// The answer about a peer whose class nobody made.
+/// The answer about a peer whose class does not exist.
 const UNKNOWN_CLASS: &str = "unknown-class";
 
 /// Export gates and import checks over one view.
@@ -52,7 +52,7 @@ pub(crate) struct ViewPolicy {
     /// The addresses of this host's endpoints.
     held: Addresses,
     classes: Classes,
-    /// What the rules of the filters change: by filter, and by the number of the rule, on import and on export.
+    /// Changes by the rules of the filters: by filter, and by the number of the rule, on import and on export.
     edits: Arc<FxHashMap<String, [Vec<Edits>; 2]>>,
 }
 
@@ -69,7 +69,7 @@ impl ViewPolicy {
         Self { view, held, classes, edits: Arc::new(edits) }
     }
 
-    /// This policy over what is there now.
+    /// This policy over another view and other addresses.
     pub(crate) fn follow(&self, view: &Arc<RoutingView>, held: &Addresses) -> Self {
         let (view, held, classes) = (Arc::clone(view), held.clone(), self.classes.clone());
         if view == self.view {
@@ -111,7 +111,7 @@ impl Asked for Received<'_> {
         let path: SmallVec<[u32; 16]> = self.attributes.as_path.ases().collect();
         let prepend_as = self.from.ebgp.then_some(self.from.asn);
         let route = FilterRoute { prepend_as, ..FilterRoute::local(self.prefix) };
-        ask(&seen(route, self.attributes, &path, self.from))
+        ask(&filter_route(route, self.attributes, &path, self.from))
     }
 }
 
@@ -137,7 +137,7 @@ impl Asked for Leaving<'_> {
         match &self.route.from {
             Some(from) => {
                 let path: SmallVec<[u32; 16]> = attributes.as_path.ases().collect();
-                ask(&seen(plain, attributes, &path, from))
+                ask(&filter_route(plain, attributes, &path, from))
             }
             None => ask(&FilterRoute {
                 communities: Cow::Borrowed(&attributes.communities),
@@ -163,8 +163,8 @@ fn source(from: &PeerView<'_>) -> RouteSource {
     if from.ebgp { RouteSource::Ebgp } else { RouteSource::Ibgp }
 }
 
-/// A learned route with what filters may ask of it.
-fn seen<'a>(
+/// A learned route with the fields that filters match.
+fn filter_route<'a>(
     route: FilterRoute<'a>,
     attributes: &'a Attributes,
     path: &'a [u32],

@@ -68,7 +68,7 @@ impl Bindings {
         }
     }
 
-    /// How a peer is reached; `None` until it is known.
+    /// Path to a peer; `None` until it is known.
     fn path(&mut self, peer: &PeerIntent, asn: u32) -> Option<Path> {
         let addr = peer.remote.ip();
         let ebgp = peer.asn != peer.local_asn.unwrap_or(asn);

@@ -12,7 +12,7 @@ use tortie_bgp::bfd::{Endpoint, Path};
 use super::view::BfdPriority;
 use crate::speaker::sockets::sockopt;
 
-/// Room for what comes while the thread is not scheduled.
+/// Room for packets that come while the thread is not scheduled.
 const RECEIVE_BUFFER: usize = 1 << 20;
 /// RFC 2474 CS6, as of all routing protocols.
 const CS6: u32 = 0xc0;

@@ -34,7 +34,7 @@ const RETRY: Duration = Duration::from_secs(1);
 const SOURCE_PORTS: std::ops::RangeInclusive<u16> = 49152..=65535;
 /// A wake-up that is later than this says nothing about the paths.
 const LATE: Duration = Duration::from_millis(15);
-/// A packet is 24 octets; what is longer is wrong or padded.
+/// A packet is 24 octets; a longer one is wrong or padded.
 const BUFFER: usize = 256;
 
 const WAKEUP: u64 = u64::MAX;

@@ -154,7 +154,7 @@ impl Table {
         most >= waiting
     }
 
-    /// Whether any is set aside.
+    /// `true`: there are connections set aside.
     pub(super) fn any_stalled(&self) -> bool {
         !self.stalled.is_empty()
     }

@@ -1,4 +1,4 @@
-//! The peers of the intent: their ids, keys and configurations, and what a new intent changes.
+//! The peers of the intent: their ids, keys and configurations, and the steps from one intent to the next.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -459,7 +459,7 @@ pub(super) mod tests {
         let (guards, clashes) = world.peers.guards();
         assert_eq!(clashes, Vec::<String>::new());
         assert_eq!(guards[&"192.0.2.1".parse().unwrap()].key.as_ref().unwrap().bytes(), b"one");
-        // What has been asked of listeners ends with the last peer of an address.
+        // The guard of listeners ends with the last peer of an address.
         world.wanted = Persistent::default();
         world.follow();
         assert_eq!(world.peers.guards().0, FxHashMap::default());

@@ -1,7 +1,7 @@
 //! TCP-AO (RFC 5925) of Linux 6.7 and later: keys on sockets.
 //!
-//! Unproved: no kernel with `CONFIG_TCP_AO` ran these. What is tested is that a kernel without it is told by its name, and
-//! that the structures are laid out as in linux/tcp.h.
+//! Unproved: no kernel with `CONFIG_TCP_AO` ran these. The tests check that a kernel without it gives an error by name,
+//! and that the structures are laid out as in linux/tcp.h.
 
 #![expect(unsafe_code, reason = "structures that libc does not offer, zeroed")]
 
@@ -65,7 +65,7 @@ fn name(algorithm: AoAlgorithm) -> &'static str {
 /// Adds a key for segments from and to the addresses in `peers`. A listener hands it to the connections that it accepts.
 ///
 /// # Errors
-/// `Unsupported`, in words, on kernels without TCP-AO or without its algorithm; else what the kernel says.
+/// `Unsupported`, in words, on kernels without TCP-AO or without its algorithm; else the error of the kernel.
 pub(crate) fn add(socket: &impl AsFd, peers: Cidr, key: &Key, ids: Ao) -> io::Result<()> {
     // SAFETY: all fields are integers or arrays of them, for which zero is a value.
     let mut add: TcpAoAdd = unsafe { std::mem::zeroed() };
@@ -90,7 +90,7 @@ pub(crate) fn add(socket: &impl AsFd, peers: Cidr, key: &Key, ids: Ao) -> io::Re
 /// Removes a key.
 ///
 /// # Errors
-/// What the kernel says; that there is no such key is none.
+/// The error of the kernel; a key that is not there is none.
 pub(crate) fn remove(socket: &impl AsFd, peers: Cidr, ids: Ao) -> io::Result<()> {
     // SAFETY: as above.
     let mut del: TcpAoDel = unsafe { std::mem::zeroed() };
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn kernels_without_it_are_told_by_their_names() {
+    fn the_error_of_a_kernel_without_it_says_so_by_name() {
         let ids = Ao { send_id: 1, receive_id: 1, algorithm: AoAlgorithm::AesCmac };
         let said = |errno| explain(io::Error::from_raw_os_error(errno), ids).to_string();
         assert!(said(libc::ENOPROTOOPT).contains("CONFIG_TCP_AO"));

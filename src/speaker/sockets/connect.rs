@@ -13,7 +13,7 @@ use crate::speaker::sockets::sockopt;
 /// How long a connection attempt may take. Linux alone would try for two minutes.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Unsent bytes that the kernel may hold for a connection. What waits longer waits in the tables, where it can still
+/// Unsent bytes that the kernel may hold for a connection. All else waits in the tables, where it can still
 /// change, and keepalives do not queue up behind megabytes.
 const NOT_SENT: u32 = 128 * 1024;
 
@@ -121,12 +121,12 @@ pub(crate) fn explain(remote: SocketAddr, local: Option<IpAddr>, error: &io::Err
     }
 }
 
-/// The reason why a connection could not be made, from the text of [`explain`]: a stable word, and the name of the
+/// The reason why a connection could not be made, from the text of `explain`: a stable word, and the name of the
 /// system's error.
 /// `connect-failed`: none of the others.
 #[must_use]
 pub fn connect_failure(text: &str) -> (&'static str, &'static str) {
-    const KNOWN: [(&str, &str, &str); 6] = [
+    const REASONS: [(&str, &str, &str); 6] = [
         ("connection refused by ", "connection-refused", "ECONNREFUSED"),
         ("no route to ", "no-route", "ENETUNREACH"),
         ("no answer from ", "connect-timeout", "ETIMEDOUT"),
@@ -134,8 +134,7 @@ pub fn connect_failure(text: &str) -> (&'static str, &'static str) {
         ("no local address towards ", "no-local-address", "EADDRNOTAVAIL"),
         ("no file descriptors left", "no-descriptors", "EMFILE"),
     ];
-    let known = KNOWN.iter().find(|(begin, ..)| text.starts_with(begin));
-    match known {
+    match REASONS.iter().find(|(begin, ..)| text.starts_with(begin)) {
         Some((_, code, errno)) => (code, errno),
         None if text.ends_with(" is unreachable") => ("host-unreachable", "EHOSTUNREACH"),
         None => ("connect-failed", ""),

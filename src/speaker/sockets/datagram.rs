@@ -26,7 +26,7 @@ pub(crate) struct Datagram {
 /// # Errors
 /// `WouldBlock` when none waits; else of a single packet (ICMP): the next call takes the next.
 pub(crate) fn receive(socket: &Socket, buffer: &mut [u8]) -> io::Result<Option<Datagram>> {
-    // Aligned as `cmsghdr` has to be, and longer than both messages that were asked for.
+    // Aligned as `cmsghdr` has to be, and longer than both messages that were requested.
     let mut control = [0_u64; 32];
     let mut iov = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     let fd = socket.as_raw_fd();
@@ -36,7 +36,7 @@ pub(crate) fn receive(socket: &Socket, buffer: &mut [u8]) -> io::Result<Option<D
     // SAFETY: `try_init` wants the address written by the callback, which recvmsg does within `msg_namelen` octets; `iov`
     // and `control` describe `buffer` and `control`, which outlive the call, with their true lengths. The CMSG functions
     // walk only what the kernel wrote (`msg_controllen`), and each value is read unaligned after its type, which fixes its
-    // size, was seen.
+    // size, was checked.
     let (len, source) = unsafe {
         SockAddr::try_init(|storage, storage_len| {
             let mut message: libc::msghdr = std::mem::zeroed();

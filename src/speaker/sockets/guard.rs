@@ -40,7 +40,7 @@ pub(crate) fn set_key(socket: &impl AsFd, peers: Cidr, key: &Key) -> io::Result<
 /// Removes what [`set_key`] set.
 ///
 /// # Errors
-/// What the kernel says; that there was no such key is none.
+/// The error of the kernel; a key that is not there is none.
 pub(crate) fn remove_key(socket: &impl AsFd, peers: Cidr, key: &Key) -> io::Result<()> {
     match key.ao() {
         Some(ids) => ao::remove(socket, peers, ids),

@@ -123,7 +123,7 @@ impl Listeners {
         &self.counters
     }
 
-    /// Accepts a connection. `admission` is asked first of all: whoever dials without end costs an accept and a close, and
+    /// Accepts a connection. `admission` is checked first of all: a peer that connects without end costs an accept and a close, and
     /// no turn of the queue.
     ///
     /// # Errors
@@ -259,9 +259,9 @@ impl Listeners {
                 }
                 Err(e) => {
                     let error = explain(addr, &e);
-                    let known = self.failed.get(&addr).is_some_and(|f| f.error == error);
+                    let reported = self.failed.get(&addr).is_some_and(|f| f.error == error);
                     self.failed.insert(addr, Failure { error: error.clone(), again: now + RETRY });
-                    if !known {
+                    if !reported {
                         out.push(Outcome::Failed(addr, error));
                     }
                 }
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_for_which_there_was_no_room_is_wrong_until_it_was_taken() {
+    fn a_key_for_which_there_was_no_room_is_a_problem_until_it_was_taken() {
         let (mut listeners, _) = listening(&[]);
         let others = Key::new(b"other".to_vec()).unwrap();
         let other = |n: u32| Cidr::host(std::net::Ipv4Addr::from(0x0a00_0000 + n).into());

@@ -22,15 +22,15 @@ pub(crate) fn wanted<'a>(
     guards: &'a FxHashMap<IpAddr, Guard>,
     ranges: &'a BTreeMap<Cidr, Guard>,
 ) -> (BTreeMap<Cidr, &'a Key>, Vec<String>) {
-    // One on a link hears nobody of another.
+    // One on a link gets no connection from another.
     let link = link_local::link_of(listens);
     let here = |remote: IpAddr| {
         let from = link_local::split(remote).1;
         remote.is_ipv4() == listens.is_ipv4() && (link == 0 || from == 0 || from == link)
     };
     let mut peers: Vec<_> = guards.iter().filter(|(remote, _)| here(**remote)).collect();
-    // Of several at one place the first counts, and it is better to ask for a key. Those of links come to where all is
-    // heard, or to the link's own address, seldom to another.
+    // Of several at one place the first counts, and it is better to ask for a key. Those of links come to the
+    // wildcard address, or to the link's own address, seldom to another.
     peers.sort_unstable_by_key(|(remote, guard)| (guard.key.is_none(), **remote));
     let mut of_peers: BTreeMap<Cidr, Option<&Key>> = BTreeMap::new();
     let mut clashes = Vec::new();
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_with_one_address_share_a_key_where_all_links_are_heard_and_nowhere_else() {
+    fn neighbours_with_one_address_share_a_key_at_the_wildcard_address_and_nowhere_else() {
         let of = |keys: [Option<&str>; 2]| -> FxHashMap<IpAddr, Guard> {
             keys.iter().zip([3, 4]).map(|(key, link)| (on("fe80::1", link), guard(*key))).collect()
         };

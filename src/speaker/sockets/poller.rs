@@ -15,7 +15,7 @@ const WAKEUP: u64 = u64::MAX;
 const ADVERTISEMENTS: u64 = u64::MAX - 1;
 const LISTENER: u64 = 1 << 63;
 
-/// What is registered in the set.
+/// A source of events in the set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Source {
     /// Messages to the thread; level-triggered.

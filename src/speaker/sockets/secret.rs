@@ -17,7 +17,7 @@ pub(crate) struct Key {
     ao: Option<Ao>,
 }
 
-/// What makes a key one of TCP-AO.
+/// Parameters of a key of TCP-AO.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ao {
     pub(crate) send_id: u8,
@@ -55,7 +55,7 @@ impl Key {
         self.ao
     }
 
-    /// What it is for, in words.
+    /// Its kind, in words.
     pub(crate) fn kind(&self) -> &'static str {
         if self.ao.is_some() { "TCP-AO" } else { "TCP MD5" }
     }
@@ -75,9 +75,9 @@ impl Key {
     fn from_file(path: &Path, secrets: &Path) -> Result<Self, String> {
         let place = |what: String| format!("password file {}: {what}", path.display());
         let root = secrets.canonicalize().map_err(|e| place(format!("{}: {e}", secrets.display())))?;
-        let asked: PathBuf = if path.is_absolute() { path.to_owned() } else { root.join(path) };
+        let named: PathBuf = if path.is_absolute() { path.to_owned() } else { root.join(path) };
         // Resolved first: a link or `..` must not lead out of the folder.
-        let real = asked.canonicalize().map_err(|e| place(e.to_string()))?;
+        let real = named.canonicalize().map_err(|e| place(e.to_string()))?;
         if !real.starts_with(&root) {
             return Err(place(format!("it must lie below {}", secrets.display())));
         }

@@ -54,7 +54,7 @@ pub(crate) fn storage(peers: Cidr) -> libc::sockaddr_storage {
 /// Drops received segments whose TTL or hop limit is below `min` (RFC 5082 3); 0 accepts all.
 ///
 /// # Errors
-/// What the kernel says.
+/// The error of the kernel.
 pub(crate) fn set_min_ttl(socket: &impl AsFd, v6: bool, min: u8) -> io::Result<()> {
     let value = c_int::from(min);
     if v6 {
@@ -68,7 +68,7 @@ pub(crate) fn set_min_ttl(socket: &impl AsFd, v6: bool, min: u8) -> io::Result<(
 /// else take 5,000 ports for themselves at `bind`.
 ///
 /// # Errors
-/// What the kernel says.
+/// The error of the kernel.
 pub(crate) fn set_bind_address_no_port(socket: &Socket) -> io::Result<()> {
     set(socket, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, &(1 as c_int))
 }
@@ -76,7 +76,7 @@ pub(crate) fn set_bind_address_no_port(socket: &Socket) -> io::Result<()> {
 /// Lets only ICMPv6 messages of these types through to a raw socket (RFC 3542 3.2).
 ///
 /// # Errors
-/// What the kernel says.
+/// The error of the kernel.
 pub(crate) fn set_icmp6_filter(socket: &Socket, types: &[u8]) -> io::Result<()> {
     /// `ICMPV6_FILTER` of linux/icmpv6.h.
     const ICMPV6_FILTER: c_int = 1;
@@ -90,10 +90,10 @@ pub(crate) fn set_icmp6_filter(socket: &Socket, types: &[u8]) -> io::Result<()> 
     set(socket, libc::IPPROTO_ICMPV6, ICMPV6_FILTER, &filter)
 }
 
-/// Makes the kernel tell hop limit, addressee and interface of each datagram (RFC 3542 6).
+/// Makes the kernel give hop limit, addressee and interface with each datagram (RFC 3542 6).
 ///
 /// # Errors
-/// What the kernel says.
+/// The error of the kernel.
 pub(crate) fn set_receive_details_v6(socket: &Socket) -> io::Result<()> {
     set(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, &(1 as c_int))?;
     set(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, &(1 as c_int))
@@ -130,7 +130,7 @@ pub(crate) fn ethernet_address(socket: &impl AsFd, interface: &str) -> Option<[u
 /// Makes the kernel keep the headers of SYNs that come to this listener, for [`saved_syn_ttl`].
 ///
 /// # Errors
-/// What the kernel says.
+/// The error of the kernel.
 pub(crate) fn set_save_syn(listener: &Socket, on: bool) -> io::Result<()> {
     set(listener, libc::IPPROTO_TCP, libc::TCP_SAVE_SYN, &c_int::from(on))
 }
@@ -138,7 +138,7 @@ pub(crate) fn set_save_syn(listener: &Socket, on: bool) -> io::Result<()> {
 /// The TTL or hop limit of the SYN that opened an accepted connection; `None` when it was not saved (SYN cookies).
 ///
 /// # Errors
-/// What the kernel says.
+/// The error of the kernel.
 pub(crate) fn saved_syn_ttl(socket: &impl AsFd) -> io::Result<Option<u8>> {
     let mut headers = [0_u8; 256];
     let mut len: libc::socklen_t = 256;

@@ -36,7 +36,7 @@ fn with_source(message: &[u8], mac: Option<[u8; 6]>) -> Octets {
     octets
 }
 
-/// What a valid message is.
+/// Kind of a valid message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Message {
     Advertisement,

@@ -211,7 +211,7 @@ impl Unnumbered {
         }
     }
 
-    /// Sends what is due.
+    /// Sends the messages that are due.
     fn send(&mut self, now: Instant) {
         let Some(socket) = &self.socket else { return };
         for (name, link) in &mut self.links {
