@@ -53,7 +53,7 @@ fn main() {
             if round.starts_with("delete") {
                 batch.iter_mut().for_each(|c| c.next_hops.clear());
             }
-            handle.sender().send(ToKernel::Learned(batch)).expect("running");
+            handle.sender().send(ToKernel::Learned(batch.into())).expect("running");
             learned(&facts);
         }
         let took = begin.elapsed().as_secs_f64();

@@ -60,7 +60,7 @@ pub struct PolicyChange {
     pub globals: Option<Arc<Globals>>,
 }
 
-pub use tortie_engine::routing::LearnedChange;
+pub use crate::routing::{LearnedBatch, LearnedChange};
 
 /// To the kernel thread.
 pub enum ToKernel {
@@ -69,9 +69,10 @@ pub enum ToKernel {
     /// Endpoints and rules; answered by [`KernelFact::Enforced`]. The first one is the whole of it, and nothing that was
     /// left by a former process is touched before it comes.
     Policy(Box<PolicyChange>),
-    /// Learned routes, at most 4,096; answered by [`KernelFact::Learned`] when acknowledged. The speaker sends one more
-    /// before that, which is made ready meanwhile; all else waits there, so that dirty prefixes coalesce.
-    Learned(Vec<LearnedChange>),
+    /// Learned routes; answered by [`KernelFact::Learned`] when acknowledged, and dropped then, with the speaker's credit.
+    /// The speaker has credits for one more to be made ready meanwhile; all else waits there, so that dirty prefixes
+    /// coalesce.
+    Learned(LearnedBatch),
     /// Follow this next hop: [`KernelFact::NextHop`] at once and at each change.
     Track(IpAddr),
     /// Follow it no more.

@@ -351,7 +351,7 @@ mod tests {
             // Our own routes, as the watch thread hears of them.
             sender.send(ToKernel::Watched(WatchBatch(()))).unwrap();
             if serial == 100 {
-                sender.send(ToKernel::Learned(Vec::new())).unwrap();
+                sender.send(ToKernel::Learned(Vec::new().into())).unwrap();
             }
         }
         let mut inbox = Inbox::new(inbox);

@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use super::INBOX;
-use super::api::{LearnedChange, ToKernel};
+use super::api::{LearnedBatch, ToKernel};
 use super::view::KernelView;
 
 /// Questions that are answered before what the thread is at goes on: whoever asks without end holds nothing up.
@@ -49,11 +49,11 @@ impl Inbox {
     }
 
     /// The same, until there are learned routes that are the first of what changes anything.
-    pub(super) fn answer_until_learned(&mut self, view: &KernelView<'_>) -> Option<Vec<LearnedChange>> {
+    pub(super) fn answer_until_learned(&mut self, view: &KernelView<'_>) -> Option<LearnedBatch> {
         self.sort(view, true)
     }
 
-    fn sort(&mut self, view: &KernelView<'_>, learned: bool) -> Option<Vec<LearnedChange>> {
+    fn sort(&mut self, view: &KernelView<'_>, learned: bool) -> Option<LearnedBatch> {
         // One that was put back: no other is among what waits.
         if let Some(ToKernel::Query(question)) =
             self.waiting.pop_front_if(|message| matches!(message, ToKernel::Query(_)))
@@ -91,7 +91,7 @@ mod tests {
     use proptest::prelude::*;
     use smallvec::SmallVec;
 
-    use super::super::api::Mode;
+    use super::super::api::{LearnedChange, Mode};
     use super::super::thread::blank;
     use super::super::{Options, state::State};
     use super::*;
@@ -171,7 +171,7 @@ mod tests {
                 match kind {
                     0 => sender.send(question(&told, n)).unwrap(),
                     1 => sender.send(ToKernel::Track(addr(n))).unwrap(),
-                    _ => sender.send(ToKernel::Learned(batch(n))).unwrap(),
+                    _ => sender.send(ToKernel::Learned(batch(n).into())).unwrap(),
                 }
                 sent.extend((*kind > 0).then_some(addr(n)));
                 match pause {

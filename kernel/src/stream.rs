@@ -17,7 +17,7 @@ use rustc_hash::FxHashSet;
 use tortie_net::Cidr;
 
 use super::Sink;
-use super::api::{KernelFact, LearnedChange, Mode};
+use super::api::{KernelFact, LearnedBatch, LearnedChange, Mode};
 use super::beside::in_turn;
 use super::entries::Slot;
 use super::netlink::{Letter, Limits, Socket};
@@ -31,19 +31,17 @@ use tortie_engine::routing::ChangeId;
 /// Changes of the kernel thread's own prefixes that go into the single-prefix history, per batch.
 const SAMPLE: usize = 64;
 
-type Batch = Vec<LearnedChange>;
-
 /// Batches that are with Linux: one that it works on, and one that it finds when it is through.
 const UNDER_WAY: usize = 2;
 
 /// A batch that was learned.
 struct Begun {
-    batch: Batch,
+    batch: LearnedBatch,
     begin: Instant,
 }
 
 impl Begun {
-    /// Says what became of it.
+    /// Reports the outcome, and drops the batch: the speaker gets its credit back.
     fn tell(self, state: &State, done: Done, sink: &mut Sink) {
         let failed = |c: &LearnedChange| Some((c.prefix, state.table.failed.get(&c.prefix)?.to_string()));
         let sample = self.batch.iter().skip(self.batch.len().saturating_sub(SAMPLE));
@@ -94,7 +92,7 @@ struct Answered {
 }
 
 /// Learns a batch.
-fn begin(state: &mut State, batch: Batch) -> Begun {
+fn begin(state: &mut State, batch: LearnedBatch) -> Begun {
     let begin = Instant::now();
     state.learn(&batch);
     Begun { batch, begin }
@@ -136,7 +134,7 @@ fn deliver(writer: &mut Socket, mut letters: Vec<Letter>) -> io::Result<Answered
 
 impl Thread {
     /// A batch of learned routes, and those behind it that can go ahead.
-    pub(super) fn learned(&mut self, batch: Batch) -> io::Result<()> {
+    pub(super) fn learned(&mut self, batch: LearnedBatch) -> io::Result<()> {
         let begun = begin(&mut self.state, batch);
         let mut ops = requests(&mut self.state, &begun);
         if ops.is_none() && is_many(&self.state, &begun) {

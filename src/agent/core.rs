@@ -49,8 +49,6 @@ pub(super) enum Effect {
     Track(IpAddr, bool),
     /// A next hop for the speaker.
     NextHop(IpAddr, Option<routing::Resolved>),
-    /// The kernel took the last batch.
-    KernelTook,
     /// The kernel thread gets this change of endpoints and rules.
     Enforce(Box<PolicyChange>),
     /// The own blocks: watch these keys too.

@@ -70,7 +70,6 @@ impl Core {
                         self.failed_routes.insert(prefix, why);
                     }
                 }
-                self.out.push(Effect::KernelTook);
             }
             KernelFact::NextHop(addr, state) => {
                 match state {

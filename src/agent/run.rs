@@ -312,9 +312,7 @@ impl Agent {
                 self.held_policy.push(ToKernel::Policy(change))
             }
             Effect::Enforce(change) => self.to_kernel(ToKernel::Policy(change)),
-            Effect::Speaker(..) | Effect::LocalReady | Effect::NextHop(..) | Effect::KernelTook
-                if self.speaker.is_none() =>
-            {
+            Effect::Speaker(..) | Effect::LocalReady | Effect::NextHop(..) if self.speaker.is_none() => {
                 if !self.observes() {
                     self.held.push(effect);
                 }
@@ -325,7 +323,6 @@ impl Agent {
             }
             Effect::LocalReady => self.to_speaker(ToSpeaker::LocalReady),
             Effect::NextHop(addr, state) => self.to_speaker(ToSpeaker::NextHop(addr, state)),
-            Effect::KernelTook => self.to_speaker(ToSpeaker::KernelTook),
             Effect::Sweep => {
                 if let Some(kernel) = &self.kernel {
                     let sender = kernel.sender();

@@ -2,26 +2,32 @@
 //! and one that it finds when it is done with the first.
 //!
 //! Meanwhile changed prefixes stay in the speaker's set, where a prefix that changes ten times is still one.
+//!
+//! Each batch carries a [`Credit`], which comes back when the kernel thread drops the batch: acknowledged by Linux, or lost
+//! with the thread. It is counted here and wakes the speaker's thread; nobody else takes part.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use tortie_bgp::{BestChange, Speaker};
 use tortie_net::{Cidr, ScopedAddr};
 
 use tortie_metrics::Histogram;
-use tortie_engine::routing::{ChangeId, LearnedChange};
+use tortie_engine::routing::{ChangeId, Credit, LearnedBatch, LearnedChange};
 use crate::speaker::facts::SpeakerFact;
 use crate::speaker::faults::Reporter;
 use crate::speaker::options::ChangeIds;
+use crate::speaker::wakeup::Wakeup;
 
 /// Hands a batch to the kernel thread without waiting; gives it back when there is no room now.
-pub type LearnedSink = Box<dyn FnMut(Vec<LearnedChange>) -> Result<(), Vec<LearnedChange>> + Send>;
+pub type LearnedSink = Box<dyn FnMut(LearnedBatch) -> Result<(), LearnedBatch> + Send>;
 
 /// Prefixes in a batch: 10 ms of the kernel thread's, so that it has something to do while a processor is busy with others.
 const BATCH: usize = 4096;
 
-/// Batches that are with the kernel thread.
+/// Credits: batches that may be with the kernel thread.
 const OUT: usize = 3;
 
 /// How long after the kernel thread had no room for a batch it is offered again.
@@ -47,8 +53,12 @@ pub(crate) struct Feed {
     dirty: bool,
     /// Batches that are with the kernel thread now.
     out: usize,
+    /// Counts a credit that comes back, and wakes this thread.
+    give_back: Arc<dyn Fn() + Send + Sync>,
+    /// Credits that came back since [`Self::take_credits`].
+    returned: Arc<AtomicUsize>,
     /// A batch that found no room, and when to offer it again.
-    held: Option<(Vec<LearnedChange>, Instant)>,
+    held: Option<(LearnedBatch, Instant)>,
     scratch: Vec<BestChange>,
     /// Prefixes that were taken, ever.
     taken: u64,
@@ -61,13 +71,22 @@ pub(crate) struct Feed {
 }
 
 impl Feed {
-    pub(crate) fn new(sink: LearnedSink, on: bool, changes: ChangeIds) -> Self {
+    /// `on`: there is a kernel thread; `wakeup`: of this thread, for credits that come back.
+    pub(crate) fn new(sink: LearnedSink, on: bool, changes: ChangeIds, wakeup: Arc<Wakeup>) -> Self {
+        let returned = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&returned);
+        let give_back = Arc::new(move || {
+            count.fetch_add(1, Ordering::AcqRel);
+            wakeup.wake();
+        });
         Self {
             sink,
             on,
             changes,
             dirty: false,
             out: 0,
+            give_back,
+            returned,
             held: None,
             scratch: Vec::new(),
             taken: 0,
@@ -81,8 +100,9 @@ impl Feed {
         self.dirty = true;
     }
 
-    /// The kernel thread is done with so many batches.
-    pub(crate) fn took(&mut self, batches: usize, now: Instant) {
+    /// Takes the credits that came back: the kernel thread is done with as many batches.
+    pub(crate) fn take_credits(&mut self, now: Instant) {
+        let batches = self.returned.swap(0, Ordering::AcqRel);
         self.out = self.out.saturating_sub(batches);
         for (changed, prefixes) in self.with_kernel.drain(..batches.min(self.with_kernel.len())).flatten() {
             let time = now.saturating_duration_since(changed);
@@ -187,13 +207,90 @@ impl Feed {
             })
             .collect();
         reporter.fact(SpeakerFact::Batch { change: fresh, prefixes: batch.len(), first });
-        self.offer(batch, now);
+        self.offer(LearnedBatch::new(batch, Credit::new(Arc::clone(&self.give_back))), now);
     }
 
-    fn offer(&mut self, batch: Vec<LearnedChange>, now: Instant) {
+    fn offer(&mut self, batch: LearnedBatch, now: Instant) {
         match (self.sink)(batch) {
             Ok(()) => self.out += 1,
             Err(batch) => self.held = Some((batch, now + RETRY)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use smallvec::smallvec;
+
+    use super::*;
+
+    /// A kernel thread with room for so many batches.
+    fn feed(room: usize) -> (Feed, Arc<Mutex<VecDeque<LearnedBatch>>>, Arc<Wakeup>) {
+        let kernel = Arc::new(Mutex::new(VecDeque::new()));
+        let taken = Arc::clone(&kernel);
+        let sink = Box::new(move |batch| {
+            let mut taken: std::sync::MutexGuard<'_, VecDeque<LearnedBatch>> = taken.lock().unwrap();
+            if taken.len() >= room {
+                return Err(batch);
+            }
+            taken.push_back(batch);
+            Ok(())
+        });
+        let wakeup = Arc::new(Wakeup::new().unwrap());
+        let mut feed = Feed::new(sink, true, ChangeIds::default(), Arc::clone(&wakeup));
+        feed.dirty = true;
+        (feed, kernel, wakeup)
+    }
+
+    fn offer(feed: &mut Feed, n: u8, now: Instant) {
+        let prefix = Cidr::host([192, 0, 2, n].into());
+        let change = LearnedChange { prefix, next_hops: smallvec![], change: ChangeId(1) };
+        feed.with_kernel.push_back(vec![(now, 1)]);
+        feed.offer(LearnedBatch::new(vec![change], Credit::new(Arc::clone(&feed.give_back))), now);
+    }
+
+    fn is_awake(wakeup: &Wakeup) -> bool {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        poll(&mut [PollFd::new(wakeup, PollFlags::IN)], Some(&Timespec::default())).unwrap() > 0
+    }
+
+    #[test]
+    fn each_batch_that_the_kernel_took_gives_one_credit_back() {
+        let now = Instant::now();
+        let (mut feed, kernel, wakeup) = feed(OUT);
+        for n in 0..3 {
+            assert!(feed.is_ready());
+            offer(&mut feed, n, now);
+        }
+        assert!(!feed.is_ready() && !is_awake(&wakeup));
+        kernel.lock().unwrap().pop_front();
+        assert!(is_awake(&wakeup), "whoever drops the batch wakes the speaker");
+        wakeup.clear();
+        feed.take_credits(now);
+        assert!(feed.is_ready());
+        assert_eq!((feed.out, feed.with_kernel.len()), (2, 2));
+        feed.take_credits(now);
+        assert_eq!(feed.out, 2, "once");
+        kernel.lock().unwrap().clear();
+        feed.take_credits(now);
+        assert_eq!((feed.out, feed.with_kernel.len()), (0, 0));
+    }
+
+    #[test]
+    fn a_batch_for_which_there_is_no_room_is_kept_with_its_credit() {
+        let now = Instant::now();
+        let (mut feed, kernel, wakeup) = feed(1);
+        offer(&mut feed, 1, now);
+        offer(&mut feed, 2, now);
+        assert_eq!((feed.out, feed.deadline()), (1, Some(now + RETRY)));
+        assert!(!is_awake(&wakeup));
+        let (batch, _) = feed.held.take().unwrap();
+        assert_eq!(batch.first().map(|c| c.prefix), Some(Cidr::host([192, 0, 2, 2].into())));
+        kernel.lock().unwrap().clear();
+        feed.offer(batch, now);
+        feed.take_credits(now);
+        assert_eq!((feed.out, kernel.lock().unwrap().len()), (1, 1));
     }
 }

@@ -33,8 +33,6 @@ pub(crate) struct Messages {
     /// Taken before the orders: an order always sees an intent at least as new as when it was given.
     pub(crate) intent: Option<(Arc<RoutingIntent>, ChangeId)>,
     pub(crate) next_hops: FxHashMap<IpAddr, Option<Resolved>>,
-    /// Batches that the kernel thread is done with.
-    pub(crate) kernel_took: usize,
     pub(crate) orders: VecDeque<Order>,
 }
 
@@ -70,10 +68,6 @@ impl Inbox {
             }
             ToSpeaker::NextHop(addr, state) => {
                 messages.next_hops.insert(addr, state);
-                None
-            }
-            ToSpeaker::KernelTook => {
-                messages.kernel_took += 1;
                 None
             }
             // These come once in a life and must not be lost.
@@ -164,15 +158,6 @@ mod tests {
         assert!(!wakes());
         inbox.put(ToSpeaker::LocalReady).unwrap();
         assert!(wakes());
-    }
-
-    #[test]
-    fn each_batch_that_the_kernel_took_counts() {
-        let inbox = inbox();
-        inbox.put(ToSpeaker::KernelTook).unwrap();
-        inbox.put(ToSpeaker::KernelTook).unwrap();
-        assert_eq!(inbox.take().kernel_took, 2);
-        assert_eq!(inbox.take().kernel_took, 0);
     }
 
     #[test]

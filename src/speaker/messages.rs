@@ -17,8 +17,6 @@ pub enum ToSpeaker {
     LocalReady,
     /// A tracked next hop; `None`: unreachable. The latest of an address wins.
     NextHop(IpAddr, Option<Resolved>),
-    /// The kernel thread acknowledged the last batch of learned routes.
-    KernelTook,
     /// Resets the peer of this name, or all.
     Reset(Option<String>, Reset),
     /// Maintenance of the peer of this name begins or ends, or of all (RFC 8326). A restart of the thread ends it.

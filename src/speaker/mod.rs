@@ -10,7 +10,7 @@
 //!                                v                         |
 //!  sockets --epoll--> event_loop: Input -> tortie_bgp -> Event, take_best --> LearnedChange --> kernel thread
 //!                       ^  |                                                                  |
-//!                       |  +-- poll_transmit --> sockets              KernelTook (agent) <----+
+//!                       |  +-- poll_transmit --> sockets                 Credit, wake-up <---+
 //!                       +-- poll_timeout     bfd: a thread of its own, see there
 //!                       +-- take_tapped --> monitor: subscribers (BMP, MRT), each with a bounded queue
 //! ```
@@ -97,7 +97,7 @@ pub fn spawn(
     raise_file_limit();
     let wakeup = Arc::new(Wakeup::new()?);
     let inbox = Arc::new(Inbox::new(wakeup.clone()));
-    let feed = feed::Feed::new(learned, options.kernel, options.changes.clone());
+    let feed = feed::Feed::new(learned, options.kernel, options.changes.clone(), wakeup.clone());
     let event_loop = event_loop::EventLoop::new(options, inbox.clone(), wakeup, facts, feed)?;
     let thread = std::thread::Builder::new().name("speaker".into()).spawn(move || event_loop.run())?;
     Ok((SpeakerHandle(inbox), thread))

@@ -137,7 +137,7 @@ impl Rig {
             .collect();
         let mut sum = (0, 0);
         for batch in changes.chunks(1024) {
-            self.send(ToKernel::Learned(batch.to_vec()));
+            self.send(ToKernel::Learned(batch.to_vec().into()));
             let done = self.wait("Learned", |fact| match fact {
                 KernelFact::Learned { written, deleted, .. } => Some((*written, *deleted)),
                 _ => None,

@@ -189,7 +189,7 @@ fn refusals_in_a_full_batch_name_their_routes_and_lose_no_answer() {
                 change: ChangeId(7),
             })
             .collect();
-        rig.send(ToKernel::Learned(mixed));
+        rig.send(ToKernel::Learned(mixed.into()));
         let (written, failed) = rig.wait("Learned", |fact| match fact {
             KernelFact::Learned { written, failed, .. } => Some((*written, failed.clone())),
             _ => None,

@@ -206,7 +206,9 @@ fn questions_are_answered_while_everything_is_compared_and_changes_wait_for_the_
         // The end of a hold compares at once.
         rig.send(ToKernel::Hold(None, Box::new(move || sender.send(()).unwrap())));
         let next_hops = ["192.0.2.9".parse().unwrap()].into_iter().collect();
-        rig.send(ToKernel::Learned(vec![LearnedChange { prefix: new, next_hops, change: ChangeId(1) }]));
+        rig.send(ToKernel::Learned(
+            vec![LearnedChange { prefix: new, next_hops, change: ChangeId(1) }].into(),
+        ));
         let mut meanwhile = 0;
         loop {
             let (compares, counts, known) =
@@ -232,7 +234,7 @@ fn questions_are_answered_while_routes_are_written() {
         let rig = Rig::program();
         let next_hops: SmallVec<[IpAddr; 2]> = ["192.0.2.9".parse().unwrap()].into_iter().collect();
         let learned = |prefix| LearnedChange { prefix, next_hops: next_hops.clone(), change: ChangeId(1) };
-        rig.send(ToKernel::Learned(blocks(40_000).map(learned).collect()));
+        rig.send(ToKernel::Learned(blocks(40_000).map(learned).collect::<Vec<_>>().into()));
         let mut meanwhile = 0;
         while rig.ask(|v| v.counts().installed) == 0 {
             meanwhile += 1;
@@ -267,7 +269,7 @@ fn batches_on_each_others_heels_end_as_one_after_the_other_would() {
             let next_hops: SmallVec<[IpAddr; 2]> = hop.parse().into_iter().collect();
             let learned =
                 |p: &_| LearnedChange { prefix: *p, next_hops: next_hops.clone(), change: ChangeId(change) };
-            rig.send(ToKernel::Learned(all[blocks.clone()].iter().map(learned).collect()));
+            rig.send(ToKernel::Learned(all[blocks.clone()].iter().map(learned).collect::<Vec<_>>().into()));
         }
         let reported: Vec<_> = sent
             .iter()

@@ -21,6 +21,7 @@ mod filter;
 mod filter_tests;
 mod forward;
 mod gates;
+mod learned;
 mod local;
 mod notes;
 mod originate;
@@ -46,6 +47,7 @@ pub use gates::{
     EXPORT_GATES, FILTER, INSIDE_POOL, OWN_ENDPOINT, explain_export, explain_import, export_gate, import,
     imports_all_networks,
 };
+pub use learned::{Credit, LearnedBatch};
 pub use local::{AddressOption, NodeOptions};
 pub use notes::import_pools_hints;
 pub use peers::{HOLD_TIME, RESTART_TIME, SECOND_DIAL, explain_peer};

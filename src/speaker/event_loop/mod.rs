@@ -123,6 +123,7 @@ impl EventLoop {
             }
             if woken {
                 self.wakeup.clear();
+                self.feed.take_credits(self.now);
                 self.bfd_reports();
                 self.messages();
             }
@@ -162,10 +163,9 @@ impl EventLoop {
         .min()
     }
 
-    /// Takes what came into the inbox.
+    /// Takes the messages of the inbox.
     fn messages(&mut self) {
         let messages = self.inbox.take();
-        self.feed.took(messages.kernel_took, self.now);
         if let Some((intent, change)) = messages.intent.filter(|_| self.stopping.is_none()) {
             self.apply(intent, change);
         }
@@ -274,7 +274,7 @@ impl EventLoop {
         }
     }
 
-    /// Does what is due.
+    /// Runs all parts whose deadline has come.
     fn deadlines(&mut self) {
         self.expire_connections();
         if self.stopping.is_some() {

@@ -7,6 +7,10 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use tortie_engine::routing::{
+    Addresses, ChangeId, LearnedBatch, Multipath, NextHopMode, OriginKind, Originated, PeerIntent, PeerKind,
+    PeerPolicy, Persistent, PoolView, Resolved, RoutingIntent, RoutingView,
+};
 use tortie::speaker::{
     MonitorEvent, SpeakerFact, SpeakerHandle, SpeakerOptions, SpeakerView, ToSpeaker, monitor_queue, spawn,
 };
@@ -247,7 +251,7 @@ impl Drop for Node {
 fn play_kernel_and_agent(
     handle: &SpeakerHandle,
     facts: Receiver<(Instant, SpeakerFact)>,
-    batches: Receiver<Vec<LearnedChange>>,
+    batches: Receiver<LearnedBatch>,
     seen: &Arc<Mutex<Vec<(Instant, SpeakerFact)>>>,
     kernel: &Arc<Mutex<BTreeMap<Cidr, Vec<IpAddr>>>>,
     withdrawn: &Arc<Mutex<Vec<Cidr>>>,
@@ -262,12 +266,12 @@ fn play_kernel_and_agent(
             seen.lock().unwrap().push((at, fact));
         }
     });
-    let (agent, kernel, withdrawn) = (handle.clone(), kernel.clone(), withdrawn.clone());
+    let (kernel, withdrawn) = (kernel.clone(), withdrawn.clone());
     std::thread::spawn(move || {
         for batch in batches {
             assert!(batch.len() <= 4096);
             let mut kernel = kernel.lock().unwrap();
-            for change in batch {
+            for change in batch.iter() {
                 if change.next_hops.is_empty() {
                     kernel.remove(&change.prefix);
                     withdrawn.lock().unwrap().push(change.prefix);
@@ -276,7 +280,8 @@ fn play_kernel_and_agent(
                 }
             }
             drop(kernel);
-            let _ = agent.send(ToSpeaker::KernelTook);
+            // With its credit.
+            drop(batch);
         }
     });
 }

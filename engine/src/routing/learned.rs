@@ -1,0 +1,61 @@
+//! Learned routes on their way from the speaker to the kernel thread, with the credit that the speaker gets back.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use super::LearnedChange;
+
+/// Permission to send one more batch. It goes back to the sender when it is dropped: when the batch was acknowledged, or
+/// when it was lost with the thread that had it.
+pub struct Credit(Arc<dyn Fn() + Send + Sync>);
+
+impl Credit {
+    /// `give_back` is called once, on the thread that drops the credit; it must not block.
+    #[must_use]
+    pub fn new(give_back: Arc<dyn Fn() + Send + Sync>) -> Self {
+        Self(give_back)
+    }
+}
+
+impl Drop for Credit {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
+impl std::fmt::Debug for Credit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Credit")
+    }
+}
+
+/// Learned routes, at most 4,096. It is dropped when the kernel has acknowledged them.
+#[derive(Debug)]
+pub struct LearnedBatch {
+    changes: Vec<LearnedChange>,
+    /// `None`: the sender counts by itself.
+    _credit: Option<Credit>,
+}
+
+impl LearnedBatch {
+    /// A batch that holds a credit of its sender.
+    #[must_use]
+    pub fn new(changes: Vec<LearnedChange>, credit: Credit) -> Self {
+        Self { changes, _credit: Some(credit) }
+    }
+}
+
+/// A batch without flow control.
+impl From<Vec<LearnedChange>> for LearnedBatch {
+    fn from(changes: Vec<LearnedChange>) -> Self {
+        Self { changes, _credit: None }
+    }
+}
+
+impl Deref for LearnedBatch {
+    type Target = [LearnedChange];
+
+    fn deref(&self) -> &[LearnedChange] {
+        &self.changes
+    }
+}
