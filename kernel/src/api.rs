@@ -60,7 +60,7 @@ pub struct PolicyChange {
     pub globals: Option<Arc<Globals>>,
 }
 
-pub use crate::routing::{LearnedBatch, LearnedChange};
+pub use tortie_engine::routing::{LearnedBatch, LearnedChange};
 
 /// To the kernel thread.
 pub enum ToKernel {

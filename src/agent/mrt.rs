@@ -24,6 +24,7 @@ use super::backend::ask_speaker;
 use crate::serve::OctetStream;
 use crate::serve::api::ApiError;
 use crate::speaker::{MonitorEvent, MonitorReceiver, SpeakerHandle, ToSpeaker, monitor_queue};
+use tortie_engine::routing::RoutingIntent;
 
 /// Places of the table that one question looks at: less than a millisecond of the speaker's time.
 const SLOTS: u32 = 1024;

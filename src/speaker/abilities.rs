@@ -5,10 +5,10 @@ use std::net::{IpAddr, Ipv4Addr};
 use socket2::{Domain, Protocol, Socket, Type};
 use tortie_net::Cidr;
 
-use tortie_engine::routing::AoAlgorithm;
 use crate::speaker::bfd::{self, BfdPriority};
 use crate::speaker::sockets::secret::{Ao, Key};
 use crate::speaker::sockets::{ao, md5, sockopt};
+use tortie_engine::routing::AoAlgorithm;
 
 /// One ability: its name, its use in words, and why it is not there.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 use tortie_bgp::{BestChange, Speaker};
 use tortie_net::{Cidr, ScopedAddr};
 
-use tortie_metrics::Histogram;
-use tortie_engine::routing::{ChangeId, Credit, LearnedBatch, LearnedChange};
 use crate::speaker::facts::SpeakerFact;
 use crate::speaker::faults::Reporter;
 use crate::speaker::options::ChangeIds;
 use crate::speaker::wakeup::Wakeup;
+use tortie_engine::routing::{ChangeId, Credit, LearnedBatch, LearnedChange};
+use tortie_metrics::Histogram;
 
 /// Hands a batch to the kernel thread without waiting; gives it back when there is no room now.
 pub type LearnedSink = Box<dyn FnMut(LearnedBatch) -> Result<(), LearnedBatch> + Send>;

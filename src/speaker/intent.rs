@@ -5,11 +5,11 @@ use std::sync::Arc;
 use tortie_bgp::{GlobalConfig, Multipath, Origination, PolicyHandle, RouterId, Tag};
 use tortie_net::Cidr;
 
-use tortie_engine::routing::{ChangeId, Persistent, RoutingIntent};
 use crate::speaker::monitor::Identity;
 use crate::speaker::options::SpeakerOptions;
 use crate::speaker::peers::Ranges;
 use crate::speaker::policy::{Classes, ViewPolicy, kind_code};
+use tortie_engine::routing::{ChangeId, Persistent, RoutingIntent};
 
 /// The intent in force.
 #[derive(Default)]

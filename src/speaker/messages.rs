@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use tortie_bgp::{Drain, Reset};
 
-use tortie_engine::routing::{ChangeId, Resolved, RoutingIntent};
 use crate::speaker::monitor::MonitorSender;
 use crate::speaker::view::SpeakerView;
+use tortie_engine::routing::{ChangeId, Resolved, RoutingIntent};
 
 /// Messages to the speaker thread. No sender waits: intents and next hops replace those that were not yet taken.
 pub enum ToSpeaker {

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use tortie_bgp::Family;
 
-use tortie_engine::routing::ChangeId;
 use crate::speaker::sockets::secret::SECRETS;
+use tortie_engine::routing::ChangeId;
 
 /// Options of the thread, for its whole life.
 #[derive(Debug, Clone)]

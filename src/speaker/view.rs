@@ -12,13 +12,13 @@ use tortie_net::Cidr;
 
 use tortie_engine::routing::DynamicPeer;
 
-use tortie_metrics::Histogram;
 use crate::speaker::bfd::{BfdView, Bindings};
 use crate::speaker::connections::Connections;
 use crate::speaker::feed::Feed;
 use crate::speaker::peers::{PeerTable, RangeView, Ranges};
 use crate::speaker::sockets::connect::Failures;
 use crate::speaker::sockets::listen::Listeners;
+use tortie_metrics::Histogram;
 
 /// Counters of the thread since its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -118,7 +118,7 @@ impl SpeakerView<'_> {
     /// octet.
     #[must_use]
     pub fn has_taken_all(&self, name: &str) -> bool {
-        let Some(conn) = self.peer(name).filter(|p| p.told).and_then(|p| p.conn) else { return false };
+        let Some(conn) = self.peer(name).filter(|p| p.up_to_date).and_then(|p| p.conn) else { return false };
         self.connections.is_acknowledged(conn)
     }
 

@@ -6,8 +6,8 @@ use crate::common::concurrency;
 use crate::common::kernel_thread::{Rig, blocks, blocks_v6, eventually, options};
 use crate::common::netns::{in_netns, ip, try_ip, veth};
 use crate::common::route_churn::RouteFlood;
-use tortie_kernel::{KernelFact, LearnedChange, Mode, Options, ToKernel};
 use tortie_engine::routing::ChangeId;
+use tortie_kernel::{KernelFact, LearnedChange, Mode, Options, ToKernel};
 
 /// Own routes are attacked under churn; afterwards everything is right within two seconds.
 fn churn(options: &Options, expect_overrun: bool) {

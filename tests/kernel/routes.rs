@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::common::kernel_thread::{Rig, blocks, blocks_v6, cidr, eventually};
 use crate::common::netns::{in_netns, ip, try_ip, veth};
 use smallvec::SmallVec;
-use tortie_kernel::{KernelFact, LearnedChange, RouteCondition, ToKernel};
 use tortie_engine::routing::ChangeId;
+use tortie_kernel::{KernelFact, LearnedChange, RouteCondition, ToKernel};
 
 /// Own routes as `ip` lists them.
 fn own(family: &str) -> Vec<String> {

@@ -121,7 +121,7 @@ impl Live {
                 }
                 rib::write(&mut page, &scrape);
                 if let Some(kernel) = &scrape.kernel {
-                    tortie_kernel::write(&mut page, kernel, scrape.judged.as_deref(), self.protocol);
+                    kernel::write(&mut page, kernel, scrape.judged.as_deref(), self.protocol);
                 }
                 if let (Some(bgp), Some(core)) = (&scrape.bgp, &scrape.core) {
                     bfd::write(&mut page, bgp, core);

@@ -12,6 +12,7 @@ use crate::serve::bgp::{MessageError, Peer};
 use crate::serve::span;
 use crate::serve::why::{Step, Verdict, Why};
 use crate::speaker::connect_failure;
+use tortie_kernel::NeighbourEntry;
 
 /// Octets of a message that are shown.
 const SHOWN: usize = 64;

@@ -12,12 +12,12 @@ use tortie_bgp::{Input, PeerId};
 use super::handle::Handle;
 use super::thread::{Order, Report};
 use super::view::BfdView;
-use tortie_engine::routing::{PeerIntent, RoutingIntent};
 use crate::speaker::facts::SpeakerFact;
 use crate::speaker::faults::Reporter;
 use crate::speaker::peers::PeerTable;
 use crate::speaker::reachability::{Purpose, Tracker};
 use crate::speaker::wakeup::Wakeup;
+use tortie_engine::routing::{PeerIntent, RoutingIntent};
 
 /// The wanted sessions and their peers.
 #[derive(Default)]

@@ -13,11 +13,11 @@ use tortie_bgp::{ConnId, Input, Speaker, Transmit};
 use tortie_net::link_local::address_of;
 
 use super::table::{Stage, Table};
-use tortie_metrics::Histogram;
 use crate::speaker::sockets::connect;
 use crate::speaker::sockets::guard::Guard;
 use crate::speaker::sockets::poller::{Poller, Readiness, Source};
 use crate::speaker::sockets::sockopt::{round_trip, unacknowledged};
+use tortie_metrics::Histogram;
 
 /// Bytes read from a connection in a turn.
 const READ: usize = 64 * 1024;

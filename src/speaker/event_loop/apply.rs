@@ -8,13 +8,13 @@ use tortie_bgp::{Input, Reset, Speaker};
 use tortie_net::Cidr;
 
 use super::EventLoop;
-use tortie_engine::routing::{ChangeId, RoutingIntent};
 use crate::speaker::facts::SpeakerFact;
 use crate::speaker::intent::{global, originations};
 use crate::speaker::peers::{Change, RangeChange};
 use crate::speaker::sockets::guard::Guard;
 use crate::speaker::sockets::listen::Outcome;
 use crate::speaker::sockets::poller::Source;
+use tortie_engine::routing::{ChangeId, RoutingIntent};
 
 impl EventLoop {
     /// Follows a new intent.

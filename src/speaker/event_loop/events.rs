@@ -5,10 +5,10 @@ use std::net::{IpAddr, SocketAddr};
 use tortie_bgp::{Event, Input, NextHopState, Speaker, State};
 
 use super::EventLoop;
-use tortie_engine::routing::Resolved;
 use crate::speaker::facts::SpeakerFact;
 use crate::speaker::reachability::Purpose;
 use crate::speaker::sockets::sockopt;
+use tortie_engine::routing::Resolved;
 
 impl EventLoop {
     /// Hands an input to the core and carries out its events.
@@ -57,14 +57,14 @@ impl EventLoop {
                 }
             }
             Event::TrackNextHop(addr) if self.tracker.has_kernel() => {
-                self.tracker.track(addr, Purpose::NextHop, &mut self.reporter);
+                self.tracker.track(addr.embedded(), Purpose::NextHop, &mut self.reporter);
             }
             Event::TrackNextHop(addr) => {
                 let state = NextHopState::Reachable { metric: 0, on_link: true };
                 self.give_among_events(Input::NextHop(addr, state));
             }
             Event::UntrackNextHop(addr) => {
-                self.tracker.untrack(addr, Purpose::NextHop, &mut self.reporter);
+                self.tracker.untrack(addr.embedded(), Purpose::NextHop, &mut self.reporter);
             }
             Event::BestChanged => self.feed.changed(),
             Event::Learned { peer, announced, withdrawn, rejected, malformed } => {

@@ -16,7 +16,6 @@ use std::time::{Duration, Instant};
 
 use tortie_bgp::{Input, NextHopState, PeerId, Speaker};
 
-use tortie_metrics::Histogram;
 use crate::speaker::bfd::Bindings;
 use crate::speaker::connections::Connections;
 use crate::speaker::facts::{FactSink, SpeakerFact};
@@ -33,6 +32,7 @@ use crate::speaker::sockets::poller::{Events, Poller, Source};
 use crate::speaker::unnumbered::Unnumbered;
 use crate::speaker::view::SpeakerView;
 use crate::speaker::wakeup::Wakeup;
+use tortie_metrics::Histogram;
 
 /// How long connections may take to end when the whole process stops.
 const LINGER_STOP: Duration = Duration::from_millis(500);
@@ -174,7 +174,7 @@ impl EventLoop {
                 metric: r.metric,
                 on_link: r.gateway.is_none(),
             });
-            self.give(Input::NextHop(addr, state));
+            self.give(Input::NextHop(tortie_net::ScopedAddr::from_embedded(addr), state));
             self.address_resolved(addr, resolved);
         }
         for order in messages.orders {

@@ -20,9 +20,9 @@ use tortie_bgp::PeerId;
 use tortie_net::link_local::address_of;
 
 use super::tracker::{Purpose, Tracker};
-use tortie_engine::routing::{Resolved, RoutingIntent};
 use crate::speaker::faults::Reporter;
 use crate::speaker::peers::PeerTable;
+use tortie_engine::routing::{Resolved, RoutingIntent};
 
 /// How long a connected network may be gone before the sessions of its neighbours end.
 const GRACE: Duration = Duration::from_millis(500);

@@ -11,9 +11,9 @@ use std::os::fd::AsFd;
 
 use tortie_net::Cidr;
 
-use tortie_engine::routing::AoAlgorithm;
 use crate::speaker::sockets::secret::{Ao, Key};
 use crate::speaker::sockets::sockopt::{set, storage};
+use tortie_engine::routing::AoAlgorithm;
 
 /// `TCP_AO_ADD_KEY` of linux/tcp.h.
 const TCP_AO_ADD_KEY: c_int = 38;

@@ -363,9 +363,9 @@ mod tests {
     use super::*;
     use tortie_net::link_local;
 
-    use tortie_engine::routing::Password;
     use crate::speaker::sockets::md5;
     use crate::speaker::sockets::secret::Key;
+    use tortie_engine::routing::Password;
 
     fn guard(key: Option<&str>, min_ttl: u8) -> Guard {
         let key = key.map(|k| Key::read(&Password::Text(k.into()), Path::new("/")).unwrap());

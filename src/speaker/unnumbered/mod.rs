@@ -22,7 +22,6 @@ use std::time::{Duration, Instant};
 use smallvec::SmallVec;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-use tortie_engine::routing::{PeerIntent, RoutingIntent};
 use crate::speaker::faults::{PeerProblem, Reporter};
 use crate::speaker::sockets::poller::{Poller, Source};
 use crate::speaker::sockets::{datagram, sockopt};

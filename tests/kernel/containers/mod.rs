@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use crate::common::concurrency;
 use crate::common::containers::*;
 use crate::common::netns::{in_netns, ip, try_ip, veth};
-use tortie_kernel::plumb::{self, *};
 use tortie_config::resource::{InterfaceName, MacAddr};
+use tortie_kernel::plumb::{self, *};
 
 fn name(text: &str) -> InterfaceName {
     text.parse().unwrap()

@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use crate::common::kernel_thread::{PATIENCE, cidr, eventually, options};
 use crate::common::netns::{in_netns, ip, veth};
-use tortie_kernel::{EndpointCondition, KernelFact, Mode, PolicyChange, ToKernel};
+use tortie_config::key::EndpointKey;
 use tortie_engine::policy::{EndpointPolicy, Globals, HostPolicy, RulesetDelta, Stages};
 use tortie_engine::routing::ChangeId;
-use tortie_config::key::EndpointKey;
+use tortie_kernel::{EndpointCondition, KernelFact, Mode, PolicyChange, ToKernel};
 
 use rig::*;
 

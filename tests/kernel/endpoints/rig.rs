@@ -12,14 +12,14 @@ use std::time::Duration;
 
 use crate::common::kernel_thread::{Rig, cidr, eventually, options};
 use crate::common::netns::{ip, try_ip};
-use tortie_kernel::plumb::Namespace;
-use tortie_kernel::{EndpointCondition, KernelFact, Mode, Options, PolicyChange, ToKernel};
+use tortie_config::key::EndpointKey;
+use tortie_config::resource::{Action, HostAction};
 use tortie_engine::policy::{
     Chain, ChainId, Direction, EndpointPolicy, Globals, Rule, RulesetDelta, Source, Stages, WorkloadPolicy,
 };
 use tortie_engine::routing::ChangeId;
-use tortie_config::key::EndpointKey;
-use tortie_config::resource::{Action, HostAction};
+use tortie_kernel::plumb::Namespace;
+use tortie_kernel::{EndpointCondition, KernelFact, Mode, Options, PolicyChange, ToKernel};
 
 pub(crate) const PORT: u16 = 7007;
 pub(crate) const LONG: Duration = Duration::from_secs(10);

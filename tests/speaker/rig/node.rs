@@ -7,16 +7,12 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use tortie_engine::routing::{
-    Addresses, ChangeId, LearnedBatch, Multipath, NextHopMode, OriginKind, Originated, PeerIntent, PeerKind,
-    PeerPolicy, Persistent, PoolView, Resolved, RoutingIntent, RoutingView,
-};
 use tortie::speaker::{
     MonitorEvent, SpeakerFact, SpeakerHandle, SpeakerOptions, SpeakerView, ToSpeaker, monitor_queue, spawn,
 };
 use tortie_bgp::{PathInfo, PeerStatus, RouteMatch, RouteQuery, RouteTable, State};
 use tortie_engine::routing::{
-    Addresses, ChangeId, LearnedChange, Multipath, NextHopMode, OriginKind, Originated, PeerIntent, PeerKind,
+    Addresses, ChangeId, LearnedBatch, Multipath, NextHopMode, OriginKind, Originated, PeerIntent, PeerKind,
     PeerPolicy, Persistent, PoolView, Resolved, RoutingIntent, RoutingView,
 };
 use tortie_net::Cidr;

@@ -112,9 +112,9 @@ fn a_bird_that_restarts_gracefully_keeps_its_routes_and_loses_those_it_no_longer
     let less = "filter less { if net = 10.9.1.0/24 then reject; accept; }\n".to_owned()
         + &bgp("graceful restart on;").replacen("export where source = RTS_STATIC", "export filter less", 1);
     bird.start_again(&less, &["-R"]);
-    a.up("bird");
-    a.has_not("10.9.1.0/24");
-    a.has("10.9.0.0/24", "192.0.2.9");
+    a.wait_established("bird");
+    a.wait_for_no_route("10.9.1.0/24");
+    a.wait_for_route("10.9.0.0/24", "192.0.2.9");
     let gone = a
         .facts()
         .iter()

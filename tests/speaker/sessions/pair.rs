@@ -4,7 +4,6 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::time::Duration;
 
-use tortie_engine::routing::{OriginKind, Originated, Password, RoutingIntent};
 use tortie::speaker::{MonitorEvent, SpeakerFact, SpeakerOptions, ToSpeaker, monitor_queue};
 use tortie_bgp::{DownCode, State};
 use tortie_engine::routing::{OriginKind, Originated, Password, RoutingIntent};
@@ -361,8 +360,8 @@ fn a_peer_with_an_unusable_password_stays_out_and_says_why() {
     secret(&dir.path().join("bgp"), "from a file\n");
     a.apply();
     a.fact("the end of it", |f| matches!(f, SpeakerFact::PeerProblem { problem: None, .. }));
-    a.up("b");
-    b.up("a");
+    a.wait_established("b");
+    b.wait_established("a");
     assert!(!a.facts().iter().any(|f| format!("{f:?}").contains("from a file")));
 }
 
@@ -510,8 +509,8 @@ fn passwords_of_which_only_one_can_be_in_force_are_told_until_they_are_equal() {
     other.password = Some(Password::Text("other".into()));
     a.intent.peers.insert("c".into(), other.clone());
     a.apply();
-    let told = |texts: usize| move |f: &SpeakerFact| matches!(f, SpeakerFact::Problems { texts: t, .. } if t.len() == texts);
-    a.fact("two passwords", told(1));
+    let reported = |texts: usize| move |f: &SpeakerFact| matches!(f, SpeakerFact::Problems { texts: t, .. } if t.len() == texts);
+    a.fact("two passwords", reported(1));
     a.intent.peers.get_mut("b").unwrap().password.clone_from(&other.password);
     b.intent.peers.get_mut("a").unwrap().password.clone_from(&other.password);
     a.apply();
@@ -529,7 +528,7 @@ fn bfd_from_an_address_that_is_not_here_is_told_until_nobody_wants_it() {
     to_b.local = Some("198.51.100.1".parse().unwrap());
     to_b.bfd = crate::bfd::times(100, 3);
     let mut a = Node::start(a);
-    let told = |f: &SpeakerFact| match f {
+    let reported = |f: &SpeakerFact| match f {
         SpeakerFact::Problems { about: "BFD", texts } => Some(texts.clone()),
         _ => None,
     };
